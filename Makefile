@@ -1,0 +1,48 @@
+# Each target does all the set-up it needs, in .venv; `make` alone lists the targets.
+# Variables: PYTHON=/path/to/python3.11  which Python makes .venv
+#            ARGS="-k cell -x"           further arguments for pytest
+
+PYTHON ?=
+ARGS ?=
+export PYTHON
+
+CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+WORKERS := $(shell if [ $(CORES) -gt 4 ]; then echo 4; else echo $(CORES); fi)
+# The test processes share the cores: without this each would start one torch thread per core.
+TEST_THREADS := $(shell echo $$(($(CORES) / $(WORKERS))))
+
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test examples lint types format clean
+
+help: ## list the targets
+	@echo "usage: make TARGET"
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+demo: setup ## energy, forces and stress of a molecule and a crystal
+	@$(BIN)/python examples/demo.py
+
+test: setup ## run the tests (those that need a GPU are left out)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" $(ARGS)
+
+examples: setup ## run every script of examples/
+	@set -e; for script in examples/*.py; do echo "-- $$script"; $(BIN)/python "$$script"; done
+
+lint: setup ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## check static types
+	$(BIN)/mypy
+
+format: setup ## format the code and mend what ruff can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup: ## make .venv, or update it when pyproject.toml or constraints.txt changed
+	@./tools/setup.sh
+
+clean: ## remove .venv, caches and build products
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find torchmdx tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
