@@ -1,0 +1,44 @@
+"""torchmdx: molecular dynamics with neural-network potentials, as one captured GPU step."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from torchmdx.forces import Result, evaluate
+from torchmdx.models.potential import Potential
+from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.system import Batch, System
+
+if TYPE_CHECKING:
+    from torchmdx.ase_calculator import Calculator
+    from torchmdx.checkpoint import load, save
+
+__version__ = "0.1.0.dev0"
+__all__ = [
+    "Batch",
+    "Calculator",
+    "Potential",
+    "Result",
+    "System",
+    "TensorNetConfig",
+    "__version__",
+    "evaluate",
+    "load",
+    "save",
+]
+
+# Imported on first use: ASE takes half a second, and not everybody needs it.
+_LAZY = {
+    "Calculator": "torchmdx.ase_calculator",
+    "load": "torchmdx.checkpoint",
+    "save": "torchmdx.checkpoint",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'torchmdx' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

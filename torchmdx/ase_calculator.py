@@ -1,0 +1,115 @@
+"""The ASE front door: any potential as an ASE calculator."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from ase import Atoms
+from ase.calculators.calculator import Calculator as AseCalculator
+from ase.calculators.calculator import PropertyNotImplementedError, all_changes
+from ase.stress import full_3x3_to_voigt_6_stress
+
+from torchmdx.checkpoint import load
+from torchmdx.forces import evaluate
+from torchmdx.models.potential import Potential
+from torchmdx.system import System
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class Calculator(AseCalculator):
+    """Energy, energies, forces and stress of a potential, for anything in ASE that takes a calculator.
+
+        atoms.calc = torchmdx.Calculator("model.safetensors")
+
+    potential: a Potential (copied, so that the caller's stays as it is) or the path of a checkpoint.
+    dtype: "float32" or "float64", of the network; energies are summed in float64 either way.
+    device: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
+    charge: total charge of every structure, in e; None reads `atoms.info["charge"]`, 0 where that is missing.
+
+    Stress is ASE's: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors.
+    """
+
+    implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
+    name = "torchmdx"
+
+    def __init__(
+        self,
+        potential: Potential | str | Path,
+        *,
+        dtype: str = "float32",
+        device: torch.device | str | None = None,
+        charge: float | None = None,
+    ) -> None:
+        super().__init__()
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        target = choose_device(device)
+        if isinstance(potential, Potential):
+            self.potential = copy.deepcopy(potential).to(device=target, dtype=DTYPES[dtype])
+            self.potential.eval().requires_grad_(False)
+        elif isinstance(potential, (str, Path)):
+            self.potential = load(potential, dtype=DTYPES[dtype], device=target)
+        else:
+            raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
+        self.charge = charge
+        self._stress_wanted = False
+
+    def __repr__(self) -> str:
+        dtype = str(self.potential.dtype).removeprefix("torch.")
+        return f"torchmdx.Calculator({dtype} on {self.potential.device}, cutoff {self.potential.cutoff} Å)"
+
+    def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
+        """What changed since the last calculation; ASE's list, and the charge, which ASE does not look at."""
+        changes = super().check_state(atoms, tol)
+        if self.atoms is not None and self._charge(atoms) != self._charge(self.atoms):
+            changes.append("charge")
+        return changes
+
+    def calculate(
+        self,
+        atoms: Atoms | None = None,
+        properties: Sequence[str] = ("energy",),
+        system_changes: Sequence[str] = tuple(all_changes),
+    ) -> None:
+        """Fills `results`. Energy and forces always; stress from the first time it is asked for."""
+        super().calculate(atoms, properties, system_changes)
+        structure = self.atoms
+        assert structure is not None
+        has_volume = structure.cell.rank == 3
+        if "stress" in properties and not has_volume:
+            raise PropertyNotImplementedError(
+                f"stress needs a cell with three lattice vectors, got one of rank {structure.cell.rank}"
+            )
+        self._stress_wanted |= "stress" in properties
+        system = System.from_ase(structure, self.charge)
+        result = evaluate(self.potential, system, stress=self._stress_wanted and has_volume)
+        assert result.forces is not None
+        energy = float(result.energy[0])
+        self.results = {
+            "energy": energy,
+            "free_energy": energy,
+            "energies": result.energies.cpu().numpy(),
+            "forces": result.forces.double().cpu().numpy(),
+        }
+        if result.stress is not None:
+            self.results["stress"] = full_3x3_to_voigt_6_stress(result.stress[0].double().cpu().numpy())
+
+    def _charge(self, atoms: Atoms) -> Any:
+        return atoms.info.get("charge", 0) if self.charge is None else self.charge
+
+
+def choose_device(device: torch.device | str | None) -> torch.device:
+    """The device asked for, or a GPU if there is one. Raises ValueError for one this machine lacks."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = torch.device(device)
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {str(device)!r}")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {str(device)!r} is not there: torch sees {torch.cuda.device_count()} CUDA GPUs")
+    return chosen

@@ -1,0 +1,96 @@
+"""Lattice maths of batches of cells. Rows of a cell are lattice vectors; every function takes cell [S,3,3], pbc [S,3].
+
+Directions that are not periodic carry no translation: their rows are ignored and replaced by unit vectors orthogonal
+to the periodic ones (`complete`), so that slabs, wires and molecules go through the same formulas as crystals.
+"""
+
+import torch
+from torch import Tensor
+
+# A cell whose volume is below this fraction of the product of its edge lengths has no usable inverse.
+FLATTEST = 1e-5
+
+
+def volume(cell: Tensor) -> Tensor:
+    """Volumes [S] of cells [S,3,3], Å³, positive for either handedness. Differentiable."""
+    return torch.linalg.det(cell).abs()
+
+
+def complete(cell: Tensor, pbc: Tensor) -> Tensor:
+    """Cells [S,3,3] with each non-periodic row replaced by a unit vector orthogonal to all the other rows."""
+    eye = torch.eye(3, dtype=cell.dtype, device=cell.device).expand_as(cell)
+    rows = torch.where(pbc[..., None], cell, torch.zeros_like(cell))
+    for k in range(3):  # each pass sees the rows that the ones before it filled in
+        first, second = rows[:, (k + 1) % 3], rows[:, (k + 2) % 3]
+        missing = (rows[:, k] == 0).all(-1)
+        rows = rows.clone()
+        rows[:, k] = torch.where(missing[:, None], _orthogonal(first, second, eye), rows[:, k])
+    return rows
+
+
+def _orthogonal(first: Tensor, second: Tensor, eye: Tensor) -> Tensor:
+    """A unit vector [S,3] orthogonal to both; either or both may be zero."""
+    both = torch.linalg.cross(first, second)
+    some = torch.where((first == 0).all(-1, keepdim=True), second, first)
+    # Of the three axes, the one least along `some` is never parallel to it.
+    axis = eye[torch.arange(len(some), device=some.device), some.abs().argmin(-1)]
+    one = torch.linalg.cross(some, axis)
+    one = torch.where((some == 0).all(-1, keepdim=True), axis, one)
+    vector = torch.where((both == 0).all(-1, keepdim=True), one, both)
+    return vector / torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
+
+
+def heights(cell: Tensor, pbc: Tensor) -> Tensor:
+    """Distances [S,3] between the two faces a cell has across each direction, Å; infinite where not periodic."""
+    inverse = torch.linalg.inv(complete(cell, pbc))
+    height = 1 / torch.linalg.vector_norm(inverse, dim=-2)
+    return torch.where(pbc, height, torch.full_like(height, torch.inf))
+
+
+def wrap(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor) -> tuple[Tensor, Tensor]:
+    """Moves atoms into their cell: (wrapped [N,3], images [N,3] int64), positions = wrapped + images @ cell.
+
+    Only periodic directions move; there the fractional coordinate of the result is in [0, 1), to rounding.
+    """
+    inverse = torch.linalg.inv(complete(cell, pbc))[system_index]
+    fractional = torch.einsum("ni,nij->nj", positions, inverse)
+    images = torch.where(pbc[system_index], torch.floor(fractional), torch.zeros_like(fractional))
+    wrapped = positions - torch.einsum("ni,nij->nj", images, cell[system_index])
+    return wrapped, images.to(torch.int64)
+
+
+def recentre(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor) -> Tensor:
+    """Positions [N,3] near the origin: wrapped along periodic directions, centred along the others.
+
+    Moves by whole lattice vectors, and by one translation for a whole system: no energy changes. Done before positions
+    are rounded to float32, which resolves 1e-4 Å at 1000 Å but 1e-6 Å at 10 Å.
+    """
+    full = complete(cell, pbc)
+    fractional = torch.einsum("ni,nij->nj", positions, torch.linalg.inv(full)[system_index])
+    counts = torch.bincount(system_index, minlength=len(cell)).clamp(min=1)
+    mean = torch.zeros_like(cell[:, 0]).index_add(0, system_index, fractional) / counts[:, None]
+    moves = torch.where(pbc[system_index], torch.floor(fractional), mean[system_index])
+    return positions - torch.einsum("ni,nij->nj", moves.detach(), full[system_index])
+
+
+def require_lattice(cell: Tensor, pbc: Tensor) -> None:
+    """Raises ValueError unless every cell [S,3,3] is finite and spans its periodic directions."""
+    if not torch.isfinite(cell).all():
+        raise ValueError(f"cell must be finite, got {cell.tolist()}")
+    lengths = torch.linalg.vector_norm(cell, dim=-1)
+    bare = pbc & (lengths == 0)
+    if bare.any():
+        system, direction = (int(i) for i in bare.nonzero()[0])
+        raise ValueError(
+            f"a periodic direction needs a lattice vector: pbc is True along direction {direction} "
+            f"but cell[{direction}] is zero (system {system})"
+        )
+    full = complete(cell, pbc)
+    sizes = torch.linalg.vector_norm(full, dim=-1).prod(-1)
+    flat = volume(full) < FLATTEST * sizes
+    if flat.any():
+        system = int(flat.nonzero()[0, 0])
+        raise ValueError(
+            "the lattice vectors of the periodic directions must be linearly independent, "
+            f"got {cell[system].tolist()} (system {system})"
+        )

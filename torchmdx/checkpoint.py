@@ -1,0 +1,121 @@
+"""Potentials on disk: one safetensors file that holds the weights, the whole configuration and a format version.
+
+Loading never runs code from a file: safetensors holds numbers and text only, and foreign checkpoints are read by
+`torch.load(weights_only=True)`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from torchmdx.models.potential import Potential
+from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.torchmdnet import read_torchmdnet
+
+FORMAT = "torchmdx-potential"
+FORMAT_VERSION = 1
+
+
+def save(potential: Potential, path: str | Path) -> None:
+    """Writes a potential to `path` (.safetensors). The file appears whole or not at all."""
+    path = Path(path)
+    metadata = {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "config": json.dumps({"model": "tensornet", **asdict(potential.config)}),
+    }
+    tensors = {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    os.close(handle)
+    try:
+        save_file(tensors, partial, metadata)
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+
+def load(path: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> Potential:
+    """The potential in `path`: torchmdx's own format, or a torchmd-net checkpoint (`.ckpt`).
+
+    dtype: of the network; None keeps the file's. Raises FileNotFoundError for a missing file and ValueError, naming
+    the file and what is wrong, for one that is broken or holds something else.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint at {str(path)!r}")
+    if _is_zip(path) or path.suffix in (".ckpt", ".pt", ".pth"):
+        potential = read_torchmdnet(path)
+    else:
+        potential = _load_own(path)
+    potential = potential.to(device=device, dtype=dtype)
+    return potential.eval().requires_grad_(False)
+
+
+def _is_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _load_own(path: Path) -> Potential:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f"{str(path)!r} is not a readable checkpoint (safetensors says: {error})") from error
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"{str(path)!r} is a safetensors file but not a torchmdx potential: its format must be {FORMAT!r}, "
+            f"got {metadata.get('format')!r}"
+        )
+    version = metadata.get("format_version", "")
+    if version != str(FORMAT_VERSION):
+        raise ValueError(
+            f"this torchmdx reads format version {FORMAT_VERSION}, {str(path)!r} has version {version!r}"
+            + ("; update torchmdx" if version.isdigit() and int(version) > FORMAT_VERSION else "")
+        )
+    potential = Potential(_config(metadata.get("config", ""), path))
+    _fill(potential, tensors, path)
+    return potential
+
+
+def _config(text: str, path: Path) -> TensorNetConfig:
+    try:
+        values: dict[str, Any] = json.loads(text)
+        model = values.pop("model")
+    except (json.JSONDecodeError, AttributeError, KeyError) as error:
+        raise ValueError(f"{str(path)!r} holds no readable configuration, got {text[:80]!r}") from error
+    if model != "tensornet":
+        raise ValueError(f"model must be 'tensornet', got {model!r} in {str(path)!r}")
+    unknown = values.keys() - {field.name for field in fields(TensorNetConfig)}
+    if unknown:
+        raise ValueError(f"{str(path)!r} has settings this torchmdx does not know: {', '.join(sorted(unknown))}")
+    return TensorNetConfig(**values)
+
+
+def _fill(potential: Potential, tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Puts the file's tensors into the potential, in the file's dtype; every name and shape must match."""
+    wanted = potential.state_dict()
+    missing, unknown = wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys()
+    if missing or unknown:
+        raise ValueError(
+            f"the tensors of {str(path)!r} do not fit its configuration: "
+            f"missing {sorted(missing)}, unexpected {sorted(unknown)}"
+        )
+    for name, value in tensors.items():
+        if value.shape != wanted[name].shape:
+            raise ValueError(
+                f"{name} in {str(path)!r} must have shape {list(wanted[name].shape)}, got {list(value.shape)}"
+            )
+    potential.to(dtype=tensors["head.network.0.weight"].dtype)
+    potential.load_state_dict(tensors)

@@ -1,0 +1,51 @@
+"""The `torchmdx` command. Each subcommand is a module of torchmdx.commands with `add_parser` and `run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import torchmdx
+from torchmdx.commands import convert, energy, info, relax
+
+COMMANDS = (energy, relax, convert, info)
+DESCRIPTION = """\
+Molecular dynamics with neural-network potentials.
+
+Structures may be in any format that ASE reads (xyz, cif, pdb, POSCAR, ...).
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="torchmdx",
+        description=DESCRIPTION,
+        epilog="torchmdx COMMAND --help tells more about a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"torchmdx {torchmdx.__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_parser(subparsers)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status: 0, or 2 after an error the user can mend."""
+    options = build_parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+        return status
+    except (ValueError, TypeError, OSError) as error:
+        if os.environ.get("TORCHMDX_TRACEBACK"):
+            raise
+        print(f"torchmdx: error: {error}", file=sys.stderr)
+        print("(set TORCHMDX_TRACEBACK=1 for the traceback)", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Subcommands of the `torchmdx` command, a module each."""

@@ -1,0 +1,64 @@
+"""`torchmdx energy`: energy, forces and stress of structures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchmdx.commands.options import add_model_options, make_calculator, read_structures
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "energy",
+        help="energy, forces and stress of structures",
+        description="Prints energy (eV), largest force (eV/Å) and, for crystals, stress (GPa) of structures.",
+    )
+    parser.add_argument("file", help="structures, in any format that ASE reads")
+    add_model_options(parser)
+    parser.add_argument("--index", default=":", help="which structures of the file, as in ASE (default: all)")
+    parser.add_argument("--forces", action="store_true", help="print the force on every atom")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON instead of a table")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    structures = read_structures(options.file, options.index)
+    calculator = make_calculator(options)
+    rows = []
+    for atoms in structures:
+        atoms.calc = calculator
+        rows.append(_evaluate(atoms))
+        if not options.json:
+            _print_row(len(rows) - 1, atoms, rows[-1], options.forces)
+    if options.json:
+        print(json.dumps(rows))
+    return 0
+
+
+def _evaluate(atoms: Atoms) -> dict[str, Any]:
+    row: dict[str, Any] = {"formula": atoms.get_chemical_formula(), "num_atoms": len(atoms)}
+    if atoms.cell.rank == 3 and atoms.pbc.all():
+        row["stress"] = atoms.get_stress(voigt=False).tolist()
+    row["energy"] = atoms.get_potential_energy()
+    row["forces"] = atoms.get_forces().tolist()
+    return row
+
+
+def _print_row(number: int, atoms: Atoms, row: dict[str, Any], with_forces: bool) -> None:
+    from torchmdx.units import GPA
+
+    if number == 0:
+        print(f"{'#':>4} {'formula':<20} {'energy / eV':>18} {'max force / eV/Å':>18} {'pressure / GPa':>15}")
+    largest = np.linalg.norm(np.reshape(row["forces"], (-1, 3)), axis=1).max(initial=0.0)
+    pressure = f"{-np.trace(row['stress']) / 3 / GPA:15.4f}" if "stress" in row else f"{'-':>15}"
+    print(f"{number:>4} {row['formula']:<20} {row['energy']:>18.8f} {largest:>18.6f} {pressure}")
+    if with_forces:
+        for symbol, force in zip(atoms.symbols, row["forces"], strict=True):
+            print("     {:<3} {:>14.8f} {:>14.8f} {:>14.8f}".format(symbol, *force))

@@ -1,0 +1,97 @@
+"""`torchmdx info`: what is installed, what is missing and what it would add; or what is in a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import platform
+from typing import Any
+
+import torch
+
+import torchmdx
+from torchmdx.models.potential import Potential
+
+# (distribution, what it is for, how to get it)
+REQUIRED = (
+    ("numpy", "arrays", "pip install numpy"),
+    ("ase", "reading structures; the ASE calculator", "pip install ase"),
+    ("safetensors", "checkpoints", "pip install safetensors"),
+    ("vesin", "compiled neighbour search on the CPU", "pip install vesin"),
+)
+OPTIONAL = (
+    ("triton", "GPU kernels", "comes with torch's CUDA builds"),
+    ("openmm", "molecular dynamics in OpenMM", "pip install 'torchmdx[openmm]'"),
+    ("torch-cluster", "radius graphs of torch-cluster", "pip install 'torchmdx[cluster]'"),
+)
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "info",
+        help="what is installed and what is missing; or what a checkpoint holds",
+        description="Without a checkpoint: versions, devices, and optional parts that are present or missing.",
+    )
+    parser.add_argument("checkpoint", nargs="?", help="describe this potential instead")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.checkpoint:
+        from torchmdx.checkpoint import load
+
+        print(describe(load(options.checkpoint)))
+        return 0
+    print(f"torchmdx {torchmdx.__version__}, Python {platform.python_version()}, {platform.platform()}")
+    broken = _print_torch()
+    for title, parts in (("needed", REQUIRED), ("optional", OPTIONAL)):
+        print(f"\n{title}:")
+        for name, purpose, remedy in parts:
+            version = _version(name)
+            mark = "ok " if version else "-- "
+            state = version or f"missing: {remedy}"
+            print(f"  {mark} {name:<14} {state:<42} {purpose}")
+            broken |= version is None and title == "needed"
+    print("\nthe installation is " + ("incomplete" if broken else "complete"))
+    return 1 if broken else 0
+
+
+def describe(potential: Potential) -> str:
+    """A few lines for a person: architecture, size, cutoff, reference energies."""
+    config = potential.config
+    weights = sum(parameter.numel() for parameter in potential.parameters())
+    known = potential.reference_energies.nonzero().flatten().tolist()
+    lines = [
+        f"TensorNet, {config.num_layers} layers, {config.num_channels} channels, {config.num_radial} "
+        f"{config.radial_basis} radial functions, {config.activation}, {config.group}",
+        f"cutoff {config.cutoff} Å, elements up to {config.max_z}, {weights:,} weights in "
+        f"{str(potential.dtype).removeprefix('torch.')}",
+        f"scale {float(potential.scale):g} eV, shift {float(potential.shift):g} eV, "
+        + (f"reference energies for elements {known}" if known else "no reference energies"),
+    ]
+    return "\n".join(lines)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _print_torch() -> bool:
+    """Prints torch and its devices; True when something is wrong."""
+    print(f"torch {torch.__version__}, built for {'CUDA ' + torch.version.cuda if torch.version.cuda else 'the CPU'}")
+    print(f"CPU: {os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(index)
+            print(f"GPU {index}: {device.name}, {device.total_memory / 2**30:.0f} GiB, sm_{device.major}{device.minor}")
+        return False
+    if torch.version.cuda:
+        print("GPU: none seen, although this torch could use one: is the driver there (nvidia-smi)?")
+    else:
+        print("GPU: none (a CPU build of torch; https://pytorch.org/get-started has the CUDA builds)")
+    return False

@@ -1,0 +1,54 @@
+"""Options and readings that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+    from torchmdx.ase_calculator import Calculator
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """--model, --charge, --dtype and --device."""
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="CHECKPOINT",
+        help="the potential: a .safetensors file of torchmdx or a .ckpt of torchmd-net",
+    )
+    parser.add_argument(
+        "--charge",
+        type=float,
+        metavar="Q",
+        help="total charge in elementary charges (default: what the file says, else 0)",
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "float64"), default="float64", help="of the network (default: float64)"
+    )
+    parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
+
+
+def make_calculator(options: argparse.Namespace) -> Calculator:
+    from torchmdx.ase_calculator import Calculator
+
+    return Calculator(options.model, dtype=options.dtype, device=options.device, charge=options.charge)
+
+
+def read_structures(path: str, index: str) -> list[Atoms]:
+    """Structures of a file in any format of ASE. Raises FileNotFoundError or ValueError that name the file."""
+    import ase.io
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no structure file at {path!r}")
+    try:
+        found = ase.io.read(path, index=index)
+    except Exception as error:  # ASE's readers raise whatever their parsing trips over
+        raise ValueError(f"ASE can't read {path!r}: {type(error).__name__}: {error}") from error
+    structures = found if isinstance(found, list) else [found]
+    if not structures:
+        raise ValueError(f"{path!r} has no structure at index {index!r}")
+    return structures

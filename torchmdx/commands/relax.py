@@ -1,0 +1,57 @@
+"""`torchmdx relax`: moves atoms, and the cell if asked, to the nearest minimum of the energy."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from torchmdx.commands.options import add_model_options, make_calculator, read_structures
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "relax",
+        help="relax a structure to a minimum of the energy",
+        description="Relaxes a structure by BFGS and writes the result.",
+    )
+    parser.add_argument("file", help="the structure, in any format that ASE reads")
+    parser.add_argument("-o", "--output", required=True, help="where to write the result (format by its ending)")
+    add_model_options(parser)
+    parser.add_argument("--index", default="-1", help="which structure of the file (default: the last)")
+    parser.add_argument("--cell", action="store_true", help="relax the cell as well")
+    parser.add_argument("--fmax", type=float, default=0.01, help="stop at this largest force, eV/Å (default: 0.01)")
+    parser.add_argument("--steps", type=int, default=500, help="at most this many steps (default: 500)")
+    parser.add_argument("--trajectory", metavar="FILE", help="also write every step here (.traj)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    import ase.io
+    from ase.filters import FrechetCellFilter
+    from ase.optimize import BFGS
+
+    if options.fmax <= 0:
+        raise ValueError(f"--fmax must be > 0 eV/Å, got {options.fmax}")
+    if options.steps < 1:
+        raise ValueError(f"--steps must be >= 1, got {options.steps}")
+    structures = read_structures(options.file, options.index)
+    if len(structures) > 1:
+        raise ValueError(f"--index must pick one structure, {options.index!r} picks {len(structures)}")
+    atoms = structures[0]
+    if options.cell and not atoms.pbc.any():
+        raise ValueError("--cell needs a periodic structure, got one with pbc False in all directions")
+    atoms.calc = make_calculator(options)
+    before = atoms.get_potential_energy()
+    target: Any = FrechetCellFilter(atoms) if options.cell else atoms
+    with BFGS(target, trajectory=options.trajectory, logfile="-") as optimizer:
+        converged = optimizer.run(fmax=options.fmax, steps=options.steps)
+    ase.io.write(options.output, atoms)
+    print(f"energy {before:.6f} -> {atoms.get_potential_energy():.6f} eV; wrote {options.output}")
+    if not converged:
+        print(
+            f"not converged to {options.fmax} eV/Å in {options.steps} steps; raise --steps or --fmax",
+            file=sys.stderr,
+        )
+        return 1
+    return 0

@@ -1,0 +1,120 @@
+"""From the energy to forces and stress, in one backward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from torchmdx.cell import recentre, volume
+from torchmdx.models.potential import Potential
+from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.neighbors.edges import Edges
+from torchmdx.system import Batch, System
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """energy [S] eV and energies [N] eV (float64), forces [N,3] eV/Å, stress [S,3,3] eV/Å³, where asked for.
+
+    stress is ∂E/∂strain / volume, symmetric, positive under tension: ASE's sign. A system whose cell has no volume
+    (a molecule, a bare slab) has NaN there.
+    """
+
+    energy: Tensor
+    energies: Tensor
+    forces: Tensor | None = None
+    stress: Tensor | None = None
+
+
+def evaluate(
+    potential: Potential,
+    batch: Batch | System,
+    edges: Edges | None = None,
+    *,
+    forces: bool = True,
+    stress: bool = False,
+    create_graph: bool = False,
+) -> Result:
+    """Energy of every system of a batch, with forces and stress.
+
+    edges: a list for this batch within at least the potential's cutoff; None searches.
+    create_graph keeps the graph, so that a loss on forces or stress can be differentiated again.
+    Raises ValueError for elements beyond the model, an overflowed list, or two atoms at one place.
+    """
+    if isinstance(batch, System):
+        batch = Batch.from_systems([batch])
+    if edges is None:
+        near = recentre(batch.positions, batch.cell, batch.pbc, batch.system_index)
+        batch = replace(batch, positions=near).to(potential.device, potential.dtype)
+        edges = brute_force(batch, potential.cutoff)
+    batch = batch.to(potential.device, potential.dtype)
+    potential.require_elements(batch.atomic_numbers)
+    if bool(edges.overflow):
+        raise ValueError(f"edges needs room for {int(edges.needed)} edges, its capacity is {edges.capacity}")
+
+    with torch.set_grad_enabled(forces or stress or create_graph or torch.is_grad_enabled()):
+        positions = batch.positions
+        if forces and not positions.requires_grad:
+            positions = positions.detach().requires_grad_()
+        vectors = edges.vectors(positions, batch.cell, batch.system_index)
+        require_apart(edges, vectors)
+        strain = None
+        if stress:
+            strain = vectors.new_zeros(batch.num_systems, 3, 3).requires_grad_()
+            vectors = strained(vectors, strain, edges, batch.system_index)
+        energy, energies = potential(batch, edges, vectors)
+        gradients = _gradients(energy, positions if forces else None, strain, create_graph)
+    if not create_graph:
+        energy, energies = energy.detach(), energies.detach()
+    return Result(
+        energy=energy,
+        energies=energies,
+        forces=None if gradients[0] is None else -gradients[0],
+        stress=None if gradients[1] is None else _per_volume(gradients[1], batch.cell),
+    )
+
+
+def strained(vectors: Tensor, strain: Tensor, edges: Edges, system_index: Tensor) -> Tensor:
+    """Vectors [E,3] of structures deformed by the symmetric part of strain [S,3,3].
+
+    Positions and cell both turn into x (1 + ε), and a vector is linear in them, so it turns into v (1 + ε) too:
+    this is the strain of positions and cell, without the cancellation of coordinates far from the origin.
+    """
+    if edges.num_atoms == 0:
+        return vectors
+    symmetric = (strain + strain.transpose(1, 2)) / 2
+    edge_strain = symmetric.index_select(0, system_index.index_select(0, edges.target))
+    return vectors + torch.einsum("ei,eij->ej", vectors, edge_strain)
+
+
+def require_apart(edges: Edges, vectors: Tensor) -> None:
+    """Raises ValueError when an edge has no length: two atoms, or an atom and an image, at one place."""
+    together = (vectors.detach() == 0).all(-1)
+    if together.any():
+        edge = int(together.nonzero()[0])
+        pair = sorted((int(edges.target[edge]), int(edges.source[edge])))
+        raise ValueError(f"atoms must be apart, got atoms {pair[0]} and {pair[1]} at the same place")
+
+
+def _gradients(
+    energy: Tensor, positions: Tensor | None, strain: Tensor | None, create_graph: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """∂E/∂positions and ∂E/∂strain, whichever is given; zeros where the energy does not depend on them."""
+    inputs = [x for x in (positions, strain) if x is not None]
+    if not inputs:
+        return None, None
+    found = torch.autograd.grad(
+        energy.sum(), inputs, create_graph=create_graph, allow_unused=True, materialize_grads=True
+    )
+    remaining = iter(found)
+    return (
+        None if positions is None else next(remaining),
+        None if strain is None else next(remaining),
+    )
+
+
+def _per_volume(virial: Tensor, cell: Tensor) -> Tensor:
+    size = volume(cell)[:, None, None]
+    return torch.where(size > 0, virial / torch.where(size > 0, size, 1.0), torch.nan)

@@ -1,0 +1,53 @@
+"""Atoms and their surroundings as tensors: the first layer of TensorNet."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.models.tensors import PartwiseLinear, from_direction, spread, squared_norm
+from torchmdx.neighbors.edges import Edges
+
+
+class TensorEmbedding(nn.Module):
+    """X_i = W [ Σ_j f(r_ij) Z_ij (1 + [d]× + (ddᵀ - 1/3)) + f(0) Z_ii ] · g(|.|²)
+
+    | variable | symbol |
+    |---|---|
+    | filters | f(r) [E,3,C], linear in the radial basis, times the cosine cutoff |
+    | pair | Z_ij [E,C], linear in the embeddings of both elements |
+    | gate | g, a two-layer network of the norm, [N,3,C] |
+
+    The atom itself takes part like a neighbour at distance 0, which has no direction: only its scalar is seen.
+    """
+
+    def __init__(self, num_channels: int, num_radial: int, activation: nn.Module, max_z: int) -> None:
+        super().__init__()
+        self.num_channels = num_channels
+        self.filters = nn.Linear(num_radial, 3 * num_channels)
+        self.elements = nn.Embedding(max_z + 1, num_channels)
+        self.pair = nn.Linear(2 * num_channels, num_channels)
+        self.norm = nn.LayerNorm(num_channels)
+        self.gate = nn.Sequential(
+            nn.Linear(num_channels, 2 * num_channels),
+            activation,
+            nn.Linear(2 * num_channels, 3 * num_channels),
+            activation,
+        )
+        self.mix = PartwiseLinear(num_channels)
+
+    def filter(self, radial: Tensor, envelope: Tensor) -> Tensor:
+        """f [E,3,C] from the radial basis [E,R] and the cutoff function [E,1] at some distances."""
+        return (self.filters(radial) * envelope).unflatten(-1, (3, self.num_channels))
+
+    def forward(self, edges: Edges, weights: Tensor, direction: Tensor, atomic_numbers: Tensor) -> Tensor:
+        """Tensors [N,9,C] from filters [E+1,3,C], the last row at distance 0, and unit vectors [E,3]."""
+        elements = self.elements(atomic_numbers)
+        ends = (elements.index_select(0, edges.target), elements.index_select(0, edges.source))
+        pair = self.pair(torch.cat(ends, dim=-1))
+        messages = spread(weights[:-1] * pair[:, None]) * from_direction(direction)[:, :, None]
+        x = messages.new_zeros(len(atomic_numbers), 9, self.num_channels).index_add(0, edges.target, messages)
+        own = weights[-1, 0] * self.pair(torch.cat([elements, elements], dim=-1))
+        x = torch.cat([x[:, :1] + own[:, None], x[:, 1:]], dim=1)
+        gate = self.gate(self.norm(squared_norm(x))).unflatten(-1, (3, self.num_channels))
+        return self.mix(x) * spread(gate)

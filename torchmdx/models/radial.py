@@ -1,0 +1,67 @@
+"""Radial bases: functions of one distance, [E] -> [E,R]."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.models.cutoff import cosine_cutoff
+
+
+class ExpNormalBasis(nn.Module):
+    """Gaussians in exp(-α r), densest near the nucleus, times the cosine cutoff (PhysNet).
+
+    φ_k(r) = cut(r) exp(-β_k (exp(-α r) - μ_k)²), α = 5 / cutoff
+    """
+
+    def __init__(self, num_radial: int, cutoff: float, trainable: bool = False) -> None:
+        super().__init__()
+        self.cutoff = cutoff
+        self.alpha = 5.0 / cutoff
+        start = math.exp(-cutoff)
+        means = torch.linspace(start, 1.0, num_radial)
+        betas = torch.full((num_radial,), (2.0 / num_radial * (1.0 - start)) ** -2)
+        self.means = nn.Parameter(means, requires_grad=trainable)
+        self.betas = nn.Parameter(betas, requires_grad=trainable)
+
+    def forward(self, distance: Tensor) -> Tensor:
+        nearness = torch.exp(-self.alpha * distance)[:, None]
+        bumps = torch.exp(-self.betas * (nearness - self.means) ** 2)
+        return cosine_cutoff(distance, self.cutoff)[:, None] * bumps
+
+
+class GaussianBasis(nn.Module):
+    """Gaussians equally spaced from 0 to the cutoff: φ_k(r) = exp(c (r - o_k)²)."""
+
+    def __init__(self, num_radial: int, cutoff: float, trainable: bool = False) -> None:
+        super().__init__()
+        offsets = torch.linspace(0.0, cutoff, num_radial)
+        spacing = cutoff / (num_radial - 1)
+        self.offsets = nn.Parameter(offsets, requires_grad=trainable)
+        self.coefficient = nn.Parameter(torch.tensor(-0.5 / spacing**2), requires_grad=trainable)
+
+    def forward(self, distance: Tensor) -> Tensor:
+        return torch.exp(self.coefficient * (distance[:, None] - self.offsets) ** 2)
+
+
+RADIAL_BASES: dict[str, type[ExpNormalBasis] | type[GaussianBasis]] = {
+    "expnorm": ExpNormalBasis,
+    "gauss": GaussianBasis,
+}
+
+
+class ShiftedSoftplus(nn.Module):
+    """log(1 + exp(x)) - log 2."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.softplus(x) - math.log(2.0)
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "silu": nn.SiLU,
+    "swish": nn.SiLU,
+    "ssp": ShiftedSoftplus,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "mish": nn.Mish,
+}

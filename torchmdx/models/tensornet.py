@@ -1,0 +1,92 @@
+"""TensorNet (Simeon & De Fabritiis, NeurIPS 2023, arXiv 2306.06482): invariant features of each atom."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.models.cutoff import cosine_cutoff
+from torchmdx.models.embedding import TensorEmbedding
+from torchmdx.models.interaction import Interaction
+from torchmdx.models.radial import ACTIVATIONS, RADIAL_BASES
+from torchmdx.models.tensors import part_norms
+from torchmdx.neighbors.edges import Edges
+from torchmdx.system import LAST_ELEMENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorNetConfig:
+    """Settings of a TensorNet. Every value is checked on construction."""
+
+    num_channels: int = 128  # C, width of every tensor feature
+    num_layers: int = 2  # interaction layers; 0 leaves the embedding alone
+    num_radial: int = 32  # R, functions in the radial basis
+    radial_basis: str = "expnorm"  # "expnorm" or "gauss"
+    trainable_basis: bool = False
+    activation: str = "silu"
+    cutoff: float = 5.0  # Å
+    max_z: int = 100  # largest atomic number the model knows
+    group: str = "O(3)"  # "O(3)": mirror images have equal energies; "SO(3)": they may differ
+
+    def __post_init__(self) -> None:
+        least = {"num_channels": 2, "num_layers": 0, "num_radial": 2, "max_z": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+                raise ValueError(f"{name} must be a whole number >= {bound}, got {value!r}")
+        if self.max_z > LAST_ELEMENT:
+            raise ValueError(f"max_z must be <= {LAST_ELEMENT}, got {self.max_z}")
+        if isinstance(self.cutoff, bool) or not isinstance(self.cutoff, (int, float)):
+            raise ValueError(f"cutoff must be a number of Å, got {self.cutoff!r}")
+        if not (0 < self.cutoff < math.inf):
+            raise ValueError(f"cutoff must be > 0 Å and finite, got {self.cutoff}")
+        if not isinstance(self.trainable_basis, bool):
+            raise ValueError(f"trainable_basis must be True or False, got {self.trainable_basis!r}")
+        choices = {
+            "radial_basis": tuple(RADIAL_BASES),
+            "activation": tuple(ACTIVATIONS),
+            "group": ("O(3)", "SO(3)"),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+
+
+class TensorNet(nn.Module):
+    """Features [N,C] of atoms that do not change when the structure is rotated, reflected (O(3)) or translated."""
+
+    def __init__(self, config: TensorNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        channels, cutoff = config.num_channels, float(config.cutoff)
+        self.basis = RADIAL_BASES[config.radial_basis](config.num_radial, cutoff, config.trainable_basis)
+        self.activation = ACTIVATIONS[config.activation]()
+        self.embedding = TensorEmbedding(channels, config.num_radial, self.activation, config.max_z)
+        self.layers = nn.ModuleList(
+            Interaction(channels, config.num_radial, self.activation, config.group == "O(3)")
+            for _ in range(config.num_layers)
+        )
+        self.norm = nn.LayerNorm(3 * channels)
+        self.readout = nn.Linear(3 * channels, channels)
+
+    def filters(self, distance: Tensor) -> list[Tensor]:
+        """Filters [E,3,C] at distances [E], Å, of the embedding and of every layer: functions of distance alone."""
+        radial = self.basis(distance)
+        envelope = cosine_cutoff(distance, float(self.config.cutoff))[:, None]
+        parts = [self.embedding, *self.layers]
+        return [part.filter(radial, envelope) for part in parts]
+
+    def forward(self, edges: Edges, vectors: Tensor, atomic_numbers: Tensor, charge: Tensor) -> Tensor:
+        """Features [N,C] from edge vectors [E,3] Å, atomic_numbers [N] and the charge [N] of each atom's system."""
+        distance = torch.linalg.vector_norm(vectors, dim=-1)
+        direction = vectors / distance[:, None]
+        # An atom's message to itself has the filter of distance 0, carried as one row more.
+        first, *others = self.filters(torch.cat([distance, distance.new_zeros(1)]))
+        x = self.embedding(edges, first, direction, atomic_numbers)
+        for layer, weights in zip(self.layers, others, strict=True):
+            x = layer(x, edges, weights, charge)
+        invariants = torch.cat(part_norms(x), dim=-1)
+        return self.activation(self.readout(self.norm(invariants)))

@@ -1,0 +1,92 @@
+"""Rank-2 tensors as nine components, [N,9,C]: a scalar, a vector and five of a symmetric traceless matrix.
+
+The matrix of components (s; a; q) is
+
+    X = s·1  +  [  0  -az  ay ]  +  [ qxx  qxy  qxz        ]
+                [  az  0  -ax ]     [ qxy  qyy  qyz        ]
+                [ -ay  ax  0  ]     [ qxz  qyz  -qxx - qyy ]
+
+stored as  0: s · 1..3: ax ay az · 4..8: qxx qxy qxz qyy qyz.  Matrices exist only per atom and only inside a product.
+"""
+
+import torch
+from torch import Tensor, nn
+
+SCALAR, VECTOR, SYMMETRIC = slice(0, 1), slice(1, 4), slice(4, 9)
+PARTS = (SCALAR, VECTOR, SYMMETRIC)
+
+
+def from_direction(direction: Tensor) -> Tensor:
+    """Components [E,9] of 1 + [d]× + (d dᵀ - 1/3) for unit vectors d [E,3]."""
+    x, y, z = direction.unbind(-1)
+    third = 1.0 / 3.0
+    return torch.stack([torch.ones_like(x), x, y, z, x * x - third, x * y, x * z, y * y - third, y * z], dim=-1)
+
+
+def spread(per_part: Tensor) -> Tensor:
+    """One value for each part, [..,3,C], to one for each component, [..,9,C]."""
+    scalar, vector, symmetric = per_part.split(1, dim=-2)
+    shape = per_part.shape
+    parts = [scalar, vector.expand(*shape[:-2], 3, shape[-1]), symmetric.expand(*shape[:-2], 5, shape[-1])]
+    return torch.cat(parts, dim=-2)
+
+
+def part_norms(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Squared Frobenius norms of the three parts of x [N,9,C], each [N,C]."""
+    s, a, q = x[:, 0], x[:, VECTOR], x[:, SYMMETRIC]
+    qxx, qxy, qxz, qyy, qyz = q.unbind(1)
+    symmetric = qxx**2 + qyy**2 + (qxx + qyy) ** 2 + 2 * (qxy**2 + qxz**2 + qyz**2)
+    return 3 * s**2, 2 * (a**2).sum(1), symmetric
+
+
+def squared_norm(x: Tensor) -> Tensor:
+    """Squared Frobenius norm of x [N,9,C], [N,C]."""
+    scalar, vector, symmetric = part_norms(x)
+    return scalar + vector + symmetric
+
+
+def to_matrix(x: Tensor) -> Tensor:
+    """Components [N,9,C] to matrices [N,3,3,C]."""
+    s, ax, ay, az, qxx, qxy, qxz, qyy, qyz = x.unbind(1)
+    entries = [
+        s + qxx, qxy - az, qxz + ay,
+        qxy + az, s + qyy, qyz - ax,
+        qxz - ay, qyz + ax, s - qxx - qyy,
+    ]  # fmt: skip
+    return torch.stack(entries, dim=1).unflatten(1, (3, 3))
+
+
+def from_matrix(matrix: Tensor) -> Tensor:
+    """Matrices [N,3,3,C] to components [N,9,C]."""
+    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = (row.unbind(1) for row in matrix.unbind(1))
+    s = (xx + yy + zz) / 3
+    entries = [
+        s, (zy - yz) / 2, (xz - zx) / 2, (yx - xy) / 2,
+        xx - s, (xy + yx) / 2, (xz + zx) / 2, yy - s, (yz + zy) / 2,
+    ]  # fmt: skip
+    return torch.stack(entries, dim=1)
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """Components of the matrix product XY, channel by channel."""
+    return from_matrix(torch.einsum("nijc,njkc->nikc", to_matrix(x), to_matrix(y)))
+
+
+def symmetric_product(x: Tensor, y: Tensor) -> Tensor:
+    """Components of XY + YX. Its parity is that of X and Y, which is what makes a model O(3) equivariant."""
+    a, b = to_matrix(x), to_matrix(y)
+    return from_matrix(torch.einsum("nijc,njkc->nikc", a, b) + torch.einsum("nijc,njkc->nikc", b, a))
+
+
+class PartwiseLinear(nn.Module):
+    """Mixes channels with one matrix for each part, without bias: the only linear map that keeps equivariance."""
+
+    def __init__(self, num_channels: int) -> None:
+        super().__init__()
+        self.scalar = nn.Linear(num_channels, num_channels, bias=False)
+        self.vector = nn.Linear(num_channels, num_channels, bias=False)
+        self.symmetric = nn.Linear(num_channels, num_channels, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = (self.scalar, self.vector, self.symmetric)
+        return torch.cat([linear(x[:, part]) for linear, part in zip(maps, PARTS, strict=True)], dim=1)

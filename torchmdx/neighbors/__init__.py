@@ -1,0 +1,1 @@
+"""Neighbour lists: their layout, and the searches that fill them."""

@@ -1,0 +1,73 @@
+"""The reference search: every pair of every image, in plain torch. Slow and right; the fast searches are held to it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchmdx import cell as lattice
+from torchmdx.neighbors.edges import Edges, from_lists
+from torchmdx.system import Batch
+
+# Distances looked at in one go; bounds the memory of a large system to a few hundred MB.
+CHUNK = 4_000_000
+
+
+def brute_force(batch: Batch, cutoff: float, capacity: int | None = None) -> Edges:
+    """All pairs closer than `cutoff` (Å) in a batch of any cells, sorted by target, then source, then shift.
+
+    capacity: number of slots; None for as many as there are edges. Raises ValueError for a cutoff that is not
+    positive and finite.
+    """
+    require_cutoff(cutoff)
+    with torch.no_grad():
+        parts = []
+        first = 0
+        for count, cell, pbc in zip(batch.counts().tolist(), batch.cell, batch.pbc, strict=True):
+            parts.append(_search(batch.positions[first : first + count], cell, pbc, cutoff, first))
+            first += count
+        target, source, shifts = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        return from_lists(target, source, shifts, batch.num_atoms, len(target) if capacity is None else capacity)
+
+
+def require_cutoff(cutoff: float) -> None:
+    """Raises ValueError unless the cutoff is a positive, finite length."""
+    if not (0 < cutoff < float("inf")):
+        raise ValueError(f"cutoff must be > 0 Å and finite, got {cutoff}")
+
+
+def image_shifts(cell: Tensor, pbc: Tensor, cutoff: float) -> Tensor:
+    """Translations [M,3] int64 that can bring an atom of the cell within the cutoff of another one in it."""
+    reach = cutoff / lattice.heights(cell[None].double(), pbc[None])[0]
+    # Fractional coordinates differ by less than 1, so |n| < reach + 1; the margin is for rounding.
+    most = [int(r) if p else 0 for r, p in zip(torch.floor(reach + 1 + 1e-6).tolist(), pbc.tolist(), strict=True)]
+    ranges = [torch.arange(-m, m + 1, device=cell.device) for m in most]
+    return torch.cartesian_prod(*ranges)
+
+
+def _search(positions: Tensor, cell: Tensor, pbc: Tensor, cutoff: float, first: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(target, source, shifts) of one system, sorted; atom numbers start at `first`."""
+    num_atoms = len(positions)
+    wrapped, images = lattice.wrap(
+        positions, cell[None], pbc[None], torch.zeros(num_atoms, dtype=torch.int64, device=positions.device)
+    )
+    shifts = image_shifts(cell, pbc, cutoff)
+    translations = shifts.to(cell.dtype) @ cell
+    found = []
+    rows = max(1, CHUNK // max(1, num_atoms * len(shifts)))
+    for start in range(0, num_atoms, rows):
+        here = wrapped[start : start + rows]
+        vectors = wrapped[None, :, None] - here[:, None, None] + translations  # [rows, N, M, 3]
+        near = (vectors**2).sum(-1) < cutoff**2
+        itself = (shifts == 0).all(-1)
+        atoms = torch.arange(num_atoms, device=positions.device)
+        near &= ~((atoms[start : start + rows, None, None] == atoms[None, :, None]) & itself)
+        target, source, which = near.nonzero(as_tuple=True)
+        found.append((target + start, source, which))
+    if not found:
+        empty = positions.new_zeros(0, dtype=torch.int64)
+        return empty, empty, positions.new_zeros(0, 3, dtype=torch.int64)
+    target, source, which = (torch.cat(columns) for columns in zip(*found, strict=True))
+    # Undo the wrapping: r = wrapped + images @ cell.
+    unwrapped = shifts[which] - images[source] + images[target]
+    return target + first, source + first, unwrapped

@@ -1,0 +1,236 @@
+"""System: one validated structure. Batch: several of them, concatenated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from torchmdx.cell import require_lattice
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+LAST_ELEMENT = 118
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """One structure: positions [N,3] Å, atomic_numbers [N] int64, cell [3,3] Å, pbc [3] bool, total charge in e.
+
+    Fields are tensors on one device, positions and cell of one floating dtype. Made by `System.create` or
+    `System.from_ase`, which validate; the constructor itself checks shapes and dtypes only.
+    """
+
+    positions: Tensor
+    atomic_numbers: Tensor
+    cell: Tensor
+    pbc: Tensor
+    charge: float = 0.0
+
+    @classmethod
+    def create(
+        cls,
+        positions: ArrayLike | Tensor,
+        atomic_numbers: ArrayLike | Tensor,
+        cell: ArrayLike | Tensor | None = None,
+        pbc: ArrayLike | Tensor | bool | None = None,
+        charge: float = 0.0,
+        *,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> System:
+        """A System from arrays or tensors. Raises ValueError or TypeError that name the requirement and the value."""
+        if cell is None and pbc is not None and bool(np.any(_array(pbc))):
+            raise ValueError("a periodic system needs a cell, got pbc without cell")
+        if cell is not None and pbc is None:
+            raise ValueError("pbc must be given with a cell: True, False or one value for each lattice vector")
+        numbers = _whole_numbers(atomic_numbers)
+        system = cls(
+            positions=_floats("positions", positions, (len(numbers), 3), dtype, device),
+            atomic_numbers=torch.as_tensor(numbers, device=device),
+            cell=_floats("cell", np.zeros((3, 3)) if cell is None else cell, (3, 3), dtype, device),
+            pbc=torch.as_tensor(_flags(pbc), device=device),
+            charge=_charge(charge),
+        )
+        require_lattice(system.cell[None].double(), system.pbc[None])
+        return system
+
+    @classmethod
+    def from_ase(
+        cls,
+        atoms: Atoms,
+        charge: float | None = None,
+        *,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> System:
+        """A System from ASE Atoms. Charge: the argument, else `atoms.info["charge"]`, else 0."""
+        if charge is None:
+            charge = atoms.info.get("charge", 0.0)
+        return cls.create(
+            atoms.positions, atoms.numbers, atoms.cell.array, atoms.pbc, charge, dtype=dtype, device=device
+        )
+
+    @property
+    def num_atoms(self) -> int:
+        return len(self.positions)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> System:
+        """The same structure on another device or in another floating dtype."""
+        return replace(
+            self,
+            positions=self.positions.to(device=device, dtype=dtype),
+            atomic_numbers=self.atomic_numbers.to(device=device),
+            cell=self.cell.to(device=device, dtype=dtype),
+            pbc=self.pbc.to(device=device),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Several systems, concatenated: N atoms of S systems; the atoms of a system are contiguous.
+
+    positions [N,3] Å · atomic_numbers [N] · system_index [N] int64, ascending · cell [S,3,3] Å · pbc [S,3] bool ·
+    charge [S], of the dtype of positions. A system may be empty.
+    """
+
+    positions: Tensor
+    atomic_numbers: Tensor
+    system_index: Tensor
+    cell: Tensor
+    pbc: Tensor
+    charge: Tensor
+
+    def __post_init__(self) -> None:
+        num_atoms, num_systems = len(self.positions), len(self.cell)
+        wanted = {
+            "positions": (num_atoms, 3),
+            "atomic_numbers": (num_atoms,),
+            "system_index": (num_atoms,),
+            "cell": (num_systems, 3, 3),
+            "pbc": (num_systems, 3),
+            "charge": (num_systems,),
+        }
+        for name, shape in wanted.items():
+            got = tuple(getattr(self, name).shape)
+            if got != shape:
+                raise ValueError(f"{name} of a batch must have shape {list(shape)}, got {list(got)}")
+
+    @classmethod
+    def from_systems(cls, systems: Sequence[System]) -> Batch:
+        """Concatenates systems of any size, cell and pbc; they share one device and dtype."""
+        if not systems:
+            raise ValueError("a batch needs at least one system, got none")
+        kinds = {(s.positions.device, s.positions.dtype) for s in systems}
+        if len(kinds) > 1:
+            raise ValueError(f"the systems of a batch must share one device and dtype, got {sorted(map(str, kinds))}")
+        ((device, dtype),) = kinds
+        counts = torch.tensor([s.num_atoms for s in systems], device=device)
+        return cls(
+            positions=torch.cat([s.positions for s in systems]),
+            atomic_numbers=torch.cat([s.atomic_numbers for s in systems]),
+            system_index=torch.repeat_interleave(torch.arange(len(systems), device=device), counts),
+            cell=torch.stack([s.cell for s in systems]),
+            pbc=torch.stack([s.pbc for s in systems]),
+            charge=torch.tensor([s.charge for s in systems], dtype=dtype, device=device),
+        )
+
+    @property
+    def num_atoms(self) -> int:
+        return len(self.positions)
+
+    @property
+    def num_systems(self) -> int:
+        return len(self.cell)
+
+    def counts(self) -> Tensor:
+        """Atoms of each system [S], int64."""
+        ones = torch.ones_like(self.system_index)
+        return ones.new_zeros(self.num_systems).index_add(0, self.system_index, ones)
+
+    def systems(self) -> list[System]:
+        """The systems again, in order."""
+        counts = self.counts().tolist()
+        parts = zip(self.positions.split(counts), self.atomic_numbers.split(counts), strict=True)
+        return [
+            System(positions, numbers, self.cell[i], self.pbc[i], float(self.charge[i]))
+            for i, (positions, numbers) in enumerate(parts)
+        ]
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Batch:
+        """The same batch on another device or in another floating dtype."""
+        return Batch(
+            positions=self.positions.to(device=device, dtype=dtype),
+            atomic_numbers=self.atomic_numbers.to(device=device),
+            system_index=self.system_index.to(device=device),
+            cell=self.cell.to(device=device, dtype=dtype),
+            pbc=self.pbc.to(device=device),
+            charge=self.charge.to(device=device, dtype=dtype),
+        )
+
+
+def _array(value: Any) -> np.ndarray:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+def _floats(name: str, value: Any, shape: tuple[int, int], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """`value` as a finite tensor of `shape`; a tensor that fits already is used as it is (gradients kept)."""
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+    try:
+        array = _array(value).astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be an array of {list(shape)} numbers, got {type(value).__name__}") from error
+    if array.shape == (0,) and shape[0] == 0:
+        array = array.reshape(shape)
+    if array.shape != shape:
+        raise ValueError(f"{name} must have shape {list(shape)}, got {list(array.shape)}")
+    if not np.isfinite(array).all():
+        row, column = np.argwhere(~np.isfinite(array))[0]
+        what = f"of atom {row}" if name == "positions" else f"in row {row}"
+        raise ValueError(f"{name} must be finite, got {array[row, column]} {what}")
+    source = value if isinstance(value, Tensor) and value.shape == shape else array
+    return torch.as_tensor(source, dtype=dtype, device=device)
+
+
+def _whole_numbers(value: Any) -> np.ndarray:
+    numbers = _array(value)
+    if numbers.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
+        raise TypeError(
+            f"atomic_numbers must be a vector of whole numbers, got {numbers.dtype} of shape {list(numbers.shape)}"
+        )
+    wrong = (numbers < 1) | (numbers > LAST_ELEMENT)
+    if wrong.any():
+        atom = int(np.argmax(wrong))
+        raise ValueError(
+            f"atomic numbers must be from 1 to {LAST_ELEMENT}, got {numbers[atom]} for atom {atom}"
+            + (" (the unknown element X)" if numbers[atom] == 0 else "")
+        )
+    return numbers.astype(np.int64)
+
+
+def _flags(pbc: Any) -> np.ndarray:
+    array = _array(False if pbc is None else pbc)
+    if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
+        raise ValueError(f"pbc must be True, False or three of them, got {pbc!r}")
+    if array.shape not in ((), (3,)):
+        raise ValueError(f"pbc must be one value or three, got shape {list(array.shape)}")
+    return np.broadcast_to(array.astype(bool), (3,)).copy()
+
+
+def _charge(charge: Any) -> float:
+    try:
+        number = float(charge)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"charge must be a number of elementary charges, got {charge!r}") from error
+    if not np.isfinite(number):
+        raise ValueError(f"charge must be finite, got {charge!r}")
+    return number
