@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
@@ -34,14 +33,13 @@ def save(potential: Potential, path: str | Path) -> None:
         "config": json.dumps({"model": "tensornet", **asdict(potential.config)}),
     }
     tensors = {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    os.close(handle)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        save_file(tensors, partial, metadata)
+        # Not save_file, which makes files that only their owner can read.
+        partial.write_bytes(serialize(tensors, metadata))
         os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def load(path: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> Potential:

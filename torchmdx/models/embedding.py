@@ -42,12 +42,20 @@ class TensorEmbedding(nn.Module):
 
     def forward(self, edges: Edges, weights: Tensor, direction: Tensor, atomic_numbers: Tensor) -> Tensor:
         """Tensors [N,9,C] from filters [E+1,3,C], the last row at distance 0, and unit vectors [E,3]."""
-        elements = self.elements(atomic_numbers)
-        ends = (elements.index_select(0, edges.target), elements.index_select(0, edges.source))
-        pair = self.pair(torch.cat(ends, dim=-1))
+        at_target, at_source = self.pair_shares(atomic_numbers)
+        pair = at_target.index_select(0, edges.target) + at_source.index_select(0, edges.source)
         messages = spread(weights[:-1] * pair[:, None]) * from_direction(direction)[:, :, None]
         x = messages.new_zeros(len(atomic_numbers), 9, self.num_channels).index_add(0, edges.target, messages)
-        own = weights[-1, 0] * self.pair(torch.cat([elements, elements], dim=-1))
+        return self.finish(x, weights[-1, 0] * (at_target + at_source))
+
+    def pair_shares(self, atomic_numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Z_ij is linear in both elements: the share [N,C] of an atom as target (bias included), and as source."""
+        elements = self.elements(atomic_numbers)
+        of_target, of_source = self.pair.weight.split(self.num_channels, dim=1)
+        return nn.functional.linear(elements, of_target, self.pair.bias), elements @ of_source.T
+
+    def finish(self, x: Tensor, own: Tensor) -> Tensor:
+        """X from the sum over neighbours [N,9,C] and an atom's message to its own scalar [N,C]."""
         x = torch.cat([x[:, :1] + own[:, None], x[:, 1:]], dim=1)
         gate = self.gate(self.norm(squared_norm(x))).unflatten(-1, (3, self.num_channels))
         return self.mix(x) * spread(gate)

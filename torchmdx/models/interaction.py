@@ -43,13 +43,20 @@ class Interaction(nn.Module):
 
     def forward(self, x: Tensor, edges: Edges, weights: Tensor, charge: Tensor) -> Tensor:
         """Tensors [N,9,C] from tensors [N,9,C], filters [E+1,3,C], the last row at distance 0, and charge [N]."""
-        factor = (1 + 0.1 * charge)[:, None, None]
-        x = x / (squared_norm(x) + 1)[:, None]
-        y = self.mix_in(x)
+        x, y = self.send(x)
         weights = spread(weights)
         messages = weights[:-1] * y.index_select(0, edges.source)
-        own = weights[-1] * y
-        m = own.index_add(0, edges.target, messages)
+        m = (weights[-1] * y).index_add(0, edges.target, messages)
+        return self.receive(x, y, m, charge)
+
+    def send(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """X̂ and Y of the formula: what an atom keeps, and what it tells its neighbours."""
+        x = x / (squared_norm(x) + 1)[:, None]
+        return x, self.mix_in(x)
+
+    def receive(self, x: Tensor, y: Tensor, m: Tensor, charge: Tensor) -> Tensor:
+        """The new X from X̂, Y and the sum of messages M, all [N,9,C], and charge [N]."""
+        factor = (1 + 0.1 * charge)[:, None, None]
         p = factor * symmetric_product(y, m) if self.reflections else 2 * product(y, m)
         d = self.mix_out(p / (squared_norm(p) + 1)[:, None])
         return x + d + factor * product(d, d)

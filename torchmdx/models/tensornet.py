@@ -88,5 +88,9 @@ class TensorNet(nn.Module):
         x = self.embedding(edges, first, direction, atomic_numbers)
         for layer, weights in zip(self.layers, others, strict=True):
             x = layer(x, edges, weights, charge)
+        return self.features(x)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Features [N,C] from the tensors [N,9,C] of the last layer."""
         invariants = torch.cat(part_norms(x), dim=-1)
         return self.activation(self.readout(self.norm(invariants)))
