@@ -46,8 +46,14 @@ fingerprint() { # what the environment depends on; a moved or copied .venv is no
     cksum pyproject.toml constraints.txt tools/setup.sh
 }
 
-is_usable() { # .venv runs and is the Python that was asked for, if one was
-    is_suitable "$VENV/bin/python" || return 1
+is_environment() { # .venv is whole: a half-made one is a link to the system's Python, where nothing may be installed
+    "$VENV/bin/python" -c 'import os, sys
+assert sys.prefix != sys.base_prefix and os.path.realpath(sys.prefix) == os.path.realpath(sys.argv[1])' \
+        "$VENV" 2>/dev/null
+}
+
+is_usable() { # .venv is whole, runs, and is the Python that was asked for, if one was
+    is_environment && is_suitable "$VENV/bin/python" || return 1
     [ -z "$PYTHON" ] || [ "$(version_of "$PYTHON")" = "$(version_of "$VENV/bin/python")" ]
 }
 
@@ -75,11 +81,13 @@ else
     "$python" -m venv --clear "$VENV" || die "$python -m venv $VENV failed; its own message is above."
 fi
 
+is_environment || die "$VENV is not a virtual environment; remove it ('make clean') and run make again."
+
 # The first line alone says: made here, not complete.
 pwd >"$STAMP"
 rm -f "$LOG"
 say "installing torchmdx and its dependencies (the first time this downloads PyTorch and takes minutes)"
-"$VENV/bin/python" -m pip install --disable-pip-version-check --log "$LOG" \
+"$VENV/bin/python" -m pip --require-virtualenv install --disable-pip-version-check --log "$LOG" \
     --constraint constraints.txt --editable '.[dev]' || explain_pip_failure
 fingerprint >"$STAMP"
 say "done"
