@@ -1,0 +1,222 @@
+"""Checks and times the fast TensorNet kernels alone, without a neighbour search, on one GPU.
+
+    python benchmarks/kernels.py [--structures DIR] [--systems NAME,NAME] [--each] [--output FILE]
+
+Energy and forces are captured in a CUDA graph and timed by events (median of replays). Errors are against the exact
+model in float64, where that fits into memory: larger water boxes are repetitions of a box that does. With --each, the
+time of every kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import json
+import math
+import statistics
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from torchmdx import Potential, TensorNetConfig
+from torchmdx.forces import evaluate
+from torchmdx.models.fast import FastTensorNet, Tiles, curve_order
+from torchmdx.models.table import TabulatedFilters
+from torchmdx.neighbors.edges import Edges, from_lists
+from torchmdx.system import Batch
+
+SYSTEMS = ("alanine_dipeptide", "chignolin", "dhfr", "factorIX", "water24000", "water98304", "batch1024")
+ASKED_MS = dict(
+    alanine_dipeptide=0.11, chignolin=0.18, dhfr=1.0, factorIX=2.1, water24000=8.9, water98304=36.0, water998784=400.0
+)
+ELEMENTS = {"H": 1, "C": 6, "N": 7, "O": 8, "S": 16}
+EXACT_ATOMS = 6000  # the most the exact model is evaluated for in float64
+
+
+def read_pdb(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Atomic numbers and positions (Å) of the first model of a PDB file."""
+    numbers, positions = [], []
+    for line in path.read_text().splitlines():
+        if line.startswith(("ATOM", "HETATM")):
+            element = line[76:78].strip() or line[12:16].strip().lstrip("0123456789")[0]
+            numbers.append(ELEMENTS[element.upper()])
+            positions.append([float(line[i : i + 8]) for i in (30, 38, 46)])
+        if line.startswith("END") and numbers:
+            break
+    return np.array(numbers), np.array(positions)
+
+
+def water(num_molecules: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A box of randomly turned molecules on a grid, at the density of water."""
+    rng = np.random.default_rng(0)
+    length = (num_molecules / 0.0334) ** (1 / 3)
+    side = int(np.ceil(num_molecules ** (1 / 3) - 1e-9))
+    grid = (np.array(list(itertools.product(range(side), repeat=3)))[:num_molecules] + 0.5) * (length / side)
+    shape = np.array([[0, 0, 0], [0.9572, 0, 0], [-0.2400, 0.9266, 0]])
+    turns = np.linalg.qr(rng.normal(size=(num_molecules, 3, 3)))[0]
+    positions = grid[:, None] + np.einsum("nij,kj->nki", turns, shape)
+    return np.tile([8, 1, 1], num_molecules), positions.reshape(-1, 3), np.eye(3) * length
+
+
+def load(name: str, structures: Path) -> Batch:
+    """A structure in float64, its atoms along a curve. water<atoms> of 24,000 and more repeats a smaller box."""
+    cell, copies = np.zeros((3, 3)), 1
+    if name.startswith("water"):
+        atoms = int(name[5:])
+        repeats = next(r for r in (1, 2, 3, 4, 6, 8) if atoms / r**3 <= EXACT_ATOMS)
+        numbers, positions, cell = water(round(atoms / 3 / repeats**3))
+        steps = np.array(list(itertools.product(range(repeats), repeat=3)))
+        positions = (positions[None] + (steps @ cell)[:, None]).reshape(-1, 3)
+        numbers, cell = np.tile(numbers, len(steps)), cell * repeats
+    elif name.startswith("batch"):
+        copies = int(name[5:])
+        numbers, positions = read_pdb(structures / "alanine_dipeptide.pdb")
+    else:
+        numbers, positions = read_pdb(structures / f"{name}.pdb")
+    count = len(numbers)
+    batch = Batch(
+        positions=torch.tensor(positions).float().double().repeat(copies, 1),
+        atomic_numbers=torch.tensor(numbers).repeat(copies),
+        system_index=torch.arange(copies).repeat_interleave(count),
+        cell=torch.tensor(cell).float().double().repeat(copies, 1, 1),
+        pbc=torch.full((copies, 3), bool(cell.any())),
+        charge=torch.zeros(copies, dtype=torch.float64),
+    )
+    order = curve_order(batch.positions, batch.cell, batch.pbc, batch.system_index)
+    return Batch(
+        batch.positions[order], batch.atomic_numbers[order], batch.system_index, batch.cell, batch.pbc, batch.charge
+    )
+
+
+def neighbors(batch: Batch, cutoff: float, device: str) -> Edges:
+    """A full list made on the host; of a periodic cell it needs edges of at least twice the cutoff."""
+    from scipy.spatial import cKDTree
+
+    positions, system = batch.positions.numpy(), batch.system_index.numpy()
+    length = float(batch.cell[0, 0, 0])
+    periodic = bool(batch.pbc.any())
+    # Systems of a batch are moved far apart: one tree then finds no pair across two of them.
+    wrapped = positions % length if periodic else positions + 1e4 * system[:, None]
+    pairs = cKDTree(wrapped, boxsize=length if periodic else None).query_pairs(cutoff, output_type="ndarray")
+    target, source = np.r_[pairs[:, 0], pairs[:, 1]], np.r_[pairs[:, 1], pairs[:, 0]]
+    order = np.lexsort((source, target))
+    target, source = target[order], source[order]
+    between = positions[source] - positions[target]
+    shifts = -np.round(between / length) if periodic else np.zeros_like(between)
+    tensors = (torch.tensor(x, device=device) for x in (target, source, shifts.astype(np.int32)))
+    return from_lists(*tensors, num_atoms=len(positions), capacity=len(target))
+
+
+def potential(channels: int = 128, layers: int = 2) -> Potential:
+    """Weights somewhat larger than those a training starts from, as a training leaves them."""
+    torch.manual_seed(0)
+    made = Potential(TensorNetConfig(num_channels=channels, num_layers=layers)).requires_grad_(False).cuda()
+    for layer in made.network.layers:
+        for linear in layer.filters:
+            if isinstance(linear, torch.nn.Linear):
+                linear.weight *= 1.5
+    return made
+
+
+class Case:
+    """One structure on the GPU with its edges, and the kernels ready to run."""
+
+    def __init__(self, name: str, model: Potential, structures: Path, table: TabulatedFilters | None = None) -> None:
+        self.name, self.model = name, model
+        self.host = load(name, structures)
+        self.batch = self.host.to("cuda")
+        self.edges = neighbors(self.host, model.cutoff, "cuda")
+        self.single = self.host.to("cuda", torch.float32)
+        self.fast = FastTensorNet(model, table=table)
+
+    def allocate(self, tiles: Tiles | None = None) -> None:
+        self.fast.buffers = None
+        self.fast.allocate(self.batch.num_atoms, self.batch.num_systems, self.edges.capacity, tiles=tiles)
+
+    def run(self, forces: bool = True, virial: bool = False) -> None:
+        b = self.single
+        self.fast.run(
+            b.positions, b.atomic_numbers, b.system_index, b.cell, b.charge, self.edges, forces=forces, virial=virial
+        )
+
+    def graph(self, forces: bool = True) -> torch.cuda.CUDAGraph:
+        """The run captured, after the kernels were compiled."""
+        self.run(forces)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.run(forces)
+        return graph
+
+    def errors(self) -> tuple[float, float]:
+        """(relative force error, largest error of an atom's energy in eV) against the exact model in float64."""
+        if self.batch.num_systems > 1:
+            return math.nan, math.nan
+        out = self.fast.buffers
+        result = evaluate(copy.deepcopy(self.model).double(), self.batch, self.edges)
+        force = float((out.forces - result.forces).norm() / result.forces.norm())
+        return force, float((out.energies - result.energies).abs().max())
+
+
+def median_ms(work, count: int = 30) -> float:
+    """Median time of `work` by events, ms."""
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(count):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def kernel_times(case: Case) -> dict[str, float]:
+    """Time of each kernel in one run, ms; kernels launched once per layer are summed."""
+    case.run()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(3):
+            case.run()
+        torch.cuda.synchronize()
+    return {e.key: e.device_time_total / 3e3 for e in profile.key_averages()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--structures", type=Path, default=Path(__file__).parent / "structures")
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--each", action="store_true", help="also the time of every kernel")
+    parser.add_argument("--output", type=Path, help="write the results here, JSON")
+    options = parser.parse_args()
+    model = potential()
+    results = []
+    for name in options.systems.split(","):
+        case = Case(name, model, options.structures)
+        before = torch.cuda.memory_allocated()
+        case.allocate()
+        graph = case.graph()
+        row = dict(system=name, atoms=case.batch.num_atoms, edges=case.edges.capacity)
+        row["ms"] = round(median_ms(graph.replay), 4)
+        row["energy_only_ms"] = round(median_ms(case.graph(forces=False).replay), 4)
+        row["asked_ms"] = ASKED_MS.get(name)
+        row["memory_gb"] = round((torch.cuda.memory_allocated() - before) / 1e9, 3)
+        row["table"] = dict(intervals=case.fast.table.stretch.num_intervals, error=case.fast.table.error)
+        graph.replay()
+        if case.batch.num_atoms <= EXACT_ATOMS:
+            row["force_error"], row["energy_error"] = case.errors()
+        if options.each:
+            row["kernels"] = {k: round(v, 4) for k, v in kernel_times(case).items()}
+        print(json.dumps(row), flush=True)
+        results.append(row)
+    if options.output:
+        device = dict(device=torch.cuda.get_device_name(), torch=torch.__version__)
+        options.output.write_text(json.dumps(dict(**device, results=results), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Neighbour searches: ours captured, and the peers', in one run. `python benchmarks/search.py [--peers] [names ...]`
+
+Milliseconds for a full list with shifts, cutoff 5 Å, float32: medians of CUDA events after warm-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import record
+import systems
+
+from torchmdx import Batch, System
+from torchmdx.neighbors.search import EdgeSearch
+
+CUTOFF = 5.0
+NAMES = ("water216", "water1000", "water2000", "water8000", "water32768", "water333000")
+ASKED = {"water216": 0.012, "water1000": 0.03, "water8000": 0.15, "water32768": 0.4, "water333000": 2.5}
+
+
+def milliseconds(run: Callable[[], Any], repeats: int = 30, warm_up: int = 5) -> float:
+    for _ in range(warm_up):
+        run()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return float(np.median(times))
+
+
+def captured(run: Callable[[], Any]) -> Callable[[], None]:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def batch_of(name: str, copies: int = 1) -> Batch:
+    numbers, positions, cell = systems.load(name)
+    system = System.create(
+        positions, numbers, cell, pbc=None if cell is None else True, dtype=torch.float32, device="cuda"
+    )
+    return Batch.from_systems([system] * copies)
+
+
+def ours(batch: Batch, backend: str, skin: float = 0.0) -> dict[str, Any]:
+    search = EdgeSearch(CUTOFF, backend=backend, skin=skin)
+    edges = search.allocate(batch)
+    replay = captured(lambda: search.update(batch.positions, batch.cell))
+    return {"by": f"torchmdx {backend}" + (f" skin {skin}, nothing moved" if skin else ""), "ms": milliseconds(replay),
+            "edges": int(edges.num_edges)}  # fmt: skip
+
+
+def peers(batch: Batch) -> list[dict[str, Any]]:
+    from nvalchemiops.torch.neighbors import neighbor_list
+    from torchmdnet.models.utils import OptimizedDistance
+
+    rows, positions, box = [], batch.positions, batch.cell[0]
+
+    def measure(label: str, run: Callable[[], Any], graph: bool) -> None:
+        try:
+            rows.append({"by": label, "ms": milliseconds(captured(run) if graph else run)})
+        except Exception as error:
+            rows.append({"by": label, "error": str(error)[:120]})
+            torch.cuda.synchronize()
+
+    for strategy in (["brute"] if len(positions) < 40000 else []) + ["cell"]:
+        search = OptimizedDistance(
+            0.0, CUTOFF, max_num_pairs=-80, return_vecs=True, loop=False, strategy=strategy, resize_to_fit=False,
+            box=box, long_edge_index=False,
+        ).cuda()  # fmt: skip
+        measure(f"torchmd-net {strategy}", lambda search=search: search(positions), True)
+    pbc = torch.ones(1, 3, dtype=torch.bool, device="cuda")
+    for method in ["cell_list", "cluster_tile"] + (["naive"] if len(positions) < 40000 else []):
+        measure(
+            f"nvalchemi {method}",
+            lambda method=method: neighbor_list(
+                positions, CUTOFF, cell=box[None], pbc=pbc, method=method, max_neighbors=80, return_distances=False
+            ),
+            False,
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--peers", action="store_true")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, atoms: int, found: dict[str, Any]) -> None:
+        rows.append({"system": name, "atoms": atoms, **found, "asked_ms": ASKED.get(name)})
+        print(rows[-1], flush=True)
+
+    for name in options.names:
+        batch = batch_of(name)
+        for backend in (["triton_brute_force"] if batch.num_atoms < 12000 else []) + ["triton_cell_list"]:
+            add(name, batch.num_atoms, ours(batch, backend))
+            if batch.num_atoms in (648, 3000, 98304):
+                add(name, batch.num_atoms, ours(batch, backend, skin=0.5))
+        for row in peers(batch) if options.peers else []:
+            add(name, batch.num_atoms, row)
+    batch = batch_of("alanine_dipeptide", 1024)
+    add("1024 x alanine dipeptide", batch.num_atoms, ours(batch, "triton_brute_force") | {"asked_ms": 0.1})
+    print(record.write("search", rows))
+
+
+if __name__ == "__main__":
+    main()

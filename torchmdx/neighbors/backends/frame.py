@@ -1,0 +1,78 @@
+"""The frame around searches that return arrays: skin, copying into fixed buffers, overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from torchmdx import cell as lattice
+from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.neighbors.capacity import UNCOUNTABLE
+from torchmdx.neighbors.edges import Edges, from_lists
+from torchmdx.system import Batch
+
+# target [E], source [E] and shifts [E,3], sorted by target.
+Pairs = tuple[Tensor, Tensor, Tensor]
+
+
+class Search(Protocol):
+    """Fills the edges it was made with. updates [] int64 counts the times it really searched."""
+
+    updates: Tensor
+
+    def update(self, positions: Tensor, cell: Tensor) -> None:
+        """Brings the list up to date with positions [N,3] and cell [S,3,3]."""
+
+
+class CpuSearch:
+    """Runs a function that finds pairs, when the skin asks for it, and copies them into the buffers."""
+
+    def __init__(
+        self, batch: Batch, cutoff: float, skin: float, edges: Edges, pairs: Callable[[Batch, float], Pairs]
+    ) -> None:
+        self.batch, self.cutoff, self.skin, self.edges, self.pairs = batch, cutoff, skin, edges, pairs
+        self.updates = torch.zeros((), dtype=torch.int64, device=batch.positions.device)
+        self.reference: tuple[Tensor, Tensor] | None = None
+
+    def update(self, positions: Tensor, cell: Tensor) -> None:
+        if self.reference is not None and self._still_good(positions, cell):
+            return
+        batch = replace(self.batch, positions=positions, cell=cell)
+        edges = self.edges
+        self.updates += 1
+        self.reference = None
+        try:
+            lattice.require_lattice(cell.double(), batch.pbc)
+        except ValueError:  # as the GPU searches do: flagged, and told in words by grow()
+            edges.needed.fill_(UNCOUNTABLE)
+            edges.overflow.fill_(True)
+            return
+        found = from_lists(*self.pairs(batch, self.cutoff + self.skin), batch.num_atoms, edges.capacity)
+        for name in ("row_ptr", "source", "target", "shifts", "num_edges", "needed", "overflow"):
+            getattr(edges, name).copy_(getattr(found, name))
+        if self.skin > 0 and not bool(found.overflow):
+            self.reference = (positions.clone(), cell.clone())
+
+    def _still_good(self, positions: Tensor, cell: Tensor) -> bool:
+        """The rule of torchmdx.neighbors.kernels.skin, in torch."""
+        assert self.reference is not None
+        then, old = self.reference
+        batch, index = self.batch, self.batch.system_index
+        dual = torch.linalg.inv(lattice.complete(old, batch.pbc)).transpose(1, 2)
+        change = torch.where(batch.pbc[..., None], cell - old, 0.0)
+        strain = torch.einsum("ski,skj->sij", dual, change)
+        delta = positions - then - torch.einsum("ni,nij->nj", then, strain[index])
+        size = torch.linalg.matrix_norm(strain)
+        room = (1 - size) * (self.cutoff + self.skin) - self.cutoff
+        limit = room.index_select(0, index)
+        return bool(((limit > 0) & (2 * torch.linalg.vector_norm(delta, dim=-1) <= limit)).all())
+
+
+def torch_brute_force(batch: Batch, cutoff: float) -> Pairs:
+    """The reference search. Atoms that are not finite have no neighbours."""
+    edges = brute_force(batch, cutoff)
+    return edges.target, edges.source, edges.shifts

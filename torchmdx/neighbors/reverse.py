@@ -1,0 +1,33 @@
+"""The slot of every edge's other direction."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchmdx.neighbors.edges import Edges
+
+
+def find_reverse(edges: Edges, out: Tensor) -> None:
+    """out[e] = the slot of the edge with source and target swapped and the opposite shift; padding points to itself.
+
+    Runs on the list's device; nothing is read on the host.
+    """
+    if out.device.type == "cuda":
+        from torchmdx.neighbors.kernels.reverse import launch
+
+        launch(edges, out)
+        return
+    count = int(edges.num_edges)
+    out.copy_(torch.arange(len(out), dtype=torch.int32))
+    columns = [edges.target[:count], edges.source[:count], *edges.shifts[:count].unbind(1)]
+    swapped = [columns[1], columns[0], *(-c for c in columns[2:])]
+    out[_order(swapped)] = _order(columns).to(torch.int32)
+
+
+def _order(columns: list[Tensor]) -> Tensor:
+    """Order [E] of rows sorted by the first column, then the second, ..."""
+    order = torch.arange(len(columns[0]))
+    for column in reversed(columns):
+        order = order[column[order].argsort(stable=True)]
+    return order

@@ -1,0 +1,187 @@
+"""EdgeSearch: a neighbour list with fixed shapes that is updated in place, and grown when it has to be."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+from torchmdx.cell import require_lattice
+from torchmdx.neighbors.backends import CpuSearch, Search, torch_brute_force, torch_cluster, vesin
+from torchmdx.neighbors.brute_force import require_cutoff
+from torchmdx.neighbors.capacity import require_addressable, require_capacity, with_head_room
+from torchmdx.neighbors.edges import Edges
+from torchmdx.neighbors.operator import remember, update_edges
+from torchmdx.neighbors.reverse import find_reverse
+from torchmdx.system import Batch
+
+BACKENDS = ("brute_force", "vesin", "torch_cluster", "triton_brute_force", "triton_cell_list")
+# Atoms in the largest system from which bins win over all pairs on a GPU (measured on an H200).
+CELL_LIST_FROM = 6000
+
+
+class EdgeSearch:
+    """All pairs within cutoff + skin of a batch, in buffers that keep their place and shape.
+
+        search = EdgeSearch(cutoff=5.0)
+        edges = search.allocate(batch)
+        for positions, cell in frames:
+            edges = search.update(positions, cell)
+            while edges.overflow:      # reads the flag from the device
+                search.grow()
+                edges = search.update(positions, cell)
+
+    `allocate` looks at the structures and chooses a capacity with head-room. `update` keeps every shape, allocates
+    nothing, never waits for a GPU and can be captured in a CUDA graph; the Edges it returns are the search's own
+    buffers, overwritten by the next update. `overflow` and `needed` in them are values on the device: when overflow
+    is set the list is incomplete and must not be used. `grow` reads `needed` and makes room: buffers are new, so
+    graphs that hold the old ones must be captured again.
+
+    skin: Å beyond the cutoff. An update returns at once, without the host taking part, unless an atom moved more
+        than skin/2 or the cell changed enough to matter; `num_updates()` counts the real searches.
+    backend: "auto", or one of BACKENDS. reverse: also keep, in `reverse` [E], the slot of every edge's other direction.
+    """
+
+    def __init__(self, cutoff: float, *, skin: float = 0.0, backend: str = "auto", reverse: bool = False) -> None:
+        require_cutoff(cutoff)
+        if not (0 <= skin < float("inf")):
+            raise ValueError(f"skin must be >= 0 Å and finite, got {skin}")
+        if backend != "auto" and backend not in BACKENDS:
+            raise ValueError(f"backend must be auto or one of {', '.join(BACKENDS)}, got {backend!r}")
+        self.cutoff, self.skin, self.asked = float(cutoff), float(skin), backend
+        self.reverse_wanted = reverse
+        self.reverse: Tensor | None = None
+        self.batch: Batch | None = None
+        self._handle = remember(self)
+
+    def allocate(self, batch: Batch, capacity: int | None = None) -> Edges:
+        """Buffers for these atoms, systems and periodic directions, and the list at the batch's positions.
+
+        capacity: slots; None for what the structures need now and head-room. Raises ValueError for cells that do not
+        span their periodic directions, a backend that cannot serve, a capacity outside [1, 2^31), and CapacityError.
+        """
+        require_lattice(batch.cell.double(), batch.pbc)
+        if capacity is not None:
+            require_capacity(capacity)
+        self.batch = batch
+        self.backend = choose_backend(self.asked, batch)
+        if capacity is None:
+            # A list too short to hold anything still counts what it would need.
+            self._make(1)
+            needed = int(self.update(batch.positions, batch.cell).needed)
+            capacity = with_head_room(needed, batch.num_atoms)
+        self._make(capacity)
+        return self.update(batch.positions, batch.cell)
+
+    def update(self, positions: Tensor, cell: Tensor | None = None) -> Edges:
+        """The list at positions [N,3] Å and cell [S,3,3] Å (None: the batch's), in the search's own buffers."""
+        batch = self._require_allocated()
+        cell = batch.cell if cell is None else cell
+        for name, given, own in (("positions", positions, batch.positions), ("cell", cell, batch.cell)):
+            if given.shape != own.shape or given.dtype != own.dtype or given.device != own.device:
+                raise ValueError(
+                    f"{name} must be {list(own.shape)} {own.dtype} on {own.device} as allocated, "
+                    f"got {list(given.shape)} {given.dtype} on {given.device}"
+                )
+        e = self.edges
+        positions, cell = positions.detach(), cell.detach()
+        if torch.compiler.is_compiling():
+            update_edges(
+                positions, cell, e.row_ptr, e.source, e.target, e.shifts, e.num_edges, e.needed, e.overflow,
+                self._handle,
+            )  # fmt: skip
+        else:
+            self.update_buffers(positions, cell)
+        return e
+
+    def grow(self) -> int:
+        """Makes room for what the last update needed, and head-room; returns the new capacity. Reads the device.
+
+        Raises CapacityError when no capacity will do: too many edges for int32, or a cell without volume.
+        """
+        batch = self._require_allocated()
+        needed = int(self.edges.needed)
+        require_addressable(needed)
+        before = self._search.updates
+        self._make(with_head_room(max(needed, self.capacity), batch.num_atoms))
+        self._search.updates.copy_(before)
+        return self.capacity
+
+    @property
+    def capacity(self) -> int:
+        return self.edges.capacity
+
+    def num_updates(self) -> int:
+        """How many updates really searched, since `allocate`. Reads the device."""
+        return int(self._search.updates)
+
+    def _require_allocated(self) -> Batch:
+        if self.batch is None:
+            raise RuntimeError("allocate must be called before update and grow")
+        return self.batch
+
+    def _make(self, capacity: int) -> None:
+        batch = self._require_allocated()
+        self.edges = empty_edges(batch, capacity)
+        self._search: Search = make_search(self.backend, batch, self.cutoff, self.skin, self.edges)
+        if self.reverse_wanted:
+            self.reverse = torch.zeros(capacity, dtype=torch.int32, device=batch.positions.device)
+
+    def update_buffers(self, positions: Tensor, cell: Tensor) -> None:
+        """What `update` does, without its checks: the body of the torch operator."""
+        if len(positions) == 0:
+            return
+        self._search.update(positions.contiguous(), cell.contiguous())
+        if self.reverse is not None:
+            find_reverse(self.edges, self.reverse)
+
+
+def empty_edges(batch: Batch, capacity: int) -> Edges:
+    """A list of no edges: every slot is padding."""
+    device, last = batch.positions.device, max(batch.num_atoms - 1, 0)
+
+    def full(*shape: int, fill: int = 0, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.full(shape, fill, dtype=dtype, device=device)
+
+    return Edges(
+        row_ptr=full(batch.num_atoms + 1),
+        source=full(capacity, fill=last),
+        target=full(capacity, fill=last),
+        shifts=full(capacity, 3),
+        num_edges=full(),
+        needed=full(dtype=torch.int64),
+        overflow=full(dtype=torch.bool),
+    )
+
+
+def choose_backend(asked: str, batch: Batch) -> str:
+    """The backend for "auto", or the one asked for. Raises ValueError or ImportError where it cannot serve."""
+    on_gpu = batch.positions.device.type == "cuda"
+    if asked == "auto":
+        if on_gpu and importlib.util.find_spec("triton"):
+            return "triton_cell_list" if int(batch.counts().max()) >= CELL_LIST_FROM else "triton_brute_force"
+        return "vesin" if not on_gpu and importlib.util.find_spec("vesin") else "brute_force"
+    if asked == "vesin" and on_gpu:
+        raise ValueError(f"backend 'vesin' searches on the CPU, got positions on {batch.positions.device}")
+    if asked.startswith("triton") and not on_gpu and not _interpreted():
+        raise ValueError(f"backend {asked!r} needs positions on a CUDA GPU, got {batch.positions.device}")
+    if asked == "torch_cluster":
+        torch_cluster.require(batch)
+    return asked
+
+
+def make_search(backend: str, batch: Batch, cutoff: float, skin: float, edges: Edges) -> Search:
+    """The search by name, with its scratch, filling `edges`."""
+    if backend.startswith("triton"):
+        from torchmdx.neighbors.gpu import GpuBruteForce, GpuCellList
+
+        made = GpuCellList if backend == "triton_cell_list" else GpuBruteForce
+        return made(batch, cutoff, skin, edges)
+    pairs = {"brute_force": torch_brute_force, "vesin": vesin.pairs, "torch_cluster": torch_cluster.pairs}[backend]
+    return CpuSearch(batch, cutoff, skin, edges, pairs)
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
