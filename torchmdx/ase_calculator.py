@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from torchmdx.checkpoint import load
 from torchmdx.forces import evaluate
 from torchmdx.models.potential import Potential
-from torchmdx.system import System
+from torchmdx.system import System, checked_charge
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -56,7 +57,8 @@ class Calculator(AseCalculator):
             self.potential = load(potential, dtype=DTYPES[dtype], device=target)
         else:
             raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
-        self.charge = charge
+        self.charge = None if charge is None else checked_charge(charge)
+        self._last_charge: Any = None
         self._stress_wanted = False
 
     def __repr__(self) -> str:
@@ -66,7 +68,7 @@ class Calculator(AseCalculator):
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """What changed since the last calculation; ASE's list, and the charge, which ASE does not look at."""
         changes = super().check_state(atoms, tol)
-        if self.atoms is not None and self._charge(atoms) != self._charge(self.atoms):
+        if self.atoms is not None and self._charge(atoms) != self._last_charge:
             changes.append("charge")
         return changes
 
@@ -85,6 +87,7 @@ class Calculator(AseCalculator):
             raise PropertyNotImplementedError(
                 f"stress needs a cell with three lattice vectors, got one of rank {structure.cell.rank}"
             )
+        self._last_charge = self._charge(structure)
         self._stress_wanted |= "stress" in properties
         system = System.from_ase(structure, self.charge)
         result = evaluate(self.potential, system, stress=self._stress_wanted and has_volume)
@@ -107,9 +110,9 @@ def choose_device(device: torch.device | str | None) -> torch.device:
     """The device asked for, or a GPU if there is one. Raises ValueError for one this machine lacks."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = torch.device(device)
-    if chosen.type not in ("cpu", "cuda"):
+    if not re.fullmatch(r"cpu(:0)?|cuda(:\d+)?", str(device)):
         raise ValueError(f"device must be cpu or cuda, got {str(device)!r}")
+    chosen = torch.device(device)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device {str(device)!r} is not there: torch sees {torch.cuda.device_count()} CUDA GPUs")
     return chosen

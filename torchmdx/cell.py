@@ -13,7 +13,8 @@ FLATTEST = 1e-5
 
 def volume(cell: Tensor) -> Tensor:
     """Volumes [S] of cells [S,3,3], Å³, positive for either handedness. Differentiable."""
-    return torch.linalg.det(cell).abs()
+    a, b, c = cell.unbind(-2)
+    return (torch.linalg.cross(a, b) * c).sum(-1).abs()
 
 
 def complete(cell: Tensor, pbc: Tensor) -> Tensor:

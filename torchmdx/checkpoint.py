@@ -51,17 +51,18 @@ def load(path: str | Path, *, dtype: torch.dtype | None = None, device: torch.de
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no checkpoint at {str(path)!r}")
-    if _is_zip(path) or path.suffix in (".ckpt", ".pt", ".pth"):
-        potential = read_torchmdnet(path)
-    else:
-        potential = _load_own(path)
+    potential = read_torchmdnet(path) if _is_foreign(path) else _load_own(path)
     potential = potential.to(device=device, dtype=dtype)
     return potential.eval().requires_grad_(False)
 
 
-def _is_zip(path: Path) -> bool:
+def _is_foreign(path: Path) -> bool:
+    """By the file's first bytes, and by its name where they say nothing."""
     with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
+        head = file.read(9)
+    if head[8:] == b"{":  # safetensors: eight bytes of length, then JSON
+        return False
+    return head.startswith(b"PK\x03\x04") or path.suffix in (".ckpt", ".pt", ".pth")
 
 
 def _load_own(path: Path) -> Potential:
@@ -83,7 +84,7 @@ def _load_own(path: Path) -> Potential:
             + ("; update torchmdx" if version.isdigit() and int(version) > FORMAT_VERSION else "")
         )
     potential = Potential(_config(metadata.get("config", ""), path))
-    _fill(potential, tensors, path)
+    potential.fill(tensors, repr(str(path)))
     return potential
 
 
@@ -91,7 +92,7 @@ def _config(text: str, path: Path) -> TensorNetConfig:
     try:
         values: dict[str, Any] = json.loads(text)
         model = values.pop("model")
-    except (json.JSONDecodeError, AttributeError, KeyError) as error:
+    except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r} holds no readable configuration, got {text[:80]!r}") from error
     if model != "tensornet":
         raise ValueError(f"model must be 'tensornet', got {model!r} in {str(path)!r}")
@@ -99,21 +100,3 @@ def _config(text: str, path: Path) -> TensorNetConfig:
     if unknown:
         raise ValueError(f"{str(path)!r} has settings this torchmdx does not know: {', '.join(sorted(unknown))}")
     return TensorNetConfig(**values)
-
-
-def _fill(potential: Potential, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Puts the file's tensors into the potential, in the file's dtype; every name and shape must match."""
-    wanted = potential.state_dict()
-    missing, unknown = wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys()
-    if missing or unknown:
-        raise ValueError(
-            f"the tensors of {str(path)!r} do not fit its configuration: "
-            f"missing {sorted(missing)}, unexpected {sorted(unknown)}"
-        )
-    for name, value in tensors.items():
-        if value.shape != wanted[name].shape:
-            raise ValueError(
-                f"{name} in {str(path)!r} must have shape {list(wanted[name].shape)}, got {list(value.shape)}"
-            )
-    potential.to(dtype=tensors["head.network.0.weight"].dtype)
-    potential.load_state_dict(tensors)

@@ -13,6 +13,9 @@ from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import Batch, System
 
+# Atoms closer than this, Å, are at the same place: their direction is rounding of their coordinates.
+SAME_PLACE = 1e-4
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -43,8 +46,7 @@ def evaluate(
     create_graph keeps the graph, so that a loss on forces or stress can be differentiated again.
     Raises ValueError for elements beyond the model, an overflowed list, or two atoms at one place.
     """
-    if isinstance(batch, System):
-        batch = Batch.from_systems([batch])
+    batch = Batch.of(batch)
     if edges is None:
         near = recentre(batch.positions, batch.cell, batch.pbc, batch.system_index)
         batch = replace(batch, positions=near).to(potential.device, potential.dtype)
@@ -53,13 +55,25 @@ def evaluate(
     potential.require_elements(batch.atomic_numbers)
     if bool(edges.overflow):
         raise ValueError(f"edges needs room for {int(edges.needed)} edges, its capacity is {edges.capacity}")
+    require_apart(edges, edges.vectors(batch.positions.detach(), batch.cell.detach(), batch.system_index))
+    return differentiate(potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph)
 
+
+def differentiate(
+    potential: Potential,
+    batch: Batch,
+    edges: Edges,
+    *,
+    forces: bool = True,
+    stress: bool = False,
+    create_graph: bool = False,
+) -> Result:
+    """`evaluate` without its checks: the batch is on the potential's device, and nothing is read on the host."""
     with torch.set_grad_enabled(forces or stress or create_graph or torch.is_grad_enabled()):
         positions = batch.positions
         if forces and not positions.requires_grad:
             positions = positions.detach().requires_grad_()
         vectors = edges.vectors(positions, batch.cell, batch.system_index)
-        require_apart(edges, vectors)
         strain = None
         if stress:
             strain = vectors.new_zeros(batch.num_systems, 3, 3).requires_grad_()
@@ -72,7 +86,7 @@ def evaluate(
         energy=energy,
         energies=energies,
         forces=None if gradients[0] is None else -gradients[0],
-        stress=None if gradients[1] is None else _per_volume(gradients[1], batch.cell),
+        stress=None if gradients[1] is None else per_volume(gradients[1], batch.cell),
     )
 
 
@@ -91,7 +105,7 @@ def strained(vectors: Tensor, strain: Tensor, edges: Edges, system_index: Tensor
 
 def require_apart(edges: Edges, vectors: Tensor) -> None:
     """Raises ValueError when an edge has no length: two atoms, or an atom and an image, at one place."""
-    together = (vectors.detach() == 0).all(-1)
+    together = (vectors.detach().abs() < SAME_PLACE).all(-1)
     if together.any():
         edge = int(together.nonzero()[0])
         pair = sorted((int(edges.target[edge]), int(edges.source[edge])))
@@ -105,9 +119,12 @@ def _gradients(
     inputs = [x for x in (positions, strain) if x is not None]
     if not inputs:
         return None, None
-    found = torch.autograd.grad(
-        energy.sum(), inputs, create_graph=create_graph, allow_unused=True, materialize_grads=True
-    )
+    if energy.requires_grad:
+        found = torch.autograd.grad(
+            energy.sum(), inputs, create_graph=create_graph, allow_unused=True, materialize_grads=True
+        )
+    else:  # a batch without atoms
+        found = tuple(torch.zeros_like(x) for x in inputs)
     remaining = iter(found)
     return (
         None if positions is None else next(remaining),
@@ -115,6 +132,7 @@ def _gradients(
     )
 
 
-def _per_volume(virial: Tensor, cell: Tensor) -> Tensor:
+def per_volume(virial: Tensor, cell: Tensor) -> Tensor:
+    """Stress [S,3,3] from ∂E/∂strain and the cell, NaN where the cell has no volume."""
     size = volume(cell)[:, None, None]
     return torch.where(size > 0, virial / torch.where(size > 0, size, 1.0), torch.nan)

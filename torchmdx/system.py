@@ -24,7 +24,7 @@ class System:
     """One structure: positions [N,3] Å, atomic_numbers [N] int64, cell [3,3] Å, pbc [3] bool, total charge in e.
 
     Fields are tensors on one device, positions and cell of one floating dtype. Made by `System.create` or
-    `System.from_ase`, which validate; the constructor itself checks shapes and dtypes only.
+    `System.from_ase`, which validate; the constructor itself checks shapes only.
     """
 
     positions: Tensor
@@ -32,6 +32,10 @@ class System:
     cell: Tensor
     pbc: Tensor
     charge: float = 0.0
+
+    def __post_init__(self) -> None:
+        wanted = {"positions": (self.num_atoms, 3), "atomic_numbers": (self.num_atoms,), "cell": (3, 3), "pbc": (3,)}
+        _require_shapes(self, "system", wanted)
 
     @classmethod
     def create(
@@ -56,7 +60,7 @@ class System:
             atomic_numbers=torch.as_tensor(numbers, device=device),
             cell=_floats("cell", np.zeros((3, 3)) if cell is None else cell, (3, 3), dtype, device),
             pbc=torch.as_tensor(_flags(pbc), device=device),
-            charge=_charge(charge),
+            charge=checked_charge(charge),
         )
         require_lattice(system.cell[None].double(), system.pbc[None])
         return system
@@ -117,10 +121,7 @@ class Batch:
             "pbc": (num_systems, 3),
             "charge": (num_systems,),
         }
-        for name, shape in wanted.items():
-            got = tuple(getattr(self, name).shape)
-            if got != shape:
-                raise ValueError(f"{name} of a batch must have shape {list(shape)}, got {list(got)}")
+        _require_shapes(self, "batch", wanted)
 
     @classmethod
     def from_systems(cls, systems: Sequence[System]) -> Batch:
@@ -140,6 +141,13 @@ class Batch:
             pbc=torch.stack([s.pbc for s in systems]),
             charge=torch.tensor([s.charge for s in systems], dtype=dtype, device=device),
         )
+
+    @classmethod
+    def of(cls, structure: System | Batch | Sequence[System]) -> Batch:
+        """A batch as it is, or made of one system or several."""
+        if isinstance(structure, Batch):
+            return structure
+        return cls.from_systems([structure] if isinstance(structure, System) else structure)
 
     @property
     def num_atoms(self) -> int:
@@ -173,6 +181,13 @@ class Batch:
             pbc=self.pbc.to(device=device),
             charge=self.charge.to(device=device, dtype=dtype),
         )
+
+
+def _require_shapes(holder: System | Batch, kind: str, wanted: dict[str, tuple[int, ...]]) -> None:
+    for name, shape in wanted.items():
+        got = tuple(getattr(holder, name).shape)
+        if got != shape:
+            raise ValueError(f"{name} of a {kind} must have shape {list(shape)}, got {list(got)}")
 
 
 def _array(value: Any) -> np.ndarray:
@@ -226,7 +241,8 @@ def _flags(pbc: Any) -> np.ndarray:
     return np.broadcast_to(array.astype(bool), (3,)).copy()
 
 
-def _charge(charge: Any) -> float:
+def checked_charge(charge: Any) -> float:
+    """A total charge as a finite number; raises TypeError or ValueError."""
     try:
         number = float(charge)
     except (TypeError, ValueError) as error:

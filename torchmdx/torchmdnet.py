@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.system import LAST_ELEMENT
 
 # A setting must have one of these values (or be absent): anything else would change the energy.
 _REQUIRED: dict[str, tuple[Any, ...]] = {
@@ -21,6 +22,7 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
     "reduce_op": ("add", "sum"),
     "cutoff_lower": (0, 0.0),
     "atom_filter": (-1,),
+    "output_mlp_num_layers": (0, None),
 }
 # Settings of training and of the peer's own search; they do not change the energy. Everything unknown is refused
 # only when it belongs to the model: checkpoints carry the trainer's options as well.
@@ -45,21 +47,22 @@ def read_torchmdnet(path: Path) -> Potential:
         for name, value in weights.items()
     }
     config = _config(options, path)
-    # Decided by what the file itself says, before anybody's options: files written while torchmd-net still had this
-    # setting order the last filter layer's rows by channel, then part; ours and newer ones by part, then channel.
-    if "check_errors" in options:
-        _reorder_old_rows(weights, config)
     potential = Potential(config)
     state = _Remaining(weights, path)
-    potential.to(dtype=weights["representation_model.linear.weight"].dtype)
-    potential.load_state_dict(_translate(state, config, options, potential))
+    tensors = _translate(state, config, options, potential)
     state.require_nothing_left()
+    potential.fill(tensors, repr(str(path)))
+    # Decided by what the file itself says, whatever anybody's options: files written while torchmd-net still had this
+    # setting order the last filter layer's rows by channel, then part; ours and newer ones by part, then channel.
+    if "check_errors" in options:
+        _reorder_old_rows(potential)
     return potential
 
 
 def _load_tensors(path: Path) -> dict[str, Any]:
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:  # torch would choose a reader by the name of a path
+            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{str(path)!r} holds more than tensors, numbers and text, and was not loaded: "
@@ -94,18 +97,18 @@ def _config(options: dict[str, Any], path: Path) -> TensorNetConfig:
         trainable_basis=bool(options.get("trainable_rbf", False)),
         activation=options.get("activation", "silu"),
         cutoff=float(options["cutoff_upper"]),
-        max_z=options["max_z"] - 1,  # theirs counts rows of the embedding, from element 0 on
+        # Theirs counts rows of the embedding, from element 0 on, and is often 128.
+        max_z=min(options["max_z"] - 1, LAST_ELEMENT),
         group=options.get("equivariance_invariance_group", "O(3)"),
     )
 
 
-def _reorder_old_rows(weights: dict[str, Tensor], config: TensorNetConfig) -> None:
-    layers = ["representation_model.tensor_embedding.linears_scalar.1"]
-    layers += [f"representation_model.layers.{i}.linears_scalar.2" for i in range(config.num_layers)]
-    for layer in layers:
+def _reorder_old_rows(potential: Potential) -> None:
+    tensors = potential.state_dict()  # shares memory with the potential
+    for layer in ("embedding.gate.2", *(f"layers.{k}.filters.4" for k in range(potential.config.num_layers))):
         for kind in ("weight", "bias"):
-            old = weights[f"{layer}.{kind}"]
-            weights[f"{layer}.{kind}"] = old.unflatten(0, (-1, 3)).transpose(0, 1).flatten(0, 1)
+            old = tensors[f"network.{layer}.{kind}"]
+            old.copy_(old.unflatten(0, (-1, 3)).transpose(0, 1).flatten(0, 1))
 
 
 class _Remaining:
@@ -153,7 +156,9 @@ def _translate(
                 new[f"network.layers.{layer}.filters.{index}.{kind}"] = take(
                     f"layers.{layer}.linears_scalar.{theirs}.{kind}"
                 )
-    new["network.embedding.elements.weight"] = take(f"{embedding}.emb.weight")
+    elements = take(f"{embedding}.emb.weight")
+    beyond_nature = len(elements) == options["max_z"] > config.max_z + 1
+    new["network.embedding.elements.weight"] = elements[: config.max_z + 1] if beyond_nature else elements
     for k, part in enumerate(("scalar", "vector", "symmetric")):
         new[f"network.embedding.mix.{part}.weight"] = take(f"{embedding}.linears_tensor.{k}.weight")
         for layer in range(config.num_layers):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from torchmdx.commands.options import add_model_options, make_calculator, read_structures
@@ -35,12 +36,15 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--fmax must be > 0 eV/Å, got {options.fmax}")
     if options.steps < 1:
         raise ValueError(f"--steps must be >= 1, got {options.steps}")
+    _require_output(options.output)
     structures = read_structures(options.file, options.index)
     if len(structures) > 1:
         raise ValueError(f"--index must pick one structure, {options.index!r} picks {len(structures)}")
     atoms = structures[0]
     if options.cell and not atoms.pbc.any():
         raise ValueError("--cell needs a periodic structure, got one with pbc False in all directions")
+    if options.cell and atoms.cell.rank < 3:
+        raise ValueError(f"--cell needs a cell with three lattice vectors, got one of rank {atoms.cell.rank}")
     atoms.calc = make_calculator(options)
     before = atoms.get_potential_energy()
     target: Any = FrechetCellFilter(atoms) if options.cell else atoms
@@ -55,3 +59,17 @@ def run(options: argparse.Namespace) -> int:
         )
         return 1
     return 0
+
+
+def _require_output(path: str) -> None:
+    """Raises, before the work and not after it, for a file that could not be written."""
+    from ase.io.formats import UnknownFileTypeError, filetype, ioformats
+
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"no folder {str(Path(path).parent)!r} for the output")
+    try:
+        writable = ioformats[filetype(path, read=False)].can_write
+    except (UnknownFileTypeError, KeyError):
+        writable = False
+    if not writable:
+        raise ValueError(f"--output must end like a format that ASE writes (.xyz, .cif, .traj, ...), got {path!r}")

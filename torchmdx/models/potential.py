@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,12 @@ class Potential(nn.Module):
         energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
         return energy, energies
 
+    def with_network(self, network: nn.Module) -> Potential:
+        """The same potential, sharing its weights, with another way to compute the same features."""
+        other = copy.copy(self)
+        other._modules = {**self._modules, "network": network}
+        return other
+
     def require_elements(self, atomic_numbers: Tensor) -> None:
         """Raises ValueError for an atom whose element the model has no embedding for."""
         beyond = atomic_numbers > self.config.max_z
@@ -72,6 +79,22 @@ class Potential(nn.Module):
                 f"this potential knows atomic numbers up to {self.config.max_z}, "
                 f"got {int(atomic_numbers[atom])} for atom {atom}"
             )
+
+    def fill(self, tensors: dict[str, Tensor], origin: str) -> None:
+        """Takes over tensors by their names, in their dtype; raises ValueError, naming `origin`, if they don't fit."""
+        wanted = self.state_dict()
+        missing, unknown = wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys()
+        if missing or unknown:
+            raise ValueError(
+                f"the tensors of {origin} do not fit its configuration: "
+                f"missing {sorted(missing)}, unexpected {sorted(unknown)}"
+            )
+        for name, value in tensors.items():
+            shape = list(wanted[name].shape)
+            if list(value.shape) != shape:
+                raise ValueError(f"{name} in {origin} must have shape {shape}, got {list(value.shape)}")
+        self.to(dtype=tensors["network.readout.weight"].dtype)
+        self.load_state_dict(tensors)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Potential:
         exact = {name: getattr(self, name) for name in self._CONSTANTS}
