@@ -1,0 +1,116 @@
+"""Structures and potentials that many tests share. Structures are fresh ASE Atoms for every test."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import molecule
+
+from torchmdx import Potential, TensorNetConfig
+
+DATA = Path(__file__).parent / "data"
+# Between them: no, one, two and three periodic directions, charge, no mirror symmetry, cells below the cutoff.
+STRUCTURES = ("ethanol", "cation", "chiral", "crystal", "slab", "bare_slab", "wire")
+SMALL = dict(num_channels=8, num_layers=2, num_radial=6, cutoff=4.0, max_z=35)
+
+
+def pytest_collection_modifyitems(items) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+@pytest.fixture
+def data() -> Path:
+    """The folder of checkpoints and their reference results."""
+    return DATA
+
+
+@pytest.fixture
+def ethanol() -> Atoms:
+    atoms = molecule("CH3CH2OH")
+    atoms.rattle(0.05, seed=1)
+    return atoms
+
+
+@pytest.fixture
+def cation() -> Atoms:
+    positions = [[0, 0, 0], [0.6, 0.6, 0.55], [-0.6, -0.6, 0.6], [0.65, -0.6, -0.6], [-0.6, 0.6, -0.6]]
+    return Atoms("NH4", positions, info={"charge": 1})
+
+
+@pytest.fixture
+def chiral() -> Atoms:
+    """CHFClBr, which differs from its mirror image."""
+    positions = [[0, 0, 0], [0.63, 0.63, 0.63], [-0.8, -0.78, 0.8], [-1.0, 1.02, -1.0], [1.1, -1.13, -1.1]]
+    return Atoms("CHFClBr", positions)
+
+
+@pytest.fixture
+def crystal() -> Atoms:
+    """Triclinic, smaller than the cutoff along every direction, with one atom outside the cell."""
+    cell = np.array([[3.1, 0.1, 0.0], [0.7, 2.9, -0.2], [-0.5, 0.9, 3.3]])
+    fractional = [[0.05, 0.12, 0.02], [2.55, -0.5, 0.45], [0.1, 0.62, 0.58]]
+    return Atoms("OCH", fractional @ cell, cell=cell, pbc=True)
+
+
+@pytest.fixture
+def slab() -> Atoms:
+    """Periodic along two oblique vectors, with vacuum along the third; stress is defined."""
+    cell = np.array([[3.0, 0.2, 0.1], [0.8, 2.8, -0.1], [0.2, 0.3, 12.0]])
+    positions = [[0.1, 0.2, 0.1], [1.6, 1.3, 0.9], [0.4, 1.7, 2.2], [4.9, 0.3, 1.9]]
+    return Atoms("ONCH", positions, cell=cell, pbc=(True, True, False))
+
+
+@pytest.fixture
+def bare_slab(slab) -> Atoms:
+    """The slab without a third lattice vector, standing on another edge of its cell."""
+    cell = slab.cell.array[[1, 2, 0]].copy()
+    cell[1] = 0
+    slab.set_cell(cell)
+    slab.pbc = (True, False, True)
+    return slab
+
+
+@pytest.fixture
+def wire() -> Atoms:
+    cell = [[0, 0, 0], [1.0, 2.0, 1.5], [0, 0, 0]]
+    return Atoms("CNH", [[0, 0, 0], [0.9, 0.5, 1.2], [-0.8, 0.7, 0.3]], cell=cell, pbc=(False, True, False))
+
+
+@pytest.fixture(params=STRUCTURES)
+def structure(request) -> Atoms:
+    """Each of STRUCTURES in turn."""
+    return request.getfixturevalue(request.param)
+
+
+def random_potential(dtype: torch.dtype = torch.float64, seed: int = 0, **settings) -> Potential:
+    """A small potential with weights that make interactions of eV, and constants that are not 0 and 1."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        potential = Potential(TensorNetConfig(**{**SMALL, **settings}))
+        with torch.no_grad():
+            potential.network.embedding.filters.weight.mul_(2)
+            for part in potential.network.embedding.mix.parameters():
+                part.mul_(4)
+            for layer in potential.network.layers:
+                layer.filters[4].weight.mul_(6)
+            potential.scale.fill_(1.7)
+            potential.shift.fill_(-0.3)
+            potential.reference_energies.uniform_(-2, 2)
+    return potential.to(dtype).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def make_potential():
+    """random_potential(dtype, seed, **settings of its TensorNetConfig)."""
+    return random_potential
+
+
+@pytest.fixture(scope="session")
+def potential() -> Potential:
+    """An O(3) potential in float64; not to be changed."""
+    return random_potential()

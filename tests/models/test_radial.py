@@ -1,0 +1,61 @@
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+
+from torchmdx.models.cutoff import cosine_cutoff
+from torchmdx.models.radial import ACTIVATIONS, RADIAL_BASES
+
+CUTOFF = 4.5
+
+
+def test_the_cutoff_function_goes_from_one_to_zero():
+    r = torch.tensor([0.0, CUTOFF / 3, CUTOFF / 2, CUTOFF, CUTOFF + 1, 1e6], dtype=torch.float64)
+    np.testing.assert_allclose(cosine_cutoff(r, CUTOFF), [1, 0.75, 0.5, 0, 0, 0], atol=1e-15)
+    assert (cosine_cutoff(r, CUTOFF)[3:] == 0).all()
+
+
+def test_the_cutoff_function_ends_with_slope_zero():
+    r = torch.tensor([CUTOFF / 2, CUTOFF - 1e-6, CUTOFF, CUTOFF + 1, 1e6], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(cosine_cutoff(r, CUTOFF).sum(), r)
+    np.testing.assert_allclose(slope, [-math.pi / CUTOFF / 2, 0, 0, 0, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", RADIAL_BASES)
+def test_a_basis_agrees_with_its_formula(kind):
+    basis = RADIAL_BASES[kind](6, CUTOFF).double()
+    weights = {f"network.basis.{name}": value.numpy() for name, value in basis.state_dict().items()}
+    distances = [0.0, 0.7, 2.0, 4.4]
+    wanted = [oracles.radial(kind, weights, CUTOFF, r) for r in distances]
+    got = basis(torch.tensor(distances, dtype=torch.float64)).detach()
+    np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+
+def test_gaussians_cover_the_range_evenly():
+    basis = RADIAL_BASES["gauss"](4, 3.0).double()
+    values = basis(torch.tensor([0.0, 1.0, 2.0, 3.0], dtype=torch.float64)).detach()
+    np.testing.assert_allclose(values.diagonal(), 1, rtol=1e-6)
+    assert values[0, 1].item() == pytest.approx(math.exp(-0.5), rel=1e-6)
+
+
+def test_exponential_bumps_start_at_the_nucleus_and_end_at_the_cutoff():
+    basis = RADIAL_BASES["expnorm"](5, 3.0)
+    np.testing.assert_allclose(basis.means.detach(), np.linspace(math.exp(-3.0), 1, 5), rtol=1e-6)
+    np.testing.assert_allclose(basis.betas.detach(), (2 / 5 * (1 - math.exp(-3.0))) ** -2, rtol=1e-6)
+    assert (basis(torch.tensor([3.0])) == 0).all()
+
+
+@pytest.mark.parametrize("kind", RADIAL_BASES)
+@pytest.mark.parametrize("trainable", [True, False])
+def test_a_basis_is_trained_only_on_request(kind, trainable):
+    parameters = RADIAL_BASES[kind](4, CUTOFF, trainable).parameters()
+    assert {parameter.requires_grad for parameter in parameters} == {trainable}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_agree_with_their_formulas(name):
+    x = torch.tensor([-3.0, -0.2, 0.0, 0.5, 4.0], dtype=torch.float64)
+    wanted = [oracles.ACTIVATIONS[name](v) for v in x.tolist()]
+    np.testing.assert_allclose(ACTIVATIONS[name]()(x), wanted, rtol=1e-12, atol=1e-15)

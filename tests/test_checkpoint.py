@@ -1,0 +1,235 @@
+import io
+import json
+import os
+import pickle
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import torchmdx
+from torchmdx import System, TensorNetConfig, evaluate
+
+
+@pytest.fixture
+def saved(make_potential, tmp_path) -> Path:
+    path = tmp_path / "model.safetensors"
+    torchmdx.save(make_potential(), path)
+    return path
+
+
+def rewrite(path: Path, tensors=(), drop=(), **metadata) -> Path:
+    """The file again with some metadata and tensors exchanged or dropped."""
+    with safe_open(path, framework="pt") as file:
+        held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        words = file.metadata()
+    held |= dict(tensors)
+    save_file({name: value for name, value in held.items() if name not in drop}, path, {**words, **metadata})
+    return path
+
+
+def with_config(path: Path, **changes) -> Path:
+    with safe_open(path, framework="pt") as file:
+        config = json.loads(file.metadata()["config"])
+    return rewrite(path, config=json.dumps({**config, **changes}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "settings", [dict(), dict(group="SO(3)", radial_basis="gauss", num_layers=0, cutoff=3)], ids=str
+)
+def test_a_round_trip_keeps_every_bit(make_potential, tmp_path, crystal, dtype, settings):
+    path = tmp_path / "model.safetensors"
+    before = make_potential(dtype, **settings)
+    torchmdx.save(before, path)
+    after = torchmdx.load(path)
+    assert after.config == before.config
+    assert after.dtype == dtype
+    for name, value in before.state_dict().items():
+        assert torch.equal(after.state_dict()[name], value), name
+        assert after.state_dict()[name].dtype == value.dtype, name
+    first, second = (evaluate(model, System.from_ase(crystal), stress=True) for model in (before, after))
+    assert torch.equal(first.energy, second.energy)
+    assert torch.equal(first.forces, second.forces)
+
+
+def test_a_loaded_potential_is_ready_for_use(saved):
+    potential = torchmdx.load(str(saved))
+    assert not potential.training
+    assert not any(parameter.requires_grad for parameter in potential.parameters())
+
+
+def test_dtype_is_of_the_file_unless_given(saved):
+    assert torchmdx.load(saved).dtype == torch.float64
+    single = torchmdx.load(saved, dtype=torch.float32)
+    assert single.dtype == torch.float32
+    assert single.reference_energies.dtype == torch.float64
+
+
+def test_the_name_of_a_file_does_not_matter(saved):
+    other = saved.rename(saved.with_suffix(".ckpt"))
+    assert torchmdx.load(other).config.max_z == 35
+
+
+def test_every_setting_is_kept(make_potential, tmp_path):
+    config = TensorNetConfig(
+        num_channels=4,
+        num_layers=1,
+        num_radial=5,
+        radial_basis="gauss",
+        trainable_basis=True,
+        activation="ssp",
+        cutoff=3.25,
+        max_z=9,
+        group="SO(3)",
+    )
+    default = TensorNetConfig()
+    assert all(getattr(config, name) != getattr(default, name) for name in vars(default))
+    path = tmp_path / "model.safetensors"
+    torchmdx.save(torchmdx.Potential(config), path)
+    assert torchmdx.load(path).config == config
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_others_may_read_a_checkpoint_as_any_new_file(saved):
+    plain = saved.with_name("plain")
+    plain.write_bytes(b"")
+    assert stat.S_IMODE(saved.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+@pytest.mark.parametrize("failure", ["write", "replace"])
+def test_a_failed_save_leaves_the_old_file_and_nothing_else(make_potential, saved, monkeypatch, failure):
+    before = saved.read_bytes()
+
+    def half_written(path, data):
+        with path.open("wb") as file:
+            file.write(data[: len(data) // 2])
+        raise OSError("no space left on device")
+
+    def not_replaced(*paths):
+        raise OSError("no space left on device")
+
+    if failure == "write":
+        monkeypatch.setattr(Path, "write_bytes", half_written)
+    else:
+        monkeypatch.setattr(os, "replace", not_replaced)
+    with pytest.raises(OSError, match="no space left"):
+        torchmdx.save(make_potential(seed=1), saved)
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint at '.*nowhere.safetensors'"):
+        torchmdx.load(tmp_path / "nowhere.safetensors")
+    with pytest.raises(FileNotFoundError, match="no checkpoint at"):
+        torchmdx.load(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 8, 100, 2000, -1])
+def test_a_truncated_file_is_refused(saved, kept):
+    saved.write_bytes(saved.read_bytes()[:kept])
+    with pytest.raises(ValueError, match="model.safetensors' is not a readable checkpoint"):
+        torchmdx.load(saved)
+
+
+@pytest.mark.parametrize("content", [b"hello " * 1000, b"\x00" * 64, b"\x89HDF\r\n\x1a\n" * 20, b'{"model": 1}'])
+@pytest.mark.parametrize("suffix", ["safetensors", "ckpt"])
+def test_a_foreign_file_is_refused(tmp_path, content, suffix):
+    path = tmp_path / f"foreign.{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"foreign.{suffix}'"):
+        torchmdx.load(path)
+
+
+def test_safetensors_of_another_program_are_refused(tmp_path):
+    path = tmp_path / "other.safetensors"
+    save_file({"weight": torch.ones(3)}, path)
+    with pytest.raises(ValueError, match="not a torchmdx potential: its format must be 'torchmdx-potential', got None"):
+        torchmdx.load(path)
+
+
+class Payload:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def raw_pickle(payload, path):
+    path.write_bytes(pickle.dumps({"state_dict": {}, "hyper_parameters": payload}, protocol=2))
+
+
+def zipped_pickle(payload, path):
+    torch.save({"state_dict": {}, "hyper_parameters": {"model": payload}}, path)
+
+
+@pytest.mark.parametrize("write", [raw_pickle, zipped_pickle])
+@pytest.mark.parametrize("suffix", ["ckpt", "pt", "safetensors"])
+def test_code_in_a_file_never_runs(tmp_path, write, suffix):
+    proof, path = tmp_path / "executed", tmp_path / f"model.{suffix}"
+    write(Payload(proof), path)
+    with pytest.raises(ValueError, match=f"model.{suffix}'"):
+        torchmdx.load(path)
+    with pytest.raises(ValueError, match=f"model.{suffix}'"):
+        torchmdx.Calculator(path)
+    assert not proof.exists()
+    if write is zipped_pickle:
+        torch.load(io.BytesIO(path.read_bytes()), weights_only=False)  # it would have run
+    else:
+        pickle.loads(path.read_bytes())
+    assert proof.exists()
+
+
+@pytest.mark.parametrize(("version", "advice"), [("2", "; update torchmdx"), ("0", "$"), ("one", "$")])
+def test_another_format_version_is_refused(saved, version, advice):
+    rewrite(saved, format_version=version)
+    with pytest.raises(ValueError, match=f"reads format version 1, '.*' has version '{version}'{advice}"):
+        torchmdx.load(saved)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '"tensornet"', "{}"])
+def test_an_unreadable_configuration_is_refused(saved, text):
+    rewrite(saved, config=text)
+    with pytest.raises(ValueError, match="holds no readable configuration"):
+        torchmdx.load(saved)
+
+
+def test_an_unknown_setting_is_named(saved):
+    with pytest.raises(ValueError, match="has settings this torchmdx does not know: colour, flavour"):
+        torchmdx.load(with_config(saved, flavour=1, colour=2))
+
+
+def test_a_setting_out_of_range_is_refused(saved):
+    with pytest.raises(ValueError, match="cutoff must be > 0 Å and finite, got -1"):
+        torchmdx.load(with_config(saved, cutoff=-1))
+
+
+def test_another_model_is_named(saved):
+    with pytest.raises(ValueError, match="model must be 'tensornet', got 'schnet'"):
+        torchmdx.load(with_config(saved, model="schnet"))
+
+
+def test_missing_and_unexpected_tensors_are_named(saved):
+    rewrite(saved, tensors={"network.extra": torch.ones(1)}, drop=["network.readout.bias"])
+    with pytest.raises(ValueError, match=r"missing \['network.readout.bias'\], unexpected \['network.extra'\]"):
+        torchmdx.load(saved)
+
+
+def test_a_tensor_of_the_wrong_shape_is_named(saved):
+    rewrite(saved, tensors={"network.readout.bias": torch.ones(9)})
+    with pytest.raises(ValueError, match=r"network.readout.bias in '.*' must have shape \[8\], got \[9\]"):
+        torchmdx.load(saved)
+
+
+def test_a_configuration_of_another_size_is_refused(saved):
+    with pytest.raises(ValueError, match="must have shape"):
+        torchmdx.load(with_config(saved, num_channels=16))
+    with pytest.raises(ValueError, match=r"unexpected \['network.layers.1"):
+        torchmdx.load(with_config(saved, num_layers=1))

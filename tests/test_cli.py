@@ -1,0 +1,284 @@
+import json
+import subprocess
+import sys
+
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms
+
+import torchmdx
+from torchmdx import Calculator, cli
+from torchmdx.units import GPA, HARTREE
+
+
+@pytest.fixture
+def model(make_potential, tmp_path) -> str:
+    path = tmp_path / "model.safetensors"
+    torchmdx.save(make_potential(), path)
+    return str(path)
+
+
+@pytest.fixture
+def molecule_file(ethanol, tmp_path) -> str:
+    path = tmp_path / "ethanol.xyz"
+    ase.io.write(path, ethanol, format="extxyz")
+    return str(path)
+
+
+@pytest.fixture
+def crystal_file(crystal, tmp_path) -> str:
+    path = tmp_path / "crystal.xyz"
+    ase.io.write(path, crystal, format="extxyz")
+    return str(path)
+
+
+def expected(model: str, path: str) -> Atoms:
+    atoms = ase.io.read(path)
+    atoms.calc = Calculator(model, dtype="float64", device="cpu")
+    return atoms
+
+
+def assert_refused(capsys, arguments, *words):
+    """The command ends with status 2 and one line that holds the words, not with a traceback."""
+    assert cli.main([str(argument) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("torchmdx: error: ")
+    assert "Traceback" not in error
+    for word in words:
+        assert word in error, error
+
+
+def test_energy_prints_a_table(capsys, model, molecule_file, crystal_file, tmp_path):
+    assert cli.main(["energy", molecule_file, "--model", model, "--device", "cpu"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert " ".join(head.split()) == "# formula energy / eV max force / eV/Å pressure / GPa"
+    atoms = expected(model, molecule_file)
+    number, formula, energy, force, pressure = row.split()
+    assert (number, formula, pressure) == ("0", "C2H6O", "-")
+    assert float(energy) == pytest.approx(atoms.get_potential_energy(), abs=1e-7)
+    assert float(force) == pytest.approx(np.linalg.norm(atoms.get_forces(), axis=1).max(), abs=1e-5)
+    assert cli.main(["energy", crystal_file, "--model", model, "--device", "cpu"]) == 0
+    crystal = expected(model, crystal_file)
+    pressure = float(capsys.readouterr().out.split()[-1])
+    assert pressure == pytest.approx(-crystal.get_stress()[:3].mean() / GPA, abs=1e-3)
+
+
+def test_energy_prints_forces(capsys, model, molecule_file):
+    assert cli.main(["energy", molecule_file, "--model", model, "--forces"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    atoms = expected(model, molecule_file)
+    assert [row[0] for row in rows] == list(atoms.symbols)
+    np.testing.assert_allclose(np.array([row[1:] for row in rows], float), atoms.get_forces(), atol=1e-7)
+
+
+def test_energy_prints_json_of_every_structure(capsys, model, ethanol, crystal, tmp_path):
+    path = tmp_path / "both.xyz"
+    ase.io.write(path, [ethanol, crystal], format="extxyz")
+    assert cli.main(["energy", str(path), "--model", model, "--json"]) == 0
+    molecule, solid = json.loads(capsys.readouterr().out)
+    assert (molecule["formula"], molecule["num_atoms"]) == ("C2H6O", 9)
+    assert "stress" not in molecule
+    calculator = Calculator(model, dtype="float64")
+    assert solid["energy"] == pytest.approx(calculator.get_potential_energy(crystal), abs=1e-6)
+    np.testing.assert_allclose(solid["forces"], calculator.get_forces(crystal), atol=1e-6)
+    crystal.calc = calculator
+    np.testing.assert_allclose(solid["stress"], crystal.get_stress(voigt=False), atol=1e-6)
+    assert cli.main(["energy", str(path), "--model", model, "--json", "--index", "1"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1
+
+
+def test_energy_takes_charge_and_dtype(capsys, model, ethanol, molecule_file):
+    def energy(*options):
+        assert cli.main(["energy", molecule_file, "--model", model, "--json", *options]) == 0
+        return json.loads(capsys.readouterr().out)[0]["energy"]
+
+    atoms = ase.io.read(molecule_file)
+    charged = Calculator(model, dtype="float64", charge=-2)
+    assert energy("--charge", "-2") == charged.get_potential_energy(atoms)
+    assert energy("--dtype", "float32") == Calculator(model, dtype="float32").get_potential_energy(atoms)
+    assert energy("--dtype", "float32") != energy()
+
+
+def test_relax_writes_a_minimum(capsys, model, molecule_file, tmp_path):
+    output, steps = tmp_path / "relaxed.xyz", tmp_path / "steps.traj"
+    command = ["relax", molecule_file, "-o", str(output), "--model", model, "--fmax", "0.05"]
+    assert cli.main([*command, "--trajectory", str(steps)]) == 0
+    assert "BFGS" in capsys.readouterr().out
+    before, after = expected(model, molecule_file), expected(model, str(output))
+    assert after.get_potential_energy() < before.get_potential_energy() - 0.01
+    assert np.linalg.norm(after.get_forces(), axis=1).max() < 0.06
+    assert len(ase.io.read(steps, ":")) > 2
+
+
+def test_relax_moves_the_cell_only_on_request(model, crystal_file, tmp_path):
+    fixed, free = tmp_path / "fixed.xyz", tmp_path / "free.xyz"
+    command = ["relax", crystal_file, "--model", model, "--fmax", "0.05"]
+    assert cli.main([*command, "-o", str(fixed)]) == 0
+    assert cli.main([*command, "-o", str(free), "--cell"]) == 0
+    start, fixed, free = ase.io.read(crystal_file), ase.io.read(fixed), ase.io.read(free)
+    np.testing.assert_allclose(fixed.cell, start.cell, atol=1e-7)
+    assert np.abs(free.cell - start.cell).max() > 0.01
+    assert free.get_potential_energy() < fixed.get_potential_energy()
+
+
+def test_relax_that_does_not_converge_writes_its_result_and_exits_1(capsys, model, molecule_file, tmp_path):
+    output = tmp_path / "relaxed.xyz"
+    command = ["relax", molecule_file, "-o", str(output), "--model", model]
+    assert cli.main([*command, "--steps", "1", "--fmax", "1e-9"]) == 1
+    assert "not converged to 1e-09 eV/Å in 1 steps; raise --steps or --fmax" in capsys.readouterr().err
+    assert len(ase.io.read(output)) == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--fmax", "0"], "--fmax must be > 0 eV/Å, got 0.0"),
+        (["--steps", "0"], "--steps must be >= 1, got 0"),
+        (["--cell"], "--cell needs a periodic structure"),
+        (["--device", "gpu"], "device must be cpu or cuda, got 'gpu'"),
+        (["--index", "5"], "ASE can't read"),
+    ],
+)
+def test_relax_refuses_bad_options(capsys, model, molecule_file, tmp_path, options, words):
+    output = tmp_path / "relaxed.xyz"
+    assert_refused(capsys, ["relax", molecule_file, "-o", output, "--model", model, *options], words)
+    assert not output.exists()
+
+
+def test_relax_refuses_several_structures(capsys, model, ethanol, tmp_path):
+    path = tmp_path / "two.xyz"
+    ase.io.write(path, [ethanol, ethanol], format="extxyz")
+    command = ["relax", path, "-o", tmp_path / "o.xyz", "--model", model, "--index", ":"]
+    assert_refused(capsys, command, "--index must pick one structure, ':' picks 2")
+
+
+def test_relax_of_a_cell_without_volume_is_refused(capsys, model, bare_slab, tmp_path):
+    path = tmp_path / "slab.traj"
+    ase.io.write(path, bare_slab)
+    command = ["relax", path, "-o", tmp_path / "o.xyz", "--model", model, "--cell"]
+    assert_refused(capsys, command, "needs a cell with three lattice vectors, got one of rank 2")
+
+
+@pytest.mark.parametrize(
+    ("output", "words"), [("relaxed.nonsense", "relaxed.nonsense"), ("nowhere/relaxed.xyz", "no folder")]
+)
+def test_relax_refuses_an_output_it_cannot_write_before_the_work(capsys, model, molecule_file, tmp_path, output, words):
+    assert_refused(capsys, ["relax", molecule_file, "-o", tmp_path / output, "--model", model], words)
+    assert "BFGS" not in capsys.readouterr().out
+
+
+def test_an_unreadable_structure_is_named(capsys, model, tmp_path):
+    path = tmp_path / "structure.xyz"
+    path.write_text("this is no structure\n")
+    for command in (["energy", path], ["relax", path, "-o", tmp_path / "o.xyz"]):
+        assert_refused(capsys, [*command, "--model", model], "ASE can't read", "structure.xyz")
+        assert_refused(capsys, [command[0], "nowhere.xyz", *command[2:], "--model", model], "no structure file at")
+
+
+def test_a_bad_structure_is_refused(capsys, model, tmp_path):
+    path = tmp_path / "touching.xyz"
+    ase.io.write(path, Atoms("H2", [[0, 0, 0], [0, 0, 0]]), format="extxyz")
+    assert_refused(capsys, ["energy", path, "--model", model], "atoms must be apart, got atoms 0 and 1")
+
+
+def test_a_bad_checkpoint_is_refused(capsys, molecule_file, data, tmp_path):
+    cases = [
+        (tmp_path / "nowhere.ckpt", "no checkpoint at"),
+        (molecule_file, "is not a readable checkpoint"),
+        (data / "tensornet2.ckpt", "model must be 'tensornet', got 'tensornet2'"),
+    ]
+    for path, words in cases:
+        assert_refused(capsys, ["energy", molecule_file, "--model", path], words)
+        assert_refused(capsys, ["info", path], words)
+        assert_refused(capsys, ["convert", path, tmp_path / "out.safetensors"], words)
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_the_traceback_is_there_on_request(monkeypatch):
+    monkeypatch.setenv("TORCHMDX_TRACEBACK", "1")
+    with pytest.raises(FileNotFoundError):
+        cli.main(["info", "nowhere.safetensors"])
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("eV", 1.0), ("hartree", HARTREE)])
+def test_a_converted_checkpoint_gives_the_same_energies(capsys, data, molecule_file, tmp_path, unit, factor):
+    source, target = data / "tensornet.ckpt", tmp_path / "converted.safetensors"
+    assert cli.main(["convert", str(source), str(target), "--energy-unit", unit]) == 0
+    out = capsys.readouterr().out
+    assert f"wrote {target}" in out
+    assert "TensorNet, 2 layers, 16 channels" in out
+    atoms = ase.io.read(molecule_file)
+    before, after = (Calculator(path, dtype="float64") for path in (source, target))
+    assert after.get_potential_energy(atoms) == pytest.approx(factor * before.get_potential_energy(atoms), rel=1e-14)
+    np.testing.assert_allclose(after.get_forces(atoms), factor * before.get_forces(atoms), rtol=1e-13)
+
+
+def test_convert_refuses_another_ending(capsys, data, tmp_path):
+    command = ["convert", data / "tensornet.ckpt", tmp_path / "model.ckpt"]
+    assert_refused(capsys, command, "the target must end in .safetensors")
+
+
+def test_info_lists_versions_devices_and_parts(capsys):
+    assert cli.main(["info"]) == 0
+    out = capsys.readouterr().out
+    for words in (f"torchmdx {torchmdx.__version__}", "Python 3", "torch 2", "GPU", "needed:", "ok  ase", "optional:"):
+        assert words in out
+    assert "the installation is complete" in out
+
+
+def test_info_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
+    from torchmdx.commands import info
+
+    monkeypatch.setattr(info, "OPTIONAL", (("no-such-part", "nothing", "pip install no-such-part"),))
+    assert cli.main(["info"]) == 0
+    assert "--  no-such-part   missing: pip install no-such-part" in capsys.readouterr().out
+    monkeypatch.setattr(info, "REQUIRED", info.OPTIONAL)
+    assert cli.main(["info"]) == 1
+    assert "the installation is incomplete" in capsys.readouterr().out
+
+
+def test_info_describes_a_checkpoint(capsys, model):
+    assert cli.main(["info", model]) == 0
+    out = capsys.readouterr().out
+    for words in ("2 layers, 8 channels, 6 expnorm", "O(3)", "cutoff 4.0 Å", "up to 35", "float64", "scale 1.7 eV"):
+        assert words in out
+
+
+@pytest.mark.parametrize("command", [[], ["energy"], ["relax"], ["convert"], ["info"]])
+def test_help_explains_every_command_and_option(capsys, command):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command, "--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: torchmdx")
+    wanted = {
+        "": ["energy, forces and stress", "relax a structure", "convert a torchmd-net", "what is installed"],
+        "energy": ["--model", "--charge", "--dtype", "--device", "--forces", "--json", "any format that ASE reads"],
+        "relax": ["--model", "--cell", "--fmax", "--steps", "eV/Å"],
+        "convert": ["--energy-unit", "no code in it is ever run"],
+        "info": ["checkpoint"],
+    }
+    for words in wanted["".join(command)]:
+        assert words in " ".join(out.split())
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["energy"], ["energy", "x.xyz", "--model", "m", "--charge", "a"]])
+def test_a_wrong_command_line_exits_2_with_usage(capsys, arguments):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert "usage: torchmdx" in capsys.readouterr().err
+
+
+def test_the_module_runs_as_a_program(molecule_file, data):
+    command = [sys.executable, "-W", "error", "-m", "torchmdx.cli"]
+    model = str(data / "tensornet.safetensors")
+    done = subprocess.run(
+        [*command, "energy", molecule_file, "--model", model, "--json"], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)[0]["num_atoms"] == 9
+    failed = subprocess.run([*command, "info", "nowhere"], capture_output=True, text=True, timeout=120)
+    assert failed.returncode == 2
+    assert "torchmdx: error: no checkpoint at 'nowhere'" in failed.stderr
