@@ -15,11 +15,13 @@ from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from torchmdx.checkpoint import load
-from torchmdx.forces import evaluate
 from torchmdx.models.potential import Potential
+from torchmdx.pool import StepPool
+from torchmdx.step_policy import MODES
+from torchmdx.step_report import StepReport
 from torchmdx.system import System, checked_charge
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32}
 
 
 class Calculator(AseCalculator):
@@ -28,8 +30,9 @@ class Calculator(AseCalculator):
         atoms.calc = torchmdx.Calculator("model.safetensors")
 
     potential: a Potential (copied, so that the caller's stays as it is) or the path of a checkpoint.
-    dtype: "float32" or "float64", of the network; energies are summed in float64 either way.
+    dtype: "float32", "float64" (the exact model), or "tf32", of the network; energies are summed in float64 anyway.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
+    mode: "auto" captures a CUDA graph once a structure has been seen three times, "graph" insists, "eager" never does.
     charge: total charge of every structure, in e; None reads `atoms.info["charge"]`, 0 where that is missing.
 
     Stress is ASE's: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors.
@@ -43,6 +46,7 @@ class Calculator(AseCalculator):
         potential: Potential | str | Path,
         *,
         dtype: str = "float32",
+        mode: str = "auto",
         device: torch.device | str | None = None,
         charge: float | None = None,
     ) -> None:
@@ -57,13 +61,24 @@ class Calculator(AseCalculator):
             self.potential = load(potential, dtype=DTYPES[dtype], device=target)
         else:
             raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+        self.mode, self.dtype = mode, dtype
         self.charge = None if charge is None else checked_charge(charge)
         self._last_charge: Any = None
         self._stress_wanted = False
+        self.pool = self._make_pool()
 
     def __repr__(self) -> str:
-        dtype = str(self.potential.dtype).removeprefix("torch.")
-        return f"torchmdx.Calculator({dtype} on {self.potential.device}, cutoff {self.potential.cutoff} Å)"
+        return f"torchmdx.Calculator({self.dtype} on {self.potential.device}, cutoff {self.potential.cutoff} Å)"
+
+    def _make_pool(self) -> StepPool:
+        return StepPool(self.potential, mode=self.mode, stress=self._stress_wanted, precision=self.dtype)
+
+    def report(self) -> StepReport | None:
+        """How the last structure was evaluated, in numbers; None before the first."""
+        steps = self.pool.steps
+        return steps[-1].report() if steps else None
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """What changed since the last calculation; ASE's list, and the charge, which ASE does not look at."""
@@ -88,19 +103,19 @@ class Calculator(AseCalculator):
                 f"stress needs a cell with three lattice vectors, got one of rank {structure.cell.rank}"
             )
         self._last_charge = self._charge(structure)
-        self._stress_wanted |= "stress" in properties
-        system = System.from_ase(structure, self.charge)
-        result = evaluate(self.potential, system, stress=self._stress_wanted and has_volume)
-        assert result.forces is not None
+        if "stress" in properties and not self._stress_wanted:
+            self._stress_wanted = True
+            self.pool = self._make_pool()
+        result = self.pool(System.from_ase(structure, self.charge))
         energy = float(result.energy[0])
         self.results = {
             "energy": energy,
             "free_energy": energy,
-            "energies": result.energies.cpu().numpy(),
-            "forces": result.forces.double().cpu().numpy(),
+            "energies": result.energies,
+            "forces": result.forces,
         }
-        if result.stress is not None:
-            self.results["stress"] = full_3x3_to_voigt_6_stress(result.stress[0].double().cpu().numpy())
+        if result.stress is not None and has_volume:
+            self.results["stress"] = full_3x3_to_voigt_6_stress(result.stress[0])
 
     def _charge(self, atoms: Atoms) -> Any:
         return atoms.info.get("charge", 0) if self.charge is None else self.charge

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torchmdx
 from torchmdx.commands import convert, energy, info, relax
+from torchmdx.step_result import StepError
 
 COMMANDS = (energy, relax, convert, info)
 DESCRIPTION = """\
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
         return status
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ArithmeticError, ImportError, StepError) as error:
         if os.environ.get("TORCHMDX_TRACEBACK"):
             raise
         print(f"torchmdx: error: {error}", file=sys.stderr)

@@ -103,12 +103,16 @@ def strained(vectors: Tensor, strain: Tensor, edges: Edges, system_index: Tensor
     return vectors + torch.einsum("ei,eij->ej", vectors, edge_strain)
 
 
-def require_apart(edges: Edges, vectors: Tensor) -> None:
-    """Raises ValueError when an edge has no length: two atoms, or an atom and an image, at one place."""
+def require_apart(edges: Edges, vectors: Tensor, order: Tensor | None = None) -> None:
+    """Raises ValueError when an edge has no length: two atoms, or an atom and an image, at one place.
+
+    order [N]: the caller's number of each atom, where that differs from the list's.
+    """
     together = (vectors.detach().abs() < SAME_PLACE).all(-1)
     if together.any():
         edge = int(together.nonzero()[0])
-        pair = sorted((int(edges.target[edge]), int(edges.source[edge])))
+        atoms = (edges.target[edge], edges.source[edge])
+        pair = sorted(int(atom if order is None else order[atom]) for atom in atoms)
         raise ValueError(f"atoms must be apart, got atoms {pair[0]} and {pair[1]} at the same place")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -170,6 +170,10 @@ class Batch:
             System(positions, numbers, self.cell[i], self.pbc[i], float(self.charge[i]))
             for i, (positions, numbers) in enumerate(parts)
         ]
+
+    def clone(self) -> Batch:
+        """The same batch in tensors of its own."""
+        return Batch(**{field.name: getattr(self, field.name).clone() for field in fields(self)})
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Batch:
         """The same batch on another device or in another floating dtype."""

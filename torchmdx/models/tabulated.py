@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from torchmdx.models.compiled.messages import EmbeddingSum, MessageSum
-from torchmdx.models.table import BOUND, tabulate
+from torchmdx.models.interaction import Interaction
+from torchmdx.models.table import BOUND, TabulatedFilters, tabulate
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensors import from_direction, spread
 from torchmdx.neighbors.edges import Edges
+
+# Tables take a second or two to make: one for each network, as long as it lives and its weights stay as they are.
+_made: weakref.WeakKeyDictionary[TensorNet, tuple[tuple[int, ...], TabulatedFilters]] = weakref.WeakKeyDictionary()
+
+
+def table_of(network: TensorNet) -> TabulatedFilters:
+    """The network's table in its dtype and on its device, within BOUND if that can be reached; made once."""
+    state = (network.readout.weight.data_ptr(), *(weight._version for weight in network.parameters()))
+    made = _made.get(network)
+    if made is None or made[0] != state:
+        made = (state, tabulate(network, BOUND, network.readout.weight.dtype))
+        _made[network] = made
+    return made[1]
 
 
 class TabulatedTensorNet(nn.Module):
@@ -19,10 +36,12 @@ class TabulatedTensorNet(nn.Module):
     `error` is the largest measured error of the filters and their slopes, relative to the largest of them.
     """
 
-    def __init__(self, network: TensorNet, bound: float = BOUND) -> None:
+    def __init__(self, network: TensorNet) -> None:
         super().__init__()
         self.network = network
-        self.table = tabulate(network, bound, network.readout.weight.dtype)
+        self.table = table_of(network)
+        # The C kernels want each set of coefficients in one piece.
+        self.tables = [(c.contiguous(), own) for c, own in zip(self.table.coefficients, self.table.own, strict=True)]
         self.error = self.table.error
 
     def forward(self, edges: Edges, vectors: Tensor, atomic_numbers: Tensor, charge: Tensor) -> Tensor:
@@ -35,14 +54,14 @@ class TabulatedTensorNet(nn.Module):
         x = torch.where(inside, stretch(distance.clamp(max=stretch.cutoff)), 0.0)
         interval = x.detach().to(torch.int32).clamp(0, stretch.num_intervals - 1)
         t = x - interval
-        tables = list(zip(self.table.coefficients, self.table.own, strict=True))
 
         network = self.network
-        (coefficients, own), *others = tables
+        (coefficients, own), *others = self.tables
         at_target, at_source = network.embedding.pair_shares(atomic_numbers)
         sums = EmbeddingSum.apply(t, components, at_target, at_source.contiguous(), interval, coefficients, edges)
         tensors = network.embedding.finish(sums, own[0] * (at_target + at_source))
-        for layer, (coefficients, own) in zip(network.layers, others, strict=True):
+        for module, (coefficients, own) in zip(network.layers, others, strict=True):
+            layer = cast(Interaction, module)
             kept, sent = layer.send(tensors)
             received = spread(own) * sent + MessageSum.apply(sent.contiguous(), t, interval, coefficients, edges)
             tensors = layer.receive(kept, sent, received, charge)

@@ -28,16 +28,23 @@ class GpuSearch:
     def __init__(self, batch: Batch, cutoff: float, skin: float, edges: Edges) -> None:
         device, dtype = batch.positions.device, batch.positions.dtype
         radius = cutoff + skin
-        self.batch, self.skin, self.edges = batch, skin, edges
+        self.radius, self.skin, self.edges = radius, skin, edges
         self.cutoffs = torch.tensor([radius, radius**2, cutoff], dtype=dtype, device=device)
-        self.pbc = batch.pbc.to(torch.int32)
-        self.system_index = batch.system_index.to(torch.int32)
+        self.pbc = torch.zeros_like(batch.pbc, dtype=torch.int32)
+        self.system_index = torch.zeros_like(batch.system_index, dtype=torch.int32)
         self.active = torch.ones((), dtype=torch.int32, device=device)
         self.invalid = torch.zeros((), dtype=torch.int32, device=device)
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
-        self.reference = torch.full_like(batch.positions, NOWHERE)
-        self.reference_cell = batch.cell.clone()
+        self.reference = torch.empty_like(batch.positions)
+        self.reference_cell = torch.empty_like(batch.cell)
         self.counts = torch.zeros(batch.num_atoms + 1, dtype=torch.int32, device=device)
+
+    def assign(self, batch: Batch) -> None:
+        """Takes other atoms, in the buffers there are; the next update searches."""
+        self.pbc.copy_(batch.pbc)
+        self.system_index.copy_(batch.system_index)
+        self.reference.fill_(NOWHERE)
+        self.reference_cell.copy_(batch.cell)
 
     def update(self, positions: Tensor, cell: Tensor) -> None:
         """Searches, unless the skin says that the list is still good."""
@@ -58,21 +65,35 @@ class GpuBruteForce(GpuSearch):
 
     def __init__(self, batch: Batch, cutoff: float, skin: float, edges: Edges) -> None:
         super().__init__(batch, cutoff, skin, edges)
-        device = batch.positions.device
-        counts = batch.counts()
-        largest = int(counts.max())
+        largest = int(batch.counts().max())
         self.rows = 4 if largest < 2048 else 8
         self.block = 128 if largest > 64 else triton.next_power_of_2(max(largest, 16))
-        self.system_start = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(torch.int32)
-        blocks = -(-counts // self.rows)
-        self.program_system = torch.repeat_interleave(torch.arange(len(counts), device=device), blocks).to(torch.int32)
-        first_block = torch.cat([blocks.new_zeros(1), blocks.cumsum(0)])[self.program_system.long()]
-        within = torch.arange(len(self.program_system), device=device) - first_block
-        self.program_row = (self.system_start[self.program_system.long()] + within * self.rows).to(torch.int32)
         self.periodic = bool(batch.pbc.any())
+        # Every system can leave a part of a program's rows unused.
+        self.num_programs = triton.cdiv(batch.num_atoms, self.rows) + batch.num_systems
+        device = batch.positions.device
+        self.system_start = torch.zeros(batch.num_systems + 1, dtype=torch.int32, device=device)
+        self.program_system = torch.zeros(self.num_programs, dtype=torch.int32, device=device)
+        self.program_row = torch.zeros(self.num_programs, dtype=torch.int32, device=device)
+        self.assign(batch)
+
+    def assign(self, batch: Batch) -> None:
+        if not self.periodic and bool(batch.pbc.any()):
+            raise ValueError("a search that was allocated without periodic directions can't take a periodic system")
+        super().assign(batch)
+        counts = batch.counts()
+        start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        blocks = -(-counts // self.rows)
+        system = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), blocks)
+        first_block = (blocks.cumsum(0) - blocks)[system]
+        row = start[system] + (torch.arange(len(system), device=counts.device) - first_block) * self.rows
+        self.system_start.copy_(start)
+        # Programs that are not needed get a row beyond all atoms, and do nothing.
+        self.program_system.fill_(batch.num_systems - 1)[: len(system)] = system.to(torch.int32)
+        self.program_row.fill_(batch.num_atoms)[: len(system)] = row.to(torch.int32)
 
     def _search(self, positions: Tensor, cell: Tensor) -> None:
-        edges, num_programs = self.edges, len(self.program_system)
+        edges, num_programs = self.edges, self.num_programs
         shared = (
             positions, cell, self.pbc, self.cutoffs, self.program_system, self.program_row, self.system_start,
             self.active, self.counts, self.invalid,
@@ -94,19 +115,13 @@ class GpuCellList(GpuSearch):
     def __init__(self, batch: Batch, cutoff: float, skin: float, edges: Edges) -> None:
         super().__init__(batch, cutoff, skin, edges)
         device, dtype, n, s = batch.positions.device, batch.positions.dtype, batch.num_atoms, batch.num_systems
-        bins, origins, widths, axes = choose_bins(batch, (cutoff + skin) * BIN_MARGIN)
-        sizes = bins.prod(1)
-        first = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        self.num_bins = int(first[-1])
-        geometry = torch.zeros(s, 8, dtype=torch.int32)
-        geometry[:, :3], geometry[:, 3] = bins, first[:-1]
-        self.geometry = geometry.to(device)
-        self.bin_system = torch.repeat_interleave(torch.arange(s), sizes).to(device=device, dtype=torch.int32)
-        self.origins, self.widths, self.axes = (x.to(device=device, dtype=dtype) for x in (origins, widths, axes))
+        self.num_bins = int(choose_bins(batch, self.radius * BIN_MARGIN)[0].prod(1).sum())
 
         def new(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
+        self.geometry, self.bin_system = new(s, 8), new(self.num_bins)
+        self.origins, self.widths, self.axes = (new(s, k, dtype=dtype) for k in (3, 3, 9))
         self.dual = new(s, 9, dtype=dtype)
         self.bin_counts, self.bin_starts = new(self.num_bins), new(self.num_bins + 1)
         self.wrapped, self.packed = new(n, 4, dtype=dtype), new(n, 4, dtype=dtype)
@@ -116,6 +131,26 @@ class GpuCellList(GpuSearch):
         # One program adds up all sums before it, so they must fit in one block.
         self.scan_block = max(SCAN_BLOCK, triton.next_power_of_2(-(-longest // 4096)))
         self.sums = new(triton.cdiv(longest, self.scan_block), dtype=torch.int64)
+        self.assign(batch)
+
+    def assign(self, batch: Batch) -> None:
+        super().assign(batch)
+        width, scale = self.radius * BIN_MARGIN, 1.0
+        while True:
+            bins, origins, widths, axes = choose_bins(batch, width * scale)
+            sizes = bins.prod(1)
+            if int(sizes.sum()) <= self.num_bins:
+                break
+            scale *= 1.26  # half the bins
+        first = sizes.cumsum(0) - sizes
+        self.geometry[:, :3].copy_(bins)
+        self.geometry[:, 3].copy_(first)
+        # Bins that are not needed stay empty.
+        self.bin_system.zero_()[: int(sizes.sum())] = torch.repeat_interleave(torch.arange(len(bins)), sizes).to(
+            device=self.bin_system.device, dtype=torch.int32
+        )
+        for own, given in ((self.origins, origins), (self.widths, widths), (self.axes, axes)):
+            own.copy_(given)
 
     def _search(self, positions: Tensor, cell: Tensor) -> None:
         n, s = len(positions), len(cell)

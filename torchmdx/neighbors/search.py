@@ -75,6 +75,22 @@ class EdgeSearch:
         self._make(capacity)
         return self.update(batch.positions, batch.cell)
 
+    def assign(self, batch: Batch) -> None:
+        """Other atoms in the same buffers: as many atoms and systems as allocated, in systems of other sizes.
+
+        The next update searches, whatever the skin. Raises ValueError for other numbers, or for periodic directions
+        where there were none in any system.
+        """
+        old = self._require_allocated()
+        if (batch.num_atoms, batch.num_systems) != (old.num_atoms, old.num_systems):
+            raise ValueError(
+                f"assign needs {old.num_atoms} atoms in {old.num_systems} systems, "
+                f"got {batch.num_atoms} in {batch.num_systems}"
+            )
+        require_lattice(batch.cell.double(), batch.pbc)
+        self.batch = batch
+        self._search.assign(batch)
+
     def update(self, positions: Tensor, cell: Tensor | None = None) -> Edges:
         """The list at positions [N,3] Å and cell [S,3,3] Å (None: the batch's), in the search's own buffers."""
         batch = self._require_allocated()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -138,7 +139,7 @@ def _shares(edges: Edges, num_edges: int) -> list[tuple[int, int]]:
     threads = max(1, min(torch.get_num_threads(), num_edges // EDGES_A_THREAD))
     wanted = torch.arange(1, threads) * (num_edges / threads)
     bounds = [0, *torch.searchsorted(edges.row_ptr, wanted.to(torch.int32)).tolist(), edges.num_atoms]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(pairwise(bounds))
 
 
 def _pointer(array: Tensor) -> ctypes.c_void_p:

@@ -24,6 +24,9 @@ class Search(Protocol):
 
     updates: Tensor
 
+    def assign(self, batch: Batch) -> None:
+        """Takes other atoms and periodic directions, of the same numbers of atoms and systems."""
+
     def update(self, positions: Tensor, cell: Tensor) -> None:
         """Brings the list up to date with positions [N,3] and cell [S,3,3]."""
 
@@ -37,6 +40,9 @@ class CpuSearch:
         self.batch, self.cutoff, self.skin, self.edges, self.pairs = batch, cutoff, skin, edges, pairs
         self.updates = torch.zeros((), dtype=torch.int64, device=batch.positions.device)
         self.reference: tuple[Tensor, Tensor] | None = None
+
+    def assign(self, batch: Batch) -> None:
+        self.batch, self.reference = batch, None
 
     def update(self, positions: Tensor, cell: Tensor) -> None:
         if self.reference is not None and self._still_good(positions, cell):

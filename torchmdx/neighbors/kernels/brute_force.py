@@ -48,6 +48,7 @@ def count(
     first, last = tl.load(system_start + system), tl.load(system_start + system + 1)
     i = tl.load(program_row + program) + tl.arange(0, ROWS)
     here = i < last
+    last = tl.where(tl.load(program_row + program) < last, last, first)  # nothing to do without rows
     cutoff, cutoff_squared = tl.load(cutoffs), tl.load(cutoffs + 1)
     cell += 9 * system
     pbc += 3 * system
@@ -103,6 +104,7 @@ def fill(
     first_row = tl.load(program_row + program)
     i = first_row + tl.arange(0, ROWS)
     here = i < last
+    last = tl.where(first_row < last, last, first)  # nothing to do without rows
     # Edges before these rows, and all of them; int64, for a list that is too long must be told as it is.
     before = tl.zeros((), tl.int64)
     total = tl.zeros((), tl.int64)

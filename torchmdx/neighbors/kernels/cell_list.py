@@ -1,7 +1,7 @@
 """Neighbours by cells, on the GPU, for large systems: atoms are sorted into bins, and only near bins are looked at.
 
-Along a periodic direction bins divide the lattice vector, and a bin walk that leaves the cell comes back with a shift, so
-that cells smaller than the cutoff work like any other. Along the others bins divide a static axis, and atoms beyond
+Along a periodic direction bins divide the lattice vector, and a bin walk that leaves the cell comes back with a shift,
+so that cells smaller than the cutoff work like any other. Along the others bins divide a static axis, and atoms beyond
 its ends count to the outermost bin. The number of bins is fixed when room is made; how many bins the cutoff reaches is
 worked out anew from each cell. The order within a bin is by atom number, whatever order the hardware ran in.
 
@@ -113,8 +113,10 @@ def scan_sums(values, sums, active, length, SKIN: tl.constexpr, BLOCK: tl.conste
 
 
 @triton.jit
-def scan_place(values, sums, starts, capacity, num_edges, needed, overflow, invalid, updates, active, length, num_blocks,
-               EDGES: tl.constexpr, SKIN: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr):  # fmt: skip
+def scan_place(
+    values, sums, starts, capacity, num_edges, needed, overflow, invalid, updates, active, length, num_blocks,
+    EDGES: tl.constexpr, SKIN: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
     """starts[k] = sum of values before k, at most the capacity; starts[length] = all. EDGES: also the counts."""
     if SKIN:
         if tl.load(active) == 0:

@@ -1,0 +1,103 @@
+"""The ways to evaluate a potential with fixed shapes: exact, from tables, and by fused GPU kernels.
+
+An engine takes positions, cell and edges that live in fixed buffers and launches work only: nothing is read on the
+host, so that what it does can be captured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from torch import Tensor
+
+from torchmdx.forces import differentiate, per_volume
+from torchmdx.models.fast import FastTensorNet
+from torchmdx.models.potential import Potential
+from torchmdx.models.tabulated import TabulatedTensorNet, table_of
+from torchmdx.neighbors.edges import Edges
+from torchmdx.system import Batch
+
+PRECISIONS = ("float64", "float32", "tf32")
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """energy [S] and energies [N] float64, forces [N,3], stress [S,3,3] if wanted; eV and Å."""
+
+    energy: Tensor
+    energies: Tensor
+    forces: Tensor
+    stress: Tensor | None
+
+
+class Engine(Protocol):
+    """Evaluates one batch again and again, at changing positions and cell."""
+
+    name: str
+    # Largest error of tabulated filters against the exact ones, relative to the largest; 0 where there is no table.
+    table_error: float
+
+    def reserve(self, capacity: int) -> None:
+        """Makes room for as many edges; before the first run, and whenever the list has grown."""
+
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges) -> Outputs:
+        """Launches one evaluation; what it returns may be the same tensors every time."""
+
+
+class ModelEngine:
+    """The potential as it is, differentiated by autograd: exact, or from tables if its network is tabulated."""
+
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool, tabulated: bool) -> None:
+        self.name, self.table_error = "exact", 0.0
+        self.potential = potential
+        if tabulated:
+            network = TabulatedTensorNet(potential.network)
+            self.potential = potential.with_network(network)
+            self.name, self.table_error = "table", network.error
+        self.batch, self.stress = batch, stress
+
+    def reserve(self, capacity: int) -> None:
+        pass  # autograd makes its own room
+
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges) -> Outputs:
+        batch = replace(self.batch, positions=positions, cell=cell)
+        result = differentiate(self.potential, batch, edges, stress=self.stress)
+        assert result.forces is not None
+        return Outputs(result.energy, result.energies, result.forces, result.stress)
+
+
+class KernelEngine:
+    """TensorNet in fused kernels on a GPU, forward and backward."""
+
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
+        self.model = FastTensorNet(potential, precision=precision, table=table_of(potential.network))
+        self.name, self.table_error = f"kernels, {precision}", self.model.table.error
+        self.batch, self.stress = batch, stress
+
+    def reserve(self, capacity: int) -> None:
+        self.model.allocate(self.batch.num_atoms, self.batch.num_systems, capacity)
+
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges) -> Outputs:
+        batch = self.batch
+        result = self.model.run(
+            positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, edges, virial=self.stress
+        )
+        stress = per_volume(result.virial, cell) if self.stress else None
+        return Outputs(result.energy, result.energies, result.forces, stress)
+
+
+def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:
+    """The fastest engine for this potential on its device, and why it is that one."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if precision == "float64":
+        return ModelEngine(potential, batch, stress=stress, tabulated=False), "float64 takes the exact model"
+    if potential.device.type == "cuda":
+        reason = FastTensorNet.why_not(potential)
+        if reason is None:
+            return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"
+        return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
+    if precision == "tf32":
+        raise ValueError("precision 'tf32' needs a GPU, got a potential on the CPU")
+    return ModelEngine(potential, batch, stress=stress, tabulated=True), "filters from tables on the CPU"

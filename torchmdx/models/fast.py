@@ -1,0 +1,235 @@
+"""TensorNet's energy and forces in a fixed chain of kernels, float32, for a GPU.
+
+The same function as `Potential` with `TabulatedFilters`, written for speed: filters come from the table, messages are
+summed without ever storing a feature of an edge, and the gradient is worked out by hand, so that nothing of a
+backward pass is recorded. Forces are the exact gradient of the energy that is returned with them.
+
+`run` only launches: no allocation, no synchronisation, the same shapes each time, so it can be captured in a CUDA
+graph. No atomics: two runs on equal input give equal bits.
+
+The chain, for L layers:
+
+    place_edges → surroundings → gate_hidden → mix_and_gate → L x (mix_in → messages → update)
+    → read_features → read_energies → read_norms_gradient → read_features_gradient
+    → L x (update_gradient → messages_gradient → mix_in_gradient) → gate_hidden_gradient → gate_norm_gradient
+    → surroundings_mix_gradient → surroundings_gradient → forces → sum_systems
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from torchmdx.models.kernels.tiles import Tiles
+from torchmdx.models.potential import Potential
+from torchmdx.models.table import BOUND, TabulatedFilters, tabulate
+from torchmdx.models.tensornet import TensorNet
+from torchmdx.neighbors.edges import Edges
+
+# What the products of matrices round to: three TF32 products make one of float32.
+PRECISIONS = {"float32": "tf32x3", "tf32": "tf32"}
+MOST_CHANNELS = 256
+# Of the table's polynomials: with the fifth degree, the intervals most edges fall into fit into the first cache.
+DEGREE = 5
+
+
+@dataclass(eq=False)
+class Buffers:
+    """What `allocate` makes: results, and the scratch of one evaluation of N atoms, E edge slots and S systems."""
+
+    num_atoms: int
+    num_systems: int
+    capacity: int
+    tiles: Tiles
+    with_forces: bool
+    energies: Tensor
+    energy: Tensor
+    forces: Tensor
+    virial: Tensor
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Device memory of all buffers."""
+        results = (self.energies, self.energy, self.forces, self.virial)
+        return sum(t.numel() * t.element_size() for t in (*results, *self.tensors.values()))
+
+
+class FastTensorNet:
+    """A potential's energy and forces by kernels.
+
+    bound: largest error of a tabulated filter relative to the largest filter; `table.error` is what was reached.
+    precision: "float32", or "tf32" for matrix products of ten bits, which are faster and far less exact.
+    Raises ValueError for a potential that `why_not` has a reason against, and for an unknown precision.
+    """
+
+    def __init__(
+        self,
+        potential: Potential,
+        *,
+        bound: float = BOUND,
+        precision: str = "float32",
+        table: TabulatedFilters | None = None,
+    ) -> None:
+        reason = self.why_not(potential)
+        if reason is not None:
+            raise ValueError(f"this potential has no fast path: {reason}")
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+        # Only here: without Triton the rest of the package must still import.
+        from torchmdx.models.kernels.weights import Weights
+
+        self.config = potential.config
+        self.device = potential.device
+        self.precision, self.dot_precision = precision, PRECISIONS[precision]
+        self.table = table if table is not None else tabulate(potential.network, bound, degree=DEGREE)
+        self.weights = Weights.pack(potential, self.table)
+        self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
+        self.buffers: Buffers | None = None
+
+    @staticmethod
+    def why_not(potential: Potential) -> str | None:
+        """Why the kernels cannot evaluate this potential; None if they can."""
+        if importlib.util.find_spec("triton") is None:
+            return "it needs triton, which is not installed"
+        if not isinstance(potential.network, TensorNet):
+            return f"its network must be a TensorNet, got {type(potential.network).__name__}"
+        channels = potential.config.num_channels
+        if channels > MOST_CHANNELS:
+            return f"num_channels must be at most {MOST_CHANNELS}, got {channels}"
+        return None
+
+    def allocate(
+        self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
+    ) -> Buffers:
+        """Makes every buffer for N atoms, S systems and E edge slots. forces=False leaves out those of the gradient."""
+        from torchmdx.models.kernels.weights import Weights
+
+        w: Weights = self.weights
+        tiles = tiles or Tiles.choose(num_atoms)
+        n, e, c = num_atoms, max(capacity, 1), w.channels
+        layers = len(w.layers)
+        # A gradient needs every layer's tensors; without one, layers take turns in the first buffers.
+        kept = layers if forces else min(layers, 1)
+
+        def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        made = {"knot": new(e, dtype=torch.int32), "place": new(e, 4), "stretch": new(e, 2)}
+        made |= {"a": new(n, 9, c), "p": new(n, 9, c), "hidden": new(n, w.hidden), "features": new(n, c)}
+        made |= {f"x{i}": new(n, 9, c) for i in range(kept + 1)} | {f"y{i}": new(n, 9, c) for i in range(kept)}
+        made |= {f"inverse{i}": new(n, c) for i in range(max(kept, 1))}
+        if forces:
+            made |= {
+                "mixed": new(n, 9, c),
+                "gate": new(n, 3, c),
+                "g": new(n, 9, c),
+                "gfeatures": new(n, c),
+                "gnorms": new(n, 3, c),
+            }
+            made |= {f"m{i}": new(n, 9, c) for i in range(layers)} | {f"d{i}": new(n, 9, c) for i in range(layers)}
+            made |= {
+                "half": new(e, 3),
+                "pull": new(c // min(tiles.messages_gradient.slice, c), e),
+                "virials": new(n, 9),
+            }
+        self.buffers = Buffers(
+            num_atoms=n,
+            num_systems=num_systems,
+            capacity=capacity,
+            tiles=tiles,
+            with_forces=forces,
+            energies=new(n, dtype=torch.float64),
+            energy=new(num_systems, dtype=torch.float64),
+            forces=new(n, 3),
+            virial=new(num_systems, 3, 3, dtype=torch.float64),
+            tensors=made,
+        )
+        return self.buffers
+
+    def run(
+        self,
+        positions: Tensor,
+        atomic_numbers: Tensor,
+        system_index: Tensor,
+        cell: Tensor,
+        charge: Tensor,
+        edges: Edges,
+        *,
+        forces: bool = True,
+        virial: bool = False,
+    ) -> Buffers:
+        """Energies, and if asked forces and the virial ∂E/∂strain [S,3,3], into the buffers, which it returns.
+
+        positions [N,3] (float32 or float64), atomic_numbers [N], system_index [N] ascending, cell [S,3,3], charge [S]
+        and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device.
+        """
+        from torchmdx.models.kernels.chain import Chain
+
+        buffers = self.buffers
+        if buffers is None:
+            raise RuntimeError("allocate must be called before run")
+        if len(positions) != buffers.num_atoms or len(cell) != buffers.num_systems:
+            raise ValueError(
+                f"run needs the {buffers.num_atoms} atoms and {buffers.num_systems} systems it was allocated for, "
+                f"got {len(positions)} and {len(cell)}"
+            )
+        if edges.capacity != buffers.capacity:
+            raise ValueError(f"edges must have the capacity {buffers.capacity}, got {edges.capacity}")
+        if (forces or virial) and not buffers.with_forces:
+            raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
+        chain = Chain(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
+        chain.forward(keep=forces or virial)
+        if forces or virial:
+            chain.backward(virial)
+        chain.total(virial)
+        return buffers
+
+
+def curve_order(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor | None = None) -> Tensor:
+    """Order [N] of atoms along a Hilbert curve through space, system by system: neighbours in space get near in memory.
+
+    positions [N,3], cell [S,3,3], pbc [S,3]. Atoms are taken from inside the cell; only the order uses that.
+    """
+    from torchmdx import cell as lattice
+
+    if system_index is None:
+        system_index = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
+    wrapped, _ = lattice.wrap(positions, cell, pbc, system_index)
+    if not len(wrapped):
+        return torch.zeros(0, dtype=torch.int64, device=positions.device)
+    low = wrapped.amin(0)
+    extent = (wrapped - low).amax().clamp(min=1e-3)
+    grid = ((wrapped - low) / extent * 1023).long().clamp(0, 1023)
+    return torch.argsort(system_index * 2**30 + _hilbert(grid), stable=True)
+
+
+def _hilbert(grid: Tensor, bits: int = 10) -> Tensor:
+    """Index along the Hilbert curve of whole coordinates [N,3] below 2^bits (Skilling's transform)."""
+    x = list(grid.unbind(-1))
+    level = 1 << (bits - 1)
+    while level > 1:
+        below = level - 1
+        for axis in range(3):
+            high = (x[axis] & level) != 0
+            swap = torch.where(high, torch.zeros_like(x[0]), (x[0] ^ x[axis]) & below)
+            x[0] = torch.where(high, x[0] ^ below, x[0] ^ swap)
+            if axis:
+                x[axis] = x[axis] ^ swap
+        level >>= 1
+    x[1] = x[1] ^ x[0]
+    x[2] = x[2] ^ x[1]
+    turn = torch.zeros_like(x[0])
+    level = 1 << (bits - 1)
+    while level > 1:
+        turn = torch.where((x[2] & level) != 0, turn ^ (level - 1), turn)
+        level >>= 1
+    x = [axis ^ turn for axis in x]
+    index = torch.zeros_like(x[0])
+    for bit in range(bits - 1, -1, -1):
+        for axis in range(3):
+            index = (index << 1) | ((x[axis] >> bit) & 1)
+    return index

@@ -1,0 +1,343 @@
+"""Nine-component tensors inside kernels: tuples of nine blocks, and the adjoint of every map between them.
+
+The layout is that of torchmdx.models.tensors: a scalar s, a vector a, and five entries of a symmetric traceless matrix
+q. In memory the nine blocks of an atom lie one after another, `channels` apart.
+"""
+
+import triton
+import triton.language as tl
+
+from torchmdx.models.kernels.activations import activate
+
+
+@triton.jit
+def load9(pointer, mask, channels: tl.constexpr):
+    """Nine blocks, 0 where masked."""
+    return (
+        tl.load(pointer, mask=mask, other=0.0),
+        tl.load(pointer + channels, mask=mask, other=0.0),
+        tl.load(pointer + 2 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 3 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 4 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 5 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 6 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 7 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 8 * channels, mask=mask, other=0.0),
+    )
+
+
+@triton.jit
+def store9(pointer, x, mask, channels: tl.constexpr):
+    """Writes nine blocks."""
+    tl.store(pointer, x[0], mask=mask)
+    tl.store(pointer + channels, x[1], mask=mask)
+    tl.store(pointer + 2 * channels, x[2], mask=mask)
+    tl.store(pointer + 3 * channels, x[3], mask=mask)
+    tl.store(pointer + 4 * channels, x[4], mask=mask)
+    tl.store(pointer + 5 * channels, x[5], mask=mask)
+    tl.store(pointer + 6 * channels, x[6], mask=mask)
+    tl.store(pointer + 7 * channels, x[7], mask=mask)
+    tl.store(pointer + 8 * channels, x[8], mask=mask)
+
+
+@triton.jit
+def zeros9(rows: tl.constexpr, columns: tl.constexpr):
+    """Nine blocks of zeros."""
+    z = tl.zeros((rows, columns), tl.float32)
+    return (z, z, z, z, z, z, z, z, z)
+
+
+@triton.jit
+def add9(x, y):
+    """x + y."""
+    return (
+        x[0] + y[0],
+        x[1] + y[1],
+        x[2] + y[2],
+        x[3] + y[3],
+        x[4] + y[4],
+        x[5] + y[5],
+        x[6] + y[6],
+        x[7] + y[7],
+        x[8] + y[8],
+    )
+
+
+@triton.jit
+def scale9(x, factor):
+    """One factor for all nine."""
+    return (
+        x[0] * factor,
+        x[1] * factor,
+        x[2] * factor,
+        x[3] * factor,
+        x[4] * factor,
+        x[5] * factor,
+        x[6] * factor,
+        x[7] * factor,
+        x[8] * factor,
+    )
+
+
+@triton.jit
+def scale_parts(x, f0, f1, f2):
+    """One factor for each part."""
+    return (x[0] * f0, x[1] * f1, x[2] * f1, x[3] * f1, x[4] * f2, x[5] * f2, x[6] * f2, x[7] * f2, x[8] * f2)
+
+
+@triton.jit
+def dot_parts(x, y):
+    """Sums of products within each part: how a factor of a part feels the gradient of what it scales."""
+    vector = x[1] * y[1] + x[2] * y[2] + x[3] * y[3]
+    symmetric = x[4] * y[4] + x[5] * y[5] + x[6] * y[6] + x[7] * y[7] + x[8] * y[8]
+    return x[0] * y[0], vector, symmetric
+
+
+@triton.jit
+def part_norms(x):
+    """Squared Frobenius norms of the three parts."""
+    third = x[4] + x[7]
+    symmetric = x[4] * x[4] + x[7] * x[7] + third * third + 2.0 * (x[5] * x[5] + x[6] * x[6] + x[8] * x[8])
+    return 3.0 * x[0] * x[0], 2.0 * (x[1] * x[1] + x[2] * x[2] + x[3] * x[3]), symmetric
+
+
+@triton.jit
+def squared_norm(x):
+    """Squared Frobenius norm."""
+    scalar, vector, symmetric = part_norms(x)
+    return scalar + vector + symmetric
+
+
+@triton.jit
+def part_norms_gradient(x, g0, g1, g2):
+    """Gradient in x of g0 |s|² + g1 |a|² + g2 |q|²."""
+    return (
+        6.0 * x[0] * g0,
+        4.0 * x[1] * g1,
+        4.0 * x[2] * g1,
+        4.0 * x[3] * g1,
+        (4.0 * x[4] + 2.0 * x[7]) * g2,
+        4.0 * x[5] * g2,
+        4.0 * x[6] * g2,
+        (4.0 * x[7] + 2.0 * x[4]) * g2,
+        4.0 * x[8] * g2,
+    )
+
+
+@triton.jit
+def normalise(x):
+    """X̂ = X / (|X|² + 1)."""
+    return scale9(x, 1.0 / (squared_norm(x) + 1.0))
+
+
+@triton.jit
+def normalise_gradient(x, inverse, g):
+    """Gradient in X from the gradient g in X̂, given X̂ and inverse = 1 / (|X|² + 1)."""
+    scalar, vector, symmetric = dot_parts(g, x)
+    along = -(scalar + vector + symmetric)
+    return add9(scale9(g, inverse), part_norms_gradient(x, along, along, along))
+
+
+@triton.jit
+def to_matrix(x):
+    """Nine components to nine entries, row by row."""
+    s, ax, ay, az, qxx, qxy, qxz, qyy, qyz = x
+    return (s + qxx, qxy - az, qxz + ay, qxy + az, s + qyy, qyz - ax, qxz - ay, qyz + ax, s - qxx - qyy)
+
+
+@triton.jit
+def from_matrix(m):
+    """Nine entries to nine components."""
+    xx, xy, xz, yx, yy, yz, zx, zy, zz = m
+    s = (xx + yy + zz) * (1.0 / 3.0)
+    return (
+        s,
+        (zy - yz) * 0.5,
+        (xz - zx) * 0.5,
+        (yx - xy) * 0.5,
+        xx - s,
+        (xy + yx) * 0.5,
+        (xz + zx) * 0.5,
+        yy - s,
+        (yz + zy) * 0.5,
+    )
+
+
+@triton.jit
+def to_matrix_gradient(g):
+    """Gradient in the entries from the gradient in the components: the adjoint of from_matrix."""
+    gs, gax, gay, gaz, gqxx, gqxy, gqxz, gqyy, gqyz = g
+    trace = (gs - gqxx - gqyy) * (1.0 / 3.0)
+    return (
+        trace + gqxx,
+        (gqxy - gaz) * 0.5,
+        (gqxz + gay) * 0.5,
+        (gqxy + gaz) * 0.5,
+        trace + gqyy,
+        (gqyz - gax) * 0.5,
+        (gqxz - gay) * 0.5,
+        (gqyz + gax) * 0.5,
+        trace,
+    )
+
+
+@triton.jit
+def from_matrix_gradient(m):
+    """Gradient in the components from the gradient in the entries: the adjoint of to_matrix."""
+    xx, xy, xz, yx, yy, yz, zx, zy, zz = m
+    return (xx + yy + zz, zy - yz, xz - zx, yx - xy, xx - zz, xy + yx, xz + zx, yy - zz, yz + zy)
+
+
+@triton.jit
+def transposed(m):
+    """Entries of the transposed matrix."""
+    return (m[0], m[3], m[6], m[1], m[4], m[7], m[2], m[5], m[8])
+
+
+@triton.jit
+def matmul(a, b):
+    """Entries of the matrix product."""
+    return (
+        a[0] * b[0] + a[1] * b[3] + a[2] * b[6],
+        a[0] * b[1] + a[1] * b[4] + a[2] * b[7],
+        a[0] * b[2] + a[1] * b[5] + a[2] * b[8],
+        a[3] * b[0] + a[4] * b[3] + a[5] * b[6],
+        a[3] * b[1] + a[4] * b[4] + a[5] * b[7],
+        a[3] * b[2] + a[4] * b[5] + a[5] * b[8],
+        a[6] * b[0] + a[7] * b[3] + a[8] * b[6],
+        a[6] * b[1] + a[7] * b[4] + a[8] * b[7],
+        a[6] * b[2] + a[7] * b[5] + a[8] * b[8],
+    )
+
+
+@triton.jit
+def square(x):
+    """Components of XX."""
+    m = to_matrix(x)
+    return from_matrix(matmul(m, m))
+
+
+@triton.jit
+def square_gradient(x, g):
+    """Gradient in x from the gradient g of XX: Ḡ Xᵀ + Xᵀ Ḡ."""
+    t, m = transposed(to_matrix(x)), to_matrix_gradient(g)
+    return from_matrix_gradient(add9(matmul(m, t), matmul(t, m)))
+
+
+@triton.jit
+def message_product(y, m, factor, reflections: tl.constexpr):
+    """Components of factor (YM + MY) under O(3), of 2 YM under SO(3)."""
+    a, b = to_matrix(y), to_matrix(m)
+    if reflections:
+        p = scale9(from_matrix(add9(matmul(a, b), matmul(b, a))), factor)
+    else:
+        p = scale9(from_matrix(matmul(a, b)), 2.0)
+    return p
+
+
+@triton.jit
+def message_product_gradient(y, m, g, factor, reflections: tl.constexpr):
+    """Gradients in y and m from the gradient g of their product."""
+    a, b, h = transposed(to_matrix(y)), transposed(to_matrix(m)), to_matrix_gradient(g)
+    if reflections:
+        gy = scale9(from_matrix_gradient(add9(matmul(h, b), matmul(b, h))), factor)
+        gm = scale9(from_matrix_gradient(add9(matmul(h, a), matmul(a, h))), factor)
+    else:
+        gy = scale9(from_matrix_gradient(matmul(h, b)), 2.0)
+        gm = scale9(from_matrix_gradient(matmul(a, h)), 2.0)
+    return gy, gm
+
+
+@triton.jit
+def charge_factor(CHARGE, SYSTEM, row, mask):
+    """1 + q/10 of the system of each atom, [rows,1]."""
+    system = tl.load(SYSTEM + row, mask=mask, other=0)
+    return (1.0 + 0.1 * tl.load(CHARGE + system, mask=mask, other=0.0).to(tl.float32))[:, None]
+
+
+@triton.jit
+def mix9(acc, x, w0, w1, w2, precision: tl.constexpr):
+    """acc + x W, one matrix for each part: nine products of blocks."""
+    return (
+        tl.dot(x[0], w0, acc[0], input_precision=precision),
+        tl.dot(x[1], w1, acc[1], input_precision=precision),
+        tl.dot(x[2], w1, acc[2], input_precision=precision),
+        tl.dot(x[3], w1, acc[3], input_precision=precision),
+        tl.dot(x[4], w2, acc[4], input_precision=precision),
+        tl.dot(x[5], w2, acc[5], input_precision=precision),
+        tl.dot(x[6], w2, acc[6], input_precision=precision),
+        tl.dot(x[7], w2, acc[7], input_precision=precision),
+        tl.dot(x[8], w2, acc[8], input_precision=precision),
+    )
+
+
+@triton.jit
+def _dot_groups(x, w, precision: tl.constexpr):
+    """Σ_g x_g w_g for x [groups,rows,k] and w [groups,k,columns]: warps share the sum, not the columns."""
+    return tl.sum(tl.dot(x, w, input_precision=precision), 0)
+
+
+@triton.jit
+def multiply_parts(
+    X, W, row, n, valid, CHANNELS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr
+):
+    """X W for atoms `row` and columns n [1,columns]; W [3,C,C], one matrix for each part, rows are inputs.
+
+    SPLIT 1: STEP channels at a time. SPLIT > 1: all at once, in as many groups that the warps share, which is faster
+    where there are too few atoms to keep the chip busy.
+    """
+    base = X + row.to(tl.int64)[:, None] * (9 * CHANNELS)
+    if SPLIT == 1:
+        acc = zeros9(row.shape[0], n.shape[1])
+        for first in range(0, CHANNELS, STEP):
+            k = first + tl.arange(0, STEP)
+            x = load9(base + k[None, :], valid, CHANNELS)
+            w = W + k[:, None] * CHANNELS + n
+            w0, w1, w2 = tl.load(w), tl.load(w + CHANNELS * CHANNELS), tl.load(w + 2 * CHANNELS * CHANNELS)
+            acc = mix9(acc, x, w0, w1, w2, PRECISION)
+    else:
+        k = tl.arange(0, SPLIT)[:, None] * (CHANNELS // SPLIT) + tl.arange(0, CHANNELS // SPLIT)[None, :]
+        x = load9(base[None, :, :] + k[:, None, :], valid[None, :, :], CHANNELS)
+        w = W + k[:, :, None] * CHANNELS + n[None, :, :]
+        w0, w1, w2 = tl.load(w), tl.load(w + CHANNELS * CHANNELS), tl.load(w + 2 * CHANNELS * CHANNELS)
+        acc = (
+            _dot_groups(x[0], w0, PRECISION),
+            _dot_groups(x[1], w1, PRECISION),
+            _dot_groups(x[2], w1, PRECISION),
+            _dot_groups(x[3], w1, PRECISION),
+            _dot_groups(x[4], w2, PRECISION),
+            _dot_groups(x[5], w2, PRECISION),
+            _dot_groups(x[6], w2, PRECISION),
+            _dot_groups(x[7], w2, PRECISION),
+            _dot_groups(x[8], w2, PRECISION),
+        )
+    return acc
+
+
+@triton.jit
+def multiply(
+    base,
+    W,
+    n,
+    valid,
+    INNER: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STEP: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):
+    """act(X) W: rows of X [.,INNER] start at `base` [rows,1], W is [INNER,WIDTH]."""
+    if SPLIT == 1:
+        acc = tl.zeros((base.shape[0], n.shape[1]), tl.float32)
+        for first in range(0, INNER, STEP):
+            k = first + tl.arange(0, STEP)
+            x = tl.load(base + k[None, :], mask=valid, other=0.0)
+            x = activate(x, ACTIVATION)
+            acc = tl.dot(x, tl.load(W + k[:, None] * WIDTH + n), acc, input_precision=PRECISION)
+    else:
+        k = tl.arange(0, SPLIT)[:, None] * (INNER // SPLIT) + tl.arange(0, INNER // SPLIT)[None, :]
+        x = tl.load(base[None, :, :] + k[:, None, :], mask=valid[None, :, :], other=0.0)
+        x = activate(x, ACTIVATION)
+        acc = _dot_groups(x, tl.load(W + k[:, :, None] * WIDTH + n[None, :, :]), PRECISION)
+    return acc

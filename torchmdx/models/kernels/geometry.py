@@ -1,0 +1,218 @@
+"""From positions to what every other kernel needs to know about an edge, and from edges back to forces.
+
+| buffer | per edge | holds |
+|---|---|---|
+| KNOT | int32 | interval of the filter table; -1 beyond the cutoff: nothing is read or added there |
+| PLACE | 4 floats | unit vector d from target to source, and t, the place inside the interval |
+| STRETCH | 2 floats | dx/dr of the table's variable, and 1/r |
+| HALF | 3 floats | h_e: what the row of e knows of ∂E/∂v_e (see `forces`) |
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["num_atoms", "last_interval"])
+def place_edges(
+    POSITIONS,
+    CELL,
+    SYSTEM,
+    ROW_PTR,
+    SOURCE,
+    TARGET,
+    SHIFTS,
+    CONSTANTS,
+    KNOT,
+    PLACE,
+    STRETCH,
+    num_atoms,
+    last_interval,
+    BLOCK: tl.constexpr,
+):
+    """Direction and table position of every edge. Differences are taken in float64: atoms may be far from the origin.
+
+    CONSTANTS: p, q, s, α, cutoff of x(r) = p + q r + s exp(-α r), float64.
+    """
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = e < tl.load(ROW_PTR + num_atoms)
+    i = tl.load(TARGET + e, mask=mask, other=0).to(tl.int64)
+    j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)
+    cell = CELL + tl.load(SYSTEM + i, mask=mask, other=0).to(tl.int64) * 9
+    sa = tl.load(SHIFTS + e.to(tl.int64) * 3, mask=mask, other=0).to(tl.float64)
+    sb = tl.load(SHIFTS + e.to(tl.int64) * 3 + 1, mask=mask, other=0).to(tl.float64)
+    sc = tl.load(SHIFTS + e.to(tl.int64) * 3 + 2, mask=mask, other=0).to(tl.float64)
+    x = _component(POSITIONS, cell, i, j, sa, sb, sc, mask, 0)
+    y = _component(POSITIONS, cell, i, j, sa, sb, sc, mask, 1)
+    z = _component(POSITIONS, cell, i, j, sa, sb, sc, mask, 2)
+    r = tl.where(mask, tl.sqrt(x * x + y * y + z * z), 1.0)
+    inverse = 1.0 / r
+    p, q, s = tl.load(CONSTANTS), tl.load(CONSTANTS + 1), tl.load(CONSTANTS + 2)
+    alpha, cutoff = tl.load(CONSTANTS + 3), tl.load(CONSTANTS + 4)
+    decay = s * tl.exp(-alpha * r)
+    position = p + q * r + decay
+    # Written so that a NaN counts as inside: it has to reach the energy, where the caller looks for it.
+    inside = (r >= cutoff) == 0
+    interval = tl.minimum(tl.maximum(position.to(tl.int32), 0), last_interval)
+    tl.store(KNOT + e, tl.where(inside, interval, -1), mask=mask)
+    place = PLACE + e.to(tl.int64) * 4
+    tl.store(place, (x * inverse).to(tl.float32), mask=mask)
+    tl.store(place + 1, (y * inverse).to(tl.float32), mask=mask)
+    tl.store(place + 2, (z * inverse).to(tl.float32), mask=mask)
+    tl.store(place + 3, (position - interval).to(tl.float32), mask=mask)
+    tl.store(STRETCH + e.to(tl.int64) * 2, (q - alpha * decay).to(tl.float32), mask=mask)
+    tl.store(STRETCH + e.to(tl.int64) * 2 + 1, inverse.to(tl.float32), mask=mask)
+
+
+@triton.jit
+def _component(POSITIONS, cell, i, j, sa, sb, sc, mask, axis: tl.constexpr):
+    """One component of r_source - r_target + shifts @ cell, float64."""
+    here = tl.load(POSITIONS + i * 3 + axis, mask=mask, other=0).to(tl.float64)
+    there = tl.load(POSITIONS + j * 3 + axis, mask=mask, other=0).to(tl.float64)
+    a = tl.load(cell + axis, mask=mask, other=0).to(tl.float64)
+    b = tl.load(cell + 3 + axis, mask=mask, other=0).to(tl.float64)
+    c = tl.load(cell + 6 + axis, mask=mask, other=0).to(tl.float64)
+    return there - here + (sa * a + sb * b + sc * c)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def forces(
+    ROW_PTR,
+    SOURCE,
+    SHIFTS,
+    KNOT,
+    PLACE,
+    STRETCH,
+    HALF,
+    FORCES,
+    VIRIALS,
+    num_atoms,
+    VIRIAL: tl.constexpr,
+    EDGES: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """F_i = Σ_e (h_e - h_ē) over the edges e of row i, where ē is the same pair seen from the other atom.
+
+    The energy's slope along an edge is shared between its two directions: each row holds the part that it can compute
+    from one gather. Both parts pull on both atoms. The list is full, so ē is in the row of the source: it is looked
+    up there, which costs less than a permutation kept beside the list.
+    VIRIALS [N,9]: Σ_e h_e ⊗ v_e of each row.
+    """
+    i = tl.program_id(0)
+    start, end = tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)
+    lane = tl.arange(0, EDGES)
+    candidate = tl.arange(0, CANDIDATES)[None, :]
+    fx = tl.zeros((EDGES,), tl.float32)
+    fy = tl.zeros((EDGES,), tl.float32)
+    fz = tl.zeros((EDGES,), tl.float32)
+    if VIRIAL:
+        axis = tl.arange(0, 16)[None, :]
+        virial = tl.zeros((EDGES, 16), tl.float32)
+    for first in range(start, end, EDGES):
+        e = first + lane
+        mask = e < end
+        mask = mask & (tl.load(KNOT + e, mask=mask, other=-1) >= 0)
+        j = tl.load(SOURCE + e, mask=mask, other=0)
+        at = SHIFTS + e.to(tl.int64) * 3
+        sa = tl.load(at, mask=mask, other=0)[:, None]
+        sb = tl.load(at + 1, mask=mask, other=0)[:, None]
+        sc = tl.load(at + 2, mask=mask, other=0)[:, None]
+        row = tl.load(ROW_PTR + j, mask=mask, other=0)
+        length = tl.load(ROW_PTR + j + 1, mask=mask, other=0) - row
+        longest = tl.max(length, 0)
+        back = tl.full((EDGES,), -1, tl.int32)
+        for step in range(0, longest, CANDIDATES):
+            other = row[:, None] + step + candidate
+            same = (step + candidate) < length[:, None]
+            same = same & (tl.load(SOURCE + other, mask=same, other=-1) == i)
+            there = SHIFTS + other.to(tl.int64) * 3
+            same = same & (tl.load(there, mask=same, other=0) == -sa)
+            same = same & (tl.load(there + 1, mask=same, other=0) == -sb)
+            same = same & (tl.load(there + 2, mask=same, other=0) == -sc)
+            back = tl.maximum(back, tl.max(tl.where(same, other, -1), 1))
+        here = HALF + e.to(tl.int64) * 3
+        there = HALF + back.to(tl.int64) * 3
+        found = mask & (back >= 0)
+        hx = tl.load(here, mask=mask, other=0.0)
+        hy = tl.load(here + 1, mask=mask, other=0.0)
+        hz = tl.load(here + 2, mask=mask, other=0.0)
+        fx += hx - tl.load(there, mask=found, other=0.0)
+        fy += hy - tl.load(there + 1, mask=found, other=0.0)
+        fz += hz - tl.load(there + 2, mask=found, other=0.0)
+        if VIRIAL:
+            distance = 1.0 / tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=1.0)
+            h = tl.load(HALF + e.to(tl.int64)[:, None] * 3 + axis // 3, mask=mask[:, None] & (axis < 9), other=0.0)
+            d = tl.load(PLACE + e.to(tl.int64)[:, None] * 4 + axis % 3, mask=mask[:, None] & (axis < 9), other=0.0)
+            virial += h * d * distance[:, None]
+    out = FORCES + i.to(tl.int64) * 3
+    tl.store(out, tl.sum(fx, 0))
+    tl.store(out + 1, tl.sum(fy, 0))
+    tl.store(out + 2, tl.sum(fz, 0))
+    if VIRIAL:
+        entry = tl.arange(0, 16)
+        tl.store(VIRIALS + i.to(tl.int64) * 9 + entry, tl.sum(virial, 0), mask=entry < 9)
+
+
+@triton.jit
+def _first_atom(SYSTEM, num_atoms, system, BLOCK: tl.constexpr):
+    """Number of atoms of the systems before `system`: a search in ascending SYSTEM, BLOCK ways at a time."""
+    low = tl.zeros((), tl.int32)
+    size = low + num_atoms
+    lane = tl.arange(0, BLOCK)
+    while size > 0:
+        stride = tl.cdiv(size, BLOCK)
+        at = lane * stride
+        before = tl.load(SYSTEM + low + at, mask=at < size, other=2147483647) < system
+        count = tl.sum(before.to(tl.int32), 0)
+        # The first atom looked for lies behind the last one found before it, and at most a stride further.
+        if count > 0:
+            end = low + size
+            low += (count - 1) * stride + 1
+            size = tl.minimum(stride - 1, end - low)
+        else:
+            size = 0
+    return low
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def sum_systems(
+    SYSTEM,
+    ENERGIES,
+    SHIFT,
+    VIRIALS,
+    ENERGY,
+    VIRIAL_OUT,
+    num_atoms,
+    VIRIAL: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SEARCH: tl.constexpr,
+):
+    """Sums of one system's atoms, in one order: energy [S] in float64, and the symmetric part of the virial [S,3,3].
+
+    The potential's shift belongs to the system; its atoms share it, so that energies add up to the energy.
+    """
+    system = tl.program_id(0)
+    first = _first_atom(SYSTEM, num_atoms, system, SEARCH)
+    last = _first_atom(SYSTEM, num_atoms, system + 1, SEARCH)
+    share = tl.load(SHIFT) / tl.maximum(last - first, 1).to(tl.float64)
+    lane = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float64)
+    for start in range(first, last, BLOCK):
+        mask = start + lane < last
+        energies = tl.load(ENERGIES + start + lane, mask=mask, other=0.0)
+        energies += tl.where(mask, share, 0.0)
+        tl.store(ENERGIES + start + lane, energies, mask=mask)
+        total += energies
+    tl.store(ENERGY + system, tl.sum(total, 0))
+    if VIRIAL:
+        ROWS: tl.constexpr = BLOCK // 16
+        row = tl.arange(0, ROWS)[:, None]
+        entry = tl.arange(0, 16)[None, :]
+        flipped = (entry % 3) * 3 + entry // 3
+        virial = tl.zeros((ROWS, 16), tl.float64)
+        for start in range(first, last, ROWS):
+            mask = (start + row < last) & (entry < 9)
+            at = VIRIALS + (start + row).to(tl.int64) * 9
+            a = tl.load(at + entry, mask=mask, other=0.0)
+            virial += 0.5 * (a.to(tl.float64) + tl.load(at + flipped, mask=mask, other=0.0).to(tl.float64))
+        entry = tl.arange(0, 16)
+        tl.store(VIRIAL_OUT + system * 9 + entry, tl.sum(virial, 0), mask=entry < 9)

@@ -1,0 +1,213 @@
+"""What an interaction layer does atom by atom, before and after its messages, and back.
+
+    Y = X̂ W₁          P = product(Y, M)          D = P̂ W₂          X' = X̂ + D + (1 + q/10) D D
+
+with X̂ = X/(|X|²+1). Products of matrices read tensors as they are: what has to be done to them channel by channel is
+done by the kernel that makes them, just before it writes. 3x3 matrices exist in registers only.
+
+| buffer | shape | holds |
+|---|---|---|
+| X | [N,9,C] | X̂ of every layer's input; of the last output X itself |
+| INVERSE | [N,C] | 1/(|X|²+1) of every layer's input |
+| D | [N,9,C] | D; on the way back the gradient in D |
+| M | [N,9,C] | M; on the way back the gradient in M |
+"""
+
+import triton
+import triton.language as tl
+
+from torchmdx.models.kernels.activations import activate, slope
+from torchmdx.models.kernels.components import (
+    add9,
+    charge_factor,
+    dot_parts,
+    load9,
+    message_product,
+    message_product_gradient,
+    multiply_parts,
+    normalise_gradient,
+    scale9,
+    scale_parts,
+    square,
+    square_gradient,
+    squared_norm,
+    store9,
+)
+
+
+@triton.jit
+def store_output(X, INVERSE, x, row, n, valid, CHANNELS: tl.constexpr, LAST: tl.constexpr):
+    """Writes what the next layer reads: X̂ and 1/(|X|²+1); or X itself, for the readout."""
+    r = row.to(tl.int64)[:, None]
+    if not LAST:
+        inverse = 1.0 / (squared_norm(x) + 1.0)
+        tl.store(INVERSE + r * CHANNELS + n, inverse, mask=valid)
+        x = scale9(x, inverse)
+    store9(X + r * (9 * CHANNELS) + n, x, valid, CHANNELS)
+
+
+@triton.jit
+def store_gradient(
+    G,
+    D,
+    MIXED,
+    GATE,
+    CHARGE,
+    SYSTEM,
+    g,
+    row,
+    n,
+    num_atoms,
+    CHANNELS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    EMBEDDING: tl.constexpr,
+):
+    """Writes what the kernels before need of the gradient g in a layer's output X'.
+
+    Of a layer: g, and D becomes the gradient in D. Of the embedding, X' = MIXED act(GATE): G is the gradient in MIXED,
+    and GATE becomes its own gradient.
+    """
+    valid = (row < num_atoms)[:, None]
+    r = row.to(tl.int64)[:, None]
+    at = r * (9 * CHANNELS) + n
+    if EMBEDDING:
+        gate = GATE + r * (3 * CHANNELS) + n
+        z0 = tl.load(gate, mask=valid, other=0.0)
+        z1 = tl.load(gate + CHANNELS, mask=valid, other=0.0)
+        z2 = tl.load(gate + 2 * CHANNELS, mask=valid, other=0.0)
+        s0, s1, s2 = dot_parts(g, load9(MIXED + at, valid, CHANNELS))
+        tl.store(gate, s0 * slope(z0, ACTIVATION), mask=valid)
+        tl.store(gate + CHANNELS, s1 * slope(z1, ACTIVATION), mask=valid)
+        tl.store(gate + 2 * CHANNELS, s2 * slope(z2, ACTIVATION), mask=valid)
+        g = scale_parts(g, activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION))
+    else:
+        d = load9(D + at, valid, CHANNELS)
+        factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
+        store9(D + at, add9(g, scale9(square_gradient(d, g), factor)), valid, CHANNELS)
+    store9(G + at, g, valid, CHANNELS)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def mix_in(
+    X,
+    W,
+    Y,
+    num_atoms,
+    CHANNELS: tl.constexpr,
+    ATOMS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Y = X̂ W."""
+    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
+    n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    valid = (row < num_atoms)[:, None]
+    y = multiply_parts(X, W, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
+    store9(Y + row.to(tl.int64)[:, None] * (9 * CHANNELS) + n, y, valid, CHANNELS)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def update(
+    P,
+    W,
+    X,
+    CHARGE,
+    SYSTEM,
+    D,
+    OUT,
+    INVERSE,
+    num_atoms,
+    CHANNELS: tl.constexpr,
+    ATOMS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    KEEP: tl.constexpr,
+    LAST: tl.constexpr,
+):
+    """X' = X̂ + D + (1 + q/10) D D with D = P̂ W, in OUT. KEEP: D is stored for the gradient."""
+    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
+    n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    valid = (row < num_atoms)[:, None]
+    at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
+    d = multiply_parts(P, W, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
+    if KEEP:
+        store9(D + at, d, valid, CHANNELS)
+    factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
+    x = add9(add9(load9(X + at, valid, CHANNELS), d), scale9(square(d), factor))
+    store_output(OUT, INVERSE, x, row, n, valid, CHANNELS, LAST)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def update_gradient(
+    GD,
+    W,
+    Y,
+    M,
+    CHARGE,
+    SYSTEM,
+    GY,
+    num_atoms,
+    CHANNELS: tl.constexpr,
+    ATOMS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    REFLECTIONS: tl.constexpr,
+):
+    """From the gradient in D those in Y, as far as it does not come through messages, and in M, which replaces M."""
+    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
+    n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    valid = (row < num_atoms)[:, None]
+    at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
+    g = multiply_parts(GD, W, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
+    factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
+    y, m = load9(Y + at, valid, CHANNELS), load9(M + at, valid, CHANNELS)
+    p = message_product(y, m, factor, REFLECTIONS)
+    inverse = 1.0 / (squared_norm(p) + 1.0)
+    g = normalise_gradient(scale9(p, inverse), inverse, g)
+    gy, gm = message_product_gradient(y, m, g, factor, REFLECTIONS)
+    store9(GY + at, gy, valid, CHANNELS)
+    store9(M + at, gm, valid, CHANNELS)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def mix_in_gradient(
+    GY,
+    W,
+    X,
+    INVERSE,
+    G,
+    D,
+    MIXED,
+    GATE,
+    CHARGE,
+    SYSTEM,
+    num_atoms,
+    CHANNELS: tl.constexpr,
+    ATOMS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    EMBEDDING: tl.constexpr,
+):
+    """From the gradient in Y that in X: G, which reached X̂ from this layer's output, plus GY W, through X̂.
+
+    D, MIXED and GATE belong to what made X: the layer before, or the EMBEDDING; see store_gradient.
+    """
+    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
+    n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    valid = (row < num_atoms)[:, None]
+    r = row.to(tl.int64)[:, None]
+    at = r * (9 * CHANNELS) + n
+    g = multiply_parts(GY, W, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
+    g = add9(g, load9(G + at, valid, CHANNELS))
+    inverse = tl.load(INVERSE + r * CHANNELS + n, mask=valid, other=0.0)
+    g = normalise_gradient(load9(X + at, valid, CHANNELS), inverse, g)
+    store_gradient(G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, n, num_atoms, CHANNELS, ACTIVATION, EMBEDDING)

@@ -1,0 +1,158 @@
+"""A potential's weights as the kernels read them: float32, transposed as needed, padded to powers of two with zeros.
+
+A padded channel has zero weights on both sides: it stays zero in every tensor and sends no gradient back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.models.interaction import Interaction
+from torchmdx.models.potential import Potential
+from torchmdx.models.table import TabulatedFilters
+from torchmdx.models.tensors import PartwiseLinear
+
+
+def power_of_two(count: int) -> int:
+    """The smallest power of two that is at least `count` and at least 16, the least a block product takes."""
+    return max(16, 1 << (count - 1).bit_length())
+
+
+def padded(values: Tensor, *shape: int) -> Tensor:
+    """Values in the first corner of zeros of a shape, float32."""
+    out = torch.zeros(shape, dtype=torch.float32, device=values.device)
+    out[tuple(slice(size) for size in values.shape)] = values.detach()
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class LayerWeights:
+    """table [n,degree+1,3,C] and own [3,C] of the filters; matrices [3,C,C] with inputs, `_back` outputs, as rows."""
+
+    table: Tensor
+    own: Tensor
+    mix_in: Tensor
+    mix_in_back: Tensor
+    mix_out: Tensor
+    mix_out_back: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Everything the kernels read, with C, H = 2C and the head's width padded; `_back` are the transposed matrices."""
+
+    width: int
+    channels: int
+    hidden: int
+    head: int
+    stretch: Tensor  # p, q, s, α, cutoff; float64
+    num_intervals: int
+    degree: int
+    table: Tensor
+    own: Tensor
+    targets: Tensor
+    sources: Tensor
+    gate_scale: Tensor
+    gate_offset: Tensor
+    gate_in: Tensor
+    gate_in_bias: Tensor
+    gate_in_back: Tensor
+    gate_out: Tensor
+    gate_out_bias: Tensor
+    gate_out_back: Tensor
+    mix: Tensor
+    mix_back: Tensor
+    layers: tuple[LayerWeights, ...]
+    read_scale: Tensor
+    read_offset: Tensor
+    read: Tensor
+    read_bias: Tensor
+    read_back: Tensor
+    head_in: Tensor
+    head_bias: Tensor
+    head_out: Tensor
+    constants: Tensor  # scale, bias of the head's output; float64
+    shift: Tensor
+    references: Tensor
+
+    @classmethod
+    def pack(cls, potential: Potential, table: TabulatedFilters) -> Weights:
+        network = potential.network
+        embedding = network.embedding
+        width = potential.config.num_channels
+        channels, half = power_of_two(width), max(width // 2, 1)
+        hidden, head = 2 * channels, power_of_two(half)
+        coefficients, own = table.coefficients, table.own
+        elements = embedding.elements.weight.detach().double()
+        pair_target, pair_source = embedding.pair.weight.detach().double().split(width, dim=1)
+        gate_in, gate_out = embedding.gate[0], embedding.gate[2]
+        assert isinstance(gate_in, nn.Linear)
+        assert isinstance(gate_out, nn.Linear)
+        head_in, head_out = potential.head.network[0], potential.head.network[2]
+        assert isinstance(head_in, nn.Linear)
+        assert isinstance(head_out, nn.Linear)
+        gate_parts = gate_out.weight.unflatten(0, (3, width))  # [3,C,H]
+        read_parts = network.readout.weight.unflatten(1, (3, width))  # [C,3,C]
+        return cls(
+            width=width,
+            channels=channels,
+            hidden=hidden,
+            head=head,
+            stretch=torch.tensor(
+                [*table.stretch.coefficients, table.stretch.alpha, table.stretch.cutoff],
+                dtype=torch.float64,
+                device=own.device,
+            ),
+            num_intervals=table.stretch.num_intervals,
+            degree=coefficients.shape[2] - 1,
+            table=padded(coefficients[0], *coefficients.shape[1:4], channels),
+            own=padded(own[0], 3, channels),
+            targets=padded(elements @ pair_target.T + embedding.pair.bias.double(), len(elements), channels),
+            sources=padded(elements @ pair_source.T, len(elements), channels),
+            gate_scale=padded(embedding.norm.weight, channels),
+            gate_offset=padded(embedding.norm.bias, channels),
+            gate_in=padded(gate_in.weight.T, channels, hidden),
+            gate_in_bias=padded(gate_in.bias, hidden),
+            gate_in_back=padded(gate_in.weight, hidden, channels),
+            gate_out=padded(gate_parts.permute(2, 0, 1), hidden, 3, channels),
+            gate_out_bias=padded(gate_out.bias.unflatten(0, (3, width)), 3, channels),
+            gate_out_back=padded(gate_parts, 3, channels, hidden),
+            mix=_parts(embedding.mix, channels, back=False),
+            mix_back=_parts(embedding.mix, channels, back=True),
+            layers=tuple(
+                _layer(layer, coefficients[i + 1], own[i + 1], channels)
+                for i, layer in enumerate(network.layers)
+                if isinstance(layer, Interaction)
+            ),
+            read_scale=padded(network.norm.weight.unflatten(0, (3, width)), 3, channels),
+            read_offset=padded(network.norm.bias.unflatten(0, (3, width)), 3, channels),
+            read=padded(read_parts.permute(1, 2, 0), 3, channels, channels),
+            read_bias=padded(network.readout.bias, channels),
+            read_back=padded(read_parts, channels, 3, channels),
+            head_in=padded(head_in.weight.T, channels, head),
+            head_bias=padded(head_in.bias, head),
+            head_out=padded(head_out.weight[0], head),
+            constants=torch.stack([potential.scale, head_out.bias[0].double()]).detach(),
+            shift=potential.shift.detach().clone(),
+            references=potential.reference_energies.detach().clone(),
+        )
+
+
+def _parts(linear: PartwiseLinear, channels: int, *, back: bool) -> Tensor:
+    """The three matrices [3,C,C] of a partwise linear map."""
+    found = torch.stack([linear.scalar.weight, linear.vector.weight, linear.symmetric.weight])
+    return padded(found if back else found.transpose(1, 2), 3, channels, channels)
+
+
+def _layer(layer: Interaction, table: Tensor, own: Tensor, channels: int) -> LayerWeights:
+    return LayerWeights(
+        table=padded(table, *table.shape[:3], channels),
+        own=padded(own, 3, channels),
+        mix_in=_parts(layer.mix_in, channels, back=False),
+        mix_in_back=_parts(layer.mix_in, channels, back=True),
+        mix_out=_parts(layer.mix_out, channels, back=False),
+        mix_out_back=_parts(layer.mix_out, channels, back=True),
+    )

@@ -1,0 +1,160 @@
+"""StepPool: structures of many sizes, evaluated by captured steps of a few padded sizes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from torchmdx.models.potential import Potential
+from torchmdx.step import CapturedStep
+from torchmdx.step_result import StepResult
+from torchmdx.system import Batch, System
+
+# Padded sizes: every eighth up to 64 atoms, then an eighth more each time. Beyond the last, structures come alone.
+LARGEST_PADDED = 4096
+# Padding atoms are placed this many cutoffs apart, and belong to a system of their own.
+APART = 1.5
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A step, and the structure it holds at present."""
+
+    step: CapturedStep
+    numbers: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    pbc: np.ndarray = field(default_factory=lambda: np.zeros(3, dtype=bool))
+    charge: float = 0.0
+    positions: np.ndarray = field(default_factory=lambda: np.zeros((0, 3)))
+
+    def holds(self, system: System) -> bool:
+        return (
+            len(self.numbers) == system.num_atoms
+            and self.charge == system.charge
+            and np.array_equal(self.numbers, system.atomic_numbers.numpy())
+            and np.array_equal(self.pbc, system.pbc.numpy())
+        )
+
+
+class StepPool:
+    """Evaluates any structure, by a step of its size if there is one; makes and forgets steps as needed.
+
+        pool = StepPool(potential)
+        for atoms in many:
+            result = pool(System.from_ase(atoms))
+
+    On a GPU a structure of up to LARGEST_PADDED atoms shares a step, and its graph, with others of about its size:
+    atoms of padding sit in a system of their own, see nobody, and change no number. Steps keep device memory; at most
+    `most_steps` are kept, and the one unused for longest goes first.
+
+    mode, stress, precision, audit_every: as for CapturedStep.
+    """
+
+    def __init__(
+        self,
+        potential: Potential,
+        *,
+        mode: str = "auto",
+        stress: bool = False,
+        precision: str | None = None,
+        audit_every: int = 0,
+        most_steps: int = 8,
+    ) -> None:
+        if most_steps < 1:
+            raise ValueError(f"most_steps must be >= 1, got {most_steps}")
+        self.potential, self.most_steps = potential, most_steps
+        self.mode, self.stress, self.precision, self.audit_every = mode, stress, precision, audit_every
+        self._slots: OrderedDict[tuple[int, bool], _Slot] = OrderedDict()
+
+    def __call__(self, system: System) -> StepResult:
+        """energy [1], energies [N], forces [N,3] and, if wanted, stress [1,3,3] as NumPy arrays.
+
+        system: on the CPU, in float64 so that no coordinate is rounded before the step has centred it. Raises what
+        CapturedStep raises.
+        """
+        slot = self._slot(system)
+        count = system.num_atoms
+        slot.positions[:count] = system.positions.numpy()
+        cell = np.zeros((slot.step.batch.num_systems, 3, 3))
+        cell[0] = system.cell.numpy()
+        result = slot.step(slot.positions, cell)
+        return StepResult(
+            energy=result.energy[:1],
+            forces=result.forces[:count],
+            energies=result.energies[:count],
+            stress=None if result.stress is None else result.stress[:1],
+        )
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def steps(self) -> list[CapturedStep]:
+        """The steps that are kept, the one used last at the end."""
+        return [slot.step for slot in self._slots.values()]
+
+    def clear(self) -> None:
+        """Forgets every step and frees its memory."""
+        self._slots.clear()
+
+    def _slot(self, system: System) -> _Slot:
+        # A search made for open boundaries is simpler, so periodic structures do not share with others.
+        key = (self._size(system.num_atoms), bool(system.pbc.any()))
+        slot = self._slots.get(key)
+        if slot is not None and slot.holds(system):
+            self._slots.move_to_end(key)
+            return slot
+        batch = padded(system, key[0], self.potential.cutoff)
+        if slot is None:
+            while len(self._slots) >= self.most_steps:
+                self._slots.popitem(last=False)
+            slot = _Slot(self._make(batch))
+            self._slots[key] = slot
+        else:
+            slot.step.assign(batch)
+        self._slots.move_to_end(key)
+        slot.numbers, slot.pbc = system.atomic_numbers.numpy().copy(), system.pbc.numpy().copy()
+        slot.charge, slot.positions = system.charge, batch.positions.numpy().copy()
+        return slot
+
+    def _make(self, batch: Batch) -> CapturedStep:
+        return CapturedStep(
+            self.potential,
+            batch,
+            mode=self.mode,
+            stress=self.stress,
+            energies=True,
+            precision=self.precision,
+            audit_every=self.audit_every,
+        )
+
+    def _size(self, count: int) -> int:
+        return padded_size(count) if self.potential.device.type == "cuda" else count
+
+
+def padded_size(count: int) -> int:
+    """The size of step that a structure of so many atoms shares."""
+    if count > LARGEST_PADDED:
+        return count
+    size = 8
+    while size < count:
+        size += max(8, size // 64 * 8)
+    return size
+
+
+def padded(system: System, size: int, cutoff: float) -> Batch:
+    """The system, and a second one of size - N atoms too far apart to see each other; the second may be empty."""
+    missing = size - system.num_atoms
+    side = max(1, int(np.ceil(max(missing, 1) ** (1 / 3))))
+    index = torch.arange(missing)
+    grid = torch.stack([index % side, index // side % side, index // side**2], dim=1)
+    filling = System(
+        positions=grid.to(system.positions.dtype) * (APART * cutoff),
+        atomic_numbers=torch.ones(missing, dtype=torch.int64),
+        cell=torch.zeros_like(system.cell),
+        pbc=torch.zeros_like(system.pbc),
+        charge=0.0,
+    )
+    return Batch.from_systems([system, filling])

@@ -1,0 +1,286 @@
+"""CapturedStep: energy, forces and stress of one structure, or a batch, again and again, as one CUDA graph."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmdx.engines import choose_engine
+from torchmdx.forces import require_apart
+from torchmdx.models.potential import Potential
+from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.step_audit import TOLERANCES, audit
+from torchmdx.step_buffers import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers, copy_checked
+from torchmdx.step_graph import memory_explained
+from torchmdx.step_order import choose_order
+from torchmdx.step_policy import MODES, GraphPolicy
+from torchmdx.step_report import StepReport
+from torchmdx.step_result import AuditError, GraphRefused, NonFiniteError, StepResult
+from torchmdx.system import Batch, System
+
+log = logging.getLogger(__name__)
+
+# Evaluations between new choices of images and order: atoms diffuse slowly.
+REFRESH_EVERY = 2000
+# Growing once is the rule; a list that does not fit after so many rounds belongs to a collapsed structure.
+MOST_ROUNDS = 8
+
+
+class CapturedStep:
+    """Evaluates a structure, or a batch, at changing positions and cells, as fast as this machine can.
+
+        step = CapturedStep(potential, System.from_ase(atoms))
+        result = step(atoms.positions, atoms.cell.array)
+
+    On a GPU the neighbour search, the model and the copies to and from the host are one CUDA graph, launched once and
+    waited for once, on the caller's current stream. The step owns its buffers: positions and cell are copied in,
+    results out; no array of the caller's is kept or overwritten. A replay fixes atoms, elements, charges and periodic
+    directions; positions and cell may change at will, and the neighbour list grows, with a new capture, when it must.
+
+    mode: "graph" insists on a graph (GraphRefused otherwise), "eager" never captures, "auto" captures at the third
+        evaluation and keeps the graph if it is measured to be faster. `mode`, `why` and `report()` say what runs.
+    stress, energies: give these too. skin: Å added to the search radius, so that most searches can be skipped.
+    precision: "float32", "float64" (the exact model) or "tf32"; None takes the potential's dtype.
+    audit_every: compare with the exact model every so many evaluations (0: when a graph is captured).
+    """
+
+    def __init__(
+        self,
+        potential: Potential,
+        structure: System | Batch | Sequence[System],
+        *,
+        mode: str = "auto",
+        stress: bool = False,
+        energies: bool = False,
+        skin: float = 0.0,
+        precision: str | None = None,
+        audit_every: int = 0,
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+        if mode == "graph" and potential.device.type != "cuda":
+            raise GraphRefused(f"mode 'graph' needs a CUDA GPU, the potential is on the {potential.device}")
+        if audit_every < 0:
+            raise ValueError(f"audit_every must be >= 0 evaluations, got {audit_every}")
+        self.precision = precision or str(potential.dtype).removeprefix("torch.")
+        dtype = torch.float64 if self.precision == "float64" else torch.float32
+        if potential.dtype != dtype:
+            raise ValueError(f"precision {self.precision!r} needs a potential in {dtype}, got {potential.dtype}")
+        self.potential, self.device = potential, potential.device
+        self.batch = Batch.of(structure).to(self.device).clone()
+        potential.require_elements(self.batch.atomic_numbers)
+        self.skin, self.audit_every = skin, audit_every
+        self.num_evaluations = self.num_recoveries = 0
+        self.error: float | None = None
+        self._last_kind = "host"
+        before = self._allocated()
+        with memory_explained(self.batch, self.device):
+            self._allocate(dtype, stress, energies)
+        self._buffer_bytes = self._allocated() - before
+        self.policy = GraphPolicy(mode, self.device, self.engine_why)
+
+    @property
+    def mode(self) -> str:
+        """What evaluations are at present: "graph" or "eager"."""
+        return "graph" if self.policy.graphs else "eager"
+
+    @property
+    def why(self) -> str:
+        """Why they are that."""
+        return self.policy.why
+
+    def _allocate(self, dtype: torch.dtype, stress: bool, energies: bool) -> None:
+        batch = self.batch
+        self.buffers = buffers = StepBuffers(batch, dtype, stress=stress, energies=energies)
+        self._fill_inputs()
+        # What the model sees: the same atoms, in the order and the frame of the buffers.
+        self.ordered = Batch(
+            positions=buffers.positions,
+            atomic_numbers=batch.atomic_numbers.clone(),
+            system_index=batch.system_index.clone(),
+            cell=buffers.cell,
+            pbc=batch.pbc,
+            charge=batch.charge.to(dtype),
+        )
+        self._refresh("device")
+        self.search = EdgeSearch(self.potential.cutoff, skin=self.skin)
+        self.search.allocate(self.ordered)
+        self.engine, self.engine_why = choose_engine(
+            self.potential, self.ordered, stress=stress, precision=self.precision
+        )
+        self.engine.reserve(self.search.capacity)
+
+    def _fill_inputs(self) -> None:
+        for inputs in (self.buffers.inputs, self.buffers.host_inputs):
+            inputs["positions"].copy_(self.batch.positions)
+            inputs["cell"].copy_(self.batch.cell)
+
+    def __call__(self, positions: Any, cell: Any = None, *, copy: bool = True) -> StepResult:
+        """Energy, forces, and stress if wanted, at positions [N,3] Å and cell [3,3] or [S,3,3] Å (None: as before).
+
+        copy=False gives views of the step's own buffers, valid until the next call. Raises ValueError or TypeError
+        for positions and cells that do not fit, NonFiniteError, OutOfDeviceMemory.
+        """
+        kind = self._take_in(positions, cell)
+        self.num_evaluations += 1
+        if self.num_evaluations % REFRESH_EVERY == 0:
+            self._refresh(kind)
+        for _ in range(MOST_ROUNDS):
+            with memory_explained(self.batch, self.device):
+                self._run(kind)
+            flags = self.buffers.host_outputs["flags"].numpy()
+            if flags[FAR] and not flags[NOT_FINITE]:
+                self._refresh(kind)
+            elif flags[OVERFLOW]:
+                self._grow(int(flags[NEEDED]))
+            else:
+                self._require_finite(flags)
+                if self.audit_every and self.num_evaluations % self.audit_every == 0:
+                    self._audit()
+                return self._give_out(kind, copy)
+        raise RuntimeError(f"the neighbour list did not fit after {MOST_ROUNDS} rounds of growing: {flags.tolist()}")
+
+    def assign(self, structure: System | Batch | Sequence[System]) -> None:
+        """Another structure of the same numbers of atoms and systems, in the same buffers and graphs.
+
+        Raises ValueError for other sizes, or for periodic directions where there were none at all.
+        """
+        given = Batch.of(structure).to(self.device)
+        sizes, own = (given.num_atoms, given.num_systems), (self.batch.num_atoms, self.batch.num_systems)
+        if sizes != own:
+            raise ValueError(f"assign needs {own[0]} atoms in {own[1]} systems, got {sizes[0]} in {sizes[1]}")
+        self.potential.require_elements(given.atomic_numbers)
+        for name in ("positions", "atomic_numbers", "system_index", "cell", "pbc", "charge"):
+            getattr(self.batch, name).copy_(getattr(given, name))
+        self._fill_inputs()
+        self.ordered.system_index.copy_(given.system_index)
+        self.ordered.charge.copy_(given.charge)
+        self._refresh("device")
+        self.search.assign(self.ordered)
+
+    def report(self) -> StepReport:
+        """What this step does and costs, in numbers."""
+        return StepReport.of(self)
+
+    def memory_bytes(self) -> int:
+        """Device memory that came with this step: buffers, list, scratch and graphs."""
+        return self._buffer_bytes + sum(graph.num_bytes for graph in self.policy.graphs.values())
+
+    def capture(self, kind: str = "host") -> None:
+        """Captures now, instead of at the third evaluation, and keeps the graph or says why not.
+
+        kind: "host" or "device", where positions come from. Raises GraphRefused if mode="graph" cannot be had.
+        """
+        with memory_explained(self.batch, self.device):
+            self.policy.consider(kind, lambda: self._launch(kind), self._judge)
+
+    # -- one evaluation ----------------------------------------------------------------------------------------------
+
+    def _take_in(self, positions: Any, cell: Any) -> str:
+        on_device = isinstance(positions, Tensor) and positions.device.type == "cuda"
+        if on_device and positions.device != self.device:
+            raise ValueError(f"positions must be on the CPU or on {self.device}, got {positions.device}")
+        kind = "device" if on_device else "host"
+        target = self.buffers.inputs if on_device else self.buffers.host_inputs
+        copy_checked("positions", target["positions"], positions)
+        if cell is not None:
+            copy_checked("cell", target["cell"], cell)
+        elif kind != self._last_kind:  # the last cell came the other way
+            self.buffers.share_cell(to=kind)
+        self._last_kind = kind
+        return kind
+
+    def _run(self, kind: str) -> None:
+        """One evaluation, replayed or launched; returns when energy and flags are on the host."""
+        if self.policy.due(kind, self.num_evaluations):
+            self.capture(kind)
+        graph = self.policy.graphs.get(kind)
+        start = time.perf_counter()
+        if graph:
+            graph.replay()
+        else:
+            self._launch(kind)
+        if self.buffers.on_gpu:
+            torch.cuda.current_stream(self.device).synchronize()
+        if not graph:
+            self.policy.eager_seconds = time.perf_counter() - start
+
+    def _launch(self, kind: str) -> None:
+        """All the work of an evaluation; launches only, reads nothing on the host."""
+        buffers = self.buffers
+        if not buffers.num_atoms:
+            return  # every result is zero, as the buffers were made
+        if kind == "host":
+            buffers.copy_in()
+        buffers.prepare(self.ordered.system_index)
+        edges = self.search.update(buffers.positions, buffers.cell)
+        outputs = self.engine.run(buffers.positions, buffers.cell, edges)
+        buffers.finish(edges, outputs.energy, outputs.energies, outputs.forces, outputs.stress)
+        buffers.copy_out(everything=kind == "host")
+
+    def _give_out(self, kind: str, copy: bool) -> StepResult:
+        if kind == "device":
+            views = self.buffers.outputs
+            return StepResult(**{n: v.clone() if copy else v for n, v in views.items() if n != "flags"})
+        arrays = {n: v.numpy() for n, v in self.buffers.host_outputs.items() if n != "flags"}
+        return StepResult(**{n: a.copy() if copy else a for n, a in arrays.items()})
+
+    # -- what can happen between two evaluations ---------------------------------------------------------------------
+
+    def _refresh(self, kind: str) -> None:
+        """New images, origins and order, for the positions that are in the input buffers."""
+        if not self.buffers.num_atoms:
+            return
+        if kind == "host":
+            self.buffers.copy_in()
+        order = choose_order(self.batch, self.buffers.inputs["positions"], self.buffers.inputs["cell"])
+        self.buffers.refresh(self.batch, order)
+        index = self.buffers.order.long()
+        self.ordered.atomic_numbers.copy_(self.batch.atomic_numbers[index])
+        self.buffers.prepare(self.ordered.system_index)
+
+    def _grow(self, needed: int) -> None:
+        """Room for more edges; the evaluation is then done again, from the same positions."""
+        before = self.search.capacity
+        self.search.grow()
+        self.engine.reserve(self.search.capacity)
+        self.num_recoveries += 1
+        log.info("neighbour list needed %d edges, had %d: grown to %d", needed, before, self.search.capacity)
+        with memory_explained(self.batch, self.device):
+            self.policy.record_again(lambda kind: lambda: self._launch(kind))
+
+    def _require_finite(self, flags: Any) -> None:
+        if not flags[NOT_FINITE]:
+            return
+        # Two atoms at one place are the usual cause, and have an error of their own.
+        edges, buffers = self.search.edges, self.buffers
+        vectors = edges.vectors(buffers.positions, buffers.cell, self.ordered.system_index)
+        require_apart(edges, vectors, buffers.order)
+        raise NonFiniteError(
+            f"evaluation {self.num_evaluations}: positions, energy or forces of {int(flags[NOT_FINITE])} atoms are not "
+            f"finite, the first of them atom {int(flags[FIRST_BAD])}"
+        )
+
+    def _judge(self) -> str | None:
+        """What speaks against the graph that was just replayed; None if nothing does."""
+        flags = self.buffers.host_outputs["flags"]
+        if flags[FAR] or flags[OVERFLOW] or flags[NOT_FINITE]:
+            return None  # no forces to compare: the evaluation in hand repairs or reports this first
+        self.error = audit(self)
+        if self.error <= TOLERANCES[self.precision]:
+            return None
+        return f"its forces differ from the exact model's by {self.error:.1e} (relative)"
+
+    def _audit(self) -> None:
+        reason = self._judge()
+        if reason is not None:
+            allowed = f"at most {TOLERANCES[self.precision]:.0e} is allowed"
+            raise AuditError(f"the audit of evaluation {self.num_evaluations}: {reason}; {allowed}")
+
+    def _allocated(self) -> int:
+        return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0

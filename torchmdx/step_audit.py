@@ -1,0 +1,98 @@
+"""The check that the fast path gives the numbers of the exact model."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torchmdx.engines import choose_engine
+from torchmdx.forces import evaluate
+from torchmdx.models.potential import Potential
+from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.system import Batch
+
+if TYPE_CHECKING:
+    from torchmdx.step import CapturedStep
+
+# The exact model in float64 needs about 6 MB an atom; larger structures are judged by a part of them.
+MOST_ATOMS = 600
+# Relative force error that refuses a graph. float32 rounding alone is some 1e-6 on molecules; forces that cancel
+# (a crystal at rest) make it large without harm, hence the floor in eV/Å that counts as force.
+TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "tf32": 2e-2}
+LEAST_FORCE = 1e-2
+
+
+def audit(step: CapturedStep) -> float:
+    """Relative force error of what a step has in its outputs, against the exact model in float64.
+
+    A structure too large for the exact model is judged by a cluster of its atoms, evaluated anew by an engine of the
+    same kind.
+    """
+    structure = replace(
+        step.batch, positions=step.buffers.inputs["positions"].clone(), cell=step.buffers.inputs["cell"].clone()
+    )
+    part, atoms, as_it_is = sample(structure)
+    if as_it_is:
+        found = step.buffers.outputs["forces"].index_select(0, atoms)
+    else:
+        found = _evaluate_anew(step, part)
+    return relative_error(found, exact_forces(step.potential, part))
+
+
+def _evaluate_anew(step: CapturedStep, part: Batch) -> Tensor:
+    batch = part.to(dtype=step.potential.dtype)
+    batch = replace(batch, positions=(part.positions - part.positions.mean(0)).to(step.potential.dtype))
+    engine, _ = choose_engine(step.potential, batch, stress=False, precision=step.precision)
+    edges = brute_force(batch, step.potential.cutoff)
+    engine.reserve(edges.capacity)
+    return engine.run(batch.positions, batch.cell, edges).forces.clone()
+
+
+def relative_error(forces: Tensor, exact: Tensor) -> float:
+    """|forces - exact| / |exact|, norms over all atoms; forces below LEAST_FORCE on average count as LEAST_FORCE."""
+    if exact.numel() == 0:
+        return 0.0
+    floor = LEAST_FORCE * exact.shape[0] ** 0.5
+    return float((forces.double() - exact).norm() / exact.norm().clamp(min=floor))
+
+
+def sample(batch: Batch) -> tuple[Batch, Tensor, bool]:
+    """Part of a batch small enough for the exact model: (batch, its atoms [M], whether it stands for itself).
+
+    Whole systems from the first on, while they fit: their forces can be compared as they are. If not even the first
+    fits, the atoms nearest to one of its atoms, as a molecule: there the fast path has to be run on it anew.
+    """
+    counts = batch.counts().tolist()
+    whole = 0
+    while whole < len(counts) and sum(counts[: whole + 1]) <= MOST_ATOMS:
+        whole += 1
+    if whole:
+        atoms = torch.arange(sum(counts[:whole]), device=batch.positions.device)
+        return _select(batch, atoms, whole), atoms, True
+    first = batch.positions[: counts[0]]
+    distance = torch.linalg.vector_norm(first - first[len(first) // 2], dim=-1)
+    atoms = distance.argsort()[:MOST_ATOMS].sort().values
+    part = _select(batch, atoms, 1)
+    return replace(part, cell=torch.zeros_like(part.cell), pbc=torch.zeros_like(part.pbc)), atoms, False
+
+
+def exact_forces(potential: Potential, batch: Batch) -> Tensor:
+    """Forces [N,3] of the exact model in float64."""
+    result = evaluate(copy.deepcopy(potential).double(), batch.to(dtype=torch.float64))
+    assert result.forces is not None
+    return result.forces
+
+
+def _select(batch: Batch, atoms: Tensor, num_systems: int) -> Batch:
+    return Batch(
+        positions=batch.positions[atoms],
+        atomic_numbers=batch.atomic_numbers[atoms],
+        system_index=batch.system_index[atoms],
+        cell=batch.cell[:num_systems],
+        pbc=batch.pbc[:num_systems],
+        charge=batch.charge[:num_systems],
+    )

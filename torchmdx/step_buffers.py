@@ -1,0 +1,163 @@
+"""What goes into and comes out of a captured step: fixed buffers, and the kernels that fill them.
+
+One block of float64 goes in (positions, cell), one comes out (energy, flags, stress, energies, forces), so that each
+way is one copy. Between the caller's coordinates and the model's lies `prepare`: it takes atoms in `order`, moves each
+by whole lattice vectors (`images`) and its system by `origin`, and only then rounds to the model's dtype. Images
+and order are chosen on the host now and then (`StepBuffers.refresh`); a kernel flags atoms that have left for places
+where float32 is coarse. `finish` undoes the order and flags what is not finite.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmdx import cell as lattice
+from torchmdx.neighbors.edges import Edges
+from torchmdx.system import Batch
+
+# Flags in the output block, int64.
+NEEDED, OVERFLOW, NOT_FINITE, FIRST_BAD, FAR = range(5)
+NUM_FLAGS = 8
+# Coordinates beyond this multiple of a structure's own extent, or of 64 Å, are too coarse in float32.
+FAR_FACTOR = 4.0
+LEAST_EXTENT = 64.0
+
+
+class StepBuffers:
+    """Input and output of a step of N atoms in S systems, on the model's device and, pinned, on the host."""
+
+    def __init__(self, batch: Batch, dtype: torch.dtype, *, stress: bool, energies: bool) -> None:
+        device, num_atoms, num_systems = batch.positions.device, batch.num_atoms, batch.num_systems
+        self.num_atoms, self.num_systems = num_atoms, num_systems
+        self.stress_wanted, self.energies_wanted = stress, energies
+        self.on_gpu = device.type == "cuda"
+        sizes_in = (3 * num_atoms, 9 * num_systems)
+        sizes_out = (
+            num_systems,
+            NUM_FLAGS,
+            9 * num_systems if stress else 0,
+            num_atoms if energies else 0,
+            3 * num_atoms,
+        )
+        self.input = torch.zeros(sum(sizes_in), dtype=torch.float64, device=device)
+        self.output = torch.zeros(sum(sizes_out), dtype=torch.float64, device=device)
+        # Without a GPU the host's blocks are the model's: nothing is copied.
+        self.host_input = torch.zeros_like(self.input, device="cpu", pin_memory=True) if self.on_gpu else self.input
+        self.host_output = torch.zeros_like(self.output, device="cpu", pin_memory=True) if self.on_gpu else self.output
+        self.inputs, self.host_inputs = (self._views_in(block, sizes_in) for block in (self.input, self.host_input))
+        self.outputs, self.host_outputs = (
+            self._views_out(block, sizes_out) for block in (self.output, self.host_output)
+        )
+        self.positions = torch.zeros(num_atoms, 3, dtype=dtype, device=device)
+        self.cell = torch.zeros(num_systems, 3, 3, dtype=dtype, device=device)
+        self.order = torch.arange(num_atoms, dtype=torch.int32, device=device)
+        self.images = torch.zeros(num_atoms, 3, dtype=torch.int32, device=device)
+        self.origin = torch.zeros(num_systems, 3, dtype=torch.float64, device=device)
+        self.far = torch.zeros((), dtype=torch.float64, device=device)
+
+    def _views_in(self, block: Tensor, sizes: tuple[int, ...]) -> dict[str, Tensor]:
+        positions, cell = block.split(sizes)
+        return {"positions": positions.view(-1, 3), "cell": cell.view(-1, 3, 3)}
+
+    def _views_out(self, block: Tensor, sizes: tuple[int, ...]) -> dict[str, Tensor]:
+        energy, flags, stress, energies, forces = block.split(sizes)
+        views = {"energy": energy, "flags": flags.view(torch.int64), "forces": forces.view(-1, 3)}
+        if self.stress_wanted:
+            views["stress"] = stress.view(-1, 3, 3)
+        if self.energies_wanted:
+            views["energies"] = energies
+        return views
+
+    def copy_in(self) -> None:
+        """From the host's block to the model's device."""
+        if self.on_gpu:
+            self.input.copy_(self.host_input, non_blocking=True)
+
+    def share_cell(self, to: str) -> None:
+        """The cell that came from the host last to the device's inputs, or the other way round."""
+        host, device = self.host_inputs["cell"], self.inputs["cell"]
+        (device.copy_(host) if to == "device" else host.copy_(device))
+
+    def copy_out(self, everything: bool) -> None:
+        """To the host's block: all results, or energy and flags only, which every evaluation reads there."""
+        if self.on_gpu:
+            length = len(self.output) if everything else self.num_systems + NUM_FLAGS
+            self.host_output[:length].copy_(self.output[:length], non_blocking=True)
+
+    def refresh(self, batch: Batch, order: Tensor | None) -> None:
+        """Chooses images and origins for the positions in `inputs`, and takes a new order of the atoms.
+
+        batch: gives pbc and system_index, in the caller's order.
+        """
+        positions, cell = self.inputs["positions"], self.inputs["cell"]
+        index, pbc = batch.system_index, batch.pbc
+        full = lattice.complete(cell, pbc)
+        fractional = torch.einsum("ni,nij->nj", positions, torch.linalg.inv(full)[index])
+        images = torch.where(pbc[index], torch.floor(fractional), 0.0)
+        counts = batch.counts().clamp(min=1)[:, None]
+        mean = fractional.new_zeros(self.num_systems, 3).index_add(0, index, fractional) / counts
+        # Atoms are wrapped along periodic directions, systems centred along the others.
+        self.origin.copy_(torch.einsum("si,sij->sj", torch.where(pbc, 0.0, mean), full))
+        near = positions - torch.einsum("ni,nij->nj", images, cell[index]) - self.origin[index]
+        extent = near.abs().max() if self.num_atoms else near.new_zeros(())
+        self.far.copy_(FAR_FACTOR * torch.nan_to_num(extent, 0.0, 0.0, 0.0).clamp(min=LEAST_EXTENT))
+        if order is not None:
+            self.order.copy_(order)
+        self.images.copy_(torch.nan_to_num(images)[self.order.long()])
+
+    def prepare(self, system_index: Tensor) -> None:
+        """Fills positions and cell of the model from `inputs`; system_index [N] in the model's order. Resets flags."""
+        if self.on_gpu:
+            from torchmdx.step_kernels import launch_prepare
+
+            launch_prepare(self, system_index)
+            return
+        cell = self.inputs["cell"]
+        moved = self.inputs["positions"][self.order]
+        moved = moved - torch.einsum("ni,nij->nj", self.images.double(), cell[system_index])
+        self.positions.copy_(moved - self.origin[system_index])
+        self.cell.copy_(cell)
+        self.outputs["flags"].zero_()
+
+    def finish(self, edges: Edges, energy: Tensor, energies: Tensor, forces: Tensor, stress: Tensor | None) -> None:
+        """Fills `outputs` from the model's results, in the caller's order, and flags what is wrong with them."""
+        if self.on_gpu:
+            from torchmdx.step_kernels import launch_finish
+
+            launch_finish(self, edges, energy, energies, forces, stress)
+            return
+        out = self.outputs
+        order = self.order.long()
+        out["energy"].copy_(energy)
+        out["forces"].index_copy_(0, order, forces.double())
+        # An atom at NaN has no neighbours, and so finite forces: positions are looked at too.
+        finite = torch.isfinite(forces).all(-1) & torch.isfinite(energies) & torch.isfinite(self.positions).all(-1)
+        flags = out["flags"]
+        flags[NEEDED] = edges.needed
+        flags[OVERFLOW] = edges.overflow
+        flags[NOT_FINITE] = (~finite).sum()
+        flags[FIRST_BAD] = torch.where(finite, self.num_atoms, order).min() if len(order) else 0
+        flags[FAR] = (self.positions.abs() > self.far).any()
+        if self.energies_wanted:
+            out["energies"].index_copy_(0, order, energies)
+        if self.stress_wanted:
+            assert stress is not None
+            out["stress"].copy_(stress)
+
+
+def copy_checked(name: str, target: Tensor, value: Any) -> None:
+    """Copies numbers in. Raises TypeError or ValueError for another kind or shape."""
+    if isinstance(value, Tensor):
+        source = value.detach()
+    else:
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiu":
+            raise TypeError(f"{name} must be numbers, got an array of {array.dtype}")
+        source = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+    if source.shape != target.shape and not (name == "cell" and source.shape == target.shape[1:] and len(target) == 1):
+        raise ValueError(f"{name} must have shape {list(target.shape)}, got {list(source.shape)}")
+    target.copy_(source.reshape(target.shape), non_blocking=target.device.type == "cuda")

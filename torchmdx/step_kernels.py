@@ -1,0 +1,142 @@
+"""The first and the last kernel of a captured step: coordinates in, results out (Triton)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchmdx.neighbors.edges import Edges
+
+if TYPE_CHECKING:
+    from torchmdx.step_buffers import StepBuffers
+
+BLOCK = 128
+# Places of the flags, as in torchmdx.step_buffers; kernels take constants of this kind only.
+NEEDED = tl.constexpr(0)
+OVERFLOW = tl.constexpr(1)
+NOT_FINITE = tl.constexpr(2)
+FIRST_BAD = tl.constexpr(3)
+FAR = tl.constexpr(4)
+NUM_FLAGS = tl.constexpr(8)
+
+
+def launch_prepare(buffers: StepBuffers, system_index: Tensor) -> None:
+    """positions = rounded(inputs[order] - images @ cell - origin); cell = rounded(cell); flags reset."""
+    work = max(buffers.num_atoms, 9 * buffers.num_systems)
+    _prepare[(triton.cdiv(work, BLOCK),)](
+        buffers.inputs["positions"],
+        buffers.inputs["cell"],
+        buffers.order,
+        buffers.images,
+        buffers.origin,
+        system_index,
+        buffers.positions,
+        buffers.cell,
+        buffers.outputs["flags"],
+        buffers.num_atoms,
+        9 * buffers.num_systems,
+        BLOCK=BLOCK,
+        num_warps=4,
+    )
+
+
+def launch_finish(
+    buffers: StepBuffers, edges: Edges, energy: Tensor, energies: Tensor, forces: Tensor, stress: Tensor | None
+) -> None:
+    """Results in the caller's order and in float64, and the flags."""
+    out: dict[str, Any] = buffers.outputs
+    work = max(buffers.num_atoms, 9 * buffers.num_systems)
+    _finish[(triton.cdiv(work, BLOCK),)](
+        energy,
+        energies,
+        forces,
+        energy if stress is None else stress,
+        buffers.positions,
+        buffers.order,
+        buffers.far,
+        edges.needed,
+        edges.overflow,
+        out["energy"],
+        out["energies"] if buffers.energies_wanted else energies,
+        out["forces"],
+        energy if stress is None else out["stress"],
+        out["flags"],
+        buffers.num_atoms,
+        buffers.num_systems,
+        ENERGIES=buffers.energies_wanted,
+        STRESS=stress is not None,
+        BLOCK=BLOCK,
+        num_warps=4,
+    )
+
+
+@triton.jit
+def _prepare(
+    given, given_cell, order, images, origin, system_index, positions, cell, flags, num_atoms, num_cell,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    block = tl.program_id(0)
+    if block == 0:
+        place = tl.arange(0, NUM_FLAGS)
+        start = tl.where(place == FIRST_BAD, num_atoms, 0)
+        tl.store(flags + place, start.to(tl.int64))
+    i = block * BLOCK + tl.arange(0, BLOCK)
+    entry = i < num_cell
+    tl.store(cell + i, tl.load(given_cell + i, mask=entry, other=0.0).to(cell.dtype.element_ty), mask=entry)
+    here = i < num_atoms
+    i = i.to(tl.int64)
+    atom = tl.load(order + i, mask=here, other=0).to(tl.int64)
+    system = tl.load(system_index + i, mask=here, other=0).to(tl.int64)
+    n0 = tl.load(images + 3 * i, mask=here, other=0).to(tl.float64)
+    n1 = tl.load(images + 3 * i + 1, mask=here, other=0).to(tl.float64)
+    n2 = tl.load(images + 3 * i + 2, mask=here, other=0).to(tl.float64)
+    for k in tl.static_range(3):
+        x = tl.load(given + 3 * atom + k, mask=here, other=0.0)
+        x -= n0 * tl.load(given_cell + 9 * system + k, mask=here, other=0.0)
+        x -= n1 * tl.load(given_cell + 9 * system + 3 + k, mask=here, other=0.0)
+        x -= n2 * tl.load(given_cell + 9 * system + 6 + k, mask=here, other=0.0)
+        x -= tl.load(origin + 3 * system + k, mask=here, other=0.0)
+        tl.store(positions + 3 * i + k, x.to(positions.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def _finish(
+    energy, energies, forces, stress, positions, order, far, needed, overflow,
+    energy_out, energies_out, forces_out, stress_out, flags, num_atoms, num_systems,
+    ENERGIES: tl.constexpr, STRESS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    block = tl.program_id(0)
+    i = block * BLOCK + tl.arange(0, BLOCK)
+    if block == 0:
+        tl.store(flags + NEEDED, tl.load(needed).to(tl.int64))
+        tl.store(flags + OVERFLOW, tl.load(overflow).to(tl.int64))
+    tl.store(energy_out + i, tl.load(energy + i, mask=i < num_systems, other=0.0), mask=i < num_systems)
+    if STRESS:
+        entry = i < 9 * num_systems
+        tl.store(stress_out + i, tl.load(stress + i, mask=entry, other=0.0).to(tl.float64), mask=entry)
+    here = i < num_atoms
+    i = i.to(tl.int64)
+    atom = tl.load(order + i, mask=here, other=0).to(tl.int64)
+    limit = tl.load(far)
+    e = tl.load(energies + i, mask=here, other=0.0)
+    if ENERGIES:
+        tl.store(energies_out + atom, e, mask=here)
+    # x - x is 0 for finite x, NaN otherwise. An atom at NaN has no neighbours and so finite forces, hence positions.
+    rest = e - e
+    away = here & False
+    for k in tl.static_range(3):
+        f = tl.load(forces + 3 * i + k, mask=here, other=0.0).to(tl.float64)
+        p = tl.load(positions + 3 * i + k, mask=here, other=0.0).to(tl.float64)
+        tl.store(forces_out + 3 * atom + k, f, mask=here)
+        rest += (f - f) + (p - p)
+        away = away | (tl.abs(p) > limit)
+    bad = here & (rest != 0.0)
+    count = tl.sum(bad.to(tl.int64), 0)
+    if count > 0:
+        tl.atomic_add(flags + NOT_FINITE, count)
+        tl.atomic_min(flags + FIRST_BAD, tl.min(tl.where(bad, atom, num_atoms), 0))
+    if tl.sum(away.to(tl.int32), 0) > 0:
+        tl.atomic_max(flags + FAR, tl.full((), 1, tl.int64))

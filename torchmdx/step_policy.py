@@ -1,0 +1,79 @@
+"""Whether evaluations are captured: decided by measurement, and told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from torchmdx.step_graph import Graph, seconds_per_run
+from torchmdx.step_result import GraphRefused
+
+log = logging.getLogger(__name__)
+
+MODES = ("auto", "graph", "eager")
+# Evaluations before "auto" captures: single points do not pay for a capture.
+EAGER_FIRST = 2
+
+
+class GraphPolicy:
+    """The graphs of a step, by where positions come from ("host", "device"), and why they are there or not."""
+
+    def __init__(self, asked: str, device: torch.device, engine_why: str) -> None:
+        self.asked, self.device = asked, device
+        self.graphs: dict[str, Graph] = {}
+        self.eager_seconds = self.replay_seconds = float("nan")
+        self.refused = asked == "eager" or device.type != "cuda"
+        if device.type != "cuda":
+            self.why = f"no GPU in use: {engine_why}"
+        else:
+            self.why = "mode 'eager' was asked for" if asked == "eager" else "not captured yet"
+
+    def due(self, kind: str, num_evaluations: int) -> bool:
+        """Whether the coming evaluation, the num_evaluations-th, should capture first."""
+        if self.refused or kind in self.graphs:
+            return False
+        return self.asked == "graph" or num_evaluations > EAGER_FIRST
+
+    def consider(self, kind: str, work: Callable[[], object], judge: Callable[[], str | None]) -> None:
+        """Captures `work`, measures it both ways, has it judged, and keeps the graph or says why not."""
+        if self.device.type != "cuda":
+            return
+        try:
+            graph = Graph(work, self.device)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self._refuse(f"capture failed: {error}", error)
+            return
+        self.eager_seconds = seconds_per_run(work, self.device)
+        self.replay_seconds = seconds_per_run(graph.replay, self.device)
+        saved = self.eager_seconds - self.replay_seconds
+        if self.asked == "auto" and saved <= 0:
+            self._refuse(f"a replay takes {self.replay_seconds:.2e} s, a launch {self.eager_seconds:.2e} s")
+            return
+        graph.replay()
+        torch.cuda.synchronize(self.device)
+        reason = judge()
+        if reason is not None:
+            self._refuse(reason)
+            return
+        self.graphs[kind] = graph
+        self.why = (
+            f"a replay takes {self.replay_seconds * 1e3:.3f} ms, a launch {self.eager_seconds * 1e3:.3f} ms: the "
+            f"capture of {graph.seconds:.1f} s is paid back in {int(graph.seconds / max(saved, 1e-9)) + 1} evaluations"
+        )
+
+    def record_again(self, work_of: Callable[[str], Callable[[], object]]) -> None:
+        """Captures anew what was captured, after buffers have been replaced."""
+        kinds = list(self.graphs)
+        self.graphs.clear()  # their memory first
+        for kind in kinds:
+            self.graphs[kind] = Graph(work_of(kind), self.device)
+
+    def _refuse(self, reason: str, cause: Exception | None = None) -> None:
+        if self.asked == "graph":
+            raise GraphRefused(f"the graph was refused: {reason}") from cause
+        log.warning("running without a CUDA graph: %s", reason)
+        self.refused, self.why = True, reason

@@ -1,0 +1,39 @@
+"""What a step gives, and what it raises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class StepError(RuntimeError):
+    """A step that cannot be made or trusted; the subclasses say why."""
+
+
+class OutOfDeviceMemory(StepError):
+    """The GPU has too little memory for a step; says how much there was and what to change."""
+
+
+class NonFiniteError(ArithmeticError):
+    """Positions, energies or forces that are NaN or infinite; names the evaluation and the atoms."""
+
+
+class AuditError(StepError):
+    """The fast path and the exact model disagree."""
+
+
+class GraphRefused(StepError):
+    """mode="graph" was asked for and cannot be had; says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepResult:
+    """energy [S] eV, forces [N,3] eV/Å, energies [N] eV, stress [S,3,3] eV/Å³ (NaN without a volume), all float64.
+
+    NumPy arrays where positions came as an array or a CPU tensor, CUDA tensors where they came as one.
+    """
+
+    energy: Any
+    forces: Any
+    energies: Any = None
+    stress: Any = None
