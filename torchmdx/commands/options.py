@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torchmdx.ase_calculator import Calculator
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
+def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -> None:
     """--model, --charge, --dtype and --device."""
     parser.add_argument(
         "--model",
@@ -27,7 +27,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         help="total charge in elementary charges (default: what the file says, else 0)",
     )
     parser.add_argument(
-        "--dtype", choices=("float32", "float64"), default="float64", help="of the network (default: float64)"
+        "--dtype",
+        choices=("float32", "float64", "tf32"),
+        default=dtype,
+        help=f"of the network; tf32, on a GPU only, is fast and coarse (default: {dtype})",
     )
     parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
 
@@ -41,14 +44,30 @@ def make_calculator(options: argparse.Namespace) -> Calculator:
 def read_structures(path: str, index: str) -> list[Atoms]:
     """Structures of a file in any format of ASE. Raises FileNotFoundError or ValueError that name the file."""
     import ase.io
+    from ase.utils import string2index
 
     if not Path(path).is_file():
         raise FileNotFoundError(f"no structure file at {path!r}")
     try:
-        found = ase.io.read(path, index=index)
+        if Path(path).suffix.lower() in (".pdb", ".ent"):
+            # ASE sees one more, empty, structure in a PDB file that ends each model and the file.
+            frames: Any = [atoms for atoms in ase.io.read(path, index=":") if len(atoms)]
+            found = frames[string2index(index)]
+        else:
+            found = ase.io.read(path, index=index)
     except Exception as error:  # ASE's readers raise whatever their parsing trips over
         raise ValueError(f"ASE can't read {path!r}: {type(error).__name__}: {error}") from error
     structures = found if isinstance(found, list) else [found]
     if not structures:
         raise ValueError(f"{path!r} has no structure at index {index!r}")
     return structures
+
+
+def read_structure(path: str, index: str) -> Atoms:
+    """The one structure that an index picks, with at least one atom. Raises as `read_structures`, and ValueError."""
+    structures = read_structures(path, index)
+    if len(structures) > 1:
+        raise ValueError(f"--index must pick one structure, {index!r} picks {len(structures)}")
+    if not len(structures[0]):
+        raise ValueError(f"{path!r} has no atoms at index {index!r}")
+    return structures[0]

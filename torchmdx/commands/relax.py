@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchmdx.commands.options import add_model_options, make_calculator, read_structures
+from torchmdx.commands.options import add_model_options, make_calculator, read_structure
 
 
 def add_parser(subparsers: Any) -> None:
@@ -37,10 +37,7 @@ def run(options: argparse.Namespace) -> int:
     if options.steps < 1:
         raise ValueError(f"--steps must be >= 1, got {options.steps}")
     _require_output(options.output)
-    structures = read_structures(options.file, options.index)
-    if len(structures) > 1:
-        raise ValueError(f"--index must pick one structure, {options.index!r} picks {len(structures)}")
-    atoms = structures[0]
+    atoms = read_structure(options.file, options.index)
     if options.cell and not atoms.pbc.any():
         raise ValueError("--cell needs a periodic structure, got one with pbc False in all directions")
     if options.cell and atoms.cell.rank < 3:

@@ -9,7 +9,7 @@ graph. No atomics: two runs on equal input give equal bits.
 
 The chain, for L layers:
 
-    place_edges → surroundings → gate_hidden → mix_and_gate → L x (mix_in → messages → update)
+    place_edges → surroundings → gate_hidden → gate → mix_and_gate → L x (mix_in → messages → update)
     → read_features → read_energies → read_norms_gradient → read_features_gradient
     → L x (update_gradient → messages_gradient → mix_in_gradient) → gate_hidden_gradient → gate_norm_gradient
     → surroundings_mix_gradient → surroundings_gradient → forces → sum_systems
@@ -95,8 +95,9 @@ class FastTensorNet:
         """Why the kernels cannot evaluate this potential; None if they can."""
         if importlib.util.find_spec("triton") is None:
             return "it needs triton, which is not installed"
-        if not isinstance(potential.network, TensorNet):
-            return f"its network must be a TensorNet, got {type(potential.network).__name__}"
+        network: object = potential.network
+        if not isinstance(network, TensorNet):
+            return f"its network must be a TensorNet, got {type(network).__name__}"
         channels = potential.config.num_channels
         if channels > MOST_CHANNELS:
             return f"num_channels must be at most {MOST_CHANNELS}, got {channels}"
@@ -120,6 +121,9 @@ class FastTensorNet:
 
         made = {"knot": new(e, dtype=torch.int32), "place": new(e, 4), "stretch": new(e, 2)}
         made |= {"a": new(n, 9, c), "p": new(n, 9, c), "hidden": new(n, w.hidden), "features": new(n, c)}
+        made["gate"] = new(n, 3, c)
+        if tiles.product.split > 1 or tiles.last.split > 1:
+            made["scratch"] = new(n, 9, c)
         made |= {f"x{i}": new(n, 9, c) for i in range(kept + 1)} | {f"y{i}": new(n, 9, c) for i in range(kept)}
         made |= {f"inverse{i}": new(n, c) for i in range(max(kept, 1))}
         if forces:

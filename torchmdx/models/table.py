@@ -26,6 +26,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -147,14 +148,14 @@ def _filters(network: TensorNet, distance: Tensor) -> tuple[Tensor, Tensor]:
     def stacked(r: Tensor) -> Tensor:
         return torch.stack(network.filters(r))
 
-    values, slopes = jvp(stacked, (distance,), (torch.ones_like(distance),))
+    values, slopes = cast(tuple[Tensor, Tensor], jvp(stacked, (distance,), (torch.ones_like(distance),)))
     return values, slopes
 
 
 def _build(network: TensorNet, stretch: Stretch, degree: int) -> TabulatedFilters:
     """A float64 table and its error against the exact filters."""
     n, nodes = stretch.num_intervals, NODES[degree]
-    options = dict(dtype=torch.float64, device=network.norm.weight.device)
+    options: dict[str, Any] = dict(dtype=torch.float64, device=network.norm.weight.device)
     place = torch.tensor(nodes, **options)
     distance = stretch.inverse((torch.arange(n, **options)[:, None] + place).flatten())
     # The filters end with value and slope 0; rounding of the distance must not leave a step there.

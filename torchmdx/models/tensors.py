@@ -69,13 +69,18 @@ def from_matrix(matrix: Tensor) -> Tensor:
 
 def product(x: Tensor, y: Tensor) -> Tensor:
     """Components of the matrix product XY, channel by channel."""
-    return from_matrix(torch.einsum("nijc,njkc->nikc", to_matrix(x), to_matrix(y)))
+    return from_matrix(_matrix_product(to_matrix(x), to_matrix(y)))
 
 
 def symmetric_product(x: Tensor, y: Tensor) -> Tensor:
     """Components of XY + YX. Its parity is that of X and Y, which is what makes a model O(3) equivariant."""
     a, b = to_matrix(x), to_matrix(y)
-    return from_matrix(torch.einsum("nijc,njkc->nikc", a, b) + torch.einsum("nijc,njkc->nikc", b, a))
+    return from_matrix(_matrix_product(a, b) + _matrix_product(b, a))
+
+
+def _matrix_product(a: Tensor, b: Tensor) -> Tensor:
+    # Not matmul or einsum: they would copy channels to the front, and multiply 3x3 matrices one by one.
+    return sum((a[:, :, k, None] * b[:, None, k] for k in (1, 2)), a[:, :, 0, None] * b[:, None, 0])
 
 
 class PartwiseLinear(nn.Module):

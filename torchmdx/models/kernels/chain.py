@@ -39,18 +39,20 @@ class Chain:
         self.positions, self.numbers, self.system = positions, atomic_numbers, system_index
         self.cell, self.charge, self.edges = cell, charge, edges
         self.n, self.c = buffers.num_atoms, self.weights.channels
+        # Used only where warps share the components of a product; any buffer will do elsewhere.
+        self.scratch = self.b.get("scratch", self.b["a"])
         self.blocks = triton.cdiv(self.n, ATOMS)
         self.precision = model.dot_precision
         self.reflections = dict(REFLECTIONS=model.config.group == "O(3)")
         self.activation = dict(ACTIVATION="silu" if model.config.activation == "swish" else model.config.activation)
 
-    def _product(self, block: Block, width: int, split: bool = True) -> dict[str, Any]:
-        """Options of a kernel that multiplies matrices for `width` columns."""
-        options = block.options(self.c, width, split)
+    def _product(self, block: Block, split: bool = True) -> dict[str, Any]:
+        """Options of a kernel that multiplies matrices."""
+        options = block.options(self.c, split)
         return dict(CHANNELS=self.c, ATOMS=ATOMS, PRECISION=self.precision, **options)
 
     def _grid(self, block: Block, width: int) -> tuple[int, int]:
-        return self.blocks, width // min(block.columns, width)
+        return self.blocks, width // min(block.columns, self.c)
 
     def forward(self, keep: bool) -> None:
         """Energies of the atoms. keep: also what the gradient needs."""
@@ -68,13 +70,15 @@ class Chain:
         )  # fmt: skip
         embedding.gate_hidden[self._grid(t.norm, w.hidden)](
             b["a"], w.gate_scale, w.gate_offset, w.gate_in, w.gate_in_bias, b["hidden"], n, self.epsilons[0],
-            WIDTH=w.width, HIDDEN_WIDTH=w.hidden, **self._product(t.norm, w.hidden, split=False),
+            WIDTH=w.width, HIDDEN_WIDTH=w.hidden, **self._product(t.norm, split=False),
         )  # fmt: skip
-        unused = b["a"]  # stands where nothing is kept
+        embedding.gate[self._grid(t.single, 3 * self.c)](
+            b["hidden"], w.gate_out, w.gate_out_bias, b["gate"], n, HIDDEN_WIDTH=w.hidden,
+            **self.activation, **self._product(t.single),
+        )  # fmt: skip
         embedding.mix_and_gate[self._grid(t.product, self.c)](
-            b["a"], b["hidden"], w.gate_out, w.gate_out_bias, w.mix, b.get("gate", unused), b.get("mixed", unused),
-            b["x0"], b["inverse0"], n, HIDDEN_WIDTH=w.hidden, KEEP=keep, LAST=not w.layers,
-            **self.activation, **self._product(t.product, self.c),
+            b["a"], w.mix, b["gate"], b.get("mixed", b["a"]), b["x0"], b["inverse0"], self.scratch, n,
+            KEEP=keep, LAST=not w.layers, **self.activation, **self._product(t.product),
         )  # fmt: skip
         x = b["x0"]
         for i in range(len(w.layers)):
@@ -86,8 +90,8 @@ class Chain:
         # Without a gradient to come, every layer works in the buffers of the first.
         slot, after = (i, i + 1) if self.buffers.with_forces else (0, (i + 1) % 2)
         y, p, out = b[f"y{slot}"], b["p"], b[f"x{after}"]
-        product, grid = self._product(t.product, self.c), self._grid(t.product, self.c)
-        interaction.mix_in[grid](x, w.mix_in, y, n, **product)
+        product, grid = self._product(t.product), self._grid(t.product, self.c)
+        interaction.mix_in[grid](x, w.mix_in, y, self.scratch, n, **product)
         walk = t.messages.options(self.c)
         messages.messages[(triton.cdiv(n, t.messages.rows) * (self.c // walk["SLICE"]),)](
             y, b[f"m{i}"] if keep else y, p, self.charge, self.system, w.table, w.own, e.row_ptr, e.source, b["knot"],
@@ -96,7 +100,8 @@ class Chain:
         )  # fmt: skip
         interaction.update[grid](
             p, w.mix_out, x, self.charge, self.system, b[f"d{i}"] if keep else p, out,
-            b.get(f"inverse{i + 1}", b["inverse0"]), n, KEEP=keep, LAST=i == len(self.weights.layers) - 1, **product,
+            b.get(f"inverse{i + 1}", b["inverse0"]), self.scratch, n,
+            KEEP=keep, LAST=i == len(self.weights.layers) - 1, **product,
         )  # fmt: skip
         return out
 
@@ -104,9 +109,9 @@ class Chain:
         b, w, t, n = self.b, self.weights, self.tiles, self.n
         readout.read_features[self._grid(t.norm, self.c)](
             x, w.read_scale, w.read_offset, w.read, w.read_bias, b["features"], n, self.epsilons[1],
-            WIDTH=w.width, **self._product(t.norm, self.c, split=False),
+            WIDTH=w.width, **self._product(t.norm, split=False),
         )  # fmt: skip
-        options = self._product(t.head, self.c, split=False)
+        options = self._product(t.head, split=False)
         del options["COLUMNS"]
         readout.read_energies[(self.blocks,)](
             b["features"], b.get("gfeatures", b["features"]), w.head_in, w.head_bias, w.head_out, w.constants,
@@ -123,17 +128,18 @@ class Chain:
         self._read_gradient(last)
         for i in reversed(range(last)):
             self._layer_gradient(i, first=i == last - 1)
-        product, grid = self._product(t.product, self.c), self._grid(t.product, self.c)
-        wide = self._product(t.product, w.hidden)
-        embedding.gate_hidden_gradient[self._grid(t.product, w.hidden)](
+        product, grid = self._product(t.product), self._grid(t.product, self.c)
+        wide = self._product(t.single)
+        embedding.gate_hidden_gradient[self._grid(t.single, w.hidden)](
             b["gate"], b["hidden"], w.gate_out_back, n, HIDDEN_WIDTH=w.hidden, **self.activation, **wide
         )
         gnorm = b["features"]
-        embedding.gate_norm_gradient[grid](
-            b["hidden"], w.gate_in_back, w.gate_scale, gnorm, n, HIDDEN_WIDTH=w.hidden, **product
-        )
+        embedding.gate_norm_gradient[self._grid(t.single, self.c)](
+            b["hidden"], w.gate_in_back, w.gate_scale, gnorm, n, HIDDEN_WIDTH=w.hidden,
+            **self._product(t.single),
+        )  # fmt: skip
         embedding.surroundings_mix_gradient[grid](
-            b["g"], b["a"], gnorm, w.mix_back, b["p"], n, self.epsilons[0], WIDTH=w.width, **product
+            b["g"], b["a"], gnorm, w.mix_back, b["p"], self.scratch, n, self.epsilons[0], WIDTH=w.width, **product
         )
         walk = t.surroundings_gradient.options(self.c)
         del walk["SLICE"]
@@ -150,8 +156,8 @@ class Chain:
     def _read_gradient(self, last: int) -> None:
         b, w, t, n = self.b, self.weights, self.tiles, self.n
         gnorms = b["gnorms"]
-        readout.read_norms_gradient[self._grid(t.product, 3 * self.c)](
-            b["gfeatures"], w.read_back, w.read_scale, gnorms, n, **self._product(t.product, 3 * self.c)
+        readout.read_norms_gradient[self._grid(t.single, 3 * self.c)](
+            b["gfeatures"], w.read_back, w.read_scale, gnorms, n, **self._product(t.single)
         )
         readout.read_features_gradient[(self.blocks,)](
             gnorms, b[f"x{last}"], b["g"], *self._made_by(last), n, self.epsilons[1], WIDTH=w.width, CHANNELS=self.c,
@@ -162,8 +168,8 @@ class Chain:
         b, w, e, t, n = self.b, self.weights.layers[i], self.edges, self.tiles, self.n
         y, gm, gy = b[f"y{i}"], b[f"m{i}"], b["p"]
         interaction.update_gradient[self._grid(t.last, self.c)](
-            b[f"d{i}"], w.mix_out_back, y, gm, self.charge, self.system, gy, n,
-            **self.reflections, **self._product(t.last, self.c),
+            b[f"d{i}"], w.mix_out_back, y, gm, self.charge, self.system, gy, self.scratch, n,
+            **self.reflections, **self._product(t.last),
         )  # fmt: skip
         walk = t.messages_gradient.options(self.c)
         messages.messages_gradient[(triton.cdiv(n, t.messages_gradient.rows) * len(b["pull"]),)](
@@ -171,8 +177,8 @@ class Chain:
             CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
         )  # fmt: skip
         interaction.mix_in_gradient[self._grid(t.product, self.c)](
-            gy, w.mix_in_back, b[f"x{i}"], b[f"inverse{i}"], b["g"], *self._made_by(i), n,
-            EMBEDDING=i == 0, **self.activation, **self._product(t.product, self.c),
+            gy, w.mix_in_back, b[f"x{i}"], b[f"inverse{i}"], b["g"], *self._made_by(i), self.scratch, n,
+            EMBEDDING=i == 0, **self.activation, **self._product(t.product),
         )  # fmt: skip
 
     def _made_by(self, i: int) -> tuple[Tensor, ...]:

@@ -279,38 +279,51 @@ def _dot_groups(x, w, precision: tl.constexpr):
 
 @triton.jit
 def multiply_parts(
-    X, W, row, n, valid, CHANNELS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr
+    X,
+    W,
+    SCRATCH,
+    row,
+    n,
+    valid,
+    CHANNELS: tl.constexpr,
+    STEP: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """X W for atoms `row` and columns n [1,columns]; W [3,C,C], one matrix for each part, rows are inputs.
 
-    SPLIT 1: STEP channels at a time. SPLIT > 1: all at once, in as many groups that the warps share, which is faster
-    where there are too few atoms to keep the chip busy.
+    SPLIT 1: every warp makes some columns of all nine components. Otherwise warps share the components, one product of
+    [16,rows,k] and [16,k,columns] blocks: a shorter chain, for few atoms. The result then goes through SCRATCH [N,9,C],
+    because its components are in different warps.
     """
-    base = X + row.to(tl.int64)[:, None] * (9 * CHANNELS)
+    base = row.to(tl.int64)[:, None] * (9 * CHANNELS)
     if SPLIT == 1:
         acc = zeros9(row.shape[0], n.shape[1])
         for first in range(0, CHANNELS, STEP):
             k = first + tl.arange(0, STEP)
-            x = load9(base + k[None, :], valid, CHANNELS)
+            x = load9(X + base + k[None, :], valid, CHANNELS)
             w = W + k[:, None] * CHANNELS + n
             w0, w1, w2 = tl.load(w), tl.load(w + CHANNELS * CHANNELS), tl.load(w + 2 * CHANNELS * CHANNELS)
             acc = mix9(acc, x, w0, w1, w2, PRECISION)
     else:
-        k = tl.arange(0, SPLIT)[:, None] * (CHANNELS // SPLIT) + tl.arange(0, CHANNELS // SPLIT)[None, :]
-        x = load9(base[None, :, :] + k[:, None, :], valid[None, :, :], CHANNELS)
-        w = W + k[:, :, None] * CHANNELS + n[None, :, :]
-        w0, w1, w2 = tl.load(w), tl.load(w + CHANNELS * CHANNELS), tl.load(w + 2 * CHANNELS * CHANNELS)
-        acc = (
-            _dot_groups(x[0], w0, PRECISION),
-            _dot_groups(x[1], w1, PRECISION),
-            _dot_groups(x[2], w1, PRECISION),
-            _dot_groups(x[3], w1, PRECISION),
-            _dot_groups(x[4], w2, PRECISION),
-            _dot_groups(x[5], w2, PRECISION),
-            _dot_groups(x[6], w2, PRECISION),
-            _dot_groups(x[7], w2, PRECISION),
-            _dot_groups(x[8], w2, PRECISION),
-        )
+        component = tl.arange(0, 16)[:, None, None]
+        real = component < 9
+        part = (component > 0).to(tl.int32) + (component > 3).to(tl.int32)
+        total = tl.zeros((16, row.shape[0], n.shape[1]), tl.float32)
+        for first in range(0, CHANNELS, STEP):
+            k = first + tl.arange(0, STEP)
+            x = tl.load(
+                X + base[None, :, :] + component * CHANNELS + k[None, None, :],
+                mask=valid[None, :, :] & real,
+                other=0.0,
+            )
+            w = W + part * (CHANNELS * CHANNELS) + k[None, :, None] * CHANNELS + n[None, :, :]
+            total = tl.dot(x, tl.load(w, mask=real, other=0.0), total, input_precision=PRECISION)
+        at = SCRATCH + base + n
+        tl.store(at[None, :, :] + component * CHANNELS, total, mask=valid[None, :, :] & real)
+        # What other threads of this program stored is read next.
+        tl.debug_barrier()
+        acc = load9(at, valid, CHANNELS)
     return acc
 
 

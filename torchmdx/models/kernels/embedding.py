@@ -72,16 +72,11 @@ def gate_hidden(
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
-def mix_and_gate(
-    A,
+def gate(
     HIDDEN,
     W,
     BIAS,
-    MIX,
     GATE,
-    MIXED,
-    X,
-    INVERSE,
     num_atoms,
     CHANNELS: tl.constexpr,
     HIDDEN_WIDTH: tl.constexpr,
@@ -91,32 +86,49 @@ def mix_and_gate(
     SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
     ACTIVATION: tl.constexpr,
+):
+    """GATE = act(HIDDEN) W + b, W [H,3C]."""
+    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
+    n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    valid = (row < num_atoms)[:, None]
+    h = HIDDEN + row.to(tl.int64)[:, None] * HIDDEN_WIDTH
+    g = multiply(h, W, n, valid, HIDDEN_WIDTH, 3 * CHANNELS, STEP, SPLIT, PRECISION, ACTIVATION)
+    tl.store(GATE + row.to(tl.int64)[:, None] * (3 * CHANNELS) + n, g + tl.load(BIAS + n), mask=valid)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def mix_and_gate(
+    A,
+    MIX,
+    GATE,
+    MIXED,
+    X,
+    INVERSE,
+    SCRATCH,
+    num_atoms,
+    CHANNELS: tl.constexpr,
+    ATOMS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     KEEP: tl.constexpr,
     LAST: tl.constexpr,
 ):
-    """GATE = act(HIDDEN) W + b, W [H,3,C]; MIXED = A MIX, MIX [3,C,C]; X = MIXED act(GATE). KEEP: for the gradient."""
+    """MIXED = A MIX, stored if KEEP, MIX [3,C,C]; X = MIXED act(GATE)."""
     row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     valid = (row < num_atoms)[:, None]
     r = row.to(tl.int64)[:, None]
-    h, w = HIDDEN + r * HIDDEN_WIDTH, W
-    g0 = multiply(h, w, n, valid, HIDDEN_WIDTH, 3 * CHANNELS, STEP, SPLIT, PRECISION, ACTIVATION)
-    g0 += tl.load(BIAS + n)
-    w += CHANNELS
-    g1 = multiply(h, w, n, valid, HIDDEN_WIDTH, 3 * CHANNELS, STEP, SPLIT, PRECISION, ACTIVATION)
-    g1 += tl.load(BIAS + CHANNELS + n)
-    w += CHANNELS
-    g2 = multiply(h, w, n, valid, HIDDEN_WIDTH, 3 * CHANNELS, STEP, SPLIT, PRECISION, ACTIVATION)
-    g2 += tl.load(BIAS + 2 * CHANNELS + n)
-    mixed = multiply_parts(A, MIX, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
+    mixed = multiply_parts(A, MIX, SCRATCH, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
     if KEEP:
-        gate = GATE + r * (3 * CHANNELS) + n
-        tl.store(gate, g0, mask=valid)
-        tl.store(gate + CHANNELS, g1, mask=valid)
-        tl.store(gate + 2 * CHANNELS, g2, mask=valid)
         store9(MIXED + r * (9 * CHANNELS) + n, mixed, valid, CHANNELS)
-    x = scale_parts(mixed, activate(g0, ACTIVATION), activate(g1, ACTIVATION), activate(g2, ACTIVATION))
-    store_output(X, INVERSE, x, row, n, valid, CHANNELS, LAST)
+    at = GATE + r * (3 * CHANNELS) + n
+    g0 = activate(tl.load(at, mask=valid, other=0.0), ACTIVATION)
+    g1 = activate(tl.load(at + CHANNELS, mask=valid, other=0.0), ACTIVATION)
+    g2 = activate(tl.load(at + 2 * CHANNELS, mask=valid, other=0.0), ACTIVATION)
+    store_output(X, INVERSE, scale_parts(mixed, g0, g1, g2), row, n, valid, CHANNELS, LAST)
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -139,12 +151,12 @@ def gate_hidden_gradient(
     n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     valid = (row < num_atoms)[:, None]
     r = row.to(tl.int64)[:, None]
-    gate, w = GATE + r * (3 * CHANNELS), W
-    g = multiply(gate, w, n, valid, CHANNELS, HIDDEN_WIDTH, STEP, SPLIT, PRECISION, "none")
+    at, w = GATE + r * (3 * CHANNELS), W
+    g = multiply(at, w, n, valid, CHANNELS, HIDDEN_WIDTH, STEP, SPLIT, PRECISION, "none")
     w += CHANNELS * HIDDEN_WIDTH
-    g += multiply(gate + CHANNELS, w, n, valid, CHANNELS, HIDDEN_WIDTH, STEP, SPLIT, PRECISION, "none")
+    g += multiply(at + CHANNELS, w, n, valid, CHANNELS, HIDDEN_WIDTH, STEP, SPLIT, PRECISION, "none")
     w += CHANNELS * HIDDEN_WIDTH
-    g += multiply(gate + 2 * CHANNELS, w, n, valid, CHANNELS, HIDDEN_WIDTH, STEP, SPLIT, PRECISION, "none")
+    g += multiply(at + 2 * CHANNELS, w, n, valid, CHANNELS, HIDDEN_WIDTH, STEP, SPLIT, PRECISION, "none")
     at = HIDDEN + r * HIDDEN_WIDTH + n
     tl.store(at, g * slope(tl.load(at, mask=valid, other=0.0), ACTIVATION), mask=valid)
 
@@ -180,6 +192,7 @@ def surroundings_mix_gradient(
     GNORM,
     MIX,
     GA,
+    SCRATCH,
     num_atoms,
     epsilon,
     WIDTH: tl.constexpr,
@@ -202,7 +215,7 @@ def surroundings_mix_gradient(
     g = tl.load(GNORM + r * CHANNELS + c, mask=valid, other=0.0)
     level = tl.sum(g, 1)[:, None] / WIDTH
     along = tl.sum(g * (norm - mean), 1)[:, None] * inverse / WIDTH
-    ga = multiply_parts(G, MIX, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
+    ga = multiply_parts(G, MIX, SCRATCH, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
     a = load9(A + r * (9 * CHANNELS) + n, valid, CHANNELS)
     gn = tl.load(GNORM + r * CHANNELS + n, mask=valid, other=0.0)
     gn = inverse * (gn - level - (squared_norm(a) - mean) * inverse * along)

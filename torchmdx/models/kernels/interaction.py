@@ -92,6 +92,7 @@ def mix_in(
     X,
     W,
     Y,
+    SCRATCH,
     num_atoms,
     CHANNELS: tl.constexpr,
     ATOMS: tl.constexpr,
@@ -104,7 +105,7 @@ def mix_in(
     row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     valid = (row < num_atoms)[:, None]
-    y = multiply_parts(X, W, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
+    y = multiply_parts(X, W, SCRATCH, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
     store9(Y + row.to(tl.int64)[:, None] * (9 * CHANNELS) + n, y, valid, CHANNELS)
 
 
@@ -118,6 +119,7 @@ def update(
     D,
     OUT,
     INVERSE,
+    SCRATCH,
     num_atoms,
     CHANNELS: tl.constexpr,
     ATOMS: tl.constexpr,
@@ -133,7 +135,7 @@ def update(
     n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     valid = (row < num_atoms)[:, None]
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
-    d = multiply_parts(P, W, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
+    d = multiply_parts(P, W, SCRATCH, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
     if KEEP:
         store9(D + at, d, valid, CHANNELS)
     factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
@@ -150,6 +152,7 @@ def update_gradient(
     CHARGE,
     SYSTEM,
     GY,
+    SCRATCH,
     num_atoms,
     CHANNELS: tl.constexpr,
     ATOMS: tl.constexpr,
@@ -164,7 +167,7 @@ def update_gradient(
     n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     valid = (row < num_atoms)[:, None]
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
-    g = multiply_parts(GD, W, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
+    g = multiply_parts(GD, W, SCRATCH, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
     factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
     y, m = load9(Y + at, valid, CHANNELS), load9(M + at, valid, CHANNELS)
     p = message_product(y, m, factor, REFLECTIONS)
@@ -187,6 +190,7 @@ def mix_in_gradient(
     GATE,
     CHARGE,
     SYSTEM,
+    SCRATCH,
     num_atoms,
     CHANNELS: tl.constexpr,
     ATOMS: tl.constexpr,
@@ -206,7 +210,7 @@ def mix_in_gradient(
     valid = (row < num_atoms)[:, None]
     r = row.to(tl.int64)[:, None]
     at = r * (9 * CHANNELS) + n
-    g = multiply_parts(GY, W, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
+    g = multiply_parts(GY, W, SCRATCH, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
     g = add9(g, load9(G + at, valid, CHANNELS))
     inverse = tl.load(INVERSE + r * CHANNELS + n, mask=valid, other=0.0)
     g = normalise_gradient(load9(X + at, valid, CHANNELS), inverse, g)

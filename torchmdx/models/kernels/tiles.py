@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 # Below this many atoms a chip has more room than work: kernels are cut as finely as possible.
-FEW_ATOMS = 1024
+FEW_ATOMS = 400
+# Below this many, larger programs would leave part of the chip idle at the end of a kernel.
+SOME_ATOMS = 8192
 
 
 @dataclass(frozen=True)
 class Block:
-    """A matrix product: `columns` of the result for 16 atoms, `step` inner channels at a time, or all in `split`."""
+    """A matrix product: `columns` of the result for 16 atoms, `step` inner channels at a time.
+
+    split: 1 where warps share columns; more where they share the inner sum, or the components (see components.py).
+    """
 
     columns: int
     step: int = 32
@@ -19,11 +24,11 @@ class Block:
     warps: int = 4
     stages: int = 3
 
-    def options(self, channels: int, width: int, split: bool = True) -> dict[str, Any]:
-        """Launch options for a result of `width` columns and products over at least `channels`."""
+    def options(self, channels: int, split: bool = True) -> dict[str, Any]:
+        """Launch options where products and results have at least `channels`."""
         groups = dict(SPLIT=max(1, min(self.split, channels // 16))) if split else {}
         return dict(
-            COLUMNS=min(self.columns, width),
+            COLUMNS=min(self.columns, channels),
             STEP=min(self.step, channels),
             num_warps=self.warps,
             num_stages=self.stages,
@@ -50,7 +55,8 @@ class Tiles:
 
     norm: Block  # gate_hidden, read_features: products of norms
     head: Block  # read_energies
-    product: Block  # the other products
+    single: Block  # products of one matrix
+    product: Block  # products of nine components
     last: Block  # update_gradient, whose last part needs the most registers
     messages: Walk
     messages_gradient: Walk
@@ -66,22 +72,24 @@ class Tiles:
         """Measured on an H200, C = 128."""
         if num_atoms < FEW_ATOMS:
             return cls(
-                norm=Block(32),
-                head=Block(32),
-                product=Block(16, split=8, warps=8),
-                last=Block(16, split=8, warps=8),
-                messages=Walk(1, 32, 8, 1),
-                messages_gradient=Walk(1, 32, 8, 1),
-                surroundings=Walk(1, 32, 8, 1),
-                surroundings_gradient=Walk(1, 128, 4, 4),
+                norm=Block(32, step=128, stages=1),
+                head=Block(32, step=64),
+                single=Block(16, split=4),
+                product=Block(16, step=16, split=2, warps=8),
+                last=Block(16, step=16, split=2, warps=8),
+                messages=Walk(1, 16, 8, 1),
+                messages_gradient=Walk(1, 16, 8, 1),
+                surroundings=Walk(1, 16, 16, 1),
+                surroundings_gradient=Walk(1, 256, 8, 8),
             )
         return cls(
             norm=Block(128, warps=8, stages=2),
             head=Block(32, warps=2),
+            single=Block(128),
             product=Block(64),
             last=Block(32),
-            messages=Walk(8, 128, 1, 8),
-            messages_gradient=Walk(1, 128, 2, 1),
-            surroundings=Walk(4, 128, 1, 4),
-            surroundings_gradient=Walk(1, 128, 2, 1),
+            messages=Walk(1, 256, 1, 1) if num_atoms < SOME_ATOMS else Walk(8, 256, 1, 8),
+            messages_gradient=Walk(1, 256, 2, 1),
+            surroundings=Walk(4, 256, 1, 4),
+            surroundings_gradient=Walk(1, 256, 2, 1),
         )

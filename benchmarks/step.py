@@ -1,0 +1,161 @@
+"""Energy and forces of one evaluation, search included: ours captured, the peer in its best mode, in one run.
+
+    python benchmarks/step.py [--peer] [--names water8000,dhfr]
+
+TensorNet, 2 layers, 128 channels, 32 radial functions, 5 Å, float32, the same weights on both sides, scaled so that
+TensorNet, 2 layers, 128 channels, 32 radial functions, 5 Å, float32, the same weights on both sides, scaled so that
+forces are about 1 eV/Å. ms: medians of CUDA events. wall_ms: from NumPy positions to NumPy forces. force_error: against
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import peer_model
+import record
+import systems
+
+from torchmdx import Batch, Potential, System, TensorNetConfig, evaluate
+from torchmdx.step import CapturedStep
+
+# name: (copies, the peer's best mode, ms asked)
+CASES: dict[str, tuple[int, str, float | None]] = {
+    "alanine_dipeptide": (1, "graph", 0.11),
+    "chignolin": (1, "compile", 0.18),
+    "dhfr": (1, "compile", 1.0),
+    "factorIX": (1, "compile", 2.1),
+    "water1000": (1, "compile", None),
+    "water8000": (1, "compile", 8.9),
+    "water32768": (1, "eager", 36.0),
+    "water333000": (1, "", 400.0),
+    "1024x alanine_dipeptide": (1024, "graph", None),
+}
+EXACT_ATOMS = 3000
+
+
+def potential() -> Potential:
+    """Random weights with filters and forces of the size of trained ones."""
+    torch.manual_seed(0)
+    made = Potential(TensorNetConfig(max_z=99)).requires_grad_(False)
+    with torch.no_grad():
+        for layer in made.network.layers:
+            layer.filters[4].weight.mul_(4)
+        made.scale.fill_(5.0)
+    return made.cuda()
+
+
+def batch_of(name: str, copies: int) -> Batch:
+    numbers, positions, cell = systems.load(name.split()[-1])
+    system = System.create(positions, numbers, cell, pbc=None if cell is None else True)
+    return Batch.from_systems([system] * copies)
+
+
+def repeats(num_atoms: int) -> int:
+    return 200 if num_atoms < 10000 else 30 if num_atoms < 30000 else 5
+
+
+def ours(model: Potential, batch: Batch) -> tuple[dict[str, Any], torch.Tensor | None]:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    positions, count = batch.positions.numpy(), repeats(batch.num_atoms)
+    start = time.perf_counter()
+    step = CapturedStep(model, batch, mode="graph")
+    result = step(positions)
+    seconds = time.perf_counter() - start
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        step(positions)
+        times.append(time.perf_counter() - start)
+    replay = peer_model.milliseconds(step.policy.graphs["host"].replay, count, 5)
+    report = step.report()
+    exact, error, energy_error = None, report.error, None
+    if batch.num_atoms <= EXACT_ATOMS:
+        reference = evaluate(copy.deepcopy(model).double(), batch.to("cuda"))
+        assert reference.forces is not None
+        exact = reference.forces
+        forces = torch.from_numpy(result.forces).cuda()
+        error = float((forces - exact).norm() / exact.norm())
+        energy_error = float(abs(reference.energy.cpu().numpy() - result.energy).max()) / batch.num_atoms
+    row = {
+        "by": "torchmdx",
+        "mode": step.mode,
+        "ms": replay,
+        "wall_ms": sorted(times)[count // 2] * 1e3,
+        "setup_s": round(seconds, 2),
+        "nodes": report.nodes,
+        "force_error": error,
+        "energy_error_per_atom_eV": energy_error,
+        "memory_GB": round(torch.cuda.max_memory_allocated() / 2**30, 3),
+        "step_memory_GB": round(report.memory_bytes / 2**30, 3),
+    }
+    return row, exact
+
+
+def theirs(model: Potential, batch: Batch, mode: str, exact: torch.Tensor | None) -> dict[str, Any]:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    batch = batch.to("cuda")
+    box = batch.cell[0].float() if batch.pbc.any() else None
+    config = model.config
+    most = min(64, int(batch.counts().max()))
+    start = time.perf_counter()
+    peer = peer_model.build(mode, config.cutoff, config.num_channels, config.num_layers, config.num_radial, box, most)
+    peer_model.copy_weights(model, peer)
+    run, forces = peer_model.prepare(mode, peer, batch.atomic_numbers, batch.positions.float(), batch.system_index, box)
+    run()
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    count = min(50, repeats(batch.num_atoms))
+    row = {
+        "by": "torchmd-net",
+        "mode": mode,
+        "ms": peer_model.milliseconds(run, count, 3),
+        "setup_s": round(seconds, 1),
+    }
+    if exact is not None:
+        row["force_error"] = float((forces().double() * float(model.scale) - exact).norm() / exact.norm())
+    row["memory_GB"] = round(torch.cuda.max_memory_allocated() / 2**30, 3)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", default=",".join(CASES))
+    parser.add_argument("--peer", action="store_true", help="time torchmd-net as well")
+    options = parser.parse_args()
+    model, rows = potential(), []
+    for name in options.names.split(","):
+        copies, mode, asked = CASES[name]
+        batch = batch_of(name, copies)
+        found: list[dict[str, Any]] = []
+        exact = None
+        try:
+            row, exact = ours(model, batch)
+            found.append(row)
+        except Exception as error:
+            found.append({"by": "torchmdx", "error": f"{type(error).__name__}: {error}"[:300]})
+        if options.peer and mode:
+            try:
+                found.append(theirs(model, batch, mode, exact))
+            except Exception as error:
+                found.append({"by": "torchmd-net", "mode": mode, "error": f"{type(error).__name__}: {error}"[:300]})
+            torch._dynamo.reset()
+        if len(found) == 2 and all("ms" in row for row in found):
+            found[0]["speedup"] = round(found[1]["ms"] / found[0]["ms"], 2)
+        for row in found:
+            rows.append({"system": name, "atoms": batch.num_atoms, "asked_ms": asked, **row})
+            print(rows[-1], flush=True)
+        record.write("step", rows)
+
+
+if __name__ == "__main__":
+    main()

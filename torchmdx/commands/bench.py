@@ -1,0 +1,123 @@
+"""`torchmdx bench`: how fast a structure is evaluated on this machine, each way, and how near to its limit that is."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchmdx.commands.options import add_model_options, read_structure
+
+if TYPE_CHECKING:
+    from torchmdx.models.potential import Potential
+    from torchmdx.step import CapturedStep
+
+SECONDS_A_DAY = 86400.0
+SECONDS_TO_MEASURE = 2.0
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "bench",
+        help="time energy and forces of a structure",
+        description="Times an evaluation of energy and forces, from NumPy positions to NumPy forces, neighbour search "
+        "included: launched kernel by kernel and, on a GPU, as one captured graph.",
+    )
+    parser.add_argument("file", help="the structure, in any format that ASE reads")
+    add_model_options(parser, dtype="float32")
+    parser.add_argument("--index", default="-1", help="which structure of the file (default: the last)")
+    parser.add_argument("--skin", type=float, default=0.0, help="Å added to the search radius (default: 0)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from torchmdx.ase_calculator import Calculator
+    from torchmdx.step import CapturedStep
+    from torchmdx.system import System
+
+    calculator = Calculator(options.model, dtype=options.dtype, device=options.device, charge=options.charge)
+    potential = calculator.potential
+    atoms = read_structure(options.file, options.index)
+    system = System.from_ase(atoms, options.charge)
+    device = potential.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    print(f"{atoms.get_chemical_formula()}: {len(atoms)} atoms; {options.dtype} on {name}")
+    print(f"{'mode':<8}{'ms a step':>12}{'µs an atom':>12}{'ns/day, 1 fs':>14}{'memory / MiB':>14}{'of roofline':>13}")
+    floor = None
+    for mode in ("eager", "graph") if device.type == "cuda" else ("eager",):
+        step = CapturedStep(potential, system, mode=mode, skin=options.skin, precision=options.dtype)
+        step(atoms.positions)
+        floor = roofline_seconds(step, potential) if floor is None else floor
+        seconds = median_seconds(lambda step=step: step(atoms.positions, copy=False))  # type: ignore[misc]
+        report = step.report()
+        memory = f"{report.memory_bytes / 2**20:.1f}" if device.type == "cuda" else "-"
+        print(
+            f"{mode:<8}{seconds * 1e3:>12.4f}{seconds * 1e6 / max(len(atoms), 1):>12.3f}"
+            f"{SECONDS_A_DAY / seconds * 1e-6:>14.1f}{memory:>14}{floor / seconds:>12.0%} "
+        )
+    print()
+    print(step.report())
+    return 0
+
+
+def median_seconds(run: Callable[[], object]) -> float:
+    """Median wall-clock time of a call, over about SECONDS_TO_MEASURE."""
+    times: list[float] = []
+    for _ in range(3):
+        run()
+    while (sum(times) < SECONDS_TO_MEASURE and len(times) < 1000) or len(times) < 3:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2]
+
+
+def roofline_seconds(step: CapturedStep, potential: Potential) -> float:
+    """The shortest an evaluation could take: its arithmetic, or its traffic, at the rates this device shows right now.
+
+    Arithmetic: products of matrices of every atom, and two cubics and their products for every edge and layer.
+    Traffic: every tensor of the atoms written once and read once, forward and backward; edges gather from caches.
+    """
+    device, channels = potential.device, potential.config.num_channels
+    layers, atoms = potential.config.num_layers, step.batch.num_atoms
+    edges = int(step.search.edges.num_edges)
+    products = 2 * channels**2 * (9 * (1 + 2 * layers) + 2 + 6 + 3) * 2.0
+    operations = atoms * products + edges * (layers + 1) * 150.0 * channels
+    traffic = (
+        atoms
+        * channels
+        * 9
+        * potential.shift.new_empty(0, dtype=potential.dtype).element_size()
+        * 2
+        * (2 + 4 * layers)
+        * 2.0
+    )
+    return max(operations / _product_rate(device, potential.dtype), traffic / _copy_rate(device))
+
+
+def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations a second of a product of large matrices in this dtype, no TF32."""
+    size = 4096 if device.type == "cuda" else 1024
+    a = torch.rand(size, size, device=device, dtype=dtype)
+    return 2.0 * size**3 / _seconds(lambda: a @ a, device)
+
+
+def _copy_rate(device: torch.device) -> float:
+    """Bytes a second, read and written, of a large copy."""
+    a = torch.rand(2**26 if device.type == "cuda" else 2**23, device=device)
+    b = torch.empty_like(a)
+    return 2.0 * a.numel() * a.element_size() / _seconds(lambda: b.copy_(a), device)
+
+
+def _seconds(run: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+    times = []
+    for _ in range(repeats + 2):
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - start)
+    return min(times[2:])

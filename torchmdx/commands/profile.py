@@ -1,0 +1,68 @@
+"""`torchmdx profile`: where the time of an evaluation goes, kernel by kernel."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+
+from torchmdx.commands.options import add_model_options, read_structure
+
+EVALUATIONS = 20
+MOST_SHOWN = 10
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "profile",
+        help="write a trace of an evaluation and print its dearest kernels",
+        description="Profiles evaluations of energy and forces. The trace opens in ui.perfetto.dev.",
+    )
+    parser.add_argument("file", help="the structure, in any format that ASE reads")
+    add_model_options(parser, dtype="float32")
+    parser.add_argument("--index", default="-1", help="which structure of the file (default: the last)")
+    parser.add_argument("-o", "--output", default="trace.json", help="where the trace goes (default: trace.json)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from torch.profiler import ProfilerActivity, profile
+
+    from torchmdx.ase_calculator import Calculator
+    from torchmdx.step import CapturedStep
+    from torchmdx.system import System
+
+    calculator = Calculator(options.model, dtype=options.dtype, device=options.device, charge=options.charge)
+    atoms = read_structure(options.file, options.index)
+    on_gpu = calculator.potential.device.type == "cuda"
+    mode = "graph" if on_gpu else "eager"
+    step = CapturedStep(
+        calculator.potential, System.from_ase(atoms, options.charge), mode=mode, precision=options.dtype
+    )
+    for _ in range(3):
+        step(atoms.positions)
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
+    with profile(activities=activities) as found:
+        for _ in range(EVALUATIONS):
+            step(atoms.positions)
+    found.export_chrome_trace(options.output)
+    print(f"{len(atoms)} atoms, mode {step.mode}; trace of {EVALUATIONS} evaluations in {options.output}\n")
+    _print_dearest(found, on_gpu)
+    return 0
+
+
+def _print_dearest(found: torch.profiler.profile, on_gpu: bool) -> None:
+    """The ten kernels (on the CPU: operations) that take most time."""
+    times: dict[str, tuple[float, int]] = {}
+    for event in found.key_averages():
+        microseconds = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+        if microseconds > 0:
+            times[event.key] = (microseconds, event.count)
+    total = sum(microseconds for microseconds, _ in times.values())
+    print(f"{'µs a step':>10} {'share':>6} {'calls':>6}  {'kernel' if on_gpu else 'operation'}")
+    dearest = sorted(times.items(), key=lambda item: -item[1][0])[:MOST_SHOWN]
+    for name, (microseconds, count) in dearest:
+        calls = count / EVALUATIONS
+        print(f"{microseconds / EVALUATIONS:>10.1f} {microseconds / total:>6.1%} {calls:>6.1f}  {name[:90]}")
+    print(f"{total / EVALUATIONS:>10.1f} {'100%':>6} {'':>6}  all")
