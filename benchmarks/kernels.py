@@ -22,7 +22,8 @@ import torch
 
 from torchmdx import Potential, TensorNetConfig
 from torchmdx.forces import evaluate
-from torchmdx.models.fast import FastTensorNet, Tiles, curve_order
+from torchmdx.models.fast import FastTensorNet, curve_order
+from torchmdx.models.kernels.tiles import Tiles
 from torchmdx.models.table import TabulatedFilters
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.system import Batch

@@ -3,8 +3,8 @@
     python benchmarks/step.py [--peer] [--names water8000,dhfr]
 
 TensorNet, 2 layers, 128 channels, 32 radial functions, 5 Å, float32, the same weights on both sides, scaled so that
-TensorNet, 2 layers, 128 channels, 32 radial functions, 5 Å, float32, the same weights on both sides, scaled so that
 forces are about 1 eV/Å. ms: medians of CUDA events. wall_ms: from NumPy positions to NumPy forces. force_error: against
+the exact model in float64, relative, of the whole structure where that fits, else of a cluster of its atoms.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Structures and potentials that many tests share. Structures are fresh ASE Atoms for every test."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from ase import Atoms
 from ase.build import molecule
 
-from torchmdx import Potential, TensorNetConfig
+from torchmdx import Potential, System, TensorNetConfig, evaluate
 
 DATA = Path(__file__).parent / "data"
 # Between them: no, one, two and three periodic directions, charge, no mirror symmetry, cells below the cutoff.
@@ -114,3 +115,39 @@ def make_potential():
 def potential() -> Potential:
     """An O(3) potential in float64; not to be changed."""
     return random_potential()
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request) -> str:
+    """The CPU, and a GPU where there is one."""
+    return request.param
+
+
+@functools.cache
+def trained_potential(device: str, dtype: torch.dtype = torch.float32, seed: int = 2) -> Potential:
+    """A TensorNet with filters of the size that training gives them, and forces of 1 eV/Å on ethanol.
+
+    The same weights in every dtype. Not to be changed: it is shared by all tests.
+    """
+    if dtype != torch.float64:
+        exact = trained_potential(device, torch.float64, seed)
+        potential = Potential(exact.config)
+        potential.load_state_dict(exact.state_dict())
+        return potential.to(device=device, dtype=dtype).eval().requires_grad_(False)
+    size = dict(num_channels=128, num_radial=32) if device == "cuda" else dict(num_channels=16, num_radial=8)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        potential = Potential(TensorNetConfig(num_layers=2, cutoff=5.0, max_z=35, **size))
+    with torch.no_grad():
+        for layer in potential.network.layers:
+            layer.filters[4].weight.mul_(4)
+    potential = potential.double().eval().requires_grad_(False)
+    forces = evaluate(potential, System.from_ase(molecule("CH3CH2OH"))).forces
+    potential.scale.fill_(1 / float(forces.pow(2).mean().sqrt()))
+    return potential.to(device)
+
+
+@pytest.fixture(scope="session")
+def trained():
+    """trained_potential(device, dtype, seed)."""
+    return trained_potential
