@@ -11,13 +11,19 @@ from torchmdx.system import Batch, System
 if TYPE_CHECKING:
     from torchmdx.ase_calculator import Calculator
     from torchmdx.checkpoint import load, save
+    from torchmdx.neighbors.search import EdgeSearch
+    from torchmdx.pool import StepPool
+    from torchmdx.step import CapturedStep
 
 __version__ = "0.1.0.dev0"
 __all__ = [
     "Batch",
     "Calculator",
+    "CapturedStep",
+    "EdgeSearch",
     "Potential",
     "Result",
+    "StepPool",
     "System",
     "TensorNetConfig",
     "__version__",
@@ -29,6 +35,9 @@ __all__ = [
 # Imported on first use: ASE takes half a second, and not everybody needs it.
 _LAZY = {
     "Calculator": "torchmdx.ase_calculator",
+    "CapturedStep": "torchmdx.step",
+    "EdgeSearch": "torchmdx.neighbors.search",
+    "StepPool": "torchmdx.pool",
     "load": "torchmdx.checkpoint",
     "save": "torchmdx.checkpoint",
 }
