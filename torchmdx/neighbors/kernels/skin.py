@@ -14,8 +14,8 @@ def moved(
 
     Between the reference and now the lattice is strained by F = 1 + Σ_k g_k ⊗ (h_k - h_k'), g the duals of the
     reference cell h'. Let δ be an atom's displacement beyond its strained reference position. A pair that was not in
-    the list was at least R = cutoff + skin apart, so is at least (1 - |F - 1|) R - 2 δ apart now: the list is good while
-    that is not below the cutoff. |.| is the Frobenius norm. With a constant cell this is δ <= skin / 2.
+    the list was at least R = cutoff + skin apart, so is at least (1 - |F - 1|) R - 2 δ apart now: the list is good
+    while that is not below the cutoff. |.| is the Frobenius norm. With a constant cell this is δ <= skin / 2.
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = i < num_atoms

@@ -1,0 +1,87 @@
+"""The commands that count and measure: neighbors, bench, profile."""
+
+import json
+
+import pytest
+from ase.build import bulk, molecule
+from ase.io import write
+
+from torchmdx.cli import main
+
+WATER_PDB = """\
+MODEL        1
+ATOM      1  O   HOH     1       0.000   0.000   0.119  1.00  0.00           O
+ATOM      2  H1  HOH     1       0.000   0.763  -0.477  1.00  0.00           H
+ATOM      3  H2  HOH     1       0.000  -0.763  -0.477  1.00  0.00           H
+ENDMDL
+END
+"""
+
+
+@pytest.fixture
+def checkpoint(data) -> str:
+    return str(data / "tensornet.safetensors")
+
+
+def test_neighbors_counts_a_crystal(tmp_path, capsys):
+    write(tmp_path / "salt.cif", bulk("NaCl", "rocksalt", a=5.64))
+    assert main(["neighbors", str(tmp_path / "salt.cif"), "--cutoff", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("2 atoms, 12 edges within 3 Å")
+    assert "6.0 on average, 6 at least, 6 at most" in lines[2]
+    assert lines[3].split()[:2] == ["6", "2"]
+    assert "capacity: 128 edges" in lines[-1]
+
+
+def test_neighbors_shows_a_histogram_of_all_atoms(tmp_path, capsys):
+    write(tmp_path / "c60.xyz", molecule("C60") + molecule("H2O"))
+    assert main(["neighbors", str(tmp_path / "c60.xyz"), "--cutoff", "4", "--skin", "0.5"]) == 0
+    out = capsys.readouterr().out
+    assert "within 4.5 Å" in out
+    bars = [line.split() for line in out.splitlines() if line.startswith("  ")]
+    assert sum(int(words[1]) for words in bars) == 63
+
+
+def test_neighbors_tells_what_is_wrong(tmp_path, capsys):
+    write(tmp_path / "water.xyz", molecule("H2O"))
+    assert main(["neighbors", str(tmp_path / "water.xyz"), "--cutoff", "-1"]) == 2
+    assert "cutoff must be > 0 Å and finite, got -1.0" in capsys.readouterr().err
+    assert main(["neighbors", str(tmp_path / "water.xyz"), "--cutoff", "3", "--backend", "magic"]) == 2
+    assert "backend must be auto or one of" in capsys.readouterr().err
+
+
+def test_a_pdb_file_that_ends_its_model_has_a_last_structure(tmp_path, capsys):
+    (tmp_path / "water.pdb").write_text(WATER_PDB)
+    assert main(["neighbors", str(tmp_path / "water.pdb"), "--cutoff", "2"]) == 0
+    assert "H2O: 3 atoms, 6 edges" in capsys.readouterr().out
+
+
+def test_bench_prints_a_table_and_the_report(tmp_path, capsys, checkpoint, monkeypatch):
+    monkeypatch.setattr("torchmdx.commands.bench.SECONDS_TO_MEASURE", 0.05)
+    write(tmp_path / "water.xyz", molecule("H2O"))
+    assert main(["bench", str(tmp_path / "water.xyz"), "--model", checkpoint, "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("H2O: 3 atoms; float32 on CPU")
+    mode, milliseconds, microseconds_an_atom, *_ = lines[2].split()
+    assert mode == "eager"
+    assert float(microseconds_an_atom) == pytest.approx(float(milliseconds) * 1e3 / 3, rel=1e-2)
+    assert any(line.split()[:2] == ["engine", "table"] for line in lines)
+
+
+def test_bench_wants_one_structure_with_atoms(tmp_path, capsys, checkpoint):
+    write(tmp_path / "two.xyz", [molecule("H2O"), molecule("H2O")])
+    assert main(["bench", str(tmp_path / "two.xyz"), "--model", checkpoint, "--index", ":"]) == 2
+    assert "--index must pick one structure, ':' picks 2" in capsys.readouterr().err
+
+
+def test_profile_writes_a_trace_and_prints_the_dearest(tmp_path, capsys, checkpoint):
+    write(tmp_path / "ethanol.xyz", molecule("CH3CH2OH"))
+    trace = tmp_path / "trace.json"
+    command = ["profile", str(tmp_path / "ethanol.xyz"), "--model", checkpoint, "--device", "cpu", "-o", str(trace)]
+    assert main(command) == 0
+    assert json.loads(trace.read_text())["traceEvents"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].split()[1] == "100%"
+    shares = [float(line.split()[1].rstrip("%")) for line in lines[-11:-1]]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) <= 100.5
