@@ -14,7 +14,7 @@ TEST_THREADS := $(shell echo $$(($(CORES) / $(WORKERS))))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test examples lint types format clean
+.PHONY: help setup demo test cluster examples lint types format clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -25,6 +25,10 @@ demo: setup ## energy, forces and stress of a molecule and a crystal
 
 test: setup ## run the tests (those that need a GPU are left out)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" $(ARGS)
+
+cluster: setup ## compile torch-cluster (ten minutes, once) and run the tests that need it
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation wheel torch-cluster
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python -m pytest -m "not gpu" -k cluster tests/neighbors $(ARGS)
 
 examples: setup ## run every script of examples/
 	@set -e; for script in examples/*.py; do echo "-- $$script"; $(BIN)/python "$$script"; done
