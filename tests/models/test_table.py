@@ -25,11 +25,10 @@ def values_and_slopes(filters, r):
     return jvp(lambda s: torch.stack(filters(s)), (r,), (torch.ones_like(r),))
 
 
-@pytest.mark.parametrize("degree", NODES)
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize(("settings", "degree"), [*((settings, 5) for settings in SETTINGS), ({}, 3), ({}, 7)], ids=str)
 def test_values_and_slopes_are_within_the_bound(settings, degree):
     network = make_network(**settings)
-    bound = 1e-5
+    bound = 1e-4
     table = tabulate(network, bound, torch.float64, degree)
     assert table.error <= bound
     r = torch.rand(2000, dtype=torch.float64) * table.stretch.cutoff
@@ -41,27 +40,27 @@ def test_values_and_slopes_are_within_the_bound(settings, degree):
 
 def test_a_lower_bound_takes_more_intervals():
     network = make_network()
-    coarse, fine = (tabulate(network, bound, degree=3) for bound in (1e-3, 1e-6))
+    coarse, fine = (tabulate(network, bound, degree=5) for bound in (1e-2, 1e-6))
     assert coarse.stretch.num_intervals < fine.stretch.num_intervals
     assert fine.error <= 1e-6
 
 
 def test_an_even_spacing_is_taken_where_the_basis_is_even():
-    assert tabulate(make_network(radial_basis="gauss", num_radial=32), degree=3).stretch.uniform == 1.0
-    assert tabulate(make_network(num_radial=32), degree=3).stretch.uniform < 0.5
+    assert tabulate(make_network(radial_basis="gauss", num_radial=32), 1e-3, degree=5).stretch.uniform == 1.0
+    assert tabulate(make_network(num_radial=32), 1e-3, degree=5).stretch.uniform < 0.5
 
 
 @pytest.mark.parametrize("degree", NODES)
 def test_value_and_slope_are_continuous_at_every_knot(degree):
-    table = tabulate(make_network(), 1e-4, torch.float64, degree)
+    table = tabulate(make_network(), 1e-3, torch.float64, degree)
     a = table.coefficients
     powers = torch.arange(degree + 1, dtype=torch.float64)[:, None, None]
-    torch.testing.assert_close(a[:, :-1].sum(2), a[:, 1:, 0], atol=1e-12, rtol=0)
-    torch.testing.assert_close((powers * a[:, :-1]).sum(2), a[:, 1:, 1], atol=1e-11, rtol=0)
+    torch.testing.assert_close(a[:, :-1].sum(2), a[:, 1:, 0], atol=1e-11, rtol=0)
+    torch.testing.assert_close((powers * a[:, :-1]).sum(2), a[:, 1:, 1], atol=1e-10, rtol=0)
 
 
 def test_filters_end_with_value_and_slope_zero():
-    table = tabulate(make_network(), 1e-4, torch.float64)
+    table = tabulate(make_network(), 1e-3, torch.float64)
     cutoff = table.stretch.cutoff
     assert (table.coefficients[:, 0, :2].abs() < 1e-13).all()
     beyond = torch.tensor([cutoff, cutoff + 1e-9, 2 * cutoff, 1e6], dtype=torch.float64)

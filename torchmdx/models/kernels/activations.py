@@ -20,10 +20,11 @@ def _tanh(z):
 
 @triton.jit
 def _tanh_softplus(z):
-    # tanh(log(1 + eᶻ)) as a ratio of polynomials of eᶻ; beyond 20 it is 1 in float32.
+    # t = tanh(log(1 + eᶻ)) as a ratio of polynomials of eᶻ, and 1 - t² without cancellation; beyond 20, t is 1.
     e = tl.exp(tl.minimum(z, 20.0))
     p = e * (e + 2.0)
-    return p / (p + 2.0)
+    t = p / (p + 2.0)
+    return t, 2.0 / (p + 2.0) * (1.0 + t)
 
 
 @triton.jit
@@ -41,7 +42,8 @@ def activate(z, name: tl.constexpr):
         value = sigmoid(z)
     else:
         tl.static_assert(name == "mish")
-        value = z * _tanh_softplus(z)
+        t, _ = _tanh_softplus(z)
+        value = z * t
     return value
 
 
@@ -61,6 +63,6 @@ def slope(z, name: tl.constexpr):
         value = s * (1.0 - s)
     else:
         tl.static_assert(name == "mish")
-        t = _tanh_softplus(z)
-        value = t + z * (1.0 - t * t) * sigmoid(z)
+        t, rest = _tanh_softplus(z)
+        value = t + z * rest * sigmoid(z)
     return value

@@ -16,14 +16,13 @@ from torchmdx.models.kernels.activations import activate, slope
 from torchmdx.models.kernels.components import (
     add9,
     load9,
-    multiply,
-    multiply_parts,
     part_norms_gradient,
     scale_parts,
     squared_norm,
     store9,
 )
 from torchmdx.models.kernels.interaction import store_output
+from torchmdx.models.kernels.products import multiply, multiply_parts
 
 
 @triton.jit

@@ -24,7 +24,6 @@ from torchmdx.models.kernels.components import (
     load9,
     message_product,
     message_product_gradient,
-    multiply_parts,
     normalise_gradient,
     scale9,
     scale_parts,
@@ -33,6 +32,7 @@ from torchmdx.models.kernels.components import (
     squared_norm,
     store9,
 )
+from torchmdx.models.kernels.products import multiply_parts
 
 
 @triton.jit

@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 
 from torchmdx.models.kernels.activations import activate, slope
-from torchmdx.models.kernels.components import load9, multiply, part_norms, part_norms_gradient
+from torchmdx.models.kernels.components import load9, part_norms, part_norms_gradient
 from torchmdx.models.kernels.interaction import store_gradient
+from torchmdx.models.kernels.products import multiply
 
 
 @triton.jit

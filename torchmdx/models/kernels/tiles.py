@@ -15,7 +15,7 @@ SOME_ATOMS = 8192
 class Block:
     """A matrix product: `columns` of the result for 16 atoms, `step` inner channels at a time.
 
-    split: 1 where warps share columns; more where they share the inner sum, or the components (see components.py).
+    split: 1 where warps share columns; more where they share the inner sum, or the components (see products.py).
     """
 
     columns: int

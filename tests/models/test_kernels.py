@@ -1,0 +1,154 @@
+"""The pieces of the fast path: blocks of nine components, activations, sums over systems. See test_fast for where."""
+
+import pytest
+import torch
+from test_fast import DEVICE, needs_kernels
+
+from torchmdx.models import tensors
+from torchmdx.models.radial import ACTIVATIONS
+
+triton = pytest.importorskip("triton")
+import triton.language as tl  # noqa: E402
+
+from torchmdx.models.kernels import components, products  # noqa: E402
+from torchmdx.models.kernels.activations import activate, slope  # noqa: E402
+from torchmdx.models.kernels.geometry import sum_systems  # noqa: E402
+
+pytestmark = needs_kernels
+ROWS, CHANNELS = 16, 16
+
+
+@triton.jit
+def _block(CHANNELS: tl.constexpr):
+    r = tl.arange(0, 16)[:, None]
+    c = tl.arange(0, CHANNELS)[None, :]
+    return r * (9 * CHANNELS) + c, r * 0 == 0
+
+
+@triton.jit
+def square_both_ways(X, G, OUT, GX, CHANNELS: tl.constexpr):
+    at, mask = _block(CHANNELS)
+    x = components.load9(X + at, mask, CHANNELS)
+    g = components.load9(G + at, mask, CHANNELS)
+    components.store9(OUT + at, components.square(x), mask, CHANNELS)
+    components.store9(GX + at, components.square_gradient(x, g), mask, CHANNELS)
+
+
+@triton.jit
+def normalise_both_ways(X, G, OUT, GX, CHANNELS: tl.constexpr):
+    at, mask = _block(CHANNELS)
+    x = components.load9(X + at, mask, CHANNELS)
+    g = components.load9(G + at, mask, CHANNELS)
+    inverse = 1.0 / (components.squared_norm(x) + 1.0)
+    x = components.normalise(x)
+    components.store9(OUT + at, x, mask, CHANNELS)
+    components.store9(GX + at, components.normalise_gradient(x, inverse, g), mask, CHANNELS)
+
+
+@triton.jit
+def product_both_ways(Y, M, G, OUT, GY, GM, factor, REFLECTIONS: tl.constexpr, CHANNELS: tl.constexpr):
+    at, mask = _block(CHANNELS)
+    y, m = components.load9(Y + at, mask, CHANNELS), components.load9(M + at, mask, CHANNELS)
+    p = components.message_product(y, m, factor, REFLECTIONS)
+    g = components.load9(G + at, mask, CHANNELS)
+    gy, gm = components.message_product_gradient(y, m, g, factor, REFLECTIONS)
+    components.store9(OUT + at, p, mask, CHANNELS)
+    components.store9(GY + at, gy, mask, CHANNELS)
+    components.store9(GM + at, gm, mask, CHANNELS)
+
+
+@triton.jit
+def multiply_both_ways(X, W, OUT, SCRATCH, SPLIT: tl.constexpr, CHANNELS: tl.constexpr):
+    row = tl.arange(0, 16)
+    n = tl.arange(0, CHANNELS)[None, :]
+    at, mask = _block(CHANNELS)
+    y = products.multiply_parts(X, W, SCRATCH, row, n, row[:, None] < 16, CHANNELS, 16, SPLIT, "tf32x3")
+    components.store9(OUT + at, y, mask, CHANNELS)
+
+
+@triton.jit
+def activate_both_ways(Z, OUT, SLOPE, NAME: tl.constexpr, SIZE: tl.constexpr):
+    i = tl.arange(0, SIZE)
+    z = tl.load(Z + i)
+    tl.store(OUT + i, activate(z, NAME))
+    tl.store(SLOPE + i, slope(z, NAME))
+
+
+def random_tensors(count):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(ROWS, 9, CHANNELS, generator=generator).to(DEVICE) for _ in range(count)]
+
+
+def assert_adjoint(function, inputs, gradient, found_value, found_gradients):
+    exact = [x.double().requires_grad_() for x in inputs]
+    value = function(*exact)
+    wanted = torch.autograd.grad(value, exact, gradient.double())
+    torch.testing.assert_close(found_value.double(), value, atol=1e-5, rtol=1e-5)
+    for found, expected in zip(found_gradients, wanted, strict=True):
+        torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
+
+
+def test_the_square_of_a_tensor_and_its_gradient():
+    x, g, out, gx = random_tensors(4)
+    square_both_ways[(1,)](x, g, out, gx, CHANNELS)
+    assert_adjoint(lambda x: tensors.product(x, x), [x], g, out, [gx])
+
+
+def test_the_normalised_tensor_and_its_gradient():
+    x, g, out, gx = random_tensors(4)
+    normalise_both_ways[(1,)](x, g, out, gx, CHANNELS)
+    assert_adjoint(lambda x: x / (tensors.squared_norm(x) + 1)[:, None], [x], g, out, [gx])
+
+
+@pytest.mark.parametrize("reflections", [True, False])
+def test_the_message_product_and_its_gradients(reflections):
+    y, m, g, out, gy, gm = random_tensors(6)
+    product_both_ways[(1,)](y, m, g, out, gy, gm, 0.9, reflections, CHANNELS)
+
+    def product(y, m):
+        return 0.9 * tensors.symmetric_product(y, m) if reflections else 2 * tensors.product(y, m)
+
+    assert_adjoint(product, [y, m], g, out, [gy, gm])
+
+
+@pytest.mark.parametrize("split", [1, 2])
+def test_products_with_one_matrix_a_part(split):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(ROWS, 9, 32, generator=generator).to(DEVICE)
+    w = torch.randn(3, 32, 32, generator=generator).to(DEVICE)
+    out, scratch = torch.empty_like(x), torch.empty_like(x)
+    multiply_both_ways[(1,)](x, w, out, scratch, split, 32)
+    part = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 2], device=DEVICE)
+    wanted = torch.einsum("nkc,kcd->nkd", x.double(), w.double()[part])
+    torch.testing.assert_close(out.double(), wanted, atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name != "swish"])
+def test_activations_and_their_slopes(name):
+    z = torch.cat([torch.linspace(-30, 30, 255), torch.tensor([0.0])]).to(DEVICE)
+    out, found = torch.empty_like(z), torch.empty_like(z)
+    activate_both_ways[(1,)](z, out, found, name, len(z))
+    exact = z.double().requires_grad_()
+    value = ACTIVATIONS[name]()(exact)
+    (wanted,) = torch.autograd.grad(value.sum(), exact)
+    torch.testing.assert_close(out.double(), value, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(found.double(), wanted, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("counts", [[5], [0, 3, 0, 0, 2], [1, 40, 0, 7], [3000, 1500]], ids=str)
+def test_sums_over_systems_of_any_sizes(counts):
+    total = sum(counts)
+    system = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(DEVICE)
+    generator = torch.Generator().manual_seed(0)
+    energies = torch.randn(total, dtype=torch.float64, generator=generator).to(DEVICE)
+    virials = torch.randn(total, 3, 3, generator=generator).to(DEVICE)
+    shift = torch.tensor(0.7, dtype=torch.float64, device=DEVICE)
+    wanted = torch.stack([part.sum() + 0.7 * bool(len(part)) for part in energies.split(counts)])
+    virial = torch.stack([part.double().sum(0) for part in virials.split(counts)])
+    energy, strain = torch.empty_like(wanted), torch.empty_like(virial)
+    sum_systems[(len(counts),)](
+        system, energies, shift, virials, energy, strain, total, VIRIAL=True, BLOCK=64, SEARCH=64
+    )
+    torch.testing.assert_close(energy, wanted)
+    torch.testing.assert_close(strain, (virial + virial.mT) / 2)
+    torch.testing.assert_close(energies.sum(), wanted.sum())

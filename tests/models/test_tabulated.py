@@ -1,0 +1,267 @@
+"""TensorNet from tables on the CPU: the C kernels against plain torch, and the whole against the exact model."""
+
+import copy
+import logging
+
+import numpy as np
+import oracles
+import pytest
+import torch
+
+from torchmdx import Batch, System, evaluate
+from torchmdx.engines import ModelEngine
+from torchmdx.models.compiled import build, messages
+from torchmdx.models.compiled.messages import EmbeddingSum, MessageSum
+from torchmdx.models.tabulated import TabulatedTensorNet, table_of
+from torchmdx.models.tensors import from_direction
+from torchmdx.neighbors.brute_force import brute_force
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+ROUNDING = {torch.float32: 2e-6, torch.float64: 1e-13}
+CHANNELS, INTERVALS = 11, 7  # C is no multiple of a vector register's width
+
+
+@pytest.fixture(params=["C", "torch"])
+def way(request, monkeypatch):
+    """With the compiled kernels, and as if there were none."""
+    if request.param == "torch":
+        monkeypatch.setattr(messages, "library", lambda: None)
+    elif build.library() is None:
+        pytest.skip("needs a C compiler")
+    return request.param
+
+
+class Case:
+    """Random tables and features on the list of a crystal; an edge and its other direction read the same filter."""
+
+    def __init__(self, atoms, dtype):
+        self.batch = Batch.from_systems([System.from_ase(atoms)])
+        self.edges = edges = brute_force(self.batch, 4.0)
+        vectors = edges.vectors(self.batch.positions, self.batch.cell, self.batch.system_index)
+        distance = torch.linalg.vector_norm(vectors, dim=-1)
+        self.d = from_direction(vectors / distance[:, None]).to(dtype)
+        x = distance / 4.0 * INTERVALS
+        self.interval = x.to(torch.int32).clamp(max=INTERVALS - 1)
+        self.t = (x - self.interval).to(dtype)
+        generator = torch.Generator().manual_seed(5)
+
+        def new(*shape):
+            return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
+
+        n = self.batch.num_atoms
+        self.table, self.y, self.grad = new(INTERVALS, 4, 3, CHANNELS), new(n, 9, CHANNELS), new(n, 9, CHANNELS)
+        self.a, self.b = new(n, CHANNELS), new(n, CHANNELS)
+
+    def filters(self, t):
+        """[E,9,C] as the text of `table` says: powers of t, one filter for the components of a part."""
+        rows = self.table.double()[self.interval.long()]
+        values = sum(rows[:, k] * t[:, None, None] ** k for k in range(4))
+        return values[:, [0, 1, 1, 1, 2, 2, 2, 2, 2]]
+
+    def summed(self, messages):
+        edges, n = self.edges, self.batch.num_atoms
+        return torch.stack([messages[edges.target == i].sum(0) for i in range(n)])
+
+
+def gradients(out, grad, inputs):
+    return torch.autograd.grad((out * grad).sum(), inputs)
+
+
+def assert_near(got, wanted, dtype):
+    assert got.dtype == dtype
+    got, wanted = got.detach().double(), wanted.detach()
+    assert float((got - wanted).abs().max()) < ROUNDING[dtype] * float(wanted.abs().max())
+
+
+@DTYPES
+@pytest.mark.usefixtures("way")
+def test_message_sums_and_their_gradients(crystal, dtype):
+    case = Case(crystal, dtype)
+    y, t = case.y.clone().requires_grad_(), case.t.clone().requires_grad_()
+    out = MessageSum.apply(y, t, case.interval, case.table, case.edges)
+    y2, t2 = case.y.double().requires_grad_(), case.t.double().requires_grad_()
+    wanted = case.summed(case.filters(t2) * y2[case.edges.source.long()])
+    assert_near(out, wanted, dtype)
+    for got, expected in zip(
+        gradients(out, case.grad, [y, t]), gradients(wanted, case.grad.double(), [y2, t2]), strict=True
+    ):
+        assert_near(got, expected, dtype)
+
+
+@DTYPES
+@pytest.mark.usefixtures("way")
+def test_embedding_sums_and_their_gradients(crystal, dtype):
+    case = Case(crystal, dtype)
+    t, d = case.t.clone().requires_grad_(), case.d.clone().requires_grad_()
+    out = EmbeddingSum.apply(t, d, case.a, case.b, case.interval, case.table, case.edges)
+    t2, d2 = case.t.double().requires_grad_(), case.d.double().requires_grad_()
+    pair = case.a.double()[case.edges.target.long()] + case.b.double()[case.edges.source.long()]
+    wanted = case.summed(case.filters(t2) * pair[:, None] * d2[:, :, None])
+    assert_near(out, wanted, dtype)
+    for got, expected in zip(
+        gradients(out, case.grad, [t, d]), gradients(wanted, case.grad.double(), [t2, d2]), strict=True
+    ):
+        assert_near(got, expected, dtype)
+
+
+@DTYPES
+def test_any_number_of_threads_gives_the_same_bits(crystal, dtype, monkeypatch):
+    if build.library() is None:
+        pytest.skip("needs a C compiler")
+    case, found = Case(crystal.repeat(2), dtype), []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(messages, "EDGES_A_THREAD", 10)
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        shares = messages._shares(case.edges, case.edges.capacity)
+        assert len(shares) == threads
+        assert [shares[0][0], shares[-1][1]] == [0, case.batch.num_atoms]
+        y, t, d = (x.clone().requires_grad_() for x in (case.y, case.t, case.d))
+        out = MessageSum.apply(y, t, case.interval, case.table, case.edges)
+        other = EmbeddingSum.apply(t, d, case.a, case.b, case.interval, case.table, case.edges)
+        found.append([out, other, *gradients(out, case.grad, [y, t]), *gradients(other, case.grad, [t, d])])
+    for more in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], more, strict=True))
+
+
+def test_sums_are_not_differentiated_twice(crystal):
+    case = Case(crystal, torch.float64)
+    y, t = case.y.requires_grad_(), case.t.requires_grad_()
+    out = MessageSum.apply(y, t, case.interval, case.table, case.edges)
+    (slope,) = torch.autograd.grad((out**2).sum(), t, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+# -- the whole network ---------------------------------------------------------------------------------------------
+
+
+def tabulated(potential, batch, edges, stress=False):
+    return ModelEngine(potential, batch, stress=stress, tabulated=True).run(batch.positions, batch.cell, edges)
+
+
+@DTYPES
+@pytest.mark.usefixtures("way")
+def test_it_is_the_exact_model_within_its_bound(trained, structure, dtype):
+    potential, exact = trained("cpu", dtype), trained("cpu", torch.float64)
+    batch = Batch.from_systems([System.from_ase(structure, dtype=dtype)])
+    wanted = evaluate(exact, batch.to(dtype=torch.float64), stress=True)
+    near = brute_force(batch, potential.cutoff)
+    wide = brute_force(batch, potential.cutoff + 0.7)
+    for edges in (near, brute_force(batch, potential.cutoff + 0.7, wide.capacity + 33)):
+        found = tabulated(potential, batch, edges, stress=True)
+        assert float((found.energies - wanted.energies).abs().max()) < 1e-6 * float(potential.scale)
+        assert float((found.forces - wanted.forces).abs().max()) < 1e-5
+        volume = abs(np.linalg.det(structure.cell.array))
+        assert volume == 0 or float((found.stress - wanted.stress).abs().max()) * volume < 1e-4
+
+
+@pytest.mark.usefixtures("way")
+def test_its_forces_are_the_slope_of_its_energy(trained, crystal):
+    potential = trained("cpu", torch.float64)
+    engine_of = Batch.from_systems([System.from_ase(crystal)])
+    found = tabulated(potential, engine_of, brute_force(engine_of, potential.cutoff))
+
+    def energies(moved):
+        systems = [System.create(p, crystal.numbers, crystal.cell.array, crystal.pbc) for p, _ in moved]
+        batch = Batch.from_systems(systems)
+        return tabulated(potential, batch, brute_force(batch, potential.cutoff)).energy.numpy()
+
+    wanted = oracles.central_forces(energies, crystal.positions)
+    assert np.abs(wanted).max() > 0.1
+    assert np.abs(found.forces.numpy() - wanted).max() < 1e-6 * np.abs(wanted).max()
+
+
+def test_both_ways_agree(trained, crystal, monkeypatch):
+    if build.library() is None:
+        pytest.skip("needs a C compiler")
+    potential = trained("cpu", torch.float64)
+    batch = Batch.from_systems([System.from_ase(crystal.repeat(2))])
+    edges = brute_force(batch, potential.cutoff)
+    in_c = tabulated(potential, batch, edges)
+    monkeypatch.setattr(messages, "library", lambda: None)
+    in_torch = tabulated(potential, batch, edges)
+    np.testing.assert_allclose(in_c.forces, in_torch.forces, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(in_c.energies, in_torch.energies, rtol=0, atol=1e-11)
+    assert not torch.equal(in_c.forces, in_torch.forces)  # or the same code ran twice
+
+
+def test_the_charge_counts(trained, cation):
+    potential = trained("cpu", torch.float64)
+    for charge in (-1, 0, 2):
+        batch = Batch.from_systems([System.from_ase(cation, charge)])
+        found = tabulated(potential, batch, brute_force(batch, potential.cutoff))
+        np.testing.assert_allclose(found.forces, evaluate(potential, batch).forces, rtol=0, atol=1e-5)
+
+
+def test_a_table_is_made_once_and_again_for_other_weights(make_potential, ethanol):
+    potential = make_potential()
+    network = TabulatedTensorNet(potential.network)
+    assert TabulatedTensorNet(potential.network).table is network.table
+    assert 0 < network.error <= 1e-6
+    other = copy.deepcopy(potential)
+    with torch.no_grad():
+        other.network.layers[0].filters[4].weight.mul_(1.5)
+        assert table_of(other.network) is not network.table
+        before = table_of(other.network)
+        other.network.layers[1].filters[4].weight.mul_(1.5)
+    assert table_of(other.network) is not before
+    batch = Batch.from_systems([System.from_ase(ethanol)])
+    found = tabulated(other, batch, brute_force(batch, other.cutoff))
+    wanted = evaluate(other, batch).forces
+    np.testing.assert_allclose(found.forces, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+
+
+# -- the compiler --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh_library(monkeypatch, tmp_path):
+    """build.library as in a new process, with an empty cache directory; returns that."""
+    monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("CC", raising=False)
+    build.library.cache_clear()
+    yield tmp_path / "cache"
+    build.library.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_library")
+def test_without_a_compiler_there_is_one_line_in_the_log(crystal, monkeypatch, caplog, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    case = Case(crystal, torch.float64)
+    with caplog.at_level(logging.DEBUG, "torchmdx"):
+        for _ in range(3):
+            MessageSum.apply(case.y, case.t, case.interval, case.table, case.edges)
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "no C compiler found (cc, gcc, clang or $CC): the CPU runs slower kernels in torch")
+    ]
+
+
+def test_a_compiler_that_fails_is_named_in_one_line(fresh_library, monkeypatch, caplog, tmp_path):
+    compiler = tmp_path / "broken-cc"
+    compiler.write_text("#!/bin/sh\necho 'unknown flag -march=native' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    assert build.library() is None
+    assert build.library() is None
+    assert len(caplog.records) == 1
+    assert str(compiler) in caplog.text
+    assert "unknown flag -march=native" in caplog.text
+    assert not list(fresh_library.glob("*"))
+
+
+def test_the_compiled_library_is_kept_on_disk(fresh_library, monkeypatch):
+    if build.library() is None:
+        pytest.skip("needs a C compiler")
+    (made,) = fresh_library.glob("*")
+    assert made.suffix == ".so"
+    build.library.cache_clear()
+    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert build.library() is not None
+
+
+def test_where_the_library_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path))
+    assert build.cache_directory() == tmp_path
+    monkeypatch.delenv("TORCHMDX_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert build.cache_directory() == tmp_path / "xdg" / "torchmdx"
