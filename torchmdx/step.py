@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmdx.cell import require_lattice
 from torchmdx.engines import choose_engine
 from torchmdx.forces import require_apart
 from torchmdx.models.potential import Potential
@@ -155,6 +156,10 @@ class CapturedStep:
         if sizes != own:
             raise ValueError(f"assign needs {own[0]} atoms in {own[1]} systems, got {sizes[0]} in {sizes[1]}")
         self.potential.require_elements(given.atomic_numbers)
+        # Everything is checked before anything is changed: the step stays usable when this raises.
+        require_lattice(given.cell.double(), given.pbc)
+        if bool(given.pbc.any()) and not bool(self.batch.pbc.any()):
+            raise ValueError("a step that was allocated without periodic directions can't take a periodic structure")
         for name in ("positions", "atomic_numbers", "system_index", "cell", "pbc", "charge"):
             getattr(self.batch, name).copy_(getattr(given, name))
         self._fill_inputs()

@@ -152,6 +152,8 @@ class StepBuffers:
 def copy_checked(name: str, target: Tensor, value: Any) -> None:
     """Copies numbers in. Raises TypeError or ValueError for another kind or shape."""
     if isinstance(value, Tensor):
+        if value.dtype == torch.bool or value.dtype.is_complex:
+            raise TypeError(f"{name} must be numbers, got a tensor of {value.dtype}")
         source = value.detach()
     else:
         array = np.asarray(value)

@@ -38,7 +38,7 @@ class GraphPolicy:
 
     def consider(self, kind: str, work: Callable[[], object], judge: Callable[[], str | None]) -> None:
         """Captures `work`, measures it both ways, has it judged, and keeps the graph or says why not."""
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or self.asked == "eager":
             return
         try:
             graph = Graph(work, self.device)

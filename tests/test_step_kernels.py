@@ -1,0 +1,177 @@
+"""The first and last kernel of a step do what StepBuffers does in torch: on a GPU, and under Triton's interpreter.
+
+The interpreter is chosen when Triton is imported, so it runs in a process of its own: this file as a script.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from torchmdx import Batch, System
+from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.step_buffers import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers
+
+# Atoms of each system; more than 128 take several programs, an empty system has results all the same.
+CASES = {
+    "one system": dict(sizes=[5], dtype=torch.float32),
+    "stress and energies": dict(sizes=[5], dtype=torch.float32, stress=True, energies=True),
+    "several systems": dict(sizes=[70, 0, 110, 3], dtype=torch.float32, stress=True, energies=True),
+    "float64": dict(sizes=[70, 0, 110], dtype=torch.float64, stress=True, energies=True),
+    "more systems than atoms": dict(sizes=[0] * 40 + [2], dtype=torch.float32, stress=True),
+    "overflow": dict(sizes=[40], dtype=torch.float32, capacity=7),
+    "not finite": dict(sizes=[90, 130], dtype=torch.float32, energies=True, bad=True),
+    "far": dict(sizes=[20], dtype=torch.float32, far=True),
+}
+
+
+def make(sizes, dtype, stress=False, energies=False, device="cpu", **_):
+    """Buffers with random contents, in a random order with images, and the model's system_index."""
+    rng = np.random.default_rng(sum(sizes))
+    systems = []
+    for k, size in enumerate(sizes):
+        pbc = [True, k % 2 == 0, False]
+        cell = rng.normal(size=(3, 3)) + 9 * np.eye(3)
+        systems.append(System.create(rng.uniform(-30, 30, (size, 3)), np.ones(size, dtype=int), cell, pbc))
+    batch = Batch.from_systems(systems).to(device)
+    buffers = StepBuffers(batch, dtype, stress=stress, energies=energies)
+    buffers.inputs["positions"].copy_(batch.positions)
+    buffers.inputs["cell"].copy_(batch.cell)
+    # Any order within systems: the model's system_index stays as it is.
+    index = batch.system_index.cpu().numpy()
+    order = torch.from_numpy(np.lexsort((rng.random(len(index)), index))).to(device)
+    buffers.refresh(batch, order)
+    buffers.output.fill_(123.0)
+    return batch, buffers
+
+
+def results(batch, buffers, sizes, dtype, stress=False, capacity=None, bad=False, far=False, **_):
+    """What a model could have given: (edges, energy, energies, forces, stress), with what is wrong in this case."""
+    n, device = batch.num_atoms, batch.positions.device
+    rng = np.random.default_rng(1)
+
+    def new(shape, dtype):
+        return torch.tensor(rng.normal(size=shape), dtype=dtype, device=device)
+
+    edges = brute_force(replace(batch, pbc=torch.zeros_like(batch.pbc)), 25.0, capacity)
+    energy, energies, forces = new(len(sizes), torch.float64), new(n, torch.float64), new((n, 3), dtype)
+    if bad:
+        forces[100, 1], forces[57, 2], energies[200], buffers.positions[150, 0] = (
+            float("nan"), float("inf"), float("-inf"), float("nan"),
+        )  # fmt: skip
+    if far:
+        buffers.positions[11, 2] = -float(buffers.far) * 1.01
+    return edges, energy, energies, forces, new((len(sizes), 3, 3), dtype) if stress else None
+
+
+def outcome(case, *, kernels, device="cpu"):
+    """Everything that `prepare` and `finish` write."""
+    settings = CASES[case]
+    batch, buffers = make(**settings, device=device)
+    if kernels:
+        from torchmdx.step_kernels import launch_finish, launch_prepare
+
+        launch_prepare(buffers, batch.system_index)
+    else:
+        buffers.prepare(batch.system_index)
+    placed = buffers.positions.clone()
+    given = results(batch, buffers, **settings)
+    if kernels:
+        launch_finish(buffers, *given)
+    else:
+        buffers.finish(*given)
+    return {"positions": placed, "cell": buffers.cell, **buffers.outputs}
+
+
+def differences(case, device="cpu"):
+    """What the kernels write otherwise than torch does, in words."""
+    wanted, found = outcome(case, kernels=False), outcome(case, kernels=True, device=device)
+    assert wanted.keys() == found.keys()
+    wrong = []
+    for name, value in wanted.items():
+        # Positions are rounded to the model's dtype once; in float64 the order of subtractions shows.
+        close = dict(rtol=1e-13, atol=1e-13) if value.dtype == torch.float64 else dict(rtol=2e-7, atol=1e-6)
+        if name != "positions":
+            close = dict(rtol=0, atol=0)
+        if not torch.allclose(found[name].cpu(), value, equal_nan=True, **close):
+            wrong.append(f"{name}: {found[name].tolist()} instead of {value.tolist()}")
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def interpreted():
+    """Differences of every case under the interpreter."""
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, __file__], capture_output=True, text=True, timeout=300, env=environment, cwd=Path.cwd()
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_under_the_interpreter(interpreted, case):
+    assert interpreted[case] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_on_a_gpu(case):
+    assert differences(case, device="cuda") == []
+
+
+# What torch does is held to the meaning of the words.
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prepared_positions_are_the_same_structure_near_the_origin(case):
+    settings = CASES[case]
+    batch, buffers = make(**settings)
+    buffers.prepare(batch.system_index)
+    order = buffers.order.long()
+    assert torch.equal(batch.system_index[order], batch.system_index)
+    if len(order) > 20:
+        assert not torch.equal(order, torch.arange(len(order)))
+    moved = batch.positions[order] - buffers.positions.double()
+    moved -= torch.einsum("ni,nij->nj", buffers.images.double(), batch.cell[batch.system_index])
+    assert (buffers.images[~batch.pbc[batch.system_index]] == 0).all()
+    # What is left is one translation of each system.
+    for k in range(batch.num_systems):
+        rest = moved[batch.system_index == k]
+        if len(rest):
+            assert float((rest - rest[0]).abs().max()) < (1e-5 if settings["dtype"] == torch.float32 else 1e-12)
+    assert (buffers.outputs["flags"] == 0).all()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_finish_tells_what_is_wrong(case):
+    settings = CASES[case]
+    batch, buffers = make(**settings)
+    buffers.prepare(batch.system_index)
+    edges, energy, energies, forces, stress = results(batch, buffers, **settings)
+    buffers.finish(edges, energy, energies, forces, stress)
+    out, order = buffers.outputs, buffers.order.long()
+    wrong = sorted(order[[57, 100, 150, 200]].tolist()) if settings.get("bad") else []
+    flags = out["flags"].tolist()
+    assert flags[NOT_FINITE] == len(wrong)
+    assert flags[FIRST_BAD] == (wrong[0] if wrong else batch.num_atoms)
+    assert flags[FAR] == int(settings.get("far", False))
+    assert flags[OVERFLOW] == int("capacity" in settings)
+    assert flags[NEEDED] == int(edges.needed)
+    for name, given in (("forces", forces.double()), ("energies", energies)):
+        if name in out:
+            np.testing.assert_array_equal(out[name][order], given)
+    np.testing.assert_array_equal(out["energy"], energy)
+    if stress is not None:
+        np.testing.assert_array_equal(out["stress"], stress.double())
+
+
+if __name__ == "__main__":
+    print(json.dumps({case: differences(case) for case in CASES}))

@@ -1,0 +1,375 @@
+"""Modes, graphs, audits and memory of a captured step, and what it says about them."""
+
+import gc
+import logging
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from torchmdx import Batch, System, step_audit, step_policy
+from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.step import CapturedStep
+from torchmdx.step_policy import GraphPolicy
+from torchmdx.step_result import AuditError, GraphRefused, OutOfDeviceMemory
+
+
+def spoil(step, factor=1.01):
+    """Makes the fast path of a step wrong."""
+    run = step.engine.run
+
+    def wrong(*inputs):
+        outputs = run(*inputs)
+        return replace(outputs, forces=factor * outputs.forces)
+
+    step.engine.run = wrong
+
+
+# -- modes ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_nothing_is_captured_and_why_says_so(trained, ethanol):
+    step = CapturedStep(trained("cpu"), System.from_ase(ethanol))
+    for _ in range(4):
+        step(ethanol.positions)
+        step.capture()
+    assert step.mode == "eager"
+    assert step.why == "no GPU in use: filters from tables on the CPU"
+    exact = CapturedStep(trained("cpu", torch.float64), System.from_ase(ethanol), mode="eager")
+    assert exact.why == "no GPU in use: float64 takes the exact model"
+
+
+def test_mode_graph_insists(trained, ethanol):
+    with pytest.raises(GraphRefused, match="mode 'graph' needs a CUDA GPU, the potential is on the cpu"):
+        CapturedStep(trained("cpu"), System.from_ase(ethanol), mode="graph")
+
+
+@pytest.mark.gpu
+def test_mode_auto_captures_at_the_third_evaluation(trained, ethanol):
+    step = CapturedStep(trained("cuda"), System.from_ase(ethanol))
+    for _ in range(2):
+        step(ethanol.positions)
+        assert (step.mode, step.why) == ("eager", "not captured yet")
+        assert step.report().nodes is None
+    step(ethanol.positions)
+    assert step.mode == "graph"
+    assert step.why.startswith("a replay takes ")
+    assert set(step.policy.graphs) == {"host"}
+
+
+@pytest.mark.gpu
+def test_mode_graph_captures_at_once_and_mode_eager_never(trained, ethanol):
+    insisting, refusing = (
+        CapturedStep(trained("cuda"), System.from_ase(ethanol), mode=mode) for mode in ("graph", "eager")
+    )
+    insisting(ethanol.positions)
+    assert insisting.mode == "graph"
+    for _ in range(5):
+        refusing(ethanol.positions)
+        refusing.capture()
+    assert (refusing.mode, refusing.why) == ("eager", "mode 'eager' was asked for")
+
+
+@pytest.mark.gpu
+def test_the_report_of_a_graph(trained, ethanol):
+    step = CapturedStep(trained("cuda"), System.from_ase(ethanol), mode="graph")
+    for _ in range(3):
+        step(ethanol.positions)
+    report = step.report()
+    assert (report.mode, report.engine, report.engine_why) == ("graph", "kernels, float32", "fused kernels")
+    assert (report.atoms, report.systems, report.edges, report.evaluations) == (9, 1, 72, 3)
+    assert 10 < report.nodes < 200
+    assert 0 < report.replay_ms < report.eager_ms < 1000
+    assert 0 < report.capture_s < 60
+    assert report.memory_bytes > 1000
+    assert 0 < report.error < 1e-5
+    assert 0 < report.table_error <= 1e-6
+
+
+def test_the_report_without_a_graph(trained, ethanol):
+    step = CapturedStep(trained("cpu"), System.from_ase(ethanol), audit_every=2)
+    for _ in range(3):
+        step(ethanol.positions)
+    report = step.report()
+    assert (report.mode, report.engine, report.engine_why) == ("eager", "table", "filters from tables on the CPU")
+    assert (report.atoms, report.systems, report.edges, report.evaluations) == (9, 1, 72, 3)
+    assert report.head_room == pytest.approx(report.capacity / 72 - 1)
+    assert report.searches >= 3
+    assert (report.nodes, report.replay_ms, report.capture_s, report.recoveries) == (None, None, None, 0)
+    assert report.eager_ms > 0
+    assert 0 < report.error < 1e-5
+    assert 0 < report.table_error <= 1e-6
+    text = str(report)
+    assert "eager ms" in text
+    assert "replay" not in text
+    assert "no GPU in use" in text
+
+
+# The policy itself, with graphs and clocks that are made up.
+
+
+class FakeGraph:
+    seconds, num_bytes, num_nodes = 0.5, 0, 3
+
+    def __init__(self, work, device):
+        self.work = work
+        work()
+
+    def replay(self):
+        self.work()
+
+
+@pytest.fixture
+def policy(monkeypatch):
+    """policy(mode, eager seconds, replay seconds) on a GPU that is not there."""
+
+    def make(mode, eager, replay, graph=FakeGraph):
+        monkeypatch.setattr(step_policy, "Graph", graph)
+        times = iter([eager, replay])
+        monkeypatch.setattr(step_policy, "seconds_per_run", lambda *_: next(times))
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+        return GraphPolicy(mode, torch.device("cuda"), "fused kernels")
+
+    return make
+
+
+def test_a_graph_that_pays_is_kept(policy):
+    chosen = policy("auto", eager=3e-3, replay=1e-3)
+    chosen.consider("host", lambda: None, lambda: None)
+    assert list(chosen.graphs) == ["host"]
+    assert chosen.why == (
+        "a replay takes 1.000 ms, a launch 3.000 ms: the capture of 0.5 s is paid back in 251 evaluations"
+    )
+
+
+def test_a_graph_that_does_not_pay_is_not_kept(policy, caplog):
+    chosen = policy("auto", eager=1e-3, replay=2e-3)
+    assert chosen.due("host", 3)
+    chosen.consider("host", lambda: None, lambda: None)
+    assert not chosen.graphs
+    assert not chosen.due("host", 4)
+    assert chosen.why == "a replay takes 2.00e-03 s, a launch 1.00e-03 s"
+    assert [r.message for r in caplog.records] == [f"running without a CUDA graph: {chosen.why}"]
+    insisting = policy("graph", eager=1e-3, replay=2e-3)
+    insisting.consider("host", lambda: None, lambda: None)
+    assert list(insisting.graphs) == ["host"]
+
+
+def test_a_graph_that_is_wrong_is_not_kept(policy):
+    chosen = policy("auto", eager=3e-3, replay=1e-3)
+    chosen.consider("host", lambda: None, lambda: "its forces are wrong")
+    assert (chosen.graphs, chosen.why) == ({}, "its forces are wrong")
+    insisting = policy("graph", eager=3e-3, replay=1e-3)
+    with pytest.raises(GraphRefused, match="the graph was refused: its forces are wrong"):
+        insisting.consider("host", lambda: None, lambda: "its forces are wrong")
+    assert not insisting.graphs
+
+
+def test_work_that_cannot_be_captured_runs_without_a_graph(policy):
+    def broken(work, device):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    chosen = policy("auto", eager=3e-3, replay=1e-3, graph=broken)
+    chosen.consider("host", lambda: None, lambda: None)
+    assert chosen.why == "capture failed: operation not permitted when stream is capturing"
+    with pytest.raises(GraphRefused, match="capture failed: operation not permitted"):
+        policy("graph", eager=3e-3, replay=1e-3, graph=broken).consider("host", lambda: None, lambda: None)
+
+
+def test_mode_eager_is_never_due_and_never_captures(policy):
+    chosen = policy("eager", eager=3e-3, replay=1e-3)
+    assert not any(chosen.due("host", k) for k in (1, 3, 1000))
+    chosen.consider("host", lambda: None, lambda: None)
+    assert not chosen.graphs
+
+
+@pytest.mark.parametrize(("mode", "first"), [("auto", 3), ("graph", 1)])
+def test_when_a_capture_is_due(policy, mode, first):
+    chosen = policy(mode, eager=3e-3, replay=1e-3)
+    assert [k for k in range(1, 6) if chosen.due("host", k)] == list(range(first, 6))
+    chosen.consider("host", lambda: None, lambda: None)
+    assert not chosen.due("host", 6)
+    assert chosen.due("device", 6)
+
+
+def test_all_graphs_are_recorded_again(policy):
+    chosen, calls = policy("graph", eager=3e-3, replay=1e-3), []
+    chosen.consider("host", lambda: None, lambda: None)
+    old = chosen.graphs["host"]
+    chosen.record_again(lambda kind: lambda: calls.append(kind))
+    assert calls == ["host"]
+    assert chosen.graphs["host"] is not old
+
+
+# -- audits --------------------------------------------------------------------------------------------------------
+
+
+def test_an_audit_finds_wrong_forces(trained, ethanol, device):
+    step = CapturedStep(trained(device), System.from_ase(ethanol), mode="eager", audit_every=3)
+    spoil(step)
+    step(ethanol.positions)
+    step(ethanol.positions)
+    message = r"the audit of evaluation 3: its forces .* by 1.0e-02 \(relative\); at most 1e-04 is allowed"
+    with pytest.raises(AuditError, match=message):
+        step(ethanol.positions)
+    step(ethanol.positions)
+
+
+def test_an_audit_passes_and_reports_what_it_found(trained, crystal, device):
+    step = CapturedStep(trained(device), System.from_ase(crystal), audit_every=2)
+    step(crystal.positions)
+    assert step.error is None
+    step(crystal.positions)
+    assert 0 < step.error < 1e-5
+
+
+@pytest.mark.gpu
+def test_a_graph_with_wrong_forces_is_refused(trained, ethanol, caplog):
+    insisting = CapturedStep(trained("cuda"), System.from_ase(ethanol), mode="graph")
+    spoil(insisting)
+    with pytest.raises(
+        GraphRefused, match=r"the graph was refused: its forces differ from the exact model's by 1.0e-02"
+    ):
+        insisting(ethanol.positions)
+    choosing = CapturedStep(trained("cuda"), System.from_ase(ethanol))
+    spoil(choosing)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(4):
+            choosing(ethanol.positions)
+    assert choosing.mode == "eager"
+    assert "its forces differ from the exact model's by 1.0e-02" in choosing.why
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_a_large_structure_is_audited_by_a_part_of_it(trained, crystal, device, periodic, monkeypatch):
+    monkeypatch.setattr(step_audit, "MOST_ATOMS", 10)
+    atoms = crystal.repeat(2)
+    atoms.pbc = periodic
+    step = CapturedStep(trained(device), System.from_ase(atoms), audit_every=1)
+    step(atoms.positions)
+    assert 0 < step.error < 1e-5
+
+
+def test_the_part_that_stands_for_a_structure(ethanol, cation, crystal, monkeypatch):
+    monkeypatch.setattr(step_audit, "MOST_ATOMS", 12)
+    few = Batch.from_systems([System.from_ase(atoms) for atoms in (crystal, cation, ethanol)])
+    part, atoms, as_it_is = step_audit.sample(few)
+    assert as_it_is
+    assert atoms.tolist() == list(range(8))
+    assert part.num_systems == 2
+    assert torch.equal(part.cell, few.cell[:2])
+    monkeypatch.setattr(step_audit, "MOST_ATOMS", 2)
+    part, atoms, as_it_is = step_audit.sample(few)
+    assert not as_it_is
+    assert part.num_systems == 1
+    assert not part.pbc.any()
+    nearest = np.linalg.norm(crystal.positions - crystal.positions[1], axis=1).argsort()
+    assert atoms.tolist() == sorted(nearest[:2])
+
+
+def test_relative_errors_have_a_floor():
+    exact = torch.tensor([[3.0, 0, 4.0], [0, 0, 0]], dtype=torch.float64)
+    assert step_audit.relative_error(exact * 1.1, exact) == pytest.approx(0.1)
+    still = torch.zeros(4, 3, dtype=torch.float64)
+    assert step_audit.relative_error(still + 1e-6, still) == pytest.approx(1e-6 * math.sqrt(12) / (1e-2 * 2))
+    assert step_audit.relative_error(exact[:0], exact[:0]) == 0.0
+
+
+# -- precision -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_tf32_is_less_exact_and_says_so(trained, ethanol):
+    potential = trained("cuda")
+    plain, short = (
+        CapturedStep(potential, System.from_ase(ethanol), mode="graph", precision=precision)
+        for precision in ("float32", "tf32")
+    )
+    found, rough = plain(ethanol.positions), short(ethanol.positions)
+    assert plain.report().error < 1e-5
+    assert 10 * plain.report().error < short.report().error < 2e-2
+    difference = np.linalg.norm(rough.forces - found.forces) / np.linalg.norm(found.forces)
+    assert difference == pytest.approx(short.report().error, rel=0.2)
+    assert short.report().engine == "kernels, tf32"
+
+
+@pytest.mark.gpu
+def test_float64_is_captured_too(trained, crystal):
+    step = CapturedStep(trained("cuda", torch.float64), System.from_ase(crystal), mode="graph", stress=True)
+    step(crystal.positions)
+    report = step.report()
+    assert (report.mode, report.engine, report.table_error) == ("graph", "exact", 0.0)
+    assert report.error < 1e-11
+
+
+def test_tf32_needs_a_gpu(trained, ethanol):
+    with pytest.raises(ValueError, match="precision 'tf32' needs a GPU, got a potential on the CPU"):
+        CapturedStep(trained("cpu"), System.from_ase(ethanol), precision="tf32")
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_memory_comes_back_when_steps_are_deleted(trained, crystal, dtype):
+    potential, atoms = trained("cuda", dtype), crystal.repeat(4)
+
+    def use():
+        step = CapturedStep(potential, System.from_ase(atoms), mode="graph", stress=True)
+        step(atoms.positions)
+        step(torch.tensor(atoms.positions, device="cuda"))
+        assert len(step.policy.graphs) == 2
+        return step.memory_bytes()
+
+    def taken():
+        gc.collect()
+        torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+    assert use() > 0  # tables and compiled kernels stay with the potential and the process
+    before = taken()
+    for _ in range(4):
+        use()
+    assert taken() == before
+
+
+def exhausted(*_, **__):
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nAnd a second line.")
+
+
+OUT_OF_MEMORY = (
+    r"a step of 9 atoms needs more than the GPU has: 3.0 GiB were taken and 1.5 of 8.0 GiB free when this was "
+    r"refused: CUDA out of memory. Tried to allocate 20.00 GiB. Use float32 instead of float64, a smaller skin"
+)
+
+
+@pytest.fixture
+def small_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (3 * 2**29, 2**33))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda *_: 3 * 2**30)
+
+
+@pytest.mark.usefixtures("small_gpu")
+def test_out_of_memory_says_what_was_needed(trained, ethanol, device, monkeypatch):
+    monkeypatch.setattr(EdgeSearch, "allocate", exhausted)
+    with pytest.raises(OutOfDeviceMemory, match=OUT_OF_MEMORY) as caught:
+        CapturedStep(trained(device), System.from_ase(ethanol))
+    assert isinstance(caught.value.__cause__, torch.cuda.OutOfMemoryError)
+    assert "second line" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("small_gpu")
+def test_out_of_memory_in_an_evaluation(trained, ethanol, device, monkeypatch):
+    step = CapturedStep(trained(device), System.from_ase(ethanol), mode="eager")
+    wanted = step(ethanol.positions).forces
+    with monkeypatch.context() as patch:
+        patch.setattr(step.engine, "run", exhausted)
+        with pytest.raises(OutOfDeviceMemory, match=OUT_OF_MEMORY):
+            step(ethanol.positions)
+    np.testing.assert_array_equal(step(ethanol.positions).forces, wanted)
