@@ -45,13 +45,15 @@ models/fast
 models/*
 forces
 engines
+step_result
 step_kernels
 step_order
 step_buffers
 step_graph
-step_report
+step_policy
 step_*
 step
+pool
 integrators
 torchmdnet
 checkpoint

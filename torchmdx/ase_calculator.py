@@ -17,7 +17,7 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from torchmdx.checkpoint import load
 from torchmdx.models.potential import Potential
 from torchmdx.pool import StepPool
-from torchmdx.step_policy import MODES
+from torchmdx.step_policy import require_mode
 from torchmdx.step_report import StepReport
 from torchmdx.system import System, checked_charge
 
@@ -61,8 +61,7 @@ class Calculator(AseCalculator):
             self.potential = load(potential, dtype=DTYPES[dtype], device=target)
         else:
             raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
-        if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+        require_mode(mode, target)
         self.mode, self.dtype = mode, dtype
         self.charge = None if charge is None else checked_charge(charge)
         self._last_charge: Any = None

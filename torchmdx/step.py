@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 
 from torchmdx.cell import require_lattice
-from torchmdx.engines import choose_engine
-from torchmdx.forces import require_apart
+from torchmdx.engines import Engine, ModelEngine, choose_engine
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
-from torchmdx.step_audit import TOLERANCES, audit
-from torchmdx.step_buffers import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers, copy_checked
-from torchmdx.step_graph import memory_explained
+from torchmdx.step_audit import disagreement, require_finite
+from torchmdx.step_buffers import FAR, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers, copy_checked
+from torchmdx.step_graph import memory_allocated, memory_explained
 from torchmdx.step_order import choose_order
-from torchmdx.step_policy import MODES, GraphPolicy
+from torchmdx.step_policy import GraphPolicy, require_mode
 from torchmdx.step_report import StepReport
-from torchmdx.step_result import AuditError, GraphRefused, NonFiniteError, StepResult
+from torchmdx.step_result import AuditError, StepResult
 from torchmdx.system import Batch, System
 
 log = logging.getLogger(__name__)
@@ -62,10 +61,7 @@ class CapturedStep:
         precision: str | None = None,
         audit_every: int = 0,
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-        if mode == "graph" and potential.device.type != "cuda":
-            raise GraphRefused(f"mode 'graph' needs a CUDA GPU, the potential is on the {potential.device}")
+        require_mode(mode, potential.device)
         if audit_every < 0:
             raise ValueError(f"audit_every must be >= 0 evaluations, got {audit_every}")
         self.precision = precision or str(potential.dtype).removeprefix("torch.")
@@ -78,11 +74,12 @@ class CapturedStep:
         self.skin, self.audit_every = skin, audit_every
         self.num_evaluations = self.num_recoveries = 0
         self.error: float | None = None
-        self._last_kind = "host"
-        before = self._allocated()
+        self._last_kind, self._audit_owed = "host", False
+        self._given_out: torch.cuda.Event | None = None
+        before = memory_allocated(self.device)
         with memory_explained(self.batch, self.device):
             self._allocate(dtype, stress, energies)
-        self._buffer_bytes = self._allocated() - before
+        self._buffer_bytes = memory_allocated(self.device) - before
         self.policy = GraphPolicy(mode, self.device, self.engine_why)
 
     @property
@@ -111,6 +108,7 @@ class CapturedStep:
         self._refresh("device")
         self.search = EdgeSearch(self.potential.cutoff, skin=self.skin)
         self.search.allocate(self.ordered)
+        self.engine: Engine
         self.engine, self.engine_why = choose_engine(
             self.potential, self.ordered, stress=stress, precision=self.precision
         )
@@ -140,10 +138,9 @@ class CapturedStep:
             elif flags[OVERFLOW]:
                 self._grow(int(flags[NEEDED]))
             else:
-                self._require_finite(flags)
-                if self.audit_every and self.num_evaluations % self.audit_every == 0:
-                    self._audit()
-                return self._give_out(kind, copy)
+                require_finite(self, flags)
+                if self._trusted():
+                    return self._give_out(kind, copy)
         raise RuntimeError(f"the neighbour list did not fit after {MOST_ROUNDS} rounds of growing: {flags.tolist()}")
 
     def assign(self, structure: System | Batch | Sequence[System]) -> None:
@@ -166,7 +163,8 @@ class CapturedStep:
         self.ordered.system_index.copy_(given.system_index)
         self.ordered.charge.copy_(given.charge)
         self._refresh("device")
-        self.search.assign(self.ordered)
+        if not self.search.assign(self.ordered):
+            self._remake()
 
     def report(self) -> StepReport:
         """What this step does and costs, in numbers."""
@@ -182,7 +180,11 @@ class CapturedStep:
         kind: "host" or "device", where positions come from. Raises GraphRefused if mode="graph" cannot be had.
         """
         with memory_explained(self.batch, self.device):
-            self.policy.consider(kind, lambda: self._launch(kind), self._judge)
+            reason = self.policy.consider(
+                kind, lambda: self._launch(kind), lambda: self.buffers.outputs["forces"], self._judge
+            )
+        if reason is not None:
+            self._fall_back(reason)
 
     # -- one evaluation ----------------------------------------------------------------------------------------------
 
@@ -191,6 +193,8 @@ class CapturedStep:
         if on_device and positions.device != self.device:
             raise ValueError(f"positions must be on the CPU or on {self.device}, got {positions.device}")
         kind = "device" if on_device else "host"
+        if self._given_out is not None:  # results of the last call may still be read, on another stream
+            self._given_out.wait(torch.cuda.current_stream(self.device))
         target = self.buffers.inputs if on_device else self.buffers.host_inputs
         copy_checked("positions", target["positions"], positions)
         if cell is not None:
@@ -231,7 +235,10 @@ class CapturedStep:
     def _give_out(self, kind: str, copy: bool) -> StepResult:
         if kind == "device":
             views = self.buffers.outputs
-            return StepResult(**{n: v.clone() if copy else v for n, v in views.items() if n != "flags"})
+            result = StepResult(**{n: v.clone() if copy else v for n, v in views.items() if n != "flags"})
+            self._given_out = torch.cuda.Event()
+            self._given_out.record(torch.cuda.current_stream(self.device))
+            return result
         arrays = {n: v.numpy() for n, v in self.buffers.host_outputs.items() if n != "flags"}
         return StepResult(**{n: a.copy() if copy else a for n, a in arrays.items()})
 
@@ -253,39 +260,40 @@ class CapturedStep:
         """Room for more edges; the evaluation is then done again, from the same positions."""
         before = self.search.capacity
         self.search.grow()
-        self.engine.reserve(self.search.capacity)
         self.num_recoveries += 1
         log.info("neighbour list needed %d edges, had %d: grown to %d", needed, before, self.search.capacity)
+        self._remake()
+
+    def _remake(self) -> None:
+        """After the search has made new buffers: scratch and graphs anew."""
+        self.engine.reserve(self.search.capacity)
         with memory_explained(self.batch, self.device):
             self.policy.record_again(lambda kind: lambda: self._launch(kind))
+        self._audit_owed = bool(self.policy.graphs)
 
-    def _require_finite(self, flags: Any) -> None:
-        if not flags[NOT_FINITE]:
-            return
-        # Two atoms at one place are the usual cause, and have an error of their own.
-        edges, buffers = self.search.edges, self.buffers
-        vectors = edges.vectors(buffers.positions, buffers.cell, self.ordered.system_index)
-        require_apart(edges, vectors, buffers.order)
-        raise NonFiniteError(
-            f"evaluation {self.num_evaluations}: positions, energy or forces of {int(flags[NOT_FINITE])} atoms are not "
-            f"finite, the first of them atom {int(flags[FIRST_BAD])}"
-        )
-
-    def _judge(self) -> str | None:
+    def _judge(self, launched: Tensor | None = None) -> str | None:
         """What speaks against the graph that was just replayed; None if nothing does."""
         flags = self.buffers.host_outputs["flags"]
-        if flags[FAR] or flags[OVERFLOW] or flags[NOT_FINITE]:
-            return None  # no forces to compare: the evaluation in hand repairs or reports this first
-        self.error = audit(self)
-        if self.error <= TOLERANCES[self.precision]:
-            return None
-        return f"its forces differ from the exact model's by {self.error:.1e} (relative)"
+        # No forces to compare: the evaluation in hand repairs or reports this first, and is then audited.
+        self._audit_owed = bool(flags[FAR] or flags[OVERFLOW] or flags[NOT_FINITE])
+        return None if self._audit_owed else disagreement(self, launched)
 
-    def _audit(self) -> None:
+    def _trusted(self) -> bool:
+        """Audits the evaluation in hand where that is due; False after a fall-back, when it has to be done again."""
+        due = bool(self.audit_every) and self.num_evaluations % self.audit_every == 0
+        if not (due or self._audit_owed):
+            return True
         reason = self._judge()
-        if reason is not None:
-            allowed = f"at most {TOLERANCES[self.precision]:.0e} is allowed"
-            raise AuditError(f"the audit of evaluation {self.num_evaluations}: {reason}; {allowed}")
+        if reason is None:
+            return True
+        if due:
+            raise AuditError(f"the audit of evaluation {self.num_evaluations}: {reason}")
+        self.policy.refuse(reason)
+        self._fall_back(reason)
+        return False
 
-    def _allocated(self) -> int:
-        return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
+    def _fall_back(self, reason: str) -> None:
+        """The exact model from now on: the fast path has been found wrong."""
+        self.policy.graphs.clear()
+        self.engine = ModelEngine(self.potential, self.ordered, stress=self.buffers.stress_wanted, tabulated=False)
+        self.engine_why = self.policy.why = f"exact model, launched: {reason}"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from torchmdx.engines import choose_engine
-from torchmdx.forces import evaluate
+from torchmdx.forces import evaluate, require_apart
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.step_buffers import FIRST_BAD, NOT_FINITE
+from torchmdx.step_result import NonFiniteError
 from torchmdx.system import Batch
 
 if TYPE_CHECKING:
@@ -41,6 +43,37 @@ def audit(step: CapturedStep) -> float:
     else:
         found = _evaluate_anew(step, part)
     return relative_error(found, exact_forces(step.potential, part))
+
+
+def require_finite(step: CapturedStep, flags: Any) -> None:
+    """Raises for what is not finite: ValueError that names two atoms at one place, else NonFiniteError."""
+    if not flags[NOT_FINITE]:
+        return
+    # Two atoms at one place are the usual cause, and have an error of their own.
+    edges, buffers = step.search.edges, step.buffers
+    vectors = edges.vectors(buffers.positions, buffers.cell, step.ordered.system_index)
+    require_apart(edges, vectors, buffers.order)
+    raise NonFiniteError(
+        f"evaluation {step.num_evaluations}: positions, energy or forces of {int(flags[NOT_FINITE])} atoms are not "
+        f"finite, the first of them atom {int(flags[FIRST_BAD])}"
+    )
+
+
+def disagreement(step: CapturedStep, launched: Tensor | None = None) -> str | None:
+    """What speaks against the results a step has in its outputs; None if nothing does. Sets the step's `error`.
+
+    launched: the same outputs from launching the kernels one by one, to compare a replay with, whatever its size.
+    """
+    allowed = TOLERANCES[step.precision]
+    forces = step.buffers.outputs["forces"]
+    if launched is not None:
+        difference = relative_error(forces, launched)
+        if not difference <= allowed:
+            return f"its forces differ by {difference:.1e} (relative) between a replay and a launch"
+    step.error = audit(step)
+    if step.error <= allowed:
+        return None
+    return f"its forces differ from the exact model's by {step.error:.1e} (relative; at most {allowed:.0e} is allowed)"
 
 
 def _evaluate_anew(step: CapturedStep, part: Batch) -> Tensor:

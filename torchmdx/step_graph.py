@@ -64,6 +64,11 @@ def seconds_per_run(run: Callable[[], object], device: torch.device, repeats: in
     return sorted(times)[len(times) // 2]
 
 
+def memory_allocated(device: torch.device) -> int:
+    """Bytes that torch's tensors take on a GPU at present; 0 on the CPU."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
 @contextlib.contextmanager
 def memory_explained(batch: Batch, device: torch.device) -> Iterator[None]:
     """Turns torch's out-of-memory error into OutOfDeviceMemory, with what was there and what to change."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from torchmdx.step_graph import Graph, seconds_per_run
 from torchmdx.step_result import GraphRefused
@@ -15,6 +16,14 @@ log = logging.getLogger(__name__)
 MODES = ("auto", "graph", "eager")
 # Evaluations before "auto" captures: single points do not pay for a capture.
 EAGER_FIRST = 2
+
+
+def require_mode(mode: str, device: torch.device) -> None:
+    """Raises ValueError for an unknown mode, GraphRefused for a graph on a device that has none."""
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    if mode == "graph" and device.type != "cuda":
+        raise GraphRefused(f"mode 'graph' needs a CUDA GPU, the potential is on the {device}")
 
 
 class GraphPolicy:
@@ -36,34 +45,43 @@ class GraphPolicy:
             return False
         return self.asked == "graph" or num_evaluations > EAGER_FIRST
 
-    def consider(self, kind: str, work: Callable[[], object], judge: Callable[[], str | None]) -> None:
-        """Captures `work`, measures it both ways, has it judged, and keeps the graph or says why not."""
+    def consider(
+        self,
+        kind: str,
+        work: Callable[[], object],
+        forces: Callable[[], Tensor],
+        judge: Callable[[Tensor], str | None],
+    ) -> str | None:
+        """Captures `work`, measures it both ways, has a replay judged, and keeps the graph or says why not.
+
+        forces: those of the last run. judge: what speaks against a replay, given the forces of a launch. Returns that.
+        """
         if self.device.type != "cuda" or self.asked == "eager":
-            return
+            return None
         try:
             graph = Graph(work, self.device)
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self._refuse(f"capture failed: {error}", error)
-            return
+            self.refuse(f"capture failed: {error}", error)
+            return None
         self.eager_seconds = seconds_per_run(work, self.device)
+        launched = forces().clone()
         self.replay_seconds = seconds_per_run(graph.replay, self.device)
         saved = self.eager_seconds - self.replay_seconds
         if self.asked == "auto" and saved <= 0:
-            self._refuse(f"a replay takes {self.replay_seconds:.2e} s, a launch {self.eager_seconds:.2e} s")
-            return
-        graph.replay()
-        torch.cuda.synchronize(self.device)
-        reason = judge()
+            self.refuse(f"a replay takes {self.replay_seconds:.2e} s, a launch {self.eager_seconds:.2e} s")
+            return None
+        reason = judge(launched)
         if reason is not None:
-            self._refuse(reason)
-            return
+            self.refuse(reason)
+            return reason
         self.graphs[kind] = graph
         self.why = (
             f"a replay takes {self.replay_seconds * 1e3:.3f} ms, a launch {self.eager_seconds * 1e3:.3f} ms: the "
             f"capture of {graph.seconds:.1f} s is paid back in {int(graph.seconds / max(saved, 1e-9)) + 1} evaluations"
         )
+        return None
 
     def record_again(self, work_of: Callable[[str], Callable[[], object]]) -> None:
         """Captures anew what was captured, after buffers have been replaced."""
@@ -72,7 +90,8 @@ class GraphPolicy:
         for kind in kinds:
             self.graphs[kind] = Graph(work_of(kind), self.device)
 
-    def _refuse(self, reason: str, cause: Exception | None = None) -> None:
+    def refuse(self, reason: str, cause: Exception | None = None) -> None:
+        """No graph from now on. Raises GraphRefused if one was insisted on."""
         if self.asked == "graph":
             raise GraphRefused(f"the graph was refused: {reason}") from cause
         log.warning("running without a CUDA graph: %s", reason)

@@ -15,18 +15,18 @@ from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensors import from_direction, spread
 from torchmdx.neighbors.edges import Edges
 
-# Tables take a second or two to make: one for each network, as long as it lives and its weights stay as they are.
-_made: weakref.WeakKeyDictionary[TensorNet, tuple[tuple[int, ...], TabulatedFilters]] = weakref.WeakKeyDictionary()
+# Tables take a second or two to make: one for each network and degree, while its weights stay as they are.
+_State = tuple[int, ...]
+_made: weakref.WeakKeyDictionary[TensorNet, dict[int, tuple[_State, TabulatedFilters]]] = weakref.WeakKeyDictionary()
 
 
-def table_of(network: TensorNet) -> TabulatedFilters:
+def table_of(network: TensorNet, degree: int) -> TabulatedFilters:
     """The network's table in its dtype and on its device, within BOUND if that can be reached; made once."""
     state = (network.readout.weight.data_ptr(), *(weight._version for weight in network.parameters()))
-    made = _made.get(network)
-    if made is None or made[0] != state:
-        made = (state, tabulate(network, BOUND, network.readout.weight.dtype))
-        _made[network] = made
-    return made[1]
+    made = _made.setdefault(network, {})
+    if degree not in made or made[degree][0] != state:
+        made[degree] = (state, tabulate(network, BOUND, network.readout.weight.dtype, degree))
+    return made[degree][1]
 
 
 class TabulatedTensorNet(nn.Module):
@@ -39,7 +39,7 @@ class TabulatedTensorNet(nn.Module):
     def __init__(self, network: TensorNet) -> None:
         super().__init__()
         self.network = network
-        self.table = table_of(network)
+        self.table = table_of(network, degree=3)  # what the C kernels evaluate
         # The C kernels want each set of coefficients in one piece.
         self.tables = [(c.contiguous(), own) for c, own in zip(self.table.coefficients, self.table.own, strict=True)]
         self.error = self.table.error

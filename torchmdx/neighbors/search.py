@@ -19,7 +19,7 @@ from torchmdx.system import Batch
 
 BACKENDS = ("brute_force", "vesin", "torch_cluster", "triton_brute_force", "triton_cell_list")
 # Atoms in the largest system from which bins win over all pairs on a GPU (measured on an H200).
-CELL_LIST_FROM = 6000
+CELL_LIST_FROM = 1500
 
 
 class EdgeSearch:
@@ -75,11 +75,11 @@ class EdgeSearch:
         self._make(capacity)
         return self.update(batch.positions, batch.cell)
 
-    def assign(self, batch: Batch) -> None:
+    def assign(self, batch: Batch) -> bool:
         """Other atoms in the same buffers: as many atoms and systems as allocated, in systems of other sizes.
 
-        The next update searches, whatever the skin. Raises ValueError for other numbers, or for periodic directions
-        where there were none in any system.
+        The next update searches, whatever the skin. False where the search cannot keep its buffers: they are new, as
+        after `grow`. Raises ValueError for other numbers, and for cells that do not span their periodic directions.
         """
         old = self._require_allocated()
         if (batch.num_atoms, batch.num_systems) != (old.num_atoms, old.num_systems):
@@ -89,7 +89,10 @@ class EdgeSearch:
             )
         require_lattice(batch.cell.double(), batch.pbc)
         self.batch = batch
-        self._search.assign(batch)
+        if self._search.assign(batch):
+            return True
+        self._make(self.capacity)
+        return False
 
     def update(self, positions: Tensor, cell: Tensor | None = None) -> Edges:
         """The list at positions [N,3] Å and cell [S,3,3] Å (None: the batch's), in the search's own buffers."""
@@ -132,6 +135,14 @@ class EdgeSearch:
     def num_updates(self) -> int:
         """How many updates really searched, since `allocate`. Reads the device."""
         return int(self._search.updates)
+
+    @property
+    def invalid(self) -> Tensor:
+        """Whether an atom of the last search had no usable coordinates, or a cell no volume: [] bool on the device.
+
+        Such an atom has no neighbours: NaN, infinite, or more than a million cells away.
+        """
+        return self._search.invalid
 
     def _require_allocated(self) -> Batch:
         if self.batch is None:
@@ -191,11 +202,13 @@ def choose_backend(asked: str, batch: Batch) -> str:
 def make_search(backend: str, batch: Batch, cutoff: float, skin: float, edges: Edges) -> Search:
     """The search by name, with its scratch, filling `edges`."""
     if backend.startswith("triton"):
-        from torchmdx.neighbors.gpu import GpuBruteForce, GpuCellList
+        from torchmdx.neighbors.single_pass import OnePassBruteForce, OnePassCellList
 
-        made = GpuCellList if backend == "triton_cell_list" else GpuBruteForce
+        made = OnePassCellList if backend == "triton_cell_list" else OnePassBruteForce
         return made(batch, cutoff, skin, edges)
-    pairs = {"brute_force": torch_brute_force, "vesin": vesin.pairs, "torch_cluster": torch_cluster.pairs}[backend]
+    pairs = {"brute_force": torch_brute_force, "vesin": vesin.VesinPairs(), "torch_cluster": torch_cluster.pairs}[
+        backend
+    ]
     return CpuSearch(batch, cutoff, skin, edges, pairs)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmdx import cell as lattice
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.capacity import UNCOUNTABLE
-from torchmdx.neighbors.edges import Edges, from_lists
+from torchmdx.neighbors.edges import Edges
 from torchmdx.system import Batch
 
 # target [E], source [E] and shifts [E,3], sorted by target.
@@ -20,12 +20,16 @@ Pairs = tuple[Tensor, Tensor, Tensor]
 
 
 class Search(Protocol):
-    """Fills the edges it was made with. updates [] int64 counts the times it really searched."""
+    """Fills the edges it was made with. updates [] int64 counts the times it really searched.
+
+    invalid [] bool: an atom had no usable coordinates, or a cell no volume.
+    """
 
     updates: Tensor
+    invalid: Tensor
 
-    def assign(self, batch: Batch) -> None:
-        """Takes other atoms and periodic directions, of the same numbers of atoms and systems."""
+    def assign(self, batch: Batch) -> bool:
+        """Takes other atoms and periodic directions, of the same numbers; False if it must be made anew for that."""
 
     def update(self, positions: Tensor, cell: Tensor) -> None:
         """Brings the list up to date with positions [N,3] and cell [S,3,3]."""
@@ -39,10 +43,12 @@ class CpuSearch:
     ) -> None:
         self.batch, self.cutoff, self.skin, self.edges, self.pairs = batch, cutoff, skin, edges, pairs
         self.updates = torch.zeros((), dtype=torch.int64, device=batch.positions.device)
+        self.invalid = torch.zeros((), dtype=torch.bool, device=batch.positions.device)
         self.reference: tuple[Tensor, Tensor] | None = None
 
-    def assign(self, batch: Batch) -> None:
+    def assign(self, batch: Batch) -> bool:
         self.batch, self.reference = batch, None
+        return True
 
     def update(self, positions: Tensor, cell: Tensor) -> None:
         if self.reference is not None and self._still_good(positions, cell):
@@ -51,16 +57,16 @@ class CpuSearch:
         edges = self.edges
         self.updates += 1
         self.reference = None
+        self.invalid.copy_(~torch.isfinite(positions).all())
         try:
             lattice.require_lattice(cell.double(), batch.pbc)
         except ValueError:  # as the GPU searches do: flagged, and told in words by grow()
             edges.needed.fill_(UNCOUNTABLE)
             edges.overflow.fill_(True)
+            self.invalid.fill_(True)
             return
-        found = from_lists(*self.pairs(batch, self.cutoff + self.skin), batch.num_atoms, edges.capacity)
-        for name in ("row_ptr", "source", "target", "shifts", "num_edges", "needed", "overflow"):
-            getattr(edges, name).copy_(getattr(found, name))
-        if self.skin > 0 and not bool(found.overflow):
+        fill(edges, *self.pairs(batch, self.cutoff + self.skin))
+        if self.skin > 0 and not bool(edges.overflow | self.invalid):
             self.reference = (positions.clone(), cell.clone())
 
     def _still_good(self, positions: Tensor, cell: Tensor) -> bool:
@@ -76,6 +82,23 @@ class CpuSearch:
         room = (1 - size) * (self.cutoff + self.skin) - self.cutoff
         limit = room.index_select(0, index)
         return bool(((limit > 0) & (2 * torch.linalg.vector_norm(delta, dim=-1) <= limit)).all())
+
+
+def fill(edges: Edges, target: Tensor, source: Tensor, shifts: Tensor) -> None:
+    """Copies pairs that are sorted by target into the buffers of `edges`, pads, and sets the counts."""
+    needed, capacity = len(target), edges.capacity
+    kept = min(needed, capacity)
+    for buffer, values in ((edges.target, target), (edges.source, source), (edges.shifts, shifts)):
+        buffer[:kept].copy_(values[:kept])
+        buffer[kept:].fill_(0 if buffer is edges.shifts else edges.num_atoms - 1)
+    ends = torch.searchsorted(
+        edges.target[:kept], torch.arange(edges.num_atoms, dtype=torch.int32, device=target.device), right=True
+    )
+    edges.row_ptr[0] = 0
+    edges.row_ptr[1:].copy_(ends)
+    edges.num_edges.fill_(kept)
+    edges.needed.fill_(needed)
+    edges.overflow.fill_(needed > capacity)
 
 
 def torch_brute_force(batch: Batch, cutoff: float) -> Pairs:
