@@ -201,10 +201,10 @@ def test_a_table_is_made_once_and_again_for_other_weights(make_potential, ethano
     other = copy.deepcopy(potential)
     with torch.no_grad():
         other.network.layers[0].filters[4].weight.mul_(1.5)
-        assert table_of(other.network) is not network.table
-        before = table_of(other.network)
+        assert table_of(other.network, 3) is not network.table
+        before = table_of(other.network, 3)
         other.network.layers[1].filters[4].weight.mul_(1.5)
-    assert table_of(other.network) is not before
+    assert table_of(other.network, 3) is not before
     batch = Batch.from_systems([System.from_ase(ethanol)])
     found = tabulated(other, batch, brute_force(batch, other.cutoff))
     wanted = evaluate(other, batch).forces
