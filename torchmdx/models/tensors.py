@@ -94,4 +94,9 @@ class PartwiseLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         maps = (self.scalar, self.vector, self.symmetric)
-        return torch.cat([linear(x[:, part]) for linear, part in zip(maps, PARTS, strict=True)], dim=1)
+        # Flat, so that each part is one product of matrices and not one for each atom.
+        parts = [
+            linear(x[:, part].flatten(0, 1)).unflatten(0, (len(x), -1))
+            for linear, part in zip(maps, PARTS, strict=True)
+        ]
+        return torch.cat(parts, dim=1)

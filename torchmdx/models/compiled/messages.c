@@ -1,7 +1,7 @@
 /* Message sums of TensorNet from tabulated filters, for rows [first, last) of a neighbour list.
 
-   A filter is a piecewise cubic: in interval k, with t in [0,1), f(t) = a + b t + c t^2 + d t^3. table is
-   [intervals][4][3][C]: a, b, c, d; scalar, vector, symmetric part.
+   A filter is a piecewise polynomial: in interval k, with t in [0,1), f(t) = sum_p a_p t^p. table is
+   [intervals][terms][3][C], a_0 first; scalar, vector, symmetric part.
    Tensors are [N][9][C]: component 0 is the scalar part, 1..3 the vector, 4..8 the symmetric part.
 
    Included twice, with REAL float and double; NAME(f) appends the type. No library is called: threads are the
@@ -11,22 +11,29 @@ static const int PART_END[3] = {1, 4, 9};
 static const int PART_START[3] = {0, 1, 4};
 
 /* f and, where df is not null, df/dt of one part at one edge; row is the edge's interval. */
-static inline void NAME(filter)(const REAL *restrict row, long part, long C, REAL t, REAL *restrict f, REAL *restrict df)
+static inline void NAME(filter)(const REAL *restrict row, long terms, long part, long C, REAL t, REAL *restrict f,
+                                REAL *restrict df)
 {
-    const REAL *a = row + part * C, *b = a + 3 * C, *c2 = b + 3 * C, *c3 = c2 + 3 * C;
-    for (long c = 0; c < C; c++) f[c] = a[c] + t * (b[c] + t * (c2[c] + t * c3[c]));
+    const REAL *a = row + part * C;
+    for (long c = 0; c < C; c++) f[c] = a[(terms - 1) * 3 * C + c];
     if (df)
-        for (long c = 0; c < C; c++) df[c] = b[c] + t * (2 * c2[c] + 3 * t * c3[c]);
+        for (long c = 0; c < C; c++) df[c] = 0;
+    for (long p = terms - 2; p >= 0; p--) {
+        const REAL *restrict b = a + p * 3 * C;
+        if (df)
+            for (long c = 0; c < C; c++) df[c] = df[c] * t + f[c];
+        for (long c = 0; c < C; c++) f[c] = f[c] * t + b[c];
+    }
 }
 
 /* out_i += sum_j f(r_ij) in_j: messages, and, the list being symmetric, also their gradient. */
-void NAME(gather)(long first, long last, long C, const int *row_ptr, const int *source, const int *interval, const REAL *t,
+void NAME(gather)(long first, long last, long C, long terms, const int *row_ptr, const int *source, const int *interval, const REAL *t,
                   const REAL *table, const REAL *in, REAL *out, REAL *scratch)
 {
     for (long i = first; i < last; i++)
         for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++)
             for (long part = 0; part < 3; part++) {
-                NAME(filter)(table + 12 * C * (long)interval[e], part, C, t[e], scratch, 0);
+                NAME(filter)(table + 3 * terms * C * (long)interval[e], terms, part, C, t[e], scratch, 0);
                 for (long q = PART_START[part]; q < PART_END[part]; q++) {
                     const REAL *restrict a = in + (9 * (long)source[e] + q) * C;
                     REAL *restrict o = out + (9 * i + q) * C;
@@ -35,21 +42,28 @@ void NAME(gather)(long first, long last, long C, const int *row_ptr, const int *
             }
 }
 
-/* slope_e = sum over parts and channels of df/dt (g_i . y_j): derivative of sum_i g_i . out_i along t of edge e. */
-void NAME(gather_slope)(long first, long last, long C, const int *row_ptr, const int *source, const int *interval,
-                        const REAL *t, const REAL *table, const REAL *y, const REAL *g, REAL *slope, REAL *scratch)
+/* The gradient of messages: grad_y_i += sum_j f(r_ij) g_j, for the list is symmetric, and
+   slope_e = sum over parts and channels of df/dt (g_i . y_j), by t of edge e. */
+void NAME(gather_back)(long first, long last, long C, long terms, const int *row_ptr, const int *source,
+                       const int *interval, const REAL *t, const REAL *table, const REAL *y, const REAL *g,
+                       REAL *grad_y, REAL *slope, REAL *scratch)
 {
     REAL *f = scratch, *df = scratch + C, *dot = scratch + 2 * C;
     for (long i = first; i < last; i++)
         for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
             REAL sum = 0;
             for (long part = 0; part < 3; part++) {
-                NAME(filter)(table + 12 * C * (long)interval[e], part, C, t[e], f, df);
+                NAME(filter)(table + 3 * terms * C * (long)interval[e], terms, part, C, t[e], f, df);
                 for (long c = 0; c < C; c++) dot[c] = 0;
                 for (long q = PART_START[part]; q < PART_END[part]; q++) {
-                    const REAL *restrict a = y + (9 * (long)source[e] + q) * C;
-                    const REAL *restrict b = g + (9 * i + q) * C;
-                    for (long c = 0; c < C; c++) dot[c] += a[c] * b[c];
+                    const REAL *restrict yj = y + (9 * (long)source[e] + q) * C;
+                    const REAL *restrict gj = g + (9 * (long)source[e] + q) * C;
+                    const REAL *restrict gi = g + (9 * i + q) * C;
+                    REAL *restrict o = grad_y + (9 * i + q) * C;
+                    for (long c = 0; c < C; c++) {
+                        o[c] += f[c] * gj[c];
+                        dot[c] += yj[c] * gi[c];
+                    }
                 }
 #pragma omp simd reduction(+ : sum)
                 for (long c = 0; c < C; c++) sum += df[c] * dot[c];
@@ -59,14 +73,14 @@ void NAME(gather_slope)(long first, long last, long C, const int *row_ptr, const
 }
 
 /* x_i += sum_j f(r_ij) (a_i + b_j) d_ij, d [E][9] the components of the edge's direction. */
-void NAME(embed)(long first, long last, long C, const int *row_ptr, const int *source, const int *interval, const REAL *t,
+void NAME(embed)(long first, long last, long C, long terms, const int *row_ptr, const int *source, const int *interval, const REAL *t,
                  const REAL *table, const REAL *a, const REAL *b, const REAL *d, REAL *x, REAL *scratch)
 {
     for (long i = first; i < last; i++)
         for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
             const REAL *restrict ai = a + i * C, *restrict bj = b + (long)source[e] * C;
             for (long part = 0; part < 3; part++) {
-                NAME(filter)(table + 12 * C * (long)interval[e], part, C, t[e], scratch, 0);
+                NAME(filter)(table + 3 * terms * C * (long)interval[e], terms, part, C, t[e], scratch, 0);
                 for (long c = 0; c < C; c++) scratch[c] *= ai[c] + bj[c];
                 for (long q = PART_START[part]; q < PART_END[part]; q++) {
                     REAL *restrict o = x + (9 * i + q) * C;
@@ -78,7 +92,7 @@ void NAME(embed)(long first, long last, long C, const int *row_ptr, const int *s
 }
 
 /* Derivatives of sum_i g_i . x_i by t of each edge, slope [E], and by its direction components, grad_d [E][9]. */
-void NAME(embed_slope)(long first, long last, long C, const int *row_ptr, const int *source, const int *interval,
+void NAME(embed_slope)(long first, long last, long C, long terms, const int *row_ptr, const int *source, const int *interval,
                        const REAL *t, const REAL *table, const REAL *a, const REAL *b, const REAL *d, const REAL *g,
                        REAL *slope, REAL *grad_d, REAL *scratch)
 {
@@ -89,7 +103,7 @@ void NAME(embed_slope)(long first, long last, long C, const int *row_ptr, const 
             REAL sum = 0;
             for (long c = 0; c < C; c++) pair[c] = ai[c] + bj[c];
             for (long part = 0; part < 3; part++) {
-                NAME(filter)(table + 12 * C * (long)interval[e], part, C, t[e], f, df);
+                NAME(filter)(table + 3 * terms * C * (long)interval[e], terms, part, C, t[e], f, df);
                 for (long q = PART_START[part]; q < PART_END[part]; q++) {
                     const REAL *restrict o = g + (9 * i + q) * C;
                     REAL value = 0, along = 0;

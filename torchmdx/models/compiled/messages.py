@@ -1,7 +1,7 @@
 """Message sums from tabulated filters as differentiable torch functions: in C where it compiled, in torch otherwise.
 
-table [n,4,3,C] is one set of `TabulatedFilters`: the coefficients of a cubic in t, in each interval, for the filters of
-the scalar, vector and symmetric parts. An edge reads the row interval [E] at t [E].
+table [n,terms,3,C] is one set of `TabulatedFilters`: the coefficients of a polynomial in t, in each interval, for the
+filters of the scalar, vector and symmetric parts. An edge reads the row interval [E] at t [E].
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ class MessageSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, t, interval, table = ctx.saved_tensors
         grad = grad.contiguous()
-        # f is the same for both directions of a pair, so rows of the list also sum over what a source sent to.
-        grad_y = gather(grad, t, interval, table, ctx.edges)
-        return grad_y, gather_slope(y, grad, t, interval, table, ctx.edges), None, None, None
+        return *gather_back(y, grad, t, interval, table, ctx.edges), None, None, None
 
 
 class EmbeddingSum(torch.autograd.Function):
@@ -81,28 +79,37 @@ def gather(y: Tensor, t: Tensor, interval: Tensor, table: Tensor, edges: Edges) 
     return out
 
 
-def gather_slope(y: Tensor, grad: Tensor, t: Tensor, interval: Tensor, table: Tensor, edges: Edges) -> Tensor:
-    """Σ_c ∂f/∂t (grad_i · y_j) of every edge, [E]."""
-    slope = torch.zeros_like(t)
-    if not _call("gather_slope", edges, y.shape[2], 3, t, table, y, grad, slope, interval=interval):
+def gather_back(
+    y: Tensor, grad: Tensor, t: Tensor, interval: Tensor, table: Tensor, edges: Edges
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `gather`: by y, [N,9,C], and by t, [E] = Σ_c ∂f/∂t (grad_i · y_j).
+
+    f is the same for both directions of a pair, so rows of the list also sum over what a source sent to.
+    """
+    grad_y, slope = torch.zeros_like(y), torch.zeros_like(t)
+    if not _call("gather_back", edges, y.shape[2], 3, t, table, y, grad, grad_y, slope, interval=interval):
+        grad_y = gather(grad, t, interval, table, edges)
         products = grad.index_select(0, edges.target) * y.index_select(0, edges.source)
         dots = torch.stack([products[:, part].sum(1) for part in PARTS], dim=1)
         slope = (filter_slopes(t, interval, table) * dots).sum((1, 2))
-    return slope
+    return grad_y, slope
 
 
 def filters(t: Tensor, interval: Tensor, table: Tensor) -> Tensor:
     """Filters [E,3,C] at t [E] of the intervals [E]."""
-    a, b, c, d = table.index_select(0, interval).unbind(1)
-    t = t[:, None, None]
-    return a + t * (b + t * (c + t * d))
+    *rest, value = table.index_select(0, interval).unbind(1)
+    for coefficient in reversed(rest):
+        value = coefficient + t[:, None, None] * value
+    return value
 
 
 def filter_slopes(t: Tensor, interval: Tensor, table: Tensor) -> Tensor:
     """Derivatives of `filters` by t, [E,3,C]."""
-    _, b, c, d = table.index_select(0, interval).unbind(1)
-    t = t[:, None, None]
-    return b + t * (2 * c + 3 * t * d)
+    _, *rest = table.index_select(0, interval).unbind(1)
+    slope = torch.zeros_like(rest[0])
+    for power, coefficient in reversed(list(enumerate(rest, start=1))):
+        slope = power * coefficient + t[:, None, None] * slope
+    return slope
 
 
 def _pairs(a: Tensor, b: Tensor, edges: Edges) -> Tensor:
@@ -119,7 +126,11 @@ def _call(name: str, edges: Edges, channels: int, scratch: int, t: Tensor, *arra
         assert array.dtype == t.dtype, name
     kernel = compiled[f"{name}_{'float' if t.dtype == torch.float32 else 'double'}"]
     kernel.restype = None
-    fixed = [ctypes.c_long(channels), *map(_pointer, (edges.row_ptr, edges.source, interval, t, *arrays))]
+    fixed = [
+        ctypes.c_long(channels),
+        ctypes.c_long(arrays[0].shape[1]),  # the table: its number of terms
+        *map(_pointer, (edges.row_ptr, edges.source, interval, t, *arrays)),
+    ]
 
     def run(first: int, last: int) -> None:
         room = torch.empty(scratch * channels, dtype=t.dtype)
