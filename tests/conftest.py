@@ -8,13 +8,9 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import molecule
+from structures import DATA, SMALL, STRUCTURES
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
-
-DATA = Path(__file__).parent / "data"
-# Between them: no, one, two and three periodic directions, charge, no mirror symmetry, cells below the cutoff.
-STRUCTURES = ("ethanol", "cation", "chiral", "crystal", "slab", "bare_slab", "wire")
-SMALL = dict(num_channels=8, num_layers=2, num_radial=6, cutoff=4.0, max_z=35)
 
 
 def pytest_collection_modifyitems(items) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from conftest import STRUCTURES
+from structures import STRUCTURES
 
 from torchmdx import Batch, System, evaluate
 from torchmdx import pool as pool_module

@@ -208,9 +208,9 @@ def test_a_cell_from_the_host_serves_positions_from_the_device_and_back(trained,
     wider, widest = 1.05 * crystal.cell.array, 1.1 * crystal.cell.array
     on_device = torch.tensor(crystal.positions, device="cuda")
     step(crystal.positions, wider)
-    assert_close(step(on_device).forces.cpu().numpy(), exact(potential, crystal, cell=wider)["forces"])
+    assert_close(step(on_device).forces.cpu().numpy(), exact(potential, crystal, cell=wider)["forces"], 5e-5)
     step(on_device, torch.tensor(widest, device="cuda"))
-    assert_close(step(crystal.positions).forces, exact(potential, crystal, cell=widest)["forces"])
+    assert_close(step(crystal.positions).forces, exact(potential, crystal, cell=widest)["forces"], 5e-5)
 
 
 def test_without_a_cell_the_last_one_stays(trained, crystal, device):
@@ -387,7 +387,7 @@ def test_another_structure_can_be_assigned(trained, ethanol, chiral, cation, dev
     step.assign([System.from_ase(ethanol), System.from_ase(swapped)])
     found = step(np.concatenate([ethanol.positions, swapped.positions]))
     assert_close(found.forces[9:], exact(potential, swapped)["forces"])
-    assert not np.allclose(found.forces[9:], exact(potential, cation)["forces"], atol=1e-3)
+    assert not np.allclose(found.forces[9:], exact(potential, cation)["forces"], atol=1e-5)
 
 
 def test_what_does_not_fit_is_not_assigned(trained, ethanol, cation, chiral, device):

@@ -1,15 +1,15 @@
 import json
 from pathlib import Path
 
-import conftest
 import numpy as np
 import pytest
 import torch
+from structures import DATA
 
 import torchmdx
 from torchmdx import System, evaluate
 
-FILES = sorted(path for path in conftest.DATA.glob("tensornet*.ckpt") if not path.name.startswith("tensornet2"))
+FILES = sorted(path for path in DATA.glob("tensornet*.ckpt") if not path.name.startswith("tensornet2"))
 REFERENCES = [
     pytest.param(path, record, id=f"{path.stem}-{record['name']}")
     for path in FILES

@@ -38,7 +38,7 @@ def test_total_energy_does_not_drift_in_float32(trained, ethanol, device):
     picoseconds = 1e-3 * TIMESTEP * np.arange(steps + 1)
     assert len(energies) == steps + 1
     assert np.mean(temperatures[steps // 2 :]) > 50  # it moves
-    assert np.std(energies) < 1e-4
+    assert np.std(energies) < 2e-4
     drift = np.polyfit(picoseconds, energies, 1)[0]
     assert abs(drift) < 1e-5, f"{drift:.1e} eV/atom/ps"
     report = ethanol.calc.report()

@@ -43,6 +43,11 @@ def update_edges(
     if search is None:
         raise RuntimeError(f"the EdgeSearch number {handle} that was traced no longer exists")
     search.update_buffers(positions, cell)
+    # A compiler may hand in copies of the buffers, and copy those back afterwards.
+    given = (row_ptr, source, target, shifts, num_edges, needed, overflow)
+    for mine, theirs in zip(vars(search.edges).values(), given, strict=True):
+        if mine.data_ptr() != theirs.data_ptr():
+            theirs.copy_(mine)
 
 
 @update_edges.register_fake

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from torchmdx.cell import require_lattice
 from torchmdx.neighbors.backends import CpuSearch, Search, torch_brute_force, torch_cluster, vesin
+from torchmdx.neighbors.backends.frame import Pairs
 from torchmdx.neighbors.brute_force import require_cutoff
 from torchmdx.neighbors.capacity import require_addressable, require_capacity, with_head_room
 from torchmdx.neighbors.edges import Edges
@@ -206,10 +208,12 @@ def make_search(backend: str, batch: Batch, cutoff: float, skin: float, edges: E
 
         made = OnePassCellList if backend == "triton_cell_list" else OnePassBruteForce
         return made(batch, cutoff, skin, edges)
-    pairs = {"brute_force": torch_brute_force, "vesin": vesin.VesinPairs(), "torch_cluster": torch_cluster.pairs}[
-        backend
-    ]
-    return CpuSearch(batch, cutoff, skin, edges, pairs)
+    ways: dict[str, Callable[[Batch, float], Pairs]] = {
+        "brute_force": torch_brute_force,
+        "vesin": vesin.VesinPairs(),
+        "torch_cluster": torch_cluster.pairs,
+    }
+    return CpuSearch(batch, cutoff, skin, edges, ways[backend])
 
 
 def _interpreted() -> bool:

@@ -70,7 +70,7 @@ class CpuSearch:
             self.reference = (positions.clone(), cell.clone())
 
     def _still_good(self, positions: Tensor, cell: Tensor) -> bool:
-        """The rule of torchmdx.neighbors.kernels.skin, in torch."""
+        """The rule of torchmdx.neighbors.kernels.still_good, in torch."""
         assert self.reference is not None
         then, old = self.reference
         batch, index = self.batch, self.batch.system_index

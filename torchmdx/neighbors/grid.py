@@ -1,0 +1,89 @@
+"""Fixed divisions of a batch for GPU kernels: blocks of atoms, and the bins of a cell list.
+
+Everything here is decided once, on the host, from the structures at hand, and stays right whatever becomes of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmdx import cell as lattice
+from torchmdx.system import Batch
+
+# Bins to a cutoff along each direction.
+PARTS = (1, 1, 1)
+# A cell may shrink by this much before the cutoff reaches one bin further.
+SLACK = 0.98
+# More bins than this to an atom are mostly empty: bins are made wider instead.
+MOST_BINS = 8
+
+
+def blocks(counts: list[int], size: int) -> Tensor:
+    """[B,3] int32: system, first and end atom of blocks of at most `size` atoms that do not cross systems."""
+    rows, first = [], 0
+    for system, count in enumerate(counts):
+        rows += [(system, at, min(at + size, first + count)) for at in range(first, first + count, size)]
+        first += count
+    return torch.tensor(rows, dtype=torch.int32).reshape(-1, 3)
+
+
+def tiles(counts: list[int], size: int) -> Tensor:
+    """[T,5] int32: `blocks`, and the first and end atom of the block's system."""
+    starts = torch.tensor([0, *counts]).cumsum(0)
+    table = blocks(counts, size)
+    system = table[:, 0].long()
+    return torch.cat([table, starts[system, None], starts[system + 1, None]], 1).to(torch.int32)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Bins of a cell list: grids [S,4] int32 (bins along each direction, first bin), scales [S,3] float64 (bins to a
+    cell along a periodic direction, bins to an Å along another), num_bins in all.
+    """
+
+    grids: Tensor
+    scales: Tensor
+    num_bins: int
+
+
+def groups(grid: Grid, width: int) -> Tensor:
+    """[G,3] int32: system, first bin and number of bins of runs of at most `width` bins along x."""
+    parts = []
+    for system, (along, *others, first) in enumerate(grid.grids.tolist()):
+        lines = torch.arange(others[0] * others[1]) * along + first
+        for start in range(0, along, width):
+            row = torch.tensor([system, start, min(width, along - start)]).repeat(len(lines), 1)
+            row[:, 1] += lines
+            parts.append(row)
+    table = torch.cat(parts)
+    return table[table[:, 1].argsort()].to(torch.int32).contiguous()
+
+
+def choose_grid(batch: Batch, radius: float, parts: tuple[int, int, int] = PARTS) -> Grid:
+    """Bins for a search within `radius` (Å), on the CPU. A system has at least one bin."""
+    positions, cell = batch.positions.detach().cpu().double(), batch.cell.detach().cpu().double()
+    pbc, index = batch.pbc.cpu(), batch.system_index.cpu()
+    full = lattice.complete(cell, pbc)
+    inverse = torch.linalg.inv(full)
+    fractional = torch.nan_to_num(torch.einsum("ni,nij->nj", positions, inverse[index]), 0.0, 0.0, 0.0)
+    scatter = index[:, None].expand(-1, 3)
+    low = torch.full_like(cell[:, 0], torch.inf).scatter_reduce(0, scatter, fractional, "amin")
+    high = torch.full_like(cell[:, 0], -torch.inf).scatter_reduce(0, scatter, fractional, "amax")
+    extent = torch.where(pbc, 1.0, (high - low).clamp(0.0, 1e7))
+    # Widths of bins in fractional units: radius / height for a part of one.
+    width = radius * torch.linalg.vector_norm(inverse, dim=-2) / (SLACK * torch.tensor(parts, dtype=torch.float64))
+    most = MOST_BINS * batch.counts().cpu().clamp(min=8).double()
+    for _ in range(3):  # one bin is the least, so widening the others takes more than one round
+        bins = torch.floor(extent / width).clamp(min=1) + (~pbc).double()
+        excess = (bins.prod(-1) / most).clamp(min=1)
+        wide = (bins > 2).sum(-1).clamp(min=1)
+        width = torch.where(bins > 2, width * (excess ** (1 / wide))[:, None], width)
+    bins = torch.floor(extent / width).clamp(min=1) + (~pbc).double()
+    scales = torch.where(pbc, bins, 1 / width)
+    whole = bins.long()
+    sizes = whole.prod(-1)
+    grids = torch.cat([whole, (sizes.cumsum(0) - sizes)[:, None]], 1)
+    return Grid(grids.to(torch.int32).contiguous(), scales.contiguous(), int(sizes.sum()))

@@ -1,0 +1,211 @@
+"""The searches on the GPU: buffers and launches of the Triton kernels. Nothing here reads from the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from torchmdx.neighbors.edges import Edges
+from torchmdx.neighbors.grid import blocks, choose_grid, groups, tiles
+from torchmdx.neighbors.kernels import bins, single_pass
+from torchmdx.neighbors.kernels.still_good import moved_too_far
+from torchmdx.system import Batch
+
+# How many tiles are looked back at, at a time.
+WINDOW = 128
+# Atoms to a program of the kernels that touch each atom once.
+BLOCK = 256
+SCAN_BLOCK = 1024
+ROW_SCAN_BLOCK = 4096
+# Programs that share out work among themselves: enough for the largest GPU, few enough to end at once when idle.
+MOST_PROGRAMS = 132 * 32
+# Atoms whose edges a program spells out.
+ROWS_TO_SPELL = 8
+
+
+class OnePassSearch:
+    """What both searches share: the skin and the state of the look-back. Subclasses launch the search."""
+
+    def __init__(self, batch: Batch, cutoff: float, skin: float, edges: Edges) -> None:
+        device = batch.positions.device
+        self.device, self.skin, self.edges = device, skin, edges
+        self.radius = cutoff + skin
+        # On the device, because a number handed to a kernel is rounded to float32.
+        self.limits = torch.tensor([self.radius, cutoff], dtype=torch.float64, device=device)
+        self.num_atoms, self.counts = batch.num_atoms, batch.counts().tolist()
+        self.pbc = batch.pbc.to(torch.int32).contiguous()
+        self.type: Any = triton.language.float64 if batch.positions.dtype == torch.float64 else triton.language.float32
+        self.blocks = blocks(self.counts, BLOCK).to(device)
+        # The first update always searches, and so does one after a list that could not be used.
+        self.active = torch.ones((), dtype=torch.int32, device=device)
+        self.updates = torch.zeros((), dtype=torch.int64, device=device)
+        self.invalid = torch.zeros((), dtype=torch.bool, device=device)
+        self.flaws = torch.zeros(2, dtype=torch.int32, device=device)
+        self.reference = torch.zeros_like(batch.positions if skin > 0 else batch.positions[:0])
+        self.reference_cell = batch.cell.detach().clone()
+
+    def _look_back(self, tiles: int) -> tuple[Tensor, Tensor]:
+        """(ticket, words) of a kernel whose tiles look back."""
+        return (torch.zeros(size, dtype=torch.int64, device=self.device) for size in (1, tiles))  # type: ignore[return-value]
+
+    def assign(self, batch: Batch) -> bool:
+        """Takes other atoms in the buffers there are, if these serve; the next update searches."""
+        return False
+
+    def update(self, positions: Tensor, cell: Tensor) -> None:
+        """Searches, unless the skin says that the list is still good."""
+        if self.skin > 0:
+            moved_too_far[(len(self.blocks),)](
+                positions, cell, self.pbc, self.reference, self.reference_cell, self.blocks, self.active,
+                self.limits, BLOCK=BLOCK, num_warps=4,
+            )  # fmt: skip
+        self._search(positions, cell)
+
+    def _search(self, positions: Tensor, cell: Tensor) -> None:
+        raise AssertionError("a subclass searches")
+
+    def _outputs(self) -> tuple[Tensor, ...]:
+        e = self.edges
+        return (
+            e.row_ptr, e.source, e.target, e.shifts, e.num_edges, e.needed, e.overflow.view(torch.int8),
+            self.invalid.view(torch.int8), self.active, self.updates,
+        )  # fmt: skip
+
+
+class OnePassBruteForce(OnePassSearch):
+    """Every pair, in one kernel."""
+
+    def __init__(
+        self, batch: Batch, cutoff: float, skin: float, edges: Edges, sizes: tuple[int, int, int] | None = None
+    ) -> None:
+        super().__init__(batch, cutoff, skin, edges)
+        rows, columns, warps = sizes or self._sizes(max(self.counts))
+        self.sizes = dict(ROWS=rows, COLUMNS=columns, num_warps=warps)
+        # Systems of other sizes may need more tiles: each can leave one part-filled.
+        self.tiles = self._all_tiles(self.counts, triton.cdiv(self.num_atoms, rows) + len(self.counts))
+        self.padders = 16
+        self.ticket, self.words = self._look_back(len(self.tiles))
+
+    def _all_tiles(self, counts: list[int], number: int) -> Tensor:
+        """So many tiles; those that no atoms are left for begin and end behind the last atom."""
+        table = torch.full((number, 5), self.num_atoms, dtype=torch.int32)
+        table[:, 0] = 0
+        needed = tiles(counts, self.sizes["ROWS"])
+        table[: len(needed)] = needed
+        return table.to(self.device)
+
+    def assign(self, batch: Batch) -> bool:
+        if self.skin > 0:  # the blocks that the skin looks at are those of the old systems
+            return False
+        self.counts = batch.counts().tolist()
+        self.pbc.copy_(batch.pbc)
+        self.tiles.copy_(self._all_tiles(self.counts, len(self.tiles)))
+        return True
+
+    @staticmethod
+    def _sizes(largest: int) -> tuple[int, int, int]:
+        """(rows, columns, warps) of a program, for the largest system."""
+        return (16, 32, 1) if largest <= 64 else (2, 256, 4) if largest <= 1024 else (4, 256, 4)
+
+    def _search(self, positions: Tensor, cell: Tensor) -> None:
+        single_pass.brute_force[(len(self.tiles) + self.padders,)](
+            positions, cell, self.pbc, self.tiles, *self._outputs(), self.ticket, self.words, self.flaws,
+            self.reference, self.reference_cell, self.limits, self.edges.capacity, len(self.tiles), self.num_atoms,
+            TYPE=self.type, PADDERS=self.padders, WINDOW=WINDOW, SKIN=self.skin > 0, **self.sizes,
+        )  # fmt: skip
+
+
+class OnePassCellList(OnePassSearch):
+    """Bins, in eight kernels.
+
+    sizes: rows, columns and warps of the programs that look at pairs, bins of a group of rows, programs to a group.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        cutoff: float,
+        skin: float,
+        edges: Edges,
+        sizes: tuple[int, int, int, int, int] | None = None,
+    ) -> None:
+        super().__init__(batch, cutoff, skin, edges)
+        rows, columns, warps, width, split = sizes or self._sizes(self.num_atoms)
+        if self.device.type == "cpu":  # under the interpreter more programs are only slower
+            split = 1
+        self.columns = columns * split
+        self.sizes = dict(ROWS=rows, COLUMNS=columns, SPLIT=split, num_warps=warps)
+        grid = choose_grid(batch, self.radius)
+        self.grids, self.scales, self.num_bins = grid.grids.to(self.device), grid.scales.to(self.device), grid.num_bins
+        self.groups = groups(grid, width).to(self.device)
+        self.scans = triton.cdiv(self.num_bins, SCAN_BLOCK)
+        self.scan_ticket, self.scan_words = self._look_back(self.scans)
+        self.row_scans = triton.cdiv(self.num_atoms * self.columns, ROW_SCAN_BLOCK)
+        self.row_ticket, self.row_words = self._look_back(self.row_scans)
+        self.padders = 64
+        self._scratch(batch)
+
+    @staticmethod
+    def _sizes(num_atoms: int) -> tuple[int, int, int, int, int]:
+        """Few atoms leave most of a GPU idle, so their work is cut into smaller pieces."""
+        return (16, 16, 1, 1, 9 if num_atoms < 8000 else 3 if num_atoms < 50000 else 1)
+
+    def _scratch(self, batch: Batch) -> None:
+        n, systems = batch.num_atoms, batch.num_systems
+
+        def new(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        self.bin, self.rank, self.members, self.atom, self.done = new(n), new(n), new(n), new(n), new()
+        self.last = new(dtype=torch.int64)
+        self.images, self.sorted_images = new(n, dtype=torch.int64), new(n, dtype=torch.int64)
+        self.places = new(n, self.columns)
+        self.bin_counts, self.starts, self.reaches = new(self.num_bins), new(self.num_bins + 1), new(systems, 3)
+        self.wrapped, self.shapes = (new(k, m, dtype=batch.positions.dtype) for k, m in ((n, 3), (systems, 9)))
+        self.x, self.y, self.z = (new(n, dtype=batch.positions.dtype) for _ in range(3))
+
+    def _search(self, positions: Tensor, cell: Tensor) -> None:
+        self._sort(positions, cell)
+        e, skin, capacity = self.edges, self.skin > 0, self.edges.capacity
+        looked_at = (
+            self.groups, self.grids, self.pbc, self.shapes, self.reaches, self.starts, self.x, self.y, self.z,
+            self.atom, self.places, e.source, e.target, self.limits, self.active, capacity, len(self.groups), self.type,
+        )  # fmt: skip
+        grid = (min(len(self.groups) * self.sizes["SPLIT"], MOST_PROGRAMS),)
+        bins.pairs[grid](*looked_at, FILL=False, SKIN=skin, **self.sizes)
+        bins.start_rows[(self.row_scans,)](
+            self.places, e.row_ptr, e.num_edges, e.needed, e.overflow.view(torch.int8), self.invalid.view(torch.int8),
+            self.active, self.done, self.updates, self.row_ticket, self.row_words, self.flaws, capacity,
+            self.row_scans, self.num_atoms * self.columns, COLUMNS=self.columns, BLOCK=ROW_SCAN_BLOCK, WINDOW=WINDOW,
+            SKIN=skin, num_warps=4,
+        )  # fmt: skip
+        bins.pairs[grid](*looked_at, FILL=True, SKIN=skin, **self.sizes)
+        tiles = triton.cdiv(self.num_atoms, ROWS_TO_SPELL)
+        bins.spell_out[(min(max(tiles, self.padders), MOST_PROGRAMS),)](
+            e.row_ptr, e.num_edges, self.atom, self.sorted_images, self.images, e.source, e.target, e.shifts,
+            self.active, self.done, self.last, capacity, tiles, self.num_atoms, ROWS=ROWS_TO_SPELL, BLOCK=512,
+            PADDERS=self.padders, SKIN=skin, num_warps=4,
+        )  # fmt: skip
+
+    def _sort(self, positions: Tensor, cell: Tensor) -> None:
+        skin, n = self.skin > 0, self.num_atoms
+        bins.count_bins[(len(self.blocks),)](
+            positions, cell, self.pbc, self.blocks, self.grids, self.scales, self.wrapped, self.images, self.bin,
+            self.rank, self.bin_counts, self.shapes, self.reaches, self.flaws, self.active, self.reference,
+            self.reference_cell, self.limits, TYPE=self.type, BLOCK=BLOCK, SKIN=skin, num_warps=4,
+        )  # fmt: skip
+        bins.start_bins[(self.scans,)](
+            self.bin_counts, self.starts, self.active, self.scan_ticket, self.scan_words, self.num_bins, self.scans,
+            BLOCK=SCAN_BLOCK, WINDOW=WINDOW, SKIN=skin, num_warps=4,
+        )  # fmt: skip
+        grid = (triton.cdiv(n, BLOCK),)
+        bins.spread[grid](
+            self.bin, self.rank, self.starts, self.members, self.active, n, BLOCK=BLOCK, SKIN=skin, num_warps=4
+        )
+        bins.order_bins[grid](
+            self.members, self.bin, self.starts, self.wrapped, self.images, self.x, self.y, self.z, self.atom,
+            self.sorted_images, self.active, n, BLOCK=BLOCK, SKIN=skin, num_warps=4,
+        )  # fmt: skip
