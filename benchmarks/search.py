@@ -44,6 +44,8 @@ def milliseconds(run: Callable[[], Any], repeats: int = 30, warm_up: int = 5) ->
 
 def captured(run: Callable[[], Any]) -> Callable[[], None]:
     stream = torch.cuda.Stream()
+    # Two updates of one search must not run at once: those before have to end first.
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             run()

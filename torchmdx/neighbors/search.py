@@ -41,6 +41,8 @@ class EdgeSearch:
     is set the list is incomplete and must not be used. `grow` reads `needed` and makes room: buffers are new, so
     graphs that hold the old ones must be captured again.
 
+    Updates of one search share its scratch: on a GPU one must be ordered after the other, as on one stream.
+
     skin: Å beyond the cutoff. An update returns at once, without the host taking part, unless an atom moved more
         than skin/2 or the cell changed enough to matter; `num_updates()` counts the real searches.
     backend: "auto", or one of BACKENDS. reverse: also keep, in `reverse` [E], the slot of every edge's other direction.
