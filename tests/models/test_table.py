@@ -40,9 +40,9 @@ def test_values_and_slopes_are_within_the_bound(settings, degree):
 
 def test_a_lower_bound_takes_more_intervals():
     network = make_network()
-    coarse, fine = (tabulate(network, bound, degree=5) for bound in (1e-2, 1e-6))
+    coarse, fine = (tabulate(network, bound, degree=5) for bound in (1e-2, 1e-9))
     assert coarse.stretch.num_intervals < fine.stretch.num_intervals
-    assert fine.error <= 1e-6
+    assert fine.error <= 1e-9
 
 
 def test_an_even_spacing_is_taken_where_the_basis_is_even():

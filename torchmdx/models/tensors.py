@@ -96,7 +96,7 @@ class PartwiseLinear(nn.Module):
         maps = (self.scalar, self.vector, self.symmetric)
         # Flat, so that each part is one product of matrices and not one for each atom.
         parts = [
-            linear(x[:, part].flatten(0, 1)).unflatten(0, (len(x), -1))
+            linear(x[:, part].flatten(0, 1)).unflatten(0, (len(x), part.stop - part.start))
             for linear, part in zip(maps, PARTS, strict=True)
         ]
         return torch.cat(parts, dim=1)
