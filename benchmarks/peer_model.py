@@ -5,6 +5,7 @@ Needs torchmd-net (>= 3.1) and warp-lang. Its neighbour search and self-edges ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ def prepare(mode: str, model: Any, numbers: Tensor, positions: Tensor, index: Te
     return run, lambda: state["forces"].detach().clone()
 
 
-def milliseconds(run: Any, repeats: int, warm_up: int) -> float:
+def milliseconds(run: Callable[[], Any], repeats: int = 30, warm_up: int = 5) -> float:
     """Median of CUDA-event times, ms."""
     for _ in range(warm_up):
         run()

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 import record
 import systems
+from peer_model import milliseconds
 
 from torchmdx import Batch, System
 from torchmdx.neighbors.search import EdgeSearch
@@ -25,21 +25,6 @@ from torchmdx.neighbors.search import EdgeSearch
 CUTOFF = 5.0
 NAMES = ("water216", "water1000", "water2000", "water8000", "water32768", "water333000")
 ASKED = {"water216": 0.012, "water1000": 0.03, "water8000": 0.15, "water32768": 0.4, "water333000": 2.5}
-
-
-def milliseconds(run: Callable[[], Any], repeats: int = 30, warm_up: int = 5) -> float:
-    for _ in range(warm_up):
-        run()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return float(np.median(times))
 
 
 def captured(run: Callable[[], Any]) -> Callable[[], None]:
