@@ -137,15 +137,28 @@ def test_every_activation_agrees(make_potential, activation, chiral):
     assert (found.forces - exact.forces).norm() < 3e-6 * exact.forces.norm()
 
 
+# One program an atom, in two ways; blocks of matrices cut finely; larger blocks.
+CUTS = {
+    "row": Tiles.choose(10),
+    "row of few warps": Tiles.choose(300),
+    "fine": replace(Tiles.choose(10), row=None),
+    "coarse": Tiles.choose(1000),
+    "coarser": Tiles.choose(10_000),
+}
+
+
 @needs_kernels
-@pytest.mark.parametrize("num_atoms", [10, 10_000], ids=["few", "many"])
-def test_both_ways_of_cutting_the_work_agree(make_potential, num_atoms, ethanol, cation, wire):
-    potential = make_potential(num_channels=32, num_layers=2)
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("settings", [dict(num_layers=1, group="SO(3)"), dict(num_layers=3, num_channels=24)], ids=str)
+def test_all_ways_of_cutting_the_work_agree(make_potential, cut, settings, ethanol, cation, wire):
+    potential = make_potential(**{"num_channels": 32, **settings})
     batch = batch_of(ethanol, cation, wire)
-    found = run(potential, batch, tiles=Tiles.choose(num_atoms), virial=False)
+    found = run(potential, batch, tiles=CUTS[cut])
     exact = evaluate(potential.double(), batch, brute_force(batch, potential.cutoff))
     assert (found.forces - exact.forces).norm() < 3e-6 * exact.forces.norm()
     torch.testing.assert_close(found.energy, exact.energy, atol=1e-5, rtol=1e-7)
+    strain = virial_of(potential, batch, 1)
+    assert (found.virial[1] - strain).norm() < 1e-5 * strain.norm()
 
 
 @needs_kernels

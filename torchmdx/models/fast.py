@@ -13,6 +13,10 @@ The chain, for L layers:
     → read_features → read_energies → read_norms_gradient → read_features_gradient
     → L x (update_gradient → messages_gradient → mix_in_gradient) → gate_hidden_gradient → gate_norm_gradient
     → surroundings_mix_gradient → surroundings_gradient → forces → sum_systems
+
+For few atoms (`Tiles.row`) most of it is done by one program for each atom:
+
+    place_edges → embed → L x layer → L x layer_gradient → forces → sum_systems
 """
 
 from __future__ import annotations
@@ -114,7 +118,7 @@ class FastTensorNet:
         n, e, c = num_atoms, max(capacity, 1), w.channels
         layers = len(w.layers)
         # A gradient needs every layer's tensors; without one, layers take turns in the first buffers.
-        kept = layers if forces else min(layers, 1)
+        kept = layers if forces else min(layers, 2 if tiles.row else 1)
 
         def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self.device)
@@ -122,6 +126,8 @@ class FastTensorNet:
         made = {"knot": new(e, dtype=torch.int32), "place": new(e, 4), "stretch": new(e, 2)}
         made |= {"a": new(n, 9, c), "p": new(n, 9, c), "hidden": new(n, w.hidden), "features": new(n, c)}
         made["gate"] = new(n, 3, c)
+        if tiles.row is not None and layers > 0:
+            made["work"] = new(n, tiles.row.work(c))
         if tiles.product.split > 1 or tiles.last.split > 1:
             made["scratch"] = new(n, 9, c)
         made |= {f"x{i}": new(n, 9, c) for i in range(kept + 1)} | {f"y{i}": new(n, 9, c) for i in range(kept)}
@@ -137,7 +143,7 @@ class FastTensorNet:
             made |= {f"m{i}": new(n, 9, c) for i in range(layers)} | {f"d{i}": new(n, 9, c) for i in range(layers)}
             made |= {
                 "half": new(e, 3),
-                "pull": new(c // min(tiles.messages_gradient.slice, c), e),
+                "pull": new(1 if "work" in made else c // min(tiles.messages_gradient.slice, c), e),
                 "virials": new(n, 9),
             }
         self.buffers = Buffers(
@@ -172,6 +178,7 @@ class FastTensorNet:
         and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device.
         """
         from torchmdx.models.kernels.chain import Chain
+        from torchmdx.models.kernels.row_chain import RowChain
 
         buffers = self.buffers
         if buffers is None:
@@ -185,7 +192,8 @@ class FastTensorNet:
             raise ValueError(f"edges must have the capacity {buffers.capacity}, got {edges.capacity}")
         if (forces or virial) and not buffers.with_forces:
             raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
-        chain = Chain(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
+        kind = RowChain if "work" in buffers.tensors else Chain
+        chain = kind(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
         chain.forward(keep=forces or virial)
         if forces or virial:
             chain.backward(virial)

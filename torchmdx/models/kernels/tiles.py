@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-# Below this many atoms a chip has more room than work: kernels are cut as finely as possible.
-FEW_ATOMS = 400
+# Up to this many atoms, all programs of one atom each run side by side, twice over; beyond, larger blocks win.
+FEW_ATOMS = 528
+# Up to this many there is a multiprocessor for each atom, and more warps hide more latency.
+FEWEST_ATOMS = 128
 # Below this many, larger programs would leave part of the chip idle at the end of a kernel.
 SOME_ATOMS = 8192
 
@@ -50,8 +52,29 @@ class Walk:
 
 
 @dataclass(frozen=True)
+class Row:
+    """One program an atom (rows.py): warps share inner sums; `unroll` rows of a matrix, `depth` edges at once."""
+
+    warps: int
+    depth: int
+    unroll: int
+
+    def work(self, channels: int) -> int:
+        """Floats of an atom's own memory: 32 places of all channels, and shares of two products (rows.PARTS)."""
+        return (32 + 18 * max(self.warps, self.depth)) * channels
+
+    def options(self, channels: int) -> dict[str, Any]:
+        """Launch options; every group of the inner sum has at least one channel."""
+        groups = min(self.warps, channels)
+        return dict(GROUPS=groups, UNROLL=min(self.unroll, channels // groups), DEPTH=self.depth, num_warps=self.warps)
+
+
+@dataclass(frozen=True)
 class Tiles:
-    """The cut of every kernel, in groups of kernels that behave alike."""
+    """The cut of every kernel, in groups of kernels that behave alike.
+
+    row: if given, the short chain of rows.py, with one program for each atom, takes the place of most other kernels.
+    """
 
     norm: Block  # gate_hidden, read_features: products of norms
     head: Block  # read_energies
@@ -62,6 +85,7 @@ class Tiles:
     messages_gradient: Walk
     surroundings: Walk
     surroundings_gradient: Walk  # takes all channels
+    row: Row | None = None
     readout_warps: int = 8
     slices_first: bool = True
     force_edges: int = 32
@@ -70,8 +94,9 @@ class Tiles:
     @classmethod
     def choose(cls, num_atoms: int) -> Tiles:
         """Measured on an H200, C = 128."""
-        if num_atoms < FEW_ATOMS:
+        if num_atoms <= FEW_ATOMS:
             return cls(
+                row=Row(8, 8, 4) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 8),
                 norm=Block(32, step=128, stages=1),
                 head=Block(32, step=64),
                 single=Block(16, split=4),

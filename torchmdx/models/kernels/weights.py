@@ -72,6 +72,7 @@ class Weights:
     read_bias: Tensor
     read_back: Tensor
     head_in: Tensor
+    head_back: Tensor
     head_bias: Tensor
     head_out: Tensor
     constants: Tensor  # scale, bias of the head's output; float64
@@ -133,6 +134,7 @@ class Weights:
             read_bias=padded(network.readout.bias, channels),
             read_back=padded(read_parts, channels, 3, channels),
             head_in=padded(head_in.weight.T, channels, head),
+            head_back=padded(head_in.weight, head, channels),
             head_bias=padded(head_in.bias, head),
             head_out=padded(head_out.weight[0], head),
             constants=torch.stack([potential.scale, head_out.bias[0].double()]).detach(),

@@ -1,0 +1,82 @@
+"""The launches of one evaluation of few atoms: as `Chain`, in a handful of kernels with one program for each atom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+
+from torchmdx.models.kernels import geometry, rows
+from torchmdx.models.kernels.chain import BLOCK, Chain
+
+
+class RowChain(Chain):
+    """The same function and the same buffers as `Chain`, for networks of at least one layer."""
+
+    def _options(self) -> dict[str, Any]:
+        assert self.tiles.row is not None
+        return dict(
+            WIDTH=self.weights.width,
+            CHANNELS=self.c,
+            DEGREE=self.weights.degree,
+            WORK_WIDTH=self.b["work"].shape[1],
+            **self.activation,
+            **self.tiles.row.options(self.c),
+        )
+
+    def _list(self) -> tuple[Any, ...]:
+        """What a walk along a row reads."""
+        return self.edges.row_ptr, self.edges.source, self.b["knot"], self.b["place"]
+
+    def forward(self, keep: bool) -> None:
+        if not self.n:
+            return
+        b, w, e = self.b, self.weights, self.edges
+        geometry.place_edges[(max(1, triton.cdiv(e.capacity, BLOCK)),)](
+            self.positions, self.cell, self.system, e.row_ptr, e.source, e.target, e.shifts, w.stretch,
+            b["knot"], b["place"], b["stretch"], self.n, w.num_intervals - 1, BLOCK=BLOCK,
+        )  # fmt: skip
+        rows.embed[(self.n,)](
+            self.numbers, w.targets, w.sources, w.table, w.own, *self._list(),
+            w.gate_scale, w.gate_offset, w.gate_in, w.gate_in_bias, w.gate_out, w.gate_out_bias, w.mix,
+            w.layers[0].mix_in, b["a"], b["hidden"], b["gate"], b.get("mixed", b["a"]), b["x0"], b["inverse0"],
+            b["y0"], b["work"], self.epsilons[0], HIDDEN_WIDTH=w.hidden, KEEP=keep, **self._options(),
+        )  # fmt: skip
+        for i in range(len(w.layers)):
+            self._forward_layer(i, keep)
+
+    def _forward_layer(self, i: int, keep: bool) -> None:
+        b, w = self.b, self.weights
+        # Without a gradient to come, layers take turns in two sets of buffers.
+        own, after = (i, i + 1) if self.buffers.with_forces else (i % 2, (i + 1) % 2)
+        here, y, last = w.layers[i], b[f"y{own}"], i == len(w.layers) - 1
+        following = here if last else w.layers[i + 1]
+        rows.layer[(self.n,)](
+            y, b[f"m{i}"] if keep else y, self.charge, self.system, here.table, here.own, *self._list(),
+            here.mix_out, b[f"x{own}"], b[f"d{i}"] if keep else y, b[f"x{after}"],
+            b.get(f"inverse{after}", b["inverse0"]), following.mix_in, y if last else b[f"y{after}"],
+            here.mix_out_back, b.get("g", y), b["p"],
+            w.read_scale, w.read_offset, w.read, w.read_bias, w.read_back, w.head_in, w.head_bias, w.head_out,
+            w.head_back, w.constants, w.references, self.numbers, self.buffers.energies, b["work"], self.epsilons[1],
+            HEAD=w.head, KEEP=keep, LAST=last, **self.reflections, **self._options(),
+        )  # fmt: skip
+
+    def backward(self, virial: bool) -> None:
+        if not self.n:
+            return
+        b, w, e, t = self.b, self.weights, self.edges, self.tiles
+        for i in reversed(range(len(w.layers))):
+            here, before = w.layers[i], max(i - 1, 0)
+            rows.layer_gradient[(self.n,)](
+                b[f"y{i}"], b[f"m{i}"], b["p"], here.table, here.own, *self._list(), b["stretch"], b["pull"],
+                b["half"], here.mix_in_back, b[f"x{i}"], b[f"inverse{i}"], b["g"], self.charge, self.system,
+                b[f"d{before}"], w.layers[before].mix_out_back, b[f"y{before}"], b[f"m{before}"],
+                b["a"], b["hidden"], b["gate"], b["mixed"], w.gate_scale, w.gate_in_back, w.gate_out_back, w.mix_back,
+                w.table, self.numbers, w.targets, w.sources, b["work"], self.epsilons[0],
+                HIDDEN_WIDTH=w.hidden, FIRST=i == len(w.layers) - 1, EMBEDDING=i == 0,
+                **self.reflections, **self._options(),
+            )  # fmt: skip
+        geometry.forces[(self.n,)](
+            e.row_ptr, e.source, e.shifts, b["knot"], b["place"], b["stretch"], b["half"], self.buffers.forces,
+            b["virials"], self.n, VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates,
+        )  # fmt: skip

@@ -1,0 +1,391 @@
+"""The chain for few atoms: one program an atom, and everything between two exchanges with neighbours in one kernel.
+
+    embed → L x layer → L x layer_gradient
+
+`embed` ends with the first layer's Y; `layer` with the next layer's Y, or, in the last layer, with the energy and the
+way back to the gradient in that layer's messages; `layer_gradient` with that of the layer before, or with an edge's
+gradient. A molecule is then a chain of a few kernels, and what costs is how fast one multiprocessor gets the weights.
+
+Products are plain float32 sums, not tensor cores: an atom has nine rows, and warps share the inner sum. Each group of
+threads leaves its share of a product in memory; the function that goes on with it (row_parts.py) adds them up. WORK
+[N,.] is the program's own memory: 32 C for vectors that products read, then two places for shares.
+"""
+
+import triton
+import triton.language as tl
+
+from torchmdx.models.kernels import row_parts
+from torchmdx.models.kernels.components import load9, store9
+from torchmdx.models.kernels.messages import filter_and_slope, filter_part
+
+# In channels, where in WORK the shares begin.
+PARTS = tl.constexpr(32)
+
+
+@triton.jit
+def multiply9(X, W, OUT, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr):
+    """OUT [GROUPS,9,C] = shares of X [9,C] W, one matrix of W [3,C,C] for each part; a barrier before and after.
+
+    Each group has its share of the rows of W, and reads UNROLL of them at a time.
+    """
+    SQUARE: tl.constexpr = CHANNELS * CHANNELS
+    tl.debug_barrier()
+    share = tl.arange(0, GROUPS)[:, None] * (CHANNELS // GROUPS)
+    n = tl.arange(0, CHANNELS)[None, :]
+    a0 = tl.zeros((GROUPS, CHANNELS), tl.float32)
+    a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
+    for first in range(0, CHANNELS // GROUPS, UNROLL):
+        for next_one in tl.static_range(UNROLL):
+            k = share + first + next_one
+            w = W + k * CHANNELS + n
+            x = X + k
+            w0, w1, w2 = tl.load(w), tl.load(w + SQUARE), tl.load(w + 2 * SQUARE)
+            a0 += tl.load(x) * w0
+            a1 += tl.load(x + CHANNELS) * w1
+            a2 += tl.load(x + 2 * CHANNELS) * w1
+            a3 += tl.load(x + 3 * CHANNELS) * w1
+            a4 += tl.load(x + 4 * CHANNELS) * w2
+            a5 += tl.load(x + 5 * CHANNELS) * w2
+            a6 += tl.load(x + 6 * CHANNELS) * w2
+            a7 += tl.load(x + 7 * CHANNELS) * w2
+            a8 += tl.load(x + 8 * CHANNELS) * w2
+    put9(OUT, (a0, a1, a2, a3, a4, a5, a6, a7, a8), CHANNELS, GROUPS)
+    tl.debug_barrier()
+
+
+@triton.jit
+def put9(OUT, x, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
+    """OUT [GROUPS,9,C] = nine blocks [GROUPS,C], for `sum9`: one trip through memory, not nine sums over warps."""
+    n = tl.arange(0, CHANNELS)[None, :]
+    at = OUT + tl.arange(0, GROUPS)[:, None] * (9 * CHANNELS) + n
+    store9(at, x, n < CHANNELS, CHANNELS)
+
+
+@triton.jit
+def multiply1(X, W, OUT, INNER: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr):
+    """OUT [GROUPS,WIDTH] = shares of X [INNER] W; a barrier before and after."""
+    STEP: tl.constexpr = UNROLL if UNROLL < INNER // GROUPS else INNER // GROUPS
+    tl.debug_barrier()
+    n = tl.arange(0, WIDTH)
+    a = tl.zeros((GROUPS, WIDTH), tl.float32)
+    share = tl.arange(0, GROUPS)[:, None] * (INNER // GROUPS)
+    for first in range(0, INNER // GROUPS, STEP):
+        for next_one in tl.static_range(STEP):
+            k = share + first + next_one
+            a += tl.load(X + k) * tl.load(W + k * WIDTH + n[None, :])
+    tl.store(OUT + tl.arange(0, GROUPS)[:, None] * WIDTH + n[None, :], a)
+    tl.debug_barrier()
+
+
+@triton.jit
+def multiply3(X, W, OUT, INNER: tl.constexpr, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr):
+    """OUT [GROUPS,3,C] = shares of X [INNER] W, W [INNER,3,C]; a barrier before and after."""
+    STEP: tl.constexpr = UNROLL if UNROLL < INNER // GROUPS else INNER // GROUPS
+    tl.debug_barrier()
+    n = tl.arange(0, CHANNELS)
+    a = tl.zeros((GROUPS, CHANNELS), tl.float32)
+    b, c = a, a
+    share = tl.arange(0, GROUPS)[:, None] * (INNER // GROUPS)
+    for first in range(0, INNER // GROUPS, STEP):
+        for next_one in tl.static_range(STEP):
+            k = share + first + next_one
+            x = tl.load(X + k)
+            w = W + k * (3 * CHANNELS) + n[None, :]
+            a += x * tl.load(w)
+            b += x * tl.load(w + CHANNELS)
+            c += x * tl.load(w + 2 * CHANNELS)
+    row_parts.store3(OUT + tl.arange(0, GROUPS)[:, None] * (3 * CHANNELS) + n[None, :], (a, b, c), CHANNELS)
+    tl.debug_barrier()
+
+
+@triton.jit
+def edge(e, end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS: tl.constexpr, DEGREE: tl.constexpr):
+    """Of edges e [D]: which are inside the cutoff, source, the table's interval at channels c [1,C], place in it."""
+    mask = e < end
+    knot = tl.load(KNOT + e, mask=mask, other=-1)
+    j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)
+    t = tl.load(PLACE + e.to(tl.int64) * 4 + 3, mask=mask, other=0.0)[:, None]
+    entry = TABLE + knot.to(tl.int64)[:, None] * ((DEGREE + 1) * 3 * CHANNELS) + c
+    return (knot >= 0)[:, None], j, entry, t
+
+
+@triton.jit
+def direction(e, end, PLACE):
+    """Unit vectors of edges e [D]."""
+    mask, place = e < end, PLACE + e.to(tl.int64) * 4
+    x = tl.load(place, mask=mask, other=0.0)
+    return x, tl.load(place + 1, mask=mask, other=0.0), tl.load(place + 2, mask=mask, other=0.0)
+
+
+@triton.jit
+def _surroundings(
+    NUMBERS, TARGETS, SOURCES, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, OUT,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """OUT [9,C] = Σ_j f(r_ij) Z_ij (1, d, d dᵀ - 1/3), DEPTH neighbours at a time."""
+    i = tl.program_id(0)
+    c = tl.arange(0, CHANNELS)[None, :]
+    end = tl.load(ROW_PTR + i + 1)
+    target = tl.load(TARGETS + tl.load(NUMBERS + i) * CHANNELS + c)
+    a0 = tl.zeros((DEPTH, CHANNELS), tl.float32)
+    a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
+    for first in range(tl.load(ROW_PTR + i), end, DEPTH):
+        e = first + tl.arange(0, DEPTH)
+        inside, j, entry, t = edge(e, end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        x, y, z = direction(e, end, PLACE)
+        x, y, z = x[:, None], y[:, None], z[:, None]
+        other = tl.load(NUMBERS + j)[:, None]
+        pair = target + tl.load(SOURCES + other * CHANNELS + c, mask=inside, other=0.0)
+        a0 += filter_part(entry, 0, t, inside, CHANNELS, DEGREE) * pair
+        f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE) * pair
+        a1 += f * x
+        a2 += f * y
+        a3 += f * z
+        f = filter_part(entry, 2, t, inside, CHANNELS, DEGREE) * pair
+        a4 += f * (x * x - 0.3333333333333333)
+        a5 += f * (x * y)
+        a6 += f * (x * z)
+        a7 += f * (y * y - 0.3333333333333333)
+        a8 += f * (y * z)
+    put9(OUT, (a0, a1, a2, a3, a4, a5, a6, a7, a8), CHANNELS, DEPTH)
+
+
+@triton.jit
+def _messages(
+    Y, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, OUT, CHANNELS: tl.constexpr, DEGREE: tl.constexpr, DEPTH: tl.constexpr
+):
+    """OUT [9,C] = Σ_j f(r_ij) Y_j."""
+    i = tl.program_id(0)
+    c = tl.arange(0, CHANNELS)[None, :]
+    end = tl.load(ROW_PTR + i + 1)
+    m0 = tl.zeros((DEPTH, CHANNELS), tl.float32)
+    m1, m2, m3, m4, m5, m6, m7, m8 = m0, m0, m0, m0, m0, m0, m0, m0
+    for first in range(tl.load(ROW_PTR + i), end, DEPTH):
+        e = first + tl.arange(0, DEPTH)
+        inside, j, entry, t = edge(e, end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        y = load9(Y + j[:, None] * (9 * CHANNELS) + c, inside, CHANNELS)
+        m0 += filter_part(entry, 0, t, inside, CHANNELS, DEGREE) * y[0]
+        f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE)
+        m1 += f * y[1]
+        m2 += f * y[2]
+        m3 += f * y[3]
+        f = filter_part(entry, 2, t, inside, CHANNELS, DEGREE)
+        m4 += f * y[4]
+        m5 += f * y[5]
+        m6 += f * y[6]
+        m7 += f * y[7]
+        m8 += f * y[8]
+    put9(OUT, (m0, m1, m2, m3, m4, m5, m6, m7, m8), CHANNELS, DEPTH)
+
+
+@triton.jit
+def _messages_gradient(
+    Y, GM, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, PULL, OUT,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, DEPTH: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    """OUT [9,C] = Σ_j f(r_ij) GM_j, and Σ_c f'(t) (Y_i · GM_j) into PULL [E]; see messages.messages_gradient."""
+    i = tl.program_id(0)
+    c = tl.arange(0, CHANNELS)[None, :]
+    end = tl.load(ROW_PTR + i + 1)
+    y = load9(Y + i.to(tl.int64) * (9 * CHANNELS) + c, c < CHANNELS, CHANNELS)
+    a0 = tl.zeros((DEPTH, CHANNELS), tl.float32)
+    a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
+    for first in range(tl.load(ROW_PTR + i), end, DEPTH):
+        e = first + tl.arange(0, DEPTH)
+        inside, j, entry, t = edge(e, end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        g = load9(GM + j[:, None] * (9 * CHANNELS) + c, inside, CHANNELS)
+        f, df = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
+        a0 += f * g[0]
+        pull = df * (y[0] * g[0])
+        f, df = filter_and_slope(entry, 1, t, inside, CHANNELS, DEGREE)
+        a1 += f * g[1]
+        a2 += f * g[2]
+        a3 += f * g[3]
+        pull += df * (y[1] * g[1] + y[2] * g[2] + y[3] * g[3])
+        f, df = filter_and_slope(entry, 2, t, inside, CHANNELS, DEGREE)
+        a4 += f * g[4]
+        a5 += f * g[5]
+        a6 += f * g[6]
+        a7 += f * g[7]
+        a8 += f * g[8]
+        pull += df * (y[4] * g[4] + y[5] * g[5] + y[6] * g[6] + y[7] * g[7] + y[8] * g[8])
+        total = tl.sum(pull, 1)
+        if not FIRST:
+            total += tl.load(PULL + e, mask=e < end, other=0.0)
+        tl.store(PULL + e, total, mask=e < end)
+    put9(OUT, (a0, a1, a2, a3, a4, a5, a6, a7, a8), CHANNELS, DEPTH)
+
+
+@triton.jit
+def _edges_gradient(
+    NUMBERS, TARGETS, SOURCES, GA, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """h_e of the edges of row i from the gradient GA [9,C] in A_i; see surroundings.surroundings_gradient."""
+    i = tl.program_id(0)
+    c = tl.arange(0, CHANNELS)[None, :]
+    end = tl.load(ROW_PTR + i + 1)
+    target = tl.load(TARGETS + tl.load(NUMBERS + i) * CHANNELS + c)
+    g0, g1, g2, g3, g4, g5, g6, g7, g8 = load9(GA + c, c < CHANNELS, CHANNELS)
+    third = (g4 + g7) * 0.3333333333333333
+    for first in range(tl.load(ROW_PTR + i), end, DEPTH):
+        e = first + tl.arange(0, DEPTH)
+        mask = e < end
+        inside, j, entry, t = edge(e, end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        dx, dy, dz = direction(e, end, PLACE)
+        x, y, z = dx[:, None], dy[:, None], dz[:, None]
+        stretch = tl.load(STRETCH + e.to(tl.int64) * 2, mask=mask, other=0.0)
+        inverse = tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=0.0)
+        pull = tl.load(PULL + e, mask=mask, other=0.0)
+        pair = target + tl.load(SOURCES + tl.load(NUMBERS + j)[:, None] * CHANNELS + c, mask=inside, other=0.0)
+        f, along = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
+        along = along * g0
+        f, df = filter_and_slope(entry, 1, t, inside, CHANNELS, DEGREE)
+        along += df * (g1 * x + g2 * y + g3 * z)
+        vx, vy, vz = f * g1, f * g2, f * g3
+        f, df = filter_and_slope(entry, 2, t, inside, CHANNELS, DEGREE)
+        # Half the gradient of dᵀ G d: twice contracted with d it is the value itself.
+        qx = g4 * x + 0.5 * (g5 * y + g6 * z)
+        qy = g7 * y + 0.5 * (g5 * x + g8 * z)
+        qz = 0.5 * (g6 * x + g8 * y)
+        along += df * (qx * x + qy * y + qz * z - third)
+        pull += tl.sum(along * pair, 1)
+        sx = tl.sum((vx + 2.0 * f * qx) * pair, 1)
+        sy = tl.sum((vy + 2.0 * f * qy) * pair, 1)
+        sz = tl.sum((vz + 2.0 * f * qz) * pair, 1)
+        radial = pull * stretch - (sx * dx + sy * dy + sz * dz) * inverse
+        half = HALF + e.to(tl.int64) * 3
+        tl.store(half, radial * dx + sx * inverse, mask=mask)
+        tl.store(half + 1, radial * dy + sy * inverse, mask=mask)
+        tl.store(half + 2, radial * dz + sz * inverse, mask=mask)
+
+
+@triton.jit
+def embed(
+    NUMBERS, TARGETS, SOURCES, TABLE, OWN, ROW_PTR, SOURCE, KNOT, PLACE,
+    GATE_SCALE, GATE_OFFSET, GATE_IN, GATE_IN_BIAS, GATE_OUT, GATE_OUT_BIAS, MIX, MIX_IN,
+    A, HIDDEN, GATE, MIXED, X, INVERSE, Y, WORK, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HIDDEN_WIDTH: tl.constexpr, DEGREE: tl.constexpr,
+    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
+    ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """The embedding of atom i, and Y of the first layer. GATE and MIXED are stored for the gradient."""
+    i = tl.program_id(0).to(tl.int64)
+    row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
+    parts = work + PARTS * CHANNELS
+    more = parts + (WORK_WIDTH - PARTS * CHANNELS) // 2
+    a, x, hidden = A + row, X + row, HIDDEN + i * HIDDEN_WIDTH
+    _surroundings(NUMBERS, TARGETS, SOURCES, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, parts, CHANNELS, DEGREE, DEPTH)
+    tl.debug_barrier()
+    row_parts.surroundings_norm(
+        parts, NUMBERS, TARGETS, SOURCES, OWN, GATE_SCALE, GATE_OFFSET, a, work, i, epsilon, WIDTH, CHANNELS, DEPTH
+    )
+    multiply1(work, GATE_IN, parts, CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL)
+    row_parts.activated(parts, GATE_IN_BIAS, hidden, work + CHANNELS, HIDDEN_WIDTH, GROUPS, ACTIVATION)
+    multiply3(work + CHANNELS, GATE_OUT, parts, HIDDEN_WIDTH, CHANNELS, GROUPS, UNROLL)
+    multiply9(a, MIX, more, CHANNELS, GROUPS, UNROLL)
+    row_parts.gated(
+        parts, more, GATE_OUT_BIAS, GATE + i * (3 * CHANNELS), MIXED + row, x, INVERSE + i * CHANNELS,
+        CHANNELS, GROUPS, ACTIVATION, KEEP,
+    )  # fmt: skip
+    multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL)
+    row_parts.put_sum9(parts, Y + row, CHANNELS, GROUPS)
+
+
+@triton.jit
+def layer(
+    Y, M, CHARGE, SYSTEM, TABLE, OWN, ROW_PTR, SOURCE, KNOT, PLACE,
+    MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_IN, NEXT_Y, MIX_OUT_BACK, G, GY,
+    READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
+    CONSTANTS, REFERENCES, NUMBERS, ENERGIES, WORK, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, DEGREE: tl.constexpr,
+    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
+    ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """X' = X̂ + D + (1 + q/10) D D with D = P̂ W and P = product(Y, M): a layer of atom i; see interaction.py.
+
+    Then Y of the next layer. LAST: the energy of atom i, and if KEEP what `layer_gradient` of this layer starts from:
+    G, GY, and M becomes the gradient in M.
+    """
+    i = tl.program_id(0).to(tl.int64)
+    row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
+    parts = work + PARTS * CHANNELS
+    x = NEXT_X + row
+    _messages(Y, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, parts, CHANNELS, DEGREE, DEPTH)
+    tl.debug_barrier()
+    row_parts.message_out(parts, Y + row, OWN, CHARGE, SYSTEM, M + row, work, i, CHANNELS, DEPTH, REFLECTIONS, KEEP)
+    multiply9(work, MIX_OUT, parts, CHANNELS, GROUPS, UNROLL)
+    row_parts.updated(
+        parts, X + row, D + row, CHARGE, SYSTEM, x, NEXT_INVERSE + i * CHANNELS, i, CHANNELS, GROUPS, KEEP, LAST
+    )
+    if not LAST:
+        multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL)
+        row_parts.put_sum9(parts, NEXT_Y + row, CHANNELS, GROUPS)
+    else:
+        features, head = work + 9 * CHANNELS, work + 10 * CHANNELS
+        tl.debug_barrier()
+        row_parts.read_norms(x, READ_SCALE, READ_OFFSET, work, epsilon, WIDTH, CHANNELS)
+        multiply1(work, READ, parts, 3 * CHANNELS, CHANNELS, GROUPS, UNROLL)
+        row_parts.activated(parts, READ_BIAS, features, work + 4 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
+        multiply1(work + 4 * CHANNELS, HEAD_IN, parts, CHANNELS, HEAD, GROUPS, UNROLL)
+        row_parts.energy_out(
+            parts, HEAD_BIAS, HEAD_OUT, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, head, i, HEAD, GROUPS, ACTIVATION
+        )
+        if KEEP:
+            multiply1(head, HEAD_BACK, parts, HEAD, CHANNELS, GROUPS, UNROLL)
+            row_parts.times_slope(parts, features, work + 5 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
+            multiply3(work + 5 * CHANNELS, READ_BACK, parts, CHANNELS, CHANNELS, GROUPS, UNROLL)
+            row_parts.read_gradient(
+                parts, x, READ_SCALE, D + row, CHARGE, SYSTEM, G + row, work + 11 * CHANNELS, i, epsilon,
+                WIDTH, CHANNELS, GROUPS,
+            )  # fmt: skip
+            multiply9(work + 11 * CHANNELS, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL)
+            row_parts.product_gradient(
+                parts, Y + row, M + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS
+            )
+
+
+@triton.jit
+def layer_gradient(
+    Y, GM, GY, TABLE, OWN, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF,
+    MIX_IN_BACK, X, INVERSE, G, CHARGE, SYSTEM,
+    D, MIX_OUT_BACK, BEFORE_Y, BEFORE_M,
+    A, HIDDEN, GATE, MIXED, GATE_SCALE, GATE_IN_BACK, GATE_OUT_BACK, MIX_BACK, FILTERS, NUMBERS, TARGETS, SOURCES,
+    WORK, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HIDDEN_WIDTH: tl.constexpr, DEGREE: tl.constexpr,
+    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
+    ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, FIRST: tl.constexpr, EMBEDDING: tl.constexpr,
+):  # fmt: skip
+    """From GM and GY of a layer to those of the layer before, or, of the first (EMBEDDING), to HALF of every edge.
+
+    FIRST: the first of these kernels, which writes PULL instead of adding to it.
+    """
+    i = tl.program_id(0).to(tl.int64)
+    row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
+    parts = work + PARTS * CHANNELS
+    x, inverse = X + row, INVERSE + i * CHANNELS
+    _messages_gradient(Y, GM, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, PULL, parts, CHANNELS, DEGREE, DEPTH, FIRST)
+    tl.debug_barrier()
+    row_parts.messages_back(parts, GM + row, GY + row, OWN, work, CHANNELS, DEPTH)
+    multiply9(work, MIX_IN_BACK, parts, CHANNELS, GROUPS, UNROLL)
+    if EMBEDDING:
+        more, hidden = parts + (WORK_WIDTH - PARTS * CHANNELS) // 2, work + 3 * CHANNELS
+        mixed, ga = work + 9 * CHANNELS, work + 18 * CHANNELS
+        row_parts.gate_gradient(
+            parts, G + row, x, inverse, GATE + i * (3 * CHANNELS), MIXED + row, work, mixed,
+            CHANNELS, GROUPS, ACTIVATION,
+        )  # fmt: skip
+        multiply1(work, GATE_OUT_BACK, parts, 3 * CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL)
+        row_parts.times_slope(parts, HIDDEN + i * HIDDEN_WIDTH, hidden, HIDDEN_WIDTH, GROUPS, ACTIVATION)
+        multiply1(hidden, GATE_IN_BACK, parts, HIDDEN_WIDTH, CHANNELS, GROUPS, UNROLL)
+        multiply9(mixed, MIX_BACK, more, CHANNELS, GROUPS, UNROLL)
+        row_parts.surroundings_norm_gradient(parts, more, GATE_SCALE, A + row, ga, epsilon, WIDTH, CHANNELS, GROUPS)
+        tl.debug_barrier()
+        _edges_gradient(NUMBERS, TARGETS, SOURCES, ga, FILTERS, ROW_PTR, SOURCE, KNOT, PLACE,
+                        STRETCH, PULL, HALF, CHANNELS, DEGREE, DEPTH)  # fmt: skip
+    else:
+        row_parts.input_gradient(parts, G + row, x, inverse, D + row, CHARGE, SYSTEM, work, i, CHANNELS, GROUPS)
+        multiply9(work, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL)
+        row_parts.product_gradient(
+            parts, BEFORE_Y + row, BEFORE_M + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS
+        )
