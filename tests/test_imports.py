@@ -62,15 +62,40 @@ loss
 training
 config
 ase_calculator
-openmm_force
+openmm_plugin/build
 openmm_plugin/*
+openmm_parts/settings
+openmm_parts/atoms
+openmm_parts/evaluator
+openmm_parts/python_transport
+openmm_parts/torch_transport
+openmm_parts/native_transport
+openmm_parts/add
+openmm_parts/mixed_bonded
+openmm_parts/mixed_pairs
+openmm_parts/mixed
+openmm_force
+openmm_parts/openmmml
 commands/options
+md/*
 commands/*
 cli
 """.split()  # noqa: SIM905 (one a line)
 
 # `import torchmdx` loads none of these: they are slow, optional, or both.
-LATE = {"ase", "openmm", "lightning", "triton", "matplotlib", "scipy", "vesin", "h5py", "yaml", "torch_cluster"}
+LATE = {
+    "ase",
+    "openmm",
+    "lightning",
+    "triton",
+    "matplotlib",
+    "scipy",
+    "vesin",
+    "h5py",
+    "yaml",
+    "torch_cluster",
+    "openmmml",
+}
 MOST_FILE_LINES, MOST_FUNCTION_LINES = 300, 60
 
 

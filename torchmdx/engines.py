@@ -41,8 +41,11 @@ class Engine(Protocol):
     def reserve(self, capacity: int) -> None:
         """Makes room for as many edges; before the first run, and whenever the list has grown."""
 
-    def run(self, positions: Tensor, cell: Tensor, edges: Edges) -> Outputs:
-        """Launches one evaluation; what it returns may be the same tensors every time."""
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
+        """Launches one evaluation; what it returns may be the same tensors every time.
+
+        forces=False: energies only; the forces and stress of the answer are stale.
+        """
 
 
 class ModelEngine:
@@ -60,7 +63,8 @@ class ModelEngine:
     def reserve(self, capacity: int) -> None:
         pass  # autograd makes its own room
 
-    def run(self, positions: Tensor, cell: Tensor, edges: Edges) -> Outputs:
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
+        # Always with forces: autograd's graph would have to be thrown away, and nobody asks the exact model for speed.
         batch = replace(self.batch, positions=positions, cell=cell)
         result = differentiate(self.potential, batch, edges, stress=self.stress)
         assert result.forces is not None
@@ -79,11 +83,10 @@ class KernelEngine:
     def reserve(self, capacity: int) -> None:
         self.model.allocate(self.batch.num_atoms, self.batch.num_systems, capacity)
 
-    def run(self, positions: Tensor, cell: Tensor, edges: Edges) -> Outputs:
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         batch = self.batch
-        result = self.model.run(
-            positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, edges, virial=self.stress
-        )
+        inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, edges)
+        result = self.model.run(*inputs, forces=forces, virial=self.stress and forces)
         stress = per_volume(result.virial, cell) if self.stress else None
         return Outputs(result.energy, result.energies, result.forces, stress)
 

@@ -16,7 +16,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step_audit import disagreement, require_finite
 from torchmdx.step_buffers import FAR, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers, copy_checked
-from torchmdx.step_graph import memory_allocated, memory_explained
+from torchmdx.step_graph import Graph, memory_allocated, memory_explained
 from torchmdx.step_order import choose_order
 from torchmdx.step_policy import GraphPolicy, require_mode
 from torchmdx.step_report import StepReport
@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 
 # Evaluations between new choices of images and order: atoms diffuse slowly.
 REFRESH_EVERY = 2000
-# Growing once is the rule; a list that does not fit after so many rounds belongs to a collapsed structure.
-MOST_ROUNDS = 8
+MOST_ROUNDS = 8  # growing once is the rule; a list that does not fit then belongs to a collapsed structure
 
 
 class CapturedStep:
@@ -84,12 +83,10 @@ class CapturedStep:
 
     @property
     def mode(self) -> str:
-        """What evaluations are at present: "graph" or "eager"."""
         return "graph" if self.policy.graphs else "eager"
 
     @property
     def why(self) -> str:
-        """Why they are that."""
         return self.policy.why
 
     def _allocate(self, dtype: torch.dtype, stress: bool, energies: bool) -> None:
@@ -149,8 +146,7 @@ class CapturedStep:
         Raises ValueError for other sizes, or for periodic directions where there were none at all.
         """
         given = Batch.of(structure).to(self.device)
-        sizes, own = (given.num_atoms, given.num_systems), (self.batch.num_atoms, self.batch.num_systems)
-        if sizes != own:
+        if (sizes := (given.num_atoms, given.num_systems)) != (own := (self.batch.num_atoms, self.batch.num_systems)):
             raise ValueError(f"assign needs {own[0]} atoms in {own[1]} systems, got {sizes[0]} in {sizes[1]}")
         self.potential.require_elements(given.atomic_numbers)
         # Everything is checked before anything is changed: the step stays usable when this raises.
@@ -171,7 +167,7 @@ class CapturedStep:
         return StepReport.of(self)
 
     def memory_bytes(self) -> int:
-        """Device memory that came with this step: buffers, list, scratch and graphs."""
+        """Device memory of buffers, list, scratch and graphs."""
         return self._buffer_bytes + sum(graph.num_bytes for graph in self.policy.graphs.values())
 
     def capture(self, kind: str = "host") -> None:
@@ -186,6 +182,11 @@ class CapturedStep:
         if reason is not None:
             self._fall_back(reason)
 
+    def capture_energy(self) -> None:
+        """Captures energy alone, from device inputs, as the graph "energy"."""
+        with memory_explained(self.batch, self.device):
+            self.policy.graphs["energy"] = Graph(lambda: self._launch("energy"), self.device)
+
     # -- one evaluation ----------------------------------------------------------------------------------------------
 
     def _take_in(self, positions: Any, cell: Any) -> str:
@@ -199,8 +200,8 @@ class CapturedStep:
         copy_checked("positions", target["positions"], positions)
         if cell is not None:
             copy_checked("cell", target["cell"], cell)
-        elif kind != self._last_kind:  # the last cell came the other way
-            self.buffers.share_cell(to=kind)
+        elif kind != self._last_kind:
+            self.buffers.share_cell(to=kind)  # the last one came the other way
         self._last_kind = kind
         return kind
 
@@ -228,7 +229,7 @@ class CapturedStep:
             buffers.copy_in()
         buffers.prepare(self.ordered.system_index)
         edges = self.search.update(buffers.positions, buffers.cell)
-        outputs = self.engine.run(buffers.positions, buffers.cell, edges)
+        outputs = self.engine.run(buffers.positions, buffers.cell, edges, forces=kind != "energy")
         buffers.finish(edges, outputs.energy, outputs.energies, outputs.forces, outputs.stress)
         buffers.copy_out(everything=kind == "host")
 

@@ -1,0 +1,191 @@
+"""Times OpenMM with a potential, by every transport, beside the bare replay and openmm-ml with torchmd-net.
+
+    python benchmarks/openmm_steps.py [--names a,b] [--transports none,native,python,torch] [--peer]
+
+CUDA platform, mixed precision, LangevinMiddle at 1 fs. Step times are wall clock over many steps, the replay's the
+median of events; set-up is everything from the checkpoint to the end of the first step. ns/day at 1 fs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openmm
+import torch
+from openmm import app, unit
+
+from benchmarks.record import write
+from benchmarks.systems import load
+from torchmdx import Potential, TensorNetConfig, save
+from torchmdx.openmm_force import add_potential
+
+NAMES = ("alanine_dipeptide", "chignolin", "dhfr", "water1000", "water32768")
+ASKED_NS_DAY = {"alanine_dipeptide": 550, "chignolin": 390, "dhfr": 80}
+NM = 0.1
+
+
+def topology_of(numbers: np.ndarray, cell: np.ndarray | None) -> app.Topology:
+    topology = app.Topology()
+    residue = topology.addResidue("ALL", topology.addChain())
+    for number in numbers:
+        element = app.Element.getByAtomicNumber(int(number))
+        topology.addAtom(element.symbol, element, residue)
+    if cell is not None:
+        topology.setPeriodicBoxVectors([openmm.Vec3(*(row * NM)) * unit.nanometer for row in cell])
+    return topology
+
+
+def system_of(topology: app.Topology) -> openmm.System:
+    system = openmm.System()
+    for atom in topology.atoms():
+        system.addParticle(atom.element.mass)
+    return system
+
+
+def steps_for(num_atoms: int) -> int:
+    return 2000 if num_atoms < 500 else 300 if num_atoms < 10_000 else 60
+
+
+def seconds_a_step(context: openmm.Context, count: int) -> float:
+    """Median of five stretches of steps."""
+    integrator = context.getIntegrator()
+    integrator.step(max(20, count // 10))
+    context.getState(energy=True)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        integrator.step(count // 5)
+        context.getState(energy=True)
+        times.append((time.perf_counter() - start) / (count // 5))
+    return statistics.median(times)
+
+
+def context_of(system: openmm.System, positions: np.ndarray) -> openmm.Context:
+    integrator = openmm.LangevinMiddleIntegrator(300, 1.0, 0.001)
+    platform = openmm.Platform.getPlatformByName("CUDA")
+    context = openmm.Context(system, integrator, platform, {"Precision": "mixed"})
+    context.setPositions(positions * NM)
+    return context
+
+
+def replay_ms(force: Any) -> float:
+    """The graph that the native transport launches, alone; nan where there is none."""
+    steps = [s for s in force.evaluator._steps() if s.policy.graphs]
+    if not steps:
+        return float("nan")
+    kind = "device" if "device" in steps[-1].policy.graphs else "host"
+    graph, times = steps[-1].policy.graphs[kind], []
+    for _ in range(60):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def measure(name: str, transport: str, path: Path) -> dict[str, Any]:
+    numbers, positions, cell = load(name)
+    start = time.perf_counter()
+    topology = topology_of(numbers, cell)
+    system = system_of(topology)
+    if transport == "none":
+        force = None
+    else:
+        force = add_potential(system, topology, path, transport=transport, mode="graph")
+    context = context_of(system, positions)
+    context.getIntegrator().step(1)
+    context.getState(energy=True)
+    setup = time.perf_counter() - start
+    found = dict(system=name, atoms=len(numbers), transport=transport, setup_s=round(setup, 2))
+    if force is not None:
+        openmm.LocalEnergyMinimizer.minimize(context, 10.0, 5)
+        found["replay_ms"] = round(replay_ms(force), 4)
+    step = seconds_a_step(context, steps_for(len(numbers)))
+    found |= dict(step_ms=round(step * 1e3, 4), ns_day=round(86400e-6 / step, 1))
+    if force is not None:
+        found |= dict(beyond_us=round(step * 1e6 - found["replay_ms"] * 1e3, 1), recoveries=force.num_recoveries)
+        found["asked_ns_day"] = ASKED_NS_DAY.get(name)
+    return found
+
+
+def peer_checkpoint(path: Path) -> Path:
+    """A torchmd-net checkpoint of an untrained model of the same size."""
+    from torchmdnet.models.model import create_model
+
+    settings = dict(
+        model="tensornet", precision=32, embedding_dimension=128, num_layers=2, num_rbf=32, rbf_type="expnorm",
+        trainable_rbf=False, activation="silu", cutoff_lower=0.0, cutoff_upper=5.0, max_z=100, max_num_neighbors=64,
+        equivariance_invariance_group="O(3)", static_shapes=True, derivative=False, atom_filter=-1, prior_model=None,
+        output_model="Scalar", reduce_op="sum", box_vecs=None, remove_ref_energy=False, check_errors=False,
+        charge=False, coulomb_cutoff=None, output_mlp_num_layers=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = create_model(dict(settings))
+    with torch.no_grad():
+        model.std.fill_(0.01)
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+    torch.save(dict(hyper_parameters=settings, state_dict=weights), path)
+    return path
+
+
+def measure_peer(name: str, folder: Path) -> dict[str, Any]:
+    from openmmml import MLPotential
+
+    numbers, positions, cell = load(name)
+    path = peer_checkpoint(folder / "peer.ckpt")
+    topology = topology_of(numbers, cell)
+    start = time.perf_counter()
+    context = context_of(MLPotential("torchmdnet", modelPath=str(path)).createSystem(topology), positions)
+    context.getIntegrator().step(1)
+    context.getState(energy=True)
+    setup = time.perf_counter() - start
+    step = seconds_a_step(context, max(50, steps_for(len(numbers)) // 4))
+    return dict(
+        system=name,
+        atoms=len(numbers),
+        transport="openmm-ml 1.8, torchmd-net",
+        setup_s=round(setup, 2),
+        step_ms=round(step * 1e3, 4),
+        ns_day=round(86400e-6 / step, 1),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", default=",".join(NAMES))
+    parser.add_argument("--transports", default="none,native,python")
+    parser.add_argument("--peer", action="store_true", help="also openmm-ml with torchmd-net, which must be installed")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(0)
+        potential = Potential(TensorNetConfig())
+        potential.scale.fill_(0.01)  # an untrained potential: weak forces, so that nothing flies apart
+        path = Path(folder) / "model.safetensors"
+        save(potential, path)
+        for name in options.names.split(","):
+            for transport in options.transports.split(","):
+                try:
+                    rows.append(measure(name, transport, path))
+                except Exception as error:
+                    rows.append(dict(system=name, transport=transport, error=f"{type(error).__name__}: {error}"[:200]))
+                print(rows[-1], flush=True)
+            if options.peer:
+                try:
+                    rows.append(measure_peer(name, Path(folder)))
+                except Exception as error:
+                    rows.append(dict(system=name, transport="peer", error=f"{type(error).__name__}: {error}"[:300]))
+                print(rows[-1], flush=True)
+    print(write("openmm", rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What `torchmdx md` refuses, and in which words."""
+
+import os
+from pathlib import Path
+
+import ase.io
+import pytest
+from ase.build import molecule
+from dcd import read_dcd
+from runs import TINY, assert_refused, md
+
+import torchmdx
+
+pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
+
+
+def test_existing_outputs_are_kept_unless_told_otherwise(capsys, done, make_potential):
+    before = Path("run.dcd").read_bytes()
+    assert_refused(
+        capsys,
+        md(*done),
+        "outputs must be new, got run.dcd, run.log, run.chk, run.xml, run.json, run.final.xyz",
+        "--restart goes on from there, --overwrite replaces them",
+    )
+    torchmdx.save(make_potential(**TINY, max_z=3), "small.safetensors")
+    assert md(done[0], "small.safetensors", *done[2:], "--overwrite") == 2
+    assert Path("run.dcd").read_bytes() == before
+    assert md(*done[:-1], 4, "--overwrite") == 0
+    assert len(read_dcd(Path("run.dcd"))["frames"]) == 2
+
+
+def test_a_restart_with_other_settings_is_refused(capsys, done, model, make_potential):
+    before = Path("run.dcd").read_bytes()
+    ase.io.write("water.xyz", molecule("H2O"), format="extxyz")
+    torchmdx.save(make_potential(seed=1, **TINY), "other.safetensors")
+    file, _, prefix, *options = done
+    capsys.readouterr()
+    more = [*options[:-1], 20, "--restart"]
+    cases = [
+        (file, model, ["--temperature", 310], "temperature in K 310.0, was 300.0"),
+        (file, model, ["--friction", 2], "friction in 1/ps 2.0, was 1.0"),
+        (file, model, ["--charge", 1], "charge in e 1.0, was 0.0"),
+        (file, model, ["--seed", 6], "seed 6, was 5"),
+        (file, model, ["--log-every", 2], "steps between log rows 2, was 3"),
+        (file, "other.safetensors", [], "model (SHA-256) "),
+        ("water.xyz", model, [], "formula H2O, was C2H6O"),
+        (file, model, ["--overwrite"], "--restart keeps what --overwrite replaces"),
+        (file, model, ["--minimize"], "--minimize is for the start of a run"),
+        (file, model, ["--steps", 8], "--restart needs --steps above those done, 8, got 8"),
+    ]
+    for structure, checkpoint, changed, words in cases:
+        assert_refused(capsys, md(structure, checkpoint, prefix, *more, *changed), words)
+    assert Path("run.dcd").read_bytes() == before
+
+
+def test_a_restart_without_its_files_is_refused(capsys, done):
+    more = [*done[:-1], 20, "--restart"]
+    cases = [
+        ("run.log", "x\n", "'run.log' must be a log whose first line is 'step,time_ps,"),
+        ("run.log", None, "--restart goes on in 'run.log', which is not there"),
+        ("run.dcd", "x", "'run.dcd' must be the trajectory of 9 atoms"),
+        ("run.dcd", None, "--restart goes on in 'run.dcd', which is not there"),
+        ("run.json", "[]", "'run.json' must hold the settings of a run"),
+        ("run.json", '{"format": 7}', "'run.json' must have format 1, got 7"),
+        ("run.json", None, "got no 'run.json'"),
+    ]
+    for name, content, words in cases:
+        kept = Path(name).read_bytes()
+        os.remove(name)
+        if content is not None:
+            Path(name).write_text(content)
+        assert_refused(capsys, md(*more), words)
+        Path(name).write_bytes(kept)
+    short = read_dcd(Path("run.dcd"))["frames"].shape[0]
+    data = Path("run.dcd").read_bytes()
+    Path("run.dcd").write_bytes(data[:-1])
+    assert_refused(capsys, md(*more), f"must hold the {short} frames up to the checkpoint, got {short - 1}")
+    Path("run.dcd").write_bytes(data)
+    os.remove("run.chk")
+    Path("run.xml").write_text("<nonsense")
+    assert_refused(capsys, md(*more), "the state in the .xml file can't be read")
+    os.remove("run.xml")
+    assert_refused(capsys, md(*more), "--restart needs a checkpoint, got none at 'run.chk'")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--timestep", 0], "--timestep must be finite and > 0 fs, got 0.0"),
+        (["--timestep", "nan"], "--timestep must be finite and > 0 fs, got nan"),
+        (["--temperature", 0], "--temperature must be finite and > 0 K, got 0.0"),
+        (["--ensemble", "nve", "--temperature", -1], "--temperature must be finite and >= 0 K, got -1.0"),
+        (["--friction", 0], "--friction must be finite and > 0 1/ps, got 0.0"),
+        (["--skin", -1], "--skin must be finite and >= 0 Å, got -1.0"),
+        (["--steps", 0], "--steps must be >= 1 step, got 0"),
+        (["--save-every", 0], "--save-every must be >= 1 step, got 0"),
+        (["--log-every", -2], "--log-every must be >= 1 step, got -2"),
+        (["--checkpoint-every", 0], "--checkpoint-every must be >= 1 step, got 0"),
+        (["--seed", -1], "--seed must be between 0 and 4294967295, got -1"),
+        (["--ensemble", "nve", "--friction", 2], "--friction needs --ensemble nvt or npt, got --friction 2.0"),
+        (["--pressure", 1], "--pressure needs --ensemble npt, got --pressure 1.0 with --ensemble nvt"),
+        (["--barostat", "isotropic"], "--barostat needs --ensemble npt, got --barostat isotropic"),
+        (["--ensemble", "npt"], "--ensemble npt needs a periodic structure, got 'ethanol.xyz' without a box"),
+        (["--ensemble", "npt", "--pressure", "inf"], "--pressure must be a finite number of bar, got inf"),
+        (["--platform", "Abacus"], "--platform must be one that OpenMM has here (Reference, "),
+        (["--device", "gpu"], "device must be cpu or cuda, got 'gpu'"),
+        (["--model", "nowhere.ckpt"], "no checkpoint at 'nowhere.ckpt'"),
+        (["-o", "nowhere/run"], "--output must be in a folder that is there, got 'nowhere/run': no nowhere"),
+        (["-o", "."], "--output must be the beginning of file names, got the folder '.'"),
+        (["--index", 4], "ASE can't read 'ethanol.xyz'"),
+        (["--restart"], "--restart needs the settings of the run, got no 'run.json'"),
+    ],
+)
+def test_bad_options_are_refused(capsys, model, ethanol_file, options, words):
+    assert_refused(capsys, md(ethanol_file, model, "run", "--steps", 5, *options), words)
+    assert sorted(os.listdir()) == ["ethanol.xyz", "model.safetensors"]
+
+
+def test_time_is_another_way_to_give_steps(capsys, model, ethanol_file, unplotted):
+    assert md(ethanol_file, model, "run", "--time", 0.01, "--timestep", 2) == 0
+    assert "; 5 steps, 0.01 ps;" in capsys.readouterr().out
+    status = md(ethanol_file, model, "no", "--time", 0.0001)
+    assert_refused(capsys, status, "--time must be at least one --timestep of 0.5 fs, got 0.0001 ps")
+    for options in ([], ["--steps", 5, "--time", 1]):
+        with pytest.raises(SystemExit):
+            md(ethanol_file, model, "no", *options)
+
+
+def test_without_openmm_the_command_says_how_to_get_it(capsys, monkeypatch, model, ethanol_file):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    status = md(ethanol_file, model, "run", "--steps", 5)
+    assert_refused(capsys, status, "OpenMM, which is not installed: pip install 'torchmdx[openmm]'")

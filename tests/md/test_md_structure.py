@@ -1,0 +1,178 @@
+"""Structures as OpenMM gets them, and as they are written back."""
+
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms
+from structures import DATA
+
+from torchmdx import Calculator
+
+pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
+
+from openmm import Vec3, app, unit
+
+from torchmdx.md.structure import read, turned, write_structure
+
+PDB = str(DATA / "alanine_dipeptide.pdb")
+TWO_WATERS = """\
+CRYST1   20.000   21.000   22.000  90.00  90.00  90.00 P 1           1
+MODEL        1
+HETATM    1  O   HOH A   7       0.000   0.000   0.000  1.00  0.00           O
+HETATM    2  H1  HOH A   7       0.960   0.000   0.000  1.00  0.00           H
+HETATM    3  H2  HOH A   7      -0.240   0.930   0.000  1.00  0.00           H
+HETATM    4  O   HOH B   9       5.000   0.000   0.000  1.00  0.00           O
+HETATM    5  H1  HOH B   9       5.960   0.000   0.000  1.00  0.00           H
+HETATM    6  H2  HOH B   9       4.760   0.930   0.000  1.00  0.00           H
+ENDMDL
+END
+"""
+
+
+@pytest.fixture
+def waters(tmp_path) -> str:
+    """Two models of two waters in a box, the second moved by 1 Å along z."""
+    path = tmp_path / "waters.pdb"
+    first, end = TWO_WATERS.split("END\n")[0].replace("ENDMDL\n", ""), "ENDMDL\n"
+    second = first.split("MODEL        1\n")[1].replace("   0.000  1.00", "   1.000  1.00")
+    path.write_text(f"{first}{end}MODEL        2\n{second}{end}END\n")
+    return str(path)
+
+
+def names(topology) -> list[tuple[str, str, str, str]]:
+    return [(atom.name, atom.residue.name, atom.residue.id, atom.residue.chain.id) for atom in topology.atoms()]
+
+
+def test_pdb_keeps_residues_chains_and_box(waters):
+    structure = read(waters, index="0")
+    assert names(structure.topology)[:4] == [
+        ("O", "HOH", "7", "A"),
+        ("H1", "HOH", "7", "A"),
+        ("H2", "HOH", "7", "A"),
+        ("O", "HOH", "9", "B"),
+    ]
+    assert list(structure.atomic_numbers) == [8, 1, 1, 8, 1, 1]
+    np.testing.assert_allclose(structure.cell, np.diag([20.0, 21.0, 22.0]), atol=1e-6)
+    np.testing.assert_allclose(structure.positions[4], [5.96, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(structure.masses[:2], [15.99943, 1.007947], atol=1e-4)
+    assert (structure.charge, structure.suffix, structure.formula) == (0.0, ".pdb", "H4O2")
+    np.testing.assert_allclose(read(waters).positions[:, 2], 1, atol=1e-6)
+    assert read(waters, vacuum=True).cell is None
+    assert read(waters, charge=-1).charge == -1
+
+
+@pytest.mark.parametrize(("ending", "reader"), [(".pdb", app.PDBFile), (".cif", app.PDBxFile)])
+def test_what_is_written_holds_residues_positions_and_box(waters, tmp_path, ending, reader):
+    structure = read(waters)
+    if ending == ".cif":
+        source = tmp_path / "source.cif"
+        write_structure_as_cif(structure, source)
+        structure = read(str(source))
+        assert structure.suffix == ".cif"
+    path, cell = tmp_path / f"final{ending}", np.diag([19.0, 20.0, 21.0])
+    write_structure(structure, path, structure.positions + 0.25, cell)
+    back = reader(str(path))
+    assert names(back.topology) == names(structure.topology)
+    found = back.topology.getPeriodicBoxVectors().value_in_unit(unit.angstrom)
+    np.testing.assert_allclose(np.array(found), cell, atol=1e-3)
+    positions = back.getPositions(asNumpy=True).value_in_unit(unit.angstrom)
+    np.testing.assert_allclose(positions, structure.positions + 0.25, atol=1e-3)
+
+
+def write_structure_as_cif(structure, path):
+    with path.open("w") as file:
+        app.PDBxFile.writeFile(structure.topology, structure.positions / 10 * unit.nanometer, file, keepIds=True)
+
+
+def test_a_peptide_without_a_box_is_not_periodic():
+    structure = read(PDB)
+    assert structure.cell is None
+    assert structure.num_atoms == 22
+    assert {atom.residue.name for atom in structure.topology.atoms()} == {"ACE", "ALA", "NME"}
+
+
+def test_anything_else_goes_through_ase(tmp_path, cation):
+    path = tmp_path / "ammonium.xyz"
+    cation.set_masses([14.0, 2.0, 1.0, 1.0, 1.0])
+    ase.io.write(path, cation, format="extxyz", columns=["symbols", "positions", "masses"])
+    structure = read(str(path))
+    assert structure.topology.getNumResidues() == 1
+    assert [atom.element.symbol for atom in structure.topology.atoms()] == ["N", "H", "H", "H", "H"]
+    assert (structure.charge, structure.suffix, structure.cell) == (1.0, ".xyz", None)
+    assert list(structure.masses) == [14.0, 2.0, 1.0, 1.0, 1.0]
+    assert read(str(path), charge=0).charge == 0
+    write_structure(structure, tmp_path / "back.xyz", structure.positions, None)
+    back = ase.io.read(tmp_path / "back.xyz")
+    np.testing.assert_allclose(back.positions, cation.positions, atol=1e-7)
+    assert back.info["charge"] == 1
+    assert not back.pbc.any()
+
+
+def test_a_crystal_in_cif_is_no_macromolecule(tmp_path, crystal):
+    path = tmp_path / "crystal.cif"
+    ase.io.write(path, crystal)
+    structure = read(str(path))
+    assert structure.suffix == ".xyz"
+    assert abs(np.linalg.det(structure.cell)) == pytest.approx(crystal.cell.volume, rel=1e-4)
+
+
+@pytest.mark.parametrize("handedness", [1, -1])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_turned_crystal_is_the_same_crystal(potential, chiral, handedness, seed):
+    """In OpenMM's form, right-handed, and neither bent nor mirrored: the energies are the same."""
+    cell = np.random.default_rng(seed).normal(0, 3, (3, 3)) + np.diag([5.0, -6.0, 7.0])
+    cell *= np.sign(np.linalg.det(cell)) * handedness
+    chiral.set_cell(cell)
+    chiral.pbc = True
+    positions, turned_cell = turned(chiral.positions, cell)
+    (ax, ay, az), (bx, by, bz), (cx, cy, cz) = turned_cell
+    assert (ay, az, bz) == (0, 0, 0)
+    assert min(ax, by, cz) > 0
+    assert max(abs(bx) / ax, abs(cx) / ax, abs(cy) / by) <= 0.5 + 1e-9
+    app.Topology().setPeriodicBoxVectors([Vec3(*row) for row in turned_cell / 10] * unit.nanometer)
+    calculator = Calculator(potential, dtype="float64", device="cpu")
+    other = Atoms(chiral.numbers, positions, cell=turned_cell, pbc=True)
+    assert calculator.get_potential_energy(other) == pytest.approx(calculator.get_potential_energy(chiral), abs=1e-9)
+
+    # A mirror image has the same energy under O(3); the handedness of the four bonds tells.
+    def handed(atoms):
+        return np.linalg.det(atoms.positions[1:4] - atoms.positions[0])
+
+    assert handed(other) == pytest.approx(handed(chiral), rel=1e-9)
+
+
+def refuse(match, *arguments, **options):
+    with pytest.raises(ValueError, match=match):
+        read(*arguments, **options)
+
+
+def test_bad_structures_are_refused(tmp_path, waters, slab):
+    with pytest.raises(FileNotFoundError, match="no structure file at 'nowhere.pdb'"):
+        read("nowhere.pdb")
+    refuse("--index must pick one of the 2 models of .*, got '2'", waters, index="2")
+    refuse("--index must pick one of the 2 models of .*, got ':'", waters, index=":")
+    refuse("charge must be", waters, charge=float("nan"))
+    ase.io.write(tmp_path / "slab.xyz", slab, format="extxyz")
+    words = r"periodic in all three directions or in none, got pbc \[True, True, False\]; --vacuum leaves"
+    refuse(words, str(tmp_path / "slab.xyz"))
+    assert read(str(tmp_path / "slab.xyz"), vacuum=True).cell is None
+    ase.io.write(tmp_path / "ghost.xyz", Atoms("XH", [[0, 0, 0], [1, 0, 0]]), format="extxyz")
+    refuse("every atom needs an element that OpenMM has, got 0 for atom 0", str(tmp_path / "ghost.xyz"))
+    flat = Atoms("H", cell=[[1, 0, 0], [2, 0, 0], [0, 0, 1]], pbc=True)
+    ase.io.write(tmp_path / "flat.traj", flat)
+    refuse("a periodic structure needs a cell with a volume", str(tmp_path / "flat.traj"))
+
+
+def test_bad_pdb_files_are_refused(tmp_path):
+    path = tmp_path / "bad.pdb"
+
+    def refuse_text(text, match):
+        path.write_text(text)
+        refuse(match, str(path))
+
+    refuse_text("END\n", "has no atoms|OpenMM can't read")
+    no_element = TWO_WATERS.replace("O   HOH A", "QX  HOH A").replace("0.00           O", "0.00            ", 1)
+    refuse_text(no_element, r"every atom needs an element, got none for atom 0 \('QX' of residue HOH 7\).*77-78")
+    refuse_text(TWO_WATERS.replace("   0.960   0.000", "   0.9x0   0.000"), "OpenMM can't read '.*bad.pdb'")
+    placeholder = TWO_WATERS.replace("20.000   21.000   22.000", " 1.000    1.000    1.000")
+    refuse_text(placeholder, "must hold its 6 atoms, got 1 Å³, which looks like a placeholder; --vacuum leaves it out")

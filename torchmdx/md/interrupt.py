@@ -1,0 +1,43 @@
+"""Ctrl-C and the kill of a queue system, taken as a wish to stop soon."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """While it is entered, SIGINT and SIGTERM only set `received`; a second one acts as it would have before.
+
+    Outside the main thread, where Python has no signals, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._restore()
+
+    @property
+    def status(self) -> int:
+        """The exit status that shells expect after the signal."""
+        return 0 if self.received is None else 128 + self.received
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}

@@ -1,0 +1,106 @@
+"""The log: a CSV file with a row of energies every so many steps."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+COLUMNS = ("step", "time_ps", "potential_eV", "kinetic_eV", "total_eV", "temperature_K")
+PERIODIC_COLUMNS = ("volume_A3", "density_g_per_cm3")
+SPEED = "ns_per_day"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row; volume Å³ and density g/cm³ of periodic systems; speed in ns/day since the row before, if any."""
+
+    step: int
+    time: float
+    potential: float
+    kinetic: float
+    temperature: float
+    volume: float | None = None
+    density: float | None = None
+    speed: float | None = None
+
+    @property
+    def total(self) -> float:
+        return self.potential + self.kinetic
+
+    def with_speed(self, speed: float) -> Row:
+        return replace(self, speed=speed)
+
+    def text(self) -> str:
+        fields = [
+            str(self.step),
+            f"{self.time:.6f}",
+            *(f"{energy:.8f}" for energy in (self.potential, self.kinetic, self.total)),
+            f"{self.temperature:.3f}",
+        ]
+        if self.volume is not None and self.density is not None:
+            fields += [f"{self.volume:.4f}", f"{self.density:.6f}"]
+        fields.append("" if self.speed is None else f"{self.speed:.4g}")
+        return ",".join(fields) + "\n"
+
+
+class Log:
+    """The CSV file, open for appending."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    @classmethod
+    def create(cls, path: Path, periodic: bool) -> Log:
+        file = path.open("wb", buffering=0)
+        file.write(_title(periodic))
+        return cls(file)
+
+    @classmethod
+    def reopen(cls, path: Path, num_bytes: int) -> Log:
+        """An existing file, cut back to its first num_bytes."""
+        file = path.open("r+b", buffering=0)
+        file.truncate(num_bytes)
+        file.seek(0, os.SEEK_END)
+        return cls(file)
+
+    @staticmethod
+    def bytes_up_to(step: int, path: Path, periodic: bool, interval: int) -> int:
+        """How much of a file its rows up to a step take. Raises ValueError if it is another file or shorter."""
+        lines = path.read_bytes().splitlines(keepends=True)
+        if not lines or lines[0] != _title(periodic):
+            raise ValueError(f"{str(path)!r} must be a log whose first line is {_title(periodic).decode().strip()!r}")
+        kept = 1
+        while kept < len(lines) and lines[kept].endswith(b"\n") and int(lines[kept].split(b",")[0]) <= step:
+            kept += 1
+        wanted = step // interval + 1
+        if kept - 1 != wanted:
+            raise ValueError(f"{str(path)!r} must hold the {wanted} rows up to step {step}, got {kept - 1}")
+        return sum(len(line) for line in lines[:kept])
+
+    def write(self, row: Row) -> None:
+        self._file.write(row.text().encode())
+
+    def sync(self) -> None:
+        """Returns once the file is on the disk."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_log(path: Path) -> dict[str, NDArray[np.float64]]:
+    """Columns of a log by name; empty fields are NaN."""
+    lines = path.read_text().splitlines()
+    names = lines[0].split(",")
+    rows = [[float(field or "nan") for field in line.split(",")] for line in lines[1:]]
+    return dict(zip(names, np.array(rows, dtype=np.float64).reshape(len(rows), len(names)).T, strict=True))
+
+
+def _title(periodic: bool) -> bytes:
+    names = (*COLUMNS, *(PERIODIC_COLUMNS if periodic else ()), SPEED)
+    return (",".join(names) + "\n").encode()

@@ -1,0 +1,174 @@
+"""A whole run of `torchmdx md`: from files to files."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import openmm
+
+from torchmdx.md.files import Files, require_same, settings_of
+from torchmdx.md.interrupt import Interrupts
+from torchmdx.md.log import read_log
+from torchmdx.md.plot import plot_log
+from torchmdx.md.progress import Progress
+from torchmdx.md.recorder import Recorder
+from torchmdx.md.settings import LARGEST_SEED, Dynamics, Evaluation, Schedule
+from torchmdx.md.simulation import Simulation, SimulationError
+from torchmdx.md.structure import Structure, read, write_structure
+from torchmdx.units import PICOSECOND
+
+SECONDS_A_PIECE = 0.2  # how long a signal may have to wait
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs what the command line asks for; returns the exit status. Raises what cli.main turns into a message."""
+    dynamics, schedule = Dynamics.from_options(options), Schedule.from_options(options)
+    evaluation = Evaluation.from_options(options)
+    structure = read(options.file, index=options.index, charge=options.charge, vacuum=options.vacuum)
+    if dynamics.ensemble == "npt" and structure.cell is None:
+        raise ValueError(f"--ensemble npt needs a periodic structure, got {options.file!r} without a box")
+    files = Files(options.output, structure.suffix)
+    if options.restart:
+        _refuse_options_of_a_start(options)
+        before = files.read_settings()
+        if dynamics.seed is None:
+            dynamics = dataclasses.replace(dynamics, seed=before.get("seed"))
+        require_same(before, settings_of(structure, dynamics, schedule, evaluation))
+    else:
+        if not options.overwrite:
+            files.require_new()
+        if dynamics.seed is None:
+            dynamics = dataclasses.replace(dynamics, seed=int(np.random.default_rng().integers(LARGEST_SEED + 1)))
+    assert dynamics.seed is not None
+    simulation = Simulation(structure, dynamics, evaluation, dynamics.seed)
+    print(_description(options.file, structure, simulation))
+    if options.restart:
+        recorder = _resume(simulation, files, schedule)
+    else:
+        settings = settings_of(structure, dynamics, schedule, evaluation)
+        simulation.start(minimize=options.minimize)
+        recorder = Recorder.begin(simulation, files, schedule, settings)
+    status = _go(simulation, recorder)
+    _finish(simulation, recorder, f"{Path(options.file).name}: {_ensemble(dynamics)}", complete=status == 0)
+    return status
+
+
+def _refuse_options_of_a_start(options: argparse.Namespace) -> None:
+    if options.overwrite:
+        raise ValueError("--restart keeps what --overwrite replaces: got both")
+    if options.minimize:
+        raise ValueError("--minimize is for the start of a run, got it with --restart")
+
+
+def _resume(simulation: Simulation, files: Files, schedule: Schedule) -> Recorder:
+    why = simulation.restore(*files.read_checkpoint())
+    step, num_steps = simulation.current_step, simulation.dynamics.num_steps
+    if why is not None:
+        print(f"continued from {files.portable}, not from {files.exact.name}: {why}")
+    if step >= num_steps:
+        raise ValueError(f"--restart needs --steps above those done, {step}, got {num_steps}")
+    print(f"going on from step {step:,}")
+    return Recorder.resume(simulation, files, schedule)
+
+
+def _go(simulation: Simulation, recorder: Recorder) -> int:
+    """Integrates to the end or to a signal; the exit status. A failure leaves a checkpoint of the last good state."""
+    dynamics = simulation.dynamics
+    progress = Progress(sys.stderr, simulation.current_step, dynamics.num_steps, dynamics.timestep)
+    with Interrupts() as interrupts:
+        try:
+            _integrate(simulation, recorder, progress, interrupts)
+            recorder.save_checkpoint()
+        except SimulationError as error:
+            raise SimulationError(f"{error}{_after_failure(recorder)}") from error
+        finally:
+            progress.finish()
+            recorder.close()
+    if interrupts.received is not None:
+        print(
+            f"torchmdx: stopped by {interrupts.received.name} at step {simulation.current_step:,} of "
+            f"{dynamics.num_steps:,}; the same command with --restart goes on from there",
+            file=sys.stderr,
+        )
+    return interrupts.status
+
+
+def _integrate(simulation: Simulation, recorder: Recorder, progress: Progress, interrupts: Interrupts) -> None:
+    """In pieces short enough for signals and the progress line; their lengths do not change the trajectory."""
+    step, end, piece = simulation.current_step, simulation.dynamics.num_steps, 1
+    progress.update(step, recorder.row)
+    while step < end and interrupts.received is None:
+        target = min(recorder.next_stop(step), step + piece, end)
+        started = time.perf_counter()
+        simulation.step(target - step)
+        seconds = time.perf_counter() - started
+        piece = max(1, min(2 * piece, int(SECONDS_A_PIECE * (target - step) / max(seconds, 1e-9))))
+        step = target
+        recorder.record()
+        progress.update(step, recorder.row, last=step == end)
+
+
+def _after_failure(recorder: Recorder) -> str:
+    if recorder.good is None:
+        return ""
+    recorder.save_checkpoint(recorder.good)
+    return (
+        f"\nthe last good state kept, of step {recorder.good.step}, is in {recorder.files.exact} and "
+        f"{recorder.files.portable}; frames and log are in {recorder.files.trajectory} and {recorder.files.log}"
+    )
+
+
+def _finish(simulation: Simulation, recorder: Recorder, title: str, *, complete: bool) -> None:
+    """The final structure of a complete run, the plot, and a summary."""
+    files, written = recorder.files, [recorder.files.trajectory, recorder.files.log]
+    if complete:
+        write_structure(simulation.structure, files.final, *simulation.geometry())
+        written.append(files.final)
+    target = None if simulation.dynamics.ensemble == "nve" else simulation.dynamics.temperature
+    try:
+        plot_log(files.log, files.plot, title, target)
+        written.append(files.plot)
+    except ImportError:
+        print("no plot: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
+    print(_summary(read_log(files.log), recorder))
+    print("wrote " + ", ".join(str(path) for path in [*written, files.exact, files.portable]))
+
+
+def _summary(log: dict[str, np.ndarray], recorder: Recorder) -> str:
+    temperature, speed = log["temperature_K"], log["ns_per_day"]
+    speed = speed[np.isfinite(speed)]
+    fastest = f", {np.median(speed):.3g} ns/day" if len(speed) else ""
+    return (
+        f"frames: {recorder.trajectory.num_frames}, log rows: {len(temperature)}; "
+        f"mean temperature {temperature.mean():.1f} K{fastest}"
+    )
+
+
+def _ensemble(dynamics: Dynamics) -> str:
+    parts = [f"{dynamics.ensemble.upper()}"]
+    parts.append(f"from {dynamics.temperature:g} K" if dynamics.friction is None else f"{dynamics.temperature:g} K")
+    if dynamics.friction is not None:
+        parts.append(f"friction {dynamics.friction:g}/ps")
+    if dynamics.pressure is not None:
+        parts.append(f"{dynamics.pressure:g} bar {dynamics.barostat}")
+    return ", ".join([*parts, f"{dynamics.timestep:g} fs"])
+
+
+def _description(file: str, structure: Structure, simulation: Simulation) -> str:
+    dynamics = simulation.dynamics
+    box = "no box" if structure.cell is None else f"box of {abs(np.linalg.det(structure.cell)):.1f} Å³"
+    length = dynamics.num_steps * dynamics.timestep / PICOSECOND
+    lines = [
+        f"{file}: {structure.formula}, {structure.num_atoms} atoms, {box}, charge {structure.charge:g}",
+        f"{_ensemble(dynamics)}; {dynamics.num_steps:,} steps, {length:g} ps; seed {dynamics.seed}",
+        f"OpenMM {openmm.__version__}, {simulation.platform} platform; "
+        f"{simulation.force.transport} transport: {simulation.force.why}",
+    ]
+    if 1 not in structure.atomic_numbers and 6 in structure.atomic_numbers:
+        lines.append("note: the structure has carbon but no hydrogen; a file without hydrogens needs them added first")
+    return "\n".join(lines)

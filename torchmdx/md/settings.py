@@ -1,0 +1,134 @@
+"""What `torchmdx md` is asked to do, checked before anything is read or written."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchmdx.units import PICOSECOND
+
+ENSEMBLES = ("nve", "nvt", "npt")
+BAROSTATS = ("isotropic", "anisotropic")
+DEFAULT_FRICTION, DEFAULT_PRESSURE = 1.0, 1.0  # 1/ps, bar
+LARGEST_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """Ensemble and integrator: timestep fs, temperature K, friction 1/ps, pressure bar; None where it has no meaning.
+
+    seed: of velocities, thermostat and barostat; None picks one.
+    """
+
+    ensemble: str
+    timestep: float
+    num_steps: int
+    temperature: float
+    friction: float | None
+    pressure: float | None
+    barostat: str | None
+    seed: int | None
+
+    @classmethod
+    def from_options(cls, options: argparse.Namespace) -> Dynamics:
+        """Raises ValueError for numbers out of range and for options that the ensemble does not use."""
+        ensemble, at_rest = options.ensemble, options.ensemble == "nve"
+        timestep = _number("--timestep", options.timestep, "fs")
+        temperature = _number("--temperature", options.temperature, "K", zero=at_rest)
+        if at_rest:
+            _refuse("--friction", options.friction, "nvt or npt", ensemble)
+        if ensemble != "npt":
+            _refuse("--pressure", options.pressure, "npt", ensemble)
+            _refuse("--barostat", options.barostat, "npt", ensemble)
+        if options.seed is not None and not 0 <= options.seed <= LARGEST_SEED:
+            raise ValueError(f"--seed must be between 0 and {LARGEST_SEED}, got {options.seed}")
+        friction = DEFAULT_FRICTION if options.friction is None else _number("--friction", options.friction, "1/ps")
+        pressure = DEFAULT_PRESSURE if options.pressure is None else options.pressure
+        if not math.isfinite(pressure):  # below zero is a stretched liquid
+            raise ValueError(f"--pressure must be a finite number of bar, got {pressure}")
+        return cls(
+            ensemble=ensemble,
+            timestep=timestep,
+            num_steps=_num_steps(options.steps, options.time, timestep),
+            temperature=temperature,
+            friction=None if at_rest else friction,
+            pressure=pressure if ensemble == "npt" else None,
+            barostat=(options.barostat or BAROSTATS[0]) if ensemble == "npt" else None,
+            seed=options.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps between frames, log rows and checkpoints; checkpoint_every None: by the clock."""
+
+    save_every: int
+    log_every: int
+    checkpoint_every: int | None
+
+    @classmethod
+    def from_options(cls, options: argparse.Namespace) -> Schedule:
+        """Raises ValueError for intervals below one step."""
+        return cls(
+            save_every=_interval("--save-every", options.save_every),
+            log_every=_interval("--log-every", options.log_every),
+            checkpoint_every=(
+                None if options.checkpoint_every is None else _interval("--checkpoint-every", options.checkpoint_every)
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How the potential is evaluated, and where: as `torchmdx.openmm_force.add_potential` takes it, skin in Å."""
+
+    model: Path
+    precision: str
+    transport: str
+    device: str | None
+    platform: str | None
+    skin: float
+
+    @classmethod
+    def from_options(cls, options: argparse.Namespace) -> Evaluation:
+        """Raises ValueError for a negative skin, FileNotFoundError for a checkpoint that is not there."""
+        if not Path(options.model).is_file():
+            raise FileNotFoundError(f"no checkpoint at {options.model!r}")
+        return cls(
+            model=Path(options.model),
+            precision=options.precision,
+            transport=options.transport,
+            device=options.device,
+            platform=options.platform,
+            skin=_number("--skin", options.skin, "Å", zero=True),
+        )
+
+
+def _number(name: str, value: float, unit: str, *, zero: bool = False) -> float:
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{name} must be finite and {'>=' if zero else '>'} 0 {unit}, got {value}")
+    return value
+
+
+def _interval(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name} must be >= 1 step, got {value}")
+    return value
+
+
+def _refuse(name: str, value: Any, wanted: str, ensemble: str) -> None:
+    if value is not None:
+        raise ValueError(f"{name} needs --ensemble {wanted}, got {name} {value} with --ensemble {ensemble}")
+
+
+def _num_steps(steps: int | None, time: float | None, timestep: float) -> int:
+    if time is None:
+        assert steps is not None  # the parser wants one of the two
+        return _interval("--steps", steps)
+    wanted = round(_number("--time", time, "ps") * PICOSECOND / timestep)
+    if wanted < 1:
+        raise ValueError(f"--time must be at least one --timestep of {timestep} fs, got {time} ps")
+    return wanted

@@ -1,0 +1,14 @@
+"""The OpenMM front door: potentials as forces of an openmm.System.
+
+    force = add_potential(system, topology, "model.safetensors")                # all atoms
+    mixed = create_mixed_system(system, topology, ligand, "model.safetensors")  # a region, the rest by force field
+
+How positions and forces travel is the force's `transport`: "native" (C++, replays the captured step on OpenMM's own
+stream), "torch" (openmm-torch) or "python" (a PythonForce, which needs nothing but OpenMM).
+"""
+
+from torchmdx.openmm_parts.add import PotentialForce as PotentialForce
+from torchmdx.openmm_parts.add import add_potential as add_potential
+from torchmdx.openmm_parts.mixed import create_mixed_system as create_mixed_system
+
+__all__ = ["PotentialForce", "add_potential", "create_mixed_system"]

@@ -1,0 +1,1 @@
+"""What the OpenMM front door is made of."""

@@ -1,0 +1,132 @@
+"""Adding a potential to an openmm.System: checks, the choice of a transport, and what is known of it afterwards."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import openmm
+from openmm import app
+
+from torchmdx.checkpoint import load
+from torchmdx.models.potential import Potential
+from torchmdx.openmm_parts.atoms import checked_atoms, elements_of, is_periodic
+from torchmdx.openmm_parts.evaluator import Evaluator
+from torchmdx.openmm_parts.native_transport import make_native_force, why_not_native
+from torchmdx.openmm_parts.python_transport import make_python_force
+from torchmdx.openmm_parts.settings import ForceSettings, file_hash, resolved_device
+from torchmdx.openmm_parts.torch_transport import make_torch_force, why_not_torch
+from torchmdx.openmm_plugin.one_context import share_or_tell
+from torchmdx.step_report import StepReport
+from torchmdx.system import checked_charge
+
+log = logging.getLogger(__name__)
+
+TRANSPORTS = ("auto", "native", "torch", "python")
+
+
+@dataclass(eq=False)
+class PotentialForce:
+    """A potential that has been added to a System.
+
+    force: the openmm.Force. transport: "native", "torch" or "python". why: in a line, why it is that one.
+    """
+
+    force: openmm.Force
+    transport: str
+    why: str
+    evaluator: Evaluator
+
+    @property
+    def num_recoveries(self) -> int:
+        """How often a neighbour list had to grow during a run; each time that evaluation was done again."""
+        return self.evaluator.num_recoveries
+
+    def report(self) -> StepReport | None:
+        """How evaluations are done, in numbers; None before the first."""
+        return self.evaluator.report()
+
+
+def add_potential(
+    system: openmm.System,
+    topology: app.Topology,
+    potential: Potential | str | Path,
+    atoms: Iterable[int] | None = None,
+    *,
+    charge: float = 0.0,
+    transport: str = "auto",
+    mode: str = "auto",
+    precision: str = "float32",
+    device: str | None = None,
+    skin: float = 0.0,
+    audit_every: int = 0,
+    force_group: int = 0,
+    periodic: bool | None = None,
+    scale_parameter: str | None = None,
+    name: str = "torchmdx",
+) -> PotentialForce:
+    """Adds the energy of a potential, for all atoms or some, to an OpenMM system.
+
+    atoms: indices of the particles that the potential sees, None for all; nothing else of the system is touched.
+    charge: total charge of these atoms, e. mode, precision, skin, audit_every: as for CapturedStep.
+    device: where torch works: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
+    transport: how positions and forces travel between OpenMM and torch; "auto" takes the fastest that works here.
+    periodic: whether atoms see periodic images; None: if system or topology has a box.
+    scale_parameter: a global parameter of the Context, 1 at first, that multiplies energy and forces.
+
+    Raises ValueError or TypeError, with the requirement and the value, for what does not fit, and ImportError for a
+    transport that is not installed.
+    """
+    if transport not in TRANSPORTS:
+        raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
+    if not 0 <= force_group <= 31:
+        raise ValueError(f"force_group must be between 0 and 31, got {force_group}")
+    chosen = checked_atoms(system, topology, atoms)
+    path = None if isinstance(potential, Potential) else str(Path(potential).resolve())
+    settings = ForceSettings(
+        elements_of(topology, chosen), chosen, system.getNumParticles(), checked_charge(charge),
+        is_periodic(system, topology, periodic), precision, mode, resolved_device(device), skin, audit_every,
+        scale_parameter, path, None if path is None else file_hash(path),
+    )  # fmt: skip
+    evaluator = Evaluator(settings, _potential(potential, settings))
+    kind, why = _choose(transport, settings)
+    makers: dict[str, Callable[[Evaluator, openmm.System], openmm.Force]] = {
+        "native": make_native_force,
+        "torch": make_torch_force,
+        "python": make_python_force,
+    }
+    box = topology.getPeriodicBoxVectors()
+    if settings.periodic and box is not None and not system.usesPeriodicBoundaryConditions():
+        # Nothing in the system has used its box so far: it may still be OpenMM's default of 2 nm.
+        system.setDefaultPeriodicBoxVectors(*box)
+    if settings.device.startswith("cuda"):
+        share_or_tell()  # before any Context: every transport gains
+    force = makers[kind](evaluator, system)
+    force.setForceGroup(force_group)
+    force.setName(name)
+    return PotentialForce(force, kind, why, evaluator)
+
+
+def _potential(potential: Potential | str | Path, settings: ForceSettings) -> Potential:
+    if isinstance(potential, Potential):  # copied: the caller's stays as it is
+        moved = copy.deepcopy(potential).to(device=settings.device, dtype=settings.dtype)
+        return moved.eval().requires_grad_(False)
+    return load(potential, dtype=settings.dtype, device=settings.device)
+
+
+def _choose(asked: str, settings: ForceSettings) -> tuple[str, str]:
+    """The transport, and why it is that one. Raises ImportError for one that is asked for and cannot be had."""
+    if asked == "python":
+        return asked, "asked for"
+    reason = why_not_torch() if asked == "torch" else why_not_native(settings, asked == "native")
+    if asked in ("native", "torch"):
+        if reason is not None:
+            raise ImportError(f"transport {asked!r} cannot be used: {reason}")
+        return asked, "asked for"
+    if reason is None:
+        return "native", "the fastest, and it works here"
+    log.info("OpenMM calls Python at each step (transport 'python'): %s", reason)
+    return "python", reason

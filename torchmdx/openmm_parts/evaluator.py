@@ -1,0 +1,80 @@
+"""Energy and forces of the atoms of one OpenMM force, by a captured step that is made when it is first needed."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmdx.models.potential import Potential
+from torchmdx.openmm_parts.settings import ForceSettings
+from torchmdx.step import CapturedStep
+from torchmdx.step_report import StepReport
+from torchmdx.system import System
+
+
+class Evaluator:
+    """A potential, and the step that evaluates it for the atoms in the settings.
+
+    One evaluator serves any number of Contexts: each evaluation is given all positions and the box.
+    """
+
+    def __init__(self, settings: ForceSettings, potential: Potential) -> None:
+        self.settings, self.potential = settings, potential
+        potential.require_elements(self._system(np.zeros((len(settings.numbers), 3)), None).atomic_numbers)
+        self._step: CapturedStep | None = None
+        # Steps that Contexts keep for themselves.
+        self.sessions: list[weakref.ref[CapturedStep]] = []
+        self._lock = threading.Lock()  # Contexts may run in several threads
+
+    def _system(self, positions: NDArray[np.float64], cell: Any) -> System:
+        periodic = cell is not None
+        return System.create(
+            positions,
+            np.array(self.settings.numbers),
+            cell=cell if periodic else None,
+            pbc=periodic,
+            charge=self.settings.charge,
+        )
+
+    def make_step(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> CapturedStep:
+        """A step of its own for somebody who keeps it."""
+        settings = self.settings
+        return CapturedStep(
+            self.potential,
+            self._system(positions, cell),
+            mode=settings.mode,
+            skin=settings.skin,
+            precision=settings.precision,
+            audit_every=settings.audit_every,
+        )
+
+    def evaluate(
+        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
+    ) -> tuple[float, NDArray[np.float64]]:
+        """Energy (eV) and forces [n,3] (eV/Å) at positions [n,3] and cell [3,3] (Å).
+
+        The forces are a view that the next evaluation overwrites. Raises what CapturedStep raises.
+        """
+        with self._lock:
+            if self._step is None:
+                self._step = self.make_step(positions, cell)
+            result = self._step(positions, cell, copy=False)
+            return float(result.energy[0]), result.forces
+
+    @property
+    def num_recoveries(self) -> int:
+        """How often a neighbour list had to grow during a run, in all Contexts that are left."""
+        return sum(step.num_recoveries for step in self._steps())
+
+    def report(self) -> StepReport | None:
+        """How evaluations are done, in numbers, in the newest Context; None before the first."""
+        steps = self._steps()
+        return steps[-1].report() if steps else None
+
+    def _steps(self) -> list[CapturedStep]:
+        found = [self._step, *(reference() for reference in self.sessions)]
+        return [step for step in found if step is not None]

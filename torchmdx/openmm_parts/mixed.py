@@ -1,0 +1,251 @@
+"""ML/MM by mechanical embedding: a potential inside a region of a system, the force field everywhere else."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import openmm
+
+from torchmdx.openmm_parts.add import add_potential
+from torchmdx.openmm_parts.mixed_bonded import BONDED, scale, split
+from torchmdx.openmm_parts.mixed_pairs import exclude_custom_pairs, exclude_pairs
+
+if TYPE_CHECKING:
+    from openmm import app
+
+    from torchmdx.models.potential import Potential
+
+# Forces without interactions between atoms of the region that a potential could replace: what moves the box or the
+# whole system, what acts on atoms from outside, biases on whole sets of atoms, and the response of implicit solvent.
+_KEPT = {
+    "AndersenThermostat",
+    "CMMotionRemover",
+    "CustomExternalForce",
+    "CustomVolumeForce",
+    "GBSAOBCForce",
+    "LCPOForce",
+    "MonteCarloAnisotropicBarostat",
+    "MonteCarloBarostat",
+    "MonteCarloFlexibleBarostat",
+    "MonteCarloMembraneBarostat",
+    "OrientationRestraintForce",
+    "RGForce",
+    "RMSDForce",
+    "RPMDMonteCarloBarostat",
+}
+
+
+def create_mixed_system(
+    system: openmm.System,
+    topology: app.Topology,
+    atoms: Iterable[int],
+    potential: Potential | str | Path,
+    *,
+    charge: float = 0.0,
+    interpolate: str | None = None,
+    remove_constraints: bool = True,
+    transport: str = "auto",
+    mode: str = "auto",
+    precision: str = "float32",
+    device: str | None = None,
+    skin: float = 0.0,
+    audit_every: int = 0,
+    force_group: int = 0,
+    periodic: bool | None = None,
+    scale_parameter: str | None = None,
+    name: str = "torchmdx",
+) -> openmm.System:
+    """A copy of an MM system in which `atoms` interact with each other through `potential` alone.
+
+        E = E_MM(whole) - E_MM(the region, isolated) + E_ML(the region)
+
+    Removed: bonded terms and constraints all of whose atoms lie in the region, and nonbonded interactions between two
+    of its atoms. Everything across its border stays with the force field: region and surroundings feel each other
+    through MM charges and Lennard-Jones. So do the region and its own periodic images in a lattice sum (Ewald, PME),
+    of which only the nearest image of a pair is removed: a box must be larger than the region plus the potential's
+    cutoff. The long-range dispersion correction, and implicit solvent (GBSA-OBC, CustomGBForce), stay as they are:
+    the potential stands for the region in vacuum, and the solvent answers to its MM charges.
+
+    charge: of the region in e. The options from transport on, but name, are those of `add_potential`.
+    interpolate: name of a new global parameter λ, 1 by default: the potential counts λ times and the removed terms
+        1 - λ times, so that λ = 0 is `system` and λ = 1 the mixed system. Contexts change it with setParameter.
+    remove_constraints: False keeps the constraints inside the region.
+
+    Raises ValueError for a region that cuts a covalent bond (there are no link atoms), contains or carries virtual
+    sites, or is not a set of atoms of the system; for a force that may act inside the region in a way unknown here
+    (add biases to the mixed system afterwards); and for an interpolation that would leave atoms unbound at λ = 0.
+    """
+    region = _checked_region(system, topology, atoms)
+    if interpolate is not None:
+        _require_new_name(interpolate, scale_parameter)
+    mixed = _without_region(system, topology, region, interpolate, remove_constraints)
+    add_potential(
+        mixed, topology, potential, sorted(region), charge=charge, transport=transport, mode=mode, precision=precision,
+        device=device, skin=skin, audit_every=audit_every, force_group=force_group, periodic=periodic,
+        scale_parameter=interpolate or scale_parameter, name=name,
+    )  # fmt: skip
+    return mixed
+
+
+def _without_region(
+    system: openmm.System,
+    topology: app.Topology,
+    region: frozenset[int],
+    interpolate: str | None,
+    remove_constraints: bool,
+) -> openmm.System:
+    """A copy without what the force field says inside the region, or with that times 1 - interpolate."""
+    _require_known_forces(system, region)
+    parts = split(system, region)
+    mixed = parts.system
+    returned = [scale(force, interpolate) for force in parts.removed] if interpolate else []
+    for force in mixed.getForces():
+        if isinstance(force, openmm.NonbondedForce):
+            returned += exclude_pairs(force, region, interpolate)
+        elif isinstance(force, openmm.CustomNonbondedForce):
+            returned += exclude_custom_pairs(force, region, interpolate)
+    if remove_constraints:
+        lost = _remove_constraints(mixed, region)
+        if interpolate:
+            _require_held(topology, lost, parts.held)
+    for force in returned:
+        mixed.addForce(force)
+    return mixed
+
+
+def _checked_region(system: openmm.System, topology: app.Topology, atoms: Iterable[int]) -> frozenset[int]:
+    count = system.getNumParticles()
+    if topology.getNumAtoms() != count:
+        raise ValueError(
+            f"topology and system must have the same atoms, got {topology.getNumAtoms()} and {count} of them"
+        )
+    indices = [operator.index(atom) for atom in atoms]
+    region = frozenset(indices)
+    if not region:
+        raise ValueError("the ML region must have at least one atom, got none")
+    if len(region) < len(indices):
+        raise ValueError("atoms of the ML region must be named once, got some index twice")
+    if min(region) < 0 or max(region) >= count:
+        wrong = next(index for index in indices if not 0 <= index < count)
+        raise ValueError(f"atoms of the ML region must be in 0 ... {count - 1}, got {wrong}")
+    _require_uncut(system, topology, region)
+    _require_no_virtual_sites(system, region)
+    return region
+
+
+def _require_uncut(system: openmm.System, topology: app.Topology, region: frozenset[int]) -> None:
+    bonds = [(bond[0].index, bond[1].index) for bond in topology.bonds()]
+    for bond in (*bonds, *_covalent_bonds(system, region)):
+        inside = [index for index in bond if index in region]
+        if len(inside) == 1:
+            (outside,) = set(bond) - set(inside)
+            raise ValueError(
+                "the ML region must not cut a covalent bond, because there are no link atoms: "
+                f"{_label(topology, inside[0])} is inside and {_label(topology, outside)}, bonded to it, is not"
+            )
+
+
+def _covalent_bonds(system: openmm.System, region: frozenset[int]) -> Iterator[tuple[int, int]]:
+    """Bonds across the border that only the system knows: a harmonic bond, and nonbonded terms switched off."""
+    crossing = set()
+    for force in system.getForces():
+        if isinstance(force, openmm.HarmonicBondForce):
+            pairs = (tuple(force.getBondParameters(index)[:2]) for index in range(force.getNumBonds()))
+            crossing |= {frozenset(pair) for pair in pairs if len(region.intersection(pair)) == 1}
+    if not crossing:
+        return
+    for force in system.getForces():
+        if isinstance(force, openmm.NonbondedForce):
+            for index in range(force.getNumExceptions()):
+                first, second, *_ = force.getExceptionParameters(index)
+                if frozenset((first, second)) in crossing:
+                    yield first, second
+
+
+def _label(topology: app.Topology, index: int) -> str:
+    for atom in topology.atoms():
+        if atom.index == index:
+            return f"atom {index} ({atom.residue.name} {atom.residue.id} {atom.name})"
+    raise IndexError(index)
+
+
+def _require_no_virtual_sites(system: openmm.System, region: frozenset[int]) -> None:
+    for index in range(system.getNumParticles()):
+        if not system.isVirtualSite(index):
+            continue
+        site = system.getVirtualSite(index)
+        parents = {site.getParticle(place) for place in range(site.getNumParticles())}
+        if index in region or parents & region:
+            raise ValueError(
+                f"the ML region must be free of virtual sites, got particle {index}, a site on atoms {sorted(parents)}"
+            )
+
+
+def _require_known_forces(system: openmm.System, region: frozenset[int]) -> None:
+    for index, force in enumerate(system.getForces()):
+        if not _is_known(force, region):
+            kind = type(force).__name__
+            title = kind if force.getName() in (kind, "") else f"{kind} {force.getName()!r}"
+            raise ValueError(
+                "the system must have no force whose part inside the ML region is unknown, "
+                f"got {title} (force {index}). If it is a bias, add it to the mixed system instead"
+            )
+
+
+def _is_known(force: openmm.Force, region: frozenset[int]) -> bool:
+    """Whether a force is one of those taken apart here, one to keep, or clear of the region."""
+    kind = type(force).__name__
+    if kind in BONDED or kind in _KEPT or kind in ("NonbondedForce", "CustomNonbondedForce"):
+        return True
+    if kind == "CustomGBForce":
+        # On a GPU exclusions must be those of the other forces, which change here; implicit solvent has none.
+        return not force.getNumExclusions()
+    if kind == "PythonForce":
+        particles = force.getParticles()
+        return bool(particles) and region.isdisjoint(particles)
+    if kind == "DrudeForce":
+        numbers = range(force.getNumParticles())
+        return all(region.isdisjoint(force.getParticleParameters(number)[:5]) for number in numbers)
+    if kind == "CustomCentroidBondForce":
+        return not any(_lies_inside(force, number, region) for number in range(force.getNumBonds()))
+    return False
+
+
+def _lies_inside(force: openmm.CustomCentroidBondForce, number: int, region: frozenset[int]) -> bool:
+    groups, _ = force.getBondParameters(number)
+    return all(region.issuperset(force.getGroupParameters(group)[0]) for group in groups)
+
+
+def _require_new_name(interpolate: str, scale_parameter: str | None) -> None:
+    if not interpolate.isidentifier():
+        raise ValueError(f"interpolate must be the name of a parameter, got {interpolate!r}")
+    if scale_parameter is not None:
+        raise ValueError(
+            "interpolate scales the potential already: scale_parameter must be None with it, "
+            f"got {scale_parameter!r} beside {interpolate!r}"
+        )
+
+
+def _remove_constraints(system: openmm.System, region: frozenset[int]) -> list[frozenset[int]]:
+    """Removes constraints between two atoms of the region; returns their pairs."""
+    lost = []
+    for index in reversed(range(system.getNumConstraints())):
+        first, second, _ = system.getConstraintParameters(index)
+        if first in region and second in region:
+            system.removeConstraint(index)
+            lost.append(frozenset((first, second)))
+    return lost
+
+
+def _require_held(topology: app.Topology, lost: list[frozenset[int]], held: set[frozenset[int]]) -> None:
+    for pair in lost:
+        if pair not in held:
+            first, second = (_label(topology, index) for index in sorted(pair))
+            raise ValueError(
+                "interpolate needs a bond or an angle wherever it takes a constraint away, or atoms fly apart at 0: "
+                f"there is none between {first} and {second}. Make the MM system with flexibleConstraints=True, or "
+                "keep the constraints with remove_constraints=False"
+            )

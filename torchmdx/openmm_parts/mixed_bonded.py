@@ -1,0 +1,143 @@
+"""Bonded terms inside a region of an openmm.System: taken out, and given back scaled.
+
+OpenMM has no call that removes one term of a force, so terms are picked in the serialised system, which keeps
+everything else (names, groups, order of the forces, parameters, tables) as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+import openmm
+
+BONDED = {
+    "HarmonicBondForce",
+    "HarmonicAngleForce",
+    "PeriodicTorsionForce",
+    "RBTorsionForce",
+    "CMAPTorsionForce",
+    "CustomBondForce",
+    "CustomAngleForce",
+    "CustomTorsionForce",
+    "CustomCompoundBondForce",
+}
+# Energies that have a custom force of the same terms; parameters in the order of get...Parameters.
+_AS_CUSTOM = {
+    "HarmonicBondForce": ("Bond", "0.5*stiffness*(r-length)^2", ("length", "stiffness")),
+    "HarmonicAngleForce": ("Angle", "0.5*stiffness*(theta-angle)^2", ("angle", "stiffness")),
+    "PeriodicTorsionForce": ("Torsion", "barrier*(1+cos(period*theta-phase))", ("period", "phase", "barrier")),
+    "RBTorsionForce": (
+        "Torsion",
+        "c0+u*(c1+u*(c2+u*(c3+u*(c4+u*c5)))); u=-cos(theta)",
+        ("c0", "c1", "c2", "c3", "c4", "c5"),
+    ),
+}
+_NUM_PARTICLES = {"Bond": 2, "Angle": 3, "Torsion": 4}
+_PARTICLE = re.compile(r"[pab]\d+")  # p1, p2, ...; a1 ... b4 of a CMAP term
+
+
+@dataclass(frozen=True)
+class Split:
+    """A copy of a system without the bonded terms inside a region, and those terms as forces of their own.
+
+    held: pairs of atoms at the ends of a removed bond or angle, which is what can stand in for a constraint.
+    """
+
+    system: openmm.System
+    removed: list[openmm.Force]
+    held: set[frozenset[int]]
+
+
+def split(system: openmm.System, region: frozenset[int]) -> Split:
+    """Takes the bonded terms all of whose atoms lie inside `region` out of a copy of `system`."""
+    root = ElementTree.fromstring(openmm.XmlSerializer.serialize(system))
+    removed: list[openmm.Force] = []
+    held: set[frozenset[int]] = set()
+    for element in root.findall("./Forces/Force"):
+        if element.get("type") not in BONDED:
+            continue
+        kept, inside = _sort(element, region)
+        if not inside:
+            continue
+        held |= {frozenset((_particles(term)[0], _particles(term)[-1])) for term in inside if term.tag != "Torsion"}
+        _set_terms(element, inside)
+        removed.append(openmm.XmlSerializer.deserialize(_text(element)))
+        _set_terms(element, kept)
+    return Split(openmm.XmlSerializer.deserialize(_text(root)), removed, held)
+
+
+def _terms(element: ElementTree.Element) -> ElementTree.Element:
+    (found,) = [child for child in element if child.tag in ("Bonds", "Angles", "Torsions")]
+    return found
+
+
+def _sort(
+    element: ElementTree.Element, region: frozenset[int]
+) -> tuple[list[ElementTree.Element], list[ElementTree.Element]]:
+    kept: list[ElementTree.Element] = []
+    inside: list[ElementTree.Element] = []
+    for term in _terms(element):
+        (inside if region.issuperset(_particles(term)) else kept).append(term)
+    return kept, inside
+
+
+def _particles(term: ElementTree.Element) -> list[int]:
+    names = sorted(
+        (name for name in term.attrib if _PARTICLE.fullmatch(name)), key=lambda name: (name[0], int(name[1:]))
+    )
+    return [int(term.attrib[name]) for name in names]
+
+
+def _set_terms(element: ElementTree.Element, terms: list[ElementTree.Element]) -> None:
+    _terms(element)[:] = terms
+
+
+def _text(element: ElementTree.Element) -> str:
+    return ElementTree.tostring(element, encoding="unicode")
+
+
+def scaled_expression(expression: str, parameter: str) -> str:
+    """(1 - parameter) times an energy expression of OpenMM. Raises ValueError where it uses that name already."""
+    if re.search(rf"\b{re.escape(parameter)}\b", expression):
+        raise ValueError(f"interpolate must be a name that no energy expression uses, got {parameter!r}: {expression}")
+    energy, separator, definitions = expression.partition(";")
+    return f"(1-{parameter})*({energy}){separator}{definitions}"
+
+
+def scale(force: openmm.Force, parameter: str) -> openmm.Force:
+    """A force with (1 - parameter) times the energy of `force`, one of BONDED; a custom `force` is changed in place."""
+    kind = type(force).__name__
+    if kind in _AS_CUSTOM:
+        return _as_custom(force, parameter, *_AS_CUSTOM[kind])
+    if kind == "CMAPTorsionForce":
+        return wrapped(force, parameter)
+    force.setEnergyFunction(scaled_expression(force.getEnergyFunction(), parameter))
+    return _finished(force, force, parameter)
+
+
+def wrapped(force: openmm.Force, parameter: str) -> openmm.CustomCVForce:
+    """(1 - parameter) times any force, in a context of its own: slower than a scaled expression."""
+    scaled = openmm.CustomCVForce(scaled_expression("energy", parameter))
+    scaled.addCollectiveVariable("energy", force)
+    return _finished(scaled, force, parameter)
+
+
+def _finished(scaled: openmm.Force, original: openmm.Force, parameter: str) -> openmm.Force:
+    scaled.addGlobalParameter(parameter, 1.0)
+    scaled.setForceGroup(original.getForceGroup())
+    scaled.setName(f"{original.getName()} inside the ML region")
+    return scaled
+
+
+def _as_custom(force: openmm.Force, parameter: str, term: str, expression: str, names: tuple[str, ...]) -> openmm.Force:
+    scaled = getattr(openmm, f"Custom{term}Force")(scaled_expression(expression, parameter))
+    for name in names:
+        getattr(scaled, f"addPer{term}Parameter")(name)
+    count = _NUM_PARTICLES[term]
+    for index in range(getattr(force, f"getNum{term}s")()):
+        values = getattr(force, f"get{term}Parameters")(index)
+        getattr(scaled, f"add{term}")(*values[:count], values[count:])
+    scaled.setUsesPeriodicBoundaryConditions(force.usesPeriodicBoundaryConditions())
+    return _finished(scaled, force, parameter)

@@ -1,0 +1,124 @@
+"""Front door: openmm-ml's potential "torchmdx", through its entry points.
+
+    MLPotential("torchmdx", modelPath="model.safetensors").createSystem(topology, charge=1, precision="float64")
+
+openmm-ml loads this module whenever it is imported itself, so torch and the rest of torchmdx are imported on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import openmm
+from openmmml.mlpotential import MLPotentialImpl, MLPotentialImplFactory
+
+if TYPE_CHECKING:
+    from openmm import app
+
+INTERPOLATE = "lambda_interpolate"  # openmm-ml's name for it
+OPTIONS = ("charge", "transport", "mode", "precision", "device", "skin", "audit_every", "periodic", "name")
+_PRECISIONS = {"single": "float32", "double": "float64"}  # how other potentials of openmm-ml call them
+
+
+class PotentialFactory(MLPotentialImplFactory):
+    """Makes the potential from the arguments of `MLPotential`."""
+
+    def createImpl(self, name: str, modelPath: str | Path | None = None, **args: Any) -> PotentialImpl:
+        """modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt). Raises ValueError without one."""
+        if args:
+            raise ValueError(
+                f"MLPotential({name!r}) takes modelPath alone, got {', '.join(sorted(args))}; "
+                f"options of createSystem and createMixedSystem are {', '.join(OPTIONS)}"
+            )
+        if modelPath is None:
+            raise ValueError(f"MLPotential({name!r}) needs modelPath, the path of a checkpoint, got None")
+        if not Path(modelPath).is_file():
+            raise FileNotFoundError(f"no checkpoint at {str(modelPath)!r}")
+        return PotentialImpl(Path(modelPath))
+
+
+class PotentialImpl(MLPotentialImpl):
+    """A checkpoint behind openmm-ml's interface.
+
+    Options of createSystem and createMixedSystem are those of `torchmdx.openmm_force.add_potential`, named in OPTIONS.
+    Mechanical embedding is that of `create_mixed_system`, which keeps the potential out of a CustomCVForce. Only where
+    the region cuts covalent bonds is it openmm-ml's own, which has link atoms.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def addForces(
+        self,
+        topology: app.Topology,
+        system: openmm.System,
+        atoms: Iterable[int] | None,
+        forceGroup: int,
+        **args: Any,
+    ) -> None:
+        """Adds the potential to a system. Raises ValueError for an option it does not have."""
+        from torchmdx.openmm_parts.add import add_potential
+
+        args.pop("linkAtomDistances", None)  # openmm-ml's embedding reads it, and hands it on
+        indices = None if atoms is None else list(atoms)
+        add_potential(system, topology, self.path, indices, force_group=forceGroup, **_options(args))
+
+    def createMixedSystem(
+        self,
+        topology: app.Topology,
+        system: openmm.System,
+        atoms: list[int],
+        forceGroup: int,
+        interpolate: bool,
+        embedding: str,
+        returnInfo: bool = False,
+        **args: Any,
+    ) -> openmm.System | dict[str, Any]:
+        """Mechanical embedding. Constraints stay: openmm-ml removes them afterwards, if it is to.
+
+        Raises ValueError as `create_mixed_system`, and for an interpolation of a region that cuts covalent bonds.
+        """
+        from openmmml.embeddings.mechanicalembedding import MechanicalEmbedding
+        from openmmml.embeddings.utilities import findLinkBonds
+
+        from torchmdx.openmm_parts.mixed import create_mixed_system
+
+        if not findLinkBonds(topology, atoms):
+            return create_mixed_system(
+                system,
+                topology,
+                atoms,
+                self.path,
+                interpolate=INTERPOLATE if interpolate else None,
+                remove_constraints=False,
+                force_group=forceGroup,
+                **_options(args),
+            )
+        if interpolate:
+            raise ValueError("interpolate needs an ML region that cuts no covalent bond, got one that does")
+        mixed: openmm.System | dict[str, Any] = MechanicalEmbedding().createMixedSystem(
+            self, topology, system, atoms, forceGroup, interpolate, returnInfo=returnInfo, **args
+        )
+        return mixed
+
+    def getSupportedEmbeddings(self) -> list[str]:
+        """The embedding done here rather than by openmm-ml; its name is that of openmm-ml's, which it replaces."""
+        return ["mechanical"]
+
+    def getMLLongRange(self) -> bool:
+        """False: interactions end at the cutoff."""
+        return False
+
+
+def _options(args: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(args.keys() - set(OPTIONS))
+    if unknown:
+        raise ValueError(f"options of this potential are {', '.join(OPTIONS)}, got {', '.join(unknown)}")
+    options = dict(args)
+    if options.get("device") is not None:
+        options["device"] = str(options["device"])  # other potentials of openmm-ml take a torch.device
+    if "precision" in options:
+        options["precision"] = _PRECISIONS.get(options["precision"], options["precision"])
+    return options

@@ -1,0 +1,91 @@
+"""Everything that makes a force besides the weights: plain values, so that a file can hold them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from torchmdx.ase_calculator import DTYPES, choose_device
+from torchmdx.checkpoint import load
+from torchmdx.models.potential import Potential
+from torchmdx.step_policy import require_mode
+
+
+@dataclass(frozen=True)
+class ForceSettings:
+    """Settings of a potential in an openmm.System.
+
+    numbers: atomic numbers of the atoms that the potential sees. atoms: their indices, None for all of num_particles.
+    checkpoint, sha256: the potential's file and its hash; None for a potential that was given in memory.
+    """
+
+    numbers: tuple[int, ...]
+    atoms: tuple[int, ...] | None
+    num_particles: int
+    charge: float
+    periodic: bool
+    precision: str
+    mode: str
+    device: str
+    skin: float
+    audit_every: int
+    scale_parameter: str | None
+    checkpoint: str | None = None
+    sha256: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision not in DTYPES:
+            raise ValueError(f"precision must be one of {', '.join(DTYPES)}, got {self.precision!r}")
+        if not self.skin >= 0:
+            raise ValueError(f"skin must be >= 0 Å, got {self.skin}")
+        if self.audit_every < 0:
+            raise ValueError(f"audit_every must be >= 0 evaluations, got {self.audit_every}")
+        require_mode(self.mode, torch.device(self.device))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.precision]
+
+    def to_text(self) -> str:
+        """As JSON, for files."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> ForceSettings:
+        values = json.loads(text)
+        values["numbers"] = tuple(values["numbers"])
+        values["atoms"] = None if values["atoms"] is None else tuple(values["atoms"])
+        # A file that was written on a machine with a GPU can be read on one without.
+        if values["device"].startswith("cuda") and not torch.cuda.is_available():
+            values["device"] = "cpu"
+        return cls(**values)
+
+    def load_potential(self) -> Potential:
+        """The potential of the file that the settings name. Raises ValueError if it is not the one it was."""
+        if self.checkpoint is None or self.sha256 is None:
+            raise ValueError("a force can be restored only if its potential came from a checkpoint file")
+        found = file_hash(self.checkpoint)
+        if found != self.sha256:
+            raise ValueError(
+                f"the checkpoint {self.checkpoint!r} has changed since the force was saved: its SHA-256 must be "
+                f"{self.sha256}, got {found}"
+            )
+        return load(self.checkpoint, dtype=self.dtype, device=self.device)
+
+
+def file_hash(path: str | Path) -> str:
+    """SHA-256 of a file. Raises FileNotFoundError."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint at {str(path)!r}")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def resolved_device(device: str | None) -> str:
+    """The device asked for, or a GPU if there is one, as text."""
+    return str(choose_device(device))

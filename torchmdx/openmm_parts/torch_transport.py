@@ -1,0 +1,144 @@
+"""The transport of openmm-torch: a TorchForce around one opaque operator; positions stay on the device."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import warnings
+import weakref
+from typing import Any
+
+import openmm
+import torch
+from torch import Tensor
+
+from torchmdx.openmm_parts.evaluator import Evaluator
+from torchmdx.openmm_parts.python_transport import TO_ENERGY, TO_FORCE
+from torchmdx.step import CapturedStep
+from torchmdx.units import NANOMETER
+
+_numbers = itertools.count(1)
+_served: dict[int, TensorEvaluator] = {}
+
+
+class TensorEvaluator:
+    """Evaluates positions that are tensors already; made for one force, for as long as the process lives."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator, settings = evaluator, evaluator.settings
+        device = evaluator.potential.device
+        self.periodic = settings.periodic
+        self.index = None if settings.atoms is None else torch.tensor(settings.atoms, device=device)
+        self.step: CapturedStep | None = None
+
+    def __call__(self, positions: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
+        """Energy (kJ/mol) and forces [N,3] (kJ/mol/nm) of all particles at positions [N,3] and box [3,3] (nm)."""
+        own = self.evaluator.potential.device
+        chosen = positions.detach().to(own, torch.float64) * NANOMETER
+        if self.index is not None:
+            chosen = chosen[self.index]
+        cell = box.detach().to(own, torch.float64) * NANOMETER if self.periodic else None
+        if self.step is None:
+            first_cell = None if cell is None else cell.cpu().numpy()
+            self.step = self.evaluator.make_step(chosen.cpu().numpy(), first_cell)
+            self.evaluator.sessions.append(weakref.ref(self.step))
+        result = self.step(chosen, cell, copy=True)
+        energy, forces = torch.as_tensor(result.energy)[0], torch.as_tensor(result.forces)
+        if self.index is not None:
+            forces = torch.zeros_like(positions, dtype=forces.dtype, device=forces.device).index_copy(
+                0, self.index, forces
+            )
+        return (energy * TO_ENERGY).to(positions), (forces * TO_FORCE).to(positions)
+
+
+@torch.library.custom_op("torchmdx::openmm_evaluate", mutates_args=())
+def _evaluate(positions: Tensor, box: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    if number not in _served:
+        raise ValueError("this TorchForce belongs to another process; add the potential again")
+    return _served[number](positions, box)
+
+
+class _Numbered(torch.nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class _Plain(_Numbered):
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        energy, forces = torch.ops.torchmdx.openmm_evaluate(positions, positions[:0], self.number)
+        return energy, forces
+
+
+class _Scaled(_Numbered):
+    def forward(self, positions: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        energy, forces = torch.ops.torchmdx.openmm_evaluate(positions, positions[:0], self.number)
+        return energy * scale.to(energy), forces * scale.to(forces)
+
+
+class _Periodic(_Numbered):
+    def forward(self, positions: Tensor, boxvectors: Tensor) -> tuple[Tensor, Tensor]:
+        energy, forces = torch.ops.torchmdx.openmm_evaluate(positions, boxvectors, self.number)
+        return energy, forces
+
+
+class _PeriodicScaled(_Numbered):
+    def forward(self, positions: Tensor, boxvectors: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        energy, forces = torch.ops.torchmdx.openmm_evaluate(positions, boxvectors, self.number)
+        return energy * scale.to(energy), forces * scale.to(forces)
+
+
+_MODULES: dict[tuple[bool, bool], type[_Numbered]] = {
+    (False, False): _Plain,
+    (False, True): _Scaled,
+    (True, False): _Periodic,
+    (True, True): _PeriodicScaled,
+}
+
+
+def _scripted(module: torch.nn.Module) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # openmm-torch takes nothing but TorchScript
+        return torch.jit.script(module)
+
+
+@functools.cache
+def why_not_torch() -> str | None:
+    """None if openmm-torch works beside this torch, which a TorchForce of one particle decides; else why not."""
+    try:
+        import openmmtorch
+    except ImportError as error:
+        return f"openmm-torch cannot be imported: {error}"
+    try:
+        force = openmmtorch.TorchForce(_scripted(_Probe()))
+        force.setOutputsForces(True)
+        system = openmm.System()
+        system.addParticle(1.0)
+        system.addForce(force)
+        reference = openmm.Platform.getPlatformByName("Reference")
+        context = openmm.Context(system, openmm.VerletIntegrator(0.001), reference)
+        context.setPositions([openmm.Vec3(1, 2, 3)])
+        context.getState(energy=True, forces=True)
+    except Exception as error:  # whatever a library built for another torch trips over
+        return f"openmm-torch does not work with torch {torch.__version__}: {str(error).splitlines()[0]}"
+    return None
+
+
+class _Probe(torch.nn.Module):
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return positions.sum(), -torch.ones_like(positions)
+
+
+def make_torch_force(evaluator: Evaluator, system: openmm.System) -> openmm.Force:
+    """Adds a TorchForce. It cannot be restored in another process: the operator's state lives in this one."""
+    import openmmtorch
+
+    settings, number = evaluator.settings, next(_numbers)
+    _served[number] = TensorEvaluator(evaluator)
+    module = _MODULES[settings.periodic, settings.scale_parameter is not None](number)
+    force = openmmtorch.TorchForce(_scripted(module))
+    force.setOutputsForces(True)
+    force.setUsesPeriodicBoundaryConditions(settings.periodic)
+    if settings.scale_parameter is not None:
+        force.addGlobalParameter(settings.scale_parameter, 1.0)
+    return system.getForce(system.addForce(force))

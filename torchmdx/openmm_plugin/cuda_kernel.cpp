@@ -1,0 +1,272 @@
+// The CUDA platform: positions go from OpenMM's buffers into the step's, the graph runs on OpenMM's stream, forces come
+// back; Python is called for the first evaluation and when a flag says that one failed.
+#include "force.h"
+#include "openmm/common/ContextSelector.h"
+#include "openmm/cuda/CudaArray.h"
+#include "openmm/cuda/CudaContext.h"
+#include "openmm/cuda/CudaPlatform.h"
+#include <cuda.h>
+
+using namespace OpenMM;
+using std::string;
+using std::vector;
+
+namespace torchmdx {
+
+namespace {
+
+const int OVERFLOW_FLAG = 1, NOT_FINITE_FLAG = 2, FAR_FLAG = 4;  // places in the flags, as in step_buffers.py
+
+const char* SOURCE = R"(
+/* Coordinates in nm, whole numbers of box vectors that OpenMM moved an atom by, to Å in the step's own order. */
+KERNEL void gatherPositions(GLOBAL const real4* RESTRICT posq,
+#ifdef MIXED
+        GLOBAL const real4* RESTRICT correction,
+#endif
+#ifdef OFFSETS
+        GLOBAL const int4* RESTRICT offsets,
+#endif
+        GLOBAL const int* RESTRICT atomIndex, GLOBAL const int* RESTRICT place, GLOBAL double* RESTRICT positions,
+        GLOBAL double* RESTRICT cell, int numAtoms, double length, double ax, double ay, double az, double bx, double by,
+        double bz, double cx, double cy, double cz) {
+    if (GLOBAL_ID == 0) {
+        cell[0] = ax*length; cell[1] = ay*length; cell[2] = az*length;
+        cell[3] = bx*length; cell[4] = by*length; cell[5] = bz*length;
+        cell[6] = cx*length; cell[7] = cy*length; cell[8] = cz*length;
+    }
+    for (int i = GLOBAL_ID; i < numAtoms; i += GLOBAL_SIZE) {
+        int at = place[atomIndex[i]];
+        if (at < 0)
+            continue;
+        real4 p = posq[i];
+        double x = p.x, y = p.y, z = p.z;
+#ifdef MIXED
+        real4 q = correction[i];
+        x += q.x; y += q.y; z += q.z;
+#endif
+#ifdef OFFSETS
+        int4 n = offsets[i];
+        x -= n.x*ax + n.y*bx + n.z*cx;
+        y -= n.x*ay + n.y*by + n.z*cy;
+        z -= n.x*az + n.y*bz + n.z*cz;
+#endif
+        positions[3*at] = x*length; positions[3*at+1] = y*length; positions[3*at+2] = z*length;
+    }
+}
+
+/* Nothing is added where a flag says that the evaluation failed: the host sees it too, and has it done again. */
+KERNEL void addForces(GLOBAL const double* RESTRICT forces, GLOBAL const mm_long* RESTRICT flags,
+        GLOBAL mm_long* RESTRICT forceBuffers, GLOBAL const int* RESTRICT atomIndex, GLOBAL const int* RESTRICT place,
+        int numAtoms, int paddedNumAtoms, double factor) {
+    if (flags[OVERFLOW_FLAG] != 0 || flags[NOT_FINITE_FLAG] != 0 || flags[FAR_FLAG] != 0)
+        return;
+    for (int i = GLOBAL_ID; i < numAtoms; i += GLOBAL_SIZE) {
+        int at = place[atomIndex[i]];
+        if (at < 0)
+            continue;
+        forceBuffers[i] += (mm_long) (forces[3*at]*factor);
+        forceBuffers[i+paddedNumAtoms] += (mm_long) (forces[3*at+1]*factor);
+        forceBuffers[i+2*paddedNumAtoms] += (mm_long) (forces[3*at+2]*factor);
+    }
+}
+)";
+
+void check(CUresult result, const char* what) {
+    if (result == CUDA_SUCCESS)
+        return;
+    const char* text = nullptr;
+    cuGetErrorString(result, &text);
+    throw OpenMMException(string("TorchmdxForce: ") + what + " failed: " + (text ? text : std::to_string(result)));
+}
+
+// Atoms have been given new places or moved by box vectors.
+class Reordered : public ComputeContext::ReorderListener {
+public:
+    explicit Reordered(bool& flag) : flag(flag) {}
+    void execute() override { flag = true; }
+
+private:
+    bool& flag;
+};
+
+class CudaTorchmdxKernel : public CalcTorchmdxKernel {
+public:
+    CudaTorchmdxKernel(string name, const Platform& platform, CudaContext& cu) : CalcTorchmdxKernel(name, platform), cu(cu) {}
+
+    void initialize(ContextImpl& context, const TorchmdxForce& force) override {
+        particles = particlesOf(context, force);
+        periodic = force.periodic;
+        scaleParameter = force.scaleParameter;
+        ContextSelector selector(cu);
+        requirePrimaryContext();
+        vector<int> places(cu.getNumAtoms(), -1);
+        for (size_t k = 0; k < particles.size(); k++)
+            places[particles[k]] = (int)k;
+        place.initialize<int>(cu, places.size(), "torchmdxPlace");
+        place.upload(places);
+        // A potential with images does not care which image of an atom it gets; one without must have molecules whole.
+        useOffsets = !periodic && context.getSystem().usesPeriodicBoundaryConditions();
+        if (useOffsets) {
+            offsets.initialize<mm_int4>(cu, cu.getNumAtoms(), "torchmdxOffsets");
+            cu.addReorderListener(new Reordered(offsetsChanged));  // the context deletes it
+        }
+        session.open(force.provider, cu.getDeviceIndex());
+    }
+
+    double execute(ContextImpl& context, bool includeForces, bool) override {
+        ContextSelector selector(cu);
+        if (!started)
+            start(context);
+        double scale = scaleParameter.empty() ? 1.0 : context.getParameter(scaleParameter);
+        bool energyOnly = !includeForces && handles.energyGraph != 0;
+        CUstream stream = cu.getCurrentStream();
+        gatherPositions();
+        check(cuGraphLaunch(reinterpret_cast<CUgraphExec>(energyOnly ? handles.energyGraph : handles.graph), stream), "a replay");
+        check(cuEventRecord(done, stream), "recording an event");
+        // Queued before the flags are known, so that the GPU need not wait for the host.
+        if (includeForces)
+            addForces(scale);
+        CUresult state;
+        while ((state = cuEventQuery(done)) == CUDA_ERROR_NOT_READY) {
+        }
+        check(state, "a replay");
+        if (failed()) {
+            recover(energyOnly);
+            if (includeForces)
+                addForces(scale);
+        }
+        return *reinterpret_cast<const double*>(handles.hostEnergy) * units.energy * scale;
+    }
+
+    ~CudaTorchmdxKernel() override {
+        if (done) {
+            ContextSelector selector(cu);
+            cuEventDestroy(done);
+        }
+    }
+
+private:
+    void requirePrimaryContext() {
+        CUcontext current = nullptr, primary = nullptr;
+        CUdevice device;
+        check(cuCtxGetCurrent(&current), "looking at the CUDA context");
+        check(cuCtxGetDevice(&device), "looking at the CUDA device");
+        check(cuDevicePrimaryCtxRetain(&primary, device), "retaining the primary context");
+        cuDevicePrimaryCtxRelease(device);
+        if (current != primary)
+            throw OpenMMException(
+                "transport 'native' needs OpenMM to work in the CUDA context that torch uses, the device's primary one, but "
+                "this Context has one of its own (it was created before the force was added, or TORCHMDX_OWN_CONTEXT is "
+                "set); use transport='python'");
+    }
+
+    void start(ContextImpl& context) {
+        vector<double> positions = positionsOf(context, particles), cell = cellOf(context);
+        char message[MESSAGE] = "";
+        if (!callbacks.start(session.id, positions.data(), periodic ? cell.data() : nullptr, &handles, message, MESSAGE))
+            throw OpenMMException(message);
+        std::map<string, string> defines;
+        defines["OVERFLOW_FLAG"] = std::to_string(OVERFLOW_FLAG);
+        defines["NOT_FINITE_FLAG"] = std::to_string(NOT_FINITE_FLAG);
+        defines["FAR_FLAG"] = std::to_string(FAR_FLAG);
+        if (cu.getUseMixedPrecision())
+            defines["MIXED"] = "1";
+        if (useOffsets)
+            defines["OFFSETS"] = "1";
+        ComputeProgram program = cu.compileProgram(SOURCE, defines);
+        gather = program->createKernel("gatherPositions");
+        gather->addArg(cu.getPosq());
+        if (cu.getUseMixedPrecision())
+            gather->addArg(cu.getPosqCorrection());
+        if (useOffsets)
+            gather->addArg(offsets);
+        gather->addArg(cu.getAtomIndexArray());
+        gather->addArg(place);
+        gatherFirst = 4 + (cu.getUseMixedPrecision() ? 1 : 0) + (useOffsets ? 1 : 0) - 1;
+        gather->addArg((long long)handles.positions);
+        gather->addArg((long long)handles.cell);
+        gather->addArg(cu.getNumAtoms());
+        gather->addArg(units.length);
+        for (int i = 0; i < 9; i++)
+            gather->addArg(0.0);
+        add = program->createKernel("addForces");
+        add->addArg((long long)handles.forces);
+        add->addArg((long long)handles.deviceFlags);
+        add->addArg(cu.getLongForceBuffer());
+        add->addArg(cu.getAtomIndexArray());
+        add->addArg(place);
+        add->addArg(cu.getNumAtoms());
+        add->addArg(cu.getPaddedNumAtoms());
+        add->addArg(0.0);
+        check(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING), "creating an event");
+        started = true;
+    }
+
+    void gatherPositions() {
+        if (useOffsets && offsetsChanged) {
+            offsets.upload(cu.getPosCellOffsets());
+            offsetsChanged = false;
+        }
+        gather->setArg(gatherFirst, (long long)handles.positions);
+        gather->setArg(gatherFirst + 1, (long long)handles.cell);
+        Vec3 box[3];
+        cu.getPeriodicBoxVectors(box[0], box[1], box[2]);
+        // A potential without images ignores its cell, but not a singular one.
+        for (int i = 0; i < 9; i++)
+            gather->setArg(gatherFirst + 4 + i, box[i / 3][i % 3]);
+        gather->execute(cu.getNumAtoms());
+    }
+
+    void addForces(double scale) {
+        add->setArg(0, (long long)handles.forces);
+        add->setArg(1, (long long)handles.deviceFlags);
+        add->setArg(7, units.force * scale * 4294967296.0);
+        add->execute(cu.getNumAtoms());
+    }
+
+    bool failed() const {
+        const auto* flags = reinterpret_cast<const volatile long long*>(handles.hostFlags);
+        return flags[OVERFLOW_FLAG] != 0 || flags[NOT_FINITE_FLAG] != 0 || flags[FAR_FLAG] != 0;
+    }
+
+    void recover(bool energyOnly) {
+        check(cuStreamSynchronize(cu.getCurrentStream()), "waiting for a replay");
+        char message[MESSAGE] = "";
+        if (!callbacks.recover(session.id, energyOnly, &handles, message, MESSAGE))
+            throw OpenMMException(message);
+    }
+
+    CudaContext& cu;
+    vector<int> particles;
+    bool periodic = false, started = false, useOffsets = false, offsetsChanged = true;
+    string scaleParameter;
+    Handles handles{};
+    CudaArray place, offsets;
+    ComputeKernel gather, add;
+    int gatherFirst = 0;
+    CUevent done = nullptr;
+    Session session;
+};
+
+class CudaFactory : public KernelFactory {
+public:
+    KernelImpl* createKernelImpl(string name, const Platform& platform, ContextImpl& context) const override {
+        auto& data = *static_cast<CudaPlatform::PlatformData*>(context.getPlatformData());
+        if (data.contexts.size() != 1)
+            throw OpenMMException("TorchmdxForce works on one GPU per Context, got " + std::to_string(data.contexts.size()));
+        return new CudaTorchmdxKernel(name, platform, *data.contexts[0]);
+    }
+};
+
+}  // namespace
+
+bool registerCudaKernels() {
+    for (int i = 0; i < Platform::getNumPlatforms(); i++)
+        if (Platform::getPlatform(i).getName() == "CUDA") {
+            Platform::getPlatform(i).registerKernelFactory(CalcTorchmdxKernel::Name(), new CudaFactory());
+            return true;
+        }
+    return false;
+}
+
+}  // namespace torchmdx

@@ -1,0 +1,89 @@
+// TorchmdxForce: an openmm.Force that stands for a captured step. No libtorch, no CUDA headers here.
+#pragma once
+
+#include "callbacks.h"
+#include "openmm/Force.h"
+#include "openmm/Kernel.h"
+#include "openmm/KernelFactory.h"
+#include "openmm/KernelImpl.h"
+#include "openmm/OpenMMException.h"
+#include "openmm/Platform.h"
+#include "openmm/internal/ContextImpl.h"
+#include "openmm/internal/ForceImpl.h"
+#include <atomic>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace torchmdx {
+
+extern Callbacks callbacks;
+extern Units units;
+// False once the Python interpreter is shutting down: nothing may be called any more.
+extern std::atomic<bool> alive;
+
+constexpr int MESSAGE = 4096;
+
+void requireAlive();
+
+class TorchmdxForce : public OpenMM::Force {
+public:
+    long long provider = 0;
+    bool periodic = false;
+    std::vector<int> particles;    // of the System; empty: all
+    std::string scaleParameter;    // empty: none
+    std::string reference;         // what `restore` makes a provider of
+    bool usesPeriodicBoundaryConditions() const override { return periodic; }
+
+protected:
+    OpenMM::ForceImpl* createImpl() const override;
+};
+
+class CalcTorchmdxKernel : public OpenMM::KernelImpl {
+public:
+    static std::string Name() { return "CalcTorchmdxForce"; }
+    CalcTorchmdxKernel(std::string name, const OpenMM::Platform& platform) : KernelImpl(name, platform) {}
+    virtual void initialize(OpenMM::ContextImpl& context, const TorchmdxForce& force) = 0;
+    virtual double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy) = 0;
+};
+
+class TorchmdxForceImpl : public OpenMM::ForceImpl {
+public:
+    explicit TorchmdxForceImpl(const TorchmdxForce& owner) : owner(owner) {}
+    void initialize(OpenMM::ContextImpl& context) override;
+    const OpenMM::Force& getOwner() const override { return owner; }
+    void updateContextState(OpenMM::ContextImpl&, bool&) override {}
+    double calcForcesAndEnergy(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy, int groups) override;
+    std::map<std::string, double> getDefaultParameters() override;
+    std::vector<std::string> getKernelNames() override { return {CalcTorchmdxKernel::Name()}; }
+
+private:
+    const TorchmdxForce& owner;
+    OpenMM::Kernel kernel;
+};
+
+// A session of Python's that ends with its kernel.
+class Session {
+public:
+    Session() = default;
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+    ~Session() {
+        if (id && alive)
+            callbacks.close(id);
+    }
+    void open(long long provider, int device);
+    long long id = 0;
+};
+
+// The particles of the force in Å, and the box as nine numbers.
+std::vector<double> positionsOf(OpenMM::ContextImpl& context, const std::vector<int>& particles);
+std::vector<double> cellOf(OpenMM::ContextImpl& context);
+std::vector<int> particlesOf(OpenMM::ContextImpl& context, const TorchmdxForce& force);
+
+void registerReferenceKernels();
+#ifdef TORCHMDX_CUDA
+bool registerCudaKernels();
+#endif
+
+}  // namespace torchmdx

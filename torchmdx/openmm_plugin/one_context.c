@@ -1,0 +1,214 @@
+/* Points a loaded library's calls to cuCtxCreate and cuCtxDestroy at the device's primary context, the one torch works
+ * in. Switching between two contexts costs the GPU about 0.3 ms; OpenMM, left alone, creates one of its own.
+ *
+ * The library's relocation entries are rewritten: every other library, and the driver itself, stay as they are. A context
+ * that these functions hand out is counted by the driver (retain and release); one that they do not know is destroyed as
+ * it would have been. No CUDA headers: handles are opaque and the ABI of these functions is stable.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef int Result;
+typedef int Device;
+typedef void *Context;
+
+enum { SUCCESS = 0, MOST_SLOTS = 16, SPIN = 1, SCHEDULING = 7 };
+
+static struct {
+    Result (*retain)(Context *, Device);
+    Result (*release)(Device);
+    Result (*push)(Context);
+    Result (*set_flags)(Device, unsigned);
+    Result (*destroy)(Context);
+} driver;
+
+struct handed_out { Context context; Device device; int count; struct handed_out *next; };
+static struct handed_out *table;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct { void **slot; void *before; } patched[MOST_SLOTS];
+static int num_patched, num_created, num_destroyed;
+
+static Result hand_out(Context *context, unsigned flags, Device device) {
+    /* OpenMM asks for spinning when UseBlockingSync is false; blocking, its default, would slow torch down: not passed on. */
+    if ((flags & SCHEDULING) == SPIN && driver.set_flags)
+        driver.set_flags(device, SPIN);
+    Result result = driver.retain(context, device);
+    if (result != SUCCESS)
+        return result;
+    result = driver.push(*context);
+    if (result != SUCCESS) {
+        driver.release(device);
+        return result;
+    }
+    pthread_mutex_lock(&lock);
+    struct handed_out *entry = table;
+    while (entry && entry->context != *context)
+        entry = entry->next;
+    if (!entry) {
+        entry = calloc(1, sizeof *entry);
+        if (entry) {
+            entry->context = *context;
+            entry->device = device;
+            entry->next = table;
+            table = entry;
+        }
+    }
+    if (entry)
+        entry->count++;
+    num_created++;
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
+
+static Result create_v4(Context *context, void *parameters, unsigned flags, Device device) {
+    (void)parameters;
+    return hand_out(context, flags, device);
+}
+
+static Result create_v3(Context *context, void *affinity, int count, unsigned flags, Device device) {
+    (void)affinity;
+    (void)count;
+    return hand_out(context, flags, device);
+}
+
+static Result create_v2(Context *context, unsigned flags, Device device) { return hand_out(context, flags, device); }
+
+static Result destroy(Context context) {
+    int device = -1;
+    pthread_mutex_lock(&lock);
+    for (struct handed_out *entry = table; entry; entry = entry->next)
+        if (entry->context == context && entry->count > 0) {
+            entry->count--;
+            device = entry->device;
+            num_destroyed++;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    return device < 0 ? driver.destroy(context) : driver.release(device);
+}
+
+static void *replacement(const char *name) {
+    if (!strcmp(name, "cuCtxCreate_v4")) return (void *)create_v4;
+    if (!strcmp(name, "cuCtxCreate_v3")) return (void *)create_v3;
+    if (!strcmp(name, "cuCtxCreate_v2")) return (void *)create_v2;
+    if (!strcmp(name, "cuCtxDestroy_v2")) return (void *)destroy;
+    return NULL;
+}
+
+struct search { const char *library; int creates, destroys; };
+
+static void rewrite(void **slot, void *value) {
+    long page = sysconf(_SC_PAGESIZE);
+    uintptr_t start = (uintptr_t)slot & ~(uintptr_t)(page - 1), end = (uintptr_t)slot + sizeof *slot;
+    /* The page may have been made read-only after loading (RELRO); it is left writable, which lazy binding needs anyway. */
+    if (mprotect((void *)start, end - start, PROT_READ | PROT_WRITE) == 0)
+        __atomic_store_n(slot, value, __ATOMIC_SEQ_CST);
+}
+
+static void entries(struct search *s, ElfW(Addr) base, const ElfW(Rela) *rela, size_t size, const ElfW(Sym) *symbols,
+                    const char *strings) {
+    for (size_t i = 0; i < size / sizeof *rela; i++) {
+        const char *name = strings + symbols[ELF64_R_SYM(rela[i].r_info)].st_name;
+        void *value = replacement(name);
+        void **slot = (void **)(base + rela[i].r_offset);
+        if (!value || ELF64_R_SYM(rela[i].r_info) == 0)
+            continue;
+        if (strstr(name, "Create")) s->creates++; else s->destroys++;
+        if (*slot == value || num_patched == MOST_SLOTS)
+            continue;
+        patched[num_patched].slot = slot;
+        patched[num_patched].before = *slot;
+        rewrite(slot, value);
+        if (*slot == value)
+            num_patched++;
+    }
+}
+
+static int visit(struct dl_phdr_info *info, size_t size, void *data) {
+    (void)size;
+    struct search *s = data;
+    if (!info->dlpi_name || !strstr(info->dlpi_name, s->library))
+        return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        if (info->dlpi_phdr[i].p_type != PT_DYNAMIC)
+            continue;
+        const ElfW(Rela) *rela = NULL, *jumps = NULL;
+        const ElfW(Sym) *symbols = NULL;
+        const char *strings = NULL;
+        size_t rela_size = 0, jumps_size = 0;
+        for (ElfW(Dyn) *d = (ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL; d++) {
+            /* glibc has made these addresses absolute; other loaders leave them relative. */
+            ElfW(Addr) at = d->d_un.d_ptr < info->dlpi_addr ? info->dlpi_addr + d->d_un.d_ptr : d->d_un.d_ptr;
+            switch (d->d_tag) {
+            case DT_RELA: rela = (void *)at; break;
+            case DT_RELASZ: rela_size = d->d_un.d_val; break;
+            case DT_JMPREL: jumps = (void *)at; break;
+            case DT_PLTRELSZ: jumps_size = d->d_un.d_val; break;
+            case DT_SYMTAB: symbols = (void *)at; break;
+            case DT_STRTAB: strings = (void *)at; break;
+            }
+        }
+        if (symbols && strings) {
+            if (rela) entries(s, info->dlpi_addr, rela, rela_size, symbols, strings);
+            if (jumps) entries(s, info->dlpi_addr, jumps, jumps_size, symbols, strings);
+        }
+    }
+    return 0;
+}
+
+/* 1 when every call of `library` is redirected, 0 with a message when not. cuda: name or path of the driver library. */
+int share_context(const char *library, const char *cuda, char *message, int size) {
+    void *handle = dlopen(cuda, RTLD_NOW | RTLD_GLOBAL);
+    if (!handle) {
+        snprintf(message, size, "%s cannot be loaded: %s", cuda, dlerror());
+        return 0;
+    }
+    *(void **)&driver.retain = dlsym(handle, "cuDevicePrimaryCtxRetain");
+    *(void **)&driver.release = dlsym(handle, "cuDevicePrimaryCtxRelease_v2");
+    *(void **)&driver.push = dlsym(handle, "cuCtxPushCurrent_v2");
+    *(void **)&driver.set_flags = dlsym(handle, "cuDevicePrimaryCtxSetFlags_v2");
+    *(void **)&driver.destroy = dlsym(handle, "cuCtxDestroy_v2");
+    if (!driver.retain || !driver.release || !driver.push || !driver.destroy) {
+        snprintf(message, size, "%s lacks functions for primary contexts", cuda);
+        return 0;
+    }
+    struct search s = {library, 0, 0};
+    pthread_mutex_lock(&lock);
+    dl_iterate_phdr(visit, &s);
+    pthread_mutex_unlock(&lock);
+    if (!s.creates || !s.destroys) {
+        snprintf(message, size, "no loaded library %s that calls cuCtxCreate and cuCtxDestroy was found", library);
+        return 0;
+    }
+    for (int i = 0; i < num_patched; i++)
+        if (*patched[i].slot == patched[i].before) {
+            snprintf(message, size, "the relocation entries of %s cannot be written", library);
+            return 0;
+        }
+    return 1;
+}
+
+/* Puts everything back. Only with no Context left: one that was handed out would then really be destroyed. */
+void unshare_context(void) {
+    pthread_mutex_lock(&lock);
+    while (num_patched > 0) {
+        num_patched--;
+        rewrite(patched[num_patched].slot, patched[num_patched].before);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void context_counts(int *created, int *destroyed) {
+    *created = num_created;
+    *destroyed = num_destroyed;
+}
