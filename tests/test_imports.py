@@ -67,6 +67,7 @@ openmm_plugin/*
 openmm_parts/settings
 openmm_parts/atoms
 openmm_parts/evaluator
+openmm_parts/references
 openmm_parts/python_transport
 openmm_parts/torch_transport
 openmm_parts/native_transport

@@ -10,5 +10,6 @@ stream), "torch" (openmm-torch) or "python" (a PythonForce, which needs nothing 
 from torchmdx.openmm_parts.add import PotentialForce as PotentialForce
 from torchmdx.openmm_parts.add import add_potential as add_potential
 from torchmdx.openmm_parts.mixed import create_mixed_system as create_mixed_system
+from torchmdx.openmm_parts.native_transport import load_plugin as load_plugin
 
-__all__ = ["PotentialForce", "add_potential", "create_mixed_system"]
+__all__ = ["PotentialForce", "add_potential", "create_mixed_system", "load_plugin"]

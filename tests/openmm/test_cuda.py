@@ -29,7 +29,7 @@ def transports_there(request):
         pytest.skip("needs OpenMM's CUDA platform")
     callspec = getattr(request.node, "callspec", None)
     if callspec is not None and callspec.params.get("transport") == "torch":
-        reason = why_not_torch()
+        reason = why_not_torch(cuda=True)
         if reason is not None:
             pytest.skip(reason)
 
@@ -88,7 +88,7 @@ def test_auto_is_native_and_openmm_shares_the_context(potential, ethanol):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_subset_of_a_periodic_system_without_images_of_its_own(potential, transport):
     """OpenMM moves molecules into the box; a potential without images must see them whole all the same."""
-    atoms = water()
+    atoms = water(3)  # 81 atoms: not a multiple of what OpenMM pads its buffers to
     atoms.positions += [1.4, -0.7, 30.0]
     system, chosen = empty_system(atoms), [30, 31, 32, 6, 7, 8]
     nonbonded = openmm.NonbondedForce()
@@ -110,12 +110,20 @@ def test_a_subset_of_a_periodic_system_without_images_of_its_own(potential, tran
     context = context_of(system, atoms, "CUDA")
     context.setVelocitiesToTemperature(600, 1)
     context.getIntegrator().step(600)
-    atoms.positions = positions_in(context)
-    part = atoms[chosen]
-    part.pbc = False
-    energy, forces = found(context, groups={7})
-    assert_same((energy, forces[chosen]), expected(potential, part), 1e-4)
-    assert not np.delete(forces, chosen, axis=0).any()
+    # Positions that are set undo what OpenMM has moved.
+    for moved in (positions_in(context), atoms.positions + [0.3, 40.0, -20.0]):
+        atoms.positions = moved
+        context.setPositions(moved / NANOMETER)
+        part = atoms[chosen]
+        part.pbc = False
+        energy, forces = found(context, groups={7})
+        assert_same((energy, forces[chosen]), expected(potential, part), 1e-4)
+        assert not np.delete(forces, chosen, axis=0).any()
+        context.getIntegrator().step(300)
+        atoms.positions = positions_in(context)
+        part = atoms[chosen]
+        part.pbc = False
+        assert_same((found(context, groups={7})[0], forces * 0), (expected(potential, part)[0], forces * 0), 1e-4)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -210,7 +218,7 @@ def test_barostats_move_the_box_and_the_energy_follows(potential, transport):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_energy_is_conserved_in_a_box_of_water(potential, transport):
     atoms = water()
-    potential.scale.mul_(0.05)  # of random weights: forces that 0.5 fs can follow
+    potential.scale.mul_(0.01)  # of random weights: forces that 0.5 fs can follow
     system, _ = system_of(potential, atoms, transport=transport)
     context = context_of(system, atoms, "CUDA")
     openmm.LocalEnergyMinimizer.minimize(context, 1.0, 100)

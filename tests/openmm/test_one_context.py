@@ -237,6 +237,33 @@ def test_it_says_why_not(bench, monkeypatch):
     assert bench.count("destroyed") == 1
 
 
+def test_slots_that_cannot_be_written_are_all_left_alone(bench, tmp_path):
+    """With cuCtxCreate redirected and cuCtxDestroy not, OpenMM would destroy torch's context."""
+    # The first slot can be written, the second cannot.
+    refuse = (
+        "int refuse(void *p, unsigned long n, int m) { static int calls; return calls++ ? -1 : mprotect(p, n, m); }"
+    )
+    (tmp_path / "refuse.c").write_text(f"#include <sys/mman.h>\n{refuse}")
+    sources = [build.HERE / "one_context.c", tmp_path / "refuse.c"]
+    objects = [tmp_path / f"{source.stem}.o" for source in sources]
+    for source, made, extra in zip(sources, objects, (["-Dmprotect=refuse"], []), strict=True):
+        subprocess.run([COMPILER, "-w", "-fPIC", "-c", source, "-o", made, *extra], check=True, capture_output=True)
+    subprocess.run([COMPILER, "-shared", "-o", tmp_path / "refusing.so", *objects], check=True, capture_output=True)
+    bench.functions = ctypes.CDLL(str(tmp_path / "refusing.so"))
+    assert bench.share() == f"the relocation entries of {bench.path} cannot be written"
+    bench.destroy(bench.create())
+    assert (bench.count("created"), bench.count("destroyed"), bench.count("retained", 0)) == (1, 1, 0)
+
+
+def test_a_driver_that_will_not_do_leaves_what_is_shared_as_it_is(bench):
+    bench.share()
+    context = bench.create()
+    assert "lacks functions" in one_context.share_context(str(bench.path), "libc.so.6")
+    bench.destroy(context)
+    bench.destroy(bench.create())
+    assert (bench.count("retained", 0), bench.count("released", 0), bench.count("created")) == (2, 2, 0)
+
+
 def test_a_loss_is_told_once(monkeypatch, caplog):
     monkeypatch.setenv(one_context.OFF, "1")
     monkeypatch.setattr(one_context, "_told", set())

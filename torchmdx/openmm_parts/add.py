@@ -92,6 +92,8 @@ def add_potential(
         scale_parameter, path, None if path is None else file_hash(path),
     )  # fmt: skip
     evaluator = Evaluator(settings, _potential(potential, settings))
+    if settings.device.startswith("cuda"):
+        share_or_tell()  # before any Context: every transport gains
     kind, why = _choose(transport, settings)
     makers: dict[str, Callable[[Evaluator, openmm.System], openmm.Force]] = {
         "native": make_native_force,
@@ -102,8 +104,6 @@ def add_potential(
     if settings.periodic and box is not None and not system.usesPeriodicBoundaryConditions():
         # Nothing in the system has used its box so far: it may still be OpenMM's default of 2 nm.
         system.setDefaultPeriodicBoxVectors(*box)
-    if settings.device.startswith("cuda"):
-        share_or_tell()  # before any Context: every transport gains
     force = makers[kind](evaluator, system)
     force.setForceGroup(force_group)
     force.setName(name)
@@ -121,7 +121,11 @@ def _choose(asked: str, settings: ForceSettings) -> tuple[str, str]:
     """The transport, and why it is that one. Raises ImportError for one that is asked for and cannot be had."""
     if asked == "python":
         return asked, "asked for"
-    reason = why_not_torch() if asked == "torch" else why_not_native(settings, asked == "native")
+    reason = (
+        why_not_torch(settings.device.startswith("cuda"))
+        if asked == "torch"
+        else why_not_native(settings, asked == "native")
+    )
     if asked in ("native", "torch"):
         if reason is not None:
             raise ImportError(f"transport {asked!r} cannot be used: {reason}")

@@ -10,7 +10,7 @@ from openmm import app
 
 
 def checked_atoms(system: openmm.System, topology: app.Topology, atoms: Iterable[int] | None) -> tuple[int, ...] | None:
-    """The indices as given, None for all. Raises ValueError for ones that are not there, repeated or virtual."""
+    """The indices as given, None for all. Raises ValueError for ones that are not there or repeated."""
     count = system.getNumParticles()
     if topology.getNumAtoms() != count:
         raise ValueError(f"system and topology must have the same atoms, got {count} and {topology.getNumAtoms()}")
@@ -29,14 +29,14 @@ def checked_atoms(system: openmm.System, topology: app.Topology, atoms: Iterable
         if len(set(chosen)) < len(chosen):
             repeated = next(i for i in chosen if chosen.count(i) > 1)
             raise ValueError(f"atoms must not be repeated, got {repeated} more than once")
-    virtual = [i for i in chosen or range(count) if system.isVirtualSite(i)]
-    if virtual:
-        raise ValueError(f"a potential needs real atoms: particle {virtual[0]} is a virtual site")
     return chosen
 
 
 def elements_of(topology: app.Topology, atoms: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Atomic numbers of the chosen atoms. Raises ValueError, naming the atom, where the topology has no element."""
+    """Atomic numbers of the chosen atoms. Raises ValueError, naming the atom, where the topology has no element.
+
+    A virtual site with an element, such as a link atom, is an atom like others: OpenMM spreads its force.
+    """
     every = list(topology.atoms())
     chosen = every if atoms is None else [every[i] for i in atoms]
     for atom in chosen:

@@ -40,13 +40,15 @@ class Evaluator:
             charge=self.settings.charge,
         )
 
-    def make_step(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> CapturedStep:
-        """A step of its own for somebody who keeps it."""
+    def make_step(
+        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, mode: str | None = None
+    ) -> CapturedStep:
+        """A step of its own for somebody who keeps it; mode None: that of the settings."""
         settings = self.settings
         return CapturedStep(
             self.potential,
             self._system(positions, cell),
-            mode=settings.mode,
+            mode=mode or settings.mode,
             skin=settings.skin,
             precision=settings.precision,
             audit_every=settings.audit_every,

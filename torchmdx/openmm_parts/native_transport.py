@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import weakref
 
 import numpy as np
@@ -12,16 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from torchmdx.openmm_parts.evaluator import Evaluator
+from torchmdx.openmm_parts.references import evaluator_of, reference_to
 from torchmdx.openmm_parts.settings import ForceSettings
 from torchmdx.openmm_plugin import native
 from torchmdx.openmm_plugin.native import Handles
 from torchmdx.openmm_plugin.one_context import share_context
 from torchmdx.step import CapturedStep
 from torchmdx.step_result import GraphRefused
-
-# Evaluators of potentials in memory, for copies of a System within this process.
-_in_memory: weakref.WeakValueDictionary[int, Evaluator] = weakref.WeakValueDictionary()
-_numbers = itertools.count(1)
 
 
 class GraphSession:
@@ -41,12 +36,10 @@ class GraphSession:
                 f"give device='cuda:{self.device}', or DeviceIndex to the Context"
             )
         with torch.cuda.device(own):
-            self.step = step = self.evaluator.make_step(positions, cell)
+            self.step = step = self.evaluator.make_step(positions, cell, mode="graph")
             self.evaluator.sessions.append(weakref.ref(step))
             self._redo(step)
-            if "device" not in step.policy.graphs:
-                step.capture("device")
-            if "device" not in step.policy.graphs:
+            if "device" not in step.policy.graphs:  # the exact model has taken over
                 raise GraphRefused(f"transport 'native' needs a CUDA graph, which was refused: {step.why}")
             step.capture_energy()
             torch.cuda.synchronize(own)
@@ -121,33 +114,30 @@ def why_not_native(settings: ForceSettings, asked: bool) -> str | None:
 def make_native_force(evaluator: Evaluator, system: openmm.System) -> openmm.Force:
     """Adds the force of the plugin."""
     settings = evaluator.settings
-    reference = {"settings": settings.to_text(), "in_memory": 0}
-    if settings.checkpoint is None:
-        number = next(_numbers)
-        _in_memory[number] = evaluator
-        reference["in_memory"] = number
-    native.restore_with(_restore)
+    load_plugin(cuda=settings.device.startswith("cuda"))
     return native.add_force(
         system,
         StepProvider(evaluator),
         atoms=settings.atoms,
         periodic=settings.periodic,
         scale_parameter=settings.scale_parameter,
-        reference=json.dumps(reference),
+        reference=reference_to(evaluator),
         cuda=settings.device.startswith("cuda"),
     )
 
 
-def _restore(text: str) -> StepProvider:
+def _restore(reference: str) -> StepProvider:
     """The provider of a saved force. Raises ValueError or FileNotFoundError."""
-    reference = json.loads(text)
-    settings = ForceSettings.from_text(reference["settings"])
-    if settings.checkpoint is not None:
-        return StepProvider(Evaluator(settings, settings.load_potential()))
-    evaluator = _in_memory.get(reference["in_memory"])
-    if evaluator is None or evaluator.settings != settings:
-        raise ValueError(
-            "the potential of this force was given in memory, not as a checkpoint file: it can be restored only in the "
-            "process that made it"
-        )
-    return StepProvider(evaluator)
+    return StepProvider(evaluator_of(reference))
+
+
+def load_plugin(cuda: bool | None = None) -> None:
+    """Loads the plugin, so that XmlSerializer can read Systems that were saved with its force.
+
+    cuda: with its part for the CUDA platform; None: if there is a GPU. Raises ImportError where it cannot be had.
+    """
+    cuda = torch.cuda.is_available() if cuda is None else cuda
+    reason = native.unavailable(cuda)
+    if reason is not None:
+        raise ImportError(f"transport 'native' cannot be used: {reason}")
+    native.restore_with(_restore)

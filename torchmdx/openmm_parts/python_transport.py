@@ -9,7 +9,7 @@ import openmm
 from numpy.typing import NDArray
 
 from torchmdx.openmm_parts.evaluator import Evaluator
-from torchmdx.openmm_parts.settings import ForceSettings
+from torchmdx.openmm_parts.references import evaluator_of, reference_to
 from torchmdx.units import KJ_PER_MOL, NANOMETER
 
 TO_ENERGY = 1.0 / KJ_PER_MOL  # kJ/mol of 1 eV
@@ -37,11 +37,7 @@ class Computation:
         return energy * TO_ENERGY * scale, self._forces
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By reference to the checkpoint. Raises ValueError where there is none; OpenMM then refuses to serialise."""
-        settings = self.evaluator.settings
-        if settings.checkpoint is None:
-            raise ValueError("a force with a potential in memory can't be saved; give the path of a checkpoint")
-        return restore, (settings.to_text(),)
+        return restore, (reference_to(self.evaluator),)
 
 
 class Unrestored:
@@ -61,10 +57,9 @@ class Unrestored:
 
 
 def restore(text: str) -> Computation | Unrestored:
-    """The computation that was saved as settings; one that raises, for a checkpoint that is gone or has changed."""
+    """The computation that was saved as a reference; one that raises, for a checkpoint that is gone or has changed."""
     try:
-        settings = ForceSettings.from_text(text)
-        return Computation(Evaluator(settings, settings.load_potential()))
+        return Computation(evaluator_of(text))
     except Exception as error:
         return Unrestored(text, str(error))
 

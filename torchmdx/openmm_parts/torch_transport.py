@@ -103,8 +103,11 @@ def _scripted(module: torch.nn.Module) -> Any:
 
 
 @functools.cache
-def why_not_torch() -> str | None:
-    """None if openmm-torch works beside this torch, which a TorchForce of one particle decides; else why not."""
+def why_not_torch(cuda: bool) -> str | None:
+    """None if openmm-torch works beside this torch, which a TorchForce of one particle decides; else why not.
+
+    cuda: on OpenMM's CUDA platform, whose part is code of its own; else on the Reference platform.
+    """
     try:
         import openmmtorch
     except ImportError as error:
@@ -115,8 +118,8 @@ def why_not_torch() -> str | None:
         system = openmm.System()
         system.addParticle(1.0)
         system.addForce(force)
-        reference = openmm.Platform.getPlatformByName("Reference")
-        context = openmm.Context(system, openmm.VerletIntegrator(0.001), reference)
+        platform = openmm.Platform.getPlatformByName("CUDA" if cuda else "Reference")
+        context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
         context.setPositions([openmm.Vec3(1, 2, 3)])
         context.getState(energy=True, forces=True)
     except Exception as error:  # whatever a library built for another torch trips over

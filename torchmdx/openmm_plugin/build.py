@@ -32,16 +32,23 @@ def compiled(name: str, sources: list[str], options: list[str], links: list[str]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     path = cache_directory() / f"{name}-{digest}.so"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / path.name
-            command = [compiler, "-O2", "-fPIC", "-shared", *options, *sources, "-o", str(made), *links]
-            done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
-            if done.returncode:
-                errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-                raise BuildError(f"{compiler} could not compile {sources[-1]}: {(errors or ['no message'])[0]}")
-            os.replace(made, path)  # several processes may compile at once; each leaves a whole file
+        command = [compiler, "-O2", "-fPIC", "-shared", *options, *sources, *links]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                _compile(command, Path(folder) / path.name, sources[-1])
+                # Several processes may compile at once; each leaves a whole file.
+                os.replace(Path(folder) / path.name, path)
+        except OSError as error:
+            raise BuildError(f"{path.parent} cannot keep compiled code: {error}") from error
     return path
+
+
+def _compile(command: list[str], made: Path, source: str) -> None:
+    done = subprocess.run([*command, "-o", str(made)], cwd=HERE, capture_output=True, text=True, check=False)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        raise BuildError(f"{command[0]} could not compile {source}: {(errors or ['no message'])[0]}")
 
 
 def openmm_folder() -> Path:

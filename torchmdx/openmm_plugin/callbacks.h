@@ -21,6 +21,8 @@ struct Callbacks {
     void (*close)(long long session);
     // A provider for what a file says of it.
     long long (*restore)(const char* reference, char* message, int size);
+    // The force of a provider is gone: no session will be opened any more.
+    void (*drop)(long long provider);
 };
 
 // Numbers that units.py knows: nm in Å, eV in kJ/mol, eV/Å in kJ/mol/nm.

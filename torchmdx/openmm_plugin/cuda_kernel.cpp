@@ -5,6 +5,7 @@
 #include "openmm/cuda/CudaArray.h"
 #include "openmm/cuda/CudaContext.h"
 #include "openmm/cuda/CudaPlatform.h"
+#include <cstring>
 #include <cuda.h>
 
 using namespace OpenMM;
@@ -79,16 +80,6 @@ void check(CUresult result, const char* what) {
     throw OpenMMException(string("TorchmdxForce: ") + what + " failed: " + (text ? text : std::to_string(result)));
 }
 
-// Atoms have been given new places or moved by box vectors.
-class Reordered : public ComputeContext::ReorderListener {
-public:
-    explicit Reordered(bool& flag) : flag(flag) {}
-    void execute() override { flag = true; }
-
-private:
-    bool& flag;
-};
-
 class CudaTorchmdxKernel : public CalcTorchmdxKernel {
 public:
     CudaTorchmdxKernel(string name, const Platform& platform, CudaContext& cu) : CalcTorchmdxKernel(name, platform), cu(cu) {}
@@ -106,10 +97,8 @@ public:
         place.upload(places);
         // A potential with images does not care which image of an atom it gets; one without must have molecules whole.
         useOffsets = !periodic && context.getSystem().usesPeriodicBoundaryConditions();
-        if (useOffsets) {
-            offsets.initialize<mm_int4>(cu, cu.getNumAtoms(), "torchmdxOffsets");
-            cu.addReorderListener(new Reordered(offsetsChanged));  // the context deletes it
-        }
+        if (useOffsets)
+            offsets.initialize<mm_int4>(cu, cu.getPosCellOffsets().size(), "torchmdxOffsets");  // padded, as OpenMM's are
         session.open(force.provider, cu.getDeviceIndex());
     }
 
@@ -202,11 +191,19 @@ private:
         started = true;
     }
 
+    // Compared at every evaluation: setPositions and rejected moves of a barostat change the offsets, and OpenMM tells
+    // its ReorderListeners of neither.
+    void updateOffsets() {
+        const vector<mm_int4>& now = cu.getPosCellOffsets();
+        if (uploaded.size() == now.size() && std::memcmp(uploaded.data(), now.data(), now.size() * sizeof(mm_int4)) == 0)
+            return;
+        uploaded = now;
+        offsets.upload(uploaded);
+    }
+
     void gatherPositions() {
-        if (useOffsets && offsetsChanged) {
-            offsets.upload(cu.getPosCellOffsets());
-            offsetsChanged = false;
-        }
+        if (useOffsets)
+            updateOffsets();
         gather->setArg(gatherFirst, (long long)handles.positions);
         gather->setArg(gatherFirst + 1, (long long)handles.cell);
         Vec3 box[3];
@@ -238,10 +235,11 @@ private:
 
     CudaContext& cu;
     vector<int> particles;
-    bool periodic = false, started = false, useOffsets = false, offsetsChanged = true;
+    bool periodic = false, started = false, useOffsets = false;
     string scaleParameter;
     Handles handles{};
     CudaArray place, offsets;
+    vector<mm_int4> uploaded;  // what is in offsets
     ComputeKernel gather, add;
     int gatherFirst = 0;
     CUevent done = nullptr;

@@ -140,6 +140,10 @@ void registerReferenceKernels() {
     }
 }
 
+// Behind every reference in a file: OpenMM's reader of XML loses the last character when it alone follows an escaped one,
+// as in what becomes &quot;}
+const string END = "..";
+
 class TorchmdxForceProxy : public SerializationProxy {
 public:
     TorchmdxForceProxy() : SerializationProxy("TorchmdxForce") {}
@@ -151,7 +155,7 @@ public:
         node.setStringProperty("name", force.getName());
         node.setBoolProperty("periodic", force.periodic);
         node.setStringProperty("scaleParameter", force.scaleParameter);
-        node.setStringProperty("reference", force.reference);
+        node.setStringProperty("reference", force.reference + END);
         SerializationNode& particles = node.createChildNode("Particles");
         for (int i : force.particles)
             particles.createChildNode("Particle").setIntProperty("index", i);
@@ -167,7 +171,8 @@ public:
         force->setName(node.getStringProperty("name"));
         force->periodic = node.getBoolProperty("periodic");
         force->scaleParameter = node.getStringProperty("scaleParameter");
-        force->reference = node.getStringProperty("reference");
+        const string text = node.getStringProperty("reference");
+        force->reference = text.substr(0, text.size() - END.size());
         for (const SerializationNode& particle : node.getChildNode("Particles").getChildren())
             force->particles.push_back(particle.getIntProperty("index"));
         char message[MESSAGE] = "";

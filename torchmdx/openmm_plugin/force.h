@@ -33,6 +33,10 @@ public:
     std::vector<int> particles;    // of the System; empty: all
     std::string scaleParameter;    // empty: none
     std::string reference;         // what `restore` makes a provider of
+    ~TorchmdxForce() override {
+        if (provider && alive)
+            callbacks.drop(provider);
+    }
     bool usesPeriodicBoundaryConditions() const override { return periodic; }
 
 protected:

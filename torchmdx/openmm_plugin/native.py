@@ -87,6 +87,7 @@ _RECOVER = ctypes.CFUNCTYPE(ctypes.c_int, _ID, ctypes.c_int, _HANDLES, _TEXT, ct
 _EVALUATE = ctypes.CFUNCTYPE(ctypes.c_int, _ID, _DOUBLES, _DOUBLES, _DOUBLES, _DOUBLES, _TEXT, ctypes.c_int)
 _CLOSE = ctypes.CFUNCTYPE(None, _ID)
 _RESTORE = ctypes.CFUNCTYPE(_ID, ctypes.c_char_p, _TEXT, ctypes.c_int)
+_DROP = ctypes.CFUNCTYPE(None, _ID)
 
 
 class _Callbacks(ctypes.Structure):
@@ -97,6 +98,7 @@ class _Callbacks(ctypes.Structure):
         ("evaluate", _EVALUATE),
         ("close", _CLOSE),
         ("restore", _RESTORE),
+        ("drop", _DROP),
     ]
 
 
@@ -173,9 +175,20 @@ def _restore(reference: bytes) -> int:
     return number
 
 
+def _drop(provider: int) -> None:
+    """Frees a potential with the last force and Context that use it."""
+    _providers.pop(provider, None)
+
+
 # Kept for as long as the process lives: C++ holds their addresses.
 _CALLBACKS = _Callbacks(
-    _OPEN(_open), _START(_start), _RECOVER(_recover), _EVALUATE(_evaluate), _CLOSE(_close), _RESTORE(_restore)
+    _OPEN(_open),
+    _START(_start),
+    _RECOVER(_recover),
+    _EVALUATE(_evaluate),
+    _CLOSE(_close),
+    _RESTORE(_restore),
+    _DROP(_drop),
 )
 
 

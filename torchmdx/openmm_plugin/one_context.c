@@ -23,7 +23,7 @@ typedef void *Context;
 
 enum { SUCCESS = 0, MOST_SLOTS = 16, SPIN = 1, SCHEDULING = 7 };
 
-static struct {
+static struct driver {
     Result (*retain)(Context *, Device);
     Result (*release)(Device);
     Result (*push)(Context);
@@ -39,7 +39,7 @@ static struct { void **slot; void *before; } patched[MOST_SLOTS];
 static int num_patched, num_created, num_destroyed;
 
 static Result hand_out(Context *context, unsigned flags, Device device) {
-    /* OpenMM asks for spinning when UseBlockingSync is false; blocking, its default, would slow torch down: not passed on. */
+    /* OpenMM asks for spinning when UseBlockingSync is "false", its default; blocking would slow torch down: not passed on. */
     if ((flags & SCHEDULING) == SPIN && driver.set_flags)
         driver.set_flags(device, SPIN);
     Result result = driver.retain(context, device);
@@ -105,7 +105,7 @@ static void *replacement(const char *name) {
     return NULL;
 }
 
-struct search { const char *library; int creates, destroys; };
+struct search { const char *library; int creates, destroys, failed; };
 
 static void rewrite(void **slot, void *value) {
     long page = sysconf(_SC_PAGESIZE);
@@ -113,6 +113,14 @@ static void rewrite(void **slot, void *value) {
     /* The page may have been made read-only after loading (RELRO); it is left writable, which lazy binding needs anyway. */
     if (mprotect((void *)start, end - start, PROT_READ | PROT_WRITE) == 0)
         __atomic_store_n(slot, value, __ATOMIC_SEQ_CST);
+}
+
+/* Back to the first `count` redirected slots. Their pages are writable since they were redirected. */
+static void undo(int count) {
+    while (num_patched > count) {
+        num_patched--;
+        __atomic_store_n(patched[num_patched].slot, patched[num_patched].before, __ATOMIC_SEQ_CST);
+    }
 }
 
 static void entries(struct search *s, ElfW(Addr) base, const ElfW(Rela) *rela, size_t size, const ElfW(Sym) *symbols,
@@ -124,13 +132,17 @@ static void entries(struct search *s, ElfW(Addr) base, const ElfW(Rela) *rela, s
         if (!value || ELF64_R_SYM(rela[i].r_info) == 0)
             continue;
         if (strstr(name, "Create")) s->creates++; else s->destroys++;
-        if (*slot == value || num_patched == MOST_SLOTS)
-            continue;
-        patched[num_patched].slot = slot;
-        patched[num_patched].before = *slot;
-        rewrite(slot, value);
         if (*slot == value)
-            num_patched++;
+            continue;
+        void *before = *slot;
+        if (num_patched < MOST_SLOTS)
+            rewrite(slot, value);
+        if (*slot != value) {
+            s->failed++;
+            continue;
+        }
+        patched[num_patched].slot = slot;
+        patched[num_patched++].before = before;
     }
 }
 
@@ -173,38 +185,40 @@ int share_context(const char *library, const char *cuda, char *message, int size
         snprintf(message, size, "%s cannot be loaded: %s", cuda, dlerror());
         return 0;
     }
-    *(void **)&driver.retain = dlsym(handle, "cuDevicePrimaryCtxRetain");
-    *(void **)&driver.release = dlsym(handle, "cuDevicePrimaryCtxRelease_v2");
-    *(void **)&driver.push = dlsym(handle, "cuCtxPushCurrent_v2");
-    *(void **)&driver.set_flags = dlsym(handle, "cuDevicePrimaryCtxSetFlags_v2");
-    *(void **)&driver.destroy = dlsym(handle, "cuCtxDestroy_v2");
-    if (!driver.retain || !driver.release || !driver.push || !driver.destroy) {
+    struct driver found;
+    *(void **)&found.retain = dlsym(handle, "cuDevicePrimaryCtxRetain");
+    *(void **)&found.release = dlsym(handle, "cuDevicePrimaryCtxRelease_v2");
+    *(void **)&found.push = dlsym(handle, "cuCtxPushCurrent_v2");
+    *(void **)&found.set_flags = dlsym(handle, "cuDevicePrimaryCtxSetFlags_v2");
+    *(void **)&found.destroy = dlsym(handle, "cuCtxDestroy_v2");
+    if (!found.retain || !found.release || !found.push || !found.destroy) {
         snprintf(message, size, "%s lacks functions for primary contexts", cuda);
         return 0;
     }
-    struct search s = {library, 0, 0};
+    struct search s = {library, 0, 0, 0};
     pthread_mutex_lock(&lock);
+    driver = found;  /* only now: functions that lack would be called by what is redirected already */
+    int first = num_patched;
     dl_iterate_phdr(visit, &s);
+    /* All or nothing: with cuCtxDestroy as it was, OpenMM would destroy the primary context under torch. */
+    if (s.failed || !s.creates || !s.destroys)
+        undo(first);
     pthread_mutex_unlock(&lock);
     if (!s.creates || !s.destroys) {
         snprintf(message, size, "no loaded library %s that calls cuCtxCreate and cuCtxDestroy was found", library);
         return 0;
     }
-    for (int i = 0; i < num_patched; i++)
-        if (*patched[i].slot == patched[i].before) {
-            snprintf(message, size, "the relocation entries of %s cannot be written", library);
-            return 0;
-        }
+    if (s.failed) {
+        snprintf(message, size, "the relocation entries of %s cannot be written", library);
+        return 0;
+    }
     return 1;
 }
 
 /* Puts everything back. Only with no Context left: one that was handed out would then really be destroyed. */
 void unshare_context(void) {
     pthread_mutex_lock(&lock);
-    while (num_patched > 0) {
-        num_patched--;
-        rewrite(patched[num_patched].slot, patched[num_patched].before);
-    }
+    undo(0);
     pthread_mutex_unlock(&lock);
 }
 

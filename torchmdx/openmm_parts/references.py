@@ -1,0 +1,41 @@
+"""How a saved System refers to a potential: by checkpoint file and hash, never by weights or code.
+
+A potential that was given in memory has no file: it is found again only in the process that holds it, which is enough
+for copies of a System.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import weakref
+
+from torchmdx.openmm_parts.evaluator import Evaluator
+from torchmdx.openmm_parts.settings import ForceSettings
+
+_in_memory: weakref.WeakValueDictionary[int, Evaluator] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
+
+
+def reference_to(evaluator: Evaluator) -> str:
+    """Text from which `evaluator_of` makes the same evaluator."""
+    number = 0
+    if evaluator.settings.checkpoint is None:
+        number = next((n for n, other in _in_memory.items() if other is evaluator), 0) or next(_numbers)
+        _in_memory[number] = evaluator
+    return json.dumps({"settings": evaluator.settings.to_text(), "in_memory": number})
+
+
+def evaluator_of(reference: str) -> Evaluator:
+    """The evaluator. Raises ValueError or FileNotFoundError for a checkpoint, or a process, that is another."""
+    values = json.loads(reference)
+    settings = ForceSettings.from_text(values["settings"])
+    if settings.checkpoint is not None:
+        return Evaluator(settings, settings.load_potential())
+    evaluator = _in_memory.get(values["in_memory"])
+    if evaluator is None or evaluator.settings != settings:
+        raise ValueError(
+            "the potential of this force was given in memory, not as a checkpoint file: it can be restored only in the "
+            "process that made it"
+        )
+    return evaluator
