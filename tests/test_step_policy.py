@@ -20,8 +20,8 @@ def spoil(step, factor=1.01):
     """Makes the fast path of a step wrong."""
     run = step.engine.run
 
-    def wrong(*inputs):
-        outputs = run(*inputs)
+    def wrong(*inputs, **options):
+        outputs = run(*inputs, **options)
         return replace(outputs, forces=factor * outputs.forces)
 
     step.engine.run = wrong
@@ -292,16 +292,19 @@ def test_relative_errors_have_a_floor():
 @pytest.mark.gpu
 def test_tf32_is_less_exact_and_says_so(trained, ethanol):
     potential = trained("cuda")
-    plain, short = (
-        CapturedStep(potential, System.from_ase(ethanol), mode="graph", precision=precision)
-        for precision in ("float32", "tf32")
-    )
-    found, rough = plain(ethanol.positions), short(ethanol.positions)
+    many = [System.from_ase(ethanol)] * 64
+    plain, short = (CapturedStep(potential, many, mode="graph", precision=p) for p in ("float32", "tf32"))
+    positions = np.tile(ethanol.positions, (64, 1))
+    found, rough = plain(positions), short(positions)
     assert plain.report().error < 1e-5
     assert 10 * plain.report().error < short.report().error < 2e-2
     difference = np.linalg.norm(rough.forces - found.forces) / np.linalg.norm(found.forces)
     assert difference == pytest.approx(short.report().error, rel=0.2)
     assert short.report().engine == "kernels, tf32"
+    # So few atoms that tensor cores would not help: float32, and it says so.
+    few = CapturedStep(potential, many[0], mode="graph", precision="tf32")
+    few(ethanol.positions)
+    assert (few.report().engine, few.report().error < 1e-5) == ("kernels, float32", True)
 
 
 @pytest.mark.gpu

@@ -82,6 +82,7 @@ class KernelEngine:
 
     def reserve(self, capacity: int) -> None:
         self.model.allocate(self.batch.num_atoms, self.batch.num_systems, capacity)
+        self.name = f"kernels, {self.model.precision_used}"
 
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         batch = self.batch

@@ -111,7 +111,7 @@ def test_a_subset_of_a_periodic_system_without_images_of_its_own(potential, tran
     context.setVelocitiesToTemperature(600, 1)
     context.getIntegrator().step(600)
     # Positions that are set undo what OpenMM has moved.
-    for moved in (positions_in(context), atoms.positions + [0.3, 40.0, -20.0]):
+    for moved in (positions_in(context), atoms.positions + np.array([0.3, 40.0, -20.0])):
         atoms.positions = moved
         context.setPositions(moved / NANOMETER)
         part = atoms[chosen]
@@ -215,7 +215,7 @@ def test_barostats_move_the_box_and_the_energy_follows(potential, transport):
     assert_same(found(context), expected(potential, atoms), TOLERANCE)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", TRANSPORTS[:2])
 def test_energy_is_conserved_in_a_box_of_water(potential, transport):
     atoms = water()
     potential.scale.mul_(0.01)  # of random weights: forces that 0.5 fs can follow

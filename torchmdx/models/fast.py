@@ -107,6 +107,11 @@ class FastTensorNet:
             return f"num_channels must be at most {MOST_CHANNELS}, got {channels}"
         return None
 
+    @property
+    def precision_used(self) -> str:
+        """That of products: few atoms are summed in float32 whatever was asked for, as fast and more exact."""
+        return "float32" if self.buffers is not None and "work" in self.buffers.tensors else self.precision
+
     def allocate(
         self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
     ) -> Buffers:
