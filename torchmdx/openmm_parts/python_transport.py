@@ -19,25 +19,32 @@ TO_FORCE = NANOMETER / KJ_PER_MOL  # kJ/mol/nm of 1 eV/Å
 class Computation:
     """What OpenMM calls at each step: a State to energy (kJ/mol) and forces (kJ/mol/nm)."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, selects: bool) -> None:
+        """selects: a State holds all particles, not only those of the potential."""
         settings = evaluator.settings
-        self.evaluator = evaluator
+        self.evaluator, self._selects = evaluator, selects
+        self._atoms = None if settings.atoms is None or not selects else np.array(settings.atoms)
+        self._all_forces = np.zeros((settings.num_particles if selects else 0, 3))
         self._periodic, self._scale = settings.periodic, settings.scale_parameter
         self._positions = np.zeros((len(settings.numbers), 3))
         self._forces = np.zeros((len(settings.numbers), 3))
 
     def __call__(self, state: Any) -> tuple[float, NDArray[np.float64]]:
-        np.multiply(state.getPositions(asNumpy=True)._value, NANOMETER, out=self._positions)
+        positions = state.getPositions(asNumpy=True)._value
+        np.multiply(positions if self._atoms is None else positions[self._atoms], NANOMETER, out=self._positions)
         cell = None
         if self._periodic:
             cell = NANOMETER * np.array(state.getPeriodicBoxVectors(asNumpy=True)._value)
         energy, forces = self.evaluator.evaluate(self._positions, cell)
         scale = 1.0 if self._scale is None else state.getParameters()[self._scale]
         np.multiply(forces, TO_FORCE * scale, out=self._forces)
-        return energy * TO_ENERGY * scale, self._forces
+        if self._atoms is None:
+            return energy * TO_ENERGY * scale, self._forces
+        self._all_forces[self._atoms] = self._forces
+        return energy * TO_ENERGY * scale, self._all_forces
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restore, (reference_to(self.evaluator),)
+        return restore, (reference_to(self.evaluator), self._selects)
 
 
 class Unrestored:
@@ -46,22 +53,22 @@ class Unrestored:
     OpenMM takes an exception during unpickling for a crash of the process.
     """
 
-    def __init__(self, text: str, reason: str) -> None:
-        self.text, self.reason = text, reason
+    def __init__(self, text: str, selects: bool, reason: str) -> None:
+        self.text, self.selects, self.reason = text, selects, reason
 
     def __call__(self, state: Any) -> tuple[float, NDArray[np.float64]]:
         raise ValueError(self.reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restore, (self.text,)
+        return restore, (self.text, self.selects)
 
 
-def restore(text: str) -> Computation | Unrestored:
+def restore(text: str, selects: bool) -> Computation | Unrestored:
     """The computation that was saved as a reference; one that raises, for a checkpoint that is gone or has changed."""
     try:
-        return Computation(evaluator_of(text))
+        return Computation(evaluator_of(text), selects)
     except Exception as error:
-        return Unrestored(text, str(error))
+        return Unrestored(text, selects, str(error))
 
 
 def make_python_force(evaluator: Evaluator, system: openmm.System) -> openmm.Force:
@@ -70,6 +77,11 @@ def make_python_force(evaluator: Evaluator, system: openmm.System) -> openmm.For
         raise ImportError(f"transport 'python' needs OpenMM 8.4 or newer, got {openmm.version.short_version}")
     settings = evaluator.settings
     parameters = {} if settings.scale_parameter is None else {settings.scale_parameter: 1.0}
-    force = openmm.PythonForce(Computation(evaluator), parameters, list(settings.atoms or ()))
+    # OpenMM gives some particles as it keeps them, molecules moved by box vectors, but all of them as they are set.
+    # Periodic images make no difference to a potential that has them itself.
+    selects = settings.atoms is not None and not settings.periodic and system.usesPeriodicBoundaryConditions()
+    force = openmm.PythonForce(
+        Computation(evaluator, selects), parameters, [] if selects else list(settings.atoms or ())
+    )
     force.setUsesPeriodicBoundaryConditions(settings.periodic)
     return system.getForce(system.addForce(force))

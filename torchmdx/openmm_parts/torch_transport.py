@@ -6,6 +6,7 @@ import functools
 import itertools
 import warnings
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openmm
@@ -30,9 +31,15 @@ class TensorEvaluator:
         self.periodic = settings.periodic
         self.index = None if settings.atoms is None else torch.tensor(settings.atoms, device=device)
         self.step: CapturedStep | None = None
+        # Inside an operator autograd is switched off for the thread, and the exact model, which captures are judged by,
+        # needs it: evaluations have a thread of their own.
+        self._worker = ThreadPoolExecutor(max_workers=1)
 
     def __call__(self, positions: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
         """Energy (kJ/mol) and forces [N,3] (kJ/mol/nm) of all particles at positions [N,3] and box [3,3] (nm)."""
+        return self._worker.submit(self._evaluate, positions, box).result()
+
+    def _evaluate(self, positions: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
         own = self.evaluator.potential.device
         chosen = positions.detach().to(own, torch.float64) * NANOMETER
         if self.index is not None:
