@@ -17,6 +17,8 @@ from mm_systems import (
 )
 from openmm import app, unit
 
+from torchmdx.openmm_plugin import native
+
 
 @pytest.mark.parametrize("names", [(), FF19], ids=["ff14SB", "ff19SB"])
 @pytest.mark.parametrize("waters", [(), (0,), (0, 3)], ids=["solute", "and a water", "and two"])
@@ -178,14 +180,19 @@ def test_a_wrapped_region_has_the_energy_of_a_whole_one(potential) -> None:
     assert_same(energy_and_forces(mixed, moved), energy_and_forces(mixed, positions), 1e-9)
 
 
-def test_two_regions_one_after_the_other(make_potential) -> None:
+@pytest.mark.parametrize("transport", ["python", "native"])
+def test_two_regions_one_after_the_other(make_potential, transport) -> None:
+    if transport == "native" and (reason := native.unavailable(cuda=False)) is not None:
+        pytest.skip(f"no plugin: {reason}")
     topology, positions = cluster(3)
     first, second = make_potential(seed=1), make_potential(seed=2)
     system, water = mm_system(topology), (25, 26, 27)
     whole = energy_and_forces(system, positions)[0]
-    one = mix(system, topology, SOLUTE, first, name="one")
-    other = mix(system, topology, water, second, name="other")
-    both = mix(one, topology, water, second, name="other")
+    one = mix(system, topology, SOLUTE, first, name="one", transport=transport)
+    other = mix(system, topology, water, second, name="other", transport=transport)
+    both = mix(one, topology, water, second, name="other", transport=transport)
+    with pytest.raises(ValueError, match="no force whose part inside the ML region is unknown, got .*Force 'one'"):
+        mix(one, topology, SOLUTE, second)
     separate = [energy_and_forces(mixed, positions)[0] - whole for mixed in (one, other)]
     assert min(map(abs, separate)) > 1
     assert energy_and_forces(both, positions)[0] - whole == pytest.approx(sum(separate), rel=1e-10)

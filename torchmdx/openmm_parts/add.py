@@ -85,7 +85,7 @@ def add_potential(
     if not 0 <= force_group <= 31:
         raise ValueError(f"force_group must be between 0 and 31, got {force_group}")
     chosen = checked_atoms(system, topology, atoms)
-    path = None if isinstance(potential, Potential) else str(Path(potential).resolve())
+    path = _path_of(potential)
     settings = ForceSettings(
         elements_of(topology, chosen), chosen, system.getNumParticles(), checked_charge(charge),
         is_periodic(system, topology, periodic), precision, mode, resolved_device(device), skin, audit_every,
@@ -108,6 +108,14 @@ def add_potential(
     force.setForceGroup(force_group)
     force.setName(name)
     return PotentialForce(force, kind, why, evaluator)
+
+
+def _path_of(potential: Potential | str | Path) -> str | None:
+    if isinstance(potential, Potential):
+        return None
+    if not isinstance(potential, str | Path):
+        raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
+    return str(Path(potential).resolve())
 
 
 def _potential(potential: Potential | str | Path, settings: ForceSettings) -> Potential:

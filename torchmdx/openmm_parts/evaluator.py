@@ -59,13 +59,14 @@ class Evaluator:
     ) -> tuple[float, NDArray[np.float64]]:
         """Energy (eV) and forces [n,3] (eV/Å) at positions [n,3] and cell [3,3] (Å).
 
-        The forces are a view that the next evaluation overwrites. Raises what CapturedStep raises.
+        The forces are the caller's own. Raises what CapturedStep raises.
         """
         with self._lock:
             if self._step is None:
                 self._step = self.make_step(positions, cell)
             result = self._step(positions, cell, copy=False)
-            return float(result.energy[0]), result.forces
+            # Copied before another thread's evaluation overwrites them.
+            return float(result.energy[0]), result.forces.copy()
 
     @property
     def num_recoveries(self) -> int:

@@ -12,6 +12,7 @@ import openmm
 from torchmdx.openmm_parts.add import add_potential
 from torchmdx.openmm_parts.mixed_bonded import BONDED, scale, split
 from torchmdx.openmm_parts.mixed_pairs import exclude_custom_pairs, exclude_pairs
+from torchmdx.openmm_plugin.native import particles_of
 
 if TYPE_CHECKING:
     from openmm import app
@@ -203,8 +204,8 @@ def _is_known(force: openmm.Force, region: frozenset[int]) -> bool:
     if kind == "CustomGBForce":
         # On a GPU exclusions must be those of the other forces, which change here; implicit solvent has none.
         return not force.getNumExclusions()
-    if kind == "PythonForce":
-        particles = force.getParticles()
+    if kind in ("PythonForce", "Force"):
+        particles = force.getParticles() if kind == "PythonForce" else particles_of(force)
         return bool(particles) and region.isdisjoint(particles)
     if kind == "DrudeForce":
         numbers = range(force.getNumParticles())

@@ -24,24 +24,22 @@ class Computation:
         settings = evaluator.settings
         self.evaluator, self._selects = evaluator, selects
         self._atoms = None if settings.atoms is None or not selects else np.array(settings.atoms)
-        self._all_forces = np.zeros((settings.num_particles if selects else 0, 3))
         self._periodic, self._scale = settings.periodic, settings.scale_parameter
-        self._positions = np.zeros((len(settings.numbers), 3))
-        self._forces = np.zeros((len(settings.numbers), 3))
 
     def __call__(self, state: Any) -> tuple[float, NDArray[np.float64]]:
-        positions = state.getPositions(asNumpy=True)._value
-        np.multiply(positions if self._atoms is None else positions[self._atoms], NANOMETER, out=self._positions)
+        # No arrays are kept from call to call: Contexts may call from several threads.
+        every = state.getPositions(asNumpy=True)._value
+        positions = NANOMETER * (every if self._atoms is None else every[self._atoms])
         cell = None
         if self._periodic:
             cell = NANOMETER * np.array(state.getPeriodicBoxVectors(asNumpy=True)._value)
-        energy, forces = self.evaluator.evaluate(self._positions, cell)
+        energy, forces = self.evaluator.evaluate(positions, cell)
         scale = 1.0 if self._scale is None else state.getParameters()[self._scale]
-        np.multiply(forces, TO_FORCE * scale, out=self._forces)
-        if self._atoms is None:
-            return energy * TO_ENERGY * scale, self._forces
-        self._all_forces[self._atoms] = self._forces
-        return energy * TO_ENERGY * scale, self._all_forces
+        forces *= TO_FORCE * scale
+        if self._atoms is not None:
+            chosen, forces = forces, np.zeros_like(every)
+            forces[self._atoms] = chosen
+        return energy * TO_ENERGY * scale, forces
 
     def __reduce__(self) -> tuple[Any, ...]:
         return restore, (reference_to(self.evaluator), self._selects)

@@ -6,24 +6,24 @@ for copies of a System.
 
 from __future__ import annotations
 
-import itertools
 import json
+import uuid
 import weakref
 
 from torchmdx.openmm_parts.evaluator import Evaluator
 from torchmdx.openmm_parts.settings import ForceSettings
 
-_in_memory: weakref.WeakValueDictionary[int, Evaluator] = weakref.WeakValueDictionary()
-_numbers = itertools.count(1)
+# By names that no other process has given, whatever it has in memory.
+_in_memory: weakref.WeakValueDictionary[str, Evaluator] = weakref.WeakValueDictionary()
 
 
 def reference_to(evaluator: Evaluator) -> str:
     """Text from which `evaluator_of` makes the same evaluator."""
-    number = 0
+    name = ""
     if evaluator.settings.checkpoint is None:
-        number = next((n for n, other in _in_memory.items() if other is evaluator), 0) or next(_numbers)
-        _in_memory[number] = evaluator
-    return json.dumps({"settings": evaluator.settings.to_text(), "in_memory": number})
+        name = next((n for n, other in _in_memory.items() if other is evaluator), "") or uuid.uuid4().hex
+        _in_memory[name] = evaluator
+    return json.dumps({"settings": evaluator.settings.to_text(), "in_memory": name})
 
 
 def evaluator_of(reference: str) -> Evaluator:

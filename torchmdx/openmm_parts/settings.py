@@ -44,6 +44,8 @@ class ForceSettings:
             raise ValueError(f"skin must be >= 0 Å, got {self.skin}")
         if self.audit_every < 0:
             raise ValueError(f"audit_every must be >= 0 evaluations, got {self.audit_every}")
+        if self.scale_parameter == "":
+            raise ValueError("scale_parameter must be a name, or None for none, got ''")
         require_mode(self.mode, torch.device(self.device))
 
     @property
@@ -59,9 +61,10 @@ class ForceSettings:
         values = json.loads(text)
         values["numbers"] = tuple(values["numbers"])
         values["atoms"] = None if values["atoms"] is None else tuple(values["atoms"])
-        # A file that was written on a machine with a GPU can be read on one without.
-        if values["device"].startswith("cuda") and not torch.cuda.is_available():
-            values["device"] = "cpu"
+        # A file that was written on a machine with more GPUs can be read on one with fewer, or with none.
+        device = torch.device(values["device"])
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            values["device"] = resolved_device(None)
         return cls(**values)
 
     def load_potential(self) -> Potential:

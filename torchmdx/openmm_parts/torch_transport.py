@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
+import secrets
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from torchmdx.openmm_parts.python_transport import TO_ENERGY, TO_FORCE
 from torchmdx.step import CapturedStep
 from torchmdx.units import NANOMETER
 
-_numbers = itertools.count(1)
+# By random numbers: those of another process must not be found in this one.
 _served: dict[int, TensorEvaluator] = {}
 
 
@@ -32,11 +32,15 @@ class TensorEvaluator:
         self.index = None if settings.atoms is None else torch.tensor(settings.atoms, device=device)
         self.step: CapturedStep | None = None
         # Inside an operator autograd is switched off for the thread, and the exact model, which captures are judged by,
-        # needs it: evaluations have a thread of their own.
+        # needs it: evaluations have a thread of their own. It serves one Context at a time.
         self._worker = ThreadPoolExecutor(max_workers=1)
 
     def __call__(self, positions: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
-        """Energy (kJ/mol) and forces [N,3] (kJ/mol/nm) of all particles at positions [N,3] and box [3,3] (nm)."""
+        """Energy (kJ/mol) and forces [N,3] (kJ/mol/nm) of all particles at positions [N,3] and box [3,3] (nm).
+
+        The energy in float64. The forces as the positions are: openmm-torch reads them after it has let go of a
+        converted copy.
+        """
         return self._worker.submit(self._evaluate, positions, box).result()
 
     def _evaluate(self, positions: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,7 +59,7 @@ class TensorEvaluator:
             forces = torch.zeros_like(positions, dtype=forces.dtype, device=forces.device).index_copy(
                 0, self.index, forces
             )
-        return (energy * TO_ENERGY).to(positions), (forces * TO_FORCE).to(positions)
+        return (energy * TO_ENERGY).to(positions.device, torch.float64), (forces * TO_FORCE).to(positions)
 
 
 @torch.library.custom_op("torchmdx::openmm_evaluate", mutates_args=())
@@ -139,14 +143,28 @@ class _Probe(torch.nn.Module):
         return positions.sum(), -torch.ones_like(positions)
 
 
+def module_of(evaluator: Evaluator) -> Any:
+    """What a TorchForce calls: positions [N,3] and, if periodic, box [3,3] in nm, then the scale if there is one."""
+    settings, number = evaluator.settings, secrets.randbits(62)
+    _served[number] = TensorEvaluator(evaluator)
+    return _scripted(_MODULES[settings.periodic, settings.scale_parameter is not None](number))
+
+
 def make_torch_force(evaluator: Evaluator, system: openmm.System) -> openmm.Force:
-    """Adds a TorchForce. It cannot be restored in another process: the operator's state lives in this one."""
+    """Adds a TorchForce. It cannot be restored in another process: the operator's state lives in this one.
+
+    Raises ValueError for a potential without images in a periodic system: openmm-torch hands over positions that OpenMM
+    has moved into the box, atom by atom where nothing bonds them.
+    """
     import openmmtorch
 
-    settings, number = evaluator.settings, next(_numbers)
-    _served[number] = TensorEvaluator(evaluator)
-    module = _MODULES[settings.periodic, settings.scale_parameter is not None](number)
-    force = openmmtorch.TorchForce(_scripted(module))
+    settings = evaluator.settings
+    if not settings.periodic and system.usesPeriodicBoundaryConditions():
+        raise ValueError(
+            "transport 'torch' needs periodic=True in a periodic system, because openmm-torch gives positions wrapped "
+            "into the box; use transport 'native' or 'python' for periodic=False"
+        )
+    force = openmmtorch.TorchForce(module_of(evaluator))
     force.setOutputsForces(True)
     force.setUsesPeriodicBoundaryConditions(settings.periodic)
     if settings.scale_parameter is not None:

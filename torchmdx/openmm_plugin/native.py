@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from xml.etree import ElementTree
 
 import numpy as np
 import openmm
@@ -223,6 +224,19 @@ def unavailable(cuda: bool = True) -> str | None:
 def restore_with(restorer: Callable[[str], Provider]) -> None:
     """Says how a provider is made of the text that a saved System holds."""
     _restorers.append(restorer)
+
+
+def particles_of(force: openmm.Force) -> tuple[int, ...]:
+    """Particles of a force of the plugin, empty for all of them; empty for other forces, too.
+
+    OpenMM's Python knows such a force as an openmm.Force, without methods of its own: read from what is saved of it.
+    """
+    if type(force) is not openmm.Force:
+        return ()
+    saved = ElementTree.fromstring(openmm.XmlSerializer.serialize(force))
+    if saved.get("type") != "TorchmdxForce":
+        return ()
+    return tuple(int(particle.attrib["index"]) for particle in saved.iter("Particle"))
 
 
 def add_force(
