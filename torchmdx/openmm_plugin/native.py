@@ -223,7 +223,7 @@ def unavailable(cuda: bool = True) -> str | None:
 
 def restore_with(restorer: Callable[[str], Provider]) -> None:
     """Says how a provider is made of the text that a saved System holds."""
-    _restorers.append(restorer)
+    _restorers[:] = [restorer]  # one, however often a force is added
 
 
 def particles_of(force: openmm.Force) -> tuple[int, ...]:
