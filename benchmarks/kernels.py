@@ -1,6 +1,6 @@
 """Checks and times the fast TensorNet kernels alone, without a neighbour search, on one GPU.
 
-    python benchmarks/kernels.py [--structures DIR] [--systems NAME,NAME] [--each] [--output FILE]
+    python benchmarks/kernels.py [--structures DIR] [--systems NAME,NAME] [--each]
 
 Energy and forces are captured in a CUDA graph and timed by events (median of replays). Errors are against the exact
 model in float64, where that fits into memory: larger water boxes are repetitions of a box that does. With --each, the
@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.record import write
 from torchmdx import Potential, TensorNetConfig
 from torchmdx.forces import evaluate
 from torchmdx.models.fast import FastTensorNet, curve_order
@@ -192,7 +193,6 @@ def main() -> None:
     parser.add_argument("--structures", type=Path, default=Path(__file__).parent / "structures")
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--each", action="store_true", help="also the time of every kernel")
-    parser.add_argument("--output", type=Path, help="write the results here, JSON")
     options = parser.parse_args()
     model = potential()
     results = []
@@ -214,9 +214,7 @@ def main() -> None:
             row["kernels"] = {k: round(v, 4) for k, v in kernel_times(case).items()}
         print(json.dumps(row), flush=True)
         results.append(row)
-    if options.output:
-        device = dict(device=torch.cuda.get_device_name(), torch=torch.__version__)
-        options.output.write_text(json.dumps(dict(**device, results=results), indent=1) + "\n")
+    print(write("kernels", results))
 
 
 if __name__ == "__main__":

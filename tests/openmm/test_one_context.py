@@ -39,6 +39,9 @@ int cuCtxCreate_v2(void **context, unsigned flags, int device) { return real(con
 int cuCtxCreate_v3(void **context, void *affinity, int count, unsigned flags, int device) { return real(context); }
 int cuCtxCreate_v4(void **context, void *parameters, unsigned flags, int device) { return real(context); }
 int cuCtxDestroy_v2(void *context) { destroyed++; last_destroyed = context; return 0; }
+int preference;
+int cuCtxGetCurrent(void **context) { *context = current; return 0; }
+int cuCtxSetCacheConfig(int value) { preference = value; return 0; }
 """
 
 CALLS = {
@@ -76,6 +79,8 @@ class Bench:
         source = f"""
             {CALLS[version]}
             int cuCtxDestroy_v2(void *);
+            int cuCtxSetCacheConfig(int);
+            int prefer(int p) {{ return cuCtxSetCacheConfig(p); }}
             int create(void **c, unsigned f, int d) {{ return cuCtxCreate_{version}({ARGUMENTS[version]}); }}
             int destroy(void *c) {{ return cuCtxDestroy_v2(c); }}
         """
@@ -270,3 +275,15 @@ def test_a_loss_is_told_once(monkeypatch, caplog):
     assert one_context.share_or_tell() == one_context.share_or_tell() == "$TORCHMDX_OWN_CONTEXT is set"
     assert len(caplog.records) == 1
     assert "costs about 0.3 ms a step: $TORCHMDX_OWN_CONTEXT is set" in caplog.text
+
+
+def test_the_preference_for_shared_memory_stays_out_of_the_primary_context(bench):
+    assert bench.library.prefer(1) == 0
+    assert bench.count("preference") == 1  # nothing is redirected yet
+    assert bench.share() is None
+    context = bench.create()
+    assert bench.library.prefer(2) == 0
+    assert bench.count("preference") == 1
+    bench.destroy(context)
+    assert bench.library.prefer(3) == 0  # a context that was not handed out, or was given back
+    assert bench.count("preference") == 3

@@ -4,6 +4,10 @@
  * The library's relocation entries are rewritten: every other library, and the driver itself, stay as they are. A context
  * that these functions hand out is counted by the driver (retain and release); one that they do not know is destroyed as
  * it would have been. No CUDA headers: handles are opaque and the ABI of these functions is stable.
+ *
+ * OpenMM also asks for little L1 in its context (cuCtxSetCacheConfig: prefer shared memory). In the primary context that
+ * would be asked for torch's kernels too, and kernels that live on L1 are slower by a quarter and more with it: in a
+ * context that was handed out the preference stays what it was.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,6 +33,8 @@ static struct driver {
     Result (*push)(Context);
     Result (*set_flags)(Device, unsigned);
     Result (*destroy)(Context);
+    Result (*get_current)(Context *);
+    Result (*set_cache_config)(int);
 } driver;
 
 struct handed_out { Context context; Device device; int count; struct handed_out *next; };
@@ -97,11 +103,24 @@ static Result destroy(Context context) {
     return device < 0 ? driver.destroy(context) : driver.release(device);
 }
 
+static Result set_cache_config(int preference) {
+    Context context = NULL;
+    int ours = 0;
+    if (driver.get_current && driver.get_current(&context) == SUCCESS) {
+        pthread_mutex_lock(&lock);
+        for (struct handed_out *entry = table; entry; entry = entry->next)
+            ours |= entry->context == context && entry->count > 0;
+        pthread_mutex_unlock(&lock);
+    }
+    return ours || !driver.set_cache_config ? SUCCESS : driver.set_cache_config(preference);
+}
+
 static void *replacement(const char *name) {
     if (!strcmp(name, "cuCtxCreate_v4")) return (void *)create_v4;
     if (!strcmp(name, "cuCtxCreate_v3")) return (void *)create_v3;
     if (!strcmp(name, "cuCtxCreate_v2")) return (void *)create_v2;
     if (!strcmp(name, "cuCtxDestroy_v2")) return (void *)destroy;
+    if (!strcmp(name, "cuCtxSetCacheConfig")) return (void *)set_cache_config;
     return NULL;
 }
 
@@ -131,7 +150,8 @@ static void entries(struct search *s, ElfW(Addr) base, const ElfW(Rela) *rela, s
         void **slot = (void **)(base + rela[i].r_offset);
         if (!value || ELF64_R_SYM(rela[i].r_info) == 0)
             continue;
-        if (strstr(name, "Create")) s->creates++; else s->destroys++;
+        s->creates += strstr(name, "Create") != NULL;
+        s->destroys += strstr(name, "Destroy") != NULL;
         if (*slot == value)
             continue;
         void *before = *slot;
@@ -191,6 +211,8 @@ int share_context(const char *library, const char *cuda, char *message, int size
     *(void **)&found.push = dlsym(handle, "cuCtxPushCurrent_v2");
     *(void **)&found.set_flags = dlsym(handle, "cuDevicePrimaryCtxSetFlags_v2");
     *(void **)&found.destroy = dlsym(handle, "cuCtxDestroy_v2");
+    *(void **)&found.get_current = dlsym(handle, "cuCtxGetCurrent");
+    *(void **)&found.set_cache_config = dlsym(handle, "cuCtxSetCacheConfig");
     if (!found.retain || !found.release || !found.push || !found.destroy) {
         snprintf(message, size, "%s lacks functions for primary contexts", cuda);
         return 0;
