@@ -72,7 +72,7 @@ def measure(transport: str, path: Path, folder: Path) -> dict[str, Any]:
         from openmmml import MLPotential
 
         peer = MLPotential("torchmdnet", modelPath=str(peer_checkpoint(folder / "peer.ckpt")))
-        system = peer.createMixedSystem(modeller.topology, system, ligand)
+        system = peer.createMixedSystem(modeller.topology, system, ligand, mlLongRange=False)
     elif transport != "none":
         system = create_mixed_system(system, modeller.topology, ligand, path, transport=transport)
     context = context_of(system, positions)

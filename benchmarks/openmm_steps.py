@@ -188,7 +188,7 @@ def main() -> None:
                 except Exception as error:
                     rows.append(dict(system=name, transport=transport, error=f"{type(error).__name__}: {error}"[:200]))
                 print(rows[-1], flush=True)
-            if options.peer:
+            if options.peer and name in ASKED_NS_DAY:  # the systems that there are numbers of it for
                 try:
                     rows.append(measure_peer(name, Path(folder)))
                 except Exception as error:
