@@ -57,11 +57,11 @@ pool
 integrators
 torchmdnet
 checkpoint
-datasets
-loss
-training
-config
 ase_calculator
+datasets/*
+labelling/*
+report/*
+training/*
 openmm_plugin/build
 openmm_plugin/*
 openmm_parts/settings
@@ -96,6 +96,10 @@ LATE = {
     "yaml",
     "torch_cluster",
     "openmmml",
+    "pydantic",
+    "rdkit",
+    "tblite",
+    "tensorboard",
 }
 MOST_FILE_LINES, MOST_FUNCTION_LINES = 300, 60
 
