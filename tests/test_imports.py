@@ -17,6 +17,7 @@ PACKAGE = Path(torchmdx.__file__).parent
 # up as it can stand; lines of files that are yet to be written do no harm.
 LADDER = """
 units
+progress_line
 cell
 system
 neighbors/edges
