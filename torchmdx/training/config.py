@@ -7,19 +7,17 @@ from typing import Annotated, Any, Literal
 try:
     from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 except ImportError as error:
-    raise ImportError(
-        "training needs pydantic, which is not installed: pip install 'torchmdx[train]'"
-    ) from error
+    raise ImportError("training needs pydantic, which is not installed: pip install 'torchmdx[train]'") from error
 
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.training.logs import LOGGERS
 
-Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Below1 = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Part = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)]
 Function = Literal["mse", "mae", "huber"]
 
 
@@ -52,9 +50,10 @@ class DataSection(Section):
 
     path: str = Field("", description="the packed store (torchmdx data convert makes it)")
     split: str | None = Field(None, description="a recorded split; null makes one from the values below")
-    train: Positive | Count = Field(0.8, description="training frames: a share (0.8) or a number (1000)")
-    validation: Positive | Count = Field(0.1, description="validation frames: a share or a number")
-    test: Share | Annotated[int, Field(ge=0)] = Field(0.1, description="test frames: a share or a number; 0: none")
+    train: Part | None = Field(None, description="training frames: a number, a share below 1; null: all that are left")
+    validation: Part = Field(0.1, description="validation frames: a number, or a share below 1; 0: none")
+    test: Part = Field(0.1, description="test frames: a number, or a share below 1; 0: none")
+    split_by: Literal["frame", "formula", "file"] = Field("frame", description="what stays together in a split")
     seed: int = Field(0, description="seed of the split; that of the training is training.seed")
     references: Literal["fit", "zero"] | dict[int, float] = Field(
         "fit", description="energies of lone atoms: fit (least squares), zero, or eV by atomic number {1: -13.6}"
@@ -67,7 +66,7 @@ class DataSection(Section):
 class TermSection(Section):
     """One term of the loss."""
 
-    function: Function = Field("mse", description="mse, mae or huber, of energies per atom, force and stress components")
+    function: Function = Field("mse", description="mse, mae or huber")
     delta: Positive = Field(0.01, description="where huber turns linear, eV/atom, eV/Å, eV/Å³")
     weight: NotNegative = Field(1.0, description="weight in the loss; 0 leaves the term out")
     final_weight: NotNegative | None = Field(None, description="weight at loss.change_to; null: it does not change")
@@ -110,7 +109,7 @@ class ScheduleSection(Section):
     name: Literal["cosine", "plateau", "constant"] = Field("cosine", description="cosine, plateau or constant")
     warmup_steps: Annotated[int, Field(ge=0)] = Field(100, description="steps in which the rate rises from 0")
     final_factor: Fraction = Field(0.001, description="smallest rate, in optimizer.learning_rate")
-    plateau_factor: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="plateau: what the rate is multiplied by")
+    plateau_factor: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="plateau: factor of the rate")
     plateau_patience: Count = Field(20, description="plateau: validations without improvement before that")
 
 
@@ -174,7 +173,7 @@ class FinetuneSection(Section):
     checkpoint: str | None = Field(None, description="potential to start from; null: new weights")
     freeze: list[str] = Field([], description="parts that stay, by name: [network.embedding, network.layers.0]")
     references: Literal["keep", "shift"] = Field(
-        "keep", description="energies of lone atoms: keep, or shift by the mean difference to the labels per element"
+        "keep", description="energies of lone atoms: keep, or shift (least squares of what the checkpoint leaves)"
     )
 
 
