@@ -67,17 +67,33 @@ class TermSection(Section):
     """One term of the loss."""
 
     function: Function = Field("mse", description="mse, mae or huber")
-    delta: Positive = Field(0.01, description="where huber turns linear, eV/atom, eV/Å, eV/Å³")
+    delta: Positive = Field(0.01, description="where huber turns linear, in the unit of the term")
     weight: NotNegative = Field(1.0, description="weight in the loss; 0 leaves the term out")
     final_weight: NotNegative | None = Field(None, description="weight at loss.change_to; null: it does not change")
+
+
+class EnergySection(TermSection):
+    """Errors of energies per atom: a number for each system, where forces have one for each atom and direction."""
+
+    weight: NotNegative = Field(10.0, description="weight in the loss; 0 leaves the term out")
+
+
+class ForcesSection(TermSection):
+    """Errors of force components."""
+
+
+class StressSection(TermSection):
+    """Errors of stress components."""
+
+    weight: NotNegative = Field(0.0, description="weight in the loss; 0 leaves the term out")
 
 
 class LossSection(Section):
     """Σ weight · mean of function(error); errors in eV/atom, eV/Å, eV/Å³."""
 
-    energy: TermSection = Field(TermSection(weight=10.0), description="energy per atom")
-    forces: TermSection = Field(TermSection(weight=1.0), description="force components")
-    stress: TermSection = Field(TermSection(weight=0.0), description="stress components")
+    energy: EnergySection = Field(default_factory=EnergySection, description="energy per atom, eV")
+    forces: ForcesSection = Field(default_factory=ForcesSection, description="force components, eV/Å")
+    stress: StressSection = Field(default_factory=StressSection, description="stress components, eV/Å³")
     change_from: Fraction = Field(0.0, description="weights change linearly from this share of the epochs")
     change_to: Fraction = Field(1.0, description="to this one")
 

@@ -46,7 +46,7 @@ def make_config(values: dict[str, Any], changes: Sequence[str] = ()) -> Config:
 
 def write_text(config: Config) -> str:
     """YAML of every value, with a comment on each; `read_config` gives the same configuration again."""
-    return "\n".join(_lines(config, "")) + "\n"
+    return "\n".join(_lines(config, "")).rstrip("\n") + "\n"
 
 
 def _yaml_module() -> Any:
@@ -148,7 +148,12 @@ def _problems(error: ValidationError) -> list[str]:
         if problem["type"] == "value_error":
             found.setdefault(f"{path}: " if path else "", []).append(str(problem["ctx"]["error"]))
             continue
-        message = problem["msg"].replace("Input should be", "must be").replace("a valid ", "a ")
+        message = (
+            problem["msg"]
+            .replace("Input should be", "must be")
+            .replace("a valid integer", "a whole number")
+            .replace("a valid ", "a ")
+        )
         got = f", got {problem['input']!r}"
         if problem["type"] == "literal_error":
             near = difflib.get_close_matches(str(problem["input"]), _options(problem["ctx"]["expected"]), 1, 0.5)
