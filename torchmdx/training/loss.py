@@ -13,7 +13,7 @@ TERMS = ("energy", "forces", "stress")
 
 
 def error_function(errors: Tensor, term: TermSection) -> Tensor:
-    """The term's function of each error, elementwise: e², |e|, or Huber's: e²/2 up to delta, then delta (|e| - delta/2)."""
+    """Of each error: e², |e|, or Huber's, e²/2 up to delta and delta (|e| - delta/2) beyond."""
     if term.function == "mse":
         return errors * errors
     size = errors.abs()
@@ -41,7 +41,7 @@ def used_terms(loss: LossSection) -> tuple[str, ...]:
 
 
 def weighted_sum(errors: Tensor, weights: Tensor, term: TermSection) -> tuple[Tensor, Tensor]:
-    """(Σ weight · function(error), Σ weight · |error|) with a weight for each row; rows of weight 0 may hold anything."""
+    """Σ weight · function(error) and Σ weight · |error|, a weight for each row; rows of weight 0 may hold anything."""
     weights = weights.reshape(-1, *[1] * (errors.dim() - 1))
     errors = torch.where(weights > 0, errors, 0.0)  # not a product: 0 times the NaN of a bare cell's stress is NaN
     return (weights * error_function(errors, term)).sum(), (weights * errors.detach().abs()).sum()
