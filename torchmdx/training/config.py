@@ -91,9 +91,9 @@ class StressSection(TermSection):
 class LossSection(Section):
     """Σ weight · mean of function(error); errors in eV/atom, eV/Å, eV/Å³."""
 
-    energy: EnergySection = Field(default_factory=EnergySection, description="energy per atom, eV")
-    forces: ForcesSection = Field(default_factory=ForcesSection, description="force components, eV/Å")
-    stress: StressSection = Field(default_factory=StressSection, description="stress components, eV/Å³")
+    energy: EnergySection = Field(EnergySection(), description="energy per atom, eV")
+    forces: ForcesSection = Field(ForcesSection(), description="force components, eV/Å")
+    stress: StressSection = Field(StressSection(), description="stress components, eV/Å³")
     change_from: Fraction = Field(0.0, description="weights change linearly from this share of the epochs")
     change_to: Fraction = Field(1.0, description="to this one")
 
@@ -138,6 +138,7 @@ class TrainingSection(Section):
     device: str = Field("auto", description="auto, cpu, cuda")
     devices: Count = Field(1, description="devices of each node; as many processes")
     nodes: Count = Field(1, description="computers that take part")
+    rendezvous: str | None = Field(None, description="host:port of the first node, where nodes is more than 1")
     precision: Literal["float32", "tf32", "bf16", "float64"] = Field(
         "float32", description="float32, float64; tf32 or bf16: matrix products in it, all else in float32"
     )
@@ -156,11 +157,13 @@ class TrainingSection(Section):
         return value
 
     @model_validator(mode="after")
-    def _slices(self) -> TrainingSection:
+    def _processes(self) -> TrainingSection:
         ranks = self.devices * self.nodes
         for name, size in (("batch_size", self.batch_size), ("validation_batch_size", self.validation_batch_size)):
             if size is not None and size % ranks:
                 raise ValueError(f"{name} must be a multiple of devices x nodes = {ranks}, got {size}")
+        if self.precision == "tf32" and self.device == "cpu":
+            raise ValueError("precision tf32 needs a GPU, got device cpu")
         return self
 
 
@@ -196,14 +199,14 @@ class FinetuneSection(Section):
 class Config(Section):
     """All of a training."""
 
-    model: ModelSection = Field(default_factory=ModelSection)
-    data: DataSection = Field(default_factory=DataSection)
-    loss: LossSection = Field(default_factory=LossSection)
-    optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
-    schedule: ScheduleSection = Field(default_factory=ScheduleSection)
-    training: TrainingSection = Field(default_factory=TrainingSection)
-    output: OutputSection = Field(default_factory=OutputSection)
-    finetune: FinetuneSection = Field(default_factory=FinetuneSection)
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    loss: LossSection = LossSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    schedule: ScheduleSection = ScheduleSection()
+    training: TrainingSection = TrainingSection()
+    output: OutputSection = OutputSection()
+    finetune: FinetuneSection = FinetuneSection()
 
     def plain(self) -> dict[str, Any]:
         """As dictionaries, numbers and text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,8 @@ class LabelledBatch:
     force_weight [N], stress_weight [S+1]: 0 for padding and for absent labels, whose values are 0 ·
     count [S+1]: atoms of each system, at least 1.
 
-    On the host: frames, the numbers of the frames in the store; num_real atoms; totals: labels in the global batch.
+    On the host: layout, equal for batches of equal atoms in each system and periodic directions; frames, their numbers
+    in the store; num_real atoms; totals: labels in the global batch.
     """
 
     batch: Batch
@@ -39,6 +41,7 @@ class LabelledBatch:
     force_weight: Tensor
     stress_weight: Tensor
     count: Tensor
+    layout: tuple[bytes, bytes] = (b"", b"")
     frames: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     num_real: int = 0
     totals: Totals = (0, 0, 0)
@@ -72,6 +75,7 @@ class LabelledBatch:
 
 def padded_atoms(count: int) -> int:
     """A size that batches of about so many atoms share: eight to a doubling."""
+    count = max(count, 1)
     unit = max(8, 1 << max(0, count.bit_length() - 4))
     return -(-count // unit) * unit
 
@@ -96,19 +100,20 @@ def label(
             f"a batch of {num_atoms} atoms and {num_systems} systems has no room for {real} atoms in {first}"
         )
     totals = count_labels(frames) if totals is None else totals
-    has = frames.has_energy, np.repeat(frames.has_forces, frames.counts), frames.has_stress
+    has_energy, has_stress = frames.has_energy, np.asarray(frames.has_stress)
+    has_forces = np.repeat(frames.has_forces, frames.counts)
 
-    def per_system(values: NDArray[np.generic], fill: float = 0) -> Tensor:
+    def per_system(values: Any, fill: float = 0) -> Tensor:
         out = np.full((num_systems + 1, *values.shape[1:]), fill, values.dtype)
         out[:first] = values
         return torch.from_numpy(out)
 
-    def per_atom(values: NDArray[np.generic], fill: float = 0) -> Tensor:
+    def per_atom(values: Any, fill: float = 0) -> Tensor:
         out = np.full((num_atoms, *values.shape[1:]), fill, values.dtype)
         out[:real] = values
         return torch.from_numpy(out)
 
-    def weight(there: NDArray[np.bool_], total: int) -> NDArray[np.float64]:
+    def weight(there: Any, total: int) -> Any:
         return there / max(total, 1)
 
     pbc = frames.pbc
@@ -125,13 +130,14 @@ def label(
     )
     return LabelledBatch(
         batch=batch,
-        energy=per_system(np.where(has[0], frames.energy, 0.0)),
-        forces=per_atom(np.where(has[1][:, None], frames.forces, 0.0)).to(dtype),
-        stress=per_system(np.where(has[2][:, None, None], frames.stress, 0.0)).to(dtype),
-        energy_weight=per_system(weight(has[0], totals[0])).to(dtype),
-        force_weight=per_atom(weight(has[1], 3 * totals[1])).to(dtype),
-        stress_weight=per_system(weight(has[2], 9 * totals[2])).to(dtype),
+        energy=per_system(np.where(has_energy, frames.energy, 0.0)),
+        forces=per_atom(np.where(has_forces[:, None], frames.forces, 0.0)).to(dtype),
+        stress=per_system(np.where(has_stress[:, None, None], frames.stress, 0.0)).to(dtype),
+        energy_weight=per_system(weight(has_energy, totals[0])).to(dtype),
+        force_weight=per_atom(weight(has_forces, 3 * totals[1])).to(dtype),
+        stress_weight=per_system(weight(has_stress, 9 * totals[2])).to(dtype),
         count=per_system(np.maximum(frames.counts, 1), 1).to(dtype),
+        layout=(frames.counts.tobytes(), frames.pbc.tobytes()),
         frames=indices,
         num_real=real,
         totals=totals,
