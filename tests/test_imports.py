@@ -18,6 +18,7 @@ PACKAGE = Path(torchmdx.__file__).parent
 LADDER = """
 units
 progress_line
+interrupt
 cell
 system
 neighbors/edges
