@@ -101,7 +101,7 @@ def label(
         )
     totals = count_labels(frames) if totals is None else totals
     has_energy, has_stress = frames.has_energy, np.asarray(frames.has_stress)
-    has_forces = np.repeat(frames.has_forces, frames.counts)
+    has_forces: Any = np.repeat(frames.has_forces, frames.counts)
 
     def per_system(values: Any, fill: float = 0) -> Tensor:
         out = np.full((num_systems + 1, *values.shape[1:]), fill, values.dtype)
@@ -116,7 +116,7 @@ def label(
     def weight(there: Any, total: int) -> Any:
         return there / max(total, 1)
 
-    pbc = frames.pbc
+    pbc: Any = frames.pbc
     positions = per_atom(_near_origin(frames))
     positions[real:] = _apart(missing, cutoff)
     system_index = per_atom(np.repeat(np.arange(first), frames.counts), num_systems)

@@ -155,8 +155,14 @@ def _shift_references(potential: Potential, store: Store, train: np.ndarray) -> 
 
 
 def _energies(potential: Potential, frames: Frames, indices: np.ndarray) -> np.ndarray:
-    size = {"num_atoms": frames.num_atoms, "num_systems": len(frames)}
-    labelled = label(frames, indices, **size, cutoff=potential.cutoff, dtype=potential.dtype)
+    labelled = label(
+        frames,
+        indices,
+        num_atoms=frames.num_atoms,
+        num_systems=len(frames),
+        cutoff=potential.cutoff,
+        dtype=potential.dtype,
+    )
     with torch.no_grad():
         found: np.ndarray = evaluate(potential, labelled.batch, forces=False).energy[: len(frames)].numpy()
     return found

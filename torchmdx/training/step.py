@@ -17,7 +17,8 @@ from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.loss import total, used_terms, weighted_sum
 from torchmdx.training.optimizer import AdamW, FlatParameters
 
-# What a step returns: losses, the gradient's norm, mean absolute errors, and whether a list overflowed (not 0).
+# What a step returns: losses, the gradient's norm, mean absolute errors, and, where not 0, that a list
+# overflowed and that a process was asked to stop.
 VALUES = (
     "loss",
     "energy_loss",
@@ -28,8 +29,9 @@ VALUES = (
     "forces",
     "stress",
     "overflow",
+    "stop",
 )
-NORM, OVERFLOW = VALUES.index("gradient_norm"), VALUES.index("overflow")
+NORM, OVERFLOW, STOP = (VALUES.index(name) for name in ("gradient_norm", "overflow", "stop"))
 
 
 def training_model(potential: Potential) -> Potential:
@@ -73,6 +75,7 @@ class TrainStep:
         self.optimizer = AdamW(self.flat, potential, optimizer)
         self.model = training_model(potential)  # after the weights have moved
         self.weights = self.flat.values.new_zeros(3)
+        self.stop = self.flat.values.new_zeros(())
         self._capacities = dict(capacities or {})
         self._slots: dict[str, Slot] = {}
 
@@ -180,7 +183,8 @@ class TrainStep:
         return [loss for loss, _ in pairs], [error for _, error in pairs]
 
     def _values(self, loss: Tensor, values: list[Tensor], errors: list[Tensor], overflow: Tensor) -> Tensor:
-        return torch.stack([loss, *values, torch.zeros_like(loss), *errors, overflow.to(loss.dtype)]).detach()
+        rest = torch.zeros_like(loss), *errors, overflow.to(loss.dtype), self.stop
+        return torch.stack([loss, *values, *rest]).detach()
 
 
 def _key(labelled: LabelledBatch) -> str:
