@@ -42,6 +42,11 @@ models/table
 models/compiled/*
 models/tabulated
 models/potential
+models/multilinear
+models/smooth
+models/pairs
+models/forms
+models/pairwise
 models/kernels/*
 models/fast
 models/*

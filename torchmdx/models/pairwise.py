@@ -1,0 +1,153 @@
+"""TensorNet for training: filters once a pair, nothing per edge in memory, differentiable as often as it takes.
+
+The same weights and the same numbers as `torchmdx.models.tensornet`, which stays the reference. What is different is
+the order of the work: what depends on a distance is computed for pairs, and messages are the multilinear forms of
+`torchmdx.models.forms`, whose derivatives of any order are forms again. Sums run in a fixed order, so that a step
+repeated on a GPU gives the same bits. Nothing is read on the host, and all shapes are those of the list's capacity.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.models.cutoff import cosine_cutoff
+from torchmdx.models.embedding import TensorEmbedding
+from torchmdx.models.forms import Messages, PartSums, Products, Surroundings
+from torchmdx.models.interaction import Interaction
+from torchmdx.models.multilinear import partial
+from torchmdx.models.pairs import PairList, sum_rows
+from torchmdx.models.potential import Potential
+from torchmdx.models.smooth import activate
+from torchmdx.models.tensornet import TensorNet
+from torchmdx.models.tensors import from_direction
+from torchmdx.neighbors.edges import Edges
+from torchmdx.system import Batch
+
+PART_SUMS = PartSums()
+# Squared Frobenius norms of the parts in sums of squares, but for the symmetric part's third diagonal entry.
+NORM_OF_PARTS = (3.0, 2.0, 2.0)
+
+
+def pairwise_energy(
+    potential: Potential, batch: Batch, edges: Edges, reverse: Tensor, positions: Tensor, strain: Tensor | None = None
+) -> Tensor:
+    """Energy [S], eV, float64, of a TensorNet potential, differentiable in positions [N,3], strain [S,3,3] and weights.
+
+    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.forces.strained`.
+    """
+    network = potential.network
+    pairs = PairList.of(edges, reverse)
+    vectors = pairs.vectors(positions, batch.cell, batch.system_index, strain)
+    charge = batch.charge.index_select(0, batch.system_index)
+    features = _features(network, pairs, vectors, batch.atomic_numbers, charge)
+    output = potential.head.network
+    outputs = output[2](activate(output[1], output[0](features))).squeeze(-1)
+    energies = outputs.double() * potential.scale
+    energies = energies + potential.reference_energies.index_select(0, batch.atomic_numbers)
+    shares = potential.shift / batch.counts().clamp(min=1)
+    energies = energies + shares.index_select(0, batch.system_index)
+    return sum_rows(energies, batch.system_index, batch.num_systems)
+
+
+def _features(network: TensorNet, pairs: PairList, vectors: Tensor, atomic_numbers: Tensor, charge: Tensor) -> Tensor:
+    """Features [N,C] from vectors [P,3] of the pairs."""
+    distance = torch.linalg.vector_norm(vectors, dim=-1)
+    direction = vectors / distance[:, None]
+    # An atom's message to itself has the filter of distance 0, carried as one row more.
+    distance = torch.cat([distance, distance.new_zeros(1)])
+    radial = network.basis(distance)
+    envelope = cosine_cutoff(distance, float(network.config.cutoff))[:, None]
+    directions = from_direction(direction)
+    # The filter of an atom itself has no direction, which is a constant: only its scalar is seen.
+    alone = directions.new_zeros(1, 9)
+    alone[0, 0] = 1.0
+    directions = torch.cat([directions, alone])
+    x = _embedding(network.embedding, pairs, directions, radial, envelope, atomic_numbers)
+    for module in network.layers:
+        layer = cast(Interaction, module)
+        x = _interaction(layer, pairs, x, _filters(layer.filters, radial, envelope), charge)
+    sums = partial(PART_SUMS, 2, x, x, None)
+    return activate(network.activation, network.readout(network.norm(_norms(x, sums).flatten(1))))
+
+
+def _filters(network: nn.Module, radial: Tensor, envelope: Tensor) -> Tensor:
+    """Filters [P+1,3,C] of a layer, or of the embedding, from the basis [P+1,R] and the cutoff function [P+1,1]."""
+    values = radial
+    for module in network if isinstance(network, nn.Sequential) else [network]:
+        values = module(values) if isinstance(module, nn.Linear) else activate(module, values)
+    return (values * envelope).unflatten(-1, (3, values.shape[-1] // 3))
+
+
+def _norms(x: Tensor, sums: Tensor) -> Tensor:
+    """Squared norms of the parts [N,3,C], from the tensors [N,9,C] and their sums of squares [N,3,C]."""
+    factors = x.new_tensor(NORM_OF_PARTS)[:, None] if not x.is_cuda else _constant(x)
+    # |q|² has (qxx + qyy)² and twice the squares off the diagonal: 2 Σ q² - (qxx - qyy)² + ... = 2 Σ q² + 2 qxx qyy.
+    return sums * factors + torch.nn.functional.pad((2 * x[:, 4] * x[:, 7])[:, None], (0, 0, 2, 0))
+
+
+_constants: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+
+def _constant(x: Tensor) -> Tensor:
+    """The factors on the GPU, copied there once: a copy from the host cannot be captured."""
+    key = (x.device, x.dtype)
+    if key not in _constants:
+        _constants[key] = torch.tensor(NORM_OF_PARTS, dtype=x.dtype, device=x.device)[:, None]
+    return _constants[key]
+
+
+def _normalised(x: Tensor) -> Tensor:
+    """X / (|X|² + 1)."""
+    size = _norms(x, partial(PART_SUMS, 2, x, x, None)).sum(1, keepdim=True)
+    return _scaled(x, (1 / (size + 1)).expand(-1, 3, -1))
+
+
+def _scaled(x: Tensor, factors: Tensor) -> Tensor:
+    """x [N,9,C] with each part times factors [N,3,C]."""
+    return partial(PART_SUMS, 0, None, x, factors)
+
+
+def _embedding(
+    layer: TensorEmbedding, pairs: PairList, directions: Tensor, radial: Tensor, envelope: Tensor, numbers: Tensor
+) -> Tensor:
+    """As `TensorEmbedding`, tensors [N,9,C]."""
+    shares = torch.stack(layer.pair_shares(numbers), 1)
+    weights = _filters(layer.filters, radial, envelope)
+    x = partial(Surroundings(pairs), 3, directions, weights, shares, None)
+    size = _norms(x, partial(PART_SUMS, 2, x, x, None)).sum(1)
+    first, act, second, last = layer.gate
+    gate = activate(last, second(activate(act, first(layer.norm(size)))))
+    return _scaled(layer.mix(x), gate.unflatten(-1, (3, layer.num_channels)))
+
+
+def _interaction(layer: Interaction, pairs: PairList, x: Tensor, weights: Tensor, charge: Tensor) -> Tensor:
+    """As `Interaction`, tensors [N,9,C]."""
+    x = _normalised(x)
+    y = layer.mix_in(x)
+    m = partial(Messages(pairs), 2, weights, y, None)
+    factor = (1 + 0.1 * charge)[:, None, None]
+    if layer.reflections:
+        p = factor * partial(Products(symmetric=True), 2, y, m, None)
+    else:
+        p = 2 * partial(Products(symmetric=False), 2, y, m, None)
+    d = layer.mix_out(_normalised(p))
+    return x + d + factor * partial(Products(symmetric=False), 2, d, d, None)
+
+
+def differentiate_pairwise(
+    potential: Potential, batch: Batch, edges: Edges, reverse: Tensor, *, stress: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(energy [S], forces [N,3], virial [S,3,3] = ∂E/∂strain), differentiable in the weights. Nothing is checked."""
+    positions = batch.positions.detach().requires_grad_()
+    strain = None
+    inputs = [positions]
+    if stress:
+        strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_()
+        inputs.append(strain)
+    symmetric = None if strain is None else (strain + strain.transpose(1, 2)) / 2
+    energy = pairwise_energy(potential, batch, edges, reverse, positions, symmetric)
+    gradients = torch.autograd.grad(energy.sum(), inputs, create_graph=True)
+    return energy, -gradients[0], gradients[1] if stress else None
