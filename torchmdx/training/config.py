@@ -35,10 +35,10 @@ class ModelSection(Section):
     num_radial: Annotated[int, Field(ge=2)] = Field(default=32, description="radial functions")
     radial_basis: Literal["expnorm", "gauss"] = Field(default="expnorm", description="kind of radial functions")
     trainable_basis: bool = Field(
-        default=default=False, description="whether centres and widths of radial functions are learned"
+        default=False, description="whether centres and widths of radial functions are learned"
     )
     activation: Literal["silu", "ssp", "tanh", "sigmoid", "mish"] = Field(
-        default=default="silu", description="activation function"
+        default="silu", description="activation function"
     )
     cutoff: Positive = Field(default=5.0, description="how far an atom sees, Å")
     max_z: Annotated[int, Field(ge=1, le=118)] = Field(default=100, description="largest atomic number the model knows")
@@ -55,14 +55,14 @@ class DataSection(Section):
     path: str = Field(default="", description="the packed store (torchmdx data convert makes it)")
     split: str | None = Field(default=None, description="a recorded split; null makes one from the values below")
     train: Part | None = Field(
-        default=default=None, description="training frames: a number, a share below 1; null: all that are left"
+        default=None, description="training frames: a number, a share below 1; null: all that are left"
     )
     validation: Part = Field(default=0.1, description="validation frames: a number, or a share below 1; 0: none")
     test: Part = Field(default=0.1, description="test frames: a number, or a share below 1; 0: none")
     split_by: Literal["frame", "formula", "file"] = Field(default="frame", description="what stays together in a split")
     seed: int = Field(default=0, description="seed of the split; that of the training is training.seed")
     references: Literal["fit", "zero"] | dict[int, float] = Field(
-        default=default="fit",
+        default="fit",
         description="energies of lone atoms: fit (least squares), zero, or eV by atomic number {1: -13.6}",
     )
     scale: Literal["forces"] | Positive = Field(
@@ -77,7 +77,7 @@ class TermSection(Section):
     delta: Positive = Field(default=0.01, description="where huber turns linear, in the unit of the term")
     weight: NotNegative = Field(default=1.0, description="weight in the loss; 0 leaves the term out")
     final_weight: NotNegative | None = Field(
-        default=default=None, description="weight at loss.change_to; null: it does not change"
+        default=None, description="weight at loss.change_to; null: it does not change"
     )
 
 
@@ -149,17 +149,17 @@ class TrainingSection(Section):
     nodes: Count = Field(default=1, description="computers that take part")
     rendezvous: str | None = Field(default=None, description="host:port of the first node, where nodes is more than 1")
     precision: Literal["float32", "tf32", "bf16", "float64"] = Field(
-        default=default="float32", description="float32, float64; tf32 or bf16: matrix products in it, all else in float32"
+        default="float32", description="float32, float64; tf32 or bf16: matrix products in it, all else in float32"
     )
     deterministic: bool = Field(
-        default=default=False, description="refuse operations whose result depends on timing (slower on a GPU)"
+        default=False, description="refuse operations whose result depends on timing (slower on a GPU)"
     )
     validate_every: Count = Field(default=1, description="epochs between validations")
     validation_batch_size: Count | None = Field(
-        default=default=None, description="frames in a validation step; null: batch_size"
+        default=None, description="frames in a validation step; null: batch_size"
     )
     stop_after: Count | None = Field(
-        default=default=None, description="validations without improvement that end it; null: never"
+        default=None, description="validations without improvement that end it; null: never"
     )
     ensemble: Count = Field(default=1, description="potentials, of seeds seed, seed+1, ...")
     prefetch: Count = Field(default=4, description="batches read ahead")
@@ -207,7 +207,7 @@ class FinetuneSection(Section):
     checkpoint: str | None = Field(default=None, description="potential to start from; null: new weights")
     freeze: list[str] = Field(default=[], description="parts that stay, by name: [network.embedding, network.layers.0]")
     references: Literal["keep", "shift"] = Field(
-        default=default="keep",
+        default="keep",
         description="energies of lone atoms: keep, or shift (least squares of what the checkpoint leaves)",
     )
 
