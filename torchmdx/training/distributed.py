@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +19,7 @@ from torchmdx.training.config import TrainingSection
 
 # How long a process waits for the others, which may be reading or validating.
 PATIENCE = timedelta(minutes=10)
+STOPPED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM))
 
 
 class Group:
@@ -75,6 +80,7 @@ def spread(settings: TrainingSection, device: torch.device, function: Callable[.
 
     Raises ConnectionError when one of them ends early: the others are ended too.
     """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -99,12 +105,45 @@ def spread(settings: TrainingSection, device: torch.device, function: Callable[.
         start_method="spawn",
     )
     try:
-        statuses: dict[int, int] = elastic_launch(launch, function)(*given)
+        with _quiet():
+            elastic_launch(launch, _call)(function, *given)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
+        if failure.exitcode in STOPPED:
+            return int(failure.exitcode)
         said = failure.message if isinstance(failure.message, str) else failure.message.get("message", "")
         how = said.splitlines()[-1] if failure.exitcode > 0 and said else f"exit code {failure.exitcode}"
         raise ConnectionError(
             f"worker {rank} (process {failure.pid}) ended: {how}. The last checkpoint is whole: go on with --resume"
         ) from None
-    return max(statuses.values())
+    except SignalException as signalled:  # which the processes got as well, and have saved their state
+        return 128 + int(signalled.sigval)
+    return 0
+
+
+def _call(function: Callable[..., int], *given: Any) -> None:
+    """In a process of its own. One that was stopped ends at once: the agent takes no results any more."""
+    status = function(*given)
+    if status:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch logs of processes that end: it is said in one sentence afterwards."""
+    loggers = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn")]
+    loggers += [
+        logger
+        for name, logger in logging.Logger.manager.loggerDict.items()
+        if name.startswith("torch.distributed.elastic.") and isinstance(logger, logging.Logger)
+    ]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

@@ -101,6 +101,11 @@ class Trainer:
         self.step.optimizer.load_state(optimizer)
         self.epoch, self.done, self.global_step = info["epoch"], info["done"], info["global_step"]
         self.best, self.best_epoch, self.waited = info["best"] or math.inf, info["best_epoch"], info["waited"]
+        if self.epoch > self.config.training.epochs:
+            raise ValueError(
+                f"training.epochs must be at least {self.epoch}, which are done, got {self.config.training.epochs}"
+            )
+        self.stopped_early = self.waited >= (self.config.training.stop_after or math.inf)
         self.schedule.load_state({**info["schedule"], "best": info["schedule"]["best"] or math.inf})
         self.means = Means(info["means"])
         self.remembered = info["remembered"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -166,8 +165,3 @@ def _energies(potential: Potential, frames: Frames, indices: np.ndarray) -> np.n
     with torch.no_grad():
         found: np.ndarray = evaluate(potential, labelled.batch, forces=False).energy[: len(frames)].numpy()
     return found
-
-
-def checkpoint_path(directory: Path, name: str) -> Path:
-    """Of a plain potential in a run's directory."""
-    return directory / f"{name}.safetensors"

@@ -43,6 +43,7 @@ def train(config: Config, resume: bool = False) -> int:
     store, parts = _data(config, Path(config.output.directory), resume)
     require_usable(config, store, parts)
     if config.training.devices * config.training.nodes > 1:
+        make_potential(config, store, parts["train"], DTYPES[config.training.precision])  # what is wrong is said here
         status = spread(config.training, device, _worker, config, resume)
     else:
         status = _members(config, resume, Group(), device)
@@ -68,7 +69,7 @@ def _worker(config: Config, resume: bool) -> int:
 def _members(config: Config, resume: bool, group: Group, device: torch.device) -> int:
     """Every potential of an ensemble, each in a directory of its own."""
     directory, size = Path(config.output.directory), config.training.ensemble
-    with Interrupts() as interrupts:
+    with Interrupts(patient=group.size > 1) as interrupts:
         for member in range(size):
             one, place = config, directory
             if size > 1:
