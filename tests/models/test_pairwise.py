@@ -10,7 +10,7 @@ import torch
 
 from torchmdx import Batch, Potential, System, TensorNetConfig
 from torchmdx.forces import differentiate
-from torchmdx.models.forms import Messages, PartSums, Products, Surroundings, part_sums
+from torchmdx.models.forms import Messages, PartLinear, PartSums, Products, RowScale, Surroundings, part_sums
 from torchmdx.models.multilinear import partial
 from torchmdx.models.pairs import PairList, at_ends, sum_rows, take_rows
 from torchmdx.models.pairwise import differentiate_pairwise
@@ -139,6 +139,10 @@ def arguments(pairs: PairList, name: str) -> list[torch.Tensor]:
         "messages": [filters, nine, nine],
         "surroundings": [(p + 1, 9), filters, (n, 2, CHANNELS), nine],
         "part sums": [nine, nine, (n, 3, CHANNELS)],
+        "norms": [nine, nine, (n, 3, CHANNELS)],
+        "one sum": [nine, nine, (n, 1, CHANNELS)],
+        "linear": [nine, (3, CHANNELS, CHANNELS), nine],
+        "rows": [(5, 4), (5, 1), (5, 4)],
         "products": [nine, nine, nine],
         "symmetric products": [nine, nine, nine],
     }
@@ -150,6 +154,10 @@ def forms(pairs: PairList) -> dict:
         "messages": Messages(pairs),
         "surroundings": Surroundings(pairs),
         "part sums": PartSums(),
+        "norms": PartSums(metric=True),
+        "one sum": PartSums(parts=1),
+        "linear": PartLinear(),
+        "rows": RowScale(),
         "products": Products(symmetric=False),
         "symmetric products": Products(symmetric=True),
     }
@@ -176,6 +184,20 @@ def number(name: str, pairs: PairList, *values) -> torch.Tensor:
     if name == "surroundings":
         return loop_surroundings(pairs, *values)
     a, b, h = values
+    if name == "rows":
+        return sum((a[p] * b[p] * h[p]).sum() for p in range(len(a)))
+    if name == "linear":
+        return sum((h[:, m] * (a[:, m] @ b[(0, 1, 1, 1, 2, 2, 2, 2, 2)[m]].T)).sum() for m in range(9))
+    if name == "one sum":
+        return (a * b * h).sum()
+    if name == "norms":  # of matrices, part by part
+        zero = torch.zeros_like(a)
+        parts = [
+            torch.cat([zero[:, :start], x[:, start:end], zero[:, end:]], 1)
+            for x in (a, b)
+            for start, end in ((0, 1), (1, 4), (4, 9))
+        ]
+        return sum(((matrices(parts[k]) * matrices(parts[3 + k])).sum((-1, -2)) * h[:, k]).sum() for k in range(3))
     if name == "part sums":
         return sum(
             (a[:, m] * b[:, m] * h[:, k]).sum()
@@ -188,7 +210,17 @@ def number(name: str, pairs: PairList, *values) -> torch.Tensor:
     return (components(both) * h).sum()
 
 
-NAMES = ("messages", "surroundings", "part sums", "products", "symmetric products")
+NAMES = (
+    "messages",
+    "surroundings",
+    "part sums",
+    "norms",
+    "one sum",
+    "linear",
+    "rows",
+    "products",
+    "symmetric products",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -292,8 +324,14 @@ class TestKernels:
             rest = tuple(None if k == slot else v for k, v in enumerate((a, b, h)))
             torch.testing.assert_close(self.kernels.products(slot, symmetric, *rest), form.partial(slot, rest))
         torch.testing.assert_close(self.kernels.part_sums(a, b), part_sums(a * b))
-        h = random(len(a), 3, CHANNELS)
-        torch.testing.assert_close(self.kernels.scale_parts(a, h), PartSums().partial(0, (None, a, h)))
+        for parts in (1, 3):
+            h = random(len(a), parts, CHANNELS)
+            for metric in (False, True):
+                form = PartSums(parts, metric)
+                torch.testing.assert_close(self.kernels.scale_parts(a, h, metric), form.partial(0, (None, a, h)))
+                torch.testing.assert_close(self.kernels.part_sums(a, b, parts, metric), form.partial(2, (a, b, None)))
+        v, w = random(11, 150), random(11, 150, seed=1)
+        torch.testing.assert_close(self.kernels.row_products(v, w), (v * w).sum(1, keepdim=True))
 
     def test_sums(self, pairs):
         values = random(pairs.num_slots, 5)
@@ -307,8 +345,13 @@ class TestKernels:
 
     @pytest.mark.parametrize("order", [0, 1, 2, 3])
     def test_silu(self, order):
-        from torchmdx.models.kernels.smooth import scaled_derivative
+        from torchmdx.models.kernels.smooth import both_gradients, scaled_derivative
 
         x, g = random(2000), random(2000, seed=1)
         torch.testing.assert_close(scaled_derivative(order, x, g), derivative(order, x) * g)
         torch.testing.assert_close(scaled_derivative(order, x, None), derivative(order, x))
+        if order < 3:
+            h = random(2000, seed=2)
+            in_x, in_g = both_gradients(order, x, g, h)
+            torch.testing.assert_close(in_x, derivative(order + 1, x) * g * h)
+            torch.testing.assert_close(in_g, derivative(order, x) * h)

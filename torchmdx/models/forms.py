@@ -115,20 +115,70 @@ class Surroundings:
         return out.index_add_(0, edges.target, every)
 
 
+@dataclass(frozen=True)
 class PartSums:
-    """T(a, b, h) = Σ_i,m,c a[i,m,c] b[i,m,c] h[i,k(m),c]: tensors scaled part by part, sums of products over parts."""
+    """T(a, b, h) = Σ_i,m,c a[i,m,c] b[i,m,c] h[i,k(m),c]: tensors scaled part by part, sums of products over parts.
+
+    parts 1: h is [N,1,C], one number for all components. metric: b is replaced by its `undual`, so that a and b are
+    multiplied as matrices: T(x, x, .) are squared Frobenius norms.
+    """
+
+    parts: int = 3
+    metric: bool = False
 
     def partial(self, slot: int, arguments: Arguments) -> Tensor:
-        """In a, b [N,9,C] or h [N,3,C]."""
+        """In a, b [N,9,C] or h [N,parts,C]."""
         a, b, h = arguments
         if slot == 2:
             assert a is not None
             assert b is not None
-            return _kernels().part_sums(a, b) if a.is_cuda else part_sums(a * b)
+            if a.is_cuda:
+                return _kernels().part_sums(a, b, self.parts, self.metric)
+            both = a * (undual(b) if self.metric else b)
+            return part_sums(both) if self.parts == 3 else both.sum(1, keepdim=True)
         other = b if slot == 0 else a
         assert other is not None
         assert h is not None
-        return _kernels().scale_parts(other, h) if h.is_cuda else spread(h) * other
+        if h.is_cuda:
+            return _kernels().scale_parts(other, h, self.metric)
+        return (spread(h) if self.parts == 3 else h) * (undual(other) if self.metric else other)
+
+
+class PartLinear:
+    """T(x, w, g) = Σ_n,m,o,i g[n,m,o] w[k(m),o,i] x[n,m,i]: linear maps of channels, w [3,C,C], one for each part."""
+
+    def partial(self, slot: int, arguments: Arguments) -> Tensor:
+        """In x [N,9,C], w or g [N,9,C]. Parts are read and written where they are, in batches of their components."""
+        x, w, g = arguments
+        if slot == 1:
+            assert x is not None
+            assert g is not None
+            return torch.stack([torch.bmm(_part(g, k).mT, _part(x, k)).sum(0) for k in range(3)])
+        assert w is not None
+        given = x if slot == 2 else g
+        assert given is not None
+        out = torch.empty_like(given)
+        for k in range(3):
+            matrix = w[k].T if slot == 2 else w[k]
+            values = _part(given, k)
+            torch.bmm(values, matrix.expand(len(values), -1, -1), out=_part(out, k))
+        return out
+
+
+class RowScale:
+    """T(v, e, h) = Σ_p,k e[p] v[p,k] h[p,k]: rows scaled, and their products summed."""
+
+    def partial(self, slot: int, arguments: Arguments) -> Tensor:
+        """In v [P,K], e [P,1] or h [P,K]."""
+        v, e, h = arguments
+        if slot == 1:
+            assert v is not None
+            assert h is not None
+            return _kernels().row_products(v, h) if v.is_cuda else (v * h).sum(1, keepdim=True)
+        other = h if slot == 0 else v
+        assert other is not None
+        assert e is not None
+        return e * other
 
 
 @dataclass(frozen=True)
@@ -171,6 +221,11 @@ def undual(x: Tensor) -> Tensor:
 def transposed(x: Tensor) -> Tensor:
     """Components of the transposed matrices."""
     return torch.cat([x[:, :1], -x[:, 1:4], x[:, 4:]], 1)
+
+
+def _part(x: Tensor, k: int) -> Tensor:
+    """Components of one part, [its number of components,N,C], as a view."""
+    return x[:, PARTS[k]].transpose(0, 1)
 
 
 def part_sums(x: Tensor) -> Tensor:

@@ -47,3 +47,21 @@ def partial(form: Form, slot: int, *arguments: Tensor | None) -> Tensor:
     """The derivative of a form in one argument, differentiable in the others; arguments[slot] is None."""
     whole = [None if x is None else x.contiguous() for x in arguments]
     return _Partial.apply(form, slot, *whole)
+
+
+class _Quadratic(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, form: Form, x: Tensor) -> Tensor:
+        ctx.form = form
+        ctx.save_for_backward(x)
+        return form.partial(2, (x, x, None))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return None, 2 * partial(ctx.form, 0, None, x, gradients[0])
+
+
+def quadratic(form: Form, x: Tensor) -> Tensor:
+    """The derivative of T(a, b, h) in h at a = b = x, of a form with T(a, b, h) = T(b, a, h)."""
+    return _Quadratic.apply(form, x.contiguous())

@@ -15,20 +15,20 @@ from torch import Tensor, nn
 
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.embedding import TensorEmbedding
-from torchmdx.models.forms import Messages, PartSums, Products, Surroundings
+from torchmdx.models.forms import Messages, PartLinear, PartSums, Products, RowScale, Surroundings
 from torchmdx.models.interaction import Interaction
-from torchmdx.models.multilinear import partial
+from torchmdx.models.multilinear import partial, quadratic
 from torchmdx.models.pairs import PairList, sum_rows
 from torchmdx.models.potential import Potential
 from torchmdx.models.smooth import activate
 from torchmdx.models.tensornet import TensorNet
-from torchmdx.models.tensors import from_direction
+from torchmdx.models.tensors import PartwiseLinear, from_direction
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import Batch
 
-PART_SUMS = PartSums()
-# Squared Frobenius norms of the parts in sums of squares, but for the symmetric part's third diagonal entry.
-NORM_OF_PARTS = (3.0, 2.0, 2.0)
+SCALE, SCALE_PARTS = PartSums(parts=1), PartSums(parts=3)
+NORM, NORMS = PartSums(parts=1, metric=True), PartSums(parts=3, metric=True)
+LINEAR, ROWS = PartLinear(), RowScale()
 
 
 def pairwise_energy(
@@ -63,14 +63,14 @@ def _features(network: TensorNet, pairs: PairList, vectors: Tensor, atomic_numbe
     directions = from_direction(direction)
     # The filter of an atom itself has no direction, which is a constant: only its scalar is seen.
     alone = directions.new_zeros(1, 9)
-    alone[0, 0] = 1.0
+    alone[:, :1].fill_(1.0)
     directions = torch.cat([directions, alone])
     x = _embedding(network.embedding, pairs, directions, radial, envelope, atomic_numbers)
     for module in network.layers:
         layer = cast(Interaction, module)
         x = _interaction(layer, pairs, x, _filters(layer.filters, radial, envelope), charge)
-    sums = partial(PART_SUMS, 2, x, x, None)
-    return activate(network.activation, network.readout(network.norm(_norms(x, sums).flatten(1))))
+    norms = quadratic(NORMS, x).flatten(1)
+    return activate(network.activation, network.readout(network.norm(norms)))
 
 
 def _filters(network: nn.Module, radial: Tensor, envelope: Tensor) -> Tensor:
@@ -78,36 +78,18 @@ def _filters(network: nn.Module, radial: Tensor, envelope: Tensor) -> Tensor:
     values = radial
     for module in network if isinstance(network, nn.Sequential) else [network]:
         values = module(values) if isinstance(module, nn.Linear) else activate(module, values)
-    return (values * envelope).unflatten(-1, (3, values.shape[-1] // 3))
-
-
-def _norms(x: Tensor, sums: Tensor) -> Tensor:
-    """Squared norms of the parts [N,3,C], from the tensors [N,9,C] and their sums of squares [N,3,C]."""
-    factors = x.new_tensor(NORM_OF_PARTS)[:, None] if not x.is_cuda else _constant(x)
-    # |q|² has (qxx + qyy)² and twice the squares off the diagonal: 2 Σ q² - (qxx - qyy)² + ... = 2 Σ q² + 2 qxx qyy.
-    return sums * factors + torch.nn.functional.pad((2 * x[:, 4] * x[:, 7])[:, None], (0, 0, 2, 0))
-
-
-_constants: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-
-
-def _constant(x: Tensor) -> Tensor:
-    """The factors on the GPU, copied there once: a copy from the host cannot be captured."""
-    key = (x.device, x.dtype)
-    if key not in _constants:
-        _constants[key] = torch.tensor(NORM_OF_PARTS, dtype=x.dtype, device=x.device)[:, None]
-    return _constants[key]
+    return partial(ROWS, 2, values, envelope, None).unflatten(-1, (3, values.shape[-1] // 3))
 
 
 def _normalised(x: Tensor) -> Tensor:
     """X / (|X|² + 1)."""
-    size = _norms(x, partial(PART_SUMS, 2, x, x, None)).sum(1, keepdim=True)
-    return _scaled(x, (1 / (size + 1)).expand(-1, 3, -1))
+    return partial(SCALE, 0, None, x, 1 / (quadratic(NORM, x) + 1))
 
 
-def _scaled(x: Tensor, factors: Tensor) -> Tensor:
-    """x [N,9,C] with each part times factors [N,3,C]."""
-    return partial(PART_SUMS, 0, None, x, factors)
+def _mixed(linear: PartwiseLinear, x: Tensor) -> Tensor:
+    """As `PartwiseLinear`, without copies of parts."""
+    weights = torch.stack([linear.scalar.weight, linear.vector.weight, linear.symmetric.weight])
+    return partial(LINEAR, 2, x, weights, None)
 
 
 def _embedding(
@@ -117,24 +99,24 @@ def _embedding(
     shares = torch.stack(layer.pair_shares(numbers), 1)
     weights = _filters(layer.filters, radial, envelope)
     x = partial(Surroundings(pairs), 3, directions, weights, shares, None)
-    size = _norms(x, partial(PART_SUMS, 2, x, x, None)).sum(1)
     first, act, second, last = layer.gate
-    gate = activate(last, second(activate(act, first(layer.norm(size)))))
-    return _scaled(layer.mix(x), gate.unflatten(-1, (3, layer.num_channels)))
+    gate = activate(last, second(activate(act, first(layer.norm(quadratic(NORM, x).squeeze(1))))))
+    return partial(SCALE_PARTS, 0, None, _mixed(layer.mix, x), gate.unflatten(-1, (3, layer.num_channels)))
 
 
 def _interaction(layer: Interaction, pairs: PairList, x: Tensor, weights: Tensor, charge: Tensor) -> Tensor:
     """As `Interaction`, tensors [N,9,C]."""
     x = _normalised(x)
-    y = layer.mix_in(x)
+    y = _mixed(layer.mix_in, x)
     m = partial(Messages(pairs), 2, weights, y, None)
     factor = (1 + 0.1 * charge)[:, None, None]
     if layer.reflections:
         p = factor * partial(Products(symmetric=True), 2, y, m, None)
     else:
         p = 2 * partial(Products(symmetric=False), 2, y, m, None)
-    d = layer.mix_out(_normalised(p))
-    return x + d + factor * partial(Products(symmetric=False), 2, d, d, None)
+    d = _mixed(layer.mix_out, _normalised(p))
+    # DD is half of DD + DD, whose form is symmetric.
+    return torch.addcmul(x + d, factor / 2, quadratic(Products(symmetric=True), d))
 
 
 def differentiate_pairwise(

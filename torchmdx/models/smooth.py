@@ -28,6 +28,10 @@ class _Scaled(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         x, g = ctx.saved_tensors
         cotangent = gradients[0].contiguous()
+        if x.is_cuda and not torch.is_grad_enabled() and g is not None and all(ctx.needs_input_grad[1:]):
+            from torchmdx.models.kernels.smooth import both_gradients
+
+            return None, *both_gradients(ctx.order, x, g, cotangent)
         in_x = in_g = None
         if ctx.needs_input_grad[1]:
             in_x = _Scaled.apply(ctx.order + 1, x, cotangent if g is None else cotangent * g)

@@ -293,32 +293,62 @@ def _products(A, B, OUT, SLOT: tl.constexpr, SYMMETRIC: tl.constexpr, C: tl.cons
 
 
 @triton.jit
-def _part_sums(A, B, OUT, C: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [N,3,C]: sums of A B over each part. Grid: atoms, blocks of channels."""
+def of_metric(x0, x1, x2, x3, x4, x5, x6, x7, x8):
+    """`torchmdx.models.forms.undual`."""
+    return 3 * x0, 2 * x1, 2 * x2, 2 * x3, 2 * x4 + x7, 2 * x5, 2 * x6, 2 * x7 + x4, 2 * x8
+
+
+@triton.jit
+def _part_sums(A, B, OUT, METRIC: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+    """OUT [N,PARTS,C]: sums of A B over each part, or over all. Grid: atoms, blocks of channels."""
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = c < C
     a0, a1, a2, a3, a4, a5, a6, a7, a8 = load_nine(A + i * 9 * C + c, C, there)
     b0, b1, b2, b3, b4, b5, b6, b7, b8 = load_nine(B + i * 9 * C + c, C, there)
-    at = OUT + i * 3 * C + c
-    tl.store(at, a0 * b0, mask=there)
-    tl.store(at + C, a1 * b1 + a2 * b2 + a3 * b3, mask=there)
-    tl.store(at + 2 * C, a4 * b4 + a5 * b5 + a6 * b6 + a7 * b7 + a8 * b8, mask=there)
+    if METRIC:
+        b0, b1, b2, b3, b4, b5, b6, b7, b8 = of_metric(b0, b1, b2, b3, b4, b5, b6, b7, b8)
+    at = OUT + i * PARTS * C + c
+    vector = a1 * b1 + a2 * b2 + a3 * b3
+    symmetric = a4 * b4 + a5 * b5 + a6 * b6 + a7 * b7 + a8 * b8
+    if PARTS == 3:
+        tl.store(at, a0 * b0, mask=there)
+        tl.store(at + C, vector, mask=there)
+        tl.store(at + 2 * C, symmetric, mask=there)
+    else:
+        tl.store(at, a0 * b0 + vector + symmetric, mask=there)
 
 
 @triton.jit
-def _scale_parts(A, H, OUT, C: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [N,9,C]: A with each part times H [N,3,C]. Grid: atoms, blocks of channels."""
+def _scale_parts(A, H, OUT, METRIC: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+    """OUT [N,9,C]: A with each part times H [N,PARTS,C]. Grid: atoms, blocks of channels."""
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = c < C
     a0, a1, a2, a3, a4, a5, a6, a7, a8 = load_nine(A + i * 9 * C + c, C, there)
-    h = H + i * 3 * C + c
+    if METRIC:
+        a0, a1, a2, a3, a4, a5, a6, a7, a8 = of_metric(a0, a1, a2, a3, a4, a5, a6, a7, a8)
+    h = H + i * PARTS * C + c
     s = tl.load(h, mask=there, other=0.0)
-    v = tl.load(h + C, mask=there, other=0.0)
-    q = tl.load(h + 2 * C, mask=there, other=0.0)
+    v, q = s, s
+    if PARTS == 3:
+        v = tl.load(h + C, mask=there, other=0.0)
+        q = tl.load(h + 2 * C, mask=there, other=0.0)
     o = OUT + i * 9 * C + c
     store_nine(o, C, there, s * a0, v * a1, v * a2, v * a3, q * a4, q * a5, q * a6, q * a7, q * a8)
+
+
+@triton.jit
+def _row_products(V, H, OUT, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """OUT [P]: Σ_k V H, ROWS rows a program."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    total = tl.zeros((ROWS, BLOCK), V.dtype.element_ty)
+    for start in tl.static_range(0, K, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        at = row.to(tl.int64)[:, None] * K + k[None, :]
+        there = (row < rows)[:, None] & (k < K)[None, :]
+        total += tl.load(V + at, mask=there, other=0.0) * tl.load(H + at, mask=there, other=0.0)
+    tl.store(OUT + row, tl.sum(total, 1), mask=row < rows)
 
 
 @triton.jit
@@ -401,15 +431,24 @@ def products(slot: int, symmetric: bool, a, b, h) -> torch.Tensor:
     return out
 
 
-def part_sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    out, (size, parts) = a.new_empty(len(a), 3, a.shape[2]), blocks(a.shape[2])
-    _part_sums[(len(a), parts)](a, b, out, C=a.shape[2], BLOCK=size, num_warps=WARPS)
+def part_sums(a: torch.Tensor, b: torch.Tensor, parts: int = 3, metric: bool = False) -> torch.Tensor:
+    out, (size, programs) = a.new_empty(len(a), parts, a.shape[2]), blocks(a.shape[2])
+    _part_sums[(len(a), programs)](a, b, out, METRIC=metric, PARTS=parts, C=a.shape[2], BLOCK=size, num_warps=WARPS)
     return out
 
 
-def scale_parts(a: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-    out, (size, parts) = torch.empty_like(a), blocks(a.shape[2])
-    _scale_parts[(len(a), parts)](a, h, out, C=a.shape[2], BLOCK=size, num_warps=WARPS)
+def scale_parts(a: torch.Tensor, h: torch.Tensor, metric: bool = False) -> torch.Tensor:
+    out, (size, programs) = torch.empty_like(a), blocks(a.shape[2])
+    _scale_parts[(len(a), programs)](
+        a, h, out, METRIC=metric, PARTS=h.shape[1], C=a.shape[2], BLOCK=size, num_warps=WARPS
+    )
+    return out
+
+
+def row_products(v: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    out, width = v.new_empty(len(v), 1), v.shape[1]
+    size = min(128, triton.next_power_of_2(width))
+    _row_products[(triton.cdiv(len(v), 8),)](v, h, out, len(v), K=width, ROWS=8, BLOCK=size, num_warps=WARPS)
     return out
 
 
