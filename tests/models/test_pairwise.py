@@ -98,6 +98,13 @@ def test_energies_forces_stress_and_gradients_of_a_loss_are_those_of_the_plain_n
         assert torch.isfinite(ours).all()
 
 
+def test_weights_of_linear_maps_for_many_atoms(monkeypatch):
+    x, g = random(7, 9, CHANNELS), random(7, 9, CHANNELS, seed=1)
+    few = PartLinear().partial(1, (x, None, g))
+    monkeypatch.setattr("torchmdx.models.forms.MANY_ATOMS", 7)
+    torch.testing.assert_close(PartLinear().partial(1, (x, None, g)), few)
+
+
 def test_without_any_pair():
     torch.manual_seed(0)
     potential = Potential(TensorNetConfig(num_channels=4, num_radial=4, cutoff=CUTOFF)).double()
@@ -332,6 +339,7 @@ class TestKernels:
                 torch.testing.assert_close(self.kernels.part_sums(a, b, parts, metric), form.partial(2, (a, b, None)))
         v, w = random(11, 150), random(11, 150, seed=1)
         torch.testing.assert_close(self.kernels.row_products(v, w), (v * w).sum(1, keepdim=True))
+        torch.testing.assert_close(self.kernels.row_scale(v, w[:, :1].contiguous()), v * w[:, :1])
 
     def test_sums(self, pairs):
         values = random(pairs.num_slots, 5)

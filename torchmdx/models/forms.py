@@ -18,6 +18,8 @@ from torchmdx.models.pairs import PairList
 from torchmdx.models.tensors import PARTS, product, spread, symmetric_product
 
 Arguments = tuple[Tensor | None, ...]
+# From so many atoms on, sums over atoms are products of matrices one by one: unlike batches, they are cut along the sum.
+MANY_ATOMS = 1024
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class PartLinear:
         if slot == 1:
             assert x is not None
             assert g is not None
-            return torch.stack([torch.bmm(_part(g, k).mT, _part(x, k)).sum(0) for k in range(3)])
+            return self._in_weights(x, g)
         assert w is not None
         given = x if slot == 2 else g
         assert given is not None
@@ -162,6 +164,15 @@ class PartLinear:
             matrix = w[k].T if slot == 2 else w[k]
             values = _part(given, k)
             torch.bmm(values, matrix.expand(len(values), -1, -1), out=_part(out, k))
+        return out
+
+    def _in_weights(self, x: Tensor, g: Tensor) -> Tensor:
+        if len(x) < MANY_ATOMS:
+            return torch.stack([torch.bmm(_part(g, k).mT, _part(x, k)).sum(0) for k in range(3)])
+        out = x.new_zeros(3, x.shape[2], x.shape[2])
+        for k in range(3):
+            for component in range(PARTS[k].start, PARTS[k].stop):
+                out[k].addmm_(g[:, component].T, x[:, component])
         return out
 
 
@@ -178,7 +189,7 @@ class RowScale:
         other = h if slot == 0 else v
         assert other is not None
         assert e is not None
-        return e * other
+        return _kernels().row_scale(other, e) if e.is_cuda else e * other
 
 
 @dataclass(frozen=True)

@@ -109,14 +109,19 @@ def _interaction(layer: Interaction, pairs: PairList, x: Tensor, weights: Tensor
     x = _normalised(x)
     y = _mixed(layer.mix_in, x)
     m = partial(Messages(pairs), 2, weights, y, None)
-    factor = (1 + 0.1 * charge)[:, None, None]
+    factor = (1 + 0.1 * charge)[:, None]
     if layer.reflections:
-        p = factor * partial(Products(symmetric=True), 2, y, m, None)
+        p = _times(factor, partial(Products(symmetric=True), 2, y, m, None))
     else:
         p = 2 * partial(Products(symmetric=False), 2, y, m, None)
     d = _mixed(layer.mix_out, _normalised(p))
     # DD is half of DD + DD, whose form is symmetric.
-    return torch.addcmul(x + d, factor / 2, quadratic(Products(symmetric=True), d))
+    return x + d + _times(factor / 2, quadratic(Products(symmetric=True), d))
+
+
+def _times(factor: Tensor, x: Tensor) -> Tensor:
+    """x [N,9,C] times factor [N,1]."""
+    return partial(ROWS, 2, x.flatten(1), factor, None).unflatten(1, (9, -1))
 
 
 def differentiate_pairwise(

@@ -352,6 +352,17 @@ def _row_products(V, H, OUT, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: t
 
 
 @triton.jit
+def _row_scale(V, E, OUT, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """OUT [P,K] = V E, a number of E [P] for each row. Grid: blocks of ROWS rows, blocks of columns."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = row.to(tl.int64)[:, None] * K + k[None, :]
+    there = (row < rows)[:, None] & (k < K)[None, :]
+    e = tl.load(E + row, mask=row < rows, other=0.0)
+    tl.store(OUT + at, tl.load(V + at, mask=there, other=0.0) * e[:, None], mask=there)
+
+
+@triton.jit
 def _sum_pairs(V, OUT, ROW_PTR, CODE, at_target, at_source, K: tl.constexpr, BLOCK: tl.constexpr):
     """OUT [N,K]: Σ over a row of V [P,K] times at_target where the edge speaks for its pair, else at_source."""
     i = tl.program_id(0).to(tl.int64)
@@ -449,6 +460,14 @@ def row_products(v: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     out, width = v.new_empty(len(v), 1), v.shape[1]
     size = min(128, triton.next_power_of_2(width))
     _row_products[(triton.cdiv(len(v), 8),)](v, h, out, len(v), K=width, ROWS=8, BLOCK=size, num_warps=WARPS)
+    return out
+
+
+def row_scale(v: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+    out, width = torch.empty_like(v), v.shape[1]
+    size = min(128, triton.next_power_of_2(width))
+    grid = (triton.cdiv(len(v), 8), triton.cdiv(width, size))
+    _row_scale[grid](v, e, out, len(v), K=width, ROWS=8, BLOCK=size, num_warps=WARPS)
     return out
 
 
