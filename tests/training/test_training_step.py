@@ -119,7 +119,7 @@ def test_stress_of_crystals_is_learned_and_of_molecules_left_out(tmp_path):
         for index, frame in enumerate(made):
             writer.add(frame, "x", index)
     store = made_up.Store.open(tmp_path / "st")
-    potential, step = make(store, loss={"stress": {"weight": 1.0}})
+    _, step = make(store, loss={"stress": {"weight": 1.0}})
     values = dict(zip(VALUES, step(some(store, [0, 1, 2, 3])).tolist(), strict=True))
     _, fresh = make(store)
     frames = store.gather([1, 3])

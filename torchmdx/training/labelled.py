@@ -100,6 +100,7 @@ def label(
             f"a batch of {num_atoms} atoms and {num_systems} systems has no room for {real} atoms in {first}"
         )
     totals = count_labels(frames) if totals is None else totals
+    energies, atoms, stresses = (max(total, 1) for total in totals)
     has_energy, has_stress = frames.has_energy, np.asarray(frames.has_stress)
     has_forces: Any = np.repeat(frames.has_forces, frames.counts)
 
@@ -112,9 +113,6 @@ def label(
         out = np.full((num_atoms, *values.shape[1:]), fill, values.dtype)
         out[:real] = values
         return torch.from_numpy(out)
-
-    def weight(there: Any, total: int) -> Any:
-        return there / max(total, 1)
 
     pbc: Any = frames.pbc
     positions = per_atom(_near_origin(frames))
@@ -133,9 +131,9 @@ def label(
         energy=per_system(np.where(has_energy, frames.energy, 0.0)),
         forces=per_atom(np.where(has_forces[:, None], frames.forces, 0.0)).to(dtype),
         stress=per_system(np.where(has_stress[:, None, None], frames.stress, 0.0)).to(dtype),
-        energy_weight=per_system(weight(has_energy, totals[0])).to(dtype),
-        force_weight=per_atom(weight(has_forces, 3 * totals[1])).to(dtype),
-        stress_weight=per_system(weight(has_stress, 9 * totals[2])).to(dtype),
+        energy_weight=per_system(has_energy / energies).to(dtype),
+        force_weight=per_atom(has_forces / (3 * atoms)).to(dtype),
+        stress_weight=per_system(has_stress / (9 * stresses)).to(dtype),
         count=per_system(np.maximum(frames.counts, 1), 1).to(dtype),
         layout=(frames.counts.tobytes(), frames.pbc.tobytes()),
         frames=indices,

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torchmdx.forces import Result, differentiate
+from torchmdx.models import pairwise
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.training.config import LossSection, OptimizerSection
 from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.loss import total, used_terms, weighted_sum
 from torchmdx.training.optimizer import AdamW, FlatParameters
+from torchmdx.training.recorder import Graphs, Recorder
 
 # What a step returns: losses, the gradient's norm, mean absolute errors, and, where not 0, that a list
 # overflowed and that a process was asked to stop.
@@ -34,9 +38,10 @@ VALUES = (
 NORM, OVERFLOW, STOP = (VALUES.index(name) for name in ("gradient_norm", "overflow", "stop"))
 
 
-def training_model(potential: Potential) -> Potential:
-    """The potential as it is trained: the same weights, and whatever way to compute them is fastest."""
-    return potential
+# Slots beyond those that a shape's first batch needs, for batches with more edges.
+HEAD_ROOM, LEAST_ROOM = 1.06, 64
+# Systems of fewer atoms are searched pair by pair: that search takes other systems in the buffers it has.
+LARGE_SYSTEM = 1500
 
 
 @dataclass(eq=False)
@@ -46,6 +51,7 @@ class Slot:
     labelled: LabelledBatch
     search: EdgeSearch
     layout: tuple[bytes, bytes]
+    graphs: Graphs = field(default_factory=dict)
 
 
 class TrainStep:
@@ -67,13 +73,15 @@ class TrainStep:
         bf16: bool = False,
         reduce: Callable[[Tensor], None] | None = None,
         capacities: dict[str, int] | None = None,
+        record: bool = True,
     ) -> None:
         self.potential, self.loss, self.bf16, self.reduce = potential, loss, bf16, reduce
         self.terms = used_terms(loss)
         named = [(name, weight) for name, weight in potential.named_parameters() if weight.requires_grad]
         self.flat = FlatParameters(named, extra=len(VALUES))
         self.optimizer = AdamW(self.flat, potential, optimizer)
-        self.model = training_model(potential)  # after the weights have moved
+        self.pairwise = pairwise.serves(potential)
+        self.recorder = Recorder() if record and potential.device.type == "cuda" else None
         self.weights = self.flat.values.new_zeros(3)
         self.stop = self.flat.values.new_zeros(())
         self._capacities = dict(capacities or {})
@@ -82,10 +90,19 @@ class TrainStep:
     def __call__(self, labelled: LabelledBatch) -> Tensor:
         """Values of VALUES, on the device."""
         slot = self.load(labelled)
-        self.compute(slot)
-        if self.reduce is not None:
-            self.reduce(self.flat.buffer)
+        if self.reduce is None:
+            return self._run(slot, "step", lambda: self._whole(slot))
+        self._run(slot, "compute", lambda: self.compute(slot))
+        self.reduce(self.flat.buffer)
         return self.apply()
+
+    def _whole(self, slot: Slot) -> Tensor:
+        self.compute(slot)
+        return self.apply()
+
+    def _run(self, slot: Slot, kind: str, work: Callable[[], Tensor]) -> Tensor:
+        """Work on a slot's buffers: launched, or after a few times replayed."""
+        return work() if self.recorder is None else self.recorder.run(slot.graphs, kind, work)
 
     def set_rates(self, learning_rate: float, weights: Sequence[float]) -> None:
         """Learning rate and the weights of the terms, for the steps that follow."""
@@ -100,26 +117,38 @@ class TrainStep:
         slot = self._slots.get(key)
         if slot is None:
             own = labelled.map(Tensor.clone)
-            search = EdgeSearch(self.potential.cutoff)
-            search.allocate(own.batch, self._capacities.get(key))
+            search = self._search(own, self._capacities.get(key))
             slot = self._slots[key] = Slot(own, search, layout)
             return slot
         for name, buffer in slot.labelled.tensors().items():
             buffer.copy_(labelled.tensors()[name])
         if slot.layout != layout:
-            slot.search.assign(slot.labelled.batch)
+            if not slot.search.assign(slot.labelled.batch):
+                slot.graphs.clear()  # they hold buffers that were replaced
             slot.layout = layout
         return slot
 
-    def compute(self, slot: Slot) -> None:
-        """Gradient and values of the slot's batch into flat.buffer."""
+    def _search(self, labelled: LabelledBatch, capacity: int | None) -> EdgeSearch:
+        """A list for the batch. Room costs time: everything that belongs to pairs is computed for empty slots too."""
+        largest = max(np.frombuffer(labelled.layout[0], np.int64), default=0)
+        small = labelled.forces.is_cuda and largest < LARGE_SYSTEM
+        backend = "triton_brute_force" if small and importlib.util.find_spec("triton") else "auto"
+        search = EdgeSearch(self.potential.cutoff, backend=backend, reverse=self.pairwise)
+        if capacity is None:
+            needed = int(search.allocate(labelled.batch, 1).needed)
+            capacity = int(HEAD_ROOM * needed) + LEAST_ROOM
+        search.allocate(labelled.batch, capacity)
+        return search
+
+    def compute(self, slot: Slot) -> Tensor:
+        """Gradient and values of the slot's batch into flat.buffer, whose values are returned."""
         with torch.enable_grad():
             result, overflow = self._predict(slot, create_graph=True)
             values, errors = self._losses(result, slot.labelled)
             loss = total(values, self.weights)
             gradients = torch.autograd.grad(loss, self.flat.parameters, allow_unused=True)
         self.flat.set_gradients(gradients)
-        self.flat.extra.copy_(self._values(loss, values, errors, overflow))
+        return self.flat.extra.copy_(self._values(loss, values, errors, overflow))
 
     def apply(self) -> Tensor:
         """The optimizer's step with what flat.buffer holds; the values, with the gradient's norm."""
@@ -131,19 +160,23 @@ class TrainStep:
     def evaluate(self, labelled: LabelledBatch) -> Tensor:
         """Values of a batch, without a step; the norm is 0."""
         slot = self.load(labelled)
-        result, overflow = self._predict(slot, create_graph=False)
-        with torch.no_grad():
-            values, errors = self._losses(result, slot.labelled)
-            found = self._values(total(values, self.weights), values, errors, overflow)
+        found = self._run(slot, "evaluate", lambda: self._evaluate(slot))
         if self.reduce is not None:
             self.reduce(found)
         return found
 
+    def _evaluate(self, slot: Slot) -> Tensor:
+        result, overflow = self._predict(slot, create_graph=False)
+        with torch.no_grad():
+            values, errors = self._losses(result, slot.labelled)
+            return self._values(total(values, self.weights), values, errors, overflow)
+
     def grow(self, labelled: LabelledBatch) -> None:
         """Room for the batch of this shape that overflowed, if it did here. Reads the device."""
-        search = self._slots[_key(labelled)].search
-        if bool(search.edges.overflow):
-            search.grow()
+        slot = self._slots[_key(labelled)]
+        if bool(slot.search.edges.overflow):
+            slot.search.grow()
+            slot.graphs.clear()
 
     def capacities(self) -> dict[str, int]:
         """Slots of each shape's list. Rounding depends on them, so that a resumed run takes them over."""
@@ -152,15 +185,13 @@ class TrainStep:
     def _predict(self, slot: Slot, create_graph: bool) -> tuple[Result, Tensor]:
         batch = slot.labelled.batch
         edges = slot.search.update(batch.positions, batch.cell)
+        wanted = dict(forces="forces" in self.terms, stress="stress" in self.terms, create_graph=create_graph)
         with self._mixed(batch.positions.device):
-            result = differentiate(
-                self.model,
-                batch,
-                edges,
-                forces="forces" in self.terms,
-                stress="stress" in self.terms,
-                create_graph=create_graph,
-            )
+            if self.pairwise:
+                assert slot.search.reverse is not None
+                result = pairwise.differentiate_pairwise(self.potential, batch, edges, slot.search.reverse, **wanted)
+            else:
+                result = differentiate(self.potential, batch, edges, **wanted)
         return result, edges.overflow
 
     def _mixed(self, device: torch.device) -> AbstractContextManager[object]:
