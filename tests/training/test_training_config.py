@@ -1,6 +1,7 @@
 """Configurations: text there and back, changes from the command line, what is refused and how it is said."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +88,18 @@ def test_every_wrong_key_of_a_file_is_named(tmp_path):
 def test_false_is_false():
     assert make_config({}, ["--output.report", "false"]).output.report is False
     assert make_config({}, ["--output.report", "False"]).output.report is False
+
+
+def test_the_documentation_has_every_setting_and_its_default():
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-z_.0-9]+)` \| `(.*?)` \|", text, re.MULTILINE))
+    assert rows.keys() == set(known_keys())
+    assert all(make_config({}, [f"--{key}={default}"]) == Config() for key, default in rows.items())
+
+
+def test_the_short_configuration_of_the_documentation_is_valid(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
+        (tmp_path / "c.yaml").write_text(block)
+        config = read_config(tmp_path / "c.yaml")
+        assert (config.data.train, config.finetune.references) == ((1000, "keep"), (None, "shift"))[number]

@@ -4,6 +4,7 @@ import made_up
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchmdx.forces import evaluate
 from torchmdx.models.potential import Potential
@@ -153,3 +154,39 @@ def test_bf16_products_are_near_float32(store):
         values.append(step(batch)[:NORM])
     assert not torch.equal(values[0], values[1])
     torch.testing.assert_close(values[0], values[1], rtol=0.1, atol=0.01)
+
+
+class Watch(TorchDispatchMode):
+    """Refuses operations whose result the host waits for, or whose shape depends on values."""
+
+    REFUSED = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero")
+
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        name = function.overloadpacket.__name__
+        assert name not in self.REFUSED, name
+        if name == "index":  # by a mask
+            assert all(i is None or i.dtype != torch.bool for i in arguments[1])
+        self.seen += 1
+        return function(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize("stress", [0.0, 1.0])
+def test_compute_and_apply_read_nothing_on_the_host(store, stress):
+    _, step = make(store, loss={"stress": {"weight": stress}})
+    slot = step.load(some(store, [0, 1, 2]))
+    edges = slot.search.edges
+    slot.search.update = lambda positions, cell: edges  # the search on the CPU is another's
+    buffers = {"values": step.flat.values.data_ptr(), "gradient": step.flat.gradient.data_ptr()}
+    with Watch() as watch:
+        step.set_rates(1e-3, (1.0, 2.0, 3.0))
+        step.compute(slot)
+        step.apply()
+    assert watch.seen > 100
+    assert step.optimizer.steps == 1
+    assert buffers == {"values": step.flat.values.data_ptr(), "gradient": step.flat.gradient.data_ptr()}
+    with pytest.raises(AssertionError, match="_local_scalar_dense"), Watch():
+        bool(step.flat.values.sum() > 0)
