@@ -13,9 +13,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from torchmdx.forces import Result, per_volume
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.embedding import TensorEmbedding
 from torchmdx.models.forms import Messages, PartLinear, PartSums, Products, RowScale, Surroundings
+from torchmdx.models.heads import ScalarHead
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.multilinear import partial, quadratic
 from torchmdx.models.pairs import PairList, sum_rows
@@ -33,8 +35,10 @@ LINEAR, ROWS = PartLinear(), RowScale()
 
 def pairwise_energy(
     potential: Potential, batch: Batch, edges: Edges, reverse: Tensor, positions: Tensor, strain: Tensor | None = None
-) -> Tensor:
-    """Energy [S], eV, float64, of a TensorNet potential, differentiable in positions [N,3], strain [S,3,3] and weights.
+) -> tuple[Tensor, Tensor]:
+    """Energies [S] and of atoms [N], eV, float64, of a TensorNet potential.
+
+    Differentiable in positions [N,3], strain [S,3,3] and weights.
 
     edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.forces.strained`.
     """
@@ -44,12 +48,12 @@ def pairwise_energy(
     charge = batch.charge.index_select(0, batch.system_index)
     features = _features(network, pairs, vectors, batch.atomic_numbers, charge)
     output = potential.head.network
-    outputs = output[2](activate(output[1], output[0](features))).squeeze(-1)
+    outputs = _linear(output[2], activate(output[1], _linear(output[0], features))).squeeze(-1)
     energies = outputs.double() * potential.scale
     energies = energies + potential.reference_energies.index_select(0, batch.atomic_numbers)
     shares = potential.shift / batch.counts().clamp(min=1)
     energies = energies + shares.index_select(0, batch.system_index)
-    return sum_rows(energies, batch.system_index, batch.num_systems)
+    return sum_rows(energies, batch.system_index, batch.num_systems), energies
 
 
 def _features(network: TensorNet, pairs: PairList, vectors: Tensor, atomic_numbers: Tensor, charge: Tensor) -> Tensor:
@@ -70,15 +74,20 @@ def _features(network: TensorNet, pairs: PairList, vectors: Tensor, atomic_numbe
         layer = cast(Interaction, module)
         x = _interaction(layer, pairs, x, _filters(layer.filters, radial, envelope), charge)
     norms = quadratic(NORMS, x).flatten(1)
-    return activate(network.activation, network.readout(network.norm(norms)))
+    return activate(network.activation, _linear(network.readout, network.norm(norms)))
 
 
 def _filters(network: nn.Module, radial: Tensor, envelope: Tensor) -> Tensor:
     """Filters [P+1,3,C] of a layer, or of the embedding, from the basis [P+1,R] and the cutoff function [P+1,1]."""
     values = radial
     for module in network if isinstance(network, nn.Sequential) else [network]:
-        values = module(values) if isinstance(module, nn.Linear) else activate(module, values)
+        values = _linear(module, values) if isinstance(module, nn.Linear) else activate(module, values)
     return partial(ROWS, 2, values, envelope, None).unflatten(-1, (3, values.shape[-1] // 3))
+
+
+def _linear(module: nn.Module, x: Tensor) -> Tensor:
+    """A linear map whose result has the dtype of x, under autocast as well."""
+    return cast(Tensor, module(x)).to(x.dtype)
 
 
 def _normalised(x: Tensor) -> Tensor:
@@ -100,7 +109,8 @@ def _embedding(
     weights = _filters(layer.filters, radial, envelope)
     x = partial(Surroundings(pairs), 3, directions, weights, shares, None)
     first, act, second, last = layer.gate
-    gate = activate(last, second(activate(act, first(layer.norm(quadratic(NORM, x).squeeze(1))))))
+    hidden = activate(act, _linear(first, layer.norm(quadratic(NORM, x).squeeze(1))))
+    gate = activate(last, _linear(second, hidden))
     return partial(SCALE_PARTS, 0, None, _mixed(layer.mix, x), gate.unflatten(-1, (3, layer.num_channels)))
 
 
@@ -125,16 +135,35 @@ def _times(factor: Tensor, x: Tensor) -> Tensor:
 
 
 def differentiate_pairwise(
-    potential: Potential, batch: Batch, edges: Edges, reverse: Tensor, *, stress: bool = False
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(energy [S], forces [N,3], virial [S,3,3] = ∂E/∂strain), differentiable in the weights. Nothing is checked."""
-    positions = batch.positions.detach().requires_grad_()
-    strain = None
-    inputs = [positions]
-    if stress:
-        strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_()
-        inputs.append(strain)
-    symmetric = None if strain is None else (strain + strain.transpose(1, 2)) / 2
-    energy = pairwise_energy(potential, batch, edges, reverse, positions, symmetric)
-    gradients = torch.autograd.grad(energy.sum(), inputs, create_graph=True)
-    return energy, -gradients[0], gradients[1] if stress else None
+    potential: Potential,
+    batch: Batch,
+    edges: Edges,
+    reverse: Tensor,
+    *,
+    forces: bool = True,
+    stress: bool = False,
+    create_graph: bool = True,
+) -> Result:
+    """As `torchmdx.forces.differentiate`; reverse: the slot of each edge's other direction [E]."""
+    with torch.enable_grad():
+        positions = batch.positions.detach().requires_grad_()
+        strain = symmetric = None
+        if stress:
+            strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_()
+            symmetric = (strain + strain.transpose(1, 2)) / 2
+        energy, energies = pairwise_energy(potential, batch, edges, reverse, positions, symmetric)
+        inputs = ([positions] if forces else []) + ([] if strain is None else [strain])
+        found = iter(torch.autograd.grad(energy.sum(), inputs, create_graph=create_graph) if inputs else ())
+    if not create_graph:
+        energy, energies = energy.detach(), energies.detach()
+    return Result(
+        energy=energy,
+        energies=energies,
+        forces=-next(found) if forces else None,
+        stress=per_volume(next(found), batch.cell) if stress else None,
+    )
+
+
+def serves(potential: Potential) -> bool:
+    """Whether a potential is one that this module computes: a TensorNet and nothing besides."""
+    return type(potential.network) is TensorNet and type(potential.head) is ScalarHead

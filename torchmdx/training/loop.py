@@ -65,6 +65,7 @@ class Trainer:
             bf16=self.config.training.precision == "bf16",
             reduce=self.group.sum if self.group.size > 1 else None,
             capacities=capacities,
+            record=self.config.training.record,
         )
 
     def _batches(self, indices: np.ndarray, size: int, seed: int | None) -> Batches:

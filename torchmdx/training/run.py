@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +76,16 @@ def _members(config: Config, resume: bool, group: Group, device: torch.device) -
                 seed = config.training.seed + member
                 one = config.model_copy(update={"training": config.training.model_copy(update={"seed": seed})})
                 place = directory / f"member-{member}"
-            _one(one, place, resume and (place / STATE).exists(), group, device, interrupts)
-            if interrupts.received is not None:
-                break
-    return interrupts.status
+            if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
+                # The same in all processes, whichever of them got the signal.
+                return interrupts.status or 128 + signal.SIGTERM
+    return 0
 
 
 def _one(
     config: Config, directory: Path, resume: bool, group: Group, device: torch.device, interrupts: Interrupts
-) -> None:
-    """One potential, from the beginning or from its state, and its report."""
+) -> bool:
+    """One potential, from the beginning or from its state, and its report. False where a signal stopped it."""
     dtype = DTYPES[config.training.precision]
     if device.type == "cuda":
         device = torch.device("cuda", group.local_rank)
@@ -106,6 +106,7 @@ def _one(
         torch.use_deterministic_algorithms(before)
     if finished and not group.rank:
         _finish(config, trainer, directory, device)
+    return finished
 
 
 def _loop(config: Config, trainer: Trainer, directory: Path, resume: bool, interrupts: Interrupts) -> bool:
@@ -115,13 +116,12 @@ def _loop(config: Config, trainer: Trainer, directory: Path, resume: bool, inter
     logs = Logs(directory, tuple(config.output.loggers), plain, trainer.global_step if resume else None)
     progress = Progress(sys.stderr, config.training.epochs, trainer.epoch + 1)
     try:
-        with progress.taking_messages() if sys.stderr.isatty() else nullcontext():
+        with progress.taking_messages():
             finished = trainer.run(logs, progress, interrupts)
     finally:
         progress.finish()
         logs.close()
     if not finished:
-        assert interrupts.received is not None or trainer.group.size > 1
         print(f"torchmdx: stopped in epoch {trainer.epoch + 1}; go on with --resume", file=sys.stderr)
     return finished
 

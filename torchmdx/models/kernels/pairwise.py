@@ -4,11 +4,16 @@ A program is an atom's row of edges, or an atom. Sums go along rows in their ord
 belongs to a pair is written by the edge that speaks for it. Float32 or float64, as the tensors are.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 import triton
 import triton.language as tl
 
-from torchmdx.models.pairs import PairList
+if TYPE_CHECKING:
+    from torchmdx.models.pairs import PairList
 
 WARPS = 4
 MOST_CHANNELS = 128  # of a program
