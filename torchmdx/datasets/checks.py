@@ -42,7 +42,7 @@ def broken(frames: Frames, claimed: frozenset[str]) -> dict[int, str]:
             found.setdefault(int(index), reason.format(_element(frames, int(index))))
 
     note(frames.counts == 0, "it has no atoms")
-    finite: NDArray[np.bool_] = np.isfinite(frames.positions)
+    finite: Any = np.isfinite(frames.positions)
     note(~_all_of(frames, finite.all(1)), "positions must be finite")
     note(~np.isfinite(frames.cell).all((1, 2)), "the cell must be finite")
     known = (frames.atomic_numbers >= 1) & (frames.atomic_numbers <= LAST_ELEMENT)
@@ -71,7 +71,7 @@ def _element(frames: Frames, index: int) -> str:
     return str(wrong[0]) if len(wrong) else ""
 
 
-def _all_of(frames: Frames, atoms: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _all_of(frames: Frames, atoms: Any) -> NDArray[np.bool_]:
     """Whether all atoms of each frame are so."""
     index = np.repeat(np.arange(len(frames)), frames.counts)
     return np.bincount(index[~atoms], minlength=len(frames)) == 0

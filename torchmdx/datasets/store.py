@@ -98,6 +98,11 @@ class Store:
         }
         return Frames(**taken | {"counts": counts, "atomic_numbers": taken["atomic_numbers"].astype(np.int64)})
 
+    @property
+    def origin_files(self) -> Whole:
+        """Of each frame, the number of its file among `sources` [F]."""
+        return np.asarray(self._arrays["origin_file"], np.int64)
+
     def origin(self, index: int) -> tuple[str, int]:
         """The file that a frame came from, and its number there."""
         return self.sources[int(self._arrays["origin_file"][index])], int(self._arrays["origin_frame"][index])
