@@ -1,8 +1,10 @@
-"""Times training steps beside torchmd-net's, in one run on one GPU. `python benchmarks/training.py [--peer] [--reading]`
+"""Times training steps beside torchmd-net's, in one run on one GPU.
 
-2 layers, 128 channels, 32 radial functions, 5 Å; alanine dipeptide, shaken; energy and force loss, AdamW. Milliseconds a
-step, wall clock over many steps that are not waited for one by one. Labels are noise: what they are does not change the
-work. --reading also times the reader: batches from a store on disk, padded and brought to the GPU.
+    python benchmarks/training.py [--peer] [--reading]
+
+2 layers, 128 channels, 32 radial functions, 5 Å; alanine dipeptide, shaken; energy and force loss, AdamW. Milliseconds
+a step, wall clock over many steps that are not waited for one by one. Labels are noise: what they are does not change
+the work. --reading also times the reader: batches from a store on disk, padded and brought to the GPU.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def test_recorded_steps_have_the_losses_of_launched_ones(sizes):
     assert recorded.recorder.num_replays == len(given) - 2
     assert launched.recorder is None
     np.testing.assert_allclose(first, second, rtol=1e-6, atol=1e-7)
-    assert first[-1, 0] < first[0, 0]
+    assert first[-4:, 0].mean() < first[:4, 0].mean()
     weights = zip(recorded.potential.parameters(), launched.potential.parameters(), strict=True)
     for one, other in weights:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

@@ -18,8 +18,8 @@ from torchmdx.models.pairs import PairList
 from torchmdx.models.tensors import PARTS, product, spread, symmetric_product
 
 Arguments = tuple[Tensor | None, ...]
-# From so many atoms on, sums over atoms are products of matrices one by one: unlike batches of them, these are cut along
-# the sum into shares that fill a GPU.
+# From so many atoms on, sums over atoms are products of matrices one by one: unlike batches of them, these are cut
+# along the sum into shares that fill a GPU.
 MANY_ATOMS = 1024
 
 
