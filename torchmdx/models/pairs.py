@@ -36,8 +36,9 @@ class PairList:
         speaks = (edge < reverse) & edges.filled()
         number = speaks.cumsum(0, dtype=torch.int32) - 1
         pair = torch.where(speaks, number, number.index_select(0, reverse))
-        # Edges that do not speak are all sent to one slot more than there are, which is dropped.
-        place = torch.where(speaks, number, slots).long()
+        # Edges that do not speak are all sent to one slot more than there are, which is dropped; so are those of a list
+        # that has overflowed, where more than half may speak because their other directions are missing.
+        place = torch.where(speaks, number, slots).clamp(max=slots).long()
         first = torch.arange(slots + 1, dtype=torch.int32, device=device).scatter_(0, place, edge)[:-1]
         return cls(edges, 2 * pair.clamp(0, max(slots - 1, 0)) + (~speaks).int(), first, edges.num_edges // 2)
 
