@@ -93,12 +93,14 @@ def _size(word: str) -> int | float:
 
 def run_convert(options: argparse.Namespace) -> int:
     from torchmdx.datasets.convert import convert
-    from torchmdx.progress_line import ProgressLine
+    from torchmdx.progress_line import PRINTED_EVERY, ProgressLine
 
     line = ProgressLine(sys.stdout)
 
+    begun = line.clock()
+
     def progress(file: str, done: int) -> None:
-        if line.due():
+        if line.due() and (line.on_terminal or line.clock() - begun > PRINTED_EVERY):
             line.draw(f"{Path(file).name}: {done} frames")
 
     with line.taking_messages():

@@ -25,8 +25,8 @@ def read(path: Path, keys: Keys) -> Blocks:
     seen: set[str] = set()
     number = -1
     for number, found in enumerate(_structures(path)):
-        if isinstance(found, Exception):
-            yield Unreadable(number, 1, f"ASE can't read it: {type(found).__name__}: {found}")
+        if isinstance(found, str):
+            yield Unreadable(number, 1, found)
             continue
         have = _values(found)
         seen |= set(have)
@@ -43,7 +43,7 @@ def read(path: Path, keys: Keys) -> Blocks:
 
 
 def _structures(path: Path) -> Iterator[Any]:
-    """Atoms, and an exception in the place of those that cannot be read; after one the rest of the file may be lost."""
+    """Atoms, and in the place of those that cannot be read the reason; after one the rest of the file may be lost."""
     if path.suffix.lower() in XYZ:
         yield from _xyz(path)
         return
@@ -56,8 +56,8 @@ def _structures(path: Path) -> Iterator[Any]:
             return
         except Exception as error:  # ASE's readers raise whatever their parsing trips over
             if number == 0:
-                raise ValueError(f"ASE can't read {str(path)!r}: {type(error).__name__}: {error}") from error
-            yield error
+                raise ValueError(f"{str(path)!r}: {_refusal(error)}") from error
+            yield f"{_refusal(error)}; the rest is not read"
             return
         number += 1
         yield atoms
@@ -85,7 +85,7 @@ def _xyz(path: Path) -> Iterator[Any]:
         for number, line in enumerate(iter(lines.readline, "")):
             if not line.strip():
                 if lines.read(1024).strip():
-                    yield ValueError("a blank line where the number of atoms should be; the rest is not read")
+                    yield "a blank line where the number of atoms should be; the rest is not read"
                 return
             try:
                 count = int(line)
@@ -95,17 +95,21 @@ def _xyz(path: Path) -> Iterator[Any]:
                 what = f"the number of atoms must be a whole number, got {line.strip()[:40]!r}; the rest is not read"
                 if number == 0:
                     raise ValueError(f"{str(path)!r} is not an XYZ file: {what}") from None
-                yield ValueError(what)
+                yield what
                 return
             body = [lines.readline() for _ in range(count + 1)]
             if not body[-1]:
                 there = sum(map(bool, body[1:]))
-                yield ValueError(f"the file ends after {there} of its {count} atoms")
+                yield f"the file ends after {there} of its {count} atoms"
                 return
             try:
                 yield ase.io.read(io.StringIO(line + "".join(body)), format="extxyz")
             except Exception as error:  # as above
-                yield error
+                yield _refusal(error)
+
+
+def _refusal(error: Exception) -> str:
+    return f"ASE can't read it: {type(error).__name__}: {error}"
 
 
 def _values(atoms: Any) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def convert(
             )
             report.num_frames, report.num_atoms = writer.num_frames, writer.num_atoms
         if not report.num_frames:
-            _refuse(report, plausible)
+            _refuse(report, plausible, "none can be used")
         for found in report.broken:
             log(f"skipped {found}")
         if report.num_broken > sum(found.count for found in report.broken):
@@ -129,13 +129,15 @@ def _skipped(count: int) -> str:
     return f", {count} broken" if count else ""
 
 
-def _refuse(report: ConvertReport, plausible: Mapping[Units, Plausible]) -> None:
+def _refuse(
+    report: ConvertReport, plausible: Mapping[Units, Plausible], hint: str = "--broken skip leaves such frames out"
+) -> None:
     frames = "1 frame is broken" if report.num_broken == 1 else f"{report.num_broken} frames are broken"
     lines = [str(found) for found in report.broken]
     if report.num_broken > sum(found.count for found in report.broken):
         lines.append("...")
     lines += [text for unit in plausible for text in plausible[unit].warnings()]
-    raise ValueError("\n  ".join([f"{frames} (--broken skip leaves such frames out):", *lines]))
+    raise ValueError("\n  ".join([f"{frames} ({hint}):", *lines]))
 
 
 def _good(

@@ -49,6 +49,8 @@ def split(
         ends = np.cumsum([wanted[name] for name in DRAWN])
         drawn = dict(zip(DRAWN, np.split(order, ends)[:3], strict=True))
     else:
+        if train is None:
+            del wanted["train"]
         drawn = _by_groups(_groups(store, by), wanted, generator, by)
     return {name: np.sort(drawn[name]).astype(np.int64) for name in PARTS}
 
@@ -80,11 +82,14 @@ def _groups(store: Store, by: str) -> NDArray[np.int64]:
 
 
 def _by_groups(groups: NDArray[np.int64], wanted: dict[str, int], generator: np.random.Generator, by: str) -> Split:
+    """Parts that take whole groups in turn; train takes all that are left where it is not among `wanted`."""
     order = generator.permutation(groups.max() + 1)
     sizes = np.bincount(groups)
     part_of = np.full(len(sizes), -1)
     queue = iter(order)
     for number, name in enumerate(DRAWN):
+        if name not in wanted:
+            wanted = wanted | {name: max(1, int(sizes[part_of < 0].sum()))}
         have = 0
         while have < wanted[name]:
             group = next(queue, None)
