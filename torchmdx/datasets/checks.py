@@ -60,7 +60,7 @@ def broken(frames: Frames, claimed: frozenset[str]) -> dict[int, str]:
             try:
                 require_lattice(cell, pbc)
             except ValueError as error:
-                found[int(index)] = str(error)
+                found[int(index)] = str(error).removesuffix(" (system 0)")
     return found
 
 
