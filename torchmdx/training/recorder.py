@@ -58,7 +58,8 @@ class Recorder:
         assert recorded.result is not None  # of a run that was launched
         result = torch.empty_like(recorded.result)  # outside the pool, which other graphs use again
         try:
-            with torch.cuda.graph(graph, pool=self.pool):
+            # Of this thread alone: another one reads ahead meanwhile, and pins memory.
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 result.copy_(work())
         except RuntimeError as error:
             self.why_not = str(error).splitlines()[0]
