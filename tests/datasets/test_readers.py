@@ -132,6 +132,13 @@ def test_stress_and_virial(tmp_path):
         opened(tmp_path, tmp_path / "virial.xyz", keys={"virial": "virials"}, stress_unit="GPa")
 
 
+def test_molecule_has_no_stress_whatever_its_file_says(tmp_path):
+    atoms = molecule("H2O")
+    atoms.calc = SinglePointCalculator(atoms, energy=-1.0, stress=np.zeros(6))
+    ase.io.write(tmp_path / "m.traj", atoms)
+    assert opened(tmp_path, tmp_path / "m.traj").labels == {"energy"}
+
+
 def test_stress_in_atomic_units_scales_with_volume(tmp_path):
     atoms = bulk("Cu", a=3.6)
     atoms.set_cell(atoms.cell / BOHR, scale_atoms=True)
@@ -173,6 +180,15 @@ def test_npz_padded_with_charges_and_other_names(tmp_path):
     assert frames.atomic_numbers.tolist() == [8, 1, 8, 1, 1]
     assert frames.charge.tolist() == [-1.0, 0.0]
     assert frames.forces[:, 0].tolist() == [9, 12, 0, 3, 6]
+
+
+def test_npz_with_edges_of_boxes_and_one_charge(tmp_path):
+    edges = np.array([[9.0, 10, 11], [12, 13, 14]])
+    np.savez(tmp_path / "b.npz", z=NUMBERS, R=np.tile(WATER, (2, 1, 1)), E=[1.0, 2.0], box=edges, charge=-1)
+    frames = opened(tmp_path, tmp_path / "b.npz").gather([0, 1])
+    np.testing.assert_array_equal(frames.cell, [np.diag(edges[0]), np.diag(edges[1])])
+    assert frames.pbc.all()
+    assert frames.charge.tolist() == [-1.0, -1.0]
 
 
 def test_npz_with_python_objects_is_not_loaded(tmp_path):
@@ -291,5 +307,11 @@ def test_format_is_forced_or_found(tmp_path, water):
         opened(tmp_path, tmp_path / "odd.data", format="hdf")
     with pytest.raises(ValueError, match="energy unit must be one of eV"):
         opened(tmp_path, tmp_path / "odd.data", format="npz", energy_unit="ev")
+    ase.io.write(tmp_path / "w.xyz", structures(water))
+    with pytest.raises(ValueError, match="read by ASE, which needs no positions key, got 'R'"):
+        opened(tmp_path, tmp_path / "w.xyz", keys={"positions": "R"}, overwrite=True)
+    np.savez(tmp_path / "none.npz", z=NUMBERS, R=positions[:0], E=energy[:0])
+    with pytest.raises(ValueError, match="at least one frame, got none in .*none.npz"):
+        opened(tmp_path, tmp_path / "none.npz", overwrite=True)
     with pytest.raises(ValueError, match="keys must be of positions, .* got 'enrgy'"):
         opened(tmp_path, tmp_path / "odd.data", keys={"enrgy": "x"})

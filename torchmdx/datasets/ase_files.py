@@ -21,7 +21,10 @@ def read(path: Path, keys: Keys) -> Blocks:
 
     Raises ValueError for a file that cannot be read at all, or without any frame that has a named key.
     """
-    missing = {name: key for name, key in keys.named().items() if name in LABELS}
+    missing = keys.named()
+    for name, key in missing.items():
+        if name not in LABELS:
+            raise ValueError(f"{str(path)!r} is read by ASE, which needs no {name} key, got {key!r}")
     seen: set[str] = set()
     number = -1
     for number, found in enumerate(_structures(path)):

@@ -70,6 +70,12 @@ def rows_of_a_block(num_atoms: int) -> int:
     return max(1, BLOCK_NUMBERS // (3 * max(1, num_atoms)))
 
 
+def is_shared(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether an array of this shape is one value for all frames of its file or group."""
+    shared = {"atomic_numbers": len(shape) == 1, "cell": shape in ((3,), (3, 3)), "charge": shape in ((), (1,))}
+    return shared.get(name, False)
+
+
 def block(
     first: int,
     positions: Any,
@@ -134,8 +140,8 @@ def _atomic_numbers(values: Any, size: int, atoms: int) -> Any:
 
 def _column(name: str, values: Any, size: int) -> Any:
     array = numbers_of(name, values)
-    if array.ndim == 0:
-        return np.full(size, float(array))
+    if array.shape in ((), (1,)):
+        return np.full(size, float(array.reshape(())))
     if array.size != size or array.shape[0] != size:
         raise ValueError(f"{name} must have one number for each of {size} frames, got shape {list(array.shape)}")
     return array.reshape(size)

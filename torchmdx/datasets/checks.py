@@ -20,8 +20,9 @@ PAIRS_AT_ONCE = 1 << 20
 
 
 def in_our_units(block: Block, units: Units) -> Frames:
-    """The frames in Å and eV, forces and stress in float32."""
+    """The frames in Å and eV, forces and stress in float32; no stress without a volume, whatever a file says."""
     frames = block.frames
+    flat = _without_volume(frames)
     with np.errstate(over="ignore"):  # what becomes infinite is found by `broken`
         return replace(
             frames,
@@ -29,7 +30,7 @@ def in_our_units(block: Block, units: Units) -> Frames:
             cell=frames.cell * units.length_factor,
             energy=frames.energy * units.energy_factor,
             forces=(frames.forces * units.force_factor).astype(np.float32),
-            stress=(frames.stress * units.stress_factor).astype(np.float32),
+            stress=np.where(flat[:, None, None], np.nan, frames.stress * units.stress_factor).astype(np.float32),
         )
 
 
@@ -48,12 +49,13 @@ def broken(frames: Frames, claimed: frozenset[str]) -> dict[int, str]:
     known = (frames.atomic_numbers >= 1) & (frames.atomic_numbers <= LAST_ELEMENT)
     note(~_all_of(frames, known), f"atomic numbers must be 1 to {LAST_ELEMENT}, got {{}}")
     note(~np.isfinite(frames.charge), "the charge must be finite")
-    if not claimed:
-        note(np.ones(len(frames), bool), "it has no energy, forces or stress")
+    flat = _without_volume(frames)
+    if not claimed - {"stress"}:
+        note(flat | (not claimed), "it has no energy, forces or stress")
     for name in sorted(claimed):
         values = np.isfinite(getattr(frames, name))
         good = _all_of(frames, values.all(1)) if name == "forces" else values.reshape(len(frames), -1).all(1)
-        note(~good, f"{name} must be finite, got NaN or infinity")
+        note(~good & ~(flat & (name == "stress")), f"{name} must be finite, got NaN or infinity")
     for index in np.flatnonzero(frames.pbc.any(1)):
         if int(index) not in found:
             cell, pbc = torch.from_numpy(frames.cell[index][None]), torch.from_numpy(frames.pbc[index][None])
@@ -61,6 +63,11 @@ def broken(frames: Frames, claimed: frozenset[str]) -> dict[int, str]:
                 require_lattice(cell, pbc)
             except ValueError as error:
                 found[int(index)] = str(error).removesuffix(" (system 0)")
+    return found
+
+
+def _without_volume(frames: Frames) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = np.linalg.det(np.where(np.isfinite(frames.cell), frames.cell, 0.0)) == 0
     return found
 
 

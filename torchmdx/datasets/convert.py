@@ -102,6 +102,8 @@ def convert(
                 f"{file}: {name}, {writer.num_frames - report.num_frames} frames" + _skipped(report.num_broken - before)
             )
             report.num_frames, report.num_atoms = writer.num_frames, writer.num_atoms
+        if not report.num_frames and not report.num_broken:
+            raise ValueError(f"the data must have at least one frame, got none in {', '.join(map(str, files))}")
         if not report.num_frames:
             _refuse(report, plausible, "none can be used")
         for found in report.broken:

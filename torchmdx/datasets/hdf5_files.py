@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.datasets.blocks import Block, Blocks, Keys, Unreadable, block, rows_of_a_block
+from torchmdx.datasets.blocks import Block, Blocks, Keys, Unreadable, block, is_shared, rows_of_a_block
 from torchmdx.datasets.npz_files import choose
 
 TORCHMDNET: dict[str, tuple[str, ...]] = {
@@ -126,10 +126,8 @@ def _blocks(group: Any, chosen: dict[str, str], usual: dict[str, tuple[str, ...]
         constant["charge"] = float(smiles_charge(_text(group["smiles"])))
     for name, key in chosen.items():
         own = group[key].shape
-        if (name == "atomic_numbers" and len(own) == 1) or (name in ("charge", "cell") and own[:1] != shape[:1]):
+        if is_shared(name, own):
             constant[name] = np.asarray(group[key])
-            if name == "charge" and constant[name].size == 1:
-                constant[name] = constant[name].reshape(())
         elif own[:1] != shape[:1]:
             raise ValueError(f"{key!r} must have a row for each of {shape[0]} frames, got shape {list(own)}")
     step = rows_of_a_block(shape[1])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.datasets.blocks import Blocks, Keys, block, rows_of_a_block
+from torchmdx.datasets.blocks import Blocks, Keys, block, is_shared, rows_of_a_block
 
 USUAL: dict[str, tuple[str, ...]] = {
     "positions": ("coords", "R", "positions", "pos", "coordinates"),
@@ -19,8 +19,6 @@ USUAL: dict[str, tuple[str, ...]] = {
     "charge": ("Q", "charge", "total_charge"),
     "cell": ("cell", "box"),
 }
-# Arrays that may be one value for all frames: those have fewer dimensions than one for each frame.
-DIMENSIONS = {"atomic_numbers": 2, "cell": 3, "charge": 1}
 
 
 def read(path: Path, keys: Keys) -> Blocks:
@@ -39,8 +37,7 @@ def read(path: Path, keys: Keys) -> Blocks:
         total, step = shape[0], rows_of_a_block(shape[1])
         constant = {}
         for name, rows in arrays.items():
-            least = 1 if name == "atomic_numbers" else 0
-            if name in DIMENSIONS and least <= len(rows.shape) < DIMENSIONS[name]:
+            if is_shared(name, rows.shape):
                 constant[name] = rows.whole()
             elif rows.shape[:1] != (total,):
                 raise ValueError(
