@@ -233,6 +233,22 @@ def test_file_that_was_cut(tmp_path, name):
     assert list(tmp_path.iterdir()) == [tmp_path / name]
 
 
+def test_trajectory_that_ends_in_a_frame(tmp_path):
+    structures = [Atoms(NUMBERS, WATER) for _ in range(20)]
+    for k, atoms in enumerate(structures):
+        atoms.calc = SinglePointCalculator(atoms, energy=float(k))
+    ase.io.write(tmp_path / "t.traj", structures)
+    whole = (tmp_path / "t.traj").read_bytes()
+    (tmp_path / "t.traj").write_bytes(whole[: len(whole) * 8 // 10])
+    report = convert([tmp_path / "t.traj"], tmp_path / "out", broken="skip", log=[].append)
+    assert report.num_broken == 1
+    assert report.broken[0].first == report.num_frames
+    assert "the rest is not read" in report.broken[0].reason
+    frames = Store.open(tmp_path / "out").gather(np.arange(report.num_frames))
+    assert report.num_frames > 5
+    assert frames.energy.tolist() == list(range(report.num_frames))
+
+
 def test_nearest_sees_images_and_says_who(tmp_path):
     pair_across = np.array([[0.1, 2, 2], [3.9, 2, 2]])
     generator = np.random.default_rng(4)

@@ -27,15 +27,16 @@ def _add_convert(inner: Any) -> None:
         help="pack files into a store",
         description="Packs labelled structures, in Å and eV, into a store that training maps into memory.",
     )
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="anything ASE reads, NPZ, HDF5, a folder of .npy files"
-    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="what ASE reads, NPZ, HDF5, a folder of .npy files")
     parser.add_argument("-o", "--output", required=True, metavar="STORE", help="the folder to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the store that is there")
     parser.add_argument("--format", choices=FORMATS, help="of the files (default: by name and content)")
-    units = "default: eV and angstrom; SPICE's own hartree and bohr"
-    parser.add_argument("--energy-unit", choices=list(ENERGY_UNITS), help=f"of energies in the files ({units})")
-    parser.add_argument("--length-unit", choices=list(LENGTH_UNITS), help=f"of positions and cells ({units})")
+    parser.add_argument(
+        "--energy-unit", choices=list(ENERGY_UNITS), help="of energies in the files (default: eV, for SPICE hartree)"
+    )
+    parser.add_argument(
+        "--length-unit", choices=list(LENGTH_UNITS), help="of positions and cells (default: angstrom, for SPICE bohr)"
+    )
     parser.add_argument("--force-unit", metavar="UNIT", help="such as kcal/mol/angstrom (default: energy over length)")
     parser.add_argument("--stress-unit", metavar="UNIT", help="such as GPa, eV/angstrom^3 (default: from the others)")
     for key in KEYS:
