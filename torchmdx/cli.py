@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import torchmdx
-from torchmdx.commands import bench, convert, data, energy, info, label, md, neighbors, profile, relax, train
+from torchmdx.commands import bench, convert, data, energy, evaluate, info, label, md, neighbors, profile, relax, train
 from torchmdx.step_result import StepError
 
-COMMANDS = (energy, relax, md, label, data, train, neighbors, convert, bench, profile, info)
+COMMANDS = (energy, relax, md, label, data, train, evaluate, neighbors, convert, bench, profile, info)
 DESCRIPTION = """\
 Molecular dynamics with neural-network potentials.
 

@@ -131,7 +131,7 @@ def test_splits_that_cannot_be(tmp_path, store, capsys, files, words, said):
 
 
 def test_formats_of_the_command_are_those_there_are():
-    from torchmdx.commands.data import FORMATS, KEYS
+    from torchmdx.commands.reading_options import FORMATS, KEYS
     from torchmdx.datasets.blocks import KEY_NAMES
     from torchmdx.datasets.readers import FORMATS as READERS
 

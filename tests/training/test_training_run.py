@@ -17,6 +17,7 @@ import yaml
 
 import torchmdx
 from torchmdx.cli import main
+from torchmdx.datasets.store import Store
 from torchmdx.forces import evaluate
 from torchmdx.report.history import read_table
 from torchmdx.training import state
@@ -186,7 +187,7 @@ def test_it_stops_when_validation_does_not_improve(config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["--data.path", "nowhere"], "no store of frames at 'nowhere'"),
+        (["--data.path", "nowhere"], "no data at 'nowhere'"),
         (["--data.path", "''"], "data.path must name a store"),
         (["--data.train", "0"], "train must be at least 1"),
         (["--data.train", "119"], "train must be at least 1 and the parts at most the 120 frames"),
@@ -251,3 +252,33 @@ def test_every_setting_is_read_somewhere():
         for name in field.annotation.model_fields:
             if section not in ("model", "loss"):  # taken as a whole
                 assert re.search(rf"\.{name}\b", sources), f"{section}.{name}"
+
+
+def test_files_are_converted_once_in_the_directory_of_the_run(tmp_path, capsys):
+    import ase.io
+    from ase.build import molecule
+    from ase.calculators.singlepoint import SinglePointCalculator
+
+    frames = []
+    for k in range(12):
+        atoms = molecule("H2O")
+        atoms.rattle(0.05, seed=k)
+        atoms.calc = SinglePointCalculator(atoms, energy=-14.0 * 23.060548 + k, forces=np.zeros((3, 3)) + k)
+        frames.append(atoms)
+    ase.io.write(tmp_path / "water.xyz", frames, format="extxyz")
+    run = tmp_path / "run"
+    words = ["train", str(tmp_path / "config.yaml"), "--data.path", str(tmp_path / "water.xyz")]
+    words += ["--data.energy_unit", "kcal/mol", "--output.directory", str(run), "--output.report", "false"]
+    (tmp_path / "config.yaml").write_text("model: {num_channels: 4, num_layers: 0, num_radial: 4, max_z: 10}\n")
+    words += ["--training.epochs", "1", "--training.batch_size", "4", "--training.device", "cpu"]
+    assert main(words) == 0
+    store = Store.open(run / "data.store")
+    assert len(store) == 12
+    assert store.gather([0]).energy[0] == pytest.approx(-14.0, rel=1e-6)
+    assert store.gather([3]).forces[0, 0] == pytest.approx(3 / 23.060548, rel=1e-5)
+    before = (run / "data.store" / "energy.bin").stat().st_mtime_ns
+    assert main([*words, "--training.epochs", "2", "--resume"]) == 0
+    assert (run / "data.store" / "energy.bin").stat().st_mtime_ns == before
+    capsys.readouterr()
+    assert main([*words[:2], "--data.path", str(store.path), "--data.energy_unit", "eV"]) == 2
+    assert "data.energy_unit says how files are read" in capsys.readouterr().err

@@ -7,10 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchmdx.units import ENERGY_UNITS, LENGTH_UNITS
-
-FORMATS = ("ase", "npz", "spice", "torchmdnet-hdf5", "torchmdnet-custom")
-KEYS = ("energy", "forces", "stress", "virial", "charge", "positions", "atomic-numbers", "cell")
+from torchmdx.commands.reading_options import add_reading_options, reading_of
 
 
 def add_parser(subparsers: Any) -> None:
@@ -30,23 +27,7 @@ def _add_convert(inner: Any) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="what ASE reads, NPZ, HDF5, a folder of .npy files")
     parser.add_argument("-o", "--output", required=True, metavar="STORE", help="the folder to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the store that is there")
-    parser.add_argument("--format", choices=FORMATS, help="of the files (default: by name and content)")
-    parser.add_argument(
-        "--energy-unit", choices=list(ENERGY_UNITS), help="of energies in the files (default: eV, for SPICE hartree)"
-    )
-    parser.add_argument(
-        "--length-unit", choices=list(LENGTH_UNITS), help="of positions and cells (default: angstrom, for SPICE bohr)"
-    )
-    parser.add_argument("--force-unit", metavar="UNIT", help="such as kcal/mol/angstrom (default: energy over length)")
-    parser.add_argument("--stress-unit", metavar="UNIT", help="such as GPa, eV/angstrom^3 (default: from the others)")
-    for key in KEYS:
-        parser.add_argument(f"--{key}-key", metavar="NAME", help=f"what the files call the {key.replace('-', ' ')}")
-    parser.add_argument(
-        "--broken",
-        choices=("refuse", "skip"),
-        default="refuse",
-        help="frames with NaN, without labels, with atoms in one place ...: stop, or leave them out (default: refuse)",
-    )
+    add_reading_options(parser)
     parser.set_defaults(run=run_convert)
 
 
@@ -108,13 +89,7 @@ def run_convert(options: argparse.Namespace) -> int:
         report = convert(
             options.files,
             options.output,
-            format=options.format,
-            energy_unit=options.energy_unit,
-            length_unit=options.length_unit,
-            force_unit=options.force_unit,
-            stress_unit=options.stress_unit,
-            keys={key.replace("-", "_"): getattr(options, f"{key.replace('-', '_')}_key") for key in KEYS},
-            broken=options.broken,
+            **reading_of(options),
             overwrite=options.overwrite,
             log=line.message,
             progress=progress,

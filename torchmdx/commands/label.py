@@ -57,10 +57,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from torchmdx.interrupt import Interrupts
     from torchmdx.labelling.calculators import Choice, parse_options
     from torchmdx.labelling.run import Crew, label
     from torchmdx.labelling.workers import usable_cores
-    from torchmdx.md.interrupt import Interrupts
 
     sampling = _sampling(options)
     files, smiles = _sources(options, sampling)

@@ -98,6 +98,19 @@ class Frames:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
 
     @property
+    def frame_index(self) -> Whole:
+        """The frame of each atom [N]."""
+        return np.repeat(np.arange(len(self)), self.counts)
+
+    def take(self, indices: NDArray[np.int64]) -> Frames:
+        """These frames, in this order."""
+        atoms = rows_of(self.offsets[:-1][indices], self.counts[indices])
+        of_atoms = ("positions", "atomic_numbers", "forces")
+        return Frames(
+            **{name: getattr(self, name)[atoms if name in of_atoms else indices] for name in Frames.__annotations__}
+        )
+
+    @property
     def has_energy(self) -> NDArray[np.bool_]:
         return ~np.isnan(self.energy)
 
@@ -126,3 +139,9 @@ class Frames:
             pbc=self.pbc[index] if periodic else None,
             charge=float(self.charge[index]),
         )
+
+
+def rows_of(starts: Whole, counts: Whole) -> Whole:
+    """Numbers of all rows of frames that begin at `starts` and have `counts` rows."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.datasets.frames import Frames, Whole
+from torchmdx.datasets.frames import Frames, Whole, rows_of
 
 FORMAT, FORMAT_VERSION = "torchmdx-store", 1
 DESCRIPTION = "store.json"
@@ -89,8 +89,7 @@ class Store:
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"frames of this store are numbered 0 to {len(self) - 1}, got {wrong}")
         counts = self.counts[indices]
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        atoms = np.repeat(self._starts[indices] - before[:-1], counts) + np.arange(before[-1])
+        atoms = rows_of(self._starts[indices], counts)
         taken: dict[str, NDArray[Any]] = {
             name: np.array(self._arrays[name][atoms if of_atoms else indices])
             for name, (_, _, of_atoms) in ARRAYS.items()

@@ -52,7 +52,14 @@ class ModelSection(Section):
 class DataSection(Section):
     """Where labels come from, and which frames serve what."""
 
-    path: str = Field(default="", description="the packed store (torchmdx data convert makes it)")
+    path: str | list[str] = Field(
+        default="",
+        description="a packed store, or files of any format, which are converted in the run's directory",
+    )
+    energy_unit: str | None = Field(default=None, description="of energies in files; null: eV, or the format's own")
+    length_unit: str | None = Field(default=None, description="of lengths in files; null: Å, or the format's own")
+    force_unit: str | None = Field(default=None, description="of forces in files; null: energy over length")
+    broken: Literal["refuse", "skip"] = Field(default="refuse", description="frames of files that cannot be used")
     split: str | None = Field(default=None, description="a recorded split; null makes one from the values below")
     train: Part | None = Field(
         default=None, description="training frames: a number, a share below 1; null: all that are left"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchmdx.report.history import EPOCHS, STEPS, Table
+from torchmdx.report.style import write_whole
 
 LOGGERS = ("csv", "tensorboard", "wandb")
 RUN_ID = "wandb.json"  # which run of Weights & Biases a directory belongs to
@@ -148,7 +149,7 @@ class _WeightsAndBiases(_Logger):
         self._run: Any = wandb.init(
             project="torchmdx", name=directory.resolve().name, dir=str(directory), config=config, **known
         )
-        file.write_text(json.dumps({"id": self._run.id}) + "\n")
+        write_whole(file, (json.dumps({"id": self._run.id}) + "\n").encode())
 
     @staticmethod
     def require() -> None:

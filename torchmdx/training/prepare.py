@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import sys
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,19 +18,20 @@ from torchmdx.datasets.store import Store
 from torchmdx.forces import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.training.config import Config, DataSection
+from torchmdx.training.distributed import launched
 from torchmdx.training.labelled import label
 from torchmdx.training.loss import used_terms
 
 # Frames that are enough for a mean.
 SAMPLE = 10_000
 CHUNK = 256
+# In a run's directory: files of users, packed.
+CONVERTED = "data.store"
 
 
-def open_data(data: DataSection) -> tuple[Store, Split]:
+def open_data(data: DataSection, directory: Path) -> tuple[Store, Split]:
     """The store and its parts. Raises FileNotFoundError and ValueError, for a part without frames as well."""
-    if not data.path:
-        raise ValueError("data.path must name a store that `torchmdx data convert` made, got nothing")
-    store = Store.open(data.path)
+    store = open_store(data, directory)
     if data.split is not None:
         parts = read_split(data.split, store)
     else:
@@ -37,6 +41,31 @@ def open_data(data: DataSection) -> tuple[Store, Split]:
     if len(parts["train"]) == 0:
         raise ValueError(f"the split has no training frames, of {len(store)} in {str(store.path)!r}")
     return store, parts
+
+
+def open_store(data: DataSection, directory: Path) -> Store:
+    """The store that is named, or the one in `directory` that the named files are converted to, once."""
+    paths = [data.path] if isinstance(data.path, str) else data.path
+    if not paths or not all(paths):
+        raise ValueError("data.path must name a store that `torchmdx data convert` made, or files, got nothing")
+    units = {"energy_unit": data.energy_unit, "length_unit": data.length_unit, "force_unit": data.force_unit}
+    if len(paths) == 1 and Store.is_store(paths[0]):
+        given = [name for name, unit in units.items() if unit is not None]
+        if given:
+            raise ValueError(f"data.{given[0]} says how files are read, but {paths[0]!r} is a store, in eV and Å")
+        return Store.open(paths[0])
+    converted = directory / CONVERTED
+    if not Store.is_store(converted):
+        if launched():
+            raise ValueError(
+                f"several processes need a store of their data: torchmdx data convert {' '.join(paths)} -o STORE, "
+                f"and data.path STORE, got {len(paths)} files"
+            )
+        from torchmdx.datasets.convert import convert
+
+        report = convert(paths, converted, **units, broken=data.broken, log=partial(print, file=sys.stderr))
+        print(f"{converted}: {report.num_frames:,} frames, {report.num_atoms:,} atoms", file=sys.stderr)
+    return Store.open(converted)
 
 
 def require_usable(config: Config, store: Store, parts: Split) -> None:

@@ -22,7 +22,7 @@ from torchmdx.training.config_file import write_text
 from torchmdx.training.distributed import Group, choose_device, join, launched, leave, spread
 from torchmdx.training.logs import Logs
 from torchmdx.training.loop import BEST, LAST, STATE, Trainer
-from torchmdx.training.prepare import make_potential, open_data, require_usable
+from torchmdx.training.prepare import make_potential, open_data, open_store, require_usable
 from torchmdx.training.progress import Progress
 from torchmdx.training.state import write_whole
 
@@ -154,9 +154,9 @@ def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.dev
 def _data(config: Config, directory: Path, resume: bool) -> tuple[Store, Split]:
     """Data as configured; a resumed run keeps the split that it recorded."""
     if resume and (directory / SPLIT).exists():
-        store = Store.open(config.data.path)
+        store = open_store(config.data, Path(config.output.directory))
         return store, read_split(directory / SPLIT, store)
-    return open_data(config.data)
+    return open_data(config.data, Path(config.output.directory))
 
 
 def _begin(config: Config, directory: Path, store: Store, parts: Split, device: torch.device) -> None:
