@@ -17,6 +17,8 @@ PACKAGE = Path(torchmdx.__file__).parent
 # up as it can stand; lines of files that are yet to be written do no harm.
 LADDER = """
 units
+progress_line
+interrupt
 cell
 system
 neighbors/edges
@@ -40,10 +42,18 @@ models/table
 models/compiled/*
 models/tabulated
 models/potential
+models/multilinear
+models/kernels/activations
+models/kernels/smooth
+models/kernels/pairwise
+models/smooth
+models/pairs
+models/forms
 models/kernels/*
 models/fast
 models/*
 forces
+models/pairwise
 engines
 step_result
 step_kernels
@@ -57,11 +67,11 @@ pool
 integrators
 torchmdnet
 checkpoint
-datasets
-loss
-training
-config
 ase_calculator
+datasets/*
+labelling/*
+report/*
+training/*
 openmm_plugin/build
 openmm_plugin/*
 openmm_parts/settings
@@ -96,6 +106,10 @@ LATE = {
     "yaml",
     "torch_cluster",
     "openmmml",
+    "pydantic",
+    "rdkit",
+    "tblite",
+    "tensorboard",
 }
 MOST_FILE_LINES, MOST_FUNCTION_LINES = 300, 60
 

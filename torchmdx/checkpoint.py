@@ -36,7 +36,10 @@ def save(potential: Potential, path: str | Path) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         # Not save_file, which makes files that only their owner can read.
-        partial.write_bytes(serialize(tensors, metadata))
+        with partial.open("wb") as file:
+            file.write(serialize(tensors, metadata))
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

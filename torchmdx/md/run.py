@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import openmm
 
+from torchmdx.interrupt import Interrupts
 from torchmdx.md.files import Files, require_same, settings_of
-from torchmdx.md.interrupt import Interrupts
 from torchmdx.md.log import read_log
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import Progress

@@ -13,10 +13,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupts:
     """While it is entered, SIGINT and SIGTERM only set `received`; a second one acts as it would have before.
 
+    patient: a second one does nothing either, for processes whose launcher passes on what the terminal sent already.
     Outside the main thread, where Python has no signals, it does nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patient: bool = False) -> None:
+        self._patient = patient
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -35,7 +37,8 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
-        self._restore()
+        if not self._patient:
+            self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -1,0 +1,167 @@
+"""Times training steps beside torchmd-net's, in one run on one GPU.
+
+    python benchmarks/training.py [--peer] [--reading]
+
+2 layers, 128 channels, 32 radial functions, 5 Å; alanine dipeptide, shaken; energy and force loss, AdamW. Milliseconds
+a step, wall clock over many steps that are not waited for one by one. Labels are noise: what they are does not change
+the work. --reading also times the reader: batches from a store on disk, padded and brought to the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.record import write
+from benchmarks.systems import load
+from torchmdx import Potential, TensorNetConfig
+from torchmdx.datasets.frames import Frames
+from torchmdx.datasets.store import Store, StoreWriter
+from torchmdx.training.batches import Batches, Ranks
+from torchmdx.training.config import LossSection, OptimizerSection
+from torchmdx.training.labelled import LabelledBatch, label
+from torchmdx.training.step import TrainStep
+
+BATCHES = (8, 32, 128, 512)
+ASKED = {8: 6.0, 32: 8.0, 128: 12.0, 512: 30.0}
+CUTOFF = 5.0
+
+
+def frames(count: int) -> Frames:
+    numbers, positions, _ = load("alanine_dipeptide")
+    rng = np.random.default_rng(0)
+    parts = [
+        Frames.single(
+            positions + 0.05 * rng.normal(size=positions.shape),
+            numbers,
+            energy=rng.normal(),
+            forces=rng.normal(size=positions.shape),
+        )
+        for _ in range(count)
+    ]
+    return Frames.concatenate(parts)
+
+
+def milliseconds(step: Callable[[], Any], count: int) -> float:
+    """A step, median of five stretches."""
+    for _ in range(6):
+        step()
+    times = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(count):
+            step()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) / count * 1e3)
+    return statistics.median(times)
+
+
+def ours(size: int, precision: str, record: bool) -> dict[str, Any]:
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    potential = Potential(TensorNetConfig(cutoff=CUTOFF)).cuda()
+    step = TrainStep(potential, LossSection(), OptimizerSection(), record=record, bf16=precision == "bf16")
+    step.set_rates(1e-4, (1.0, 1.0, 0.0))
+    batches = [batch(size, seed) for seed in range(4)]
+    turn = iter(range(10**9))
+    torch.cuda.reset_peak_memory_stats()
+    ms = milliseconds(lambda: step(batches[next(turn) % 4]), 40 if record else 10)
+    torch.set_float32_matmul_precision("highest")
+    label_of = f"torchmdx {precision}" + ("" if record else ", not recorded")
+    memory = torch.cuda.max_memory_allocated() / 2**30
+    return dict(by=label_of, batch=size, ms=round(ms, 3), gb=round(memory, 2), asked_ms=ASKED[size] if record else None)
+
+
+def batch(size: int, seed: int) -> LabelledBatch:
+    made = frames(size)
+    made.positions[:] += 0.02 * np.random.default_rng(seed).normal(size=made.positions.shape)
+    labelled = label(
+        made, np.arange(size), num_atoms=made.num_atoms, num_systems=size, cutoff=CUTOFF, dtype=torch.float32
+    )
+    return labelled.to(torch.device("cuda"))
+
+
+def peer(size: int) -> dict[str, Any]:
+    from torchmdnet.models.model import create_model
+
+    settings = dict(
+        precision=32, embedding_dimension=128, num_layers=2, num_rbf=32, rbf_type="expnorm", trainable_rbf=False,
+        activation="silu", cutoff_lower=0.0, cutoff_upper=CUTOFF, max_z=100, max_num_neighbors=32, model="tensornet",
+        equivariance_invariance_group="O(3)", static_shapes=False, derivative=True, atom_filter=-1, prior_model=None,
+        output_model="Scalar", reduce_op="sum", box_vecs=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = create_model(settings).cuda().train()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    made = frames(size)
+    numbers = torch.tensor(made.atomic_numbers, device="cuda")
+    positions = torch.tensor(made.positions, dtype=torch.float32, device="cuda")
+    index = torch.arange(size, device="cuda").repeat_interleave(int(made.counts[0]))
+    energy, forces = torch.randn(size, 1, device="cuda"), torch.randn(made.num_atoms, 3, device="cuda")
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        found, force = model(numbers, positions.clone(), index)
+        loss = ((found - energy) ** 2).mean() + ((force - forces) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+
+    torch.cuda.reset_peak_memory_stats()
+    ms = milliseconds(step, 6)
+    memory = torch.cuda.max_memory_allocated() / 2**30
+    return dict(by="torchmd-net 3.1.0", batch=size, ms=round(ms, 3), gb=round(memory, 2))
+
+
+def reading(size: int) -> dict[str, Any]:
+    """Frames from disk to the GPU, while nothing else happens."""
+    with tempfile.TemporaryDirectory() as folder:
+        with StoreWriter(Path(folder) / "set") as writer:
+            writer.add(frames(4096), "made", 0)
+        store = Store.open(Path(folder) / "set")
+        batches = Batches(
+            store, np.arange(len(store)), size, cutoff=CUTOFF, dtype=torch.float32, device=torch.device("cuda"), seed=0,
+            ranks=Ranks(), prefetch=4,
+        )  # fmt: skip
+        for _ in batches.epoch(0):
+            pass
+        torch.cuda.synchronize()
+        start, count = time.perf_counter(), 0
+        for epoch in range(1, 4):
+            count += sum(1 for _ in batches.epoch(epoch))
+        torch.cuda.synchronize()
+        ms = (time.perf_counter() - start) / count * 1e3
+    return dict(by="reading and batching alone", batch=size, ms=round(ms, 3))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", action="store_true", help="also torchmd-net, which must be installed")
+    parser.add_argument("--reading", action="store_true", help="also the reader alone")
+    options = parser.parse_args()
+    rows = []
+    for size in BATCHES:
+        works = [lambda s=size, p=p: ours(s, p, True) for p in ("float32", "tf32", "bf16")]
+        works += [lambda s=size: ours(s, "float32", False)]
+        works += [lambda s=size: peer(s)] if options.peer else []
+        works += [lambda s=size: reading(s)] if options.reading else []
+        for work in works:
+            try:
+                rows.append(work())
+            except Exception as error:
+                rows.append(dict(batch=size, error=f"{type(error).__name__}: {error}"[:200]))
+            print(rows[-1], flush=True)
+            torch.cuda.empty_cache()
+    print(write("training", rows))
+
+
+if __name__ == "__main__":
+    main()

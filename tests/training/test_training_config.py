@@ -1,0 +1,105 @@
+"""Configurations: text there and back, changes from the command line, what is refused and how it is said."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from torchmdx.cli import main
+from torchmdx.training.config import Config
+from torchmdx.training.config_file import known_keys, make_config, read_config, write_text
+
+
+def test_a_complete_file_loads_back(tmp_path):
+    config = make_config(
+        {"data": {"path": "a b.store", "train": 100, "references": {1: -13.5, 8: -2041.25}}, "loss": {"energy": {}}},
+        ["--optimizer.clip_norm", "null", "--output.loggers=[csv]", "--finetune.freeze", "[network.embedding, head]"],
+    )
+    assert config.optimizer.clip_norm is None
+    assert config.output.loggers == ["csv"]
+    assert config.finetune.freeze == ["network.embedding", "head"]
+    text = write_text(config)
+    (tmp_path / "all.yaml").write_text(text)
+    assert read_config(tmp_path / "all.yaml") == config
+    for key in known_keys():
+        line = next(line for line in text.splitlines() if line.strip().startswith(key.rsplit(".", 1)[1] + ":"))
+        assert "# " in line, f"{key} has no comment"
+
+
+def test_a_term_keeps_its_default_weight_beside_other_settings():
+    config = make_config({"loss": {"energy": {"function": "mae"}, "stress": {"function": "huber"}}})
+    assert (config.loss.energy.weight, config.loss.stress.weight) == (10.0, 0.0)
+
+
+def test_numbers_as_people_write_them(tmp_path):
+    (tmp_path / "c.yaml").write_text("optimizer: {learning_rate: 1e-3}\ntraining: {batch_size: 64}\n")
+    config = read_config(tmp_path / "c.yaml", ["--optimizer.epsilon", "1E-10", "--data.validation", "0.25"])
+    assert config.optimizer.learning_rate == 1e-3
+    assert (config.optimizer.epsilon, config.data.validation) == (1e-10, 0.25)
+
+
+def test_print_config_writes_what_it_would_run(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("data:\n  path: x\n")
+    assert main(["train", str(tmp_path / "c.yaml"), "--training.epochs", "7", "--print-config"]) == 0
+    (tmp_path / "d.yaml").write_text(capsys.readouterr().out)
+    assert read_config(tmp_path / "d.yaml") == Config.model_validate({"data": {"path": "x"}, "training": {"epochs": 7}})
+    assert main(["train", "--print-config", "--devices", "2"]) == 0
+    assert "  devices: 2 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["--trainig.epochs", "5"], "unknown key 'trainig.epochs'; did you mean 'training.epochs'?"),
+        (["--epochs", "5"], "unknown key 'epochs'; did you mean 'training.epochs'?"),
+        (["--training.epochs", "many"], "training.epochs must be a whole number, got 'many'"),
+        (["--training.epochs", "2.5"], "training.epochs must be a whole number, got 2.5"),
+        (["--training.epochs", "0"], "training.epochs must be greater than or equal to 1, got 0"),
+        (["--output.report", "5"], "output.report must be a boolean, got 5"),
+        (["--output.report", "'False'"], "output.report must be a boolean, got 'False'"),
+        (["--schedule.name", "cosin"], "must be 'cosine', 'plateau' or 'constant', got 'cosin'; did you mean 'cosine'"),
+        (["--optimizer.learning_rate", "-1"], "optimizer.learning_rate must be greater than 0, got -1"),
+        (["--optimizer.learning_rate", ".nan"], "optimizer.learning_rate must be a finite number, got nan"),
+        (["--loss.energy.weight", "0", "--loss.forces.weight", "0"], "loss: at least one of energy, forces and stress"),
+        (["--loss.change_from", "0.5", "--loss.change_to", "0.2"], "change_from must be <= change_to, got 0.5 and 0.2"),
+        (["--output.loggers", "[tensorbord]"], "loggers must be of csv, tensorboard, wandb, got 'tensorbord'"),
+        (["--training.batch_size", "9", "--training.devices", "2"], "multiple of devices x nodes = 2, got 9"),
+        (["--training.device", "tpu"], "device must be auto, cpu or cuda, got 'tpu'"),
+        (["--training.epochs"], "--training.epochs needs a value"),
+        (["training.epochs", "3"], "changes must look like --section.key value, got 'training.epochs'"),
+    ],
+)
+def test_what_is_refused(changes, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        make_config({}, changes)
+
+
+def test_every_wrong_key_of_a_file_is_named(tmp_path):
+    (tmp_path / "c.yaml").write_text("data: {pth: x}\nloss: {energy: {wieght: 3}}\n")
+    with pytest.raises(ValueError, match="'data.pth'; did you mean 'data.path'.*'loss.energy.wieght'; did you mean"):
+        read_config(tmp_path / "c.yaml")
+    (tmp_path / "c.yaml").write_text("data: [")
+    with pytest.raises(ValueError, match="not valid YAML"):
+        read_config(tmp_path / "c.yaml")
+    with pytest.raises(FileNotFoundError, match="no configuration at"):
+        read_config(tmp_path / "none.yaml")
+
+
+def test_false_is_false():
+    assert make_config({}, ["--output.report", "false"]).output.report is False
+    assert make_config({}, ["--output.report", "False"]).output.report is False
+
+
+def test_the_documentation_has_every_setting_and_its_default():
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-z_.0-9]+)` \| `(.*?)` \|", text, re.MULTILINE))
+    assert rows.keys() == set(known_keys())
+    assert all(make_config({}, [f"--{key}={default}"]) == Config() for key, default in rows.items())
+
+
+def test_the_short_configuration_of_the_documentation_is_valid(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
+        (tmp_path / "c.yaml").write_text(block)
+        config = read_config(tmp_path / "c.yaml")
+        assert (config.data.train, config.finetune.references) == ((1000, "keep"), (None, "shift"))[number]

@@ -1,0 +1,119 @@
+"""Training steps recorded as CUDA graphs: `pytest -m gpu`."""
+
+import numpy as np
+import pytest
+import torch
+
+from torchmdx import Potential, TensorNetConfig
+from torchmdx.datasets.frames import Frames
+from torchmdx.training.config import LossSection, OptimizerSection
+from torchmdx.training.labelled import LabelledBatch, label
+from torchmdx.training.step import OVERFLOW, TrainStep
+
+pytestmark = pytest.mark.gpu
+CUTOFF = 4.0
+
+
+def batches(count: int, sizes, dtype=torch.float32, num_atoms: int = 40) -> list[LabelledBatch]:
+    """Molecules of these sizes, in other orders, padded to one shape."""
+    rng = np.random.default_rng(1)
+    made = []
+    for _ in range(count):
+        parts = []
+        for size in rng.permutation(sizes):
+            grid = np.stack(np.meshgrid(*[np.arange(3)] * 3, indexing="ij"), -1).reshape(-1, 3)[:size] * 1.3
+            parts.append(
+                Frames.single(
+                    grid + rng.normal(0, 0.1, (size, 3)),
+                    rng.choice([1, 6, 8], size),
+                    energy=rng.normal(),
+                    forces=rng.normal(size=(size, 3)),
+                )
+            )
+        frames = Frames.concatenate(parts)
+        labelled = label(
+            frames, np.arange(len(frames)), num_atoms=num_atoms, num_systems=len(sizes), cutoff=CUTOFF, dtype=dtype
+        )
+        made.append(labelled.to(torch.device("cuda")))
+    return made
+
+
+def make_step(record: bool, dtype=torch.float32, **options) -> TrainStep:
+    torch.manual_seed(2)
+    potential = Potential(TensorNetConfig(num_channels=32, num_layers=2, num_radial=8, cutoff=CUTOFF)).to(dtype).cuda()
+    step = TrainStep(potential, LossSection(), OptimizerSection(), record=record, **options)
+    step.set_rates(1e-3, (1.0, 1.0, 0.0))
+    return step
+
+
+def losses(step: TrainStep, given: list[LabelledBatch]) -> np.ndarray:
+    return torch.stack([step(labelled) for labelled in given]).cpu().numpy()
+
+
+@pytest.mark.parametrize("sizes", [[12, 12, 12], [5, 9, 14]])
+def test_recorded_steps_have_the_losses_of_launched_ones(sizes):
+    given = batches(4, sizes) * 5
+    recorded, launched = make_step(True), make_step(False)
+    first, second = losses(recorded, given), losses(launched, given)
+    assert recorded.recorder.num_replays == len(given) - 2
+    assert launched.recorder is None
+    np.testing.assert_allclose(first, second, rtol=1e-6, atol=1e-7)
+    assert first[-4:, 0].mean() < first[:4, 0].mean()
+    weights = zip(recorded.potential.parameters(), launched.potential.parameters(), strict=True)
+    for one, other in weights:
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_training_repeats_bit_for_bit():
+    given = batches(3, [5, 9, 14]) * 6
+    first, second = losses(make_step(True), given), losses(make_step(True), given)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_in_float64_a_gpu_trains_as_the_cpu_does():
+    given = batches(2, [5, 9, 14], torch.float64) * 3
+    on_gpu = losses(make_step(True, torch.float64), given)
+    torch.manual_seed(2)
+    potential = Potential(TensorNetConfig(num_channels=32, num_layers=2, num_radial=8, cutoff=CUTOFF)).double()
+    step = TrainStep(potential, LossSection(), OptimizerSection())
+    step.set_rates(1e-3, (1.0, 1.0, 0.0))
+    on_cpu = torch.stack([step(labelled.map(torch.Tensor.cpu)) for labelled in given]).numpy()
+    np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-8, atol=1e-10)
+
+
+def test_an_overflow_changes_nothing_and_is_mended():
+    given = batches(1, [12, 12, 12])
+    plain = make_step(True)
+    expected = losses(plain, given * 4)
+    step = make_step(True, capacities={"40x4": 16})
+    before = step.flat.values.clone()
+    row = step(given[0])
+    assert row[OVERFLOW] == 1
+    assert torch.equal(step.flat.values, before)
+    step.grow(given[0])
+    np.testing.assert_allclose(losses(step, given * 4), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_validation_is_recorded_too_and_changes_nothing():
+    given = batches(2, [12, 12, 12]) * 3
+    step = make_step(True)
+    before = step.flat.values.clone()
+    rows = torch.stack([step.evaluate(labelled) for labelled in given]).cpu().numpy()
+    assert step.recorder.num_replays == 4
+    assert torch.equal(step.flat.values, before)
+    np.testing.assert_allclose(rows[:2], rows[4:], rtol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_coarse_products_train_too(precision):
+    given = batches(3, [12, 12, 12]) * 20
+    if precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    try:
+        found = losses(make_step(True, bf16=precision == "bf16"), given)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    exact = losses(make_step(True), given)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found[0, 0], exact[0, 0], rtol=0.05)
+    assert found[-3:, 0].mean() < found[:3, 0].mean()

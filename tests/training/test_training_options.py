@@ -1,0 +1,118 @@
+"""Settings do what they say: one changed, and the numbers that must follow."""
+
+import made_up
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import torchmdx
+from torchmdx.cli import main
+from torchmdx.datasets.splits import split, write_split
+from torchmdx.report.history import read_table
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return made_up.store(tmp_path_factory.mktemp("data") / "st", 60)
+
+
+@pytest.fixture
+def train(tmp_path, data):
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(made_up.values(data.path, training={"epochs": 2})))
+
+    def run(name, *changes):
+        assert main(["train", str(path), "--output.directory", str(tmp_path / name), *changes]) == 0
+        return tmp_path / name
+
+    return run
+
+
+def steps(directory):
+    return read_table(directory / "steps.csv")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["--loss.energy.weight", "3"],
+        ["--loss.forces.function", "mae"],
+        ["--loss.forces.final_weight", "7"],
+        ["--optimizer.learning_rate", "0.004"],
+        ["--optimizer.weight_decay", "30"],
+        ["--optimizer.beta1", "0.5"],
+        ["--optimizer.beta2", "0.9"],
+        ["--optimizer.epsilon", "0.1"],
+        ["--optimizer.clip_norm", "0.01", "--optimizer.epsilon", "0.01"],
+        ["--schedule.name", "constant"],
+        ["--schedule.warmup_steps", "0"],
+        ["--schedule.final_factor", "0.9"],
+        ["--training.seed", "4"],
+        ["--training.precision", "float64"],
+        ["--data.seed", "5"],
+        ["--data.references", "zero"],
+        ["--data.scale", "2.5"],
+        ["--data.train", "24"],
+        ["--model.cutoff", "3.5"],
+        ["--model.num_radial", "12"],
+        ["--model.radial_basis", "gauss"],
+        ["--model.trainable_basis", "true"],
+        ["--model.activation", "tanh"],
+        ["--model.group", "SO(3)"],
+        ["--model.num_layers", "2"],
+    ],
+    ids=lambda change: change[0][2:],
+)
+def test_what_is_learned_follows(train, change):
+    a, b = steps(train("a"))["loss"], steps(train("b", *change))["loss"]
+    assert len(a) != len(b) or not np.array_equal(a, b)
+
+
+def test_what_changes_no_loss(train, data, tmp_path):
+    plain = steps(train("plain"))
+    for name, change in {
+        "average": ["--optimizer.ema_decay", "0.5"],
+        "ahead": ["--training.prefetch", "1"],
+        "strict": ["--training.deterministic", "true"],
+        "validated": ["--training.validation_batch_size", "5"],
+    }.items():
+        assert steps(train(name, *change))["loss"].tolist() == plain["loss"].tolist(), name
+    write_split(tmp_path / "s.json", split(data, validation=12, test=8, seed=0), data)
+    assert steps(train("split", "--data.split", str(tmp_path / "s.json")))["loss"].tolist() == plain["loss"].tolist()
+    weights = [torchmdx.load(tmp_path / name / "last.safetensors").head for name in ("plain", "average", "ahead")]
+    vectors = [torch.cat([w.flatten() for w in head.parameters()]) for head in weights]
+    assert not torch.equal(vectors[0], vectors[1])
+    assert torch.equal(vectors[0], vectors[2])
+
+
+def test_rows_and_checkpoints_come_as_often_as_asked(train):
+    directory = train("a", "--output.log_every", "3", "--training.epochs", "5", "--training.validate_every", "2")
+    assert steps(directory)["step"].tolist() == list(range(3, 26, 3))
+    validated = ~np.isnan(read_table(directory / "epochs.csv")["validation_loss"])
+    assert validated.tolist() == [False, True, False, True, True]
+    other = train("b", "--output.loggers", "[]", "--training.batch_size", "20")
+    assert not (other / "steps.csv").exists()
+
+
+def test_the_rate_is_the_schedules(train):
+    rate = steps(train("a", "--schedule.name", "constant", "--schedule.warmup_steps", "3"))["lr"]
+    np.testing.assert_allclose(rate[:5], [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3])
+
+
+def test_weights_of_terms_change_over_the_epochs(train):
+    changes = ["--loss.energy.final_weight", "0", "--loss.change_to", "0.5", "--loss.energy.weight", "4"]
+    found = steps(train("a", *changes))
+    weights = (found["loss"] - found["forces_loss"]) / found["energy_loss"]
+    np.testing.assert_allclose(weights, [4, 3.2, 2.4, 1.6, 0.8, 0, 0, 0, 0, 0], atol=1e-3)
+
+
+def test_a_part_by_formula_shares_none(train, data):
+    directory = train("a", "--data.split_by", "formula", "--data.validation", "0.2", "--data.test", "0")
+    import json
+
+    parts = json.loads((directory / "split.json").read_text())
+    formulas = {}
+    for name in ("train", "validation"):
+        formulas[name] = {tuple(sorted(data.gather([k]).atomic_numbers)) for k in parts[name]}
+    assert not formulas["train"] & formulas["validation"]

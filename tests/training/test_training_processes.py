@@ -1,0 +1,84 @@
+"""Several processes (gloo) equal one; a lost one ends the run in words."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import made_up
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import torchmdx
+from torchmdx.cli import main
+from torchmdx.report.history import read_table
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def config(tmp_path):
+    made_up.store(tmp_path / "st", 60)
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(made_up.values(tmp_path / "st")))
+    return path
+
+
+def command(config, directory, *changes, launcher=("-m", "torchmdx.cli")):
+    words = [sys.executable, *launcher, "train", str(config), "--output.directory", str(directory), *changes]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ.copy())
+
+
+@pytest.mark.parametrize("by", ["devices", "torchrun"])
+def test_two_processes_are_one(config, tmp_path, by):
+    changes = ["--training.precision", "float64", "--training.epochs", "3", "--training.validation_batch_size", "10"]
+    assert main(["train", str(config), "--output.directory", str(tmp_path / "one"), *changes]) == 0
+    if by == "devices":
+        process = command(config, tmp_path / "two", *changes, "--devices", "2")
+    else:
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "torchmdx.cli")
+        process = command(config, tmp_path / "two", *changes, launcher=launcher)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    for name in ("steps.csv", "epochs.csv"):
+        one, two = read_table(tmp_path / "one" / name), read_table(tmp_path / "two" / name)
+        assert one.keys() == two.keys()
+        for column in one:
+            np.testing.assert_allclose(two[column], one[column], rtol=1e-6, err_msg=column)
+    a, b = (torchmdx.load(tmp_path / name / "last.safetensors").state_dict() for name in ("one", "two"))
+    for name in a:
+        torch.testing.assert_close(b[name], a[name], rtol=1e-6, atol=1e-8)
+
+
+def children(pid):
+    found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True).stdout
+    return [int(line.split()[0]) for line in found.splitlines() if "spawn_main" in line]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_lost_worker_and_a_signal_end_the_run_with_a_whole_checkpoint(config, tmp_path, number):
+    directory = tmp_path / "run"
+    process = command(config, directory, "--training.epochs", "500", "--devices", "2")
+    end = time.monotonic() + 60
+    while not (directory / "epochs.csv").exists() or len((directory / "epochs.csv").read_text().splitlines()) < 3:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.kill(children(process.pid)[-1] if number == signal.SIGKILL else process.pid, number)
+    _, said = process.communicate(timeout=60)
+    if number == signal.SIGKILL:
+        assert process.returncode == 2
+        assert "worker 1 (process" in said
+        assert "ended: exit code -9. The last checkpoint is whole: go on with --resume" in said
+    else:
+        assert process.returncode == 128 + number
+        assert "go on with --resume" in said
+    assert "Traceback" not in said
+    done = int(read_table(directory / "epochs.csv")["epoch"][-1])
+    changes = ["--training.epochs", str(done + 2), "--resume"]
+    assert main(["train", str(config), "--output.directory", str(directory), *changes]) == 0
+    epochs = read_table(directory / "epochs.csv")["epoch"]
+    assert epochs.tolist() == list(range(1, done + 3))

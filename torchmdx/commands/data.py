@@ -1,0 +1,134 @@
+"""`torchmdx data`: users' files to a store, what a store holds, and its division into parts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from torchmdx.commands.reading_options import add_reading_options, reading_of
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("data", help="data to train on: convert, look at, split")
+    inner = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _add_convert(inner)
+    _add_stats(inner)
+    _add_split(inner)
+
+
+def _add_convert(inner: Any) -> None:
+    parser = inner.add_parser(
+        "convert",
+        help="pack files into a store",
+        description="Packs labelled structures, in Å and eV, into a store that training maps into memory.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="what ASE reads, NPZ, HDF5, a folder of .npy files")
+    parser.add_argument("-o", "--output", required=True, metavar="STORE", help="the folder to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace the store that is there")
+    add_reading_options(parser)
+    parser.set_defaults(run=run_convert)
+
+
+def _add_stats(inner: Any) -> None:
+    parser = inner.add_parser(
+        "stats",
+        help="what a store holds, and outliers",
+        description="Counts, elements with reference energies, sizes, spreads of labels, and frames that stand out.",
+    )
+    parser.add_argument("store", metavar="STORE", help="what `torchmdx data convert` made")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--outliers", type=int, default=20, metavar="N", help="list so many (default: 20)")
+    parser.set_defaults(run=run_stats)
+
+
+def _add_split(inner: Any) -> None:
+    parser = inner.add_parser(
+        "split",
+        help="divide a store into training, validation and test",
+        description="Writes which frames are for what. A part is a count (100) or a fraction (0.1) of frames; "
+        "train is what the others leave unless it is given.",
+    )
+    parser.add_argument("store", metavar="STORE", help="what `torchmdx data convert` made")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the .json file to write")
+    parser.add_argument("--train", type=_size, metavar="N")
+    parser.add_argument("--validation", type=_size, metavar="N", help="default: 0.1")
+    parser.add_argument("--test", type=_size, metavar="N", help="default: 0")
+    parser.add_argument("--seed", type=int, metavar="K", help="of the drawing (default: 0)")
+    parser.add_argument(
+        "--by",
+        choices=("frame", "formula", "file"),
+        help="frames of one formula or file stay together (default: frame)",
+    )
+    for part in ("train", "validation", "test"):
+        parser.add_argument(
+            f"--{part}-indices", metavar="FILE", help=f"frames for {part}, in a text or .npy file, instead of drawing"
+        )
+    parser.add_argument("--from", dest="source", metavar="FILE", help="a splits.npz of torchmd-net, instead of drawing")
+    parser.set_defaults(run=run_split)
+
+
+def _size(word: str) -> int | float:
+    return int(word) if word.lstrip("+-").isdigit() else float(word)
+
+
+def run_convert(options: argparse.Namespace) -> int:
+    from torchmdx.datasets.convert import convert
+    from torchmdx.progress_line import PRINTED_EVERY, ProgressLine
+
+    line = ProgressLine(sys.stdout)
+
+    begun = line.clock()
+
+    def progress(file: str, done: int) -> None:
+        if line.due() and (line.on_terminal or line.clock() - begun > PRINTED_EVERY):
+            line.draw(f"{Path(file).name}: {done} frames")
+
+    with line.taking_messages():
+        report = convert(
+            options.files,
+            options.output,
+            **reading_of(options),
+            overwrite=options.overwrite,
+            log=line.message,
+            progress=progress,
+        )
+    line.finish()
+    print(f"wrote {report.path}: {report.num_frames} frames, {report.num_atoms} atoms")
+    return 0
+
+
+def run_stats(options: argparse.Namespace) -> int:
+    import json
+
+    from torchmdx.datasets.statistics import statistics, text
+    from torchmdx.datasets.store import Store
+
+    if options.outliers < 0:
+        raise ValueError(f"--outliers must be at least 0, got {options.outliers}")
+    found = statistics(Store.open(options.store), most_outliers=options.outliers)
+    print(json.dumps(found.json(), indent=1) if options.json else text(found))
+    return 0
+
+
+def run_split(options: argparse.Namespace) -> int:
+    from torchmdx.datasets.index_files import checked, read_indices, read_torchmdnet
+    from torchmdx.datasets.splits import PARTS, split, write_split
+    from torchmdx.datasets.store import Store
+
+    store = Store.open(options.store)
+    lists = {part: getattr(options, f"{part}_indices") for part in PARTS if getattr(options, f"{part}_indices")}
+    drawn = {name: getattr(options, name) for name in (*PARTS, "seed", "by") if getattr(options, name) is not None}
+    ways = [name for name, used in (("indices", lists), ("--from", options.source), ("drawing", drawn)) if used]
+    if len(ways) > 1:
+        raise ValueError(f"a split must be drawn, from files of indices, or --from one file, got {' and '.join(ways)}")
+    if options.source:
+        splits = checked(read_torchmdnet(options.source), store)
+    elif lists:
+        splits = checked({part: read_indices(path) for part, path in lists.items()}, store)
+    else:
+        splits = split(store, **drawn)
+    write_split(options.output, splits, store)
+    print(f"wrote {options.output}: " + ", ".join(f"{part} {len(splits[part])}" for part in PARTS))
+    return 0

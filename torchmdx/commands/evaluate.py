@@ -1,0 +1,139 @@
+"""`torchmdx evaluate`: how well a potential predicts labelled structures."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchmdx.commands.reading_options import add_reading_options, given_reading_options, reading_of
+
+if TYPE_CHECKING:
+    from torchmdx.report.evaluation import Evaluation
+
+EPILOG = """\
+Files stand side by side, each as a set of its own; more than six are taken together. With --split the sets are the
+parts of a recorded split, such as a training's split.json. Files are converted in TMPDIR first; large ones are better
+converted once, by `torchmdx data convert`.
+
+    torchmdx evaluate run/best.safetensors test.xyz -o report
+    torchmdx evaluate run/best.safetensors data --split run/split.json --part test --json
+"""
+PARTS = ("train", "validation", "test")
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "evaluate",
+        help="errors of a potential on labelled structures: a table, and a report with pictures",
+        description="Predicts energies, forces and stress of labelled structures and tells how far off they are.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help="the potential: a .safetensors file of torchmdx or a .ckpt of torchmd-net",
+    )
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="labelled structures: files of any format, or stores of `torchmdx data`",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", help="folder for the report: index.html, PNG files, errors.json"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a report that is there")
+    parser.add_argument("--units", choices=("meV", "kcal"), default="meV", help="of the errors; kcal is kcal/mol")
+    parser.add_argument("--split", metavar="FILE", help="a recorded split (.json): evaluate its parts")
+    parser.add_argument("--part", action="append", choices=PARTS, help="of the split (default: all; may be repeated)")
+    parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "float64"), default="float32", help="of the network (default: float32)"
+    )
+    parser.add_argument("--json", action="store_true", help="print every number as JSON instead of a table")
+    add_reading_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from torchmdx.report.scales import scales
+    from torchmdx.report.sources import Sources, is_store
+    from torchmdx.report.style import require_matplotlib
+    from torchmdx.report.write import PAGE, numbers_of, write_evaluation
+
+    if options.part and not options.split:
+        raise ValueError(f"--part {options.part[0]} needs --split FILE")
+    useless = given_reading_options(options)
+    if useless and all(is_store(file) for file in options.files):
+        raise ValueError(f"{useless[0]} says how files are read, but stores are read as they are")
+    if options.output and (Path(options.output) / PAGE).exists() and not options.overwrite:
+        raise FileExistsError(
+            f"there is a report in {options.output!r} already: use --overwrite, or name another folder"
+        )
+    if options.output:  # what would fail at the end fails before the work
+        require_matplotlib()
+        Path(options.output).mkdir(parents=True, exist_ok=True)
+    say = functools.partial(print, file=sys.stderr)
+    with Sources(reading_of(options), say=say) as sources:
+        sets = (
+            sources.split(options.files, options.split, options.part or ())
+            if options.split
+            else sources.sets(options.files)
+        )
+        found = _evaluate(options, sets)
+        for warning in sources.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        units = scales(options.units == "kcal")
+        if options.json:
+            print(json.dumps({"hints": found.hints(), "sets": numbers_of(found, units)}, indent=1, ensure_ascii=False))
+        else:
+            _print(found, units)
+        if options.output:
+            title = f"{Path(options.checkpoint).name} on {', '.join(sets)}"
+            page = write_evaluation(Path(options.output), found, kcal=options.units == "kcal", title=title)
+            print(f"report: {page}", file=sys.stderr)
+    return 0
+
+
+def _evaluate(options: argparse.Namespace, sets: Any) -> Evaluation:
+    import torch
+
+    from torchmdx.ase_calculator import choose_device
+    from torchmdx.checkpoint import load
+    from torchmdx.progress_line import ProgressLine, bar
+    from torchmdx.report.evaluation import evaluate_sets
+
+    line = ProgressLine(sys.stderr)
+
+    def advanced(name: str, done: int, number: int) -> None:
+        if done == number or line.due():
+            parts = [bar(done / number)] * line.on_terminal + [f"{done / number:4.0%}", f"{done:,}/{number:,}", name]
+            line.draw("  ".join(parts))
+
+    device, dtype = choose_device(options.device), getattr(torch, options.dtype)
+    potential = load(options.checkpoint)
+    try:
+        return evaluate_sets(potential, sets, device=device, dtype=dtype, progress=advanced)
+    finally:
+        line.finish()
+
+
+def _print(found: Evaluation, units: Any) -> None:
+    from torchmdx.report.tables import summary
+
+    table = summary(found.errors, units)
+    rows = [row for row in (table.head, *table.rows) if len(row) > 1]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(table.head))]
+    for row in (table.head, *table.rows):
+        if len(row) == 1:
+            print(f"\n{row[0]}")
+        else:
+            cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+            print("  ".join([f"{row[0]:<{widths[0]}}", *cells]))
+    for hint in found.hints():
+        print(f"\n{hint}")

@@ -1,0 +1,67 @@
+"""`torchmdx train`: a potential from labelled structures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+DESCRIPTION = """\
+Trains a potential as a YAML file says.
+
+    torchmdx train config.yaml --training.epochs 100 --loss.energy.weight 5
+
+Everything in the file can be changed on the command line by --section.key value. A short file is enough:
+
+    data:
+      path: water.store        # made by `torchmdx data convert`
+    training:
+      epochs: 200
+    output:
+      directory: water
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "train",
+        help="train a potential on labelled structures",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="torchmdx train [--resume] [--print-config] [CONFIG.yaml] [--section.key value ...]",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with the run in output.directory")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the whole configuration, with comments, and do nothing"
+    )
+    parser.add_argument("--devices", metavar="K", help="short for --training.devices")
+    parser.add_argument("--nodes", metavar="K", help="short for --training.nodes")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="CONFIG.yaml", help="the file, and changes to it")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    words = [word for word in options.rest if word not in ("--resume", "--print-config")]
+    resume = options.resume or "--resume" in options.rest
+    print_config = options.print_config or "--print-config" in options.rest
+    file = words.pop(0) if words and not words[0].startswith("--") else None
+    for name in ("devices", "nodes"):
+        words = [f"--training.{name}" + word[len(name) + 2 :] if _is(word, name) else word for word in words]
+        if getattr(options, name) is not None:
+            words += [f"--training.{name}", getattr(options, name)]
+    from torchmdx.training.config_file import make_config, read_config, write_text
+
+    if file is None and not print_config:
+        raise ValueError("train needs a configuration: torchmdx train CONFIG.yaml (--print-config prints one)")
+    config = make_config({}, words) if file is None else read_config(file, words)
+    if print_config:
+        sys.stdout.write(write_text(config))
+        return 0
+    from torchmdx.training.run import train
+
+    return train(config, resume)
+
+
+def _is(word: str, name: str) -> bool:
+    return word == f"--{name}" or word.startswith(f"--{name}=")

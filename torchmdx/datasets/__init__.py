@@ -1,0 +1,1 @@
+"""Labelled structures on disk: readers of users' files, a packed store, fixed splits, reference energies."""

@@ -1,0 +1,153 @@
+"""Anything that ASE reads: extended XYZ, trajectories, databases, outputs of electronic-structure programs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchmdx.datasets.blocks import Block, Blocks, Keys, Unreadable, block, tensor
+
+XYZ = (".xyz", ".extxyz")
+CHARGES = ("charge", "total_charge")
+LABELS = {"energy": ("energy",), "forces": ("forces",), "stress": ("stress",), "charge": CHARGES, "virial": ()}
+
+
+def read(path: Path, keys: Keys) -> Blocks:
+    """Frames one after the other; labels of ASE's calculator results, or under the keys in info, arrays or columns.
+
+    Raises ValueError for a file that cannot be read at all, or without any frame that has a named key.
+    """
+    missing = keys.named()
+    for name, key in missing.items():
+        if name not in LABELS:
+            raise ValueError(f"{str(path)!r} is read by ASE, which needs no {name} key, got {key!r}")
+    seen: set[str] = set()
+    number = -1
+    for number, found in enumerate(_structures(path)):
+        if isinstance(found, str):
+            yield Unreadable(number, 1, found)
+            continue
+        have = _values(found)
+        seen |= set(have)
+        missing = {name: key for name, key in missing.items() if key not in have}
+        try:
+            yield _block(number, found, have, keys)
+        except ValueError as error:
+            yield Unreadable(number, 1, str(error))
+    if number < 0:
+        raise ValueError(f"{str(path)!r} has no frames")
+    for name, key in missing.items():
+        there = ", ".join(sorted(seen)) or "nothing"
+        raise ValueError(f"the {name} key must be in frames of {str(path)!r}, got {key!r}; there is {there}")
+
+
+def _structures(path: Path) -> Iterator[Any]:
+    """Atoms, and in the place of those that cannot be read the reason; after one the rest of the file may be lost."""
+    if path.suffix.lower() in XYZ:
+        yield from _xyz(path)
+        return
+    source = _database(path) if path.suffix.lower() == ".db" else _any(path)
+    number = 0
+    while True:
+        try:
+            atoms = next(source)
+        except StopIteration:
+            return
+        except Exception as error:  # ASE's readers raise whatever their parsing trips over
+            if number == 0:
+                raise ValueError(f"{str(path)!r}: {_refusal(error)}") from error
+            yield f"{_refusal(error)}; the rest is not read"
+            return
+        number += 1
+        yield atoms
+
+
+def _any(path: Path) -> Iterator[Any]:
+    import ase.io
+
+    yield from ase.io.iread(str(path), index=":")
+
+
+def _database(path: Path) -> Iterator[Any]:
+    import ase.db
+
+    with ase.db.connect(str(path)) as rows:
+        for row in rows.select():
+            yield row.toatoms(add_additional_information=True)
+
+
+def _xyz(path: Path) -> Iterator[Any]:
+    """Frame by frame, so that one that is broken costs no other and nothing is read twice."""
+    import ase.io
+
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(iter(lines.readline, "")):
+            if not line.strip():
+                if lines.read(1024).strip():
+                    yield "a blank line where the number of atoms should be; the rest is not read"
+                return
+            try:
+                count = int(line)
+                if count < 0:
+                    raise ValueError
+            except ValueError:
+                what = f"the number of atoms must be a whole number, got {line.strip()[:40]!r}; the rest is not read"
+                if number == 0:
+                    raise ValueError(f"{str(path)!r} is not an XYZ file: {what}") from None
+                yield what
+                return
+            body = [lines.readline() for _ in range(count + 1)]
+            if not body[-1]:
+                there = sum(map(bool, body[1:]))
+                yield f"the file ends after {there} of its {count} atoms"
+                return
+            try:
+                yield ase.io.read(io.StringIO(line + "".join(body)), format="extxyz")
+            except Exception as error:  # as above
+                yield _refusal(error)
+
+
+def _refusal(error: Exception) -> str:
+    return f"ASE can't read it: {type(error).__name__}: {error}"
+
+
+def _values(atoms: Any) -> dict[str, Any]:
+    """All that a frame may have a label in, by name; the calculator's results before others."""
+    have = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
+    info = dict(atoms.info)
+    for name in ("data", "key_value_pairs"):  # of a row of a database
+        extra = info.pop(name, None)
+        have |= extra if isinstance(extra, dict) else {}
+    return have | info | dict(getattr(atoms.calc, "results", None) or {})
+
+
+def _block(number: int, atoms: Any, have: dict[str, Any], keys: Keys) -> Block:
+    values = {}
+    for name, usual in LABELS.items():
+        named = getattr(keys, name)
+        found = [key for key in ((named,) if named else usual) if have.get(key) is not None]
+        if found:
+            values[name] = have[found[0]]
+    periodic = bool(atoms.pbc.any())
+    stress = values.get("stress")
+    if "virial" in values:
+        # The virial is -∂E/∂strain: energy, not yet divided by the volume.
+        volume = abs(float(np.linalg.det(atoms.cell.array)))
+        if volume == 0:
+            raise ValueError("a virial needs a cell with a volume, got none")
+        stress = -tensor(values["virial"]) / volume
+    return block(
+        number,
+        atoms.positions[None],
+        atoms.numbers,
+        cell=atoms.cell.array if periodic else None,
+        pbc=atoms.pbc,
+        charge=values.get("charge", 0.0),
+        energy=None if "energy" not in values else np.asarray(values["energy"]).reshape(1),
+        forces=None if "forces" not in values else np.asarray(values["forces"])[None],
+        stress=None if stress is None else tensor(stress)[None],
+    )

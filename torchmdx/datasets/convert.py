@@ -1,0 +1,206 @@
+"""Users' files to a packed store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmdx.datasets.blocks import Block, Keys, Unreadable
+from torchmdx.datasets.checks import CLOSEST, broken, in_our_units, nearest
+from torchmdx.datasets.frames import Frames
+from torchmdx.datasets.plausible import Plausible
+from torchmdx.datasets.readers import FORMATS, format_of, reader_of
+from torchmdx.datasets.store import StoreWriter
+from torchmdx.datasets.units import Units
+
+LISTED = 20  # broken frames that are told one by one
+BUFFERED = 1 << 16  # atoms that are written at once
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Frames from `first` on of a file that were not taken."""
+
+    file: str
+    first: int
+    count: int
+    reason: str
+
+    def __str__(self) -> str:
+        which = f"frame {self.first}" if self.count == 1 else f"frames {self.first} to {self.first + self.count - 1}"
+        return f"{self.file}, {which}: {self.reason}"
+
+
+@dataclass
+class ConvertReport:
+    """What came of a conversion. broken: the first ones; num_broken: all of them, in frames."""
+
+    path: Path
+    num_frames: int = 0
+    num_atoms: int = 0
+    num_broken: int = 0
+    broken: list[Broken] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def note(self, found: Broken) -> None:
+        """Counts it, and keeps the first ones."""
+        self.num_broken += found.count
+        if len(self.broken) < LISTED:
+            self.broken.append(found)
+
+
+def convert(
+    files: Sequence[str | Path],
+    out: str | Path,
+    *,
+    format: str | None = None,
+    energy_unit: str | None = None,
+    length_unit: str | None = None,
+    force_unit: str | None = None,
+    stress_unit: str | None = None,
+    keys: Mapping[str, str | None] | None = None,
+    broken: str = "refuse",
+    overwrite: bool = False,
+    log: Callable[[str], None] = print,
+    progress: Callable[[str, int], None] = lambda file, frames: None,
+) -> ConvertReport:
+    """Writes a store of all frames of the files, which appears whole or not at all.
+
+    format: of `readers.FORMATS`, else by the file. Units: None is the format's own, eV and Å but for SPICE's, and for
+    forces and stress what follows from those. keys: names in the files, see `blocks.Keys`. broken: "refuse" raises
+    ValueError with what is wrong, "skip" leaves such frames out and tells them. progress: called with a file and how
+    many of its frames were read. Raises ValueError and FileNotFoundError that name the file, and the frame.
+    """
+    if broken not in ("refuse", "skip"):
+        raise ValueError(f"broken must be refuse or skip, got {broken!r}")
+    if not files:
+        raise ValueError("data must be at least one file, got none")
+    names = Keys.of(keys)
+    if names.virial is not None and stress_unit is not None:
+        raise ValueError(f"a virial is in the energy unit: the stress unit must not be given, got {stress_unit!r}")
+    formats = [format or format_of(Path(file)) for file in files]
+    units = [_units(name, energy_unit, length_unit, force_unit, stress_unit) for name in formats]
+    for file in files:
+        if not Path(file).exists():
+            raise FileNotFoundError(f"no data at {str(file)!r}")
+    report, plausible = ConvertReport(Path(out)), {unit: Plausible() for unit in units}
+    with StoreWriter(out, units=_recorded(units), overwrite=overwrite) as writer:
+        for file, name, unit in zip(files, formats, units, strict=True):
+            before = report.num_broken
+            blocks = FORMATS[name].read(Path(file), names)
+            good = _good(str(file), blocks, unit, plausible[unit], report, progress)
+            for frames, numbers in _gathered(good):
+                writer.add(frames, str(file), numbers)
+            if report.num_broken > before and broken == "refuse":
+                _refuse(report, plausible)
+            log(
+                f"{file}: {name}, {writer.num_frames - report.num_frames} frames" + _skipped(report.num_broken - before)
+            )
+            report.num_frames, report.num_atoms = writer.num_frames, writer.num_atoms
+        if not report.num_frames and not report.num_broken:
+            raise ValueError(f"the data must have at least one frame, got none in {', '.join(map(str, files))}")
+        if not report.num_frames:
+            _refuse(report, plausible, "none can be used")
+        for found in report.broken:
+            log(f"skipped {found}")
+        if report.num_broken > sum(found.count for found in report.broken):
+            log(f"... {report.num_broken} frames skipped in all")
+        report.warnings += [text for unit in plausible for text in plausible[unit].warnings()]
+        for text in report.warnings:
+            log(f"warning: {text}")
+    return report
+
+
+def _units(name: str, energy: str | None, length: str | None, force: str | None, stress: str | None) -> Units:
+    reader = reader_of(name)
+    return Units(energy or reader.energy_unit, length or reader.length_unit, force, stress)
+
+
+def _recorded(units: list[Units]) -> dict[str, str]:
+    """For the store: the units of all files, or of each kind of files."""
+    every = [unit.names() for unit in dict.fromkeys(units)]
+    return {name: ", ".join(dict.fromkeys(one[name] for one in every)) for name in every[0]}
+
+
+def _skipped(count: int) -> str:
+    return f", {count} broken" if count else ""
+
+
+def _refuse(
+    report: ConvertReport, plausible: Mapping[Units, Plausible], hint: str = "--broken skip leaves such frames out"
+) -> None:
+    frames = "1 frame is broken" if report.num_broken == 1 else f"{report.num_broken} frames are broken"
+    lines = [str(found) for found in report.broken]
+    if report.num_broken > sum(found.count for found in report.broken):
+        lines.append("...")
+    lines += [text for unit in plausible for text in plausible[unit].warnings()]
+    raise ValueError("\n  ".join([f"{frames} ({hint}):", *lines]))
+
+
+def _good(
+    file: str,
+    blocks: Iterator[Block | Unreadable],
+    units: Units,
+    plausible: Plausible,
+    report: ConvertReport,
+    progress: Callable[[str, int], None],
+) -> Iterator[tuple[Frames, NDArray[np.int64]]]:
+    """The frames that can be used, in our units, with their numbers in the file."""
+    done = 0
+    for found in blocks:
+        if isinstance(found, Unreadable):
+            report.note(Broken(file, found.first, found.count, found.reason))
+            done += found.count
+            continue
+        frames = in_our_units(found, units)
+        wrong = broken(frames, found.claimed)
+        numbers = found.first + np.arange(len(frames), dtype=np.int64)
+        done += len(frames)
+        kept = np.array([k for k in range(len(frames)) if k not in wrong], np.int64)
+        taken = select(frames, kept) if wrong else frames
+        distance, pair = nearest(taken)
+        plausible.add(taken, distance, pair)
+        for k in np.flatnonzero(distance < CLOSEST):
+            wrong[int(kept[k])] = f"two atoms must be at least {CLOSEST} Å apart, got {distance[k]:.3g} Å"
+        if (distance < CLOSEST).any():
+            kept = kept[distance >= CLOSEST]
+            taken = select(frames, kept)
+        for index in sorted(wrong):
+            report.note(Broken(file, int(numbers[index]), 1, wrong[index]))
+        progress(file, done)
+        if len(kept):
+            yield taken, numbers[kept]
+
+
+def _gathered(parts: Iterator[tuple[Frames, NDArray[np.int64]]]) -> Iterator[tuple[Frames, NDArray[np.int64]]]:
+    """The same frames in fewer, larger parts."""
+    waiting: list[tuple[Frames, Any]] = []
+    atoms = 0
+    for part in parts:
+        waiting.append(part)
+        atoms += part[0].num_atoms
+        if atoms >= BUFFERED or len(waiting) >= 1024:
+            yield _joined(waiting)
+            waiting, atoms = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(parts: list[tuple[Frames, Any]]) -> tuple[Frames, NDArray[np.int64]]:
+    return Frames.concatenate([frames for frames, _ in parts]), np.concatenate([numbers for _, numbers in parts])
+
+
+def select(frames: Frames, indices: NDArray[np.int64]) -> Frames:
+    """These of the frames, in this order."""
+    offsets = frames.offsets
+    atoms = np.concatenate([np.zeros(0, np.int64), *(np.arange(offsets[k], offsets[k + 1]) for k in indices)])
+    values = {
+        name: getattr(frames, name)[atoms if name in ("positions", "atomic_numbers", "forces") else indices]
+        for name in Frames.__annotations__
+    }
+    return Frames(**values)

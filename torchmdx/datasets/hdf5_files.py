@@ -1,0 +1,143 @@
+"""HDF5 files whose groups hold frames of one molecule or one size: torchmd-net's dataset, SPICE, and their like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchmdx.datasets.blocks import Block, Blocks, Keys, Unreadable, block, is_shared, rows_of_a_block
+from torchmdx.datasets.npz_files import choose
+
+TORCHMDNET: dict[str, tuple[str, ...]] = {
+    "positions": ("pos",),
+    "atomic_numbers": ("types",),
+    "energy": ("energy",),
+    "forces": ("forces",),
+    "cell": ("box",),
+    "charge": ("total_charge",),
+}
+GRADIENT = "dft_total_gradient"
+SPICE: dict[str, tuple[str, ...]] = {
+    "positions": ("conformations",),
+    "atomic_numbers": ("atomic_numbers",),
+    "energy": ("dft_total_energy",),
+    "forces": (GRADIENT,),
+    "charge": ("total_charge",),
+}
+BRACKET = re.compile(r"\[[^\]]*?(?:([+-])(\d+)|(\++)|(-+))(?::\d+)?\]")
+
+
+def read_torchmdnet(path: Path, keys: Keys) -> Blocks:
+    """Groups of types, pos, and energy or forces; box and total_charge where there are."""
+    yield from _read(path, keys, TORCHMDNET)
+
+
+def read_spice(path: Path, keys: Keys) -> Blocks:
+    """Groups of atomic_numbers, conformations, dft_total_energy and dft_total_gradient; the charge from smiles."""
+    yield from _read(path, keys, SPICE)
+
+
+def layout(path: Path) -> str:
+    """Which it is, spice or torchmdnet-hdf5. Raises ValueError for neither."""
+    with _opened(path) as file:
+        for _, group in _groups(file, None):
+            if SPICE["positions"][0] in group:
+                return "spice"
+            if TORCHMDNET["positions"][0] in group:
+                return "torchmdnet-hdf5"
+    raise ValueError(
+        f"{str(path)!r} must have groups with 'pos' (torchmd-net) or 'conformations' (SPICE), got none; "
+        "--format torchmdnet-hdf5 with --positions-key and its like reads other names"
+    )
+
+
+def smiles_charge(smiles: str) -> int:
+    """The total charge: formal charges of the atoms in brackets, summed."""
+    total = 0
+    for sign, size, plus, minus in BRACKET.findall(smiles):
+        total += (1 if sign == "+" else -1) * int(size) if sign else len(plus) - len(minus)
+    return total
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError("HDF5 files need h5py: pip install 'torchmdx[train]'") from error
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise ValueError(f"{str(path)!r} is not a whole HDF5 file: {error}") from error
+    with file:
+        yield file
+
+
+def _groups(group: Any, positions: str | None) -> Iterator[tuple[str, Any]]:
+    """Groups that hold arrays, with positions if these are named, in the file's order."""
+    import h5py
+
+    if positions in group if positions else any(_is_array(group, name) for name in group):
+        yield group.name, group
+    for name in group:
+        if name != "_metadata" and group.get(name, getclass=True) is h5py.Group:
+            yield from _groups(group[name], positions)
+
+
+def _is_array(group: Any, name: str) -> bool:
+    import h5py
+
+    return group.get(name, getclass=True) is h5py.Dataset
+
+
+def _read(path: Path, keys: Keys, usual: dict[str, tuple[str, ...]]) -> Blocks:
+    first = 0
+    positions = keys.positions or usual["positions"][0]
+    with _opened(path) as file:
+        for name, group in _groups(file, positions):
+            count, done = 1, 0
+            try:
+                shape = group[positions].shape
+                count = shape[0] if shape else 1
+                where = f"group {name!r} of {str(path)!r}"
+                chosen = choose(keys, usual, [key for key in group if _is_array(group, key)], where)
+                for found in _blocks(group, chosen, usual, first):
+                    done += len(found.frames)
+                    yield found
+            except (ValueError, OSError, KeyError, RuntimeError) as error:  # h5py raises all of these for damage
+                yield Unreadable(first + done, count - done, f"group {name!r}: {error}")
+            first += count
+    if first == 0:
+        raise ValueError(f"{str(path)!r} must have groups with {positions!r}, got none")
+
+
+def _blocks(group: Any, chosen: dict[str, str], usual: dict[str, tuple[str, ...]], first: int) -> Iterator[Block]:
+    shape = group[chosen["positions"]].shape
+    if len(shape) != 3:
+        raise ValueError(f"{chosen['positions']!r} must be [frames, atoms, 3], got {list(shape)}")
+    # A group appears whole or not at all: its shapes are looked at before the first of its blocks is given.
+    constant: dict[str, Any] = {}
+    if usual is SPICE and "charge" not in chosen and "smiles" in group:
+        constant["charge"] = float(smiles_charge(_text(group["smiles"])))
+    for name, key in chosen.items():
+        own = group[key].shape
+        if is_shared(name, own):
+            constant[name] = np.asarray(group[key])
+        elif own[:1] != shape[:1]:
+            raise ValueError(f"{key!r} must have a row for each of {shape[0]} frames, got shape {list(own)}")
+    step = rows_of_a_block(shape[1])
+    for start in range(0, shape[0], step):
+        part = {name: group[key][start : start + step] for name, key in chosen.items() if name not in constant}
+        if chosen.get("forces") == GRADIENT:
+            part["forces"] = -part["forces"]
+        yield block(first + start, **constant | part)
+
+
+def _text(dataset: Any) -> str:
+    value = np.asarray(dataset).reshape(-1)[0]
+    return value.decode() if isinstance(value, bytes) else str(value)

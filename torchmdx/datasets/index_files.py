@@ -1,0 +1,62 @@
+"""Indices of frames in files of others: text, .npy, and torchmd-net's splits.npz."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmdx.datasets.splits import PARTS, Split
+from torchmdx.datasets.store import Store
+
+TORCHMDNET = {"train": "idx_train", "validation": "idx_val", "test": "idx_test"}
+
+
+def read_indices(path: str | Path) -> NDArray[np.int64]:
+    """Whole numbers of a .npy file, or of a text file, split by spaces, commas or lines. Raises ValueError."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no file of indices at {str(path)!r}")
+    try:
+        if path.suffix == ".npy":
+            return _whole(np.load(path, allow_pickle=False))
+        return _whole(np.array([float(word) for word in path.read_text().replace(",", " ").split()]))
+    except (ValueError, EOFError, UnicodeDecodeError) as error:
+        raise ValueError(f"{str(path)!r} must hold the numbers of frames: {error}") from error
+
+
+def read_torchmdnet(path: str | Path) -> Split:
+    """The parts of a splits.npz of torchmd-net. Raises ValueError for another file."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no split at {str(path)!r}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: _whole(file[key]) for name, key in TORCHMDNET.items()}
+    except (KeyError, ValueError, EOFError, OSError, TypeError) as error:
+        wanted = ", ".join(TORCHMDNET.values())
+        raise ValueError(f"{str(path)!r} must be a .npz file with {wanted}: {error}") from error
+
+
+def checked(splits: Split, store: Store) -> Split:
+    """Sorted. Raises ValueError unless the parts are disjoint frames of the store and train has some."""
+    sets = {name: np.sort(splits.get(name, np.zeros(0, np.int64))) for name in PARTS}
+    seen: dict[int, str] = {}
+    for name, indices in sets.items():
+        outside = indices[(indices < 0) | (indices >= len(store))]
+        if len(outside):
+            raise ValueError(f"{name} must be of frames 0 to {len(store) - 1} of the store, got {outside[0]}")
+        for index in indices.tolist():
+            if index in seen:
+                raise ValueError(f"frame {index} must be in one part and once, got it in {seen[index]} and {name}")
+            seen[index] = name
+    if not len(sets["train"]):
+        raise ValueError("train must have at least one frame, got none")
+    return sets
+
+
+def _whole(values: NDArray[np.generic]) -> NDArray[np.int64]:
+    if values.dtype.kind not in "iuf" or not (values == np.round(values.astype(np.float64))).all():
+        raise ValueError(f"indices must be whole numbers, got {values.dtype}")
+    return values.reshape(-1).astype(np.int64)

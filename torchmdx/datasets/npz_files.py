@@ -1,0 +1,110 @@
+"""NPZ archives: rMD17, sGDML, PhysNet and others of one array for each quantity."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchmdx.datasets.blocks import Blocks, Keys, block, is_shared, rows_of_a_block
+
+USUAL: dict[str, tuple[str, ...]] = {
+    "positions": ("coords", "R", "positions", "pos", "coordinates"),
+    "atomic_numbers": ("nuclear_charges", "z", "Z", "atomic_numbers", "numbers", "species"),
+    "energy": ("energies", "E", "energy"),
+    "forces": ("forces", "F", "force"),
+    "stress": ("stress",),
+    "charge": ("Q", "charge", "total_charge"),
+    "cell": ("cell", "box"),
+}
+
+
+def read(path: Path, keys: Keys) -> Blocks:
+    """Frames in blocks, without having whole arrays in memory. Raises ValueError that names the file and the array."""
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{str(path)!r} is not a whole NPZ file: {error}") from error
+    with archive:
+        names = [Path(name).stem for name in archive.namelist() if name.endswith(".npy")]
+        chosen = choose(keys, USUAL, names, str(path))
+        arrays = {name: _Rows(path, archive, key) for name, key in chosen.items()}
+        shape = arrays["positions"].shape
+        if len(shape) != 3:
+            raise ValueError(f"{chosen['positions']!r} of {str(path)!r} must be [frames, atoms, 3], got {list(shape)}")
+        total, step = shape[0], rows_of_a_block(shape[1])
+        constant = {}
+        for name, rows in arrays.items():
+            if is_shared(name, rows.shape):
+                constant[name] = rows.whole()
+            elif rows.shape[:1] != (total,):
+                raise ValueError(
+                    f"{chosen[name]!r} of {str(path)!r} must have a row for each of {total} frames, "
+                    f"got shape {list(rows.shape)}"
+                )
+        for first in range(0, total, step):
+            count = min(step, total - first)
+            part = {name: rows.take(count) for name, rows in arrays.items() if name not in constant}
+            try:
+                yield block(first, **constant | part)
+            except ValueError as error:
+                raise ValueError(f"{str(path)!r}: {error}") from error
+
+
+def choose(keys: Keys, usual: dict[str, tuple[str, ...]], names: list[str], where: str) -> dict[str, str]:
+    """The array of each quantity that is there. Raises ValueError without positions, elements and some label."""
+    chosen = {}
+    for name, candidates in usual.items():
+        named = getattr(keys, name)
+        if named is not None and named not in names:
+            raise ValueError(f"the {name} key must be an array of {where}, got {named!r}; it has {', '.join(names)}")
+        found = [key for key in ((named,) if named else candidates) if key in names]
+        if found:
+            chosen[name] = found[0]
+    for needed in (("positions",), ("atomic_numbers",), ("energy", "forces")):
+        if not any(name in chosen for name in needed):
+            looked = ", ".join(key for name in needed for key in usual[name])
+            raise ValueError(f"{where} must have {' or '.join(needed)} ({looked}, or a key), got {', '.join(names)}")
+    for name in keys.named():
+        if name not in usual:
+            raise ValueError(f"{where} is of a format without a {name} key, got {getattr(keys, name)!r}")
+    return chosen
+
+
+class _Rows:
+    """An array of an archive, read from its beginning on."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, key: str) -> None:
+        self._where = f"{key!r} of {str(path)!r}"
+        self._file = archive.open(f"{key}.npy")
+        version = np.lib.format.read_magic(self._file)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        self.shape, column_major, self._dtype = header(self._file)
+        if self._dtype.hasobject:
+            raise ValueError(f"{self._where} must be numbers; Python objects, which may run code, are not loaded")
+        # Columns first on disk: rows are not contiguous there.
+        self._all = self._read(self.shape[::-1]).T if column_major and len(self.shape) > 1 else None
+        self._next = 0
+
+    def take(self, count: int) -> Any:
+        """The next rows."""
+        self._next += count
+        if self._all is not None:
+            return self._all[self._next - count : self._next]
+        return self._read((count, *self.shape[1:]))
+
+    def whole(self) -> Any:
+        """All of it."""
+        return self._all if self._all is not None else self._read(self.shape)
+
+    def _read(self, shape: tuple[int, ...]) -> Any:
+        wanted = int(np.prod(shape)) * self._dtype.itemsize
+        try:
+            raw = self._file.read(wanted)
+        except (zipfile.BadZipFile, EOFError, OSError) as error:
+            raise ValueError(f"{self._where} is damaged: {error}") from error
+        if len(raw) != wanted:
+            raise ValueError(f"{self._where} must have {wanted} more bytes, got {len(raw)}")
+        return np.frombuffer(raw, self._dtype).reshape(shape)

@@ -1,0 +1,101 @@
+"""Whether numbers look like the units that they were declared to be in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchmdx.datasets.frames import Frames, Whole
+from torchmdx.units import HARTREE
+
+# Nearest distances over the sum of covalent radii: bonds and metals are within 0.8 and 1.3. 1 Å is 1.89 bohr.
+CLOSE, FAR = 0.65, 1.5
+NOBLE = (2, 10, 18, 36, 54, 86)  # which are far apart, and rightly so
+# eV/Å, root mean square of a frame: about 1 in organic molecules at 300 K; kcal/mol declared as eV makes it 23.
+STRONG, WEAK, RESTING = 10.0, 0.04, 1e-3
+# Spread of nearest distances, of their median, that forces under WEAK cannot come with: thermal motion gives 2 %.
+MOVING = 0.012
+# Energy of a neutral atom by Thomas and Fermi, which is too large, by a third for carbon and half for hydrogen.
+THOMAS_FERMI = 0.7687 * HARTREE
+TOO_DEEP = 1.5
+MOST = 20000  # frames that are enough for a median
+
+
+class Plausible:
+    """Collects what frames in Å and eV look like, and says in words what cannot be."""
+
+    def __init__(self) -> None:
+        self._ratio: list[float] = []
+        self._distance: list[float] = []
+        self._pair: list[tuple[int, int]] = []
+        self._force: list[float] = []
+        self._energy: list[float] = []
+        self._depth: list[float] = []
+
+    def add(self, frames: Frames, distance: np.ndarray, pair: Whole) -> None:
+        """distance [F] and pair [F,2]: as `checks.nearest` gives them."""
+        if len(frames) == 0 or max(len(self._distance), len(self._energy), len(self._force)) > MOST:
+            return
+        from ase.data import covalent_radii
+
+        bonded = np.isfinite(distance) & ~np.isin(pair, NOBLE).any(1)
+        self._distance += distance[bonded].tolist()
+        self._ratio += (distance / covalent_radii[pair].sum(1))[bonded].tolist()
+        self._pair += [(int(a), int(b)) for a, b in np.sort(pair[bonded], 1)]
+        starts = frames.offsets[:-1]
+        square = np.add.reduceat((frames.forces.astype(np.float64) ** 2).mean(1), starts)
+        self._force += np.sqrt((square / frames.counts)[frames.has_forces]).tolist()
+        deepest = np.add.reduceat(THOMAS_FERMI * frames.atomic_numbers.astype(np.float64) ** (7 / 3), starts)
+        self._energy += np.abs(frames.energy / frames.counts)[frames.has_energy].tolist()
+        self._depth += np.abs(frames.energy / deepest)[frames.has_energy].tolist()
+
+    def warnings(self) -> list[str]:
+        """One sentence for each quantity that is not what was declared."""
+        return [text for text in (self._lengths(), self._energies(), self._forces()) if text]
+
+    def _lengths(self) -> str | None:
+        if not self._ratio:
+            return None
+        ratio, distance = float(np.median(self._ratio)), float(np.median(self._distance))
+        if CLOSE <= ratio <= FAR:
+            return None
+        if ratio < CLOSE:
+            hint = "nm declared as Å" if ratio < 0.25 else "Å declared as bohr"
+        else:
+            hint = "Å or bohr declared as nm" if ratio > 4 else "bohr declared as Å"
+        return (
+            f"atoms are {'close' if ratio < CLOSE else 'far apart'}: the nearest pair of a frame is {distance:.3g} Å "
+            f"apart, {ratio:.2g} times a bond (medians); lengths may be {hint} (--length-unit)"
+        )
+
+    def _energies(self) -> str | None:
+        if not self._depth or float(np.median(self._depth)) <= TOO_DEEP:
+            return None
+        return (
+            f"energies are {np.median(self._energy):.3g} eV an atom (median), more than all electrons of these "
+            "elements have; they may be in kcal/mol, kJ/mol or another unit than was declared (--energy-unit)"
+        )
+
+    def _forces(self) -> str | None:
+        if not self._force:
+            return None
+        force = float(np.median(self._force))
+        if force > STRONG:
+            return (
+                f"forces are {force:.3g} eV/Å (median of the root mean squares of frames), more than in molecules and "
+                "crystals; they may be in kcal/mol/Å, kJ/mol/nm or another unit (--energy-unit, --force-unit)"
+            )
+        if RESTING < force < WEAK and self._motion() > MOVING:
+            return (
+                f"forces are {force:.3g} eV/Å (median of the root mean squares of frames), too little for structures "
+                "that differ as these do; they may be in hartree/bohr or another unit (--energy-unit, --force-unit)"
+            )
+        return None
+
+    def _motion(self) -> float:
+        """The spread of nearest distances, over their median, of the pair of elements that is most often nearest."""
+        pairs, index, count = np.unique(self._pair, axis=0, return_inverse=True, return_counts=True)
+        if not len(pairs) or count.max() < 10:
+            return 0.0
+        distances = np.array(self._distance)[index.reshape(-1) == count.argmax()]
+        quarter, middle, three = np.percentile(distances, [25, 50, 75])
+        return float((three - quarter) / 1.35 / middle)

@@ -1,0 +1,58 @@
+"""Which reader a file gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchmdx.datasets import ase_files, hdf5_files, npz_files, torchmdnet_files
+from torchmdx.datasets.blocks import Blocks, Keys
+from torchmdx.datasets.store import Store
+
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A format: how it is read, and the units it is in where none are declared."""
+
+    read: Callable[[Path, Keys], Blocks]
+    energy_unit: str = "eV"
+    length_unit: str = "angstrom"
+
+
+FORMATS: dict[str, Reader] = {
+    "ase": Reader(ase_files.read),
+    "npz": Reader(npz_files.read),
+    "spice": Reader(hdf5_files.read_spice, "hartree", "bohr"),
+    "torchmdnet-hdf5": Reader(hdf5_files.read_torchmdnet),
+    "torchmdnet-custom": Reader(torchmdnet_files.read),
+}
+
+
+def format_of(path: Path) -> str:
+    """The name of the format, by the end of the name and by what is inside. Raises FileNotFoundError and ValueError."""
+    if not path.exists():
+        raise FileNotFoundError(f"no data at {str(path)!r}")
+    if path.is_dir():
+        if Store.is_store(path):
+            raise ValueError(f"{str(path)!r} is a store already")
+        return "torchmdnet-custom"
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return "npz"
+    if suffix == ".npy":
+        raise ValueError(f"of .npy files torchmdx reads their folder, got {str(path)!r}")
+    with path.open("rb") as file:
+        magic = file.read(len(HDF5_MAGIC))
+    if magic == HDF5_MAGIC or suffix in (".h5", ".hdf5"):
+        return hdf5_files.layout(path)
+    return "ase"
+
+
+def reader_of(name: str) -> Reader:
+    """Raises ValueError that lists the formats."""
+    if name not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {name!r}")
+    return FORMATS[name]

@@ -1,0 +1,137 @@
+"""Fixed, recorded divisions of a store into training, validation and test."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmdx.datasets.store import Store
+
+PARTS = ("train", "validation", "test")
+DRAWN = PARTS[::-1]  # test first: it stays the same when the others change size
+FORMAT = "torchmdx-split"
+GROUPINGS = ("frame", "formula", "file")
+Split = dict[str, NDArray[np.int64]]
+
+
+def split(
+    store: Store,
+    *,
+    train: float | int | None = None,
+    validation: float | int = 0.1,
+    test: float | int = 0,
+    seed: int = 0,
+    by: str = "frame",
+) -> Split:
+    """Sorted, disjoint frames of each part, drawn at random from `seed`.
+
+    A whole number is a count, a number below one a fraction of all frames; train None: what the others leave.
+    by: "frame", or "formula" or "file", whose frames then stay together: a part takes whole groups until it has at
+    least what was asked. Raises ValueError for parts that are empty or more than there is.
+    """
+    if by not in GROUPINGS:
+        raise ValueError(f"a split must be by {', '.join(GROUPINGS)}, got {by!r}")
+    total = len(store)
+    wanted = {name: _count(name, size, total) for name, size in (("validation", validation), ("test", test))}
+    left = total - sum(wanted.values())
+    wanted["train"] = left if train is None else _count("train", train, total)
+    if wanted["train"] < 1 or wanted["train"] > left:
+        asked = ", ".join(f"{name} {wanted[name]}" for name in PARTS)
+        raise ValueError(f"train must be at least 1 and the parts at most the {total} frames of the store, got {asked}")
+    generator = np.random.default_rng(seed)
+    if by == "frame":
+        order = generator.permutation(total)
+        ends = np.cumsum([wanted[name] for name in DRAWN])
+        drawn = dict(zip(DRAWN, np.split(order, ends)[:3], strict=True))
+    else:
+        if train is None:
+            del wanted["train"]
+        drawn = _by_groups(_groups(store, by), wanted, generator, by)
+    return {name: np.sort(drawn[name]).astype(np.int64) for name in PARTS}
+
+
+def _count(name: str, size: float | int, total: int) -> int:
+    if isinstance(size, bool) or not isinstance(size, (int, float)) or not math.isfinite(size) or size < 0:
+        raise ValueError(f"{name} must be a count or a fraction of frames, got {size!r}")
+    if isinstance(size, int):
+        return size
+    if size >= 1:
+        raise ValueError(f"{name} must be a whole number, or a fraction below 1, got {size}")
+    count = round(size * total)
+    if size > 0 and count == 0:
+        raise ValueError(f"{name} must be at least one frame, got {size} of {total} frames")
+    return count
+
+
+def _groups(store: Store, by: str) -> NDArray[np.int64]:
+    """A number for each frame: equal for frames that stay together."""
+    if by == "file":
+        keys = [store.origin(index)[0] for index in range(len(store))]
+    else:
+        keys = []
+        for start in range(0, len(store), 4096):
+            frames = store.gather(np.arange(start, min(start + 4096, len(store))))
+            parts = np.split(frames.atomic_numbers, np.cumsum(frames.counts)[:-1])
+            keys += [np.sort(numbers).astype(np.uint8).tobytes().hex() for numbers in parts]
+    return np.unique(keys, return_inverse=True)[1].astype(np.int64)
+
+
+def _by_groups(groups: NDArray[np.int64], wanted: dict[str, int], generator: np.random.Generator, by: str) -> Split:
+    """Parts that take whole groups in turn; train takes all that are left where it is not among `wanted`."""
+    order = generator.permutation(groups.max() + 1)
+    sizes = np.bincount(groups)
+    part_of = np.full(len(sizes), -1)
+    queue = iter(order)
+    for number, name in enumerate(DRAWN):
+        if name not in wanted:
+            wanted = wanted | {name: max(1, int(sizes[part_of < 0].sum()))}
+        have = 0
+        while have < wanted[name]:
+            group = next(queue, None)
+            if group is None:
+                raise ValueError(
+                    f"a split by {by} needs more groups than the {len(sizes)} of this store: "
+                    f"{name} has {have} of the {wanted[name]} frames asked for"
+                )
+            part_of[group] = number
+            have += int(sizes[group])
+    return {name: np.flatnonzero(part_of[groups] == k) for k, name in enumerate(DRAWN)}
+
+
+def write_split(path: str | Path, splits: Split, store: Store) -> None:
+    """One JSON file; it appears whole or not at all."""
+    path = Path(path)
+    content = {"format": FORMAT, "digest": store.digest, "num_frames": len(store)}
+    content |= {name: splits[name].tolist() for name in PARTS if name in splits}
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_text(json.dumps(content) + "\n")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_split(path: str | Path, store: Store) -> Split:
+    """The parts in a file of `write_split`. Raises ValueError for one of another store, or with frames in two parts."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no split at {str(path)!r}")
+    try:
+        content = json.loads(path.read_text())
+        splits = {name: np.sort(np.array(content.get(name, []), np.int64)) for name in PARTS}
+        kind, digest = content.get("format"), content.get("digest")
+    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{str(path)!r} is not a readable split: {error}") from error
+    if kind != FORMAT:
+        raise ValueError(f"{str(path)!r} is not a split: its format must be {FORMAT!r}, got {kind!r}")
+    if digest != store.digest:
+        raise ValueError(f"the split {str(path)!r} is of other data than the store {str(store.path)!r}")
+    everything = np.concatenate(list(splits.values()))
+    if len(np.unique(everything)) != len(everything) or (len(everything) and everything.max() >= len(store)):
+        raise ValueError(f"the parts of {str(path)!r} must be disjoint frames below {len(store)}")
+    return splits

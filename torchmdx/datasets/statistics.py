@@ -1,0 +1,247 @@
+"""What a store holds: counts, elements, sizes, spreads of labels, reference energies, outliers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmdx.datasets.references import composition, fit_references
+from torchmdx.datasets.store import Store
+
+CHUNK = 4096
+FAR_OUT = 8.0  # robust z-score; a normal distribution has one in 10^15 frames beyond
+LEAST_SPREAD = 1e-6  # eV, eV/Å: of labels that hardly vary, what is rounding is no outlier
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of a quantity over frames or components."""
+
+    mean: float
+    std: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Values) -> Spread | None:
+        """None of nothing."""
+        if not len(values):
+            return None
+        return cls(float(values.mean()), float(values.std()), float(values.min()), float(values.max()))
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A frame whose label stands out: its value, in eV per atom or eV/Å, and the robust z-score of that."""
+
+    index: int
+    file: str
+    frame: int
+    quantity: str
+    value: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of a store. elements: atoms of each atomic number. references: eV, by atomic number, fitted to all frames.
+
+    energy: eV per atom after references; forces: components, eV/Å; force_rms: of components, eV/Å; stress: components,
+    eV/Å³; charges: frames of each total charge. outliers: those that stand out most first.
+    """
+
+    path: str
+    digest: str
+    units: dict[str, str]
+    num_frames: int
+    num_atoms: int
+    labelled: dict[str, int]
+    periodic: int
+    elements: dict[int, int]
+    sizes: dict[int, int]
+    formulas: int
+    charges: dict[float, int]
+    files: dict[str, int]
+    references: dict[int, float]
+    energy: Spread | None
+    forces: Spread | None
+    force_rms: float | None
+    stress: Spread | None
+    num_outliers: int
+    outliers: tuple[Outlier, ...]
+
+    def json(self) -> dict[str, Any]:
+        """Of plain types."""
+        return asdict(self)
+
+
+def statistics(store: Store, *, most_outliers: int = 20) -> Statistics:
+    """Reads a store once, and its energies twice."""
+    last = max(store.elements, default=1)
+    references = fit_references(store, np.arange(len(store)), last) if "energy" in store.labels else np.zeros(last + 1)
+    found = _Pass(store, references)
+    for start in range(0, len(store), CHUNK):
+        found.take(np.arange(start, min(start + CHUNK, len(store))))
+    energy, force = np.concatenate(found.energy), np.concatenate(found.largest)
+    outliers = [*_outliers(store, "energy", energy), *_outliers(store, "largest force", force)]
+    outliers.sort(key=lambda one: -abs(one.score))
+    sizes, of_size = np.unique(store.counts, return_counts=True)
+    labelled = {name: found.labelled[name] for name in ("energy", "forces", "stress")}
+    return Statistics(
+        path=str(store.path),
+        digest=store.digest,
+        units=store.units,
+        num_frames=len(store),
+        num_atoms=store.num_atoms,
+        labelled=labelled,
+        periodic=found.periodic,
+        elements={z: int(found.elements[z]) for z in store.elements},
+        sizes=dict(zip(sizes.tolist(), of_size.tolist(), strict=True)),
+        formulas=len(found.formulas),
+        charges=dict(sorted(found.charges.items())),
+        files=_files(store),
+        references={z: float(references[z]) for z in store.elements} if "energy" in store.labels else {},
+        energy=Spread.of(energy[~np.isnan(energy)]),
+        forces=found.forces.spread(),
+        force_rms=found.forces.rms(),
+        stress=found.stress.spread(),
+        num_outliers=len(outliers),
+        outliers=tuple(outliers[:most_outliers]),
+    )
+
+
+class _Moments:
+    """Mean, deviation and limits of what is too much to keep."""
+
+    def __init__(self) -> None:
+        self.count, self.sum, self.squares = 0, 0.0, 0.0
+        self.least, self.most = np.inf, -np.inf
+
+    def add(self, values: Any) -> None:
+        values = values[~np.isnan(values)].astype(np.float64)
+        if values.size:
+            self.count, self.sum = self.count + values.size, self.sum + float(values.sum())
+            self.squares += float((values**2).sum())
+            self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))
+
+    def spread(self) -> Spread | None:
+        if not self.count:
+            return None
+        mean = self.sum / self.count
+        return Spread(mean, max(self.squares / self.count - mean**2, 0.0) ** 0.5, self.least, self.most)
+
+    def rms(self) -> float | None:
+        return float((self.squares / self.count) ** 0.5) if self.count else None
+
+
+class _Pass:
+    """What one reading of the store gathers."""
+
+    def __init__(self, store: Store, references: Values) -> None:
+        self.store, self.references = store, references
+        self.elements = np.zeros(len(references), np.int64)
+        self.labelled = {"energy": 0, "forces": 0, "stress": 0}
+        self.periodic = 0
+        self.formulas: set[bytes] = set()
+        self.charges: dict[float, int] = {}
+        self.energy: list[Values] = []
+        self.largest: list[Values] = []
+        self.forces, self.stress = _Moments(), _Moments()
+
+    def take(self, indices: NDArray[np.int64]) -> None:
+        frames = self.store.gather(indices)
+        counts = composition(frames.counts, frames.atomic_numbers, len(self.references) - 1)
+        self.elements += counts.sum(0).astype(np.int64)
+        self.formulas |= {row.tobytes() for row in np.unique(counts, axis=0).astype(np.int32)}
+        self.periodic += int(frames.pbc.any(1).sum())
+        for name, there in (
+            ("energy", frames.has_energy),
+            ("forces", frames.has_forces),
+            ("stress", frames.has_stress),
+        ):
+            self.labelled[name] += int(there.sum())
+        for charge, number in zip(*np.unique(frames.charge, return_counts=True), strict=True):
+            self.charges[float(charge)] = self.charges.get(float(charge), 0) + int(number)
+        self.energy.append((frames.energy - counts @ self.references) / frames.counts)
+        norms = np.linalg.norm(frames.forces.astype(np.float64), axis=1)
+        # Stores have no frame without atoms, so that every frame begins where another ends.
+        self.largest.append(np.maximum.reduceat(norms, frames.offsets[:-1]))
+        self.forces.add(frames.forces)
+        self.stress.add(frames.stress)
+
+
+def _outliers(store: Store, quantity: str, values: Values) -> list[Outlier]:
+    """Frames far from the median, in units of the deviation that the median absolute one stands for."""
+    there = np.flatnonzero(~np.isnan(values))
+    if len(there) < 10:
+        return []
+    middle = np.median(values[there])
+    spread = max(float(np.median(np.abs(values[there] - middle))) / 0.6745, LEAST_SPREAD)
+    scores = (values - middle) / spread
+    return [
+        Outlier(int(k), *store.origin(int(k)), quantity, float(values[k]), float(scores[k]))
+        for k in there
+        if abs(scores[k]) > FAR_OUT
+    ]
+
+
+def _files(store: Store) -> dict[str, int]:
+    numbers = np.bincount(store.origin_files, minlength=len(store.sources))
+    return {name: int(number) for name, number in zip(store.sources, numbers, strict=True)}
+
+
+def text(found: Statistics) -> str:
+    """For people."""
+    from ase.data import chemical_symbols
+
+    lines = [
+        f"{found.path}: {found.num_frames} frames, {found.num_atoms} atoms, {found.formulas} formulas, "
+        f"{found.periodic} frames periodic",
+        "files      " + ", ".join(f"{name} ({number})" for name, number in found.files.items()),
+        "units      " + (", ".join(f"{what} {name}" for what, name in found.units.items()) or "not recorded"),
+        "labels     " + ", ".join(f"{name} of {number} frames" for name, number in found.labelled.items() if number),
+        "charges    " + ", ".join(f"{charge:+g} ({number})" for charge, number in found.charges.items()),
+        "",
+        "element      atoms   reference, eV",
+    ]
+    for z, number in found.elements.items():
+        reference = f"{found.references[z]:15.6f}" if z in found.references else ""
+        lines.append(f"{chemical_symbols[z]:<7} {number:10d} {reference}".rstrip())
+    lines += ["", "atoms a frame", *_histogram(found.sizes), ""]
+    for name, unit, spread in (
+        ("energy", "eV an atom after references", found.energy),
+        ("forces", "eV/Å, components", found.forces),
+        ("stress", "eV/Å³, components", found.stress),
+    ):
+        if spread:
+            lines.append(
+                f"{name:<10} mean {spread.mean:.4g}, deviation {spread.std:.4g}, {spread.min:.4g} to {spread.max:.4g} "
+                f"{unit}"
+            )
+    lines += ["", f"outliers   {found.num_outliers} (robust z-score beyond {FAR_OUT:g})"]
+    for one in found.outliers:
+        unit = "eV an atom" if one.quantity == "energy" else "eV/Å"
+        lines.append(f"  z {one.score:8.1f}  {one.quantity} {one.value:.4g} {unit}  {one.file}, frame {one.frame}")
+    if found.num_outliers > len(found.outliers):
+        lines.append(f"  ... and {found.num_outliers - len(found.outliers)} more")
+    return "\n".join(lines)
+
+
+def _histogram(sizes: dict[int, int], bins: int = 12, width: int = 40) -> list[str]:
+    """Bars of how many frames have so many atoms, in at most `bins` equal ranges."""
+    least, most = min(sizes), max(sizes)
+    step = max(1, -(-(most - least + 1) // bins))
+    heights: dict[int, int] = {}
+    for size, number in sizes.items():
+        first = least + (size - least) // step * step
+        heights[first] = heights.get(first, 0) + number
+    top = max(heights.values())
+    lines = []
+    for first, number in sorted(heights.items()):
+        label = f"{first}" if step == 1 else f"{first}-{first + step - 1}"
+        lines.append(f"{label:>11} {number:9d} {'#' * max(1, round(width * number / top))}")
+    return lines

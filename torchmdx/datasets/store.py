@@ -1,0 +1,202 @@
+"""Store: frames packed in arrays on disk that are mapped into memory, so that data larger than memory can be used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmdx.datasets.frames import Frames, Whole, rows_of
+
+FORMAT, FORMAT_VERSION = "torchmdx-store", 1
+DESCRIPTION = "store.json"
+# Name: type on disk, shape of an entry, whether there is one for each atom (else for each frame).
+ARRAYS: dict[str, tuple[str, tuple[int, ...], bool]] = {
+    "counts": ("<i8", (), False),
+    "positions": ("<f8", (3,), True),
+    "atomic_numbers": ("|u1", (), True),
+    "cell": ("<f8", (3, 3), False),
+    "pbc": ("|b1", (3,), False),
+    "charge": ("<f8", (), False),
+    "energy": ("<f8", (), False),
+    "forces": ("<f4", (3,), True),
+    "stress": ("<f4", (3, 3), False),
+    "origin_file": ("<i4", (), False),
+    "origin_frame": ("<i8", (), False),
+}
+LABELS = ("energy", "forces", "stress")
+
+
+class Store:
+    """A directory of arrays, opened for reading. `gather` may be called from several threads.
+
+    counts [F]: atoms of each frame. labels: which of "energy", "forces", "stress" at least one frame has.
+    elements: atomic numbers that occur. digest: tells this content from any other. units: those of the files it was
+    made of; inside are Å and eV.
+    """
+
+    def __init__(self, path: Path, description: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        self.path, self._arrays = path, arrays
+        self.counts: Whole = np.array(arrays["counts"])
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
+        self.digest: str = description["digest"]
+        self.labels = frozenset(description["labels"])
+        self.elements = tuple(description["elements"])
+        self.sources: list[str] = description["sources"]
+        self.units: dict[str, str] = description["units"]
+
+    @classmethod
+    def open(cls, path: str | Path) -> Store:
+        """Raises FileNotFoundError where there is none, and ValueError for one that is broken or of another version."""
+        path = Path(path)
+        try:
+            description = json.loads((path / DESCRIPTION).read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(f"no store of frames at {str(path)!r} ({DESCRIPTION} is not there)") from None
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{DESCRIPTION} of {str(path)!r} is not readable: {error}") from error
+        if not isinstance(description, dict) or description.get("format") != FORMAT:
+            raise ValueError(f"{str(path)!r} is not a store of frames: its format must be {FORMAT!r}")
+        if description.get("version") != FORMAT_VERSION:
+            raise ValueError(
+                f"this torchmdx reads stores of version {FORMAT_VERSION}, "
+                f"{str(path)!r} has version {description.get('version')!r}"
+            )
+        return cls(path, description, {name: _mapped(path, name, description) for name in ARRAYS})
+
+    @staticmethod
+    def is_store(path: str | Path) -> bool:
+        """Whether there is a store at `path`, whole or not."""
+        return (Path(path) / DESCRIPTION).is_file()
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def num_atoms(self) -> int:
+        return int(self._starts[-1])
+
+    def gather(self, indices: Any) -> Frames:
+        """These frames, in this order. Raises IndexError for a number that no frame has."""
+        indices = np.asarray(indices, np.int64).reshape(-1)
+        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
+            wrong = indices[(indices < 0) | (indices >= len(self))][0]
+            raise IndexError(f"frames of this store are numbered 0 to {len(self) - 1}, got {wrong}")
+        counts = self.counts[indices]
+        atoms = rows_of(self._starts[indices], counts)
+        taken: dict[str, NDArray[Any]] = {
+            name: np.array(self._arrays[name][atoms if of_atoms else indices])
+            for name, (_, _, of_atoms) in ARRAYS.items()
+            if not name.startswith("origin")
+        }
+        return Frames(**taken | {"counts": counts, "atomic_numbers": taken["atomic_numbers"].astype(np.int64)})
+
+    @property
+    def origin_files(self) -> Whole:
+        """Of each frame, the number of its file among `sources` [F]."""
+        return np.asarray(self._arrays["origin_file"], np.int64)
+
+    def origin(self, index: int) -> tuple[str, int]:
+        """The file that a frame came from, and its number there."""
+        return self.sources[int(self._arrays["origin_file"][index])], int(self._arrays["origin_frame"][index])
+
+
+def _mapped(path: Path, name: str, description: dict[str, Any]) -> NDArray[Any]:
+    kind, entry, of_atoms = ARRAYS[name]
+    shape = (description["num_atoms"] if of_atoms else description["num_frames"], *entry)
+    file = path / f"{name}.bin"
+    expected = int(np.prod(shape)) * np.dtype(kind).itemsize
+    size = file.stat().st_size if file.is_file() else None
+    if size != expected:
+        raise ValueError(f"{file.name} of the store {str(path)!r} must have {expected} bytes, got {size}")
+    if expected == 0:  # which cannot be mapped
+        return np.zeros(shape, kind)
+    return np.memmap(file, kind, "r", shape=shape)
+
+
+class StoreWriter:
+    """Writes a store, frame after frame; the directory appears whole, at the end of the `with` block, or not at all.
+
+    Raises FileExistsError where something other than a store, or without `overwrite` anything, is in the way.
+    """
+
+    def __init__(self, path: str | Path, *, units: dict[str, str] | None = None, overwrite: bool = False) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not (overwrite and Store.is_store(self.path)):
+            what = "something that is not a store" if overwrite else "something"
+            raise FileExistsError(f"there is {what} at {str(self.path)!r} already")
+        self.units = units or {}
+        self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+        self._files: dict[str, BinaryIO] = {}
+        self._hash = hashlib.sha256()
+        self._sources: dict[str, int] = {}
+        self._elements: set[int] = set()
+        self._labels: set[str] = set()
+        self.num_frames = self.num_atoms = 0
+
+    def __enter__(self) -> StoreWriter:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self._partial, ignore_errors=True)
+        self._partial.mkdir()
+        self._files = {name: (self._partial / f"{name}.bin").open("wb") for name in ARRAYS}
+        return self
+
+    def add(self, frames: Frames, source: str, first_index: int | Whole) -> None:
+        """Appends frames that came from `source`: numbers in it, or that of the first of consecutive ones."""
+        numbers = (
+            np.asarray(first_index, np.int64)
+            if np.ndim(first_index)
+            else np.arange(len(frames), dtype=np.int64) + int(np.asarray(first_index))
+        )
+        file = self._sources.setdefault(str(source), len(self._sources))
+        values: dict[str, NDArray[Any]] = {
+            "origin_file": np.full(len(frames), file, np.int32),
+            "origin_frame": numbers,
+        }
+        for name, (kind, _, _) in ARRAYS.items():
+            raw = np.ascontiguousarray(values[name] if name in values else getattr(frames, name), kind).tobytes()
+            self._files[name].write(raw)
+            if not name.startswith("origin"):
+                self._hash.update(raw)
+        present = {"energy": frames.has_energy, "forces": frames.has_forces, "stress": frames.has_stress}
+        self._labels |= {name for name, there in present.items() if there.any()}
+        self._elements |= set(np.unique(frames.atomic_numbers).tolist())
+        self.num_frames += len(frames)
+        self.num_atoms += frames.num_atoms
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            for file in self._files.values():
+                if kind is None:
+                    file.flush()
+                    os.fsync(file.fileno())
+                file.close()
+            if kind is None:
+                self._finish()
+        finally:
+            shutil.rmtree(self._partial, ignore_errors=True)
+
+    def _finish(self) -> None:
+        if self.num_frames == 0:
+            raise ValueError(f"a store needs at least one frame, got none for {str(self.path)!r}")
+        description = {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "num_frames": self.num_frames,
+            "num_atoms": self.num_atoms,
+            "labels": sorted(self._labels),
+            "elements": sorted(self._elements),
+            "units": self.units,
+            "sources": list(self._sources),
+            "digest": self._hash.hexdigest(),
+        }
+        (self._partial / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
+        if self.path.exists():  # asked for by `overwrite`
+            shutil.rmtree(self.path)
+        os.replace(self._partial, self.path)

@@ -1,0 +1,59 @@
+"""Folders of .npy files as torchmd-net's Custom dataset has them: coordinates, embeddings, energies, forces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchmdx.datasets.blocks import Blocks, Keys, Unreadable, block, rows_of_a_block
+
+GLOBS = {"positions": "*coord*.npy", "atomic_numbers": "*embed*.npy", "energy": "*energ*.npy", "forces": "*force*.npy"}
+
+
+def read(path: Path, keys: Keys) -> Blocks:
+    """Files of one kind, in the order of their names, belong to those of the others; keys are glob patterns.
+
+    Frames are numbered through all files. Raises ValueError where there is not the same number of each kind.
+    """
+    if not path.is_dir():
+        raise ValueError(f"torchmd-net's custom data must be a folder of .npy files, got {str(path)!r}")
+    for name in keys.named():
+        if name not in GLOBS:
+            raise ValueError(f"torchmdnet-custom is a format without a {name} key, got {getattr(keys, name)!r}")
+    globs = {name: getattr(keys, name) or pattern for name, pattern in GLOBS.items()}
+    files = {name: sorted(path.glob(pattern)) for name, pattern in globs.items()}
+    there = ", ".join(f"{len(files[name])} of {globs[name]}" for name in GLOBS)
+    labels = [name for name in ("energy", "forces") if files[name]]
+    if not files["positions"] or not labels:
+        raise ValueError(f"{str(path)!r} must have coordinates, embeddings, and energies or forces, got {there}")
+    if any(len(files[name]) != len(files["positions"]) for name in ("atomic_numbers", *labels)):
+        raise ValueError(f"{str(path)!r} must have as many files of each kind, got {there}")
+    first = 0
+    for number in range(len(files["positions"])):
+        arrays = {name: _mapped(files[name][number]) for name in ("positions", "atomic_numbers", *labels)}
+        shape = arrays["positions"].shape
+        name = files["positions"][number].name
+        wrong = [key for key in labels if arrays[key].shape[:1] != shape[:1]]
+        if len(shape) != 3 or wrong:
+            got = ", ".join(f"{key} {list(array.shape)}" for key, array in arrays.items())
+            yield Unreadable(
+                first, shape[0] if shape else 1, f"{name}: positions must be [frames, atoms, 3], got {got}"
+            )
+        else:
+            step = rows_of_a_block(shape[1])
+            for start in range(0, shape[0], step):
+                part = {key: arrays[key][start : start + step] for key in ("positions", *labels)}
+                try:
+                    yield block(first + start, atomic_numbers=arrays["atomic_numbers"], **part)
+                except ValueError as error:
+                    yield Unreadable(first + start, len(part["positions"]), f"{name}: {error}")
+        first += shape[0] if shape else 1
+
+
+def _mapped(path: Path) -> Any:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{str(path)!r} is not a whole .npy file of numbers: {error}") from error

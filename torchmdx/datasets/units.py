@@ -1,0 +1,65 @@
+"""The units that a user declares for files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchmdx.units import BAR, ENERGY_UNITS, GPA, LENGTH_UNITS, conversion
+
+FORCE_UNITS: dict[str, float] = {
+    f"{energy}/{length}": value / size
+    for energy, value in ENERGY_UNITS.items()
+    for length, size in LENGTH_UNITS.items()
+}
+STRESS_UNITS: dict[str, float] = {
+    **{
+        f"{energy}/{length}^3": value / size**3
+        for energy, value in ENERGY_UNITS.items()
+        for length, size in LENGTH_UNITS.items()
+    },
+    "GPa": GPA,
+    "bar": BAR,
+    "kbar": 1e3 * BAR,
+}
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units by name, and their values in eV, Å, eV/Å and eV/Å³; of forces and stress, unless named, from the others."""
+
+    energy: str = "eV"
+    length: str = "angstrom"
+    force: str | None = None
+    stress: str | None = None
+
+    def __post_init__(self) -> None:
+        _ = (self.energy_factor, self.length_factor, self.force_factor, self.stress_factor)
+
+    @property
+    def energy_factor(self) -> float:
+        return conversion(self.energy, ENERGY_UNITS, "energy")
+
+    @property
+    def length_factor(self) -> float:
+        return conversion(self.length, LENGTH_UNITS, "length")
+
+    @property
+    def force_factor(self) -> float:
+        if self.force is None:
+            return self.energy_factor / self.length_factor
+        return conversion(self.force, FORCE_UNITS, "force")
+
+    @property
+    def stress_factor(self) -> float:
+        if self.stress is None:
+            return self.energy_factor / self.length_factor**3
+        return conversion(self.stress, STRESS_UNITS, "stress")
+
+    def names(self) -> dict[str, str]:
+        """Of every quantity, for the record."""
+        return {
+            "energy": self.energy,
+            "length": self.length,
+            "force": self.force or f"{self.energy}/{self.length}",
+            "stress": self.stress or f"{self.energy}/{self.length}^3",
+        }

@@ -1,0 +1,1 @@
+"""Reports on how well a potential predicts: errors, pictures, one page."""

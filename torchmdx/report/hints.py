@@ -1,0 +1,72 @@
+"""What the numbers of a report say besides the errors: wrong units, wrong signs, another zero of energy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torchmdx.report.composition import symbol
+from torchmdx.report.errors import Errors
+from torchmdx.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL, NANOMETER
+
+# Units of force, and what one is in eV/Å.
+FORCE_UNITS = {
+    "hartree/bohr": HARTREE / BOHR,
+    "hartree/Å": HARTREE,
+    "kcal/mol/Å": KCAL_PER_MOL,
+    "kJ/mol/Å": KJ_PER_MOL,
+    "kJ/mol/nm": KJ_PER_MOL / NANOMETER,
+    "eV/bohr": 1 / BOHR,
+    "meV/Å": 1e-3,
+}
+ALIKE, NEAR = 0.8, 0.12  # a correlation that speaks of the same forces; how near a ratio is to a unit's
+OFFSET_FROM = 5e-3  # eV/atom
+
+
+def hints(errors: Errors, references: Sequence[float]) -> list[str]:
+    """Sentences for people; none is an error. references: [max_z+1] eV, of the potential."""
+    return [*_forces(errors), *_energies(errors), *_elements(errors, references)]
+
+
+def _forces(errors: Errors) -> list[str]:
+    if not errors.forces.count:
+        return ["There are no labels of forces."]
+    ratio, correlation = errors.force_ratio
+    if correlation < -ALIKE:
+        return [
+            f"The labels of the forces point against the predictions (correlation {correlation:.2f}): they may be "
+            "gradients of the energy, which have the other sign."
+        ]
+    if not correlation > ALIKE:
+        return []
+    # Labels in another unit that were read as eV/Å are too large by one over the unit's size.
+    ways = {f"in {unit} but read as eV/Å": 1 / size for unit, size in FORCE_UNITS.items()}
+    ways |= {f"in eV/Å but read as {unit}": size for unit, size in FORCE_UNITS.items()}
+    text = min(ways, key=lambda way: abs(math.log(ratio / ways[way])))
+    if abs(math.log(ratio / ways[text])) > NEAR:
+        return []
+    return [
+        f"The labels of the forces are {ratio:.4g} times the predictions (correlation {correlation:.2f}), as if they "
+        f"were {text}."
+    ]
+
+
+def _energies(errors: Errors) -> list[str]:
+    if not errors.energy.count:
+        return ["There are no labels of energies."]
+    mean, rest = errors.energy.mean, errors.shifted().rmse
+    if errors.energy.count > 1 and abs(mean) > max(OFFSET_FROM, 5 * rest):
+        return [
+            f"All energies are off by about the same, {1e3 * mean:.4g} meV/atom, and by {1e3 * rest:.3g} meV/atom "
+            "(RMSE) without that: labels of another method or with another zero of energy would look like this."
+        ]
+    return []
+
+
+def _elements(errors: Errors, references: Sequence[float]) -> list[str]:
+    known = {z for z, energy in enumerate(references) if energy != 0}
+    missing = sorted(z for z in errors.elements if z not in known)
+    if not known or not missing:
+        return []
+    names = ", ".join(symbol(z) for z in missing)
+    return [f"The potential has reference energies, but none for {names}: it may never have been trained on {names}."]

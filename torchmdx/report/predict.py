@@ -1,0 +1,218 @@
+"""Predictions for the frames of a store, many small frames in one evaluation."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchmdx.datasets.frames import Frames
+from torchmdx.datasets.store import Store
+from torchmdx.models.fast import FastTensorNet
+from torchmdx.models.potential import Potential
+from torchmdx.pool import APART, LARGEST_PADDED, padded_size
+from torchmdx.step import CapturedStep
+from torchmdx.step_result import NonFiniteError, OutOfDeviceMemory, StepResult
+from torchmdx.system import Batch
+
+# Atoms in one evaluation: a GPU wants many; the exact model's memory, some 6 MB an atom in float64, sets the others.
+ATOMS_FAST, ATOMS_EXACT, ATOMS_CPU = LARGEST_PADDED, 1024, 256
+# Padding atoms come in systems of at most so many, for which the neighbour search needs no bins.
+PADDING_SYSTEM = 512
+MOST_STEPS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a potential says of frames, beside their labels.
+
+    indices [F] in the store · frames: the labels · energy [F] eV · forces [N,3] eV/Å · stress [F,3,3] eV/Å³, None
+    unless it was asked for, NaN for a frame without a volume; float64.
+    """
+
+    indices: NDArray[np.int64]
+    frames: Frames
+    energy: NDArray[np.float64]
+    forces: NDArray[np.float64]
+    stress: NDArray[np.float64] | None
+
+
+# Frames whose elements are looked at together.
+CHECKED = 4096
+
+
+class Predictor:
+    """Evaluates stores with one potential, in one precision, on one device.
+
+    potential: copied, so that the caller's may be trained on. dtype: torch.float32 takes the fastest engine there is,
+    torch.float64 the exact model. atoms: in one evaluation, where memory allows.
+    """
+
+    def __init__(
+        self, potential: Potential, *, device: torch.device | str, dtype: torch.dtype, atoms: int | None = None
+    ) -> None:
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+        self.potential = copy.deepcopy(potential).to(device=device, dtype=dtype).eval().requires_grad_(False)
+        self._on_gpu = self.potential.device.type == "cuda"
+        self._atoms = atoms or self._affordable(dtype)
+        self._steps: OrderedDict[tuple[int, int, bool, bool], CapturedStep] = OrderedDict()
+
+    def _affordable(self, dtype: torch.dtype) -> int:
+        if not self._on_gpu:
+            return ATOMS_CPU
+        fast = dtype == torch.float32 and FastTensorNet.why_not(self.potential) is None
+        return ATOMS_FAST if fast else ATOMS_EXACT
+
+    def require_elements(self, store: Store, indices: NDArray[np.int64]) -> None:
+        """Raises ValueError, naming file and frame, for an element beyond the potential."""
+        highest = self.potential.config.max_z
+        if not any(element > highest for element in store.elements):
+            return
+        for start in range(0, len(indices), CHECKED):
+            chunk = indices[start : start + CHECKED]
+            frames = store.gather(chunk)
+            beyond = np.flatnonzero(frames.atomic_numbers > highest)
+            if len(beyond):
+                raise ValueError(
+                    f"this potential knows atomic numbers up to {highest}, got {frames.atomic_numbers[beyond[0]]} in "
+                    f"{named(store, chunk[frames.frame_index[beyond[0]]])}"
+                )
+
+    def parts(
+        self,
+        store: Store,
+        indices: NDArray[np.int64],
+        *,
+        stress: bool | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Iterator[Predictions]:
+        """Predictions of the frames at `indices`, in their order, as many at a time as are evaluated together.
+
+        stress: None where the store has such labels. progress: called with frames done, and all of them. Raises
+        ValueError, naming file and frame, for elements beyond the potential and for predictions that are not finite.
+        """
+        stress = "stress" in store.labels if stress is None else stress
+        indices = np.asarray(indices, dtype=np.int64)
+        self.require_elements(store, indices)
+        done = 0
+        while done < len(indices):
+            number = _fitting(store.counts[indices[done : done + self._atoms]], self._atoms)
+            chosen = indices[done : done + number]
+            frames = store.gather(chosen)
+            try:
+                part = self._evaluate(chosen, frames, stress)
+            except OutOfDeviceMemory:
+                if number == 1:
+                    raise
+                self._steps.clear()
+                self._atoms = max(1, int(frames.num_atoms) // 2)
+                continue
+            except (NonFiniteError, ValueError) as error:
+                self._find_fault(store, chosen, stress, error)
+                raise
+            done += number
+            yield part
+            if progress is not None:
+                progress(done, len(indices))
+
+    def _evaluate(self, indices: NDArray[np.int64], frames: Frames, stress: bool) -> Predictions:
+        batch = self._batch(frames)
+        step = self._step(batch, stress)
+        result: StepResult = step(batch.positions, batch.cell)
+        size, atoms = len(frames), frames.num_atoms
+        found = None if result.stress is None else result.stress[:size]
+        return Predictions(indices, frames, result.energy[:size], result.forces[:atoms], found)
+
+    def _step(self, batch: Batch, stress: bool) -> CapturedStep:
+        """One that holds the batch; of the same shape as an earlier one if there is such."""
+        key = (batch.num_atoms, batch.num_systems, bool(batch.pbc.any()), stress)
+        step = self._steps.get(key)
+        if step is not None:
+            step.assign(batch)
+        else:
+            while len(self._steps) >= MOST_STEPS:
+                self._steps.popitem(last=False)
+            # Evaluations are large and their shapes differ: launching costs little, and capturing would pay late.
+            step = self._steps[key] = CapturedStep(self.potential, batch, mode="eager", stress=stress)
+        self._steps.move_to_end(key)
+        return step
+
+    def _batch(self, frames: Frames) -> Batch:
+        """The frames as they are; on a GPU padded to one of a few shapes."""
+        if not self._on_gpu:
+            return pack(frames, frames.num_atoms, len(frames), self.potential.cutoff)
+        num_atoms = padded_size(frames.num_atoms)
+        needed = len(frames) + -(-(num_atoms - frames.num_atoms) // PADDING_SYSTEM)
+        return pack(frames, num_atoms, 1 << (needed - 1).bit_length(), self.potential.cutoff)
+
+    def _find_fault(self, store: Store, indices: NDArray[np.int64], stress: bool, error: Exception) -> None:
+        """Raises ValueError for the first of some frames that cannot be evaluated by itself."""
+        for index in indices:
+            try:
+                self._evaluate(np.array([index]), store.gather(index), stress)
+            except (NonFiniteError, ValueError) as alone:
+                raise ValueError(f"{named(store, index)} can't be evaluated: {alone}") from error
+
+
+def predict(
+    potential: Potential,
+    store: Store,
+    indices: NDArray[np.int64],
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    stress: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Predictions:
+    """All predictions at once, in the order of `indices`, of which there must be some. See `Predictor`."""
+    if not len(indices):
+        raise ValueError("predict needs at least one frame, got none")
+    predictor = Predictor(potential, device=device, dtype=dtype)
+    parts = list(predictor.parts(store, indices, stress=stress, progress=progress))
+    stresses = [part.stress for part in parts if part.stress is not None]
+    return Predictions(
+        np.concatenate([part.indices for part in parts]),
+        Frames.concatenate([part.frames for part in parts]),
+        np.concatenate([part.energy for part in parts]),
+        np.concatenate([part.forces for part in parts]),
+        np.concatenate(stresses) if stresses else None,
+    )
+
+
+def named(store: Store, index: int) -> str:
+    """A frame in words: its number and file."""
+    source, number = store.origin(index)
+    return f"frame {number} of {source!r}"
+
+
+def pack(frames: Frames, num_atoms: int, num_systems: int, cutoff: float) -> Batch:
+    """Frames as a batch in float64, padded by atoms too far apart to see each other, in systems of their own."""
+    missing, spare = num_atoms - frames.num_atoms, num_systems - len(frames)
+    index = torch.arange(missing)
+    side = max(1, int(np.ceil(max(missing, 1) ** (1 / 3))))
+    grid = torch.stack([index % side, index // side % side, index // side**2], dim=1).double() * (APART * cutoff)
+
+    def joined(values: NDArray[Any], filling: Tensor) -> Tensor:
+        return torch.cat([torch.from_numpy(np.ascontiguousarray(values)), filling])
+
+    return Batch(
+        positions=joined(frames.positions, grid),
+        atomic_numbers=joined(frames.atomic_numbers, torch.ones(missing, dtype=torch.int64)),
+        system_index=joined(frames.frame_index, len(frames) + index // PADDING_SYSTEM),
+        cell=joined(frames.cell, torch.zeros(spare, 3, 3, dtype=torch.float64)),
+        pbc=joined(frames.pbc, torch.zeros(spare, 3, dtype=torch.bool)),
+        charge=joined(frames.charge, torch.zeros(spare, dtype=torch.float64)),
+    )
+
+
+def _fitting(counts: NDArray[np.int64], most: int) -> int:
+    """How many of the next frames have no more than so many atoms together; at least one."""
+    return max(1, int(np.searchsorted(np.cumsum(counts), most, side="right")))

@@ -1,0 +1,71 @@
+"""The units that a report speaks in, and how it writes numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torchmdx.units import GPA, KCAL_PER_MOL
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A unit: its name, and how many of it make one of torchmdx's own (eV, eV/Å, eV/Å³)."""
+
+    unit: str
+    factor: float
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Units of errors (energies per atom, energies of structures, forces, stress in two units), and of labels."""
+
+    energy: Scale
+    total: Scale
+    forces: Scale
+    label_total: Scale
+    label_forces: Scale
+    stress: Scale = Scale("meV/Å³", 1e3)
+    pressure: Scale = Scale("GPa", 1 / GPA)
+
+    @property
+    def label_energy(self) -> Scale:
+        """Energies per atom."""
+        return Scale(f"{self.label_total.unit}/atom", self.label_total.factor)
+
+
+MILLI_EV = Scales(
+    energy=Scale("meV/atom", 1e3),
+    total=Scale("meV", 1e3),
+    forces=Scale("meV/Å", 1e3),
+    label_total=Scale("eV", 1.0),
+    label_forces=Scale("eV/Å", 1.0),
+)
+_PER_MOL, _PER_MOL_A = Scale("kcal/mol", 1 / KCAL_PER_MOL), Scale("kcal/mol/Å", 1 / KCAL_PER_MOL)
+KCAL = Scales(
+    energy=Scale("kcal/mol/atom", 1 / KCAL_PER_MOL),
+    total=_PER_MOL,
+    forces=_PER_MOL_A,
+    label_total=_PER_MOL,
+    label_forces=_PER_MOL_A,
+)
+
+
+def scales(kcal: bool) -> Scales:
+    """kcal/mol, or meV."""
+    return KCAL if kcal else MILLI_EV
+
+
+def number(value: float) -> str:
+    """Three digits, without an exponent where people can do without."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "–"
+    if 1e-3 <= abs(value) < 1e6:
+        digits = max(0, 2 - math.floor(math.log10(abs(value))))
+        return f"{value:,.{digits}f}"
+    return f"{value:.2e}"
+
+
+def signed(value: float) -> str:
+    """`number`, with its sign."""
+    return f"+{number(value)}" if value > 0 else number(value)

@@ -1,0 +1,139 @@
+"""What stands on the page of a report, part by part; draws the pictures it shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from torchmdx.datasets.store import Store
+from torchmdx.models.potential import Potential
+from torchmdx.report import plots, tables
+from torchmdx.report.composition import symbol
+from torchmdx.report.errors import Errors
+from torchmdx.report.history import EPOCHS, read_table
+from torchmdx.report.page import Picture, Section
+from torchmdx.report.scales import Scales
+from torchmdx.report.style import DOTS_AN_INCH
+
+CURVES_NOTE = (
+    "After each epoch. Errors of validation are of the averaged weights, where the training averages them, so they "
+    "may be below those of training."
+)
+PARITY_NOTE = (
+    "Most points are where the colour is brightest. Of many, a random sample and those furthest off are drawn; the "
+    "errors are of all."
+)
+ENERGY_NOTE = f"The potential's reference energies of the elements are subtracted from both. {PARITY_NOTE}"
+
+
+def curves(directory: Path, history: Path | None) -> list[Section]:
+    """Learning curves, where there is a history to draw. history: epochs.csv or its folder."""
+    if history is None:
+        return []
+    file = history / EPOCHS if history.is_dir() else history
+    path = directory / "learning_curves.png"
+    if not file.is_file() or not plots.learning_curves(path, read_table(file)):
+        return []
+    return [Section("Learning curves", [CURVES_NOTE], [_picture(path, "learning curves")])]
+
+
+def parity(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[Section]:
+    """Parity plots of energies and of forces, a picture for each set."""
+    sections = []
+    for kind, what, axis, unit, note in (
+        ("energy", "energy per atom", units.label_energy, units.energy, ENERGY_NOTE),
+        ("forces", "force component", units.label_forces, units.forces, PARITY_NOTE),
+    ):
+        pictures = []
+        for name, slug in zip(found, _slugs(found), strict=True):
+            moments, sample = getattr(found[name], kind), getattr(found[name], f"{kind}_pairs")
+            if moments.count:
+                path = directory / f"parity_{kind}_{slug}.png"
+                counted = "energies" if kind == "energy" else "force components"
+                plots.parity(path, sample, moments, unit, axis, what, title=f"{name}: {moments.count:,} {counted}")
+                pictures.append(_picture(path, f"parity plot, {what}, {name}"))
+        if pictures:
+            sections.append(Section(f"Predicted {'energies' if kind == 'energy' else 'forces'}", [note], pictures))
+    return sections
+
+
+def distribution(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[Section]:
+    """Histograms of errors."""
+    forces = {name: errors.forces_pairs.pairs @ [-1.0, 1.0] for name, errors in found.items()}
+    energies = {name: errors.energy_errors for name, errors in found.items()}
+    pictures = []
+    for kind, errors, unit, title in (
+        ("energy", energies, units.energy, "Errors of energies per atom"),
+        ("forces", forces, units.forces, "Errors of force components"),
+    ):
+        path = directory / f"error_histogram_{kind}.png"
+        if plots.error_histogram(path, errors, unit, title):
+            pictures.append(_picture(path, title))
+    text = "The first and the last bar also count what lies beyond."
+    return [Section("Distribution of errors", [text], pictures)] if pictures else []
+
+
+def groups(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[Section]:
+    """Errors by element, size and formula."""
+    pictures, shown = [], {}
+    path = directory / "errors_by_element.png"
+    if plots.errors_by_element(path, found, units.forces):
+        pictures.append(_picture(path, "force errors by element"))
+        shown[f"Forces by element / {units.forces.unit}"] = tables.by_element(found, units)
+    for kind, unit, forces in (("energy", units.energy, False), ("forces", units.forces, True)):
+        path = directory / f"errors_by_size_{kind}.png"
+        if plots.errors_by_size(path, found, unit, forces=forces):
+            pictures.append(_picture(path, f"{kind} errors by size"))
+    if not pictures:
+        return []
+    shown |= tables.by_formula(found, units)
+    return [Section("Errors by element and size", [], pictures, shown)]
+
+
+def worst(found: Mapping[str, Errors], stores: Mapping[str, Store], units: Scales) -> list[Section]:
+    """The frames that are predicted worst, with file and number."""
+    shown, most = {}, 10 if len(found) == 1 else 5
+    for name, errors in found.items():
+        origin, prefix = stores[name].origin, f", {name}" if len(found) > 1 else ""
+        if errors.worst_energy:
+            shown[f"Energies{prefix}"] = tables.worst_energies(errors.worst_energy[:most], origin, units)
+        if errors.worst_forces:
+            shown[f"Forces{prefix}"] = tables.worst_forces(errors.worst_forces[:most], origin, units)
+    text = "Frames and atoms count from 0. Of the forces, the component that is furthest off in its frame is given."
+    return [Section("Worst frames", [text], tables=shown)] if shown else []
+
+
+def described(potential: Potential) -> Section:
+    """Architecture and constants."""
+    known = potential.reference_energies.nonzero().flatten().tolist()
+    energies = ", ".join(f"{symbol(z)} {float(potential.reference_energies[z]):.4f}" for z in known)
+    rows = {
+        "network": type(potential.config).__name__.removesuffix("Config"),
+        "weights": f"{sum(parameter.numel() for parameter in potential.parameters()):,}",
+        **tables.flat(vars(potential.config)),
+        "scale / eV": f"{float(potential.scale):g}",
+        "shift / eV": f"{float(potential.shift):g}",
+        "reference energies / eV": energies or "none",
+    }
+    return Section("Potential", tables={"": tables.pairs(rows)})
+
+
+def _picture(path: Path, text: str) -> Picture:
+    """At two thirds of its dots, so that it stays sharp on fine screens."""
+    with path.open("rb") as file:
+        width = int.from_bytes(file.read(24)[16:20], "big")  # of a PNG's first chunk
+    return Picture(path, text, round(width * 96 / DOTS_AN_INCH))
+
+
+def _slugs(names: Iterable[str]) -> list[str]:
+    """Parts of file names, one for each set, all different."""
+    found: list[str] = []
+    for name in names:
+        slug = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("._").lower() or "set"
+        tried, count = slug, 1
+        while tried in found:
+            count += 1
+            tried = f"{slug}_{count}"
+        found.append(tried)
+    return found

@@ -1,0 +1,86 @@
+"""Data to evaluate: stores as they are, other files converted first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from torchmdx.datasets.convert import convert
+from torchmdx.datasets.splits import PARTS, read_split
+from torchmdx.datasets.store import Store
+
+MOST_SETS = 6  # more stand side by side on no screen
+
+
+class Sources:
+    """Stores for files of any kind, and the sets that are evaluated; a context, at whose end converted copies go.
+
+    warnings: what the conversions noticed. Raises what `convert`, `Store.open` and `read_split` raise.
+    """
+
+    def __init__(self, reading: Mapping[str, Any], *, say: Callable[[str], None]) -> None:
+        """reading: arguments of `convert`. say: told what is being read."""
+        self._reading, self._say = reading, say
+        self._stack = ExitStack()
+        self.warnings: list[str] = []
+
+    def __enter__(self) -> Sources:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def sets(self, files: Sequence[str]) -> dict[str, tuple[Store, np.ndarray]]:
+        """A set for each file, by its name; files other than stores are one set if there are many."""
+        others = [file for file in files if not is_store(file)]
+        together = len(files) > MOST_SETS and len(others) > 1
+        found = {file: self._open(file) for file in files if file not in others}
+        if together:
+            found[f"{len(others)} files"] = self._converted(others)
+        else:
+            found |= {file: self._converted([file]) for file in others}
+        ordered = sorted(found, key=lambda name: files.index(name) if name in files else len(files))
+        names = _short(ordered)
+        return {names[name]: (found[name], np.arange(len(found[name]))) for name in ordered}
+
+    def split(self, files: Sequence[str], split: str, parts: Sequence[str]) -> dict[str, tuple[Store, np.ndarray]]:
+        """Parts of a recorded split of the files' frames that are not empty; all of them where none is named."""
+        if len(files) == 1 and is_store(files[0]):
+            store = self._open(files[0])
+        elif any(is_store(file) for file in files):
+            raise ValueError(f"a split is of one store or of files that make one, got {', '.join(files)}")
+        else:
+            store = self._converted(files)
+        indices = read_split(split, store)
+        found = {name: (store, indices[name]) for name in parts or PARTS if len(indices[name])}
+        if not found:
+            raise ValueError(f"the part {' and '.join(parts)} of {split!r} is empty")
+        return found
+
+    def _open(self, path: str) -> Store:
+        return Store.open(path)
+
+    def _converted(self, files: Sequence[str]) -> Store:
+        folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="torchmdx-evaluate-")))
+        self._say(f"reading {files[0]}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""))
+        summary = convert(files, folder / "store", **self._reading, log=lambda line: None)
+        if summary.num_broken:
+            self.warnings.append(f"{summary.num_broken:,} broken frames of {', '.join(files)} were left out")
+        self.warnings += summary.warnings
+        return Store.open(folder / "store")
+
+
+def is_store(path: str) -> bool:
+    """Whether a path is a folder that `torchmdx data convert` made."""
+    return Store.is_store(path)
+
+
+def _short(paths: Sequence[str]) -> dict[str, str]:
+    """The last part of each path, or all of it where that is not enough to tell them apart."""
+    last = [Path(path).name for path in paths]
+    return {path: name if last.count(name) == 1 and name else path for path, name in zip(paths, last, strict=True)}

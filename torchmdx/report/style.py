@@ -1,0 +1,100 @@
+"""How the pictures of a report look: one palette, one size, PNG files that appear whole."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Colours that colour-blind people tell apart (Okabe and Ito).
+KNOWN = {"train": "#0072B2", "validation": "#E69F00", "test": "#009E73"}
+PALETTE = (*KNOWN.values(), "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#882255")
+INK, FAINT = "#333333", "#999999"
+DOTS_AN_INCH = 160
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each set; the same for train, validation and test in every report."""
+    names = list(names)
+    found = {name: KNOWN[name] for name in names if name in KNOWN}
+    free = [colour for colour in PALETTE if colour not in found.values()]
+    others = [name for name in names if name not in KNOWN]
+    return found | {name: free[place % len(free)] for place, name in enumerate(others)}
+
+
+def require_matplotlib() -> None:
+    """Raises ImportError where pictures cannot be drawn."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ImportError("pictures need matplotlib, which is not installed: pip install 'torchmdx[train]'") from error
+
+
+@contextmanager
+def picture(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """A figure of so many inches, written to `path` at the end. Raises ImportError without matplotlib."""
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DOTS_AN_INCH, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    yield figure
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    write_whole(path, image.getvalue())
+
+
+def tidy(panel: Axes, title: str = "", x: str = "", y: str = "", *, grid: str = "both") -> None:
+    """Labels, a faint grid, and no frame where nothing is to be read."""
+    if title:
+        panel.set_title(title, fontsize=10, color=INK, loc="left")
+    panel.set_xlabel(x, fontsize=9, color=INK)
+    panel.set_ylabel(y, fontsize=9, color=INK)
+    panel.tick_params(labelsize=8, colors=INK, which="both")
+    panel.grid(axis=grid, color="#e4e4e4", linewidth=0.7)  # type: ignore[arg-type]
+    panel.set_axisbelow(True)
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        panel.spines[side].set_color(FAINT)
+
+
+def log_axis(panel: Axes, values: Sequence[float]) -> None:
+    """The vertical axis as suits these values: logarithmic, in plain numbers, where they differ by much."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    positive = [value for value in values if value > 0]
+    if not positive or max(positive) < 3 * min(positive):
+        return
+    panel.set_yscale("log")
+    near = max(positive) < 300 * min(positive)
+    panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,)))
+    panel.yaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def legend(panel: Axes, **settings: Any) -> None:
+    """Without a frame, small; none where nothing is named."""
+    if panel.get_legend_handles_labels()[1]:
+        panel.legend(frameon=False, fontsize=8, labelcolor=INK, **settings)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A file that appears whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,145 @@
+"""The tables of a report, as rows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchmdx.report.composition import symbol
+from torchmdx.report.errors import Errors, Worst
+from torchmdx.report.moments import Moments
+from torchmdx.report.scales import Scale, Scales, number, signed
+
+Origin = Callable[[int], tuple[str, int]]  # file and frame of an index in the store
+
+
+@dataclass(frozen=True)
+class Table:
+    """head and rows of text; columns are numbers but for those in `words`. A row of one cell is a heading."""
+
+    head: list[str]
+    rows: list[list[str]]
+    words: tuple[int, ...] = (0,)
+
+
+def summary(sets: Mapping[str, Errors], scales: Scales) -> Table:
+    """Every error of every set, the sets side by side."""
+    all_errors = list(sets.values())
+    rows = [
+        ["structures", *(f"{errors.num_frames:,}" for errors in all_errors)],
+        ["atoms", *(f"{errors.num_atoms:,}" for errors in all_errors)],
+    ]
+    spread, largest = ("MAE", "RMSE"), ("MAE", "RMSE", "max", "count")
+    kinds: list[tuple[str, Scale, list[Moments], tuple[str, ...]]] = [
+        ("Energy per atom", scales.energy, [e.energy for e in all_errors], ("MAE", "RMSE", "max", "mean", "count")),
+        ("Energy per atom, mean error removed", scales.energy, [e.shifted() for e in all_errors], spread),
+        ("Energy of a structure", scales.total, [e.total for e in all_errors], ("MAE", "RMSE", "max")),
+        (
+            "Energy of a structure, mean error removed",
+            scales.total,
+            [e.shifted(total=True) for e in all_errors],
+            spread,
+        ),
+        ("Forces, by component", scales.forces, [e.forces for e in all_errors], largest),
+        ("Stress, by component", scales.stress, [e.stress for e in all_errors], largest),
+        ("Stress, by component", scales.pressure, [e.stress for e in all_errors], largest),
+    ]
+    for what, scale, moments, names in kinds:
+        if any(m.count for m in moments):
+            rows.append([f"{what} / {scale.unit}"])
+            rows += [[name, *(_value(m, name, scale) for m in moments)] for name in names]
+    return Table(["", *sets], rows)
+
+
+def by_element(sets: Mapping[str, Errors], scales: Scales) -> Table:
+    """Force errors of each element."""
+    groups = {name: {symbol(z): m for z, m in errors.forces_by_element.of.items()} for name, errors in sets.items()}
+    elements = sorted({z for errors in sets.values() for z in errors.forces_by_element.of})
+    return _grouped("element", [symbol(z) for z in elements], groups, scales.forces, "atoms")
+
+
+def by_formula(sets: Mapping[str, Errors], scales: Scales) -> dict[str, Table]:
+    """Energy and force errors of each formula, by title; nothing where there are many, or one."""
+    found = {}
+    for title, attribute, scale, counted in (
+        ("Energy per atom by formula", "energy_by_formula", scales.energy, "structures"),
+        ("Forces by formula", "forces_by_formula", scales.forces, "atoms"),
+    ):
+        groups = {name: getattr(errors, attribute) for name, errors in sets.items()}
+        if None in groups.values():
+            return {}
+        names = sorted({name for group in groups.values() for name, moments in group.items() if moments.count})
+        if len(names) > 1:
+            found[f"{title} / {scale.unit}"] = _grouped("formula", names, groups, scale, counted)
+    return found
+
+
+def _grouped(
+    what: str, keys: Sequence[str], groups: Mapping[str, Mapping[str, Moments]], scale: Scale, counted: str
+) -> Table:
+    """A row for each key and set in which it occurs."""
+    several, divide = len(groups) > 1, 3 if counted == "atoms" else 1
+    rows = []
+    for key in keys:
+        shown = key
+        for name, group in groups.items():
+            moments = group.get(key, Moments())
+            if moments.count:
+                numbers = [_value(moments, kind, scale) for kind in ("MAE", "RMSE", "max")]
+                rows.append([shown, *[name] * several, *numbers, f"{moments.count // divide:,}"])
+                shown = ""
+    return Table([what, *["set"] * several, "MAE", "RMSE", "max", counted], rows, words=(0, 1)[: 1 + several])
+
+
+def worst_energies(found: Sequence[Worst], origin: Origin, scales: Scales) -> Table:
+    """The structures whose energies are furthest off."""
+    errors = [(one.predicted - one.label) / one.num_atoms * scales.energy.factor for one in found]
+    return _worst(found, errors, origin, scales.energy, scales.label_total, "atoms", [one.num_atoms for one in found])
+
+
+def worst_forces(found: Sequence[Worst], origin: Origin, scales: Scales) -> Table:
+    """The structures with the force component that is furthest off, and its atom."""
+    errors = [(one.predicted - one.label) * scales.forces.factor for one in found]
+    return _worst(found, errors, origin, scales.forces, scales.label_forces, "atom", [one.atom for one in found])
+
+
+def _worst(
+    found: Sequence[Worst],
+    errors: Sequence[float],
+    origin: Origin,
+    unit: Scale,
+    label: Scale,
+    what: str,
+    numbers: Sequence[int | None],
+) -> Table:
+    rows = []
+    for one, error, count in zip(found, errors, numbers, strict=True):
+        source, frame = origin(one.index)
+        values = [f"{value * label.factor:,.3f}" for value in (one.label, one.predicted)]
+        rows.append([one.formula, str(frame), f"{count:,}", signed(error), *values, source])
+    head = ["formula", "frame", what, f"error / {unit.unit}", f"label / {label.unit}", "predicted", "file"]
+    return Table(head, rows, words=(0, 6))
+
+
+def pairs(rows: Mapping[str, Any]) -> Table:
+    """Names and values, without a head."""
+    return Table([], [[name, str(value)] for name, value in rows.items()], words=(0, 1))
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = "none" if value is None else value
+    return found
+
+
+def _value(moments: Moments, name: str, scale: Scale) -> str:
+    if name == "count":
+        return f"{moments.count:,}"
+    value = getattr(moments, name.lower()) * scale.factor
+    return signed(value) if name == "mean" else number(value)

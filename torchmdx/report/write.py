@@ -1,0 +1,98 @@
+"""A report folder: pictures, one page, all numbers as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import torchmdx
+from torchmdx.datasets.store import Store
+from torchmdx.models.potential import Potential
+from torchmdx.report import sections, tables
+from torchmdx.report.environment import environment
+from torchmdx.report.errors import Worst
+from torchmdx.report.evaluation import Evaluation, Sets, evaluate_sets
+from torchmdx.report.page import Section, page
+from torchmdx.report.scales import Scales, scales
+from torchmdx.report.style import write_whole
+
+PAGE, NUMBERS = "index.html", "errors.json"
+TITLE = "How well the potential predicts"
+
+
+def write_report(
+    directory: Path,
+    potential: Potential,
+    sets: Sets,
+    *,
+    history: Path | None,
+    config: Mapping[str, Any] | None,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    kcal: bool = False,
+    title: str = TITLE,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Path:
+    """Evaluates a potential on sets of frames (store, indices) and writes `directory`; returns its index.html.
+
+    history: folder of a training, with epochs.csv, or None. config: its settings, nested. kcal: kcal/mol instead of
+    meV. progress and errors: as `evaluate_sets`; ImportError without matplotlib, OSError where nothing can be written.
+    """
+    found = evaluate_sets(potential, sets, device=device, dtype=dtype, progress=progress)
+    return write_evaluation(directory, found, history=history, config=config, kcal=kcal, title=title)
+
+
+def write_evaluation(
+    directory: Path,
+    found: Evaluation,
+    *,
+    history: Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    kcal: bool = False,
+    title: str = TITLE,
+) -> Path:
+    """`write_report` of what was evaluated already."""
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    units, around = scales(kcal), environment(found.device)
+    around["precision"] = str(found.dtype).removeprefix("torch.")
+    shown = [
+        Section("Errors", tables={"": tables.summary(found.errors, units)}),
+        *sections.curves(directory, history),
+        *sections.parity(directory, found.errors, units),
+        *sections.distribution(directory, found.errors, units),
+        *sections.groups(directory, found.errors, units),
+        *sections.worst(found.errors, found.stores, units),
+        sections.described(found.potential),
+    ]
+    if config:
+        shown.append(Section("Configuration", tables={"": tables.pairs(tables.flat(config))}))
+    shown.append(Section("Environment", tables={"": tables.pairs(around)}))
+    subtitle = f"{around['date']}, torchmdx {torchmdx.__version__}. The numbers are in {NUMBERS} too."
+    numbers = {"environment": around, "hints": found.hints(), "sets": numbers_of(found, units)}
+    write_whole(directory / NUMBERS, (json.dumps(numbers, indent=1, ensure_ascii=False) + "\n").encode())
+    write_whole(directory / PAGE, page(title, subtitle, found.hints(), shown).encode())
+    return directory / PAGE
+
+
+def numbers_of(found: Evaluation, units: Scales) -> dict[str, Any]:
+    """Everything the report says in numbers, by set, for JSON. Labels of the worst frames are in eV and eV/Å."""
+    numbers = {}
+    for name, errors in found.errors.items():
+        store = found.stores[name]
+        worst = {
+            kind: [_listed(one, store) for one in getattr(errors, kind)] for kind in ("worst_energy", "worst_forces")
+        }
+        numbers[name] = {"digest": store.digest, **errors.summary(units), **worst}
+    return numbers
+
+
+def _listed(worst: Worst, store: Store) -> dict[str, Any]:
+    source, frame = store.origin(worst.index)
+    where = {"file": source, "frame": frame, "formula": worst.formula, "num_atoms": worst.num_atoms}
+    atom = {} if worst.atom is None else {"atom": worst.atom}
+    return {**where, **atom, "label": worst.label, "predicted": worst.predicted}

@@ -1,0 +1,1 @@
+"""Learning a potential from labelled structures."""

@@ -1,0 +1,153 @@
+"""Batches of an epoch: their order, each process's slice of them, and a thread that reads ahead."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchmdx.datasets.store import Store
+from torchmdx.training.labelled import LabelledBatch, Totals, label, padded_atoms
+
+Indices = NDArray[np.int64]
+CHUNK = 16384
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many processes this is."""
+
+    rank: int = 0
+    size: int = 1
+
+
+class Batches:
+    """Frames of a store in batches of one global size, each process reading its slice.
+
+    The order follows from seed and epoch alone. Training leaves out what does not fill a last batch (other frames in
+    every epoch); with order=False, for validation, the last one is smaller. batch_size is over all processes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        indices: Indices,
+        batch_size: int,
+        *,
+        cutoff: float,
+        dtype: torch.dtype,
+        device: torch.device,
+        seed: int | None,
+        ranks: Ranks,
+        prefetch: int,
+    ) -> None:
+        """seed: None keeps the frames in their order. Raises ValueError without frames."""
+        if len(indices) == 0:
+            raise ValueError("batches need at least one frame, got none")
+        self.store, self.indices, self.seed, self.ranks = store, indices, seed, ranks
+        self.cutoff, self.dtype, self.device, self.prefetch = cutoff, dtype, device, prefetch
+        self.size = min(batch_size, len(indices))
+        self.local = -(-self.size // ranks.size)
+        counts = np.unique(store.counts[indices])
+        self.one_size = int(counts[0]) if len(counts) == 1 else None
+        self._totals = _label_table(store, indices) if ranks.size > 1 else None
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        whole, rest = divmod(len(self.indices), self.size)
+        return whole + (1 if rest and self.seed is None else 0)
+
+    def num_atoms(self) -> float:
+        """Atoms of a global batch, on average."""
+        return float(self.store.counts[self.indices].mean() * self.size)
+
+    def order(self, epoch: int) -> list[Indices]:
+        """Global batches of an epoch: numbers of frames."""
+        order = self.indices
+        if self.seed is not None:
+            order = np.random.default_rng([self.seed, epoch]).permutation(order)
+        return [order[k * self.size : (k + 1) * self.size] for k in range(len(self))]
+
+    def mine(self, batch: Indices) -> Indices:
+        """This process's share: about as many atoms as the others'."""
+        if self.ranks.size == 1:
+            return batch
+        by_size = batch[np.argsort(self.store.counts[batch], kind="stable")]
+        return by_size[self.ranks.rank :: self.ranks.size]
+
+    def read(self, batch: Indices) -> LabelledBatch:
+        """This process's slice of a global batch, in memory."""
+        mine = self.mine(batch)
+        frames = self.store.gather(mine)
+        num_atoms = frames.num_atoms
+        num_atoms = self.local * self.one_size if self.one_size else padded_atoms(num_atoms)
+        labelled = label(
+            frames,
+            mine,
+            num_atoms=num_atoms,
+            num_systems=self.local,
+            cutoff=self.cutoff,
+            dtype=self.dtype,
+            totals=None if self._totals is None else self._total(batch),
+        )
+        return labelled.pinned() if self.device.type == "cuda" else labelled
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[LabelledBatch]:
+        """Batches on the device, from the start-th on, read ahead by a thread."""
+        for labelled in ahead(self, self.order(epoch)[start:], self.prefetch):
+            yield labelled.to(self.device)
+
+    def _total(self, batch: Indices) -> Totals:
+        assert self._totals is not None
+        rows = self._totals[np.searchsorted(self.indices, batch)].sum(0)
+        return int(rows[0]), int(rows[1]), int(rows[2])
+
+
+def ahead(batches: Batches, order: list[Indices], depth: int) -> Iterator[LabelledBatch]:
+    """Reads batches in a thread, up to `depth` of them before they are asked for. Its errors are raised here."""
+    ready: queue.Queue[LabelledBatch | BaseException | None] = queue.Queue(maxsize=depth)
+    stopped = threading.Event()
+
+    def put(item: LabelledBatch | BaseException | None) -> None:
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for batch in order:
+                if stopped.is_set():
+                    return
+                put(batches.read(batch))
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    thread = threading.Thread(target=work, name="torchmdx-reader", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _label_table(store: Store, indices: Indices) -> NDArray[np.int64]:
+    """Labels of each frame [F,3], counted as in Totals."""
+    table = np.zeros((len(indices), 3), np.int64)
+    for start in range(0, len(indices), CHUNK):
+        frames = store.gather(indices[start : start + CHUNK])
+        part = (frames.has_energy, frames.has_forces * frames.counts, frames.has_stress)
+        table[start : start + CHUNK] = np.stack(part, axis=1)
+    return table

@@ -1,0 +1,168 @@
+"""LabelledBatch: frames with their labels and weights, padded so that many batches have one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchmdx.cell import recentre
+from torchmdx.datasets.frames import Frames
+from torchmdx.pool import APART
+from torchmdx.system import Batch
+
+# Frames with an energy, frames with forces counted by their atoms, frames with a stress.
+Totals = tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledBatch:
+    """Systems, their labels, and weights already divided by the numbers of labels in the global batch.
+
+    batch: S systems and one more, the last, that holds the padding atoms, too far apart to see each other.
+    energy [S+1] float64 eV, references included · forces [N,3] eV/Å · stress [S+1,3,3] eV/Å³ · energy_weight [S+1],
+    force_weight [N], stress_weight [S+1]: 0 for padding and for absent labels, whose values are 0 ·
+    count [S+1]: atoms of each system, at least 1.
+
+    On the host: layout, equal for batches of equal atoms in each system and periodic directions; frames, their numbers
+    in the store; num_real atoms; totals: labels in the global batch.
+    """
+
+    batch: Batch
+    energy: Tensor
+    forces: Tensor
+    stress: Tensor
+    energy_weight: Tensor
+    force_weight: Tensor
+    stress_weight: Tensor
+    count: Tensor
+    layout: tuple[bytes, bytes] = (b"", b"")
+    frames: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    num_real: int = 0
+    totals: Totals = (0, 0, 0)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(atoms, systems), padding included."""
+        return self.batch.num_atoms, self.batch.num_systems
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its name."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {f.name: getattr(self.batch, f.name) for f in fields(Batch)} | {
+            name: value for name, value in own.items() if isinstance(value, Tensor)
+        }
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> LabelledBatch:
+        """The same, with every tensor changed."""
+        changed = {name: change(value) for name, value in self.tensors().items()}
+        batch = Batch(**{f.name: changed.pop(f.name) for f in fields(Batch)})
+        return replace(self, batch=batch, **changed)  # type: ignore[arg-type]
+
+    def to(self, device: torch.device) -> LabelledBatch:
+        """On the device; from pinned memory the host does not wait."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> LabelledBatch:
+        """In memory that a GPU copies from by itself."""
+        return self.map(Tensor.pin_memory)
+
+
+def padded_atoms(count: int) -> int:
+    """A size that batches of about so many atoms share: eight to a doubling."""
+    count = max(count, 1)
+    unit = max(8, 1 << max(0, count.bit_length() - 4))
+    return -(-count // unit) * unit
+
+
+def label(
+    frames: Frames,
+    indices: NDArray[np.int64],
+    *,
+    num_atoms: int,
+    num_systems: int,
+    cutoff: float,
+    dtype: torch.dtype,
+    totals: Totals | None = None,
+) -> LabelledBatch:
+    """A batch of `frames`, whose numbers are `indices`, padded to num_atoms, and to num_systems and one more.
+
+    totals: labels in the global batch; None where these frames are all of it.
+    """
+    real, missing, first = frames.num_atoms, num_atoms - frames.num_atoms, len(frames)
+    if missing < 0 or first > num_systems:
+        raise ValueError(
+            f"a batch of {num_atoms} atoms and {num_systems} systems has no room for {real} atoms in {first}"
+        )
+    totals = count_labels(frames) if totals is None else totals
+    energies, atoms, stresses = (max(total, 1) for total in totals)
+    has_energy, has_stress = frames.has_energy, np.asarray(frames.has_stress)
+    has_forces: Any = np.repeat(frames.has_forces, frames.counts)
+
+    def per_system(values: Any, fill: float = 0) -> Tensor:
+        out = np.full((num_systems + 1, *values.shape[1:]), fill, values.dtype)
+        out[:first] = values
+        return torch.from_numpy(out)
+
+    def per_atom(values: Any, fill: float = 0) -> Tensor:
+        out = np.full((num_atoms, *values.shape[1:]), fill, values.dtype)
+        out[:real] = values
+        return torch.from_numpy(out)
+
+    pbc: Any = frames.pbc
+    positions = per_atom(_near_origin(frames))
+    positions[real:] = _apart(missing, cutoff)
+    system_index = per_atom(np.repeat(np.arange(first), frames.counts), num_systems)
+    batch = Batch(
+        positions=positions.to(dtype),
+        atomic_numbers=per_atom(frames.atomic_numbers, 1),
+        system_index=system_index,
+        cell=per_system(np.where(pbc.any(1)[:, None, None], frames.cell, 0.0)).to(dtype),
+        pbc=per_system(pbc),
+        charge=per_system(frames.charge).to(dtype),
+    )
+    return LabelledBatch(
+        batch=batch,
+        energy=per_system(np.where(has_energy, frames.energy, 0.0)),
+        forces=per_atom(np.where(has_forces[:, None], frames.forces, 0.0)).to(dtype),
+        stress=per_system(np.where(has_stress[:, None, None], frames.stress, 0.0)).to(dtype),
+        energy_weight=per_system(has_energy / energies).to(dtype),
+        force_weight=per_atom(has_forces / (3 * atoms)).to(dtype),
+        stress_weight=per_system(has_stress / (9 * stresses)).to(dtype),
+        count=per_system(np.maximum(frames.counts, 1), 1).to(dtype),
+        layout=(frames.counts.tobytes(), frames.pbc.tobytes()),
+        frames=indices,
+        num_real=real,
+        totals=totals,
+    )
+
+
+def count_labels(frames: Frames) -> Totals:
+    """Energies, atoms with forces, stresses."""
+    return int(frames.has_energy.sum()), int(frames.counts[frames.has_forces].sum()), int(frames.has_stress.sum())
+
+
+def _near_origin(frames: Frames) -> NDArray[np.float64]:
+    """Positions [N,3] that float32 resolves well."""
+    index = np.repeat(np.arange(len(frames)), frames.counts)
+    if frames.pbc.any():
+        cell, pbc = torch.from_numpy(frames.cell), torch.from_numpy(frames.pbc)
+        near: NDArray[np.float64] = recentre(
+            torch.from_numpy(frames.positions), cell, pbc, torch.from_numpy(index)
+        ).numpy()
+        return near
+    means = np.stack([np.bincount(index, column, len(frames)) for column in frames.positions.T], axis=1)
+    return frames.positions - (means / np.maximum(frames.counts, 1)[:, None])[index]
+
+
+def _apart(count: int, cutoff: float) -> Tensor:
+    """Places [count,3] on a grid wider than the cutoff."""
+    side = max(1, int(np.ceil(max(count, 1) ** (1 / 3))))
+    index = torch.arange(count)
+    grid = torch.stack([index % side, index // side % side, index // side**2], dim=1)
+    return grid.double() * (APART * cutoff)

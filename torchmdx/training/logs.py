@@ -1,0 +1,169 @@
+"""What a training writes while it runs: CSV files, TensorBoard, Weights & Biases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from torchmdx.report.history import EPOCHS, STEPS, Table
+from torchmdx.report.style import write_whole
+
+LOGGERS = ("csv", "tensorboard", "wandb")
+RUN_ID = "wandb.json"  # which run of Weights & Biases a directory belongs to
+
+
+class Logs:
+    """Values of steps and epochs, to every logger that was asked for.
+
+        logs = Logs(directory, ("csv", "tensorboard"), config)
+        logs.step(120, {"loss": 0.3, "lr": 1e-3})
+        logs.epoch(1, 500, {"lr": 1e-3, "train_energy": 4.1, "validation_energy": 5.0})
+        logs.close()
+
+    `csv` writes steps.csv and epochs.csv. resume_at: the global step that training goes on from: rows beyond it, which
+    a killed run still wrote, are dropped, so that the files become those of an uninterrupted run. None begins anew.
+
+    Names of an epoch's values that the report draws: `lr`, and after `train_` or `validation_`: `loss`, `energy`
+    (mean absolute error, meV/atom), `forces` (meV/Å), `stress` (meV/Å³). Others are logged all the same.
+
+    Raises ValueError for an unknown logger, ImportError for one that is not installed.
+    """
+
+    def __init__(
+        self, directory: Path, loggers: tuple[str, ...], config: dict[str, Any], resume_at: int | None = None
+    ) -> None:
+        unknown = [name for name in loggers if name not in LOGGERS]
+        if unknown:
+            raise ValueError(f"loggers must be of {', '.join(LOGGERS)}, got {unknown[0]!r}")
+        makers: dict[str, type[_Logger]] = {"csv": _Csv, "tensorboard": _TensorBoard, "wandb": _WeightsAndBiases}
+        for name in loggers:  # all of them are there before anything is touched
+            makers[name].require()
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        self._loggers: list[_Logger] = []
+        try:
+            for name in dict.fromkeys(loggers):
+                self._loggers.append(makers[name](directory, config, resume_at))
+        except BaseException:
+            self.close()
+            raise
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        """After a global step, counted from 1."""
+        for logger in self._loggers:
+            logger.step(step, values)
+
+    def epoch(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        """After an epoch, counted from 1, that ended with this global step."""
+        for logger in self._loggers:
+            logger.epoch(epoch, step, values)
+
+    def close(self) -> None:
+        """Ends the files; once more does nothing."""
+        while self._loggers:
+            self._loggers.pop().close()
+
+
+class _Logger(Protocol):
+    def __init__(self, directory: Path, config: dict[str, Any], resume_at: int | None) -> None: ...
+
+    @staticmethod
+    def require() -> None:
+        """Raises ImportError where it is not installed."""
+
+    def step(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def epoch(self, epoch: int, step: int, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Csv(_Logger):
+    def __init__(self, directory: Path, config: dict[str, Any], resume_at: int | None) -> None:
+        self._steps = Table(directory / STEPS, ("step",), resume_at)
+        self._epochs = Table(directory / EPOCHS, ("epoch", "step"), resume_at)
+
+    @staticmethod
+    def require() -> None:
+        pass  # needs nothing
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        self._steps.write((step,), values)
+
+    def epoch(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        self._epochs.write((epoch, step), values)
+
+    def close(self) -> None:
+        self._steps.close()
+        self._epochs.close()
+
+
+class _TensorBoard(_Logger):
+    def __init__(self, directory: Path, config: dict[str, Any], resume_at: int | None) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = directory / "tensorboard"
+        if resume_at is None:
+            for old in folder.glob("events.out.tfevents.*"):  # of a run that this one replaces
+                old.unlink()
+        # purge_step hides what a killed run still wrote beyond it.
+        purge = None if resume_at is None else resume_at + 1
+        self._writer: Any = SummaryWriter(str(folder), purge_step=purge, flush_secs=10)
+        if resume_at is None:
+            self._writer.add_text("config", "```json\n" + json.dumps(config, indent=1, default=str) + "\n```", 0)
+
+    @staticmethod
+    def require() -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                "the logger 'tensorboard' needs TensorBoard, which is not installed: pip install 'torchmdx[train]'"
+            ) from error
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        self._add("step", step, values)
+
+    def epoch(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        self._add("epoch", step, {**values, "epoch": epoch})
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _add(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+
+class _WeightsAndBiases(_Logger):
+    def __init__(self, directory: Path, config: dict[str, Any], resume_at: int | None) -> None:
+        import wandb
+
+        file = directory / RUN_ID
+        known: dict[str, Any] = {}
+        if resume_at is not None and file.exists():
+            known = {"id": json.loads(file.read_text())["id"], "resume": "allow"}
+        self._run: Any = wandb.init(
+            project="torchmdx", name=directory.resolve().name, dir=str(directory), config=config, **known
+        )
+        write_whole(file, (json.dumps({"id": self._run.id}) + "\n").encode())
+
+    @staticmethod
+    def require() -> None:
+        try:
+            import wandb  # noqa: F401
+        except ImportError as error:
+            raise ImportError("the logger 'wandb' is not installed: pip install wandb") from error
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        # A resumed run repeats the steps that a killed one still logged; W&B keeps the first of them.
+        self._run.log({f"step/{name}": value for name, value in values.items()}, step=step)
+
+    def epoch(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        self._run.log({**{f"epoch/{name}": value for name, value in values.items()}, "epoch/epoch": epoch}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()

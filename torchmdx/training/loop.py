@@ -1,0 +1,277 @@
+"""Trainer: epochs of steps, validation, checkpoints."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmdx.checkpoint import save
+from torchmdx.datasets.splits import Split
+from torchmdx.datasets.store import Store
+from torchmdx.interrupt import Interrupts
+from torchmdx.models.potential import Potential
+from torchmdx.training.batches import Batches, Ranks
+from torchmdx.training.config import Config
+from torchmdx.training.distributed import Group
+from torchmdx.training.ema import averaged
+from torchmdx.training.labelled import LabelledBatch
+from torchmdx.training.logs import Logs
+from torchmdx.training.loss import term_weights
+from torchmdx.training.means import Means
+from torchmdx.training.progress import Progress
+from torchmdx.training.reader import Reader, TrainingError
+from torchmdx.training.schedule import Schedule
+from torchmdx.training.state import read_state, require_same, write_state
+from torchmdx.training.step import OVERFLOW, STOP, VALUES, TrainStep
+
+STATE, LAST, BEST = "state.safetensors", "last.safetensors", "best.safetensors"
+
+
+class Trainer:
+    """A potential on its way. `run` goes from where it is to the end; only the first process writes.
+
+    potential: on the device, in the dtype of the training. Its weights move into one vector.
+    """
+
+    def __init__(
+        self, config: Config, potential: Potential, store: Store, parts: Split, directory: Path, group: Group
+    ) -> None:
+        self.config, self.potential, self.store, self.parts = config, potential, store, parts
+        self.directory, self.group = directory, group
+        training = config.training
+        self.train = self._batches(parts["train"], training.batch_size, training.seed)
+        self.validation = None
+        if len(parts["validation"]):
+            size = training.validation_batch_size or training.batch_size
+            self.validation = self._batches(parts["validation"], size, None)
+        self.schedule = Schedule(config.schedule, config.optimizer.learning_rate, training.epochs * len(self.train))
+        self.epoch = self.done = self.global_step = self.waited = 0  # epochs that are whole, steps of the next one
+        self.best, self.best_epoch = math.inf, 0
+        self.means = Means()
+        self.remembered: dict[str, float] = {}
+        self.stopped_early = False
+        self.step = self._make_step({})
+
+    def _make_step(self, capacities: dict[str, int]) -> TrainStep:
+        return TrainStep(
+            self.potential,
+            self.config.loss,
+            self.config.optimizer,
+            bf16=self.config.training.precision == "bf16",
+            reduce=self.group.sum if self.group.size > 1 else None,
+            capacities=capacities,
+            record=self.config.training.record,
+        )
+
+    def _batches(self, indices: np.ndarray, size: int, seed: int | None) -> Batches:
+        return Batches(
+            self.store,
+            indices,
+            size,
+            cutoff=self.potential.cutoff,
+            dtype=self.potential.dtype,
+            device=self.potential.device,
+            seed=seed,
+            ranks=Ranks(self.group.rank, self.group.size),
+            prefetch=self.config.training.prefetch,
+        )
+
+    # Going on
+
+    def resume(self) -> None:
+        """Takes over what `_save` wrote. Raises FileNotFoundError, and ValueError for a run of other settings."""
+        tensors, info = read_state(self.directory / STATE)
+        require_same(self.config.plain(), info["config"])
+        if info["digest"] != self.store.digest or info["train"] != _digest(self.parts):
+            raise ValueError(
+                f"a run is resumed with its own data: {str(self.directory / STATE)!r} was trained on other frames "
+                f"than {str(self.store.path)!r} with this split"
+            )
+        own = self.potential.state_dict()
+        weights = {name.removeprefix("potential."): t for name, t in tensors.items() if name.startswith("potential.")}
+        if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
+            raise ValueError(f"{str(self.directory / STATE)!r} holds the weights of another model")
+        self.potential.load_state_dict(weights)
+        self.step = self._make_step(info["capacities"][self.group.rank] if self.group.size == info["ranks"] else {})
+        optimizer = {name.removeprefix("optimizer."): t for name, t in tensors.items() if name.startswith("optimizer.")}
+        self.step.optimizer.load_state(optimizer)
+        self.epoch, self.done, self.global_step = info["epoch"], info["done"], info["global_step"]
+        self.best, self.best_epoch, self.waited = info["best"] or math.inf, info["best_epoch"], info["waited"]
+        if self.epoch > self.config.training.epochs:
+            raise ValueError(
+                f"training.epochs must be at least {self.epoch}, which are done, got {self.config.training.epochs}"
+            )
+        self.stopped_early = self.waited >= (self.config.training.stop_after or math.inf)
+        self.schedule.load_state({**info["schedule"], "best": info["schedule"]["best"] or math.inf})
+        self.means = Means(info["means"])
+        self.remembered = info["remembered"]
+
+    def _save(self) -> None:
+        capacities = self.group.gather(self.step.capacities())
+        if self.group.rank:
+            return
+        potential = {f"potential.{name}": tensor for name, tensor in self.potential.state_dict().items()}
+        optimizer = {f"optimizer.{name}": tensor for name, tensor in self.step.optimizer.state().items()}
+        schedule = self.schedule.state()
+        info: dict[str, Any] = {
+            "config": self.config.plain(),
+            "digest": self.store.digest,
+            "train": _digest(self.parts),
+            "epoch": self.epoch,
+            "done": self.done,
+            "global_step": self.global_step,
+            "best": _finite(self.best),
+            "best_epoch": self.best_epoch,
+            "waited": self.waited,
+            "schedule": {**schedule, "best": _finite(schedule["best"])},
+            "means": self.means.sums,
+            "remembered": self.remembered,
+            "capacities": capacities,
+            "ranks": self.group.size,
+        }
+        write_state(self.directory / STATE, potential | optimizer, info)
+        with averaged(self.step.optimizer):
+            save(self.potential, self.directory / LAST)
+
+    # Training
+
+    def run(self, logs: Logs | None, progress: Progress | None, interrupts: Interrupts) -> bool:
+        """Trains to the end: True. False where a signal stopped it; its state is saved, as after every save_every."""
+        training = self.config.training
+        if self.epoch == self.done == 0 and not (self.directory / STATE).exists():
+            self._save()  # so that a kill in the first epoch can be resumed as well
+        while self.epoch < training.epochs and not self.stopped_early:
+            if not self._epoch(logs, progress, interrupts):
+                self._save()
+                return False
+            self.epoch, self.done = self.epoch + 1, 0
+            values = self._finish_epoch()
+            if logs is not None:
+                logs.epoch(self.epoch, self.global_step, values)
+            if progress is not None:
+                shown = {n: v for n, v in values.items() if n in ("validation_energy", "validation_forces")}
+                progress.epoch_done(self.epoch, len(self.train), _short(shown))
+            last = self.epoch == training.epochs or self.stopped_early
+            if last or self.epoch % self.config.output.save_every == 0:
+                self._save()
+        return True
+
+    def _epoch(self, logs: Logs | None, progress: Progress | None, interrupts: Interrupts) -> bool:
+        """The rest of the epoch; False where a signal stopped it."""
+        on_gpu = self.potential.device.type == "cuda"
+        reader = Reader(self.step, self.config.output.log_every if on_gpu else 1, self._names)
+        batches = self.train.epoch(self.epoch, self.done)
+        try:
+            for labelled in batches:
+                progress_share = (self.epoch + self.done / len(self.train)) / self.config.training.epochs
+                self.step.set_rates(
+                    self.schedule.rate(self.global_step), term_weights(self.config.loss, progress_share)
+                )
+                self.step.stop.fill_(float(interrupts.received is not None))
+                values = self.step(labelled)
+                self.global_step, self.done = self.global_step + 1, self.done + 1
+                found = reader.add(self.global_step, labelled, values)
+                if self._note(found, logs, progress):
+                    self._note(reader.flush(), logs, progress)
+                    return False
+            return not self._note(reader.flush(), logs, progress)
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+
+    def _note(
+        self, found: list[tuple[int, LabelledBatch, list[float]]], logs: Logs | None, progress: Progress | None
+    ) -> bool:
+        """Takes values of steps down; whether one of the processes has got a signal."""
+        stop = False
+        for number, labelled, row in found:
+            values = dict(zip(VALUES, row, strict=True))
+            self.means.add(values, labelled.totals)
+            stop = stop or bool(row[STOP])
+            if logs is not None and number % self.config.output.log_every == 0:
+                kept = {name: values[name] for name in VALUES[: OVERFLOW - 3]}
+                logs.step(number, kept | {"lr": self.schedule.rate(number - 1)})
+        if found and progress is not None:
+            shown = {"loss": values["loss"]} | _short({f"train_{k}": v for k, v in self.means.errors().items()})
+            progress.update(self.epoch + 1, self.done, len(self.train), shown, self.train.num_atoms())
+        return stop
+
+    def _finish_epoch(self) -> dict[str, float]:
+        """Validates if it is time to; the values of epochs.csv."""
+        values = {"lr": self.schedule.rate(max(self.global_step - 1, 0))}
+        values |= {f"train_{name}": value for name, value in self.means.all(self._final_weights()).items()}
+        self.means = Means()
+        every = self.config.training.validate_every
+        if self.validation is None:
+            if not self.group.rank:
+                with averaged(self.step.optimizer):
+                    save(self.potential, self.directory / BEST)
+        elif self.epoch % every == 0 or self.epoch == self.config.training.epochs:
+            found = self._validate(self.validation)
+            values |= {f"validation_{name}": value for name, value in found.items()}
+            self._judge(found["loss"])
+        self.remembered = values
+        return values
+
+    def _judge(self, loss: float) -> None:
+        self.schedule.validated(loss)
+        if not loss < self.best:
+            self.waited += 1
+            self.stopped_early = self.waited >= (self.config.training.stop_after or math.inf)
+            return
+        self.best, self.best_epoch, self.waited = loss, self.epoch, 0
+        if not self.group.rank:
+            with averaged(self.step.optimizer):
+                save(self.potential, self.directory / BEST)
+
+    def _validate(self, batches: Batches) -> dict[str, float]:
+        means = Means()
+        rows: list[Tensor] = []
+        labels = []
+        self.step.stop.fill_(0.0)
+        with averaged(self.step.optimizer):
+            for labelled in batches.epoch(0):
+                rows.append(self._evaluate(labelled))
+                labels.append(labelled.totals)
+        for row, totals in zip(torch.stack(rows).tolist(), labels, strict=True):
+            means.add(dict(zip(VALUES, row, strict=True)), totals)
+        found = means.all(self._final_weights())
+        if not math.isfinite(found["loss"]):
+            raise TrainingError(f"the validation loss must be finite, got {found['loss']} after epoch {self.epoch}")
+        return found
+
+    def _evaluate(self, labelled: LabelledBatch) -> Tensor:
+        values = self.step.evaluate(labelled)
+        while values[OVERFLOW]:
+            self.step.grow(labelled)
+            values = self.step.evaluate(labelled)
+        return values
+
+    def _final_weights(self) -> tuple[float, ...]:
+        """Losses of different epochs are compared with the weights of the end."""
+        return term_weights(self.config.loss, 1.0)
+
+    def _names(self, labelled: LabelledBatch) -> str:
+        shown = [f"{k} ({self.store.origin(int(k))[0]}:{self.store.origin(int(k))[1]})" for k in labelled.frames[:8]]
+        return f"frames {', '.join(shown)}" + (" and more" if len(labelled.frames) > 8 else "")
+
+
+def _digest(parts: Split) -> str:
+    import hashlib
+
+    return hashlib.sha256(b"".join(parts[name].tobytes() + b"|" for name in ("train", "validation"))).hexdigest()
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _short(values: dict[str, float]) -> dict[str, float]:
+    """Names for the line of progress: E and F of training, val E and val F, in meV/atom and meV/Å."""
+    names = {"train_energy": "E", "train_forces": "F", "validation_energy": "val E", "validation_forces": "val F"}
+    return {names[name]: value for name, value in values.items() if name in names}

@@ -1,0 +1,32 @@
+"""Means of losses and errors over the steps of an epoch, each step counting by its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+TERMS = ("energy", "forces", "stress")
+MILLI = 1000.0
+
+
+class Means:
+    """Sums that can be saved: by name, [Σ labels · loss, Σ labels · |error|, Σ labels]."""
+
+    def __init__(self, sums: dict[str, list[float]] | None = None) -> None:
+        self.sums = {name: [0.0, 0.0, 0.0] for name in TERMS} if sums is None else sums
+
+    def add(self, values: dict[str, float], totals: Sequence[int]) -> None:
+        """Values of a step, by the names of training.step.VALUES, and the labels of its batch."""
+        for name, total in zip(TERMS, totals, strict=True):
+            sums = self.sums[name]
+            sums[0] += total * values[f"{name}_loss"]
+            sums[1] += total * values[name]
+            sums[2] += total
+
+    def errors(self) -> dict[str, float]:
+        """Mean absolute errors, meV/atom, meV/Å and meV/Å³, of the terms that had labels and are trained."""
+        return {name: MILLI * sums[1] / sums[2] for name, sums in self.sums.items() if sums[2] and sums[1]}
+
+    def all(self, weights: Sequence[float]) -> dict[str, float]:
+        """The loss with these weights of the terms, and the errors."""
+        means = [sums[0] / max(sums[2], 1.0) for sums in self.sums.values()]
+        return {"loss": sum(w * m for w, m in zip(weights, means, strict=True))} | self.errors()

@@ -1,0 +1,198 @@
+"""A whole training: directory, data, potential, loop, report; in one process or several, one potential or some."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import torchmdx
+from torchmdx.checkpoint import load
+from torchmdx.datasets.splits import Split, read_split, write_split
+from torchmdx.datasets.store import Store
+from torchmdx.interrupt import Interrupts
+from torchmdx.training.config import Config
+from torchmdx.training.config_file import write_text
+from torchmdx.training.distributed import Group, choose_device, join, launched, leave, spread
+from torchmdx.training.logs import Logs
+from torchmdx.training.loop import BEST, LAST, STATE, Trainer
+from torchmdx.training.prepare import make_potential, open_data, open_store, require_usable
+from torchmdx.training.progress import Progress
+from torchmdx.training.state import write_whole
+
+CONFIG, SPLIT, ENVIRONMENT = "config.yaml", "split.json", "environment.json"
+DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32, "float64": torch.float64}
+
+
+def train(config: Config, resume: bool = False) -> int:
+    """Trains as configured, in as many processes as configured; returns the exit status, 128 and more after a signal.
+
+    Raises ValueError, FileNotFoundError and so on before anything is written where the configuration cannot serve,
+    FileExistsError for a directory that holds a training already and `resume` is not set.
+    """
+    device = choose_device(config.training.device)
+    _require_directory(config, resume)
+    if launched():
+        return _worker(config, resume)
+    store, parts = _data(config, Path(config.output.directory), resume)
+    require_usable(config, store, parts)
+    if config.training.devices * config.training.nodes > 1:
+        make_potential(config, store, parts["train"], DTYPES[config.training.precision])  # what is wrong is said here
+        status = spread(config.training, device, _worker, config, resume)
+    else:
+        status = _members(config, resume, Group(), device)
+    return status
+
+
+def _worker(config: Config, resume: bool) -> int:
+    """One of several processes."""
+    device = choose_device(config.training.device)
+    group = join(device)
+    failed = True
+    try:
+        wanted = config.training.batch_size
+        if wanted % group.size:
+            raise ValueError(f"training.batch_size must be a multiple of the {group.size} processes, got {wanted}")
+        status = _members(config, resume, group, device)
+        failed = False
+        return status
+    finally:
+        leave(failed)
+
+
+def _members(config: Config, resume: bool, group: Group, device: torch.device) -> int:
+    """Every potential of an ensemble, each in a directory of its own."""
+    directory, size = Path(config.output.directory), config.training.ensemble
+    with Interrupts(patient=group.size > 1) as interrupts:
+        for member in range(size):
+            one, place = config, directory
+            if size > 1:
+                seed = config.training.seed + member
+                one = config.model_copy(update={"training": config.training.model_copy(update={"seed": seed})})
+                place = directory / f"member-{member}"
+            if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
+                # The same in all processes, whichever of them got the signal.
+                return interrupts.status or 128 + signal.SIGTERM
+    return 0
+
+
+def _one(
+    config: Config, directory: Path, resume: bool, group: Group, device: torch.device, interrupts: Interrupts
+) -> bool:
+    """One potential, from the beginning or from its state, and its report. False where a signal stopped it."""
+    dtype = DTYPES[config.training.precision]
+    if device.type == "cuda":
+        device = torch.device("cuda", group.local_rank)
+        torch.set_float32_matmul_precision("high" if config.training.precision == "tf32" else "highest")
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(config.training.deterministic)
+    try:
+        store, parts = _data(config, directory, resume)
+        require_usable(config, store, parts)
+        potential = make_potential(config, store, parts["train"], dtype).to(device)
+        trainer = Trainer(config, potential, store, parts, directory, group)
+        if resume:
+            trainer.resume()
+        elif not group.rank:
+            _begin(config, directory, store, parts, device)
+        finished = _loop(config, trainer, directory, resume, interrupts)
+    finally:
+        torch.use_deterministic_algorithms(before)
+    if finished and not group.rank:
+        _finish(config, trainer, directory, device)
+    return finished
+
+
+def _loop(config: Config, trainer: Trainer, directory: Path, resume: bool, interrupts: Interrupts) -> bool:
+    if trainer.group.rank:
+        return trainer.run(None, None, interrupts)
+    plain = config.plain()
+    logs = Logs(directory, tuple(config.output.loggers), plain, trainer.global_step if resume else None)
+    progress = Progress(sys.stderr, config.training.epochs, trainer.epoch + 1)
+    try:
+        with progress.taking_messages():
+            finished = trainer.run(logs, progress, interrupts)
+    finally:
+        progress.finish()
+        logs.close()
+    if not finished:
+        print(f"torchmdx: stopped in epoch {trainer.epoch + 1}; go on with --resume", file=sys.stderr)
+    return finished
+
+
+def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.device) -> None:
+    shown = {n: v for n, v in trainer.remembered.items() if n.startswith("validation_") and n != "validation_loss"}
+    units = {"energy": "meV/atom", "forces": "meV/Å", "stress": "meV/Å³"}
+    said = ", ".join(f"{name[11:]} {value:.3g} {units[name[11:]]}" for name, value in shown.items())
+    print(f"{directory / BEST}  best of epoch {trainer.best_epoch}" if trainer.best_epoch else f"{directory / LAST}")
+    if said:
+        print(f"validation errors of the last epoch: {said}")
+    if config.output.report:
+        from torchmdx.report.write import write_report
+
+        potential = load(directory / BEST, device=device)
+        sets = {name: (trainer.store, indices) for name, indices in trainer.parts.items() if len(indices)}
+        page = write_report(
+            directory / "report",
+            potential,
+            sets,
+            history=directory if "csv" in config.output.loggers else None,
+            config=config.plain(),
+            device=device,
+            dtype=trainer.potential.dtype,
+            kcal=config.output.kcal,
+        )
+        print(page)
+
+
+def _data(config: Config, directory: Path, resume: bool) -> tuple[Store, Split]:
+    """Data as configured; a resumed run keeps the split that it recorded."""
+    if resume and (directory / SPLIT).exists():
+        store = open_store(config.data, Path(config.output.directory))
+        return store, read_split(directory / SPLIT, store)
+    return open_data(config.data, Path(config.output.directory))
+
+
+def _begin(config: Config, directory: Path, store: Store, parts: Split, device: torch.device) -> None:
+    """The files of a new run."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in (STATE, BEST, LAST):
+        (directory / name).unlink(missing_ok=True)
+    write_whole(directory / CONFIG, write_text(config).encode())
+    write_split(directory / SPLIT, parts, store)
+    write_whole(directory / ENVIRONMENT, (json.dumps(environment(device), indent=1) + "\n").encode())
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What a result may depend on besides the configuration."""
+    import numpy
+
+    return {
+        "torchmdx": torchmdx.__version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
+        "threads": torch.get_num_threads(),
+        "cpus": os.cpu_count(),
+        "command": sys.argv,
+    }
+
+
+def _require_directory(config: Config, resume: bool) -> None:
+    directory = Path(config.output.directory)
+    places = [directory, *(directory / f"member-{k}" for k in range(config.training.ensemble))]
+    there = [place for place in places if (place / STATE).exists()]
+    if there and not resume:
+        raise FileExistsError(
+            f"{str(there[0])!r} holds a training already: go on with --resume, or choose another output.directory"
+        )
+    if resume and not there:
+        raise FileNotFoundError(f"nothing to resume: no {STATE} in {str(directory)!r}")

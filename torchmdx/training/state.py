@@ -1,0 +1,99 @@
+"""What a training needs to go on exactly: one safetensors file of tensors and JSON, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialize
+from torch import Tensor
+
+FORMAT, FORMAT_VERSION = "torchmdx-training", 1
+# What a run that is resumed may change.
+FREE = (
+    "output.",
+    "data.path",
+    "data.split",
+    "training.epochs",
+    "training.device",
+    "training.devices",
+    "training.nodes",
+    "training.rendezvous",
+    "training.stop_after",
+    "training.prefetch",
+    "training.ensemble",
+    "training.deterministic",
+    "training.seed",  # of an ensemble's members; compared for each
+)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The file has this content, or, where the disk is full, what it had; OSError then names it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)  # the name as well
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise OSError(f"{str(path)!r} could not be written ({error}); its previous version is whole") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_state(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
+    """Tensors by name, and whatever JSON holds."""
+    metadata = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "info": json.dumps(info)}
+    # A copy each: names may share memory, which the format refuses.
+    own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    write_whole(path, serialize(own, metadata))
+
+
+def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Raises FileNotFoundError, or ValueError that names the file and what is wrong."""
+    if not path.is_file():
+        raise FileNotFoundError(f"nothing to resume: no {path.name} in {str(path.parent)!r}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f"{str(path)!r} is not readable (safetensors says: {error})") from error
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{str(path)!r} is no state of a training: format is {metadata.get('format')!r}")
+    if metadata.get("format_version") != str(FORMAT_VERSION):
+        raise ValueError(
+            f"this torchmdx resumes version {FORMAT_VERSION}, {str(path)!r} has {metadata.get('format_version')!r}"
+        )
+    info: dict[str, Any] = json.loads(metadata["info"])
+    return tensors, info
+
+
+def require_same(config: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Raises ValueError for a setting that differs from the run's and that cannot change on the way."""
+    now, then = dict(flatten(config)), dict(flatten(saved))
+    for key in now:
+        if not key.startswith(FREE) and now[key] != then.get(key):
+            raise ValueError(
+                f"a run is resumed with its own configuration: {key} was {then.get(key)!r}, got {now[key]!r}"
+            )
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """(dotted key, value) of nested dictionaries."""
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        if isinstance(value, dict) and value and name != "references":
+            found += flatten(value, f"{prefix}{name}.")
+        else:
+            found.append((prefix + name, value))
+    return found

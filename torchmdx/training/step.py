@@ -1,0 +1,222 @@
+"""TrainStep: from a batch to changed weights, in fixed shapes and without reading the device."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmdx.forces import Result, differentiate
+from torchmdx.models import pairwise
+from torchmdx.models.potential import Potential
+from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.training.config import LossSection, OptimizerSection
+from torchmdx.training.labelled import LabelledBatch
+from torchmdx.training.loss import total, used_terms, weighted_sum
+from torchmdx.training.optimizer import AdamW, FlatParameters
+from torchmdx.training.recorder import Graphs, Recorder
+
+# What a step returns: losses, the gradient's norm, mean absolute errors, and, where not 0, that a list
+# overflowed and that a process was asked to stop.
+VALUES = (
+    "loss",
+    "energy_loss",
+    "forces_loss",
+    "stress_loss",
+    "gradient_norm",
+    "energy",
+    "forces",
+    "stress",
+    "overflow",
+    "stop",
+)
+NORM, OVERFLOW, STOP = (VALUES.index(name) for name in ("gradient_norm", "overflow", "stop"))
+
+
+# Slots beyond those that a shape's first batch needs, for batches with more edges.
+HEAD_ROOM, LEAST_ROOM = 1.06, 64
+# Systems of fewer atoms are searched pair by pair: that search takes other systems in the buffers it has.
+LARGE_SYSTEM = 1500
+
+
+@dataclass(eq=False)
+class Slot:
+    """Buffers of one shape: the batch that steps read, and its neighbour list."""
+
+    labelled: LabelledBatch
+    search: EdgeSearch
+    layout: tuple[bytes, bytes]
+    graphs: Graphs = field(default_factory=dict)
+
+
+class TrainStep:
+    """One step after another: `step(labelled)` is load, compute, reduce, apply.
+
+    load copies a batch into the buffers of its shape and may look at it; compute and apply read nothing on the host
+    and keep every shape and buffer, so that a CUDA graph can hold them. reduce sums flat.buffer over processes.
+
+    Where a neighbour list has overflowed, or the gradient is not finite, in any process, apply changes nothing; who
+    reads the values sees it, calls `grow` for the first, and does the step again.
+    """
+
+    def __init__(
+        self,
+        potential: Potential,
+        loss: LossSection,
+        optimizer: OptimizerSection,
+        *,
+        bf16: bool = False,
+        reduce: Callable[[Tensor], None] | None = None,
+        capacities: dict[str, int] | None = None,
+        record: bool = True,
+    ) -> None:
+        self.potential, self.loss, self.bf16, self.reduce = potential, loss, bf16, reduce
+        self.terms = used_terms(loss)
+        named = [(name, weight) for name, weight in potential.named_parameters() if weight.requires_grad]
+        self.flat = FlatParameters(named, extra=len(VALUES))
+        self.optimizer = AdamW(self.flat, potential, optimizer)
+        self.pairwise = pairwise.serves(potential)
+        self.recorder = Recorder() if record and potential.device.type == "cuda" else None
+        self.weights = self.flat.values.new_zeros(3)
+        self.stop = self.flat.values.new_zeros(())
+        self._capacities = dict(capacities or {})
+        self._slots: dict[str, Slot] = {}
+
+    def __call__(self, labelled: LabelledBatch) -> Tensor:
+        """Values of VALUES, on the device."""
+        slot = self.load(labelled)
+        if self.reduce is None:
+            return self._run(slot, "step", lambda: self._whole(slot))
+        self._run(slot, "compute", lambda: self.compute(slot))
+        self.reduce(self.flat.buffer)
+        return self.apply()
+
+    def _whole(self, slot: Slot) -> Tensor:
+        self.compute(slot)
+        return self.apply()
+
+    def _run(self, slot: Slot, kind: str, work: Callable[[], Tensor]) -> Tensor:
+        """Work on a slot's buffers: launched, or after a few times replayed."""
+        return work() if self.recorder is None else self.recorder.run(slot.graphs, kind, work)
+
+    def set_rates(self, learning_rate: float, weights: Sequence[float]) -> None:
+        """Learning rate and the weights of the terms, for the steps that follow."""
+        self.optimizer.learning_rate.fill_(learning_rate)
+        for k, weight in enumerate(weights):
+            self.weights[k].fill_(weight)
+
+    def load(self, labelled: LabelledBatch) -> Slot:
+        """The slot of its shape, holding the batch."""
+        key = _key(labelled)
+        layout = labelled.layout
+        slot = self._slots.get(key)
+        if slot is None:
+            own = labelled.map(Tensor.clone)
+            search = self._search(own, self._capacities.get(key))
+            slot = self._slots[key] = Slot(own, search, layout)
+            return slot
+        for name, buffer in slot.labelled.tensors().items():
+            buffer.copy_(labelled.tensors()[name])
+        if slot.layout != layout:
+            if not slot.search.assign(slot.labelled.batch):
+                slot.graphs.clear()  # they hold buffers that were replaced
+            slot.layout = layout
+        return slot
+
+    def _search(self, labelled: LabelledBatch, capacity: int | None) -> EdgeSearch:
+        """A list for the batch. Room costs time: everything that belongs to pairs is computed for empty slots too."""
+        largest = max(np.frombuffer(labelled.layout[0], np.int64), default=0)
+        small = labelled.forces.is_cuda and largest < LARGE_SYSTEM
+        backend = "triton_brute_force" if small and importlib.util.find_spec("triton") else "auto"
+        search = EdgeSearch(self.potential.cutoff, backend=backend, reverse=self.pairwise)
+        if capacity is None:
+            needed = int(search.allocate(labelled.batch, 1).needed)
+            capacity = int(HEAD_ROOM * needed) + LEAST_ROOM
+        search.allocate(labelled.batch, capacity)
+        return search
+
+    def compute(self, slot: Slot) -> Tensor:
+        """Gradient and values of the slot's batch into flat.buffer, whose values are returned."""
+        with torch.enable_grad():
+            result, overflow = self._predict(slot, create_graph=True)
+            values, errors = self._losses(result, slot.labelled)
+            loss = total(values, self.weights)
+            gradients = torch.autograd.grad(loss, self.flat.parameters, allow_unused=True)
+        self.flat.set_gradients(gradients)
+        return self.flat.extra.copy_(self._values(loss, values, errors, overflow))
+
+    def apply(self) -> Tensor:
+        """The optimizer's step with what flat.buffer holds; the values, with the gradient's norm."""
+        values = self.flat.extra.clone()
+        good = (values[OVERFLOW] == 0) & torch.isfinite(values[0])
+        values[NORM].copy_(self.optimizer.apply(good))
+        return values
+
+    def evaluate(self, labelled: LabelledBatch) -> Tensor:
+        """Values of a batch, without a step; the norm is 0."""
+        slot = self.load(labelled)
+        found = self._run(slot, "evaluate", lambda: self._evaluate(slot))
+        if self.reduce is not None:
+            self.reduce(found)
+        return found
+
+    def _evaluate(self, slot: Slot) -> Tensor:
+        result, overflow = self._predict(slot, create_graph=False)
+        with torch.no_grad():
+            values, errors = self._losses(result, slot.labelled)
+            return self._values(total(values, self.weights), values, errors, overflow)
+
+    def grow(self, labelled: LabelledBatch) -> None:
+        """Room for the batch of this shape that overflowed, if it did here. Reads the device."""
+        slot = self._slots[_key(labelled)]
+        if bool(slot.search.edges.overflow):
+            slot.search.grow()
+            slot.graphs.clear()
+
+    def capacities(self) -> dict[str, int]:
+        """Slots of each shape's list. Rounding depends on them, so that a resumed run takes them over."""
+        return self._capacities | {key: slot.search.capacity for key, slot in self._slots.items()}
+
+    def _predict(self, slot: Slot, create_graph: bool) -> tuple[Result, Tensor]:
+        batch = slot.labelled.batch
+        edges = slot.search.update(batch.positions, batch.cell)
+        wanted = dict(forces="forces" in self.terms, stress="stress" in self.terms, create_graph=create_graph)
+        with self._mixed(batch.positions.device):
+            if self.pairwise:
+                assert slot.search.reverse is not None
+                result = pairwise.differentiate_pairwise(self.potential, batch, edges, slot.search.reverse, **wanted)
+            else:
+                result = differentiate(self.potential, batch, edges, **wanted)
+        return result, edges.overflow
+
+    def _mixed(self, device: torch.device) -> AbstractContextManager[object]:
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if self.bf16 else nullcontext()
+
+    def _losses(self, result: Result, labelled: LabelledBatch) -> tuple[list[Tensor], list[Tensor]]:
+        """Losses and mean absolute errors of the three terms; 0 for those left out."""
+        dtype = labelled.forces.dtype
+        zero = labelled.forces.new_zeros(())
+        found = {}
+        if "energy" in self.terms:
+            # Total energies are long numbers, their errors short ones: subtracted in float64.
+            errors = (result.energy - labelled.energy).to(dtype) / labelled.count
+            found["energy"] = weighted_sum(errors, labelled.energy_weight, self.loss.energy)
+        if result.forces is not None:
+            found["forces"] = weighted_sum(result.forces - labelled.forces, labelled.force_weight, self.loss.forces)
+        if result.stress is not None:
+            found["stress"] = weighted_sum(result.stress - labelled.stress, labelled.stress_weight, self.loss.stress)
+        pairs = [found.get(name, (zero, zero)) for name in ("energy", "forces", "stress")]
+        return [loss for loss, _ in pairs], [error for _, error in pairs]
+
+    def _values(self, loss: Tensor, values: list[Tensor], errors: list[Tensor], overflow: Tensor) -> Tensor:
+        rest = torch.zeros_like(loss), *errors, overflow.to(loss.dtype), self.stop
+        return torch.stack([loss, *values, *rest]).detach()
+
+
+def _key(labelled: LabelledBatch) -> str:
+    return "{}x{}".format(*labelled.shape)
