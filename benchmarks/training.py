@@ -1,6 +1,7 @@
 """Times training steps beside torchmd-net's, in one run on one GPU.
 
     python benchmarks/training.py [--peer] [--reading]
+    torchrun --nproc-per-node 2 benchmarks/training.py      several GPUs, 512 frames each
 
 2 layers, 128 channels, 32 radial functions, 5 Å; alanine dipeptide, shaken; energy and force loss, AdamW. Milliseconds
 a step, wall clock over many steps that are not waited for one by one. Labels are noise: what they are does not change
@@ -10,6 +11,7 @@ the work. --reading also times the reader: batches from a store on disk, padded 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -142,7 +144,41 @@ def reading(size: int) -> dict[str, Any]:
     return dict(by="reading and batching alone", batch=size, ms=round(ms, 3))
 
 
+def together(size: int) -> dict[str, Any]:
+    """Steps of `size` frames a GPU in this process and the others that torchrun started, gradients summed by NCCL."""
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    potential = Potential(TensorNetConfig(cutoff=CUTOFF)).cuda()
+    step = TrainStep(potential, LossSection(), OptimizerSection(), reduce=lambda values: dist.all_reduce(values))
+    step.set_rates(1e-4, (1.0, 1.0, 0.0))
+    batches = [batch(size, 4 * rank + seed) for seed in range(4)]
+    turn = iter(range(10**9))
+    ms = milliseconds(lambda: step(batches[next(turn) % 4]), 20)
+    return dict(by=f"torchmdx float32, {dist.get_world_size()} GPUs", batch=size, ms=round(ms, 3))
+
+
+def launched() -> None:
+    """What `torchrun --nproc-per-node K benchmarks/training.py` does: alone first, then all GPUs at once."""
+    import torch.distributed as dist
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    alone = ours(512, "float32", True)
+    dist.barrier()
+    rows = [alone, together(512)]
+    if dist.get_rank() == 0:
+        rows[1]["times_one"] = round(dist.get_world_size() * alone["ms"] / rows[1]["ms"], 3)
+        print(rows)
+        print(write("training_gpus", rows))
+    dist.destroy_process_group()
+
+
 def main() -> None:
+    if "LOCAL_RANK" in os.environ:
+        launched()
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", action="store_true", help="also torchmd-net, which must be installed")
     parser.add_argument("--reading", action="store_true", help="also the reader alone")
