@@ -24,6 +24,12 @@ REQUIRED = (
 OPTIONAL = (
     ("triton", "GPU kernels", "comes with torch's CUDA builds"),
     ("openmm", "molecular dynamics in OpenMM", "pip install 'torchmdx[openmm]'"),
+    ("pydantic", "training: configurations", "pip install 'torchmdx[train]'"),
+    ("h5py", "training data in HDF5", "pip install 'torchmdx[train]'"),
+    ("matplotlib", "pictures of runs and reports", "pip install 'torchmdx[train]'"),
+    ("tensorboard", "training curves in TensorBoard", "pip install 'torchmdx[train]'"),
+    ("tblite", "labels from GFN2-xTB", "pip install 'torchmdx[label]'"),
+    ("rdkit", "conformers from SMILES", "pip install 'torchmdx[label]'"),
     ("torch-cluster", "radius graphs of torch-cluster", "pip install 'torchmdx[cluster]'"),
 )
 
