@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import torchmdx
-from torchmdx.commands import bench, convert, energy, info, md, neighbors, profile, relax
+from torchmdx.commands import bench, convert, energy, info, label, md, neighbors, profile, relax
 from torchmdx.step_result import StepError
 
-COMMANDS = (energy, relax, md, neighbors, convert, bench, profile, info)
+COMMANDS = (energy, relax, md, label, neighbors, convert, bench, profile, info)
 DESCRIPTION = """\
 Molecular dynamics with neural-network potentials.
 

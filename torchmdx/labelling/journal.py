@@ -1,0 +1,218 @@
+"""An append-only file of records that survives a kill at any moment.
+
+    magic | record | record | ...      record = mark, lengths of both parts, checksum | header, JSON | arrays, bytes
+
+The first record holds the settings of the run. On opening, a record that a kill tore is cut off the end, and one that
+was damaged in the middle is passed over. One process at a time may hold a journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"torchmdx label 1\n"
+MARK = b"\xf5rec"  # begins a record; 0xf5 occurs in no UTF-8 text
+PREFIX = struct.Struct("<4sIQI")  # mark, bytes of the header, bytes of the arrays, CRC-32 of both and of their lengths
+DTYPES = {"<f8", "<i8", "|b1"}
+SEARCHED = 1 << 20  # bytes at a time
+SYNCED_EVERY = 1.0  # s: what a power failure may cost; a kill costs nothing that was appended
+
+
+class Journal:
+    """Records of one run, on disk. Opened with the settings of the run that wants to write.
+
+    anew: forget what it holds. discarded: bytes of torn or damaged records, found on opening. Raises ValueError if the
+    file is not a journal or one of other settings, OSError if another process holds it.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any], *, anew: bool = False) -> None:
+        self.path, self.discarded, self._synced = path, 0, time.monotonic()
+        settings = json.loads(json.dumps(settings))
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._lock()
+            found = self._find_records()
+            if len(found) > 1 and not anew:
+                _require_same(path, self._settings(found[0]), settings)
+            else:
+                self._begin(settings)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def close(self) -> None:
+        self._sync()
+        os.close(self._file)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def append(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> int:
+        """Writes a record; returns where it stands. Raises OSError (a full disk) with the file as it was before."""
+        kept = {name: _portable(array) for name, array in arrays.items()}
+        shapes = [[name, array.dtype.str, list(array.shape)] for name, array in kept.items()]
+        head = json.dumps({**header, "arrays": shapes}).encode()
+        body = b"".join(array.tobytes() for array in kept.values())
+        return self._write(_record(head, body))
+
+    def read(self, offset: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The record that stands there."""
+        parts = self._parts(offset)
+        if parts is None:
+            raise OSError(f"{str(self.path)!r} changed while it was in use: no whole record at byte {offset}")
+        head, body = parts
+        header = json.loads(head)
+        arrays, start = {}, 0
+        for name, dtype, shape in header.pop("arrays", []):
+            if dtype not in DTYPES:
+                raise ValueError(f"{str(self.path)!r} must hold arrays of {', '.join(sorted(DTYPES))}, got {dtype!r}")
+            count = int(np.prod(shape, dtype=np.int64))
+            arrays[name] = np.frombuffer(body, dtype, count, start).reshape(shape)
+            start += count * np.dtype(dtype).itemsize
+        return header, arrays
+
+    def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Where each record after the settings stands, and its header."""
+        for offset in self._whole():
+            header, _ = self.read(offset)
+            if "settings" not in header:
+                yield offset, header
+
+    def _lock(self) -> None:
+        try:
+            import fcntl
+        except ImportError:  # Windows has no such locks
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"only one run at a time may write an output, and another one holds {str(self.path)!r}"
+            ) from None
+
+    def _find_records(self) -> list[int]:
+        """Where whole records stand; cuts off what stands beyond the last."""
+        size = os.fstat(self._file).st_size
+        if not MAGIC.startswith(os.pread(self._file, len(MAGIC), 0)):
+            raise ValueError(f"{str(self.path)!r} must be a journal of torchmdx label, got another file")
+        found, self._end = [], size
+        whole = len(MAGIC)
+        for offset in self._whole():
+            found.append(offset)
+            whole += self._length(offset)
+        self.discarded = size - whole if found else 0
+        self._end = found[-1] + self._length(found[-1]) if found else 0
+        os.ftruncate(self._file, self._end)
+        return found
+
+    def _settings(self, offset: int) -> dict[str, Any]:
+        settings = self.read(offset)[0].get("settings")
+        if not isinstance(settings, dict):
+            raise ValueError(f"{str(self.path)!r} is damaged: it must begin with the settings of its run")
+        return settings
+
+    def _begin(self, settings: dict[str, Any]) -> None:
+        self._end = self.discarded = 0
+        os.ftruncate(self._file, 0)
+        self._write(MAGIC + _record(json.dumps({"settings": settings}).encode(), b""))
+        self._sync()
+        _sync_folder(self.path)
+
+    def _whole(self) -> Iterator[int]:
+        """Where each whole record stands; looks for the next mark where one is not whole."""
+        offset = len(MAGIC)
+        while offset < self._end:
+            if self._parts(offset) is not None:
+                yield offset
+                offset += self._length(offset)
+            else:
+                offset = self._next_mark(offset + 1)
+
+    def _next_mark(self, start: int) -> int:
+        while start < self._end:
+            found = os.pread(self._file, SEARCHED, start).find(MARK)
+            if found >= 0:
+                return start + found
+            start += SEARCHED - len(MARK) + 1
+        return self._end
+
+    def _write(self, data: bytes) -> int:
+        offset, written = self._end, 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._file, data[written:], offset + written)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, offset)
+            where = f"{str(self.path)!r} could not be written: {error.strerror}; it keeps all before"
+            raise OSError(error.errno, where) from error
+        self._end += len(data)
+        if time.monotonic() - self._synced > SYNCED_EVERY:
+            self._sync()
+        return offset
+
+    def _sync(self) -> None:
+        os.fsync(self._file)
+        self._synced = time.monotonic()
+
+    def _parts(self, offset: int) -> tuple[bytes, bytes] | None:
+        """Header and arrays of the record that stands there; None if it is not whole."""
+        prefix = os.pread(self._file, PREFIX.size, offset)
+        if len(prefix) < PREFIX.size:
+            return None
+        mark, first, second, checksum = PREFIX.unpack(prefix)
+        if mark != MARK or offset + PREFIX.size + first + second > self._end:
+            return None
+        data = os.pread(self._file, first + second, offset + PREFIX.size)
+        if len(data) < first + second or zlib.crc32(data, zlib.crc32(prefix[:-4])) != checksum:
+            return None
+        return data[:first], data[first:]
+
+    def _length(self, offset: int) -> int:
+        """Bytes of the record that stands there."""
+        _, first, second, _ = PREFIX.unpack(os.pread(self._file, PREFIX.size, offset))
+        return int(PREFIX.size + first + second)
+
+
+def _record(head: bytes, body: bytes) -> bytes:
+    prefix = PREFIX.pack(MARK, len(head), len(body), 0)[:-4]
+    return prefix + struct.pack("<I", zlib.crc32(head + body, zlib.crc32(prefix))) + head + body
+
+
+def _portable(array: np.ndarray) -> np.ndarray:
+    kinds = {"f": "<f8", "i": "<i8", "u": "<i8", "b": "|b1"}
+    return np.ascontiguousarray(array, kinds[np.asarray(array).dtype.kind])
+
+
+def _require_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises ValueError that says what differs between a run and its continuation."""
+    names = [*now, *(name for name in before if name not in now)]
+    differing = [
+        f"{name} {now.get(name)}, was {before.get(name)}" for name in names if now.get(name) != before.get(name)
+    ]
+    if differing:
+        raise ValueError(
+            f"going on from {str(path)!r} needs the settings it was begun with, got {'; '.join(differing)}; "
+            "--overwrite starts again"
+        )
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,148 @@
+"""What a run has done so far: the meaning of the records in its journal."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torchmdx.labelling.geometry import Geometry, Labels
+from torchmdx.labelling.journal import Journal
+
+# (source, number in it): a file and a frame of it, or a molecule and a geometry sampled from it
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A frame without labels, or, where number is -1, a molecule that gave no geometries."""
+
+    key: Key
+    origin: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """Geometries made from one source. note: why there are fewer than asked for, or other remarks; empty if none."""
+
+    geometries: list[Geometry]
+    note: str = ""
+
+
+class Ledger:
+    """Labels, failures and sampled geometries by key. The last record of a key counts."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._labelled: dict[Key, int] = {}
+        self._sampled: dict[int, tuple[int, int, str]] = {}  # where it stands, how many, note
+        self.failures: dict[Key, Failure] = {}
+        for offset, header in journal.records():
+            self._enter(offset, header)
+
+    @property
+    def num_labelled(self) -> int:
+        return len(self._labelled)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._labelled or self._sampled or self.failures)
+
+    def num_done(self) -> Counter[int]:
+        """How many frames of each source are labelled or failed."""
+        return Counter(source for source, number in itertools.chain(self._labelled, self.failures) if number >= 0)
+
+    def has(self, key: Key) -> bool:
+        """Whether the frame needs no more work: labelled, or failed."""
+        return key in self._labelled or key in self.failures
+
+    def forget_failures(self) -> None:
+        """Failed frames and molecules become open again."""
+        self.failures.clear()
+
+    def add_labels(self, key: Key, origin: str, geometry: Geometry, labels: Labels) -> None:
+        """Writes a labelled frame to the journal."""
+        header = {"labels": list(key), "origin": origin, "energy": labels.energy, **_state(geometry)}
+        arrays = {
+            "numbers": geometry.numbers,
+            "positions": geometry.positions,
+            "cell": geometry.cell,
+            "pbc": geometry.pbc,
+            "forces": labels.forces,
+        }
+        if labels.stress is not None:
+            arrays["stress"] = labels.stress
+        self._add(header, arrays)
+
+    def add_failure(self, failure: Failure) -> None:
+        """Writes that a frame or a molecule failed, and why."""
+        self._add({"failure": list(failure.key), "origin": failure.origin, "reason": failure.reason}, {})
+
+    def add_sampled(self, source: int, origin: str, sampled: Sampled) -> None:
+        """Writes the geometries of a source, all in one record."""
+        first = sampled.geometries[0]
+        arrays = {"numbers": first.numbers, "cell": first.cell, "pbc": first.pbc}
+        arrays["positions"] = np.array([geometry.positions for geometry in sampled.geometries])
+        count = len(sampled.geometries)
+        header = {"sampled": source, "origin": origin, "count": count, "note": sampled.note, **_state(first)}
+        self._add(header, arrays)
+
+    def labelled(self) -> Iterator[tuple[str, Geometry, Labels]]:
+        """Origin, structure and labels of every labelled frame, in order of sources and numbers."""
+        for key in sorted(self._labelled):
+            header, arrays = self._journal.read(self._labelled[key])
+            labels = Labels(header["energy"], arrays["forces"], arrays.get("stress"))
+            yield header["origin"], _geometry(header, arrays, arrays["positions"]), labels
+
+    def num_sampled(self, source: int) -> int:
+        """How many geometries were made of a source."""
+        return self._sampled[source][1] if source in self._sampled else 0
+
+    def sampled(self, source: int) -> tuple[str, list[Geometry]]:
+        """Origin and geometries of a source that was sampled."""
+        header, arrays = self._journal.read(self._sampled[source][0])
+        return header["origin"], [_geometry(header, arrays, positions) for positions in arrays["positions"]]
+
+    def notes(self) -> list[str]:
+        """What sampling remarked."""
+        return [note for _, (_, _, note) in sorted(self._sampled.items()) if note]
+
+    def _add(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        self._enter(self._journal.append(header, arrays), header)
+
+    def _enter(self, offset: int, header: dict[str, Any]) -> None:
+        if "labels" in header:
+            key = _key(header["labels"])
+            self._labelled[key] = offset
+            self.failures.pop(key, None)
+        elif "failure" in header:
+            key = _key(header["failure"])
+            self.failures[key] = Failure(key, header["origin"], header["reason"])
+        elif "sampled" in header:
+            source = int(header["sampled"])
+            self._sampled[source] = (offset, int(header["count"]), _note(header))
+            self.failures.pop((source, -1), None)
+
+
+def _note(header: dict[str, Any]) -> str:
+    return f"{header['origin']}: {header['note']}" if header["note"] else ""
+
+
+def _key(pair: list[int]) -> Key:
+    source, number = pair
+    return source, number
+
+
+def _state(geometry: Geometry) -> dict[str, Any]:
+    return {"charge": geometry.charge, "multiplicity": geometry.multiplicity}
+
+
+def _geometry(header: dict[str, Any], arrays: dict[str, np.ndarray], positions: np.ndarray) -> Geometry:
+    return Geometry(
+        arrays["numbers"], positions, arrays["cell"], arrays["pbc"], header["charge"], header["multiplicity"]
+    )

@@ -1,0 +1,197 @@
+"""A whole run of `torchmdx label`: from structures or molecules to a file of labelled structures."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from torchmdx.labelling.calculators import Choice
+from torchmdx.labelling.conformers import check_smiles, require_rdkit
+from torchmdx.labelling.journal import Journal
+from torchmdx.labelling.ledger import Failure, Ledger
+from torchmdx.labelling.output import require_output, write_failures, write_structures
+from torchmdx.labelling.progress import Progress
+from torchmdx.labelling.sampling import Sampling
+from torchmdx.labelling.sources import StructureFiles
+from torchmdx.labelling.stages import LabelStage, SampleStage, Stage, frames_of_files
+from torchmdx.labelling.workers import Workers, usable_cores
+
+
+@dataclass(frozen=True)
+class Paths:
+    """An output and the files beside it."""
+
+    output: Path
+
+    @property
+    def journal(self) -> Path:
+        return self._beside(".journal")
+
+    @property
+    def log(self) -> Path:
+        return self._beside(".workers.log")
+
+    @property
+    def failures(self) -> Path:
+        return self._beside(".failed.csv")
+
+    def _beside(self, ending: str) -> Path:
+        return self.output.with_name(self.output.name + ending)
+
+
+@dataclass(frozen=True)
+class Crew:
+    """How work is done. num_workers: processes. timeout: s without a sign of life of a task. stream: for progress.
+
+    stopped: asked often; once it is True, what runs is dropped.
+    """
+
+    num_workers: int
+    timeout: float | None
+    stream: TextIO
+    stopped: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 1:
+            raise ValueError(f"--workers must be at least 1, got {self.num_workers}")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ValueError(f"--timeout must be > 0 s, got {self.timeout}")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a call of `label` left. num_frames: in all, as far as known; complete: nothing is left to do."""
+
+    paths: Paths
+    num_frames: int
+    num_labelled: int
+    failures: tuple[Failure, ...]
+    notes: tuple[str, ...]
+    complete: bool
+
+
+def label(
+    files: StructureFiles,
+    output: Path,
+    choice: Choice,
+    *,
+    smiles: Sequence[str] = (),
+    sampling: Sampling | None = None,
+    crew: Crew | None = None,
+    retry_failed: bool = False,
+    overwrite: bool = False,
+) -> Summary:
+    """Labels frames of files, or geometries sampled from them and from SMILES; goes on where an earlier call stopped.
+
+    Processes are spawned: a script calls this only under `if __name__ == "__main__"`. Raises ValueError, ImportError
+    and OSError.
+    """
+    import sys
+
+    crew = crew or Crew(usable_cores(), None, sys.stderr)
+    paths = Paths(output)
+    require_output(output)
+    if output.exists() and not paths.journal.exists() and not overwrite:
+        raise FileExistsError(f"--output must be new, got {str(output)!r}; --overwrite replaces it")
+    choice.require()
+    _check_smiles(smiles, sampling)
+    counts, digest = files.survey()
+    settings: dict[str, Any] = {"structures": sum(counts), "SHA-256 of structures": digest, **choice.settings()}
+    if sampling is not None:
+        text = "\n".join(smiles) + f" {files.multiplicity}"
+        settings |= {"SHA-256 of SMILES": hashlib.sha256(text.encode()).hexdigest(), **sampling.settings()}
+    with Journal(paths.journal, settings, anew=overwrite) as journal:
+        ledger = Ledger(journal)
+        notes = _remarks(journal)
+        try:
+            if retry_failed:
+                ledger.forget_failures()
+            num_frames, complete = _do_stages(ledger, files, counts, smiles, choice, sampling, crew, paths)
+        finally:
+            _tidy(paths, keep_journal=not ledger.is_empty)
+        if complete:
+            _finish(paths, ledger)
+        notes += ledger.notes()
+        failures = tuple(ledger.failures[key] for key in sorted(ledger.failures))
+    return Summary(paths, num_frames, ledger.num_labelled, failures, tuple(notes), complete)
+
+
+def _do_stages(
+    ledger: Ledger,
+    files: StructureFiles,
+    counts: Sequence[int],
+    smiles: Sequence[str],
+    choice: Choice,
+    sampling: Sampling | None,
+    crew: Crew,
+    paths: Paths,
+) -> tuple[int, bool]:
+    """Samples, where that is asked for, then labels. How many frames there are, and whether all was done."""
+    if sampling is None:
+        num_frames = sum(counts)
+        stage = LabelStage(ledger, frames_of_files(ledger, files, counts), num_frames, choice)
+        return num_frames, _do(stage, crew, paths.log)
+    molecules = SampleStage(ledger, files, counts, smiles, choice, sampling)
+    if not _do(molecules, crew, paths.log):
+        return molecules.num_frames, False
+    num_frames = molecules.num_frames
+    return num_frames, _do(LabelStage(ledger, molecules.frames, num_frames, choice), crew, paths.log)
+
+
+def _do(stage: Stage, crew: Crew, log: Path) -> bool:
+    """Runs a stage; whether it came to its end."""
+    left = stage.total - stage.done
+    if not left:
+        return True
+    progress = Progress(crew.stream, stage.things, stage.done, stage.total)
+    workers = Workers(stage.work, min(crew.num_workers, left), timeout=crew.timeout, log=log, stopped=crew.stopped)
+    progress.show()
+    try:
+        with closing(workers.run(stage.tasks())) as outcomes:
+            for outcome in outcomes:
+                if outcome is not None:
+                    stage.take(outcome)
+                    progress.advance(failed=outcome.error is not None)
+                progress.show()
+    finally:
+        progress.finish()
+    return stage.done == stage.total
+
+
+def _check_smiles(smiles: Sequence[str], sampling: Sampling | None) -> None:
+    if not smiles:
+        return
+    if sampling is None:
+        raise ValueError(f"SMILES need --sample, which makes geometries of them, got {smiles[0]!r} without")
+    require_rdkit()
+    for text in smiles:
+        check_smiles(text)
+
+
+def _remarks(journal: Journal) -> list[str]:
+    if not journal.discarded:
+        return []
+    return [f"{journal.discarded} bytes of {journal.path} were torn by a kill or damaged; their frames are done again"]
+
+
+def _finish(paths: Paths, ledger: Ledger) -> None:
+    """The output, and the list of failures; without failures the journal has served its purpose."""
+    if ledger.num_labelled:
+        write_structures(paths.output, ledger.labelled())
+    if ledger.failures:
+        write_failures(paths.failures, (ledger.failures[key] for key in sorted(ledger.failures)))
+    else:
+        paths.failures.unlink(missing_ok=True)
+        paths.journal.unlink(missing_ok=True)
+
+
+def _tidy(paths: Paths, *, keep_journal: bool) -> None:
+    """Removes files that hold nothing."""
+    if paths.log.exists() and not paths.log.stat().st_size:
+        paths.log.unlink()
+    if not keep_journal:
+        paths.journal.unlink(missing_ok=True)

@@ -1,0 +1,92 @@
+"""What runs in a worker process."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing import connection, parent_process
+from typing import Any, Protocol
+
+PULSE = 0.5  # s between signs of life
+
+Pulse = Callable[[], None]
+
+
+class Work(Protocol):
+    """What a worker does. It is pickled, so it is a small object of a module that workers can import."""
+
+    def prepare(self) -> Callable[[Any, Pulse], Any]:
+        """Runs in the worker, before the first task and after a failure: makes the function that does a task."""
+
+
+def serve(work: Work, link: Any, log: str) -> None:
+    """Takes tasks from a connection and sends what they gave, until it is told to end or the parent is gone."""
+    _settle(log)
+    try:
+        do = work.prepare()
+    except Exception as error:
+        link.send(("broken", str(error) or type(error).__name__))
+        return
+    link.send(("ready", None))
+    heart = _Heart(link)
+    while True:
+        try:
+            payload = link.recv()
+        except (EOFError, OSError):
+            return
+        if payload is None:
+            return
+        try:
+            answer = ("done", do(payload, heart.beat))
+        except (Exception, SystemExit) as error:
+            answer = ("failed", _one_line(error))
+            try:
+                do = work.prepare()  # the calculator may be in pieces
+            except Exception:
+                link.send(answer)
+                return  # the parent starts another worker
+        link.send(answer)
+
+
+class _Heart:
+    """Tells the parent now and then that a long task goes on."""
+
+    def __init__(self, link: Any) -> None:
+        self._link, self._last = link, time.monotonic()
+
+    def beat(self) -> None:
+        now = time.monotonic()
+        if now - self._last > PULSE:
+            self._last = now
+            self._link.send(("alive", None))
+
+
+def _settle(log: str) -> None:
+    """A process group of its own, no Ctrl-C, output to a file, and an end when the parent ends."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    sys.stdout.flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    faulthandler.enable()
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os.killpg(0, signal.SIGKILL)
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

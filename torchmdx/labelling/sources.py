@@ -1,0 +1,119 @@
+"""Where structures come from: files of any format that ASE reads, and molecules written as SMILES."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchmdx.labelling.geometry import Geometry
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+SMILES_SUFFIX = ".smi"
+
+
+@dataclass(frozen=True)
+class StructureFiles:
+    """Frames of files. index: which of each file, as in ASE; charge (e) and multiplicity go before what a file says."""
+
+    paths: tuple[Path, ...]
+    index: str = ":"
+    charge: float | None = None
+    multiplicity: int | None = None
+
+    def frames(self, source: int) -> Iterator[tuple[int, str, Geometry]]:
+        """Number, origin ("file:number") and structure of every frame of a file. Raises ValueError that names both."""
+        path = self.paths[source]
+        for number, atoms in read(path, self.index):
+            try:
+                geometry = Geometry.from_ase(atoms, self.charge, self.multiplicity)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"frame {number} of {str(path)!r}: {error}") from error
+            yield number, f"{path}:{number}", geometry
+
+    def survey(self) -> tuple[list[int], str]:
+        """How many frames each file has, and a digest of all that labels depend on."""
+        counts, digest = [], hashlib.sha256()
+        for source in range(len(self.paths)):
+            count = 0
+            for _, _, geometry in self.frames(source):
+                digest.update(geometry.content())
+                count += 1
+            if not count:
+                raise ValueError(f"{str(self.paths[source])!r} has no structure at index {self.index!r}")
+            counts.append(count)
+        return counts, digest.hexdigest()
+
+
+def find_files(patterns: Sequence[str]) -> list[Path]:
+    """Files by name or by pattern (`runs/*.xyz`, `**/*.traj`). Raises FileNotFoundError for one that fits none."""
+    found: list[Path] = []
+    for pattern in patterns:
+        if Path(pattern).is_file():
+            found.append(Path(pattern))
+            continue
+        names = [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]
+        files = [path for path in names if path.is_file()]
+        if not files:
+            raise FileNotFoundError(f"no structure file at {pattern!r}")
+        found += files
+    doubled = sorted({str(path) for path in found if found.count(path) > 1})
+    if doubled:
+        raise ValueError(f"each file must be given once, got {', '.join(doubled)} again")
+    return found
+
+
+def read(path: Path, index: str = ":") -> Iterator[tuple[int, Atoms]]:
+    """Number and structure of frames of a file, one by one where the format allows it.
+
+    Raises ValueError that names file and frame.
+    """
+    from ase.utils import string2index
+
+    try:
+        wanted: Any = string2index(index)
+    except ValueError:
+        raise ValueError(f"--index must be a number or a slice such as ::10, got {index!r}") from None
+    frames = enumerate(_all_frames(path))
+    if not isinstance(wanted, slice):
+        wanted = slice(wanted, wanted + 1 or None)
+    if any(end is not None and end < 0 for end in (wanted.start, wanted.stop, wanted.step)):
+        yield from list(frames)[wanted]  # counted from the end: the whole file is needed
+    else:
+        yield from itertools.islice(frames, wanted.start, wanted.stop, wanted.step)
+
+
+def _all_frames(path: Path) -> Iterator[Atoms]:
+    import ase.io
+
+    # ASE sees one more, empty, structure in a PDB file that ends each model and the file.
+    skips_empty = path.suffix.lower() in (".pdb", ".ent")
+    frames: Any = ase.io.iread(path, index=":")
+    number = 0
+    while True:
+        try:
+            atoms = next(frames)
+        except StopIteration:
+            return
+        except Exception as error:  # ASE's readers raise whatever their parsing trips over
+            raise ValueError(
+                f"ASE can't read {str(path)!r}, frame {number}: {type(error).__name__}: {error}"
+            ) from error
+        if len(atoms) or not skips_empty:
+            number += 1
+            yield atoms
+
+
+def read_smiles(path: Path) -> list[str]:
+    """First word of each line of a .smi file; empty lines and those that begin with # are left out."""
+    lines = [line.split() for line in path.read_text().splitlines()]
+    found = [words[0] for words in lines if words and not words[0].startswith("#")]
+    if not found:
+        raise ValueError(f"{str(path)!r} must hold a SMILES on each line, got none")
+    return found

@@ -1,0 +1,214 @@
+"""Worker processes that may crash or hang: each is watched, and replaced when it does."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from torchmdx.labelling.serve import Work, serve
+
+PATIENCE = 0.2  # s: how long a wish to stop may go unseen
+FAREWELL = 2.0  # s that an idle worker gets to end by itself
+MOST_ATTEMPTS = 2  # a task whose worker died is tried again: another process may have taken the memory
+MOST_FALSE_STARTS = 3  # workers in a row that die before they are ready
+LIBRARIES = ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
+ONE_THREAD = {**{f"{library}_NUM_THREADS": "1" for library in LIBRARIES}, "VECLIB_MAXIMUM_THREADS": "1"}
+
+
+@dataclass(eq=False)
+class Task:
+    """A piece of work: `payload` goes to a worker, `name` comes back with the outcome."""
+
+    name: Any
+    payload: Any
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a task: a value, or the reason why there is none."""
+
+    name: Any
+    payload: Any
+    value: Any
+    error: str | None
+
+
+@dataclass(eq=False)
+class _Worker:
+    process: Any
+    connection: Any
+    ready: bool = False
+    task: Task | None = None
+    deadline: float = field(default=float("inf"))
+
+
+class Workers:
+    """Runs tasks on worker processes of one thread each.
+
+    work: what they do; it is sent to each once. timeout: s without a sign of life after which a task is given up, None
+    for never. log: a file that takes what workers print. stopped: asked often; once True, running tasks are dropped.
+    """
+
+    def __init__(
+        self, work: Work, num_workers: int, *, timeout: float | None, log: Path, stopped: Callable[[], bool]
+    ) -> None:
+        self._work, self._num_workers, self._log, self._stopped = work, num_workers, log, stopped
+        self._timeout = float("inf") if timeout is None else timeout
+        self._workers: list[_Worker] = []
+        self._false_starts = 0
+
+    def run(self, tasks: Iterable[Task]) -> Generator[Outcome | None]:
+        """Outcomes in the order in which they come; None from time to time while there is none.
+
+        Raises ValueError if the work cannot be prepared, ChildProcessError if workers die before they are ready.
+        """
+        source, waiting = iter(tasks), deque[Task]()
+        try:
+            while not self._stopped():
+                waiting.extend(itertools.islice(source, max(0, self._num_workers - len(waiting))))
+                if not waiting and not any(worker.task for worker in self._workers):
+                    self._dismiss()
+                    return
+                self._employ(waiting)
+                yield from self._collect(waiting)
+            yield from self._collect(waiting, pause=0.0)  # what was finished in time
+        finally:
+            for worker in list(self._workers):
+                self._remove(worker)
+
+    def _employ(self, waiting: deque[Task]) -> None:
+        """Gives tasks to idle workers, and starts workers for those that are left."""
+        for worker in list(self._workers):
+            if waiting and worker.ready and worker.task is None:
+                task = waiting.popleft()
+                try:
+                    worker.connection.send(task.payload)
+                except OSError:  # it died while it was idle
+                    waiting.appendleft(task)
+                    self._remove(worker)
+                    continue
+                worker.task, worker.deadline = task, time.monotonic() + self._timeout
+        starting = sum(not worker.ready for worker in self._workers)
+        for _ in range(min(len(waiting) - starting, self._num_workers - len(self._workers))):
+            self._workers.append(_start(self._work, self._log))
+
+    def _collect(self, waiting: deque[Task], pause: float = PATIENCE) -> Iterator[Outcome | None]:
+        """Waits for messages, deaths and deadlines, and deals with them."""
+        things = [thing for worker in self._workers for thing in (worker.connection, worker.process.sentinel)]
+        soonest = min((worker.deadline for worker in self._workers), default=float("inf")) - time.monotonic()
+        happened = set(connection.wait(things, max(0.0, min(pause, soonest)))) if things else set()
+        if not happened:
+            yield None
+        for worker in list(self._workers):
+            if worker.connection in happened:
+                yield from self._hear(worker, waiting)
+            elif worker.process.sentinel in happened:
+                yield from self._bury(worker, waiting)
+            elif worker.task is not None and time.monotonic() > worker.deadline:
+                self._remove(worker)
+                yield _failed(worker.task, f"no result within {self._timeout:g} s")
+
+    def _hear(self, worker: _Worker, waiting: deque[Task]) -> Iterator[Outcome]:
+        try:
+            kind, value = worker.connection.recv()
+        except (EOFError, OSError):
+            yield from self._bury(worker, waiting)
+            return
+        worker.deadline = time.monotonic() + self._timeout if worker.task is not None else float("inf")
+        if kind == "ready":
+            worker.ready, self._false_starts = True, 0
+        elif kind == "broken":
+            raise ValueError(value)
+        elif kind in ("done", "failed") and worker.task is not None:
+            task, worker.task, worker.deadline = worker.task, None, float("inf")
+            yield Outcome(task.name, task.payload, value, None) if kind == "done" else _failed(task, value)
+
+    def _bury(self, worker: _Worker, waiting: deque[Task]) -> Iterator[Outcome]:
+        """A worker died: its task is tried again, or given up."""
+        self._remove(worker)
+        how, task = worker.process.exitcode, worker.task
+        if not worker.ready:
+            self._false_starts += 1
+            if self._false_starts >= MOST_FALSE_STARTS:
+                raise ChildProcessError(f"workers die before they are ready ({_death(how)}); see {str(self._log)!r}")
+        if task is None:
+            return
+        task.attempts += 1
+        if task.attempts < MOST_ATTEMPTS:
+            waiting.appendleft(task)
+        else:
+            yield _failed(task, f"the worker died ({_death(how)}), {MOST_ATTEMPTS} times")
+
+    def _remove(self, worker: _Worker) -> None:
+        """Ends a worker at once, with whatever it started."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+        # Every worker leads a process group of its own. Before it is reaped, its number is not given to another.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            worker.process.kill()
+        worker.process.join()
+        worker.connection.close()
+
+    def _dismiss(self) -> None:
+        """Asks idle workers to end."""
+        for worker in self._workers:
+            with contextlib.suppress(OSError):
+                worker.connection.send(None)
+        until = time.monotonic() + FAREWELL
+        for worker in self._workers:
+            connection.wait([worker.process.sentinel], max(0.0, until - time.monotonic()))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+def _start(work: Work, log: Path) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(work, theirs, str(log)), daemon=True)
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    # Ctrl-C goes to all processes of a terminal. The worker is to see none of it, not even while Python starts there.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _failed(task: Task, reason: str) -> Outcome:
+    return Outcome(task.name, task.payload, None, reason)
+
+
+def _death(exitcode: int | None) -> str:
+    if exitcode is None or exitcode >= 0:
+        return f"exit status {exitcode}"
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:
+        return f"signal {-exitcode}"
