@@ -34,8 +34,11 @@ models/tensors
 models/embedding
 models/interaction
 models/tensornet
+models/charges
 models/tensornet2
-models/priors
+models/priors/base
+models/priors/*
+models/registry
 models/heads
 models/table
 models/compiled/*
@@ -56,7 +59,11 @@ step_*
 step
 pool
 integrators
-torchmdnet
+torchmdnet/report
+torchmdnet/container
+torchmdnet/*
+torchmdnet/reader
+hub
 checkpoint
 ase_calculator
 datasets/*
@@ -101,6 +108,8 @@ LATE = {
     "rdkit",
     "tblite",
     "tensorboard",
+    "torch_dftd",
+    "huggingface_hub",
 }
 MOST_FILE_LINES, MOST_FUNCTION_LINES = 300, 60
 

@@ -18,7 +18,7 @@ from safetensors.torch import save as serialize
 
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
-from torchmdx.torchmdnet import read_torchmdnet
+from torchmdx.torchmdnet.reader import read_torchmdnet
 
 FORMAT = "torchmdx-potential"
 FORMAT_VERSION = 1
@@ -51,7 +51,7 @@ def load(path: str | Path, *, dtype: torch.dtype | None = None, device: torch.de
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no checkpoint at {str(path)!r}")
-    potential = read_torchmdnet(path) if _is_foreign(path) else _load_own(path)
+    potential = read_torchmdnet(path).potential if _is_foreign(path) else _load_own(path)
     potential = potential.to(device=device, dtype=dtype)
     return potential.eval().requires_grad_(False)
 
