@@ -64,6 +64,11 @@ class Potential(nn.Module):
         return self._search_cutoff(periodic=bool(batch.pbc.any()))
 
     @property
+    def max_z(self) -> int:
+        """The largest atomic number that the network and every prior know."""
+        return min([self.config.max_z, *(prior.max_z for prior in self._priors())])
+
+    @property
     def predicts_charges(self) -> bool:
         """Whether it gives partial charges of atoms."""
         return isinstance(self.config, TensorNet2Config)
@@ -149,6 +154,13 @@ class Potential(nn.Module):
         """The same potential, sharing its weights, with another way to compute the same features."""
         other = copy.copy(self)
         other._modules = {**self._modules, "network": network}
+        return other
+
+    def with_priors(self, priors: Sequence[PriorConfig]) -> Potential:
+        """The same potential, sharing its weights, with these priors in place of its own."""
+        other = copy.copy(self)
+        made = nn.ModuleList(make_prior(prior, self.config) for prior in priors).to(self.device)
+        other._modules = {**self._modules, "priors": made.train(self.training)}
         return other
 
     def require_elements(self, atomic_numbers: Tensor) -> None:

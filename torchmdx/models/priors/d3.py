@@ -1,7 +1,8 @@
-"""D3 dispersion with Becke-Johnson damping, computed by the package torch-dftd on torchmdx's own edges."""
+"""D3 dispersion with Becke-Johnson damping: tables and interpolation of the package torch-dftd, torchmdx's edges."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -25,10 +26,10 @@ class D3Config(PriorConfig):
 
     name: ClassVar[str] = "d3"
     functional: str | None = None
-    s6: float | None = None
-    s8: float | None = None
-    a1: float | None = None
-    a2: float | None = None
+    s6: float = math.nan
+    s8: float = math.nan
+    a1: float = math.nan
+    a2: float = math.nan
     cutoff: float = 15.0
     strength: float = 1.0
 
@@ -36,7 +37,7 @@ class D3Config(PriorConfig):
         self._require_lengths("cutoff")
         if self.cutoff <= 2 * BOHR:
             raise ValueError(f"cutoff of the prior d3 must be > {2 * BOHR:.2f} Å, got {self.cutoff}")
-        given = [name for name in PARAMETERS if getattr(self, name) is not None]
+        given = [name for name in PARAMETERS if not _is_absent(getattr(self, name))]
         if not given:
             if self.functional is None:
                 raise ValueError("the prior d3 needs a functional, or its s6, s8, a1 and a2; got neither")
@@ -51,52 +52,66 @@ class D3Config(PriorConfig):
 
 
 class D3(Prior):
-    """E = -½ Σ_ij C6_ij [ s6 / (r_ij⁶ + R⁶) + 3 s8 Q_i Q_j / (r_ij⁸ + R⁸) ],  R = a1 sqrt(3 Q_i Q_j) + a2
+    """E = -½ Σ_ij t(r_ij) C6_ij [ s6 / (r_ij⁶ + R_ij⁶) + s8 K_ij / (r_ij⁸ + R_ij⁸) ],  R_ij = a1 sqrt(K_ij) + a2
 
-    C6_ij depends on the coordination numbers of both atoms; all tables are torch-dftd's.
+    | variable | symbol |
+    |---|---|
+    | end | t(r), 1 until 1 bohr before the cutoff, and then smoothly 0 |
+    | ratio | K_ij = 3 Q_i Q_j, of C8 to C6 |
+    | c6 | C6_ij, interpolated between reference compounds by the coordination numbers of both atoms |
+    | coordination | Σ_j t(r_ij) / (1 + exp(-16 (R_cov / r_ij - 1))) |
+
+    Tables, interpolation and the end are torch-dftd's. Its own sum over pairs picks edges on the host, and counts
+    neighbours abruptly; this one keeps its shapes, and is smooth.
     """
 
     config: D3Config
     c6: Tensor
     covalent: Tensor
-    ratio: Tensor
+    expectation: Tensor
 
     def __init__(self, config: D3Config) -> None:
         super().__init__()
         self.config = config
         tables = _tables()
         self.max_z = len(tables["rcov"]) - 1
-        for name, theirs in (("c6", "c6ab"), ("covalent", "rcov"), ("ratio", "r2r4")):
+        for name, theirs in (("c6", "c6ab"), ("covalent", "rcov"), ("expectation", "r2r4")):
             self.register_buffer(name, torch.as_tensor(tables[theirs], dtype=torch.float64), persistent=False)
 
     def forward(self, geometry: Geometry) -> Tensor:
-        from torch_dftd.functions.dftd3 import edisp
+        from torch_dftd.functions.smoothing import poly_smoothing
 
-        config, batch, edges = self.config, geometry.batch, geometry.edges
-        # What lies beyond the cutoff, padding included, goes to an atom more, which nobody reads: shapes stay fixed.
-        inside, nowhere = geometry.distance < config.cutoff, batch.num_atoms
-        target = torch.where(inside, edges.target.long(), nowhere)
-        source = torch.where(inside, edges.source.long(), nowhere)
-        r = torch.where(inside, geometry.distance, config.cutoff)
-        energies = edisp(
-            torch.cat([batch.atomic_numbers, batch.atomic_numbers.new_ones(1)]),
-            r / BOHR,
-            torch.stack([target, source]),
-            c6ab=self.c6.to(r.dtype),
-            r0ab=None,  # zero damping's
-            rcov=self.covalent.to(r.dtype),
-            r2r4=self.ratio.to(r.dtype),
-            params={"s6": config.s6, "s18": config.s8, "rs6": config.a1, "rs18": config.a2},
-            cutoff=config.cutoff / BOHR,
-            damping="bj",
-            cutoff_smoothing="poly",
-            bidirectional=True,
-            # Its energies of graphs are ours of atoms: a pair belongs to its target.
-            batch=target,
-            batch_edge=target,
-            cell=r.new_zeros(nowhere + 1, 1),
+        config, cutoff = self.config, self.config.cutoff / BOHR
+        r = torch.where(geometry.distance < config.cutoff, geometry.distance / BOHR, cutoff)
+        end = poly_smoothing(r, cutoff)
+        c6 = self.interpolated(geometry, r, end)
+        numbers = geometry.batch.atomic_numbers
+        expectation = self.expectation.to(r.dtype).index_select(0, numbers)
+        ratio = 3 * geometry.at_target(expectation) * geometry.at_source(expectation)
+        damping = config.a1 * ratio.sqrt() + config.a2
+        pair = config.s6 / (r**6 + damping**6) + config.s8 * ratio / (r**8 + damping**8)
+        return geometry.halved_onto_atoms(-config.strength * HARTREE * end * c6 * pair)
+
+    def interpolated(self, geometry: Geometry, r: Tensor, end: Tensor) -> Tensor:
+        """C6 [E] of pairs, hartree bohr⁶, from distances [E], bohr."""
+        from torch_dftd.functions.dftd3 import _getc6, d3_k1
+
+        numbers = geometry.batch.atomic_numbers
+        covalent = self.covalent.to(r.dtype).index_select(0, numbers)
+        touching = geometry.at_target(covalent) + geometry.at_source(covalent)
+        counts = end * torch.sigmoid(d3_k1 * (touching / r - 1))
+        coordination = torch.zeros_like(covalent).index_add(0, geometry.edges.target, counts)
+        return _getc6(
+            geometry.at_target(numbers),
+            geometry.at_source(numbers),
+            geometry.at_target(coordination),
+            geometry.at_source(coordination),
+            self.c6.to(r.dtype),
         )
-        return config.strength * HARTREE * energies[:nowhere]
+
+
+def _is_absent(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def parameters_of(functional: str) -> dict[str, float]:

@@ -50,7 +50,7 @@ class ZBL(Prior):
     """E = ½ Σ_ij k Z_i Z_j / r_ij · φ(r_ij / a_ij) · f(r_ij),  a_ij = length / (Z_i^p + Z_j^p)
 
     f is the cosine cutoff, or with radii the polynomial 1 - 28 u⁶ + 48 u⁷ - 21 u⁸ of u = r_ij / (R_i + R_j), whose
-    value, slope and curvature end together at u = 1.
+    value, slope and curvature end together at u = 1: (1 - u)³ (1 + 3 u + 6 u² + 10 u³ + 15 u⁴ + 21 u⁵).
     """
 
     config: ZBLConfig
@@ -87,8 +87,8 @@ class ZBL(Prior):
         u = r / (geometry.at_target(radius) + geometry.at_source(radius))
         inside = (u < 1) & (r < cutoff)
         u = torch.where(inside, u, 1.0)
-        value = 1 - u**6 * (28 - 48 * u + 21 * u**2)
-        return torch.where(inside, value, 0.0)
+        rest = 1 + u * (3 + u * (6 + u * (10 + u * (15 + u * 21))))
+        return torch.where(inside, (1 - u) ** 3 * rest, 0.0)
 
 
 def _radii(radii: tuple[float, ...] | str) -> tuple[float, ...]:
