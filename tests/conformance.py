@@ -60,8 +60,3 @@ def kinds(*names: str) -> list:
         pytest.param(name, marks=[needs_dispersion] if name in NEEDS_DISPERSION else [], id=name)
         for name in names or KINDS
     ]
-
-
-def is_of_rotations_alone(name: str) -> bool:
-    """Whether mirror images may differ."""
-    return KINDS[name].get("group") == "SO(3)"
