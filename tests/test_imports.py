@@ -59,6 +59,7 @@ step_*
 step
 pool
 integrators
+recorded_energy
 torchmdnet/report
 torchmdnet/container
 torchmdnet/*

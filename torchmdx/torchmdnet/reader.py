@@ -32,7 +32,8 @@ def _read(content: Content, total_energy: bool) -> Reading:
     state = Remaining(content, report)
     config = read_config(content, report, state.num_head_layers())
     tensors = translate(state, config, content.options)
-    priors = read_priors(content, state, float(tensors["scale"]))
+    scale = tensors["scale"]
+    priors = read_priors(content, state, scale.item() if scale.ndim == 0 else 1.0)  # another shape is refused below
     potential = Potential(config, priors)
     tensors["reference_energies"] = read_references(content, state, potential.reference_energies, total_energy)
     state.require_nothing_left()

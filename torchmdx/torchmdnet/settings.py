@@ -117,10 +117,10 @@ def _report(options: dict[str, Any], report: Report) -> None:
         report.ignored.append(f"embeddings beyond element {LAST_ELEMENT}: max_z is {options['max_z']}")
     used = _USED | (_USED_BY_SECOND if is_second(options) else set())
     used |= _USED_BY_COULOMB if has_coulomb(options) else set()
-    for key in sorted(options.keys() & _WITHOUT_EFFECT.keys()):
+    for key in sorted(key for key in options.keys() & _WITHOUT_EFFECT.keys() if options[key]):
         report.ignored.append(f"{key} = {options[key]!r}: {_WITHOUT_EFFECT[key]}")
     left = options.keys() - used - _WITHOUT_EFFECT.keys()
-    for key in sorted(left & (_USED_BY_SECOND | _USED_BY_COULOMB)):
+    for key in sorted(key for key in left & (_USED_BY_SECOND | _USED_BY_COULOMB) if options[key]):
         report.ignored.append(f"{key} = {options[key]!r}: {name} does not use it")
     training = sorted(left - _USED_BY_SECOND - _USED_BY_COULOMB)
     if training:
