@@ -8,9 +8,11 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import molecule
-from structures import DATA, SMALL, STRUCTURES
+from conformance import KINDS, kinds
+from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
+from torchmdx.models.registry import model_from_dict
 
 
 def pytest_collection_modifyitems(items) -> None:
@@ -84,11 +86,19 @@ def structure(request) -> Atoms:
     return request.getfixturevalue(request.param)
 
 
-def random_potential(dtype: torch.dtype = torch.float64, seed: int = 0, **settings) -> Potential:
-    """A small potential with weights that make interactions of eV, and constants that are not 0 and 1."""
+def random_potential(
+    dtype: torch.dtype = torch.float64, seed: int = 0, model: str = "tensornet", priors=(), **settings
+) -> Potential:
+    """A small potential with weights that make interactions of eV, and constants that are not 0 and 1.
+
+    priors: functions that make their settings.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        potential = Potential(TensorNetConfig(**{**SMALL, **settings}))
+        config = model_from_dict(
+            {"model": model, **SMALL, **(SMALL_CHARGES if model == "tensornet2" else {}), **settings}
+        )
+        potential = Potential(config, [make() for make in priors])
         with torch.no_grad():
             potential.network.embedding.filters.weight.mul_(2)
             for part in potential.network.embedding.mix.parameters():
@@ -103,8 +113,25 @@ def random_potential(dtype: torch.dtype = torch.float64, seed: int = 0, **settin
 
 @pytest.fixture(scope="session")
 def make_potential():
-    """random_potential(dtype, seed, **settings of its TensorNetConfig)."""
+    """random_potential(dtype, seed, model, priors, **settings of its configuration)."""
     return random_potential
+
+
+@pytest.fixture(scope="session")
+def make_kind():
+    """A potential of the conformance list: make_kind(name, dtype). Not to be changed: it is shared by all tests."""
+
+    @functools.cache
+    def make(name: str, dtype: torch.dtype = torch.float64) -> Potential:
+        return random_potential(dtype, **KINDS[name])
+
+    return make
+
+
+@pytest.fixture(params=kinds())
+def conforming(request, make_kind) -> Potential:
+    """Each of the conformance list in float64. Not to be changed."""
+    return make_kind(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -76,12 +76,7 @@ class TensorNet:
 
     def energies(self, positions, numbers, cell=None, pbc=(False,) * 3, charge: float = 0.0) -> np.ndarray:
         """Energies [N] of the atoms of one system, eV, without the shift."""
-        cell = np.zeros((3, 3)) if cell is None else np.asarray(cell)
-        positions = np.asarray(positions)
-        edges = neighbours(positions, cell, pbc, self.config.cutoff)
-        vectors = [positions[j] - positions[i] + np.array(shift) @ cell for i, j, shift in edges]
-        pairs = [(i, j) for i, j, _ in edges] + [(i, i) for i in range(len(positions))]
-        vectors += [np.zeros(3)] * len(positions)
+        pairs, vectors = self._edges(positions, cell, pbc)
         x = self._embed(pairs, vectors, numbers)
         for layer in range(self.config.num_layers):
             x = self._interact(f"network.layers.{layer}.", x, pairs, vectors, charge)
@@ -89,6 +84,15 @@ class TensorNet:
 
     def energy(self, *structure, **more) -> float:
         return float(self.energies(*structure, **more).sum() + self.w["shift"])
+
+    def _edges(self, positions, cell, pbc) -> tuple[list, list]:
+        """Pairs (target, source) and vectors, with every atom as its own neighbour at no distance."""
+        cell = np.zeros((3, 3)) if cell is None else np.asarray(cell)
+        positions = np.asarray(positions)
+        edges = neighbours(positions, cell, pbc, self.config.cutoff)
+        vectors = [positions[j] - positions[i] + np.array(shift) @ cell for i, j, shift in edges]
+        pairs = [(i, j) for i, j, _ in edges] + [(i, i) for i in range(len(positions))]
+        return pairs, vectors + [np.zeros(3)] * len(positions)
 
     def _embed(self, pairs, vectors, numbers) -> np.ndarray:
         channels = self.config.num_channels
@@ -113,13 +117,15 @@ class TensorNet:
             out[i] = self._scale_parts(self._mix("network.embedding.mix.", x[i]), gate)
         return out
 
-    def _interact(self, layer: str, x, pairs, vectors, charge: float) -> np.ndarray:
+    def _interact(self, layer: str, x, pairs, vectors, charge: float, charges=None) -> np.ndarray:
         x = np.array([[m / ((m**2).sum() + 1) for m in atom] for atom in x])
         y = np.array([self._mix(f"{layer}mix_in.", atom) for atom in x])
         messages = np.zeros_like(y)
         for (i, j), vector in zip(pairs, vectors, strict=True):
             r = np.linalg.norm(vector)
             f = self._radial(r)
+            if charges is not None:
+                f = np.concatenate([f, charges[i], charges[j]])
             for k in (0, 2, 4):
                 f = self.activation(self._linear(f"{layer}filters.{k}", f))
             messages[i] += self._scale_parts(y[j], f * cut(r, self.config.cutoff))
@@ -165,6 +171,34 @@ class TensorNet:
         """The three parts of x [C,3,3] times factors [3C]."""
         by_part = factors.reshape(3, len(x))
         return np.array([sum(by_part[k, c] * part for k, part in enumerate(_split(m))) for c, m in enumerate(x)])
+
+
+class TensorNet2(TensorNet):
+    """TensorNet2 in the same way."""
+
+    def energies(self, positions, numbers, cell=None, pbc=(False,) * 3, charge: float = 0.0) -> np.ndarray:
+        pairs, vectors = self._edges(positions, cell, pbc)
+        x = self._embed(pairs, vectors, numbers)
+        self.charges = [self._equilibrate(0, x, charge)]
+        for layer in range(self.config.num_layers):
+            # The total charge enters by the charges alone: as a factor it would be 1 + 0.1 · 0.
+            x = self._interact(f"network.layers.{layer}.", x, pairs, vectors, 0.0, self.charges[-1])
+            self.charges.append(self._equilibrate(layer + 1, x, charge))
+        return np.array([self._read_out(x[i], numbers[i]) for i in range(len(positions))])
+
+    def _equilibrate(self, index: int, x, charge: float) -> np.ndarray:
+        """Charges [N,K] that add up to the total."""
+        name, proposals = f"network.charges.{index}.", []
+        for atom in x:
+            parts = [_split(m) for m in atom]
+            values = [p[0][0, 0] for p in parts] + [(p[k] ** 2).sum() for k in (1, 2) for p in parts]
+            f = self._layer_norm(f"{name}norm", np.array(values))
+            for k in (0, 2):
+                f = self.activation(self._linear(f"{name}network.{k}", f))
+            proposals.append(self._linear(f"{name}network.4", f))
+        first, share = np.split(np.array(proposals), 2, axis=1)
+        missing = charge - first.sum(0)
+        return first + share**2 / ((share**2).sum(0) + self.config.charge_slack) * missing
 
 
 def _split(m: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,3 +1,4 @@
+import hashlib
 import io
 import json
 import os
@@ -7,11 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from conformance import kinds
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 import torchmdx
 from torchmdx import System, TensorNetConfig, evaluate
+from torchmdx.checkpoint import read
+from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.tensornet2 import TensorNet2Config
+from torchmdx.torchmdnet.report import Report
 
 
 @pytest.fixture
@@ -75,7 +81,7 @@ def test_the_name_of_a_file_does_not_matter(saved):
 
 
 def test_every_setting_is_kept(make_potential, tmp_path):
-    config = TensorNetConfig(
+    config = TensorNet2Config(
         num_channels=4,
         num_layers=1,
         num_radial=5,
@@ -85,8 +91,11 @@ def test_every_setting_is_kept(make_potential, tmp_path):
         cutoff=3.25,
         max_z=9,
         group="SO(3)",
+        num_head_layers=2,
+        num_charges=3,
+        charge_slack=0.5,
     )
-    default = TensorNetConfig()
+    default = TensorNet2Config()
     assert all(getattr(config, name) != getattr(default, name) for name in vars(default))
     path = tmp_path / "model.safetensors"
     torchmdx.save(torchmdx.Potential(config), path)
@@ -187,10 +196,22 @@ def test_code_in_a_file_never_runs(tmp_path, write, suffix):
     assert proof.exists()
 
 
-@pytest.mark.parametrize(("version", "advice"), [("2", "; update torchmdx"), ("0", "$"), ("one", "$")])
+def test_version_1_is_read(data, saved):
+    with safe_open(data / "tensornet.safetensors", framework="pt") as file:
+        assert file.metadata()["format_version"] == "1"
+        assert "priors" not in file.metadata()
+    potential = torchmdx.load(data / "tensornet.safetensors")
+    assert (type(potential.config), potential.prior_configs) == (TensorNetConfig, ())
+    again = saved.with_name("again.safetensors")
+    torchmdx.save(potential, again)
+    for name, value in torchmdx.load(again).state_dict().items():
+        assert torch.equal(value, potential.state_dict()[name])
+
+
+@pytest.mark.parametrize(("version", "advice"), [("3", "; update torchmdx"), ("0", "$"), ("one", "$")])
 def test_another_format_version_is_refused(saved, version, advice):
     rewrite(saved, format_version=version)
-    with pytest.raises(ValueError, match=f"reads format version 1, '.*' has version '{version}'{advice}"):
+    with pytest.raises(ValueError, match=f"reads format versions 1 and 2, '.*' has version '{version}'{advice}"):
         torchmdx.load(saved)
 
 
@@ -202,7 +223,7 @@ def test_an_unreadable_configuration_is_refused(saved, text):
 
 
 def test_an_unknown_setting_is_named(saved):
-    with pytest.raises(ValueError, match="has settings this torchmdx does not know: colour, flavour"):
+    with pytest.raises(ValueError, match="model.safetensors': the model tensornet has no settings colour, flavour"):
         torchmdx.load(with_config(saved, flavour=1, colour=2))
 
 
@@ -212,7 +233,9 @@ def test_a_setting_out_of_range_is_refused(saved):
 
 
 def test_another_model_is_named(saved):
-    with pytest.raises(ValueError, match="model must be 'tensornet', got 'schnet'"):
+    with pytest.raises(
+        ValueError, match="model.safetensors': model must be one of tensornet, tensornet2, got 'schnet'"
+    ):
         torchmdx.load(with_config(saved, model="schnet"))
 
 
@@ -233,3 +256,107 @@ def test_a_configuration_of_another_size_is_refused(saved):
         torchmdx.load(with_config(saved, num_channels=16))
     with pytest.raises(ValueError, match=r"unexpected \['network.layers.1"):
         torchmdx.load(with_config(saved, num_layers=1))
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_every_model_and_prior_comes_back(make_kind, kind, tmp_path, crystal, cation):
+    path, before = tmp_path / "model.safetensors", make_kind(kind)
+    torchmdx.save(before, path, report=Report("elsewhere", "0" * 64))
+    after = torchmdx.load(path)
+    assert (after.config, after.prior_configs) == (before.config, before.prior_configs)
+    for atoms in (crystal, cation):
+        first, second = (evaluate(model, System.from_ase(atoms)) for model in (before, after))
+        assert torch.equal(first.energies, second.energies)
+        assert torch.equal(first.forces, second.forces)
+
+
+def test_settings_of_priors_come_back_to_the_bit(tmp_path, make_potential):
+    config = CoulombConfig(
+        cutoff=8.125,
+        cut_in_vacuum=True,
+        damping=1 / 3,
+        dielectric=float("inf"),
+        switch=(1.0, 2.0),
+        charges="given",
+        weights=(0.1,),
+        strength=1.1,
+    )
+    assert all(getattr(config, name) != getattr(CoulombConfig(), name) for name in vars(config))
+    path = tmp_path / "model.safetensors"
+    torchmdx.save(make_potential(priors=[lambda: config]), path)
+    assert torchmdx.load(path).prior_configs == (config,)
+
+
+@pytest.mark.parametrize(
+    ("priors", "message"),
+    [
+        ('[{"prior": "d4"}]', "prior must be one of zbl, coulomb, d3, d2, got 'd4'"),
+        ('[{"prior": "zbl", "colour": 1}]', "the prior zbl has no settings colour"),
+        ('[{"prior": "zbl", "cutoff": -1}]', "cutoff of the prior zbl must be > 0 Å and finite, got -1"),
+        ('[{"prior": "d2", "cutoff": 5}]', "the prior d2 cannot be made of its settings"),
+        ('[{"prior": "coulomb"}]', "the prior coulomb needs a model that predicts charges"),
+        ("{}", "holds no readable configuration"),
+        ("[", "holds no readable configuration"),
+    ],
+)
+def test_priors_that_cannot_be_are_refused(saved, priors, message):
+    rewrite(saved, priors=priors)
+    with pytest.raises(ValueError, match=message):
+        torchmdx.load(saved)
+
+
+@pytest.fixture
+def checked(make_potential, tmp_path) -> Path:
+    """A file that keeps a report, and energies to be checked."""
+    path = tmp_path / "checked.safetensors"
+    torchmdx.save(make_potential(model="tensornet2", priors=[CoulombConfig]), path, report=Report("a.ckpt", "0" * 64))
+    return path
+
+
+def test_a_converted_file_keeps_its_report_and_energies(checked):
+    with safe_open(checked, framework="pt") as file:
+        words = file.metadata()
+    assert "source: a.ckpt" in words["report"]
+    held = json.loads(words["energies"])
+    assert len(held["energies"]) == len(held["structures"]) == 2
+    assert held["structures"][0]["charge"] == 1.0
+    assert held["structures"][1]["cell"] is not None
+    torchmdx.load(checked, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("name", ["head.network.2.bias", "network.charges.1.network.4.weight", "scale"])
+def test_loading_checks_the_recorded_energies(checked, name):
+    with safe_open(checked, framework="pt") as file:
+        value = file.get_tensor(name)
+    rewrite(checked, tensors={name: value * 1.001})
+    with pytest.raises(
+        ValueError, match="checked.safetensors' records an energy of .* eV for a small structure, which"
+    ):
+        torchmdx.load(checked)
+
+
+def test_loading_checks_that_priors_still_mean_the_same(checked):
+    with safe_open(checked, framework="pt") as file:
+        priors = json.loads(file.metadata()["priors"])
+    priors[0]["damping"] = 4.5
+    rewrite(checked, priors=json.dumps(priors))
+    with pytest.raises(ValueError, match="the file is damaged, or was written for other formulas"):
+        torchmdx.load(checked)
+
+
+def test_energies_that_are_not_finite_are_not_recorded(make_potential, tmp_path):
+    potential = make_potential()
+    potential.shift.fill_(float("nan"))
+    with pytest.raises(ValueError, match="a potential must give finite energies, got"):
+        torchmdx.save(potential, tmp_path / "nan.safetensors", report=Report("a.ckpt", "0" * 64))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_hash_that_does_not_match_is_refused(saved):
+    found = hashlib.sha256(saved.read_bytes()).hexdigest()
+    assert torchmdx.load(saved, sha256=found.upper()).config.max_z == 35
+    with pytest.raises(ValueError, match=f"the SHA-256 of '.*model.safetensors' must be {'1' * 64}, got {found}"):
+        torchmdx.load(saved, sha256="1" * 64)
+    with pytest.raises(ValueError, match="sha256 must be 64 hexadecimal digits, got 'abc'"):
+        torchmdx.load(saved, sha256="abc")
+    assert read(saved).report.sha256 == found

@@ -1,13 +1,18 @@
+import hashlib
 import json
 import subprocess
 import sys
+import zipfile
 
+import ase.build
 import ase.io
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
 
 import torchmdx
+import torchmdx.checkpoint
 from torchmdx import Calculator, cli
 from torchmdx.units import GPA, HARTREE
 
@@ -183,10 +188,14 @@ def test_a_bad_structure_is_refused(capsys, model, tmp_path):
 
 
 def test_a_bad_checkpoint_is_refused(capsys, molecule_file, data, tmp_path):
+    unsupported = tmp_path / "edited.ckpt"
+    held = torch.load(data / "tensornet2.ckpt", weights_only=True)
+    held["hyper_parameters"]["prior_model"] = "D4"
+    torch.save(held, unsupported)
     cases = [
         (tmp_path / "nowhere.ckpt", "no checkpoint at"),
         (molecule_file, "is not a readable checkpoint"),
-        (data / "tensornet2.ckpt", "model must be 'tensornet', got 'tensornet2'"),
+        (unsupported, "edited.ckpt': prior_model D4 is not supported"),
     ]
     for path, words in cases:
         assert_refused(capsys, ["energy", molecule_file, "--model", path], words)
@@ -212,6 +221,92 @@ def test_a_converted_checkpoint_gives_the_same_energies(capsys, data, molecule_f
     before, after = (Calculator(path, dtype="float64") for path in (source, target))
     assert after.get_potential_energy(atoms) == pytest.approx(factor * before.get_potential_energy(atoms), rel=1e-13)
     np.testing.assert_allclose(after.get_forces(atoms), factor * before.get_forces(atoms), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["tensornet2-cut", "tensornet-zbl", "tensornet2-repulsion", "tensornet-d2"])
+def test_a_converted_checkpoint_has_priors_in_its_unit(capsys, data, tmp_path, name):
+    source, target = data / f"{name}.ckpt", tmp_path / "converted.safetensors"
+    assert cli.main(["convert", str(source), str(target), "--energy-unit", "hartree"]) == 0
+    out = capsys.readouterr().out
+    assert "energies in hartree to eV: constants and priors times 27.21" in out
+    assert "prior " in out
+    for atoms in (ase.build.molecule("CH3CH2OH"), Atoms("NaCl", [[0, 0, 0], [0, 0, 1.9]])):
+        before, after = (Calculator(path, dtype="float64") for path in (source, target))
+        assert after.get_potential_energy(atoms) == pytest.approx(
+            HARTREE * before.get_potential_energy(atoms), rel=1e-12
+        )
+
+
+def test_a_conversion_leaves_a_report_beside_the_file(capsys, data, tmp_path):
+    source, target = data / "tensornet2-coulomb.ckpt", tmp_path / "model.safetensors"
+    assert cli.main(["convert", str(source), str(target), "--coulomb-cutoff", "8.5"]) == 0
+    out, report = capsys.readouterr().out, (tmp_path / "model.report.txt").read_text()
+    assert f"wrote {target} and {tmp_path / 'model.report.txt'}" in out
+    assert report in out
+    for words in (
+        f"source: {source}",
+        f"sha256: {hashlib.sha256(source.read_bytes()).hexdigest()}",
+        "read:",
+        "remapped:",
+        "ignored:",
+        "cutoff of the Coulomb energy: 8.5 Å, as asked",
+        "TensorNet2, 2 layers, 16 channels, 4 charges a layer",
+        "prior coulomb: cutoff 8.5, cut_in_vacuum False, damping 4.6",
+    ):
+        assert words in report
+    (config,) = torchmdx.load(target).prior_configs
+    assert config.cutoff == 8.5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.report.txt", "model.safetensors"]
+
+
+def test_convert_adds_reference_energies_that_were_removed(capsys, data, tmp_path):
+    source = tmp_path / "delta.ckpt"
+    held = torch.load(data / "tensornet-zbl.ckpt", weights_only=True)
+    held["hyper_parameters"]["remove_ref_energy"] = True
+    held["hyper_parameters"]["prior_args"][0]["enable"] = False
+    torch.save(held, source)
+    for extra, there in (([], False), (["--total-energy"], True)):
+        target = tmp_path / "model.safetensors"
+        assert cli.main(["convert", str(source), str(target), *extra]) == 0
+        assert bool(torchmdx.load(target).reference_energies.any()) == there
+    assert "reference energies, enabled as asked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["zip", "list"])
+def test_an_ensemble_is_converted_to_a_zip(capsys, data, molecule_file, tmp_path, how):
+    sources = [data / "tensornet.ckpt", data / "tensornet-charged.ckpt"]
+    if how == "zip":
+        with zipfile.ZipFile(tmp_path / "members.zip", "w") as archive:
+            for path in reversed(sources):
+                archive.write(path, path.name)
+        given = [tmp_path / "members.zip"]
+        sources = sources[::-1]  # sorted by name, "-" before "."
+    else:
+        given = sources
+    target = tmp_path / "ensemble.zip"
+    assert cli.main(["convert", *map(str, given), str(target)]) == 0
+    assert capsys.readouterr().out.count("TensorNet, 2 layers") == 2
+    for path, potential in zip(sources, torchmdx.checkpoint.load_ensemble(target), strict=True):
+        wanted = torchmdx.load(path)
+        assert all(torch.equal(value, potential.state_dict()[name]) for name, value in wanted.state_dict().items())
+    assert cli.main(["info", str(target)]) == 0
+    assert capsys.readouterr().out.count("TensorNet, 2 layers") == 2
+    assert_refused(capsys, ["energy", molecule_file, "--model", target], "is a zip of 2 checkpoints, an ensemble")
+    assert_refused(
+        capsys, ["convert", *given, tmp_path / "one.safetensors"], "the target of an ensemble must end in .zip"
+    )
+
+
+def test_what_convert_is_asked_must_fit(capsys, data, tmp_path):
+    target = tmp_path / "model.safetensors"
+    plain = ["convert", data / "tensornet.ckpt", target]
+    assert_refused(
+        capsys, [*plain, "--coulomb-cutoff", "9"], "--coulomb-cutoff needs a potential with a Coulomb energy"
+    )
+    assert_refused(capsys, [*plain, "--sha256", "0" * 64], f"must be {'0' * 64}, got")
+    coulomb = ["convert", data / "tensornet2-coulomb.ckpt", target, "--coulomb-cutoff", "-1"]
+    assert_refused(capsys, coulomb, "cutoff of the prior coulomb must be > 0 Å and finite, got -1.0")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_convert_refuses_another_ending(capsys, data, tmp_path):
@@ -256,7 +351,7 @@ def test_help_explains_every_command_and_option(capsys, command):
         "": ["energy, forces and stress", "relax a structure", "convert a torchmd-net", "what is installed"],
         "energy": ["--model", "--charge", "--dtype", "--device", "--forces", "--json", "any format that ASE reads"],
         "relax": ["--model", "--cell", "--fmax", "--steps", "eV/Å"],
-        "convert": ["--energy-unit", "no code in it is ever run"],
+        "convert": ["--energy-unit", "--total-energy", "--coulomb-cutoff", "--sha256", "no code in it is ever run"],
         "info": ["checkpoint"],
     }
     for words in wanted["".join(command)]:

@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from conformance import d2, kinds, zbl
 
 from torchmdx import Batch, Potential, System, evaluate
 from torchmdx.engines import ModelEngine, choose_engine
-from torchmdx.models.fast import MOST_CHANNELS
+from torchmdx.models.fast import MOST_CHANNELS, FastTensorNet
 from torchmdx.neighbors.brute_force import brute_force
 
 
@@ -79,6 +80,45 @@ def test_what_the_kernels_cannot_do_the_exact_model_does(trained, ethanol):
     assert engine.name == "exact"
     assert why == f"exact model: num_channels must be at most {MOST_CHANNELS}, got {MOST_CHANNELS + 8}"
     assert_as_exact(run(engine, batch, potential.cutoff), evaluate(potential, batch), 1e-5)
+
+
+@pytest.mark.parametrize("stress", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", kinds())
+def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, crystal, slab, dtype, stress):
+    potential, structures = make_kind(kind, dtype), (ethanol, crystal, cation, slab)
+    batch = batch_of(potential, *structures)
+    engine, why = choose_engine(potential, batch, stress=stress, precision=str(dtype).removeprefix("torch."))
+    exact = make_kind(kind)
+    wanted = evaluate(exact, batch_of(exact, *structures), stress=True)
+    assert_as_exact(
+        run(engine, batch, potential.search_cutoff(batch), 31), wanted, 1e-4 if dtype == torch.float32 else 1e-11
+    )
+    if dtype == torch.float64:
+        assert (engine.name, why) == ("exact", "float64 takes the exact model")
+    elif potential.predicts_charges:
+        assert (engine.name, why) == ("exact", "exact model: filters of a TensorNet2 depend on more than distance")
+    else:
+        assert (engine.name, why) == ("table", "filters from tables on the CPU")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (dict(priors=[zbl, d2]), "it must have no priors, got zbl, d2"),
+        (dict(model="tensornet2"), "its network must be a TensorNet, got TensorNet2"),
+        (dict(num_head_layers=1), "num_head_layers must be 0, got 1"),
+        (dict(), None),
+    ],
+    ids=str,
+)
+def test_the_kernels_are_for_a_plain_tensornet_alone(make_potential, settings, reason):
+    pytest.importorskip("triton")
+    potential = make_potential(torch.float32, **settings)
+    assert FastTensorNet.why_not(potential) == reason
+    if reason is not None:
+        with pytest.raises(ValueError, match=f"this potential has no fast path: {reason}"):
+            FastTensorNet(potential)
 
 
 def test_positions_of_the_batch_are_not_those_of_the_evaluation(trained, ethanol):

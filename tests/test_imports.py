@@ -35,8 +35,11 @@ models/tensors
 models/embedding
 models/interaction
 models/tensornet
+models/charges
 models/tensornet2
-models/priors
+models/priors/base
+models/priors/*
+models/registry
 models/heads
 models/table
 models/compiled/*
@@ -65,7 +68,12 @@ step_*
 step
 pool
 integrators
-torchmdnet
+recorded_energy
+torchmdnet/report
+torchmdnet/container
+torchmdnet/*
+torchmdnet/reader
+hub
 checkpoint
 ase_calculator
 datasets/*
@@ -110,6 +118,8 @@ LATE = {
     "rdkit",
     "tblite",
     "tensorboard",
+    "torch_dftd",
+    "huggingface_hub",
 }
 MOST_FILE_LINES, MOST_FUNCTION_LINES = 300, 60
 

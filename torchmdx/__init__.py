@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 from torchmdx.forces import Result, evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.system import Batch, System
 
 if TYPE_CHECKING:
     from torchmdx.ase_calculator import Calculator
-    from torchmdx.checkpoint import load, save
+    from torchmdx.checkpoint import load, load_ensemble, save
     from torchmdx.neighbors.search import EdgeSearch
     from torchmdx.pool import StepPool
     from torchmdx.step import CapturedStep
@@ -25,10 +26,12 @@ __all__ = [
     "Result",
     "StepPool",
     "System",
+    "TensorNet2Config",
     "TensorNetConfig",
     "__version__",
     "evaluate",
     "load",
+    "load_ensemble",
     "save",
 ]
 
@@ -39,6 +42,7 @@ _LAZY = {
     "EdgeSearch": "torchmdx.neighbors.search",
     "StepPool": "torchmdx.pool",
     "load": "torchmdx.checkpoint",
+    "load_ensemble": "torchmdx.checkpoint",
     "save": "torchmdx.checkpoint",
 }
 

@@ -15,6 +15,7 @@ from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from torchmdx.checkpoint import load
+from torchmdx.forces import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.pool import StepPool
 from torchmdx.step_policy import require_mode
@@ -29,13 +30,15 @@ class Calculator(AseCalculator):
 
         atoms.calc = torchmdx.Calculator("model.safetensors")
 
-    potential: a Potential (copied, so that the caller's stays as it is) or the path of a checkpoint.
+    potential: a Potential (copied, so that the caller's stays as it is), the path of a checkpoint, or a release's name.
     dtype: "float32", "float64" (the exact model), or "tf32", of the network; energies are summed in float64 anyway.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
     mode: "auto" captures a CUDA graph once a structure has been seen three times, "graph" insists, "eager" never does.
     charge: total charge of every structure, in e; None reads `atoms.info["charge"]`, 0 where that is missing.
 
-    Stress is ASE's: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors.
+    Stress is ASE's: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors. A potential
+    that predicts partial charges gives charges, e, too, and the dipole, e Å, of structures that are not periodic: about
+    the centre of nuclear charge, which matters to ions.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
@@ -62,6 +65,8 @@ class Calculator(AseCalculator):
         else:
             raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
         require_mode(mode, target)
+        if self.potential.predicts_charges:
+            self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
         self.mode, self.dtype = mode, dtype
         self.charge = None if charge is None else checked_charge(charge)
         self._last_charge: Any = None
@@ -115,6 +120,20 @@ class Calculator(AseCalculator):
         }
         if result.stress is not None and has_volume:
             self.results["stress"] = full_3x3_to_voigt_6_stress(result.stress[0])
+        if "charges" in properties or "dipole" in properties:
+            self._add_charges(structure, "dipole" in properties)
+
+    def _add_charges(self, structure: Atoms, dipole_wanted: bool) -> None:
+        """Charges, and the dipole where there is one, by the exact model: steps do not give them."""
+        if dipole_wanted and structure.pbc.any():
+            raise PropertyNotImplementedError(f"dipole needs a structure that is not periodic, got pbc {structure.pbc}")
+        system = System.from_ase(structure, self.charge)
+        found = evaluate(self.potential, system, forces=False)
+        assert found.charges is not None
+        assert found.dipoles is not None
+        self.results["charges"] = found.charges.double().cpu().numpy()
+        if not structure.pbc.any():
+            self.results["dipole"] = found.dipoles[0].double().cpu().numpy()
 
     def _charge(self, atoms: Atoms) -> Any:
         return atoms.info.get("charge", 0) if self.charge is None else self.charge

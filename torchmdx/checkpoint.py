@@ -6,38 +6,63 @@ Loading never runs code from a file: safetensors holds numbers and text only, an
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from dataclasses import asdict, fields
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as deserialize
 from safetensors.torch import save as serialize
 
+from torchmdx import hub
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import PriorConfig
+from torchmdx.models.registry import model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
 from torchmdx.models.tensornet import TensorNetConfig
-from torchmdx.torchmdnet import read_torchmdnet
+from torchmdx.recorded_energy import recheck, record
+from torchmdx.torchmdnet.container import is_ensemble, members
+from torchmdx.torchmdnet.reader import read_torchmdnet_bytes
+from torchmdx.torchmdnet.report import Reading, Report
 
 FORMAT = "torchmdx-potential"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Version 1 knew one model, and no priors.
+READABLE_VERSIONS = ("1", "2")
 
 
-def save(potential: Potential, path: str | Path) -> None:
-    """Writes a potential to `path` (.safetensors). The file appears whole or not at all."""
-    path = Path(path)
+def save(potential: Potential, path: str | Path, *, report: Report | None = None) -> None:
+    """Writes a potential to `path` (.safetensors). The file appears whole or not at all.
+
+    report: how it was read from another format. The file then keeps it, and energies that loading checks.
+    """
+    write_whole(Path(path), to_bytes(potential, report))
+
+
+def to_bytes(potential: Potential, report: Report | None = None) -> bytes:
+    """What `save` writes."""
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
-        "config": json.dumps({"model": "tensornet", **asdict(potential.config)}),
+        "config": json.dumps(model_to_dict(potential.config)),
+        "priors": json.dumps([prior_to_dict(config) for config in potential.prior_configs]),
     }
+    if report is not None:
+        metadata |= {"report": str(report), "energies": json.dumps(record(potential))}
     tensors = {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
+    return serialize(tensors, metadata)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that appears whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        # Not save_file, which makes files that only their owner can read.
+        # Not save_file of safetensors, which makes files that only their owner can read.
         with partial.open("wb") as file:
-            file.write(serialize(tensors, metadata))
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -45,61 +70,145 @@ def save(potential: Potential, path: str | Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def load(path: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> Potential:
-    """The potential in `path`: torchmdx's own format, or a torchmd-net checkpoint (`.ckpt`).
+def load(
+    path: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    sha256: str | None = None,
+) -> Potential:
+    """The potential in `path`: torchmdx's own format, a torchmd-net checkpoint (`.ckpt`), or the name of a release.
 
-    dtype: of the network; None keeps the file's. Raises FileNotFoundError for a missing file and ValueError, naming
-    the file and what is wrong, for one that is broken or holds something else.
+    dtype: of the network; None keeps the file's. sha256: that the file must have. Names (`hub.RELEASES`) are fetched
+    from the Hugging Face hub, unless there is a file of that name. Raises FileNotFoundError for a missing file and
+    ValueError, naming the file and what is wrong, for one that is broken or holds something else.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {str(path)!r}")
-    potential = read_torchmdnet(path) if _is_foreign(path) else _load_own(path)
-    potential = potential.to(device=device, dtype=dtype)
-    return potential.eval().requires_grad_(False)
+    return _ready(read(path, sha256=sha256).potential, dtype, device)
 
 
-def _is_foreign(path: Path) -> bool:
+def load_ensemble(
+    source: str | Path | Sequence[str | Path], *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+) -> list[Potential]:
+    """The potentials of an ensemble: a zip of checkpoints, or a list of their paths.
+
+    Raises ValueError for none, and for potentials that do not see the same: other cutoffs or elements.
+    """
+    readings = read_ensemble(source)
+    return [_ready(reading.potential, dtype, device) for reading in readings]
+
+
+def read(path: str | Path, *, sha256: str | None = None, total_energy: bool = False) -> Reading:
+    """As `load`, with a report on what was read, for files of both formats. The potential is as the file has it.
+
+    total_energy: for torchmd-net's files that hold reference energies but leave them out (`remove_ref_energy`).
+    """
+    file = located(path, sha256)
+    if is_ensemble(file):
+        raise ValueError(
+            f"{str(file)!r} is a zip of {len(members(file))} checkpoints, an ensemble: load_ensemble reads those"
+        )
+    return _read(file.read_bytes(), str(file), total_energy)
+
+
+def read_ensemble(source: str | Path | Sequence[str | Path], *, total_energy: bool = False) -> list[Reading]:
+    """As `load_ensemble`, with reports."""
+    if isinstance(source, (str, Path)):
+        file = located(source)
+        if not is_ensemble(file):
+            raise ValueError(f"an ensemble must be a zip of checkpoints or a list of paths, got the file {str(file)!r}")
+        readings = [_read(data, origin, total_energy) for origin, data in members(file)]
+    else:
+        readings = [read(path, total_energy=total_energy) for path in source]
+    if not readings:
+        raise ValueError("an ensemble needs at least one checkpoint, got none")
+    _require_alike(readings)
+    return readings
+
+
+def located(path: str | Path, sha256: str | None = None) -> Path:
+    """The file at a path, or of a release by its name. Raises FileNotFoundError, or ValueError for another hash."""
+    file = Path(path)
+    if not file.is_file():
+        if str(path) not in hub.RELEASES:
+            raise FileNotFoundError(f"no checkpoint at {str(path)!r}")
+        return hub.fetch(str(path), sha256)
+    if sha256 is not None:
+        hub.require_digest(file, sha256)
+    return file
+
+
+def _ready(potential: Potential, dtype: torch.dtype | None, device: torch.device | str) -> Potential:
+    return potential.to(device=device, dtype=dtype).eval().requires_grad_(False)
+
+
+def _require_alike(readings: list[Reading]) -> None:
+    first = readings[0]
+    for other in readings[1:]:
+        for what, unit, of in (
+            ("cutoff", "Å", lambda potential: potential.cutoff),
+            ("range of elements", "(the last one)", lambda potential: potential.config.max_z),
+        ):
+            wanted, got = of(first.potential), of(other.potential)
+            if wanted != got:
+                raise ValueError(
+                    f"the potentials of an ensemble must have one {what}: {first.report.source!r} has {wanted} {unit}, "
+                    f"{other.report.source!r} has {got}"
+                )
+
+
+def _read(data: bytes, origin: str, total_energy: bool) -> Reading:
+    if _is_foreign(data, origin):
+        return read_torchmdnet_bytes(data, origin, total_energy=total_energy)
+    return _read_own(data, origin)
+
+
+def _is_foreign(data: bytes, origin: str) -> bool:
     """By the file's first bytes, and by its name where they say nothing."""
-    with path.open("rb") as file:
-        head = file.read(9)
-    if head[8:] == b"{":  # safetensors: eight bytes of length, then JSON
+    if data[8:9] == b"{":  # safetensors: eight bytes of length, then JSON
         return False
-    return head.startswith(b"PK\x03\x04") or path.suffix in (".ckpt", ".pt", ".pth")
+    return data.startswith(b"PK\x03\x04") or Path(origin).suffix in (".ckpt", ".pt", ".pth")
 
 
-def _load_own(path: Path) -> Potential:
+def _read_own(data: bytes, origin: str) -> Reading:
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        tensors = deserialize(data)
+        length = int.from_bytes(data[:8], "little")
+        metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
     except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(f"{str(path)!r} is not a readable checkpoint (safetensors says: {error})") from error
+        raise ValueError(f"{origin!r} is not a readable checkpoint (safetensors says: {error})") from error
     if metadata.get("format") != FORMAT:
         raise ValueError(
-            f"{str(path)!r} is a safetensors file but not a torchmdx potential: its format must be {FORMAT!r}, "
+            f"{origin!r} is a safetensors file but not a torchmdx potential: its format must be {FORMAT!r}, "
             f"got {metadata.get('format')!r}"
         )
     version = metadata.get("format_version", "")
-    if version != str(FORMAT_VERSION):
+    if version not in READABLE_VERSIONS:
         raise ValueError(
-            f"this torchmdx reads format version {FORMAT_VERSION}, {str(path)!r} has version {version!r}"
+            f"this torchmdx reads format versions {' and '.join(READABLE_VERSIONS)}, {origin!r} has version {version!r}"
             + ("; update torchmdx" if version.isdigit() and int(version) > FORMAT_VERSION else "")
         )
-    potential = Potential(_config(metadata.get("config", ""), path))
-    potential.fill(tensors, repr(str(path)))
-    return potential
+    potential = Potential(*_configs(metadata, origin))
+    potential.fill(tensors, repr(origin))
+    if "energies" in metadata:
+        recheck(potential, json.loads(metadata["energies"]), origin)
+    return Reading(potential, _report_of_own(metadata, data, origin))
 
 
-def _config(text: str, path: Path) -> TensorNetConfig:
+def _configs(metadata: dict[str, str], origin: str) -> tuple[TensorNetConfig, list[PriorConfig]]:
+    texts = metadata.get("config", ""), metadata.get("priors", "[]")
     try:
-        values: dict[str, Any] = json.loads(text)
-        model = values.pop("model")
-    except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{str(path)!r} holds no readable configuration, got {text[:80]!r}") from error
-    if model != "tensornet":
-        raise ValueError(f"model must be 'tensornet', got {model!r} in {str(path)!r}")
-    unknown = values.keys() - {field.name for field in fields(TensorNetConfig)}
-    if unknown:
-        raise ValueError(f"{str(path)!r} has settings this torchmdx does not know: {', '.join(sorted(unknown))}")
-    return TensorNetConfig(**values)
+        config, priors = (json.loads(text) for text in texts)
+        if not isinstance(config, dict) or "model" not in config or not isinstance(priors, list):
+            raise TypeError
+    except (json.JSONDecodeError, TypeError) as error:
+        raise ValueError(f"{origin!r} holds no readable configuration, got {texts[0][:80]!r}") from error
+    try:
+        return model_from_dict(config), [prior_from_dict(prior) for prior in priors]
+    except ValueError as error:
+        raise ValueError(f"{origin!r}: {error}") from error
+
+
+def _report_of_own(metadata: dict[str, Any], data: bytes, origin: str) -> Report:
+    report = Report(origin, hashlib.sha256(data).hexdigest())
+    report.read.append(f"torchmdx's own format, version {metadata['format_version']}")
+    return report

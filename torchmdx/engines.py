@@ -15,6 +15,7 @@ from torchmdx.forces import differentiate, per_volume
 from torchmdx.models.fast import FastTensorNet
 from torchmdx.models.potential import Potential
 from torchmdx.models.tabulated import TabulatedTensorNet, table_of
+from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import Batch
 
@@ -105,4 +106,8 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
     if precision == "tf32":
         raise ValueError("precision 'tf32' needs a GPU, got a potential on the CPU")
+    if not isinstance(potential.network, TensorNet):
+        why = f"exact model: filters of a {type(potential.network).__name__} depend on more than distance"
+        return ModelEngine(potential, batch, stress=stress, tabulated=False), why
+    # The network alone is replaced: heads and priors are those of the exact model.
     return ModelEngine(potential, batch, stress=stress, tabulated=True), "filters from tables on the CPU"

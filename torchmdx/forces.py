@@ -22,13 +22,16 @@ class Result:
     """energy [S] eV and energies [N] eV (float64), forces [N,3] eV/Å, stress [S,3,3] eV/Å³, where asked for.
 
     stress is ∂E/∂strain / volume, symmetric, positive under tension: ASE's sign. A system whose cell has no volume
-    (a molecule, a bare slab) has NaN there.
+    (a molecule, a bare slab) has NaN there. charges [N] e and dipoles [S,3] e Å, where the potential predicts
+    charges: dipoles are about the centre of nuclear charge, and NaN for periodic systems, which have none.
     """
 
     energy: Tensor
     energies: Tensor
     forces: Tensor | None = None
     stress: Tensor | None = None
+    charges: Tensor | None = None
+    dipoles: Tensor | None = None
 
 
 def evaluate(
@@ -42,7 +45,7 @@ def evaluate(
 ) -> Result:
     """Energy of every system of a batch, with forces and stress.
 
-    edges: a list for this batch within at least the potential's cutoff; None searches.
+    edges: a list for this batch within at least `potential.search_cutoff(batch)`; None searches.
     create_graph keeps the graph, so that a loss on forces or stress can be differentiated again.
     Raises ValueError for elements beyond the model, an overflowed list, or two atoms at one place.
     """
@@ -50,7 +53,7 @@ def evaluate(
     if edges is None:
         near = recentre(batch.positions, batch.cell, batch.pbc, batch.system_index)
         batch = replace(batch, positions=near).to(potential.device, potential.dtype)
-        edges = brute_force(batch, potential.cutoff)
+        edges = brute_force(batch, potential.search_cutoff(batch))
     batch = batch.to(potential.device, potential.dtype)
     potential.require_elements(batch.atomic_numbers)
     if bool(edges.overflow):
@@ -78,16 +81,38 @@ def differentiate(
         if stress:
             strain = vectors.new_zeros(batch.num_systems, 3, 3).requires_grad_()
             vectors = strained(vectors, strain, edges, batch.system_index)
-        energy, energies = potential(batch, edges, vectors)
+        places = positions if strain is None else strained_positions(positions, strain, batch.system_index)
+        energy, energies, charges = potential.outputs(batch, edges, vectors, places)
         gradients = _gradients(energy, positions if forces else None, strain, create_graph)
+        dipoles = None if charges is None else dipole_moments(charges, positions, batch)
     if not create_graph:
         energy, energies = energy.detach(), energies.detach()
+        charges, dipoles = (None if value is None else value.detach() for value in (charges, dipoles))
     return Result(
         energy=energy,
         energies=energies,
         forces=None if gradients[0] is None else -gradients[0],
         stress=None if gradients[1] is None else per_volume(gradients[1], batch.cell),
+        charges=charges,
+        dipoles=dipoles,
     )
+
+
+def strained_positions(positions: Tensor, strain: Tensor, system_index: Tensor) -> Tensor:
+    """Positions [N,3] of structures deformed by the symmetric part of strain [S,3,3], as `strained` does vectors."""
+    symmetric = (strain + strain.transpose(1, 2)) / 2
+    return positions + torch.einsum("ni,nij->nj", positions, symmetric.index_select(0, system_index))
+
+
+def dipole_moments(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:
+    """Dipole moments [S,3], e Å, about the centre of nuclear charge; NaN for systems with periodic directions."""
+    numbers = batch.atomic_numbers.to(positions.dtype)
+    columns = torch.cat([numbers[:, None] * positions, numbers[:, None]], dim=-1)
+    sums = columns.new_zeros(batch.num_systems, 4).index_add(0, batch.system_index, columns)
+    centre = sums[:, :3] / sums[:, 3:4].clamp(min=1)
+    relative = positions - centre.index_select(0, batch.system_index)
+    moments = torch.zeros_like(centre).index_add(0, batch.system_index, charges[:, None] * relative)
+    return torch.where(batch.pbc.any(-1)[:, None], torch.nan, moments)
 
 
 def strained(vectors: Tensor, strain: Tensor, edges: Edges, system_index: Tensor) -> Tensor:

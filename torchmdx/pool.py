@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from torchmdx.models.potential import Potential
 from torchmdx.step import CapturedStep
@@ -27,6 +28,7 @@ class _Slot:
     numbers: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     pbc: np.ndarray = field(default_factory=lambda: np.zeros(3, dtype=bool))
     charge: float = 0.0
+    partial_charges: np.ndarray | None = None
     positions: np.ndarray = field(default_factory=lambda: np.zeros((0, 3)))
 
     def holds(self, system: System) -> bool:
@@ -35,6 +37,7 @@ class _Slot:
             and self.charge == system.charge
             and np.array_equal(self.numbers, system.atomic_numbers.numpy())
             and np.array_equal(self.pbc, system.pbc.numpy())
+            and _same(self.partial_charges, system.partial_charges)
         )
 
 
@@ -66,7 +69,7 @@ class StepPool:
             raise ValueError(f"most_steps must be >= 1, got {most_steps}")
         self.potential, self.most_steps = potential, most_steps
         self.mode, self.stress, self.precision, self.audit_every = mode, stress, precision, audit_every
-        self._slots: OrderedDict[tuple[int, bool], _Slot] = OrderedDict()
+        self._slots: OrderedDict[tuple[int, bool, bool], _Slot] = OrderedDict()
 
     def __call__(self, system: System) -> StepResult:
         """energy [1], energies [N], forces [N,3] and, if wanted, stress [1,3,3] as NumPy arrays.
@@ -101,7 +104,7 @@ class StepPool:
 
     def _slot(self, system: System) -> _Slot:
         # A search made for open boundaries is simpler, so periodic structures do not share with others.
-        key = (self._size(system.num_atoms), bool(system.pbc.any()))
+        key = (self._size(system.num_atoms), bool(system.pbc.any()), system.partial_charges is not None)
         slot = self._slots.get(key)
         if slot is not None and slot.holds(system):
             self._slots.move_to_end(key)
@@ -117,6 +120,7 @@ class StepPool:
         self._slots.move_to_end(key)
         slot.numbers, slot.pbc = system.atomic_numbers.numpy().copy(), system.pbc.numpy().copy()
         slot.charge, slot.positions = system.charge, batch.positions.numpy().copy()
+        slot.partial_charges = None if system.partial_charges is None else system.partial_charges.numpy().copy()
         return slot
 
     def _make(self, batch: Batch) -> CapturedStep:
@@ -132,6 +136,12 @@ class StepPool:
 
     def _size(self, count: int) -> int:
         return padded_size(count) if self.potential.device.type == "cuda" else count
+
+
+def _same(held: np.ndarray | None, given: Tensor | None) -> bool:
+    if held is None or given is None:
+        return held is None and given is None
+    return np.array_equal(held, given.numpy())
 
 
 def padded_size(count: int) -> int:
@@ -156,5 +166,6 @@ def padded(system: System, size: int, cutoff: float) -> Batch:
         cell=torch.zeros_like(system.cell),
         pbc=torch.zeros_like(system.pbc),
         charge=0.0,
+        partial_charges=None if system.partial_charges is None else system.partial_charges.new_zeros(missing),
     )
     return Batch.from_systems([system, filling])

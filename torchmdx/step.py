@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -94,16 +95,9 @@ class CapturedStep:
         self.buffers = buffers = StepBuffers(batch, dtype, stress=stress, energies=energies)
         self._fill_inputs()
         # What the model sees: the same atoms, in the order and the frame of the buffers.
-        self.ordered = Batch(
-            positions=buffers.positions,
-            atomic_numbers=batch.atomic_numbers.clone(),
-            system_index=batch.system_index.clone(),
-            cell=buffers.cell,
-            pbc=batch.pbc,
-            charge=batch.charge.to(dtype),
-        )
+        self.ordered = replace(batch.clone().to(dtype=dtype), positions=buffers.positions, cell=buffers.cell)
         self._refresh("device")
-        self.search = EdgeSearch(self.potential.cutoff, skin=self.skin)
+        self.search = EdgeSearch(self.potential.search_cutoff(self.batch), skin=self.skin)
         self.search.allocate(self.ordered)
         self.engine: Engine
         self.engine, self.engine_why = choose_engine(
@@ -153,11 +147,10 @@ class CapturedStep:
         require_lattice(given.cell.double(), given.pbc)
         if bool(given.pbc.any()) and not bool(self.batch.pbc.any()):
             raise ValueError("a step that was allocated without periodic directions can't take a periodic structure")
-        for name in ("positions", "atomic_numbers", "system_index", "cell", "pbc", "charge"):
-            getattr(self.batch, name).copy_(getattr(given, name))
+        self.batch.copy_(given)
         self._fill_inputs()
-        self.ordered.system_index.copy_(given.system_index)
-        self.ordered.charge.copy_(given.charge)
+        for name in ("system_index", "pbc", "charge"):
+            getattr(self.ordered, name).copy_(getattr(given, name))
         self._refresh("device")
         if not self.search.assign(self.ordered):
             self._remake()
@@ -255,6 +248,8 @@ class CapturedStep:
         self.buffers.refresh(self.batch, order)
         index = self.buffers.order.long()
         self.ordered.atomic_numbers.copy_(self.batch.atomic_numbers[index])
+        if self.ordered.partial_charges is not None and self.batch.partial_charges is not None:
+            self.ordered.partial_charges.copy_(self.batch.partial_charges[index])
         self.buffers.prepare(self.ordered.system_index)
 
     def _grow(self, needed: int) -> None:

@@ -80,7 +80,7 @@ def _evaluate_anew(step: CapturedStep, part: Batch) -> Tensor:
     batch = part.to(dtype=step.potential.dtype)
     batch = replace(batch, positions=(part.positions - part.positions.mean(0)).to(step.potential.dtype))
     engine, _ = choose_engine(step.potential, batch, stress=False, precision=step.precision)
-    edges = brute_force(batch, step.potential.cutoff)
+    edges = brute_force(batch, step.potential.search_cutoff(batch))
     engine.reserve(edges.capacity)
     return engine.run(batch.positions, batch.cell, edges).forces.clone()
 
@@ -128,4 +128,5 @@ def _select(batch: Batch, atoms: Tensor, num_systems: int) -> Batch:
         cell=batch.cell[:num_systems],
         pbc=batch.pbc[:num_systems],
         charge=batch.charge[:num_systems],
+        partial_charges=None if batch.partial_charges is None else batch.partial_charges[atoms],
     )

@@ -23,8 +23,9 @@ LAST_ELEMENT = 118
 class System:
     """One structure: positions [N,3] Å, atomic_numbers [N] int64, cell [3,3] Å, pbc [3] bool, total charge in e.
 
-    Fields are tensors on one device, positions and cell of one floating dtype. Made by `System.create` or
-    `System.from_ase`, which validate; the constructor itself checks shapes only.
+    partial_charges [N] e are for the few potentials that take the charges of atoms as given. Fields are tensors on
+    one device, positions and cell of one floating dtype. Made by `System.create` or `System.from_ase`, which validate;
+    the constructor itself checks shapes only.
     """
 
     positions: Tensor
@@ -32,9 +33,12 @@ class System:
     cell: Tensor
     pbc: Tensor
     charge: float = 0.0
+    partial_charges: Tensor | None = None
 
     def __post_init__(self) -> None:
         wanted = {"positions": (self.num_atoms, 3), "atomic_numbers": (self.num_atoms,), "cell": (3, 3), "pbc": (3,)}
+        if self.partial_charges is not None:
+            wanted["partial_charges"] = (self.num_atoms,)
         _require_shapes(self, "system", wanted)
 
     @classmethod
@@ -45,6 +49,7 @@ class System:
         cell: ArrayLike | Tensor | None = None,
         pbc: ArrayLike | Tensor | bool | None = None,
         charge: float = 0.0,
+        partial_charges: ArrayLike | Tensor | None = None,
         *,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
@@ -55,12 +60,17 @@ class System:
         if cell is not None and pbc is None:
             raise ValueError("pbc must be given with a cell: True, False or one value for each lattice vector")
         numbers = _whole_numbers(atomic_numbers)
+        count = len(numbers)
+        given = None
+        if partial_charges is not None:
+            given = _floats("partial_charges", partial_charges, (count,), dtype, device)
         system = cls(
-            positions=_floats("positions", positions, (len(numbers), 3), dtype, device),
+            positions=_floats("positions", positions, (count, 3), dtype, device),
             atomic_numbers=torch.as_tensor(numbers, device=device),
             cell=_floats("cell", np.zeros((3, 3)) if cell is None else cell, (3, 3), dtype, device),
             pbc=torch.as_tensor(_flags(pbc), device=device),
             charge=checked_charge(charge),
+            partial_charges=given,
         )
         require_lattice(system.cell[None].double(), system.pbc[None])
         return system
@@ -74,11 +84,15 @@ class System:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> System:
-        """A System from ASE Atoms. Charge: the argument, else `atoms.info["charge"]`, else 0."""
+        """A System from ASE Atoms. Charge: the argument, else `atoms.info["charge"]`, else 0.
+
+        ASE's initial charges, where there are any, are its partial_charges.
+        """
         if charge is None:
             charge = atoms.info.get("charge", 0.0)
+        given = atoms.get_initial_charges() if atoms.has("initial_charges") else None
         return cls.create(
-            atoms.positions, atoms.numbers, atoms.cell.array, atoms.pbc, charge, dtype=dtype, device=device
+            atoms.positions, atoms.numbers, atoms.cell.array, atoms.pbc, charge, given, dtype=dtype, device=device
         )
 
     @property
@@ -93,6 +107,7 @@ class System:
             atomic_numbers=self.atomic_numbers.to(device=device),
             cell=self.cell.to(device=device, dtype=dtype),
             pbc=self.pbc.to(device=device),
+            partial_charges=_moved(self.partial_charges, device, dtype),
         )
 
 
@@ -101,7 +116,7 @@ class Batch:
     """Several systems, concatenated: N atoms of S systems; the atoms of a system are contiguous.
 
     positions [N,3] Å · atomic_numbers [N] · system_index [N] int64, ascending · cell [S,3,3] Å · pbc [S,3] bool ·
-    charge [S], of the dtype of positions. A system may be empty.
+    charge [S], of the dtype of positions · partial_charges [N], given by all systems or by none. A system may be empty.
     """
 
     positions: Tensor
@@ -110,6 +125,7 @@ class Batch:
     cell: Tensor
     pbc: Tensor
     charge: Tensor
+    partial_charges: Tensor | None = None
 
     def __post_init__(self) -> None:
         num_atoms, num_systems = len(self.positions), len(self.cell)
@@ -121,6 +137,8 @@ class Batch:
             "pbc": (num_systems, 3),
             "charge": (num_systems,),
         }
+        if self.partial_charges is not None:
+            wanted["partial_charges"] = (num_atoms,)
         _require_shapes(self, "batch", wanted)
 
     @classmethod
@@ -133,6 +151,11 @@ class Batch:
             raise ValueError(f"the systems of a batch must share one device and dtype, got {sorted(map(str, kinds))}")
         ((device, dtype),) = kinds
         counts = torch.tensor([s.num_atoms for s in systems], device=device)
+        given = [s.partial_charges for s in systems if s.partial_charges is not None]
+        if given and len(given) < len(systems):
+            raise ValueError(
+                f"partial_charges must be given for all {len(systems)} systems of a batch, got {len(given)}"
+            )
         return cls(
             positions=torch.cat([s.positions for s in systems]),
             atomic_numbers=torch.cat([s.atomic_numbers for s in systems]),
@@ -140,6 +163,7 @@ class Batch:
             cell=torch.stack([s.cell for s in systems]),
             pbc=torch.stack([s.pbc for s in systems]),
             charge=torch.tensor([s.charge for s in systems], dtype=dtype, device=device),
+            partial_charges=torch.cat(given) if given else None,
         )
 
     @classmethod
@@ -166,14 +190,28 @@ class Batch:
         """The systems again, in order."""
         counts = self.counts().tolist()
         parts = zip(self.positions.split(counts), self.atomic_numbers.split(counts), strict=True)
+        given: Sequence[Tensor | None] = [None] * self.num_systems
+        if self.partial_charges is not None:
+            given = self.partial_charges.split(counts)
         return [
-            System(positions, numbers, self.cell[i], self.pbc[i], float(self.charge[i]))
+            System(positions, numbers, self.cell[i], self.pbc[i], float(self.charge[i]), given[i])
             for i, (positions, numbers) in enumerate(parts)
         ]
 
     def clone(self) -> Batch:
         """The same batch in tensors of its own."""
-        return Batch(**{field.name: getattr(self, field.name).clone() for field in fields(self)})
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: value.clone() for name, value in held.items() if value is not None})
+
+    def copy_(self, other: Batch) -> None:
+        """Takes over the values of a batch of the same sizes, in place. Raises ValueError for other partial_charges."""
+        if (self.partial_charges is None) != (other.partial_charges is None):
+            kept, given = ("no" if b.partial_charges is None else "given" for b in (self, other))
+            raise ValueError(f"a batch with {kept} partial_charges can't take one with {given} partial_charges")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                value.copy_(getattr(other, field.name))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Batch:
         """The same batch on another device or in another floating dtype."""
@@ -184,7 +222,12 @@ class Batch:
             cell=self.cell.to(device=device, dtype=dtype),
             pbc=self.pbc.to(device=device),
             charge=self.charge.to(device=device, dtype=dtype),
+            partial_charges=_moved(self.partial_charges, device, dtype),
         )
+
+
+def _moved(values: Tensor | None, device: torch.device | str | None, dtype: torch.dtype | None) -> Tensor | None:
+    return None if values is None else values.to(device=device, dtype=dtype)
 
 
 def _require_shapes(holder: System | Batch, kind: str, wanted: dict[str, tuple[int, ...]]) -> None:
@@ -198,7 +241,7 @@ def _array(value: Any) -> np.ndarray:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
-def _floats(name: str, value: Any, shape: tuple[int, int], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+def _floats(name: str, value: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
     """`value` as a finite tensor of `shape`; a tensor that fits already is used as it is (gradients kept)."""
     if dtype not in (torch.float32, torch.float64):
         raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
@@ -211,9 +254,9 @@ def _floats(name: str, value: Any, shape: tuple[int, int], dtype: torch.dtype, d
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {list(shape)}, got {list(array.shape)}")
     if not np.isfinite(array).all():
-        row, column = np.argwhere(~np.isfinite(array))[0]
-        what = f"of atom {row}" if name == "positions" else f"in row {row}"
-        raise ValueError(f"{name} must be finite, got {array[row, column]} {what}")
+        where = tuple(np.argwhere(~np.isfinite(array))[0])
+        what = f"in row {where[0]}" if name == "cell" else f"of atom {where[0]}"
+        raise ValueError(f"{name} must be finite, got {array[where]} {what}")
     source = value if isinstance(value, Tensor) and value.shape == shape else array
     return torch.as_tensor(source, dtype=dtype, device=device)
 

@@ -1,42 +1,119 @@
-"""`torchmdx convert`: a foreign checkpoint to torchmdx's own format."""
+"""`torchmdx convert`: foreign checkpoints to torchmdx's own format, with a report on what was read."""
 
 from __future__ import annotations
 
 import argparse
+import io
+import zipfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchmdx.units import ENERGY_UNITS
+
+if TYPE_CHECKING:
+    from torchmdx.models.potential import Potential
+    from torchmdx.torchmdnet.report import Reading
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "convert",
         help="convert a torchmd-net checkpoint",
-        description="Reads a torchmd-net TensorNet checkpoint (old and new layouts) and writes a torchmdx file.",
+        description="Reads torchmd-net checkpoints of TensorNet and TensorNet2 (old and new layouts, priors, zipped "
+        "ensembles) or a released potential by its name, and writes a torchmdx file, with a report on what was read, "
+        "remapped and ignored beside it.",
     )
-    parser.add_argument("source", help="the .ckpt file; no code in it is ever run")
-    parser.add_argument("target", help="the .safetensors file to write")
+    parser.add_argument(
+        "source",
+        nargs="+",
+        help="a .ckpt file, a .zip of several, or a name (aceff-1.0, aceff-1.1, aceff-2.0); no code in it is ever run; "
+        "several files make an ensemble",
+    )
+    parser.add_argument("target", help="the .safetensors file to write, or the .zip for an ensemble")
     parser.add_argument(
         "--energy-unit",
         choices=sorted(ENERGY_UNITS),
         default="eV",
         help="unit of the energies the model was trained on; torchmdx works in eV (default: eV)",
     )
+    parser.add_argument(
+        "--total-energy",
+        action="store_true",
+        help="add reference energies that the file holds but leaves out (remove_ref_energy)",
+    )
+    parser.add_argument(
+        "--coulomb-cutoff",
+        type=float,
+        metavar="Å",
+        help="cutoff of the Coulomb energy in periodic structures (default: the file's, else 10)",
+    )
+    parser.add_argument("--sha256", metavar="HASH", help="refuse a source that has another SHA-256")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.checkpoint import load, save
+    from torchmdx.checkpoint import located, read, read_ensemble, save, to_bytes, write_whole
     from torchmdx.commands.info import describe
+    from torchmdx.torchmdnet.container import is_ensemble
 
-    if Path(options.target).suffix != ".safetensors":
-        raise ValueError(f"the target must end in .safetensors, got {options.target!r}")
-    potential = load(options.source)
+    target = Path(options.target)
+    files = [located(source, options.sha256) for source in options.source]
+    several = len(files) > 1 or is_ensemble(files[0])
+    ending = ".zip" if several else ".safetensors"
+    if target.suffix != ending:
+        raise ValueError(
+            f"the target{' of an ensemble' if several else ''} must end in {ending}, got {options.target!r}"
+        )
+    if several:
+        readings = read_ensemble(files if len(files) > 1 else files[0], total_energy=options.total_energy)
+    else:
+        readings = [read(files[0], total_energy=options.total_energy)]
+    readings = [in_units(reading, options) for reading in readings]
+    if several:
+        write_whole(target, _zipped([to_bytes(reading.potential, reading.report) for reading in readings]))
+    else:
+        save(readings[0].potential, target, report=readings[0].report)
+    texts = [f"{reading.report}\n{describe(reading.potential)}" for reading in readings]
+    report = target.with_suffix(".report.txt")
+    write_whole(report, ("\n\n".join(texts) + "\n").encode())
+    print(f"wrote {options.target} and {report}")
+    print("\n\n".join(texts))
+    return 0
+
+
+def in_units(reading: Reading, options: argparse.Namespace) -> Reading:
+    """The potential in eV, with the Coulomb cutoff asked for, and both in its report."""
+    from torchmdx.models.priors.coulomb import CoulombConfig
+
+    potential, report = reading.potential, reading.report
     factor = ENERGY_UNITS[options.energy_unit]
+    if factor != 1:
+        report.remapped.append(f"energies in {options.energy_unit} to eV: constants and priors times {factor!r}")
+        potential = _scaled(potential, factor)
+    if options.coulomb_cutoff is not None:
+        if not any(isinstance(config, CoulombConfig) for config in potential.prior_configs):
+            raise ValueError(f"--coulomb-cutoff needs a potential with a Coulomb energy, got {report.source!r}")
+        configs = [
+            replace(config, cutoff=options.coulomb_cutoff) if isinstance(config, CoulombConfig) else config
+            for config in potential.prior_configs
+        ]
+        report.remapped.append(f"cutoff of the Coulomb energy: {options.coulomb_cutoff} Å, as asked")
+        potential = potential.with_priors(configs)
+    return replace(reading, potential=potential)
+
+
+def _scaled(potential: Potential, factor: float) -> Potential:
     for constant in (potential.scale, potential.shift, potential.reference_energies):
         constant.mul_(factor)
-    save(potential, options.target)
-    print(f"wrote {options.target}")
-    print(describe(potential))
-    return 0
+    return potential.with_priors([config.scaled(factor) for config in potential.prior_configs])
+
+
+def _zipped(files: list[bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for index, content in enumerate(files):
+            archive.writestr(
+                zipfile.ZipInfo(f"{index:03}.safetensors"), content
+            )  # of no date: equal inputs, equal files
+    return buffer.getvalue()

@@ -7,12 +7,15 @@ import importlib
 import importlib.metadata
 import os
 import platform
+from dataclasses import fields
 from typing import Any
 
 import torch
 
 import torchmdx
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import PriorConfig
+from torchmdx.models.tensornet2 import TensorNet2Config
 
 # (distribution, what it is for, how to get it)
 REQUIRED = (
@@ -31,6 +34,8 @@ OPTIONAL = (
     ("tblite", "labels from GFN2-xTB", "pip install 'torchmdx[label]'"),
     ("rdkit", "conformers from SMILES", "pip install 'torchmdx[label]'"),
     ("torch-cluster", "radius graphs of torch-cluster", "pip install 'torchmdx[cluster]'"),
+    ("torch-dftd", "D3 dispersion", "pip install 'torchmdx[dispersion]'"),
+    ("huggingface_hub", "released potentials by name", "pip install 'torchmdx[hub]'"),
 )
 
 
@@ -46,9 +51,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.checkpoint:
-        from torchmdx.checkpoint import load
+        from torchmdx.checkpoint import load, load_ensemble, located
+        from torchmdx.torchmdnet.container import is_ensemble
 
-        print(describe(load(options.checkpoint)))
+        file = located(options.checkpoint)
+        potentials = load_ensemble(file) if is_ensemble(file) else [load(file)]
+        print("\n\n".join(map(describe, potentials)))
         return 0
     print(f"torchmdx {torchmdx.__version__}, Python {platform.python_version()}, {platform.platform()}")
     broken = _print_torch()
@@ -69,15 +77,31 @@ def describe(potential: Potential) -> str:
     config = potential.config
     weights = sum(parameter.numel() for parameter in potential.parameters())
     known = potential.reference_energies.nonzero().flatten().tolist()
+    kind, charges = "TensorNet", ""
+    if isinstance(config, TensorNet2Config):
+        kind, charges = "TensorNet2", f"{config.num_charges} charges a layer, "
     lines = [
-        f"TensorNet, {config.num_layers} layers, {config.num_channels} channels, {config.num_radial} "
+        f"{kind}, {config.num_layers} layers, {config.num_channels} channels, {charges}{config.num_radial} "
         f"{config.radial_basis} radial functions, {config.activation}, {config.group}",
         f"cutoff {config.cutoff} Å, elements up to {config.max_z}, {weights:,} weights in "
         f"{str(potential.dtype).removeprefix('torch.')}",
         f"scale {float(potential.scale):g} eV, shift {float(potential.shift):g} eV, "
         + (f"reference energies for elements {known}" if known else "no reference energies"),
     ]
+    lines += [f"prior {prior.name}: {_settings(prior)}" for prior in potential.prior_configs]
     return "\n".join(lines)
+
+
+def _settings(prior: PriorConfig) -> str:
+    """Settings in a line, without those that are not set; of tables only how long they are."""
+    shown = []
+    for field in fields(prior):
+        value = getattr(prior, field.name)
+        if isinstance(value, tuple) and len(value) > 2:
+            shown.append(f"{field.name} ({len(value)} numbers)")
+        elif value is not None:
+            shown.append(f"{field.name} {value:.6g}" if isinstance(value, float) else f"{field.name} {value}")
+    return ", ".join(shown)
 
 
 def _version(distribution: str) -> str | None:

@@ -95,10 +95,10 @@ class Evaluation:
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Evaluation:
         """Raises ValueError for a negative skin, FileNotFoundError for a checkpoint that is not there."""
-        if not Path(options.model).is_file():
-            raise FileNotFoundError(f"no checkpoint at {options.model!r}")
+        from torchmdx.checkpoint import located
+
         return cls(
-            model=Path(options.model),
+            model=located(options.model),
             precision=options.precision,
             transport=options.transport,
             device=options.device,

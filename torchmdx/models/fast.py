@@ -102,6 +102,11 @@ class FastTensorNet:
         network: object = potential.network
         if not isinstance(network, TensorNet):
             return f"its network must be a TensorNet, got {type(network).__name__}"
+        if potential.prior_configs:
+            names = ", ".join(config.name for config in potential.prior_configs)
+            return f"it must have no priors, got {names}"
+        if potential.config.num_head_layers:
+            return f"num_head_layers must be 0, got {potential.config.num_head_layers}"
         channels = potential.config.num_channels
         if channels > MOST_CHANNELS:
             return f"num_channels must be at most {MOST_CHANNELS}, got {channels}"

@@ -1,68 +1,154 @@
-"""Potential: a network, its head, and the constants that turn its output into an energy."""
+"""Potential: a network, its head, the constants that turn its output into an energy, and priors."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from torchmdx.models.charges import conserved
 from torchmdx.models.heads import ScalarHead
-from torchmdx.models.tensornet import TensorNet, TensorNetConfig
-from torchmdx.neighbors.edges import Edges
+from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
+from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.registry import make_network, make_prior
+from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
+from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.system import Batch
 
 
 class Potential(nn.Module):
-    """Energy model: E = Σ_i (scale · output_i + reference_energies[Z_i]) + shift, eV.
+    """Energy model: E = Σ_i (scale · output_i + reference_energies[Z_i]) + shift + Σ priors, eV.
 
-    scale and reference_energies [max_z+1] apply to atoms, shift to a system. They, and every energy, are float64
-    whatever the dtype of the network: reference energies of a protein add up to 10⁷ eV, where float32 resolves 1 eV.
+    scale and reference_energies [max_z+1] apply to atoms, shift to a system; priors have their own strengths. They,
+    and every energy, are float64 whatever the dtype of the network: reference energies of a protein add up to 10⁷ eV,
+    where float32 resolves 1 eV.
     """
 
+    # A TensorNet, a TensorNet2, or another way to compute the same features.
+    network: Any
     scale: Tensor
     shift: Tensor
     reference_energies: Tensor
     _CONSTANTS = ("scale", "shift", "reference_energies")
 
-    def __init__(self, config: TensorNetConfig) -> None:
+    def __init__(self, config: TensorNetConfig, priors: Sequence[PriorConfig] = ()) -> None:
+        """Random weights. Raises ValueError for a prior that the model cannot serve."""
         super().__init__()
         self.config = config
-        self.network = TensorNet(config)
-        self.head = ScalarHead(config.num_channels, config.activation)
+        self.network = make_network(config)
+        self.head = ScalarHead(config.num_channels, config.activation, config.num_head_layers)
+        self.priors = nn.ModuleList(make_prior(prior, config) for prior in priors)
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("shift", torch.zeros((), dtype=torch.float64))
         self.register_buffer("reference_energies", torch.zeros(config.max_z + 1, dtype=torch.float64))
 
     @property
+    def prior_configs(self) -> tuple[PriorConfig, ...]:
+        """Settings of the priors, in order."""
+        return tuple(prior.config for prior in self._priors())
+
+    @property
     def cutoff(self) -> float:
-        """Radius an atom sees, Å."""
-        return float(self.config.cutoff)
+        """Farthest radius that an atom sees in any structure, Å, apart from priors that see all pairs."""
+        return max(self._search_cutoff(periodic=False), self._search_cutoff(periodic=True))
+
+    def search_cutoff(self, batch: Batch) -> float:
+        """How far a list of edges must reach for this batch, Å: the network and each prior take what they need of it.
+
+        Reads the batch's periodic directions on the host.
+        """
+        return self._search_cutoff(periodic=bool(batch.pbc.any()))
+
+    @property
+    def max_z(self) -> int:
+        """The largest atomic number that the network and every prior know."""
+        return min([self.config.max_z, *(prior.max_z for prior in self._priors())])
+
+    @property
+    def predicts_charges(self) -> bool:
+        """Whether it gives partial charges of atoms."""
+        return isinstance(self.config, TensorNet2Config)
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the network's weights, and so of the positions it takes."""
-        return self.network.readout.weight.dtype
+        return next(self.head.parameters()).dtype
 
     @property
     def device(self) -> torch.device:
         return self.shift.device
 
-    def forward(self, batch: Batch, edges: Edges, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(energy [S], energies [N]) in eV, float64, from edge vectors [E,3] Å.
 
-        Only `vectors` carries gradients. energies sum to energy within a system: the shift is shared by its atoms.
+        Only `vectors`, and `positions` [N,3] Å, carry gradients. positions serve priors that see all pairs of systems
+        without periodic directions: ValueError if there is one, and no positions. energies sum to energy within a
+        system: the shift is shared by its atoms.
         """
-        charge = batch.charge.index_select(0, batch.system_index)
-        features = self.network(edges, vectors, batch.atomic_numbers, charge)
+        energy, energies, _ = self.outputs(batch, edges, vectors, positions)
+        return energy, energies
+
+    def outputs(
+        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """`forward`, and the partial charges [N] of the atoms, e; None where the network predicts none."""
+        features, channels = self.features(batch, edges, vectors)
         energies = self.head(features).double() * self.scale
         energies = energies + self.reference_energies.index_select(0, batch.atomic_numbers)
         counts = batch.counts().clamp(min=1)
         energies = energies + (self.shift / counts).index_select(0, batch.system_index)
+        if len(self.priors):
+            energies = energies + self._prior_energies(batch, edges, vectors, positions, channels)
         energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
-        return energy, energies
+        return energy, energies, None if channels is None else self._atomic_charges(channels, batch)
+
+    def features(self, batch: Batch, edges: Edges, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(features [N,C], charges [N,M] in all channels of all layers) of the network; None for no charges."""
+        if self.cutoff > self.config.cutoff and not shapes_are_fixed(vectors):
+            edges, vectors = _within(self.config.cutoff, edges, vectors)
+        if isinstance(self.network, TensorNet2):
+            return self.network(edges, vectors, batch)
+        charge = batch.charge.index_select(0, batch.system_index)
+        return self.network(edges, vectors, batch.atomic_numbers, charge), None
+
+    def _prior_energies(
+        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None, channels: Tensor | None
+    ) -> Tensor:
+        """Energies [N] of all priors, float64."""
+        if positions is None:
+            for prior in self._priors():
+                if prior.sees_all_pairs:
+                    raise ValueError(f"the prior {prior.config.name} sees all pairs of atoms: it needs positions")
+            positions = batch.positions
+        distance = torch.linalg.vector_norm(vectors, dim=-1)
+        geometry = Geometry(batch, edges, distance, positions, channels)
+        energies = distance.new_zeros(batch.num_atoms, dtype=torch.float64)
+        for prior in self._priors():
+            energies = energies + prior(geometry).double()
+        return energies
+
+    def _atomic_charges(self, channels: Tensor, batch: Batch) -> Tensor:
+        """Charges [N] of atoms from all channels: as the Coulomb prior weighs them, else the mean of the last layer's.
+
+        They add up to the charge of their system, to rounding, whatever the model's slack.
+        """
+        for prior in self._priors():
+            if isinstance(prior, Coulomb) and prior.config.charges == "predicted":
+                return conserved(prior.atomic_charges(channels), batch)
+        count = cast(TensorNet2Config, self.config).num_charges
+        return conserved(channels[:, -count:].mean(-1), batch)
+
+    def _priors(self) -> list[Prior]:
+        return [cast(Prior, prior) for prior in self.priors]
+
+    def _search_cutoff(self, periodic: bool) -> float:
+        return max([float(self.config.cutoff), *(prior.cutoff(periodic) for prior in self._priors())])
 
     def with_network(self, network: nn.Module) -> Potential:
         """The same potential, sharing its weights, with another way to compute the same features."""
@@ -70,15 +156,24 @@ class Potential(nn.Module):
         other._modules = {**self._modules, "network": network}
         return other
 
+    def with_priors(self, priors: Sequence[PriorConfig]) -> Potential:
+        """The same potential, sharing its weights, with these priors in place of its own."""
+        other = copy.copy(self)
+        made = nn.ModuleList(make_prior(prior, self.config) for prior in priors).to(self.device)
+        other._modules = {**self._modules, "priors": made.train(self.training)}
+        return other
+
     def require_elements(self, atomic_numbers: Tensor) -> None:
-        """Raises ValueError for an atom whose element the model has no embedding for."""
-        beyond = atomic_numbers > self.config.max_z
-        if beyond.any():
-            atom = int(beyond.nonzero()[0])
-            raise ValueError(
-                f"this potential knows atomic numbers up to {self.config.max_z}, "
-                f"got {int(atomic_numbers[atom])} for atom {atom}"
-            )
+        """Raises ValueError for an atom whose element the model has no embedding for, or a prior no parameters."""
+        known = {"this potential": self.config.max_z}
+        known |= {f"the prior {prior.config.name}": prior.max_z for prior in self._priors()}
+        for who, most in known.items():
+            beyond = atomic_numbers > most
+            if beyond.any():
+                atom = int(beyond.nonzero()[0])
+                raise ValueError(
+                    f"{who} knows atomic numbers up to {most}, got {int(atomic_numbers[atom])} for atom {atom}"
+                )
 
     def fill(self, tensors: dict[str, Tensor], origin: str) -> None:
         """Takes over tensors by their names, in their dtype; raises ValueError, naming `origin`, if they don't fit."""
@@ -102,3 +197,10 @@ class Potential(nn.Module):
         for name, value in exact.items():  # moved, but never rounded
             setattr(self, name, value.to(device=getattr(self, name).device))
         return self
+
+
+def _within(cutoff: float, edges: Edges, vectors: Tensor) -> tuple[Edges, Tensor]:
+    """The part of a list that is shorter than a cutoff, and its vectors. Reads their number on the host."""
+    near = ((vectors.detach() ** 2).sum(-1) < cutoff**2).nonzero().squeeze(-1)
+    target, source, shifts = (column.index_select(0, near) for column in (edges.target, edges.source, edges.shifts))
+    return from_lists(target, source, shifts, edges.num_atoms, len(near)), vectors.index_select(0, near)

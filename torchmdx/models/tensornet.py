@@ -30,9 +30,10 @@ class TensorNetConfig:
     cutoff: float = 5.0  # Å
     max_z: int = 100  # largest atomic number the model knows
     group: str = "O(3)"  # "O(3)": mirror images have equal energies; "SO(3)": they may differ
+    num_head_layers: int = 0  # layers of the energy's head beyond its first and last
 
     def __post_init__(self) -> None:
-        least = {"num_channels": 2, "num_layers": 0, "num_radial": 2, "max_z": 1}
+        least = {"num_channels": 2, "num_layers": 0, "num_radial": 2, "max_z": 1, "num_head_layers": 0}
         for name, bound in least.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < bound:

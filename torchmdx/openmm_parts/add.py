@@ -11,7 +11,7 @@ from pathlib import Path
 import openmm
 from openmm import app
 
-from torchmdx.checkpoint import load
+from torchmdx.checkpoint import load, located
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_parts.atoms import checked_atoms, elements_of, is_periodic
 from torchmdx.openmm_parts.evaluator import Evaluator
@@ -115,7 +115,7 @@ def _path_of(potential: Potential | str | Path) -> str | None:
         return None
     if not isinstance(potential, str | Path):
         raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
-    return str(Path(potential).resolve())
+    return str(located(potential).resolve())
 
 
 def _potential(potential: Potential | str | Path, settings: ForceSettings) -> Potential:

@@ -1,0 +1,152 @@
+"""Releases by name, with a stand-in for huggingface_hub: there is no network in tests."""
+
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import torchmdx
+from torchmdx import hub
+
+
+class StandIn:
+    """huggingface_hub with one file in it, and a count of what it was asked."""
+
+    def __init__(self, folder: Path, original: Path) -> None:
+        self.folder, self.asked = folder, []
+        self.path = folder / "aceff_v2.0.ckpt"
+        shutil.copy(original, self.path)
+        self.stated = hashlib.sha256(original.read_bytes()).hexdigest()
+        self.failure: Exception | None = None
+        self.metadata_failure: Exception | None = None
+
+    def hf_hub_download(self, *, repo_id, filename, revision):
+        self.asked.append((repo_id, filename, revision))
+        if self.failure is not None:
+            raise self.failure
+        return str(self.path)
+
+    def HfApi(self):
+        return self
+
+    def get_paths_info(self, repo_id, paths, *, revision):
+        self.asked.append((repo_id, *paths, revision))
+        if self.metadata_failure is not None:
+            raise self.metadata_failure
+        return [SimpleNamespace(lfs=None if self.stated is None else SimpleNamespace(sha256=self.stated))]
+
+
+@pytest.fixture
+def stand_in(monkeypatch, tmp_path, data) -> StandIn:
+    monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    module = StandIn(tmp_path, data / "tensornet2-coulomb.ckpt")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    return module
+
+
+def pins(tmp_path) -> dict:
+    return json.loads((tmp_path / "cache" / "releases.json").read_text())
+
+
+def test_a_release_is_fetched_and_checked_by_its_name(stand_in, data, tmp_path):
+    potential = torchmdx.load("aceff-2.0")
+    assert potential.config == torchmdx.load(data / "tensornet2-coulomb.ckpt").config
+    where = ("Acellera/AceFF-2.0", "aceff_v2.0.ckpt", "main")
+    assert stand_in.asked == [where, where]  # the file, and what its hash must be
+    assert pins(tmp_path) == {"aceff-2.0": stand_in.stated}
+
+
+def test_the_calculator_takes_names(stand_in):
+    assert torchmdx.Calculator("aceff-2.0", device="cpu").potential.predicts_charges
+
+
+def test_a_file_of_that_name_comes_first(stand_in, data, tmp_path):
+    shutil.copy(data / "tensornet.ckpt", tmp_path / "aceff-2.0")
+    assert not torchmdx.load("aceff-2.0").predicts_charges
+    assert stand_in.asked == []
+
+
+def test_the_hash_is_recorded_once_and_holds_without_a_network(stand_in):
+    torchmdx.load("aceff-2.0")
+    stand_in.metadata_failure = OSError("no route to host")
+    torchmdx.load("aceff-2.0")
+    assert len(stand_in.asked) == 3
+
+
+def test_a_file_that_is_not_the_one_recorded_is_refused(stand_in, data):
+    torchmdx.load("aceff-2.0")
+    shutil.copy(data / "tensornet.ckpt", stand_in.path)
+    stand_in.stated = hashlib.sha256(stand_in.path.read_bytes()).hexdigest()  # the hub has changed, too
+    with pytest.raises(ValueError, match=r"the SHA-256 of '.*aceff_v2.0.ckpt' must be [0-9a-f]{64}, got"):
+        torchmdx.load("aceff-2.0")
+
+
+def test_a_file_that_is_not_what_the_hub_states_is_refused_and_not_recorded(stand_in, tmp_path):
+    stand_in.stated = "0" * 64
+    with pytest.raises(ValueError, match=f"must be {'0' * 64}, got"):
+        torchmdx.load("aceff-2.0")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_hash_that_is_given_decides_alone(stand_in, tmp_path):
+    known, stand_in.stated = stand_in.stated, "0" * 64
+    assert torchmdx.load("aceff-2.0", sha256=known).predicts_charges
+    assert len(stand_in.asked) == 1
+    with pytest.raises(ValueError, match=f"must be {'1' * 64}, got {known}"):
+        torchmdx.load("aceff-2.0", sha256="1" * 64)
+
+
+def test_a_hash_that_is_built_in_needs_no_metadata(stand_in, monkeypatch):
+    release = hub.Release("Acellera/AceFF-2.0", "aceff_v2.0.ckpt", sha256="2" * 64)
+    monkeypatch.setitem(hub.RELEASES, "aceff-2.0", release)
+    with pytest.raises(ValueError, match=f"must be {'2' * 64}, got"):
+        torchmdx.load("aceff-2.0")
+    assert len(stand_in.asked) == 1
+
+
+@pytest.mark.parametrize("how", ["failure", "missing"])
+def test_without_any_hash_nothing_is_loaded(stand_in, how):
+    if how == "failure":
+        stand_in.metadata_failure = OSError("no route to host")
+    else:
+        stand_in.stated = None
+    with pytest.raises(
+        ValueError, match="the hash of 'aceff-2.0' is not known here, .*: give its SHA-256, which https"
+    ):
+        torchmdx.load("aceff-2.0")
+
+
+def test_no_network_says_what_to_do(stand_in):
+    stand_in.failure = ConnectionError("no route to host\nand more")
+    words = (
+        r"'aceff-1.1' could not be fetched \(ConnectionError: no route to host\): .* or download aceff_v1.1.ckpt from"
+    )
+    with pytest.raises(OSError, match=words):
+        torchmdx.load("aceff-1.1")
+
+
+def test_without_the_library_it_says_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    words = r"needs huggingface_hub: pip install 'torchmdx\[hub\]'; or download aceff_v1.0.ckpt from https://huggingface.co/A"
+    with pytest.raises(ImportError, match=words):
+        torchmdx.load("aceff-1.0")
+
+
+def test_an_unknown_name_is_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint at 'aceff-3.0'"):
+        torchmdx.load("aceff-3.0")
+    with pytest.raises(ValueError, match="name must be one of aceff-1.0, aceff-1.1, aceff-2.0, got 'aceff-3.0'"):
+        hub.fetch("aceff-3.0")
+
+
+def test_damaged_records_are_named(stand_in, tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "releases.json").write_text("{")
+    with pytest.raises(ValueError, match="releases.json' must hold recorded hashes as JSON .*; delete it"):
+        torchmdx.load("aceff-2.0")

@@ -1,0 +1,143 @@
+"""Released potentials by name: fetched from the Hugging Face hub, and held to a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchmdx.models.compiled.build import cache_directory
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Release:
+    """Where a released checkpoint is. sha256: of the file, where torchmdx knows it beforehand."""
+
+    repository: str
+    filename: str
+    revision: str = "main"
+    sha256: str | None = None
+
+    @property
+    def page(self) -> str:
+        """Where a person can download it."""
+        return f"https://huggingface.co/{self.repository}"
+
+
+# No hash of theirs could be verified when this was written, so none is built in: see `require_hash`.
+RELEASES = {
+    "aceff-1.0": Release("Acellera/AceFF-1.0", "aceff_v1.0.ckpt"),
+    "aceff-1.1": Release("Acellera/AceFF-1.1", "aceff_v1.1.ckpt"),
+    "aceff-2.0": Release("Acellera/AceFF-2.0", "aceff_v2.0.ckpt"),
+}
+
+
+def fetch(name: str, sha256: str | None = None) -> Path:
+    """The file of a release, from the hub or its cache, with the hash it must have (see `require_hash`).
+
+    Raises ValueError for an unknown name and for a hash that does not match, ImportError without huggingface_hub, and
+    OSError where the file cannot be had.
+    """
+    if name not in RELEASES:
+        raise ValueError(f"name must be one of {', '.join(RELEASES)}, got {name!r}")
+    release = RELEASES[name]
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ImportError(
+            f"fetching {name!r} needs huggingface_hub: pip install 'torchmdx[hub]'; or download {release.filename} "
+            f"from {release.page} and give its path"
+        ) from error
+    try:
+        path = Path(
+            huggingface_hub.hf_hub_download(
+                repo_id=release.repository, filename=release.filename, revision=release.revision
+            )
+        )
+    except Exception as error:  # its errors are its own, and change between versions
+        raise OSError(
+            f"{name!r} could not be fetched ({type(error).__name__}: {_first_line(error)}): try again with a network, "
+            f"or download {release.filename} from {release.page} and give its path"
+        ) from error
+    require_hash(name, release, path, sha256, huggingface_hub)
+    return path
+
+
+def require_hash(name: str, release: Release, path: Path, given: str | None, hub: Any) -> None:
+    """Raises ValueError unless a fetched file has the hash it must have.
+
+    That is the one given, else the one built in, else the one recorded when this machine first fetched the release,
+    else the one that the hub's metadata state for the file; the last is then recorded. So the file can never change
+    unnoticed, but the first fetch trusts the hub.
+    """
+    pins = cache_directory() / "releases.json"
+    recorded = _read_pins(pins).get(name)
+    if given is not None:
+        require_digest(path, given)
+        return
+    known = release.sha256 or recorded
+    if known is not None:
+        require_digest(path, known)
+        return
+    stated = _stated_by_hub(release, hub)
+    if stated is None:
+        raise ValueError(
+            f"the hash of {name!r} is not known here, and the hub's metadata could not be read: give its SHA-256, "
+            f"which {release.page} shows for {release.filename}"
+        )
+    require_digest(path, stated)
+    _write_pin(pins, name, stated)
+    log.info("%s has the SHA-256 that the hub states, recorded in %s: %s", name, pins, stated)
+
+
+def require_digest(path: Path, sha256: str) -> None:
+    """Raises ValueError unless a file has this SHA-256."""
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
+        raise ValueError(f"sha256 must be 64 hexadecimal digits, got {sha256!r}")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256.lower():
+        raise ValueError(f"the SHA-256 of {str(path)!r} must be {sha256.lower()}, got {found}")
+
+
+def _stated_by_hub(release: Release, hub: Any) -> str | None:
+    try:
+        (info,) = hub.HfApi().get_paths_info(release.repository, [release.filename], revision=release.revision)
+    except Exception as error:  # no network, or no such file: the caller says what to do
+        log.info("the hub's metadata of %s could not be read: %s", release.repository, error)
+        return None
+    large = getattr(info, "lfs", None)
+    return None if large is None else str(large.sha256)
+
+
+def _read_pins(path: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(
+            f"{str(path)!r} must hold recorded hashes as JSON ({error}); delete it to record them anew"
+        ) from error
+
+
+def _write_pin(path: Path, name: str, sha256: str) -> None:
+    pins = {**_read_pins(path), name: sha256}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_text(json.dumps(pins, indent=1))
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]

@@ -1,0 +1,163 @@
+"""Coulomb interaction of partial charges, as a rule those that a network predicts, damped where the network sees."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from torchmdx.models.priors.all_pairs import open_blocks, open_systems
+from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
+from torchmdx.units import COULOMB
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoulombConfig(PriorConfig):
+    """Settings of the damped Coulomb interaction.
+
+    cutoff: Å, of systems with periodic directions, with a reaction field of `dielectric` beyond it (infinity: a
+        conductor, with which the force vanishes at the cutoff too).
+    cut_in_vacuum: whether systems without periodic directions are cut off in the same way. Else all pairs interact.
+    damping: Å, below which pairs are damped.
+    switch: Å, two lengths between which pairs are switched on along a cosine, instead of damping.
+    charges: "predicted" by the network, or "given" with each structure, as its partial_charges.
+    weights: of the charges of the embedding and of each layer, or of every channel of every layer; None: all equal.
+    strength: energy of two elementary charges 1 Å apart, eV Å.
+    """
+
+    name: ClassVar[str] = "coulomb"
+    cutoff: float = 10.0
+    cut_in_vacuum: bool = False
+    damping: float = 4.6
+    switch: tuple[float, float] | None = None
+    charges: str = "predicted"
+    dielectric: float = 78.3
+    weights: tuple[float, ...] | None = None
+    strength: float = COULOMB
+
+    def __post_init__(self) -> None:
+        self._require_lengths("cutoff", "damping")
+        self._require_finite("strength")
+        if not isinstance(self.cut_in_vacuum, bool):
+            raise ValueError(f"cut_in_vacuum of the prior coulomb must be True or False, got {self.cut_in_vacuum!r}")
+        if isinstance(self.dielectric, bool) or not self.dielectric >= 1:
+            raise ValueError(f"dielectric of the prior coulomb must be >= 1, got {self.dielectric!r}")
+        if self.charges not in ("predicted", "given"):
+            raise ValueError(f"charges of the prior coulomb must be predicted or given, got {self.charges!r}")
+        if self.switch is not None:
+            lower, upper = (float(length) for length in self.switch)
+            if not 0 <= lower < upper < math.inf:
+                raise ValueError(f"switch of the prior coulomb must be two rising lengths >= 0 Å, got {self.switch}")
+            object.__setattr__(self, "switch", (lower, upper))
+        if self.weights is not None:
+            weights = tuple(float(weight) for weight in self.weights)
+            if not all(map(math.isfinite, weights)) or not sum(weights) > 0:
+                raise ValueError(
+                    f"weights of the prior coulomb must be finite and add up to more than 0, got {weights}"
+                )
+            object.__setattr__(self, "weights", weights)
+
+    def scaled(self, factor: float) -> Self:
+        return self._times("strength", factor)
+
+
+class Coulomb(Prior):
+    """E = ½ k Σ_ij (1 - d(r_ij)) Σ_m w_m q_im q_jm / Σ_m w_m · g(r_ij)
+
+    | variable | symbol |
+    |---|---|
+    | damping | d(r) = exp(1 - 1 / (1 - (r / damping)²)) below the damping length, 0 from there on; or the switch |
+    | shape | g(r) = 1 / r, or under a cutoff c: 1 / r + (ε - 1) / (2 ε + 1) · r² / c³ - 3 ε / (2 ε + 1) / c |
+    """
+
+    config: CoulombConfig
+    weights: Tensor
+
+    def __init__(self, config: CoulombConfig, sets: int = 1, channels: int = 1) -> None:
+        """sets: of charges that the network predicts, one for its embedding and each layer, of so many channels."""
+        super().__init__()
+        self.config = config
+        self.sees_all_pairs = not config.cut_in_vacuum
+        weights = torch.tensor(config.weights or (1.0,) * sets, dtype=torch.float64)
+        if len(weights) not in (sets, sets * channels):
+            raise ValueError(
+                f"weights of the prior coulomb must be {sets} (embedding and layers) or {sets * channels} "
+                f"(every channel of them), got {len(weights)}"
+            )
+        if len(weights) == sets:
+            weights = weights.repeat_interleave(channels)
+        self.register_buffer("weights", weights / weights.sum(), persistent=False)
+
+    def cutoff(self, periodic: bool) -> float:
+        return float(self.config.cutoff) if periodic or self.config.cut_in_vacuum else 0.0
+
+    def atomic_charges(self, charges: Tensor) -> Tensor:
+        """One charge for each atom [N] from all channels [N,M]: their mean, weighted as in the energy."""
+        return charges @ self.weights.to(charges.dtype)
+
+    def forward(self, geometry: Geometry) -> Tensor:
+        charges = self.charges(geometry)
+        energies = self.within_cutoff(geometry, charges)
+        if self.sees_all_pairs:
+            energies = energies + self.of_all_pairs(geometry, charges)
+        return energies
+
+    def charges(self, geometry: Geometry) -> Tensor:
+        """Partial charges [N,M]. Raises ValueError where a structure should have brought them, and has not."""
+        if self.config.charges == "predicted":
+            assert geometry.charges is not None, "the registry makes no such prior for other networks"
+            return geometry.charges
+        given = geometry.batch.partial_charges
+        if given is None:
+            raise ValueError(
+                "this potential takes partial charges as given: structures need partial_charges, which ASE calls "
+                "initial charges"
+            )
+        return given[:, None]
+
+    def within_cutoff(self, geometry: Geometry, charges: Tensor) -> Tensor:
+        """Energies [N] of the pairs in the list, in systems that are cut off."""
+        config, batch, r = self.config, geometry.batch, geometry.distance
+        inside = r < config.cutoff
+        if not config.cut_in_vacuum:
+            atoms = (~open_systems(batch)).index_select(0, batch.system_index)
+            inside = inside & geometry.at_target(atoms)
+        r = torch.where(inside, r, config.cutoff)
+        weighted = charges * self.weights.to(charges.dtype)
+        products = (geometry.at_target(weighted) * geometry.at_source(charges)).sum(-1)
+        energy = config.strength * self.undamped(r) * products * self.reaction_field(r)
+        return geometry.halved_onto_atoms(torch.where(inside, energy, 0.0))
+
+    def of_all_pairs(self, geometry: Geometry, charges: Tensor) -> Tensor:
+        """Energies [N] of all pairs of systems without periodic directions."""
+        energies = charges.new_zeros(geometry.batch.num_atoms)
+        weighted = charges * self.weights.to(charges.dtype)
+        for block in open_blocks(geometry.batch):
+            r = block.distances(geometry.positions)
+            shape = torch.where(block.pairs, self.undamped(r) / r, 0.0)
+            potentials = shape @ charges[block.atoms]
+            energy = 0.5 * self.config.strength * (weighted[block.atoms] * potentials).sum(-1)
+            energies = energies.index_add(0, block.atoms.flatten(), energy.flatten())
+        return energies
+
+    def undamped(self, r: Tensor) -> Tensor:
+        """1 - d(r), of any shape: 0 at contact, 1 from the damping length on."""
+        if self.config.switch is not None:
+            lower, upper = self.config.switch
+            return 0.5 - 0.5 * torch.cos(math.pi * ((r - lower) / (upper - lower)).clamp(0, 1))
+        square = (r / self.config.damping) ** 2
+        inside = square < 1 - 1e-3  # d is below exp(-999) from there on: zero even in float64
+        gap = 1 - torch.where(inside, square, 0.0)
+        return torch.where(inside, 1 - torch.exp(1 - 1 / gap), 1.0)
+
+    def reaction_field(self, r: Tensor) -> Tensor:
+        """g(r) under the cutoff."""
+        config = self.config
+        # In terms of 1/ε, so that a conductor is no special case.
+        inverse = 1 / config.dielectric
+        a = (1 - inverse) / (2 + inverse) / config.cutoff**3
+        b = 3 / (2 + inverse) / config.cutoff
+        return 1 / r + a * r**2 - b

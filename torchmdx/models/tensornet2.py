@@ -1,0 +1,92 @@
+"""TensorNet2 (Farr et al., arXiv 2601.00581): TensorNet whose messages depend on partial charges that it predicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.models.charges import ChargeEquilibration
+from torchmdx.models.cutoff import cosine_cutoff
+from torchmdx.models.embedding import TensorEmbedding
+from torchmdx.models.interaction import Interaction
+from torchmdx.models.radial import ACTIVATIONS, RADIAL_BASES
+from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.models.tensors import part_norms, spread
+from torchmdx.neighbors.edges import Edges
+from torchmdx.system import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorNet2Config(TensorNetConfig):
+    """Settings of a TensorNet2: those of a TensorNet, and the number of charge channels."""
+
+    num_charges: int = 16  # K, sets of partial charges that each layer predicts
+    charge_slack: float = 0.0  # by which charges miss the total; torchmd-net's is 1e-6, and its models were trained so
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        value = self.num_charges
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"num_charges must be a whole number >= 1, got {value!r}")
+        slack = self.charge_slack
+        if isinstance(slack, bool) or not isinstance(slack, (int, float)) or not 0 <= slack < 1:
+            raise ValueError(f"charge_slack must be >= 0 and < 1, got {slack!r}")
+
+
+class TensorNet2(nn.Module):
+    """Features [N,C], as TensorNet's, and the partial charges of every layer.
+
+    The embedding's tensors give the first charges. Each layer's filters then see the radial basis and the charges of
+    target and source, in that order, and its tensors give the next charges. The total charge of a system enters by
+    its charges alone.
+    """
+
+    def __init__(self, config: TensorNet2Config) -> None:
+        super().__init__()
+        self.config = config
+        channels, charges, cutoff = config.num_channels, config.num_charges, float(config.cutoff)
+        self.basis = RADIAL_BASES[config.radial_basis](config.num_radial, cutoff, config.trainable_basis)
+        self.activation = ACTIVATIONS[config.activation]()
+        self.embedding = TensorEmbedding(channels, config.num_radial, self.activation, config.max_z)
+        self.layers = nn.ModuleList(
+            Interaction(channels, config.num_radial + 2 * charges, self.activation, config.group == "O(3)")
+            for _ in range(config.num_layers)
+        )
+        self.charges = nn.ModuleList(
+            ChargeEquilibration(channels, charges, self.activation, float(config.charge_slack))
+            for _ in range(config.num_layers + 1)
+        )
+        self.norm = nn.LayerNorm(3 * channels)
+        self.readout = nn.Linear(3 * channels, channels)
+
+    def forward(self, edges: Edges, vectors: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Features [N,C], and charges [N,(L+1)K] of embedding and layers, from edge vectors [E,3] Å."""
+        distance = torch.linalg.vector_norm(vectors, dim=-1)
+        direction = vectors / distance[:, None]
+        # An atom's message to itself is one at distance 0: the last row.
+        distance = torch.cat([distance, distance.new_zeros(1)])
+        radial, envelope = self.basis(distance), cosine_cutoff(distance, float(self.config.cutoff))[:, None]
+        x = self.embedding(edges, self.embedding.filter(radial, envelope), direction, batch.atomic_numbers)
+        first, *others = self.charges
+        charges = [first(x, batch)]
+        for layer, equilibrate in zip(self.layers, others, strict=True):
+            x = self.interact(cast(Interaction, layer), x, charges[-1], edges, radial, envelope)
+            charges.append(equilibrate(x, batch))
+        invariants = torch.cat(part_norms(x), dim=-1)
+        return self.activation(self.readout(self.norm(invariants))), torch.cat(charges, dim=-1)
+
+    def interact(
+        self, layer: Interaction, x: Tensor, charges: Tensor, edges: Edges, radial: Tensor, envelope: Tensor
+    ) -> Tensor:
+        """One layer: tensors [N,9,C] from tensors, charges [N,K], basis [E+1,R] and cutoff function [E+1,1]."""
+        at_target, at_source = charges.index_select(0, edges.target), charges.index_select(0, edges.source)
+        weights = layer.filter(torch.cat([radial[:-1], at_target, at_source], dim=-1), envelope[:-1])
+        nearest = radial[-1:].expand(len(x), -1)
+        own = layer.filter(torch.cat([nearest, charges, charges], dim=-1), envelope[-1:])
+        x, y = layer.send(x)
+        messages = spread(weights) * y.index_select(0, edges.source)
+        m = (spread(own) * y).index_add(0, edges.target, messages)
+        return layer.receive(x, y, m, charges.new_zeros(len(x)))

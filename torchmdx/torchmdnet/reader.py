@@ -1,0 +1,46 @@
+"""Reads TensorNet and TensorNet2 from a torchmd-net checkpoint, of any version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchmdx.models.potential import Potential
+from torchmdx.torchmdnet.container import Content, read_bytes, read_file
+from torchmdx.torchmdnet.priors import read_priors, read_references
+from torchmdx.torchmdnet.report import Reading, Report
+from torchmdx.torchmdnet.settings import read_config
+from torchmdx.torchmdnet.weights import Remaining, reorder_old_rows, translate
+
+
+def read_torchmdnet(path: Path, *, total_energy: bool = False) -> Reading:
+    """The potential in a torchmd-net checkpoint, in the dtype it was saved in, and a report on what was read.
+
+    total_energy: also add reference energies that the file holds but has disabled (`remove_ref_energy`).
+    Raises ValueError for a file that is broken or is no such checkpoint, and UnsupportedCheckpoint, naming the key,
+    for an option or prior that torchmdx does not have.
+    """
+    return _read(read_file(path), total_energy)
+
+
+def read_torchmdnet_bytes(data: bytes, origin: str, *, total_energy: bool = False) -> Reading:
+    """As `read_torchmdnet`, from a file in memory that messages call `origin`."""
+    return _read(read_bytes(data, origin), total_energy)
+
+
+def _read(content: Content, total_energy: bool) -> Reading:
+    report = Report(content.origin, content.sha256)
+    state = Remaining(content, report)
+    config = read_config(content, report, state.num_head_layers())
+    tensors = translate(state, config, content.options)
+    scale = tensors["scale"]
+    priors = read_priors(content, state, scale.item() if scale.ndim == 0 else 1.0)  # another shape is refused below
+    potential = Potential(config, priors)
+    tensors["reference_energies"] = read_references(content, state, potential.reference_energies, total_energy)
+    state.require_nothing_left()
+    report.read.append(f"{state.num_tensors} tensors")
+    potential.fill(tensors, repr(content.origin))
+    # Decided by what the file itself says, whatever anybody's options: files written while torchmd-net still had this
+    # setting order the last filter layer's rows by channel, then part; ours and newer ones by part, then channel.
+    if "check_errors" in content.options:
+        reorder_old_rows(potential, report)
+    return Reading(potential, report)
