@@ -54,14 +54,13 @@ class LabelledBatch:
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its name."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {f.name: getattr(self.batch, f.name) for f in fields(Batch)} | {
-            name: value for name, value in own.items() if isinstance(value, Tensor)
-        }
+        everything = {f.name: getattr(self.batch, f.name) for f in fields(Batch)} | own
+        return {name: value for name, value in everything.items() if isinstance(value, Tensor)}
 
     def map(self, change: Callable[[Tensor], Tensor]) -> LabelledBatch:
         """The same, with every tensor changed."""
         changed = {name: change(value) for name, value in self.tensors().items()}
-        batch = Batch(**{f.name: changed.pop(f.name) for f in fields(Batch)})
+        batch = Batch(**{f.name: changed.pop(f.name, None) for f in fields(Batch)})  # type: ignore[arg-type]
         return replace(self, batch=batch, **changed)  # type: ignore[arg-type]
 
     def to(self, device: torch.device) -> LabelledBatch:
