@@ -6,6 +6,7 @@ import difflib
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ def open_store(data: DataSection, directory: Path) -> Store:
     paths = [data.path] if isinstance(data.path, str) else data.path
     if not paths or not all(paths):
         raise ValueError("data.path must name a store that `torchmdx data convert` made, or files, got nothing")
-    units = {"energy_unit": data.energy_unit, "length_unit": data.length_unit, "force_unit": data.force_unit}
+    units: Any = {"energy_unit": data.energy_unit, "length_unit": data.length_unit, "force_unit": data.force_unit}
     if len(paths) == 1 and Store.is_store(paths[0]):
         given = [name for name, unit in units.items() if unit is not None]
         if given:
