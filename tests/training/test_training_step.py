@@ -26,7 +26,7 @@ def store(tmp_path_factory):
 def make(store, **sections):
     config = make_config(made_up.values(store.path, **sections))
     torch.manual_seed(1)
-    potential = Potential(config.model.tensornet()).double()
+    potential = Potential(config.model.network()).double()
     for number, energy in made_up.LONE.items():
         potential.reference_energies[number] = energy
     step = TrainStep(potential, config.loss, config.optimizer)

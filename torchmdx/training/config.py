@@ -9,6 +9,8 @@ try:
 except ImportError as error:
     raise ImportError("training needs pydantic, which is not installed: pip install 'torchmdx[train]'") from error
 
+from torchmdx.models.priors.base import PriorConfig
+from torchmdx.models.registry import model_from_dict, prior_from_dict
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.training.logs import LOGGERS
 
@@ -30,6 +32,9 @@ class Section(BaseModel):
 class ModelSection(Section):
     """The network. Not read when `finetune.checkpoint` is set: the checkpoint's own is used."""
 
+    name: Literal["tensornet", "tensornet2"] = Field(
+        default="tensornet", description="tensornet; or tensornet2, which predicts charges of atoms"
+    )
     num_channels: Annotated[int, Field(ge=2)] = Field(default=128, description="width of every feature")
     num_layers: Annotated[int, Field(ge=0)] = Field(default=2, description="interaction layers")
     num_radial: Annotated[int, Field(ge=2)] = Field(default=32, description="radial functions")
@@ -44,9 +49,31 @@ class ModelSection(Section):
     max_z: Annotated[int, Field(ge=1, le=118)] = Field(default=100, description="largest atomic number the model knows")
     group: Literal["O(3)", "SO(3)"] = Field(default="O(3)", description="O(3): mirror images have equal energies")
 
-    def tensornet(self) -> TensorNetConfig:
+    num_head_layers: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="more layers in the part that makes energies of features"
+    )
+    num_charges: Count = Field(default=16, description="tensornet2: sets of charges that each layer predicts")
+    priors: list[dict[str, Any]] = Field(
+        default=[],
+        description="energies added to the network's: [{prior: zbl}, {prior: coulomb}, {prior: d3, functional: pbe}]",
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> ModelSection:
+        self.network()
+        self.prior_configs()
+        return self
+
+    def network(self) -> TensorNetConfig:
         """The settings as the network takes them."""
-        return TensorNetConfig(**self.model_dump())
+        values = self.model_dump(exclude={"name", "priors"})
+        if self.name == "tensornet":
+            del values["num_charges"]
+        return model_from_dict({"model": self.name, **values})
+
+    def prior_configs(self) -> list[PriorConfig]:
+        """The settings of the priors."""
+        return [prior_from_dict(prior) for prior in self.priors]
 
 
 class DataSection(Section):

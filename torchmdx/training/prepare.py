@@ -100,7 +100,7 @@ def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch
             weight.requires_grad_(potential.config.trainable_basis or not basis)
     else:
         torch.manual_seed(config.training.seed)
-        potential = Potential(config.model.tensornet()).to(dtype=dtype)
+        potential = Potential(config.model.network(), config.model.prior_configs()).to(dtype=dtype)
         _require_elements(potential, store, "model.max_z")
         potential.reference_energies.copy_(torch.from_numpy(_references(config, store, train)))
         scale = config.data.scale
@@ -129,9 +129,9 @@ def freeze(potential: Potential, names: list[str]) -> None:
 
 def _require_elements(potential: Potential, store: Store, what: str) -> None:
     most = max(store.elements)
-    if most > potential.config.max_z:
+    if most > potential.max_z:
         raise ValueError(
-            f"{what} must know elements up to {most}, which occurs in {str(store.path)!r}, got {potential.config.max_z}"
+            f"{what} must know elements up to {most}, which occurs in {str(store.path)!r}, got {potential.max_z}"
         )
 
 

@@ -1,0 +1,53 @@
+"""Every model and prior trains from the configuration."""
+
+import made_up
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import torchmdx
+from torchmdx.cli import main
+from torchmdx.report.history import read_table
+
+MODELS = {
+    "tensornet2": ["--model.name", "tensornet2", "--model.num_charges", "3"],
+    "charges and their energy": ["--model.name", "tensornet2", "--model.priors", "[{prior: coulomb}]"],
+    "repulsion": ["--model.priors", "[{prior: zbl, strength: 0.001}]"],
+    "longer head": ["--model.num_head_layers", "2"],
+}
+
+
+@pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
+def test_it_learns_and_its_checkpoint_predicts_the_same(tmp_path, changes):
+    made_up.store(tmp_path / "data", number=60, sizes=(3, 5))
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(tmp_path / "data")))
+    words = ["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), *changes]
+    words += ["--training.epochs", "6", "--output.report", "false", "--schedule.warmup_steps", "2"]
+    assert main([*words, "--optimizer.learning_rate", "0.005"]) == 0
+    rows = read_table(tmp_path / "run" / "epochs.csv")
+    losses = rows["train_loss"]
+    assert losses[-1] < 0.8 * losses[0]
+    potential = torchmdx.load(tmp_path / "run" / "last.safetensors", dtype=torch.float64)
+    names = [config.name for config in potential.prior_configs]
+    assert names == [name for name in ("coulomb", "zbl") if any(name in word for word in changes)]
+    positions, numbers = made_up.molecule(np.random.default_rng(0), 4)
+    result = torchmdx.evaluate(potential, torchmdx.System.create(positions, numbers))
+    assert torch.isfinite(result.forces).all()
+    assert (result.charges is not None) == ("tensornet2" in changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["--model.priors", "[{prior: zbn}]"], "prior must be one of zbl, coulomb, d3, d2, got 'zbn'"),
+        (["--model.priors", "[{prior: zbl, cutof: 3}]"], "the prior zbl has no settings cutof"),
+        (["--model.priors", "[{prior: coulomb}]"], "needs a model that predicts charges"),
+        (["--model.name", "tensornet3"], "tensornet2"),
+    ],
+)
+def test_what_no_model_has_is_refused(tmp_path, capsys, changes, said):
+    made_up.store(tmp_path / "data")
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(tmp_path / "data")))
+    assert main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), *changes]) == 2
+    assert said in capsys.readouterr().err
