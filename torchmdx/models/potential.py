@@ -97,7 +97,7 @@ class Potential(nn.Module):
     def outputs(
         self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """`forward`, and the partial charges [N] of the atoms, e; None where the network predicts none."""
+        """`forward`, and the partial charges [N] of the atoms, e, float64; None where the network predicts none."""
         features, channels = self.features(batch, edges, vectors)
         energies = self.head(features).double() * self.scale
         energies = energies + self.reference_energies.index_select(0, batch.atomic_numbers)
