@@ -21,13 +21,19 @@ class StandIn:
         self.path = folder / "aceff_v2.0.ckpt"
         shutil.copy(original, self.path)
         self.stated = hashlib.sha256(original.read_bytes()).hexdigest()
+        self.cached = False
         self.failure: Exception | None = None
         self.metadata_failure: Exception | None = None
 
-    def hf_hub_download(self, *, repo_id, filename, revision):
+    def hf_hub_download(self, *, repo_id, filename, revision, local_files_only=False):
+        if local_files_only:
+            if not self.cached:
+                raise FileNotFoundError("not cached")
+            return str(self.path)
         self.asked.append((repo_id, filename, revision))
         if self.failure is not None:
             raise self.failure
+        self.cached = True
         return str(self.path)
 
     def HfApi(self):
@@ -71,9 +77,16 @@ def test_a_file_of_that_name_comes_first(stand_in, data, tmp_path):
     assert stand_in.asked == []
 
 
-def test_the_hash_is_recorded_once_and_holds_without_a_network(stand_in):
+def test_the_hash_is_recorded_once_and_the_cache_then_does_without_a_network(stand_in):
     torchmdx.load("aceff-2.0")
-    stand_in.metadata_failure = OSError("no route to host")
+    stand_in.failure = stand_in.metadata_failure = OSError("no route to host")
+    torchmdx.load("aceff-2.0")
+    assert len(stand_in.asked) == 2
+
+
+def test_a_file_that_left_the_cache_is_fetched_again(stand_in):
+    torchmdx.load("aceff-2.0")
+    stand_in.cached = False
     torchmdx.load("aceff-2.0")
     assert len(stand_in.asked) == 3
 

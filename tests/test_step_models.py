@@ -145,7 +145,7 @@ def test_charges_and_dipole_are_properties(make_kind, kind, dtype, cation):
     tolerance = 1e-12 if dtype == "float64" else 1e-4
     np.testing.assert_allclose(cation.get_charges(), wanted.charges, atol=tolerance)
     np.testing.assert_allclose(cation.get_dipole_moment(), wanted.dipoles[0], atol=tolerance)
-    assert cation.get_charges().sum() == pytest.approx(1.0, abs=1e-10 if dtype == "float64" else 1e-5)
+    assert cation.get_charges().sum() == pytest.approx(1.0, abs=1e-10)
     assert cation.get_charges().dtype == np.float64
     assert wanted.dipoles.abs().max() > 1e-3
     np.testing.assert_allclose(cation.get_forces(), wanted.forces, atol=1e-3)

@@ -22,7 +22,7 @@ class Result:
     """energy [S] eV and energies [N] eV (float64), forces [N,3] eV/Å, stress [S,3,3] eV/Å³, where asked for.
 
     stress is ∂E/∂strain / volume, symmetric, positive under tension: ASE's sign. A system whose cell has no volume
-    (a molecule, a bare slab) has NaN there. charges [N] e and dipoles [S,3] e Å, where the potential predicts
+    (a molecule, a bare slab) has NaN there. charges [N] e and dipoles [S,3] e Å, float64, where the potential predicts
     charges: dipoles are about the centre of nuclear charge, and NaN for periodic systems, which have none.
     """
 
@@ -106,7 +106,7 @@ def strained_positions(positions: Tensor, strain: Tensor, system_index: Tensor) 
 
 def dipole_moments(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:
     """Dipole moments [S,3], e Å, about the centre of nuclear charge; NaN for systems with periodic directions."""
-    numbers = batch.atomic_numbers.to(positions.dtype)
+    positions, numbers = positions.double(), batch.atomic_numbers.double()
     columns = torch.cat([numbers[:, None] * positions, numbers[:, None]], dim=-1)
     sums = columns.new_zeros(batch.num_systems, 4).index_add(0, batch.system_index, columns)
     centre = sums[:, :3] / sums[:, 3:4].clamp(min=1)

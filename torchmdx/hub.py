@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -31,7 +32,7 @@ class Release:
         return f"https://huggingface.co/{self.repository}"
 
 
-# No hash of theirs could be verified when this was written, so none is built in: see `require_hash`.
+# No hash of theirs could be verified when this was written, so none is built in: see `fetch`.
 RELEASES = {
     "aceff-1.0": Release("Acellera/AceFF-1.0", "aceff_v1.0.ckpt"),
     "aceff-1.1": Release("Acellera/AceFF-1.1", "aceff_v1.1.ckpt"),
@@ -40,10 +41,12 @@ RELEASES = {
 
 
 def fetch(name: str, sha256: str | None = None) -> Path:
-    """The file of a release, from the hub or its cache, with the hash it must have (see `require_hash`).
+    """The file of a release, from the hub or its cache, with the hash it must have.
 
-    Raises ValueError for an unknown name and for a hash that does not match, ImportError without huggingface_hub, and
-    OSError where the file cannot be had.
+    That is the one given, else the one built in, else the one recorded when this machine first fetched the release,
+    else the one that the hub's metadata state for the file; the last is then recorded. So the file can never change
+    unnoticed, but without a hash of your own the first fetch trusts the hub. Raises ValueError for an unknown name and
+    for a hash that does not match, ImportError without huggingface_hub, and OSError where the file cannot be had.
     """
     if name not in RELEASES:
         raise ValueError(f"name must be one of {', '.join(RELEASES)}, got {name!r}")
@@ -55,46 +58,17 @@ def fetch(name: str, sha256: str | None = None) -> Path:
             f"fetching {name!r} needs huggingface_hub: pip install 'torchmdx[hub]'; or download {release.filename} "
             f"from {release.page} and give its path"
         ) from error
-    try:
-        path = Path(
-            huggingface_hub.hf_hub_download(
-                repo_id=release.repository, filename=release.filename, revision=release.revision
-            )
-        )
-    except Exception as error:  # its errors are its own, and change between versions
-        raise OSError(
-            f"{name!r} could not be fetched ({type(error).__name__}: {_first_line(error)}): try again with a network, "
-            f"or download {release.filename} from {release.page} and give its path"
-        ) from error
-    require_hash(name, release, path, sha256, huggingface_hub)
-    return path
-
-
-def require_hash(name: str, release: Release, path: Path, given: str | None, hub: Any) -> None:
-    """Raises ValueError unless a fetched file has the hash it must have.
-
-    That is the one given, else the one built in, else the one recorded when this machine first fetched the release,
-    else the one that the hub's metadata state for the file; the last is then recorded. So the file can never change
-    unnoticed, but the first fetch trusts the hub.
-    """
     pins = cache_directory() / "releases.json"
-    recorded = _read_pins(pins).get(name)
-    if given is not None:
-        require_digest(path, given)
-        return
-    known = release.sha256 or recorded
-    if known is not None:
+    known = sha256 or release.sha256 or _read_pins(pins).get(name)
+    path = _download(name, release, huggingface_hub, cached_will_do=known is not None)
+    if known is None:
+        known = _stated_by_hub(name, release, huggingface_hub)
         require_digest(path, known)
-        return
-    stated = _stated_by_hub(release, hub)
-    if stated is None:
-        raise ValueError(
-            f"the hash of {name!r} is not known here, and the hub's metadata could not be read: give its SHA-256, "
-            f"which {release.page} shows for {release.filename}"
-        )
-    require_digest(path, stated)
-    _write_pin(pins, name, stated)
-    log.info("%s has the SHA-256 that the hub states, recorded in %s: %s", name, pins, stated)
+        _write_pin(pins, name, known)
+        log.info("%s has the SHA-256 that the hub states, recorded in %s: %s", name, pins, known)
+    else:
+        require_digest(path, known)
+    return path
 
 
 def require_digest(path: Path, sha256: str) -> None:
@@ -107,14 +81,31 @@ def require_digest(path: Path, sha256: str) -> None:
         raise ValueError(f"the SHA-256 of {str(path)!r} must be {sha256.lower()}, got {found}")
 
 
-def _stated_by_hub(release: Release, hub: Any) -> str | None:
+def _download(name: str, release: Release, hub: Any, cached_will_do: bool) -> Path:
+    """The file in the hub's cache, fetched if it must be. Where its hash is known, what the cache has will do."""
+    wanted = dict(repo_id=release.repository, filename=release.filename, revision=release.revision)
+    if cached_will_do:
+        with contextlib.suppress(Exception):  # not cached: fetched below
+            return Path(hub.hf_hub_download(**wanted, local_files_only=True))
+    try:
+        return Path(hub.hf_hub_download(**wanted))
+    except Exception as error:  # its errors are its own, and change between versions
+        raise OSError(
+            f"{name!r} could not be fetched ({type(error).__name__}: {_first_line(error)}): try again with a network, "
+            f"or download {release.filename} from {release.page} and give its path"
+        ) from error
+
+
+def _stated_by_hub(name: str, release: Release, hub: Any) -> str:
     try:
         (info,) = hub.HfApi().get_paths_info(release.repository, [release.filename], revision=release.revision)
-    except Exception as error:  # no network, or no such file: the caller says what to do
-        log.info("the hub's metadata of %s could not be read: %s", release.repository, error)
-        return None
-    large = getattr(info, "lfs", None)
-    return None if large is None else str(large.sha256)
+        return str(info.lfs.sha256)
+    except Exception as error:  # no network, no such file, or one that is too small to have a hash there
+        raise ValueError(
+            f"the hash of {name!r} is not known here, and the hub's metadata could not be read "
+            f"({type(error).__name__}: {_first_line(error)}): give its SHA-256, which {release.page} shows for "
+            f"{release.filename}"
+        ) from error
 
 
 def _read_pins(path: Path) -> dict[str, str]:

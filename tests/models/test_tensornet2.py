@@ -60,8 +60,9 @@ def test_every_channel_of_every_layer_adds_up_to_the_charge(make_potential, etha
 
 @pytest.mark.parametrize("slack", [0.0, 1e-6, 0.5])
 @pytest.mark.parametrize("priors", [[], [coulomb]], ids=["mean", "weighted"])
-def test_charges_that_are_given_out_add_up_to_the_charge(make_potential, slack, priors, ethanol, crystal, cation):
-    potential = make(make_potential, charge_slack=slack, priors=priors)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_charges_that_are_given_out_add_up(make_potential, slack, priors, dtype, ethanol, crystal, cation):
+    potential = make(make_potential, charge_slack=slack, priors=priors, dtype=dtype)
     batch = Batch.from_systems([System.from_ase(atoms) for atoms in (ethanol, crystal, cation)])
     charges = evaluate(potential, batch).charges
     sums = torch.zeros(3, dtype=torch.float64).index_add(0, batch.system_index, charges)

@@ -86,3 +86,15 @@ def test_energies_do_not_depend_on_the_skin(backend, potential, ethanol):
     skin = evaluate(potential, batch, EdgeSearch(potential.cutoff, skin=1.0, backend=backend).allocate(batch))
     torch.testing.assert_close(plain.energy, skin.energy, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(plain.forces, skin.forces, rtol=1e-10, atol=1e-10)
+
+
+def test_few_atoms_far_apart_take_no_time_in_empty_cells():
+    """vesin alone would take hours: 10¹² cells for ten atoms."""
+    rng = np.random.default_rng(0)
+    positions = np.concatenate([rng.uniform(0, 2000, (8, 3)), [[5.0, 5, 5], [5.1, 5, 5]]])
+    for cell, pbc in ((None, False), (np.eye(3) * 2000, True), (np.eye(3) * 2000, [True, False, True])):
+        batch = Batch.of(System.create(positions, np.ones(10, int), cell, pbc))
+        edges = EdgeSearch(0.2, backend="vesin").allocate(batch)
+        assert int(edges.num_edges) == 2
+        assert edges.target[:2].tolist() == [8, 9]
+        assert edges.source[:2].tolist() == [9, 8]

@@ -54,7 +54,8 @@ def equilibrated(first: Tensor, spread: Tensor, batch: Batch, slack: float) -> T
 
 
 def conserved(charges: Tensor, batch: Batch) -> Tensor:
-    """Charges [N] moved equally within each system, so that they add up to its charge."""
+    """Charges [N] moved equally within each system, so that they add up to its charge; float64, so to rounding."""
+    charges = charges.double()
     sums = charges.new_zeros(batch.num_systems).index_add(0, batch.system_index, charges)
     missing = (batch.charge - sums) / batch.counts().clamp(min=1)
     return charges + missing.index_select(0, batch.system_index)

@@ -15,7 +15,7 @@ from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.registry import make_network, make_prior
 from torchmdx.models.tensornet import TensorNetConfig
-from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
+from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.system import Batch
 
@@ -97,7 +97,7 @@ class Potential(nn.Module):
     def outputs(
         self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """`forward`, and the partial charges [N] of the atoms, e; None where the network predicts none."""
+        """`forward`, and the partial charges [N] of the atoms, e, float64; None where the network predicts none."""
         features, channels = self.features(batch, edges, vectors)
         energies = self.head(features).double() * self.scale
         energies = energies + self.reference_energies.index_select(0, batch.atomic_numbers)
@@ -112,7 +112,7 @@ class Potential(nn.Module):
         """(features [N,C], charges [N,M] in all channels of all layers) of the network; None for no charges."""
         if self.cutoff > self.config.cutoff and not shapes_are_fixed(vectors):
             edges, vectors = _within(self.config.cutoff, edges, vectors)
-        if isinstance(self.network, TensorNet2):
+        if self.predicts_charges:
             return self.network(edges, vectors, batch)
         charge = batch.charge.index_select(0, batch.system_index)
         return self.network(edges, vectors, batch.atomic_numbers, charge), None

@@ -11,20 +11,20 @@ from torchmdx import cell as lattice
 from torchmdx.neighbors.backends.frame import Pairs
 from torchmdx.system import Batch
 
+# vesin takes some microseconds for every cell of its list, atoms or not: a few atoms in a large space and a short cutoff
+# take seconds. More cells than this, and so many to an atom, are not worth having.
+FEWEST_CELLS, CELLS_TO_AN_ATOM = 5000, 20
+
 
 class VesinPairs:
     """Finds pairs on the CPU. Keeps vesin's memory: to allocate it anew takes as long as half a search."""
 
     def __init__(self) -> None:
         self.search: Any = None
-        self.cutoff = 0.0
+        self.radius = 0.0
 
     def __call__(self, batch: Batch, cutoff: float) -> Pairs:
         """target, source, shifts, sorted by target, valid until the next call. Atoms at NaN have no neighbours."""
-        from vesin import NeighborList
-
-        if self.search is None or cutoff != self.cutoff:
-            self.search, self.cutoff = NeighborList(cutoff=cutoff, full_list=True, sorted=True), cutoff
         counts = batch.counts().tolist()
         positions, cells = batch.positions.double().numpy(), batch.cell.double().numpy()
         full = lattice.complete(batch.cell.double(), batch.pbc).numpy()
@@ -33,7 +33,7 @@ class VesinPairs:
             points, periodic = positions[first : first + count], batch.pbc[k].numpy()
             finite = np.isfinite(points).all(axis=1)
             box = np.where(periodic[:, None], cells[k], full[k])
-            i, j, shifts = self.search.compute(points[finite], box, periodic, "ijS", copy=len(counts) > 1)
+            i, j, shifts = self._pairs(points[finite], box, periodic, cutoff, copy=len(counts) > 1)
             i, j = i.view(np.int64), j.view(np.int64)
             if not finite.all():
                 atoms = np.flatnonzero(finite)
@@ -43,3 +43,30 @@ class VesinPairs:
         columns = parts[0] if len(parts) == 1 else tuple(np.concatenate(column) for column in zip(*parts, strict=True))
         target, source, shifts = (torch.from_numpy(column) for column in columns)
         return target, source, shifts
+
+    def _pairs(self, points: Any, box: Any, periodic: Any, cutoff: float, copy: bool) -> Any:
+        from vesin import NeighborList
+
+        radius = _affordable(points, box, periodic, cutoff)
+        if self.search is None or radius != self.radius:
+            self.search, self.radius = NeighborList(cutoff=radius, full_list=True, sorted=True), radius
+        if radius == cutoff:
+            return self.search.compute(points, box, periodic, "ijS", copy=copy)
+        i, j, shifts, distance = self.search.compute(points, box, periodic, "ijSd", copy=True)
+        near = distance < cutoff
+        return i[near], j[near], shifts[near]
+
+
+def _affordable(points: Any, box: Any, periodic: Any, cutoff: float) -> float:
+    """A radius to search within: the cutoff, or, where its cells would be too many, what makes them fewer."""
+    if len(points) == 0:
+        return cutoff
+    widths = np.where(periodic, np.linalg.norm(box, axis=1), 0.0)
+    if not periodic.all():
+        widths = np.maximum(widths, np.where(periodic, 0.0, np.ptp(points, axis=0).max()))
+    cells = np.prod(widths / cutoff + 1)
+    most = FEWEST_CELLS + CELLS_TO_AN_ATOM * len(points)
+    if cells <= most:
+        return cutoff
+    # A power of two, so that structures of about one size share vesin's memory.
+    return cutoff * 2.0 ** np.ceil(np.log2(cells / most) / 3)
