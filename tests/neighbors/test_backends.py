@@ -8,6 +8,7 @@ import torch
 from checks import INTERPRETED, backends, batch_of, require_neighbours
 
 from torchmdx.neighbors.search import BACKENDS, CELL_LIST_FROM, EdgeSearch
+from torchmdx.system import Batch, System
 
 MOLECULES = [(np.random.default_rng(k).normal(0, 2, (k + 3, 3)), np.zeros((3, 3)), (False,) * 3) for k in range(3)]
 CRYSTAL = [(np.zeros((1, 3)), np.eye(3), (True,) * 3)]
