@@ -14,7 +14,7 @@ TEST_THREADS := $(shell echo $$(($(CORES) / $(WORKERS))))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cluster dispersion examples lint types format clean
+.PHONY: help setup demo test cluster examples lint types format clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -29,10 +29,6 @@ test: setup ## run the tests (those that need a GPU are left out)
 cluster: setup ## compile torch-cluster (ten minutes, once) and run the tests that need it
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation wheel torch-cluster
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python -m pytest -m "not gpu" -k cluster tests/neighbors $(ARGS)
-
-dispersion: setup ## install torch-dftd and run the tests of D3 dispersion
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torch-dftd
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python -m pytest -m "not gpu" -k d3 tests/models $(ARGS)
 
 examples: setup ## run every script of examples/
 	@set -e; for script in examples/*.py; do echo "-- $$script"; $(BIN)/python "$$script"; done
