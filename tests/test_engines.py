@@ -110,7 +110,7 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, c
         (dict(num_head_layers=1), "num_head_layers must be 0, got 1"),
         (dict(), None),
     ],
-    ids=str,
+    ids=["priors", "tensornet2", "longer head", "plain"],
 )
 def test_the_kernels_are_for_a_plain_tensornet_alone(make_potential, settings, reason):
     pytest.importorskip("triton")

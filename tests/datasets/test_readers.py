@@ -315,3 +315,11 @@ def test_format_is_forced_or_found(tmp_path, water):
         opened(tmp_path, tmp_path / "none.npz", overwrite=True)
     with pytest.raises(ValueError, match="keys must be of positions, .* got 'enrgy'"):
         opened(tmp_path, tmp_path / "odd.data", keys={"enrgy": "x"})
+
+
+def test_an_absurd_number_of_atoms_is_told_at_once(tmp_path):
+    from torchmdx.datasets.convert import convert
+
+    (tmp_path / "a.xyz").write_text("1\nenergy=1.0\nH 0 0 0\n999999999999\nenergy=1.0\nH 0 0 0\n")
+    with pytest.raises(ValueError, match="frame 1: the file ends after 1 of its 999999999999 atoms"):
+        convert([tmp_path / "a.xyz"], tmp_path / "out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,9 @@ def _xyz(path: Path) -> Iterator[Any]:
                     raise ValueError(f"{str(path)!r} is not an XYZ file: {what}") from None
                 yield what
                 return
-            body = [lines.readline() for _ in range(count + 1)]
-            if not body[-1]:
-                there = sum(map(bool, body[1:]))
-                yield f"the file ends after {there} of its {count} atoms"
+            body = list(islice(iter(lines.readline, ""), count + 1))
+            if len(body) <= count:
+                yield f"the file ends after {max(len(body) - 1, 0)} of its {count} atoms"
                 return
             try:
                 yield ase.io.read(io.StringIO(line + "".join(body)), format="extxyz")
