@@ -32,9 +32,21 @@ def command(config, directory, *changes, launcher=("-m", "torchmdx.cli")):
     return subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ.copy())
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("by", ["devices", "torchrun"])
-def test_two_processes_are_one(config, tmp_path, by):
-    changes = ["--training.precision", "float64", "--training.epochs", "3", "--training.validation_batch_size", "10"]
+def test_two_processes_are_one(config, tmp_path, by, device):
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    changes = [
+        "--training.device",
+        device,
+        "--training.precision",
+        "float64",
+        "--training.epochs",
+        "3",
+        "--training.validation_batch_size",
+        "10",
+    ]
     assert main(["train", str(config), "--output.directory", str(tmp_path / "one"), *changes]) == 0
     if by == "devices":
         process = command(config, tmp_path / "two", *changes, "--devices", "2")
