@@ -113,16 +113,14 @@ def test_others_may_read_a_checkpoint_as_any_new_file(saved):
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(make_potential, saved, monkeypatch, failure):
     before = saved.read_bytes()
 
-    def half_written(path, data):
-        with path.open("wb") as file:
-            file.write(data[: len(data) // 2])
+    def full(descriptor):
         raise OSError("no space left on device")
 
     def not_replaced(*paths):
         raise OSError("no space left on device")
 
     if failure == "write":
-        monkeypatch.setattr(Path, "write_bytes", half_written)
+        monkeypatch.setattr(os, "fsync", full)
     else:
         monkeypatch.setattr(os, "replace", not_replaced)
     with pytest.raises(OSError, match="no space left"):

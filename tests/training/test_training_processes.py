@@ -66,7 +66,9 @@ def test_two_processes_are_one(config, tmp_path, by, device):
 
 
 def children(pid):
-    found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True).stdout
+    # -ww: lines of any length, whatever COLUMNS says.
+    asked = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(pid)]
+    found = subprocess.run(asked, capture_output=True, text=True).stdout
     return [int(line.split()[0]) for line in found.splitlines() if "spawn_main" in line]
 
 
