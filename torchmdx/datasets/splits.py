@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.checkpoint import write_whole
 from torchmdx.datasets.store import Store
 
 PARTS = ("train", "validation", "test")
@@ -108,12 +108,7 @@ def write_split(path: str | Path, splits: Split, store: Store) -> None:
     path = Path(path)
     content = {"format": FORMAT, "digest": store.digest, "num_frames": len(store)}
     content |= {name: splits[name].tolist() for name in PARTS if name in splits}
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(json.dumps(content) + "\n")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, (json.dumps(content) + "\n").encode())
 
 
 def read_split(path: str | Path, store: Store) -> Split:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torchmdx.checkpoint import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,16 +86,3 @@ def legend(panel: Axes, **settings: Any) -> None:
     """Without a frame, small; none where nothing is named."""
     if panel.get_legend_handles_labels()[1]:
         panel.legend(frameon=False, fontsize=8, labelcolor=INK, **settings)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """A file that appears whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
