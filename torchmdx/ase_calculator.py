@@ -22,7 +22,12 @@ from torchmdx.step_policy import require_mode
 from torchmdx.step_report import StepReport
 from torchmdx.system import System, checked_charge
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32}
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "tf32": torch.float32,
+    "bfloat16": torch.float32,
+}
 
 
 class Calculator(AseCalculator):
@@ -31,7 +36,7 @@ class Calculator(AseCalculator):
         atoms.calc = torchmdx.Calculator("model.safetensors")
 
     potential: a Potential (copied, so that the caller's stays as it is), the path of a checkpoint, or a release's name.
-    dtype: "float32", "float64" (the exact model), or "tf32", of the network; energies are summed in float64 anyway.
+    dtype: "float32", "float64" (the exact model), "tf32" or "bfloat16", of the network; energies are summed in float64.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
     mode: "auto" captures a CUDA graph once a structure has been seen three times, "graph" insists, "eager" never does.
     charge: total charge of every structure, in e; None reads `atoms.info["charge"]`, 0 where that is missing.

@@ -55,7 +55,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--precision",
         "--dtype",
-        choices=("float32", "float64", "tf32"),
+        choices=("float32", "float64", "tf32", "bfloat16"),
         default="float32",
         help="of the network; OpenMM works in mixed precision, with float64 in double (default: float32)",
     )

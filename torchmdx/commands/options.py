@@ -28,9 +28,9 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -
     )
     parser.add_argument(
         "--dtype",
-        choices=("float32", "float64", "tf32"),
+        choices=("float32", "float64", "tf32", "bfloat16"),
         default=dtype,
-        help=f"of the network; tf32, on a GPU only, is fast and coarse (default: {dtype})",
+        help=f"of the network; tf32 and bfloat16, on a GPU only, are fast and coarse (default: {dtype})",
     )
     parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
 
