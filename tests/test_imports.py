@@ -45,6 +45,7 @@ models/table
 models/compiled/*
 models/tabulated
 models/potential
+models/wanted
 models/multilinear
 models/kernels/activations
 models/kernels/smooth

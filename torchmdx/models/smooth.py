@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchmdx.models.wanted import wanted
+
 MOST_DERIVATIVES = 3
 
 
@@ -28,14 +30,15 @@ class _Scaled(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         x, g = ctx.saved_tensors
         cotangent = gradients[0].contiguous()
-        if x.is_cuda and not torch.is_grad_enabled() and g is not None and all(ctx.needs_input_grad[1:]):
+        for_x, for_g = wanted(ctx, (x, g), 1)
+        if x.is_cuda and not torch.is_grad_enabled() and g is not None and for_x and for_g:
             from torchmdx.models.kernels.smooth import both_gradients
 
             return None, *both_gradients(ctx.order, x, g, cotangent)
         in_x = in_g = None
-        if ctx.needs_input_grad[1]:
+        if for_x:
             in_x = _Scaled.apply(ctx.order + 1, x, cotangent if g is None else cotangent * g)
-        if g is not None and ctx.needs_input_grad[2]:
+        if g is not None and for_g:
             in_g = _Scaled.apply(ctx.order, x, cotangent)
         return None, in_x, in_g
 
