@@ -121,6 +121,12 @@ def test_a_pass_for_forces_leaves_the_weights_out_and_one_for_weights_the_positi
         assert torch.equal(one, other)
     # The maps of the embedding and of each layer, the embedding's shares: none of them is asked for a force.
     assert forces_of_all - for_forces == {("PartLinear", 1): 1 + 2 * LAYERS, ("Surroundings", 2): 1}
-    # Of the pass for the weights: cutoff functions, forward and in the graph of the forces, and directions.
-    assert weights_of_all - for_weights == {("RowScale", 1): 2 * (1 + LAYERS), ("Surroundings", 0): 2}
+    # Of the pass for the weights: cutoff functions, forward and in the graph of the forces, and directions. Those of
+    # the layers belong to their last SiLU: sums of silu(x) h, and of silu'(x) h t.
+    assert weights_of_all - for_weights == {
+        ("RowScale", 1): 2,
+        ("Surroundings", 0): 2,
+        ("SiLU", 0): LAYERS,
+        ("SiLU", 1): LAYERS,
+    }
     assert not (for_forces - forces_of_all) + (for_weights - weights_of_all)
