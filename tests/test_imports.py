@@ -47,6 +47,7 @@ models/table
 models/compiled/*
 models/tabulated
 models/potential
+models/wanted
 models/multilinear
 models/kernels/activations
 models/kernels/smooth

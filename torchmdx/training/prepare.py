@@ -32,9 +32,9 @@ CHUNK_OF_FACTS = 4096
 CONVERTED = "data.store"
 
 
-def open_data(data: DataSection, directory: Path) -> tuple[Store, Split]:
+def open_data(data: DataSection, directory: Path, several: bool = False) -> tuple[Store, Split]:
     """The store and its parts. Raises FileNotFoundError and ValueError, for a part without frames as well."""
-    store = open_store(data, directory)
+    store = open_store(data, directory, several)
     if data.split is not None:
         parts = read_split(data.split, store)
     else:
@@ -46,8 +46,11 @@ def open_data(data: DataSection, directory: Path) -> tuple[Store, Split]:
     return store, parts
 
 
-def open_store(data: DataSection, directory: Path) -> Store:
-    """The store that is named, or the one in `directory` that the named files are converted to, once."""
+def open_store(data: DataSection, directory: Path, several: bool = False) -> Store:
+    """The store that is named, or the one in `directory` that the named files are converted to, once.
+
+    several: whether others do the same at the same time; then there must be a store.
+    """
     paths = [data.path] if isinstance(data.path, str) else data.path
     if not paths or not all(paths):
         raise ValueError("data.path must name a store that `torchmdx data convert` made, or files, got nothing")
@@ -59,7 +62,7 @@ def open_store(data: DataSection, directory: Path) -> Store:
         return Store.open(paths[0])
     converted = directory / CONVERTED
     if not Store.is_store(converted):
-        if launched():
+        if launched() or several:
             raise ValueError(
                 f"several processes need a store of their data: torchmdx data convert {' '.join(paths)} -o STORE, "
                 f"and data.path STORE, got {len(paths)} files"
