@@ -47,6 +47,7 @@ def problems(wanted: set[str], sdist: set[str], wheel: dict[str, int], metadata:
 
 
 def main() -> int:
+    """Prints what is wrong; the exit status."""
     source, sdist, wheel = map(Path, sys.argv[1:])
     with tarfile.open(sdist) as archive:  # every name begins with the folder's
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}

@@ -13,8 +13,8 @@ from torchmdx.report.style import FAINT, INK, legend, picture, tidy
 Floats = NDArray[np.float64]
 
 WIDTH, BINS = 8.0, 120  # degrees, and bins a direction, of the density
-# Minima of the energy in vacuum, by their names in the literature, (φ, ψ) in degrees, rounded.
-MINIMA = {"C7eq": (-83, 73), "C5": (-160, 165), "C7ax": (74, -60)}
+# Minima of GFN2-xTB's energy in vacuum by their names in the literature, (φ, ψ) in degrees (tblite, forces to 1 meV/Å).
+MINIMA = {"C7eq": (-82, 74), "C5": (-142, 163), "C7ax": (72, -62)}
 MOST_POINTS = 1500  # of the path; more is one blot
 
 
