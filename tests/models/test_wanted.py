@@ -5,6 +5,7 @@ import collections
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchmdx import Batch, Potential, System, TensorNetConfig
 from torchmdx.models import forms, smooth, wanted
@@ -130,3 +131,32 @@ def test_a_pass_for_forces_leaves_the_weights_out_and_one_for_weights_the_positi
         ("SiLU", 1): LAYERS,
     }
     assert not (for_forces - forces_of_all) + (for_weights - weights_of_all)
+
+
+class Sums(TorchDispatchMode):
+    """Notes the shapes that are summed over their rows, as gradients of biases are."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        if function.overloadpacket.__name__ == "sum" and len(arguments) > 1 and list(arguments[1]) == [0]:
+            self.shapes.append(tuple(arguments[0].shape))
+        return function(*arguments, **(options or {}))
+
+
+def test_biases_of_filters_get_one_sum_each_and_none_for_the_forces(potential):
+    rng = np.random.default_rng(0)
+    batch = Batch.from_systems([System.create(rng.normal(size=(6, 3)) * 1.5, rng.integers(1, 9, 6))])
+    search = EdgeSearch(CUTOFF, reverse=True)
+    edges = search.allocate(batch, 60)
+    with Sums() as for_forces:
+        result = differentiate_pairwise(potential, batch, edges, search.reverse)
+    rows = 60 // 2 + 1
+    assert not [shape for shape in for_forces.shapes if shape[0] == rows]
+    loss = (result.energy**2).sum() + (result.forces**2).sum()
+    with Sums() as for_weights:
+        torch.autograd.grad(loss, [p for p in potential.parameters() if p.requires_grad])
+    found = sorted(shape for shape in for_weights.shapes if shape[0] == rows)
+    assert found == sorted([(rows, 18), *[(rows, width) for width in (6, 12, 18)] * LAYERS])

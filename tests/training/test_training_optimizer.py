@@ -13,7 +13,8 @@ from torchmdx.training.config import OptimizerSection
 from torchmdx.training.optimizer import AdamW, FlatParameters
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-EPS = {torch.float32: 1.2e-7, torch.float64: 2.3e-16}
+# Some roundings; in float64 of 1 - 0.999^t, which loses three digits by cancelling.
+TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
 
 
 def make(dtype=torch.float64, device="cpu", **settings) -> AdamW:
@@ -91,7 +92,7 @@ def test_the_kernel_under_the_interpreter():
 
 
 def require_same(optimizer: AdamW, plain: AdamW) -> None:
-    tolerance = 20 * EPS[plain.flat.values.dtype]
+    tolerance = TOLERANCE[plain.flat.values.dtype]
     for name, expected in plain.state().items():
         found = optimizer.state()[name].cpu()
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * 0.01, msg=name)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Private, as torch's own Python functions (those of nested tensors, for one) ask too. Without it all are computed.
+# Private, though torch's own hooks on several gradients (torch.autograd.graph) ask it. Without it all are computed.
 _executes = getattr(torch._C, "_will_engine_execute_node", None)
 
 

@@ -394,6 +394,30 @@ def _sum_rows(V, OUT, PTR, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.conste
     tl.store(OUT + s * K + k, tl.sum(total, 0), mask=k < K)
 
 
+@triton.jit
+def _clear_unused(OUT, NUM_PAIRS, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """OUT [rows,K]: zero from row NUM_PAIRS on, the others as they are. Grid: blocks of rows, most of them in use."""
+    used = tl.load(NUM_PAIRS)
+    first = tl.program_id(0) * ROWS
+    if first + ROWS > used:
+        row = first + tl.arange(0, ROWS)
+        unused = (row >= used) & (row < rows)
+        for start in tl.static_range(0, K, BLOCK):
+            k = start + tl.arange(0, BLOCK)
+            at = row.to(tl.int64)[:, None] * K + k[None, :]
+            nothing = tl.zeros((ROWS, BLOCK), OUT.dtype.element_ty)
+            tl.store(OUT + at, nothing, mask=unused[:, None] & (k < K)[None, :])
+
+
+def pair_rows(pairs: PairList, like: torch.Tensor, channels: int) -> torch.Tensor:
+    """[P+1,3,C], zero in slots without a pair and in the last row; the kernels write the others, each once."""
+    rows, width = pairs.num_slots + 1, 3 * channels
+    out = like.new_empty(rows, 3, channels)
+    size = min(128, triton.next_power_of_2(width))
+    _clear_unused[(triton.cdiv(rows, 32),)](out, pairs.num_pairs, rows, K=width, ROWS=32, BLOCK=size, num_warps=WARPS)
+    return out
+
+
 def messages_rows(pairs: PairList, f: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     out, (size, parts) = torch.empty_like(x), blocks(x.shape[2])
     e = pairs.edges
@@ -405,7 +429,7 @@ def messages_rows(pairs: PairList, f: torch.Tensor, x: torch.Tensor) -> torch.Te
 
 def messages_pairs(pairs: PairList, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     channels = x.shape[2]
-    out, (size, parts) = x.new_zeros(pairs.num_slots + 1, 3, channels), blocks(channels)
+    out, (size, parts) = pair_rows(pairs, x, channels), blocks(channels)
     e = pairs.edges
     _messages_pairs[(len(x), parts)](
         x, g, out, e.row_ptr, e.source, pairs.code, C=channels, BLOCK=size, num_warps=WARPS
@@ -425,7 +449,7 @@ def surroundings(pairs: PairList, slot: int, d, f, z, g) -> torch.Tensor:
         _surroundings_directions[grid](f, z, g, shares, *rows, slots + 1, **options)
         return shares[0] if parts == 1 else shares.sum(0)
     if slot == 1:
-        out = some.new_zeros(slots + 1, 3, channels)
+        out = pair_rows(pairs, some, channels)
         _surroundings_filters[grid](d, z, g, out, *rows, **options)
         out[-1, 0] = d[-1, 0] * (z.sum(1) * g[:, 0]).sum(0)
         return out
