@@ -38,10 +38,13 @@ class Geometry:
         """Values [N,..] of atoms at the sources of the edges, [E,..]."""
         return values.index_select(0, self.edges.source)
 
+    def onto_targets(self, values: Tensor) -> Tensor:
+        """Sums [N] of values [E] over the edges of each atom."""
+        return values.new_zeros(self.batch.num_atoms).index_add(0, self.edges.target, values)
+
     def halved_onto_atoms(self, pair_energy: Tensor) -> Tensor:
         """Energies [N] of atoms from those [E] of pairs, each of which stands in the list twice."""
-        zeros = pair_energy.new_zeros(self.batch.num_atoms)
-        return zeros.index_add(0, self.edges.target, 0.5 * pair_energy)
+        return self.onto_targets(0.5 * pair_energy)
 
 
 @dataclass(frozen=True, kw_only=True)
