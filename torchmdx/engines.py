@@ -1,4 +1,4 @@
-"""The ways to evaluate a potential with fixed shapes: exact, from tables, and by fused GPU kernels.
+"""The ways to evaluate a potential with fixed shapes: exact, from tables, on pairs, and by fused GPU kernels.
 
 An engine takes positions, cell and edges that live in fixed buffers and launches work only: nothing is read on the
 host, so that what it does can be captured.
@@ -6,17 +6,21 @@ host, so that what it does can be captured.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from torchmdx.forces import differentiate, per_volume
+from torchmdx.models import pairwise
 from torchmdx.models.fast import FastTensorNet
 from torchmdx.models.potential import Potential
 from torchmdx.models.tabulated import TabulatedTensorNet, table_of
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
+from torchmdx.neighbors.reverse import find_reverse
 from torchmdx.system import Batch
 
 PRECISIONS = ("float64", "float32", "tf32")
@@ -72,6 +76,32 @@ class ModelEngine:
         return Outputs(result.energy, result.energies, result.forces, result.stress)
 
 
+class PairwiseEngine:
+    """The network of training, without its graph: any TensorNet or TensorNet2, with any priors."""
+
+    table_error = 0.0
+
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
+        self.name = f"pairs, {str(potential.dtype).removeprefix('torch.')}"
+        # Weights that ask for gradients would be given them, in every backward pass.
+        self.potential = copy.deepcopy(potential).requires_grad_(False)
+        self.batch, self.stress = batch, stress
+
+    def reserve(self, capacity: int) -> None:
+        self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
+
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
+        find_reverse(edges, self.reverse)
+        batch, stress = replace(self.batch, positions=positions, cell=cell), self.stress and forces
+        result = pairwise.differentiate_pairwise(
+            self.potential, batch, edges, self.reverse, forces=forces, stress=stress, create_graph=False
+        )
+        if result.forces is None:
+            stale = torch.zeros_like(cell) if self.stress else None
+            return Outputs(result.energy, result.energies, torch.zeros_like(positions), stale)
+        return Outputs(result.energy, result.energies, result.forces, result.stress)
+
+
 class KernelEngine:
     """TensorNet in fused kernels on a GPU, forward and backward."""
 
@@ -103,6 +133,8 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
         reason = FastTensorNet.why_not(potential)
         if reason is None:
             return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"
+        if pairwise.serves(potential):
+            return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
     if precision == "tf32":
         raise ValueError("precision 'tf32' needs a GPU, got a potential on the CPU")

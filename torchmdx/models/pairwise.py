@@ -65,8 +65,8 @@ def differentiate_pairwise(
     create_graph: bool = True,
 ) -> Result:
     """As `torchmdx.forces.differentiate`; reverse: the slot of each edge's other direction [E]."""
-    with torch.enable_grad():
-        positions = batch.positions.detach().requires_grad_()
+    with torch.set_grad_enabled(forces or stress or create_graph):
+        positions = batch.positions.detach().requires_grad_(forces or create_graph)
         strain = symmetric = None
         if stress:
             strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_()
