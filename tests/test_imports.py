@@ -37,6 +37,7 @@ models/interaction
 models/tensornet
 models/charges
 models/tensornet2
+models/kernels/all_pairs
 models/priors/base
 models/priors/*
 models/registry

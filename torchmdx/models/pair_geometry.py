@@ -20,6 +20,10 @@ class PairGeometry(Geometry):
 
     pairs: PairList
 
+    @property
+    def fused(self) -> bool:  # type: ignore[override]
+        return self.distance.is_cuda
+
     def at_target(self, values: Tensor) -> Tensor:
         return self._at(values, source=False)
 

@@ -21,9 +21,10 @@ class Geometry:
     distance [E] Å of `edges`, which reach at least as far as the potential's search cutoff; beyond the last edge it
     is longer than any cutoff. positions [N,3] Å serve pairs that no list holds: all pairs of systems without
     periodic directions. charges [N,M]: partial charges in M channels, None where the network predicts none.
-    Gradients flow through distance, positions and charges.
+    Gradients flow through distance, positions and charges. fused: whether priors may take kernels of their own.
     """
 
+    fused: ClassVar[bool] = False
     batch: Batch
     edges: Edges
     distance: Tensor
