@@ -26,8 +26,8 @@ def systems() -> list[System]:
     ]
 
 
-def listed(batch: Batch, capacity: int | None = None, cutoff: float = CUTOFF) -> tuple:
-    search = EdgeSearch(cutoff, reverse=True)
+def listed(batch: Batch, capacity: int | None = None, cutoff: float = CUTOFF, backend: str = "auto") -> tuple:
+    search = EdgeSearch(cutoff, backend=backend, reverse=True)
     edges = search.allocate(batch, capacity)
     return edges, search.reverse
 

@@ -121,6 +121,45 @@ def test_pairs_are_right(make_kind, kind, ethanol, cation, crystal, slab, device
     assert run(engine, batch, potential.search_cutoff(batch)).stress is None
 
 
+def test_a_network_that_sees_less_than_its_priors_has_a_list_of_its_own(make_kind, ethanol, crystal, device):
+    potential = copy.deepcopy(make_kind("coulomb")).to(device)
+    batch = batch_of(potential, ethanol, crystal)
+    edges, inner = (brute_force(batch, reach) for reach in (potential.search_cutoff(batch), potential.config.cutoff))
+    engine = PairwiseEngine(potential, batch, stress=False)
+    engine.reserve(edges.capacity)
+    wanted = engine.run(batch.positions, batch.cell, edges)
+    assert int(inner.num_edges) <= engine.near.capacity < int(edges.num_edges)
+    assert not edges.overflow
+    # Too little room is an overflow of the whole list: who runs the engine makes room and reserves anew.
+    engine.near.capacity = int(inner.num_edges) - 1
+    engine.run(batch.positions, batch.cell, edges)
+    assert edges.overflow
+    engine.reserve(edges.capacity)
+    edges.overflow.zero_()
+    again = engine.run(batch.positions, batch.cell, edges)
+    assert not edges.overflow
+    torch.testing.assert_close(again.forces, wanted.forces)
+
+
+def test_a_step_grows_both_lists_of_pairs(make_kind, crystal, monkeypatch):
+    def pairs(potential, batch, *, stress, precision):
+        return PairwiseEngine(potential, batch, stress=stress), "asked for"
+
+    monkeypatch.setattr("torchmdx.step.choose_engine", pairs)
+    potential = make_kind("coulomb")
+    atoms = crystal.repeat(2)
+    step = CapturedStep(potential, System.from_ase(atoms), stress=True)
+    for scale in (1.0, 0.8):
+        atoms.set_cell(crystal.repeat(2).cell * scale, scale_atoms=True)
+        wanted = evaluate(potential, System.from_ase(atoms), stress=True)
+        found = step(atoms.positions, atoms.cell.array)
+        np.testing.assert_allclose(found.forces, wanted.forces, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(found.energy, wanted.energy, rtol=1e-12)
+        np.testing.assert_allclose(found.stress, wanted.stress, rtol=0, atol=1e-10)
+    assert step.num_recoveries >= 1
+    assert step.report().engine == "pairs, float64"
+
+
 @pytest.mark.parametrize("stress", [False, True])
 def test_pairs_give_energies_alone(make_kind, ethanol, crystal, stress):
     potential = make_kind("coulomb")

@@ -16,9 +16,13 @@ from torch import Tensor
 from torchmdx.forces import differentiate, per_volume
 from torchmdx.models import pairwise
 from torchmdx.models.fast import FastTensorNet
+from torchmdx.models.near_pairs import NearList
+from torchmdx.models.pairs import PairList
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import shapes_are_fixed
 from torchmdx.models.tabulated import TabulatedTensorNet, table_of
 from torchmdx.models.tensornet import TensorNet
+from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
 from torchmdx.system import Batch
@@ -86,20 +90,39 @@ class PairwiseEngine:
         # Weights that ask for gradients would be given them, in every backward pass.
         self.potential = copy.deepcopy(potential).requires_grad_(False)
         self.batch, self.stress = batch, stress
+        # Priors may see farther than the network, which then has a list of its own.
+        cutoff = float(potential.config.cutoff)
+        self.near = NearList(cutoff) if potential.search_cutoff(batch) > cutoff else None
 
     def reserve(self, capacity: int) -> None:
+        if self.near is not None:
+            self.near.capacity = None
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
 
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         find_reverse(edges, self.reverse)
         batch, stress = replace(self.batch, positions=positions, cell=cell), self.stress and forces
         result = pairwise.differentiate_pairwise(
-            self.potential, batch, edges, self.reverse, forces=forces, stress=stress, create_graph=False
-        )
+            self.potential, batch, edges, self.reverse,
+            forces=forces, stress=stress, create_graph=False, near=self._nearer(batch, edges),
+        )  # fmt: skip
         if result.forces is None:
             stale = torch.zeros_like(cell) if self.stress else None
             return Outputs(result.energy, result.energies, torch.zeros_like(positions), stale)
         return Outputs(result.energy, result.energies, result.forces, result.stress)
+
+    def _nearer(self, batch: Batch, edges: Edges) -> PairList | None:
+        """The network's own list, if it has one.
+
+        Its capacity is chosen at the first run after `reserve`, which reads the device: it must not be captured.
+        """
+        if self.near is None:
+            return None
+        if self.near.capacity is None:
+            if shapes_are_fixed(batch.positions):
+                return None
+            self.near.capacity = with_head_room(self.near.count(batch, edges, self.reverse), batch.num_atoms)
+        return self.near.pairs(batch, edges, self.reverse)
 
 
 class KernelEngine:

@@ -94,6 +94,24 @@ def test_an_overflowed_list_takes_no_step_and_is_grown_and_done_again(store):
     assert not tight(labelled)[OVERFLOW]
 
 
+def test_where_priors_see_farther_the_network_has_a_list_that_grows_too(store):
+    _, wide = make(store, model={"name": "tensornet2"})
+    _, tight = make(store, model={"name": "tensornet2"})
+    batches = [some(store, indices, num_atoms=64) for indices in ([0, 1, 2, 3], [4, 5, 6, 7])]
+    tight._capacities = {"64x7 near": 16}
+    row = tight(batches[0])
+    assert row[OVERFLOW] > 0
+    tight.grow(batches[0])
+    found, expected = ([step(batch).tolist() for batch in batches] for step in (tight, wide))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    near, far = (wide.capacities()[name] for name in ("64x7 near", "64x7"))
+    assert 16 < near < far
+    _, again = make(store, model={"name": "tensornet2"})
+    again._capacities = wide.capacities()
+    again.load(batches[1])
+    assert again.capacities() == wide.capacities()
+
+
 def test_atoms_at_one_place_are_told_with_step_and_frames_and_leave_the_weights(store, tmp_path):
     def change(index, frame):
         if index == 5:

@@ -25,17 +25,28 @@ from torchmdx.system import Batch
 
 
 def pairwise_energy(
-    potential: Potential, batch: Batch, edges: Edges, reverse: Tensor, positions: Tensor, strain: Tensor | None = None
+    potential: Potential,
+    batch: Batch,
+    edges: Edges,
+    reverse: Tensor,
+    positions: Tensor,
+    strain: Tensor | None = None,
+    near: PairList | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Energies [S] and of atoms [N], eV, and charges [N] of atoms that predict them, e; all float64.
 
     Differentiable in positions [N,3], strain [S,3,3] and weights.
 
-    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.forces.strained`.
+    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.forces.strained`. near: the
+    part of the edges that the network sees, where priors see farther; None: it is given all of them.
     """
     pairs = PairList.of(edges, reverse)
     vectors = pairs.vectors(positions, batch.cell, batch.system_index, strain)
-    found, channels = features(potential.network, pairs, vectors, batch)
+    if near is None:
+        found, channels = features(potential.network, pairs, vectors, batch)
+    else:
+        inner = near.vectors(positions, batch.cell, batch.system_index, strain)
+        found, channels = features(potential.network, near, inner, batch)
     outputs = through(potential.head.network, found).squeeze(-1)
     energies = outputs.double() * potential.scale
     energies = energies + potential.reference_energies.index_select(0, batch.atomic_numbers)
@@ -63,15 +74,16 @@ def differentiate_pairwise(
     forces: bool = True,
     stress: bool = False,
     create_graph: bool = True,
+    near: PairList | None = None,
 ) -> Result:
-    """As `torchmdx.forces.differentiate`; reverse: the slot of each edge's other direction [E]."""
+    """As `torchmdx.forces.differentiate`; reverse: the slot of each edge's other direction [E]. near: see above."""
     with torch.set_grad_enabled(forces or stress or create_graph):
         positions = batch.positions.detach().requires_grad_(forces or create_graph)
         strain = symmetric = None
         if stress:
             strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_()
             symmetric = (strain + strain.transpose(1, 2)) / 2
-        energy, energies, charges = pairwise_energy(potential, batch, edges, reverse, positions, symmetric)
+        energy, energies, charges = pairwise_energy(potential, batch, edges, reverse, positions, symmetric, near)
         dipoles = None if charges is None else dipole_moments(charges, positions, batch)
         inputs = ([positions] if forces else []) + ([] if strain is None else [strain])
         found = iter(torch.autograd.grad(energy.sum(), inputs, create_graph=create_graph) if inputs else ())
