@@ -102,7 +102,7 @@ def _messages_edges(
     there = c < C
     if i >= num_atoms:
         zero = tl.zeros((BLOCK,), X.dtype.element_ty)
-        for e in range(tl.load(NUM_EDGES) + (i - num_atoms), capacity, FILL):
+        for e in range(tl.load(NUM_EDGES) + tl.program_id(0) - num_atoms, capacity, FILL):
             at = OUT + (tl.full((), 3, tl.int64) * e) * C + c
             tl.store(at, zero, mask=there)
             tl.store(at + C, zero, mask=there)
