@@ -39,6 +39,7 @@ models/tensornet
 models/card
 models/charges
 models/tensornet2
+models/kernels/all_pairs
 models/priors/base
 models/priors/*
 models/registry

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from pair_lists import CUTOFF, listed, random, systems
 
 from torchmdx import Batch, Potential, System, TensorNetConfig
 from torchmdx.forces import differentiate
@@ -15,33 +16,8 @@ from torchmdx.models.multilinear import partial
 from torchmdx.models.pairs import PairList, at_ends, sum_rows, take_rows
 from torchmdx.models.pairwise import differentiate_pairwise
 from torchmdx.models.smooth import activate_rows, derivative
-from torchmdx.neighbors.search import EdgeSearch
 
-CUTOFF = 3.0
 CHANNELS = 3
-
-
-def systems() -> list[System]:
-    rng = np.random.default_rng(0)
-    small = np.eye(3) * 2.6 + rng.normal(size=(3, 3)) * 0.2  # atoms see images of themselves
-    return [
-        System.create(rng.normal(size=(5, 3)) * 1.5, rng.integers(1, 9, 5)),
-        System.create(rng.uniform(0, 2.5, (3, 3)), [6, 1, 8], cell=small, pbc=True, charge=1.0),
-        System.create(np.zeros((1, 3)), [8]),
-        System.create(np.zeros((0, 3)), []),
-        System.create(
-            rng.normal(size=(4, 3)) + np.array([0, 0, 9]),
-            [1, 1, 8, 6],
-            cell=np.diag([3.0, 4, 5]),
-            pbc=[True, False, True],
-        ),
-    ]
-
-
-def listed(batch: Batch, capacity: int | None = None) -> tuple:
-    search = EdgeSearch(CUTOFF, reverse=True)
-    edges = search.allocate(batch, capacity)
-    return edges, search.reverse
 
 
 @pytest.fixture
@@ -135,10 +111,6 @@ def test_without_any_pair():
     result = differentiate_pairwise(potential, batch, edges, reverse)
     assert result.energy[0] == result.energy[1]
     assert (result.forces == 0).all()
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def loop_messages(pairs: PairList, f, x, g) -> torch.Tensor:

@@ -8,6 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchmdx.forces import evaluate
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.system import Batch
 from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config_file import make_config
@@ -16,6 +18,7 @@ from torchmdx.training.reader import Reader, TrainingError
 from torchmdx.training.step import LEAST_ROOM, NORM, OVERFLOW, VALUES, TrainStep, room
 
 CPU = torch.device("cpu")
+PRIORS = {"tensornet": [], "tensornet2": [ZBLConfig(cutoff=2.0, strength=1e-3), CoulombConfig(cutoff=5.0)]}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def store(tmp_path_factory):
 def make(store, **sections):
     config = make_config(made_up.values(store.path, **sections))
     torch.manual_seed(1)
-    potential = Potential(config.model.network()).double()
+    potential = Potential(config.model.network(), PRIORS[config.model.name]).double()
     for number, energy in made_up.LONE.items():
         potential.reference_energies[number] = energy
     step = TrainStep(potential, config.loss, config.optimizer)
@@ -40,8 +43,10 @@ def some(store, indices, **sizes):
     return label(frames, np.asarray(indices), cutoff=4.0, dtype=torch.float64, **sizes)
 
 
-def test_losses_and_gradients_are_those_of_every_frame_alone(store):
-    potential, step = make(store, loss={"energy": {"function": "huber", "delta": 0.02}})
+@pytest.mark.parametrize("model", PRIORS)
+def test_losses_and_gradients_are_those_of_every_frame_alone(store, model):
+    potential, step = make(store, loss={"energy": {"function": "huber", "delta": 0.02}}, model={"name": model})
+    assert step.pairwise
     labelled = some(store, [3, 1, 20, 7])
     frames = store.gather([3, 1, 20, 7])
     results = [evaluate(potential, Batch.of(frames.system(k)), create_graph=True) for k in range(4)]
@@ -123,6 +128,24 @@ def test_a_list_that_is_grown_gets_no_more_room_than_a_new_one(store):
     assert not tight(labelled)[OVERFLOW]
     wide.load(labelled)
     assert tight.capacities() == wide.capacities()
+
+
+def test_where_priors_see_farther_the_network_has_a_list_that_grows_too(store):
+    _, wide = make(store, model={"name": "tensornet2"})
+    _, tight = make(store, model={"name": "tensornet2"})
+    batches = [some(store, indices, num_atoms=64) for indices in ([0, 1, 2, 3], [4, 5, 6, 7])]
+    tight._capacities = {"64x7 near": 16}
+    row = tight(batches[0])
+    assert row[OVERFLOW] > 0
+    tight.grow(batches[0])
+    found, expected = ([step(batch).tolist() for batch in batches] for step in (tight, wide))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    near, far = (wide.capacities()[name] for name in ("64x7 near", "64x7"))
+    assert 16 < near < far
+    _, again = make(store, model={"name": "tensornet2"})
+    again._capacities = wide.capacities()
+    again.load(batches[1])
+    assert again.capacities() == wide.capacities()
 
 
 def test_atoms_at_one_place_are_told_with_step_and_frames_and_leave_the_weights(store, tmp_path):

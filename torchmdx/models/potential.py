@@ -108,9 +108,9 @@ class Potential(nn.Module):
         counts = batch.counts().clamp(min=1)
         energies = energies + (self.shift / counts).index_select(0, batch.system_index)
         if len(self.priors):
-            energies = energies + self._prior_energies(batch, edges, vectors, positions, channels)
+            energies = energies + self.prior_energies(self._geometry(batch, edges, vectors, positions, channels))
         energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
-        return energy, energies, None if channels is None else self._atomic_charges(channels, batch)
+        return energy, energies, None if channels is None else self.atomic_charges(channels, batch)
 
     def features(self, batch: Batch, edges: Edges, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
         """(features [N,C], charges [N,M] in all channels of all layers) of the network; None for no charges."""
@@ -121,23 +121,25 @@ class Potential(nn.Module):
         charge = batch.charge.index_select(0, batch.system_index)
         return self.network(edges, vectors, batch.atomic_numbers, charge), None
 
-    def _prior_energies(
-        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None, channels: Tensor | None
-    ) -> Tensor:
+    def prior_energies(self, geometry: Geometry) -> Tensor:
         """Energies [N] of all priors, float64."""
+        energies = geometry.distance.new_zeros(geometry.batch.num_atoms, dtype=torch.float64)
+        for prior in self._priors():
+            energies = energies + prior(geometry).double()
+        return energies
+
+    def _geometry(
+        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None, channels: Tensor | None
+    ) -> Geometry:
+        """What priors see of a batch. Raises ValueError where one of them needs positions, and there are none."""
         if positions is None:
             for prior in self._priors():
                 if prior.sees_all_pairs:
                     raise ValueError(f"the prior {prior.config.name} sees all pairs of atoms: it needs positions")
             positions = batch.positions
-        distance = torch.linalg.vector_norm(vectors, dim=-1)
-        geometry = Geometry(batch, edges, distance, positions, channels)
-        energies = distance.new_zeros(batch.num_atoms, dtype=torch.float64)
-        for prior in self._priors():
-            energies = energies + prior(geometry).double()
-        return energies
+        return Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), positions, channels)
 
-    def _atomic_charges(self, channels: Tensor, batch: Batch) -> Tensor:
+    def atomic_charges(self, channels: Tensor, batch: Batch) -> Tensor:
         """Charges [N] of atoms from all channels: as the Coulomb prior weighs them, else the mean of the last layer's.
 
         They add up to the charge of their system, to rounding, whatever the model's slack.
