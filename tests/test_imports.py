@@ -45,6 +45,7 @@ models/table
 models/compiled/*
 models/tabulated
 models/potential
+models/ensemble
 models/multilinear
 models/kernels/activations
 models/kernels/smooth
@@ -58,6 +59,7 @@ models/*
 forces
 models/pairwise
 engines
+ensemble_engine
 step_result
 step_kernels
 step_order
@@ -69,6 +71,7 @@ step
 pool
 integrators
 recorded_energy
+ensemble_file
 torchmdnet/report
 torchmdnet/container
 torchmdnet/*
