@@ -78,6 +78,7 @@ torchmdnet/*
 torchmdnet/reader
 hub
 checkpoint
+prepared
 ase_calculator
 datasets/*
 labelling/*

@@ -51,11 +51,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.checkpoint:
-        from torchmdx.checkpoint import load, load_ensemble, located
-        from torchmdx.torchmdnet.container import is_ensemble
+        from torchmdx.checkpoint import holds_several, load_ensemble, load_one
 
-        file = located(options.checkpoint)
-        potentials = load_ensemble(file) if is_ensemble(file) else [load(file)]
+        source = options.checkpoint
+        potentials = load_ensemble(source) if holds_several(source) else [load_one(source)]
         print("\n\n".join(map(describe, potentials)))
         return 0
     print(f"torchmdx {torchmdx.__version__}, Python {platform.python_version()}, {platform.platform()}")

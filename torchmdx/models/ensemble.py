@@ -39,6 +39,8 @@ class Ensemble(nn.Module):
             raise ValueError(f"an ensemble needs at least {FEWEST} potentials, got {len(potentials)}")
         self.names = tuple(names) if names is not None else tuple(f"member {k}" for k in range(len(potentials)))
         require_alike(potentials, self.names)
+        _require_one("dtype", "", lambda potential: potential.dtype, potentials, self.names)
+        _require_one("device", "", lambda potential: potential.device, potentials, self.names)
         self.potentials = nn.ModuleList(potentials)
 
     @property
@@ -87,24 +89,24 @@ class Ensemble(nn.Module):
 
 
 def require_alike(potentials: Sequence[Potential], names: Sequence[str]) -> None:
-    """Raises ValueError unless all have the same cutoff, elements, dtype and device; names two that differ."""
-    requirements: tuple[tuple[str, str, Callable[[Potential], Any]], ...] = (
-        ("cutoff", " Å", lambda potential: float(potential.config.cutoff)),
-        ("farthest cutoff, priors included", " Å", lambda potential: potential.cutoff),
-        ("range of elements", " as the last one", lambda potential: potential.config.max_z),
-        ("range of elements, priors included", " as the last one", lambda potential: potential.max_z),
-        ("set of elements with reference energies", "", _referenced),
-        ("dtype", "", lambda potential: potential.dtype),
-        ("device", "", lambda potential: potential.device),
-    )
-    for what, unit, of in requirements:
-        wanted = of(potentials[0])
-        for potential, name in zip(potentials, names, strict=True):
-            if (got := of(potential)) != wanted:
-                raise ValueError(
-                    f"the potentials of an ensemble must have one {what}: {names[0]!r} has {wanted}{unit}, "
-                    f"{name!r} has {got}{unit}"
-                )
+    """Raises ValueError unless all have the same cutoff and elements; names two that differ, and what they have."""
+    _require_one("cutoff", "Å", lambda potential: float(potential.config.cutoff), potentials, names)
+    _require_one("farthest cutoff, of its priors too,", "Å", lambda potential: potential.cutoff, potentials, names)
+    _require_one("range of elements", "(the last one)", lambda potential: potential.config.max_z, potentials, names)
+    _require_one("range of elements, in priors too,", "(the last one)", lambda p: p.max_z, potentials, names)
+    _require_one("set of elements with reference energies", "", _referenced, potentials, names)
+
+
+def _require_one(
+    what: str, unit: str, of: Callable[[Potential], Any], potentials: Sequence[Potential], names: Sequence[str]
+) -> None:
+    found = [of(potential) for potential in potentials]
+    for name, got in zip(names, found, strict=True):
+        if got != found[0]:
+            raise ValueError(
+                f"the potentials of an ensemble must have one {what}: {names[0]!r} has {found[0]} {unit}".rstrip()
+                + f", {name!r} has {got}"
+            )
 
 
 def _referenced(potential: Potential) -> list[int]:
