@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -> None:
     """--model, --charge, --dtype and --device."""
-    parser.add_argument(
-        "--model",
-        required=True,
-        metavar="CHECKPOINT",
-        help="the potential: a .safetensors file of torchmdx or a .ckpt of torchmd-net",
-    )
+    add_model_option(parser)
     parser.add_argument(
         "--charge",
         type=float,
@@ -35,10 +30,27 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -
     parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
 
 
+def add_model_option(parser: Any) -> None:
+    """--model, of a parser or a group of options."""
+    parser.add_argument(
+        "--model",
+        required=True,
+        action="append",
+        metavar="CHECKPOINT",
+        help="the potential: a .safetensors file of torchmdx or a .ckpt of torchmd-net. A zip of several, the folder "
+        "of a training of several seeds, or the option given several times: an ensemble",
+    )
+
+
+def model_of(options: argparse.Namespace) -> str | list[str]:
+    """The one checkpoint that was given, or the list of several."""
+    return options.model[0] if len(options.model) == 1 else list(options.model)
+
+
 def make_calculator(options: argparse.Namespace) -> Calculator:
     from torchmdx.ase_calculator import Calculator
 
-    return Calculator(options.model, dtype=options.dtype, device=options.device, charge=options.charge)
+    return Calculator(model_of(options), dtype=options.dtype, device=options.device, charge=options.charge)
 
 
 def read_structures(path: str, index: str) -> list[Atoms]:

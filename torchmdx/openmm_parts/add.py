@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,15 +10,18 @@ from pathlib import Path
 import openmm
 from openmm import app
 
-from torchmdx.checkpoint import load, located
+from torchmdx.checkpoint import located
+from torchmdx.ensemble_file import files_in
+from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_parts.atoms import checked_atoms, elements_of, is_periodic
-from torchmdx.openmm_parts.evaluator import Evaluator
+from torchmdx.openmm_parts.evaluator import Evaluator, Spread
 from torchmdx.openmm_parts.native_transport import make_native_force, why_not_native
 from torchmdx.openmm_parts.python_transport import make_python_force
-from torchmdx.openmm_parts.settings import ForceSettings, file_hash, resolved_device
+from torchmdx.openmm_parts.settings import ForceSettings, hash_of, resolved_device
 from torchmdx.openmm_parts.torch_transport import make_torch_force, why_not_torch
 from torchmdx.openmm_plugin.one_context import share_or_tell
+from torchmdx.prepared import Given, prepared
 from torchmdx.step_report import StepReport
 from torchmdx.system import checked_charge
 
@@ -49,11 +51,19 @@ class PotentialForce:
         """How evaluations are done, in numbers; None before the first."""
         return self.evaluator.report()
 
+    @property
+    def spread(self) -> Spread | None:
+        """How far an ensemble's members lay apart in the last evaluation; None before it, and for a single potential.
+
+        Forces' are stale where that evaluation was of the energy alone, as for a barostat.
+        """
+        return self.evaluator.spread()
+
 
 def add_potential(
     system: openmm.System,
     topology: app.Topology,
-    potential: Potential | str | Path,
+    potential: Given,
     atoms: Iterable[int] | None = None,
     *,
     charge: float = 0.0,
@@ -66,16 +76,21 @@ def add_potential(
     force_group: int = 0,
     periodic: bool | None = None,
     scale_parameter: str | None = None,
+    max_force_spread: float | None = None,
+    spread_file: str | Path | None = None,
     name: str = "torchmdx",
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system.
 
+    potential: as for `torchmdx.Calculator`, one or an ensemble.
     atoms: indices of the particles that the potential sees, None for all; nothing else of the system is touched.
     charge: total charge of these atoms, e. mode, precision, skin, audit_every: as for CapturedStep.
     device: where torch works: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
     transport: how positions and forces travel between OpenMM and torch; "auto" takes the fastest that works here.
     periodic: whether atoms see periodic images; None: if system or topology has a box.
     scale_parameter: a global parameter of the Context, 1 at first, that multiplies energy and forces.
+    max_force_spread, spread_file: of an ensemble, as for `torchmdx.Calculator`; OpenMM turns the error into an
+        OpenMMException of the same text, which ends the step.
 
     Raises ValueError or TypeError, with the requirement and the value, for what does not fit, and ImportError for a
     transport that is not installed.
@@ -89,9 +104,9 @@ def add_potential(
     settings = ForceSettings(
         elements_of(topology, chosen), chosen, system.getNumParticles(), checked_charge(charge),
         is_periodic(system, topology, periodic), precision, mode, resolved_device(device), skin, audit_every,
-        scale_parameter, path, None if path is None else file_hash(path),
+        scale_parameter, path, hash_of(path), max_force_spread, None if spread_file is None else str(spread_file),
     )  # fmt: skip
-    evaluator = Evaluator(settings, _potential(potential, settings))
+    evaluator = Evaluator(settings, prepared(potential, settings.dtype, settings.device))
     if settings.device.startswith("cuda"):
         share_or_tell()  # before any Context: every transport gains
     kind, why = _choose(transport, settings)
@@ -110,19 +125,18 @@ def add_potential(
     return PotentialForce(force, kind, why, evaluator)
 
 
-def _path_of(potential: Potential | str | Path) -> str | None:
-    if isinstance(potential, Potential):
+def _path_of(potential: Given) -> str | tuple[str, ...] | None:
+    """The file of a potential, or those of several; None where any is given in memory."""
+    if isinstance(potential, (str, Path)):
+        if Path(potential).is_dir():
+            return tuple(str(file.resolve()) for file in files_in(Path(potential)))
+        return str(located(potential).resolve())
+    if isinstance(potential, (Potential, Ensemble)):
         return None
-    if not isinstance(potential, str | Path):
+    if not isinstance(potential, (list, tuple)):
         raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
-    return str(located(potential).resolve())
-
-
-def _potential(potential: Potential | str | Path, settings: ForceSettings) -> Potential:
-    if isinstance(potential, Potential):  # copied: the caller's stays as it is
-        moved = copy.deepcopy(potential).to(device=settings.device, dtype=settings.dtype)
-        return moved.eval().requires_grad_(False)
-    return load(potential, dtype=settings.dtype, device=settings.device)
+    paths = [part for part in potential if isinstance(part, (str, Path))]
+    return tuple(str(located(path).resolve()) for path in paths) if len(paths) == len(potential) else None
 
 
 def _choose(asked: str, settings: ForceSettings) -> tuple[str, str]:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from openmm import app
 
 INTERPOLATE = "lambda_interpolate"  # openmm-ml's name for it
-OPTIONS = ("charge", "transport", "mode", "precision", "device", "skin", "audit_every", "periodic", "name")
+OPTIONS = (
+    "charge", "transport", "mode", "precision", "device", "skin", "audit_every", "periodic", "max_force_spread",
+    "spread_file", "name",
+)  # fmt: skip
 _PRECISIONS = {"single": "float32", "double": "float64"}  # how other potentials of openmm-ml call them
 
 
