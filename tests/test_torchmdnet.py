@@ -388,7 +388,7 @@ def test_one_potential_is_not_read_from_an_ensemble(data, tmp_path):
     with pytest.raises(ValueError, match="a single potential is needed here, and .*two.zip' is a zip of 2 checkpoints"):
         torchmdx.checkpoint.load_one(path)
     with pytest.raises(
-        ValueError, match="must be a zip of checkpoints or a list of paths, got the file .*tensornet.ckpt"
+        ValueError, match="must be a file of several potentials, .* or a list of paths, got .*tensornet.ckpt' with one"
     ):
         torchmdx.checkpoint.load_ensemble(data / "tensornet.ckpt")
 

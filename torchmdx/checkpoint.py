@@ -162,8 +162,8 @@ def read_ensemble(source: Source, *, total_energy: bool = False) -> list[Reading
             readings = _read_own_ensemble(file.read_bytes(), str(file))
         else:
             raise ValueError(
-                "an ensemble must be a zip of checkpoints or a list of paths, a folder of a training or a file of "
-                f"several potentials, got the file {str(file)!r}"
+                "an ensemble must be a file of several potentials, a zip of checkpoints, the folder of a training of "
+                f"several seeds or a list of paths, got {str(file)!r} with one potential"
             )
     else:
         paths = files_in(Path(source)) if isinstance(source, (str, Path)) else source

@@ -81,8 +81,8 @@ def files_in(folder: Path) -> list[Path]:
     places = [numbered[number] for number in sorted(filter(str.isdecimal, numbered), key=int)]
     if not places:
         raise FileNotFoundError(
-            f"the folder of an ensemble must hold {MEMBER}0, {MEMBER}1, ..., as a training of several seeds leaves "
-            f"them, got {str(folder)!r} without"
+            f"no checkpoint at {str(folder)!r}: a folder must hold {MEMBER}0, {MEMBER}1, ..., as a training of several "
+            "seeds leaves them"
         )
     files = [place / BEST for place in places]
     missing = [str(file) for file in files if not file.is_file()]

@@ -115,14 +115,19 @@ def add_potential(
         "torch": make_torch_force,
         "python": make_python_force,
     }
-    box = topology.getPeriodicBoxVectors()
-    if settings.periodic and box is not None and not system.usesPeriodicBoundaryConditions():
-        # Nothing in the system has used its box so far: it may still be OpenMM's default of 2 nm.
-        system.setDefaultPeriodicBoxVectors(*box)
+    if settings.periodic:
+        _take_box(system, topology)
     force = makers[kind](evaluator, system)
     force.setForceGroup(force_group)
     force.setName(name)
     return PotentialForce(force, kind, why, evaluator)
+
+
+def _take_box(system: openmm.System, topology: app.Topology) -> None:
+    """The topology's box, where nothing in the system has used its own: that may still be OpenMM's default of 2 nm."""
+    box = topology.getPeriodicBoxVectors()
+    if box is not None and not system.usesPeriodicBoundaryConditions():
+        system.setDefaultPeriodicBoxVectors(*box)
 
 
 def _path_of(potential: Given) -> str | tuple[str, ...] | None:
