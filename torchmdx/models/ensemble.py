@@ -42,6 +42,7 @@ class Ensemble(nn.Module):
         _require_one("dtype", "", lambda potential: potential.dtype, potentials, self.names)
         _require_one("device", "", lambda potential: potential.device, potentials, self.names)
         self.potentials = nn.ModuleList(potentials)
+        self.training = any(potential.training for potential in potentials)
 
     @property
     def members(self) -> list[Potential]:
