@@ -286,15 +286,20 @@ def test_members_of_a_large_system_take_turns(several, crystal, monkeypatch):
 # -- ASE ---------------------------------------------------------------------------------------------------------------
 
 
+def on(device):
+    """Kernels on a GPU; on the CPU the exact model, which needs no second for the tables of every calculator."""
+    return dict(device=device, dtype="float32" if device == "cuda" else "float64")
+
+
 def test_the_calculator_gives_both_spreads(several, crystal, device, tmp_path):
     members = several(device)
     apart = []
     for member in members:
-        crystal.calc = Calculator(member, device=device)
+        crystal.calc = Calculator(member, **on(device))
         forces = crystal.get_forces()
         apart.append((crystal.get_potential_energy(), forces, crystal.get_stress()))
     energies, forces, stresses = (np.stack(values) for values in zip(*apart, strict=True))
-    crystal.calc = calculator = Calculator(members, device=device)
+    crystal.calc = calculator = Calculator(members, **on(device))
     assert crystal.get_potential_energy() == pytest.approx(energies.mean(), abs=1e-9)
     np.testing.assert_allclose(crystal.get_forces(), forces.mean(0), atol=1e-9)
     np.testing.assert_allclose(crystal.get_stress(), stresses.mean(0), atol=1e-6)
@@ -303,11 +308,11 @@ def test_the_calculator_gives_both_spreads(several, crystal, device, tmp_path):
     np.testing.assert_allclose(calculator.results["forces_spread"], wanted, atol=1e-9)
     np.testing.assert_allclose(calculator.get_property("forces_spread", crystal), wanted, atol=1e-9)
     assert calculator.get_property("energy_spread", crystal) == calculator.results["energy_spread"]
-    assert repr(calculator).startswith("torchmdx.Calculator(3 potentials, float32")
+    assert repr(calculator).startswith("torchmdx.Calculator(3 potentials, float")
     for name in ("frame.traj", "frame.xyz"):  # ASE's writers take what they know of the results
         ase.io.write(tmp_path / name, crystal)
         np.testing.assert_allclose(ase.io.read(tmp_path / name).get_forces(), crystal.get_forces(), atol=1e-6)
-    assert "energy_spread" not in Calculator(members[0], device=device).implemented_properties
+    assert "energy_spread" not in Calculator(members[0], **on(device)).implemented_properties
 
 
 def dynamics(atoms, calculator, path):
@@ -322,12 +327,12 @@ def test_a_limit_stops_dynamics_and_keeps_the_frame(several, ethanol, tmp_path, 
     """A limit a little above what the molecule has at first, passed when it is pulled apart."""
     members, file = several(device), tmp_path / "far.xyz"
     ethanol.info["charge"] = 0
-    ethanol.calc = probe = Calculator(members, device=device)
+    ethanol.calc = probe = Calculator(members, **on(device))
     ethanol.get_forces()
     start = probe.results["forces_spread"].max()
     ethanol.set_velocities(0.5 * (ethanol.positions - ethanol.get_center_of_mass()))
     limit = 1.01 * start
-    calculator = Calculator(members, device=device, max_force_spread=limit, spread_file=file)
+    calculator = Calculator(members, max_force_spread=limit, spread_file=file, **on(device))
     run, trajectory = dynamics(ethanol, calculator, tmp_path / "run.traj")
     said = rf"the force spread of the ensemble must be at most {limit:g} eV/Å, got [\d.]+ eV/Å at atom \d; its frame"
     with pytest.raises(SpreadError, match=said) as caught:
@@ -351,7 +356,7 @@ def test_a_limit_stops_dynamics_and_keeps_the_frame(several, ethanol, tmp_path, 
 
 def test_frames_are_added_and_one_asked_for_again_is_not(several, crystal, tmp_path, device):
     file = tmp_path / "uncertain.xyz"
-    crystal.calc = Calculator(several(device), device=device, max_force_spread=1e-6, spread_file=str(file))
+    crystal.calc = Calculator(several(device), max_force_spread=1e-6, spread_file=str(file), **on(device))
     for ask in (crystal.get_potential_energy, crystal.get_forces):
         with pytest.raises(SpreadError, match=re.escape(f"its frame was appended to {str(file)!r}")):
             ask()
@@ -368,7 +373,7 @@ def test_frames_are_added_and_one_asked_for_again_is_not(several, crystal, tmp_p
 def test_a_frame_that_cannot_be_kept_does_not_hide_why(several, ethanol, tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
-    ethanol.calc = Calculator(several("cpu"), device="cpu", max_force_spread=1e-6, spread_file=folder / "x.xyz")
+    ethanol.calc = Calculator(several("cpu"), max_force_spread=1e-6, spread_file=folder / "x.xyz", **on("cpu"))
     folder.rmdir()
     with pytest.raises(SpreadError, match="force spread .*; its frame could not be appended to .*No such file"):
         ethanol.get_forces()

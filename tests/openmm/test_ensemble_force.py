@@ -13,7 +13,10 @@ from boxes import assert_same, context_of, empty_system, expected, found, topolo
 
 from torchmdx import Calculator, Ensemble, save  # noqa: E402
 from torchmdx.openmm_force import add_potential, create_mixed_system  # noqa: E402
+from torchmdx.openmm_parts.native_transport import GraphSession  # noqa: E402
 from torchmdx.openmm_plugin import native  # noqa: E402
+from torchmdx.step_buffers import UNCERTAIN  # noqa: E402
+from torchmdx.step_result import SpreadError  # noqa: E402
 from torchmdx.units import NANOMETER  # noqa: E402
 
 EXACT = dict(device="cpu", precision="float64")
@@ -115,6 +118,20 @@ def test_the_particle_is_named_where_the_potential_sees_some(members, ethanol, t
         found(context_of(system, ethanol))
     (kept,) = ase.io.read(tmp_path / "x.xyz", ":")
     assert kept.numbers.tolist() == ethanol.numbers[chosen].tolist()
+
+
+def test_a_graph_session_keeps_the_frame_that_its_flag_tells_of(members, ethanol, tmp_path):
+    """What the C++ force asks for when it sees a flag: the evaluation once more, from the step's own inputs."""
+    limits = dict(max_force_spread=1e-9, spread_file=tmp_path / "x.xyz")
+    evaluator = system_of(members, ethanol, transport="python", **limits)[1].evaluator
+    session = GraphSession(evaluator, 0)
+    session.step = step = evaluator.make_step(ethanol.positions, None)
+    step.buffers.inputs["positions"].copy_(torch.from_numpy(ethanol.positions + 1.0))
+    step._launch("device")
+    assert step.buffers.host_outputs["flags"][UNCERTAIN] == len(ethanol)
+    with pytest.raises(SpreadError, match="its frame was appended to"):
+        session._redo(step)
+    np.testing.assert_allclose(ase.io.read(tmp_path / "x.xyz").positions, ethanol.positions + 1.0, atol=1e-7)
 
 
 @pytest.mark.parametrize("way", ["file", "list"])

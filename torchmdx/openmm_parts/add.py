@@ -28,6 +28,11 @@ from torchmdx.system import checked_charge
 log = logging.getLogger(__name__)
 
 TRANSPORTS = ("auto", "native", "torch", "python")
+_MAKERS: dict[str, Callable[[Evaluator, openmm.System], openmm.Force]] = {
+    "native": make_native_force,
+    "torch": make_torch_force,
+    "python": make_python_force,
+}
 
 
 @dataclass(eq=False)
@@ -110,14 +115,9 @@ def add_potential(
     if settings.device.startswith("cuda"):
         share_or_tell()  # before any Context: every transport gains
     kind, why = _choose(transport, settings)
-    makers: dict[str, Callable[[Evaluator, openmm.System], openmm.Force]] = {
-        "native": make_native_force,
-        "torch": make_torch_force,
-        "python": make_python_force,
-    }
     if settings.periodic:
         _take_box(system, topology)
-    force = makers[kind](evaluator, system)
+    force = _MAKERS[kind](evaluator, system)
     force.setForceGroup(force_group)
     force.setName(name)
     return PotentialForce(force, kind, why, evaluator)

@@ -29,7 +29,10 @@ class PotentialFactory(MLPotentialImplFactory):
     """Makes the potential from the arguments of `MLPotential`."""
 
     def createImpl(self, name: str, modelPath: str | Path | None = None, **args: Any) -> PotentialImpl:
-        """modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt). Raises ValueError without one."""
+        """modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), or an ensemble's file or folder.
+
+        Raises ValueError without one.
+        """
         if args:
             raise ValueError(
                 f"MLPotential({name!r}) takes modelPath alone, got {', '.join(sorted(args))}; "
@@ -37,7 +40,7 @@ class PotentialFactory(MLPotentialImplFactory):
             )
         if modelPath is None:
             raise ValueError(f"MLPotential({name!r}) needs modelPath, the path of a checkpoint, got None")
-        if not Path(modelPath).is_file():
+        if not (Path(modelPath).is_file() or Path(modelPath).is_dir()):
             raise FileNotFoundError(f"no checkpoint at {str(modelPath)!r}")
         return PotentialImpl(Path(modelPath))
 
