@@ -291,9 +291,8 @@ def test_an_ensemble_is_converted_to_a_zip(capsys, data, molecule_file, tmp_path
         assert all(torch.equal(value, potential.state_dict()[name]) for name, value in wanted.state_dict().items())
     assert cli.main(["info", str(target)]) == 0
     assert capsys.readouterr().out.count("TensorNet, 2 layers") == 2
-    assert_refused(capsys, ["energy", molecule_file, "--model", target], "is a zip of 2 checkpoints, an ensemble")
     assert_refused(
-        capsys, ["convert", *given, tmp_path / "one.safetensors"], "the target of an ensemble must end in .zip"
+        capsys, ["convert", *given, tmp_path / "one.ckpt"], "of an ensemble must end in .safetensors or .zip"
     )
 
 

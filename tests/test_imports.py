@@ -49,6 +49,7 @@ models/compiled/*
 models/tabulated
 models/potential
 models/wanted
+models/ensemble
 models/multilinear
 models/kernels/activations
 models/kernels/smooth
@@ -62,6 +63,7 @@ models/*
 forces
 models/pairwise
 engines
+ensemble_engine
 step_result
 step_kernels
 step_order
@@ -73,12 +75,14 @@ step
 pool
 integrators
 recorded_energy
+ensemble_file
 torchmdnet/report
 torchmdnet/container
 torchmdnet/*
 torchmdnet/reader
 hub
 checkpoint
+prepared
 ase_calculator
 datasets/*
 labelling/*

@@ -16,7 +16,7 @@ import torch
 
 from torchmdx import Batch, System
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step_buffers import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers
+from torchmdx.step_buffers import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN, StepBuffers
 
 # Atoms of each system; more than 128 take several programs, an empty system has results all the same.
 CASES = {
@@ -28,10 +28,15 @@ CASES = {
     "overflow": dict(sizes=[40], dtype=torch.float32, capacity=7),
     "not finite": dict(sizes=[90, 130], dtype=torch.float32, energies=True, bad=True),
     "far": dict(sizes=[20], dtype=torch.float32, far=True),
+    "an ensemble": dict(sizes=[70, 0, 110], dtype=torch.float32, energies=True, stress=True, spread=True),
+    "an ensemble of more systems than atoms": dict(sizes=[0] * 140 + [2], dtype=torch.float32, spread=True),
 }
 
 
-def make(sizes, dtype, stress=False, energies=False, device="cpu", **_):
+MOST_SPREAD = 0.7
+
+
+def make(sizes, dtype, stress=False, energies=False, spread=False, device="cpu", **_):
     """Buffers with random contents, in a random order with images, and the model's system_index."""
     rng = np.random.default_rng(sum(sizes))
     systems = []
@@ -40,7 +45,8 @@ def make(sizes, dtype, stress=False, energies=False, device="cpu", **_):
         cell = rng.normal(size=(3, 3)) + 9 * np.eye(3)
         systems.append(System.create(rng.uniform(-30, 30, (size, 3)), np.ones(size, dtype=int), cell, pbc))
     batch = Batch.from_systems(systems).to(device)
-    buffers = StepBuffers(batch, dtype, stress=stress, energies=energies)
+    buffers = StepBuffers(batch, dtype, stress=stress, energies=energies, spread=spread)
+    buffers.most_spread.fill_(MOST_SPREAD)
     buffers.inputs["positions"].copy_(batch.positions)
     buffers.inputs["cell"].copy_(batch.cell)
     # Any order within systems: the model's system_index stays as it is.
@@ -51,8 +57,8 @@ def make(sizes, dtype, stress=False, energies=False, device="cpu", **_):
     return batch, buffers
 
 
-def results(batch, buffers, sizes, dtype, stress=False, capacity=None, bad=False, far=False, **_):
-    """What a model could have given: (edges, energy, energies, forces, stress), with what is wrong in this case."""
+def results(batch, buffers, sizes, dtype, stress=False, capacity=None, bad=False, far=False, spread=False, **_):
+    """What a model could have given: (edges, energy, energies, forces, stress, spread), with what is wrong here."""
     n, device = batch.num_atoms, batch.positions.device
     rng = np.random.default_rng(1)
 
@@ -67,7 +73,9 @@ def results(batch, buffers, sizes, dtype, stress=False, capacity=None, bad=False
         )  # fmt: skip
     if far:
         buffers.positions[11, 2] = -float(buffers.far) * 1.01
-    return edges, energy, energies, forces, new((len(sizes), 3, 3), dtype) if stress else None
+    stresses = new((len(sizes), 3, 3), dtype) if stress else None
+    spreads = (new(len(sizes), torch.float64).abs(), new(n, torch.float64).abs()) if spread else None
+    return edges, energy, energies, forces, stresses, spreads
 
 
 def outcome(case, *, kernels, device="cpu"):
@@ -155,8 +163,8 @@ def test_finish_tells_what_is_wrong(case):
     settings = CASES[case]
     batch, buffers = make(**settings)
     buffers.prepare(batch.system_index)
-    edges, energy, energies, forces, stress = results(batch, buffers, **settings)
-    buffers.finish(edges, energy, energies, forces, stress)
+    edges, energy, energies, forces, stress, spread = results(batch, buffers, **settings)
+    buffers.finish(edges, energy, energies, forces, stress, spread)
     out, order = buffers.outputs, buffers.order.long()
     wrong = sorted(order[[57, 100, 150, 200]].tolist()) if settings.get("bad") else []
     flags = out["flags"].tolist()
@@ -171,6 +179,14 @@ def test_finish_tells_what_is_wrong(case):
     np.testing.assert_array_equal(out["energy"], energy)
     if stress is not None:
         np.testing.assert_array_equal(out["stress"], stress.double())
+    if spread is not None:
+        np.testing.assert_array_equal(out["energy_spread"], spread[0])
+        np.testing.assert_array_equal(out["force_spread"][order], spread[1])
+        beyond = sum(value > MOST_SPREAD for value in spread[1].tolist())
+        assert 0 < beyond < batch.num_atoms or batch.num_atoms < 3
+        assert flags[UNCERTAIN] == beyond
+    else:
+        assert flags[UNCERTAIN] == 0
 
 
 if __name__ == "__main__":

@@ -385,10 +385,10 @@ def test_an_ensemble_is_read_from_a_zip_and_from_a_list(edited, data, tmp_path):
 
 def test_one_potential_is_not_read_from_an_ensemble(data, tmp_path):
     path = zipped(tmp_path / "two.zip", a_ckpt=b"1", b_ckpt=b"2")
-    with pytest.raises(ValueError, match="two.zip' is a zip of 2 checkpoints, an ensemble: load_ensemble reads those"):
-        torchmdx.load(path)
+    with pytest.raises(ValueError, match="a single potential is needed here, and .*two.zip' is a zip of 2 checkpoints"):
+        torchmdx.checkpoint.load_one(path)
     with pytest.raises(
-        ValueError, match="must be a zip of checkpoints or a list of paths, got the file .*tensornet.ckpt"
+        ValueError, match="must be a file of several potentials, .* or a list of paths, got .*tensornet.ckpt' with one"
     ):
         torchmdx.checkpoint.load_ensemble(data / "tensornet.ckpt")
 

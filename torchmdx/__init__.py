@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.forces import Result, evaluate
+from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
@@ -22,6 +23,7 @@ __all__ = [
     "Calculator",
     "CapturedStep",
     "EdgeSearch",
+    "Ensemble",
     "Potential",
     "Result",
     "StepPool",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import warnings
 from collections.abc import Sequence
@@ -15,12 +14,13 @@ from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from torchmdx.checkpoint import load
 from torchmdx.forces import evaluate
-from torchmdx.models.potential import Potential
+from torchmdx.models.ensemble import Ensemble
 from torchmdx.pool import StepPool
+from torchmdx.prepared import Given, prepared
 from torchmdx.step_policy import require_mode
 from torchmdx.step_report import StepReport
+from torchmdx.step_spread import SpreadLimit
 from torchmdx.system import System, checked_charge
 
 DTYPES = {
@@ -38,15 +38,19 @@ class Calculator(AseCalculator):
         atoms.calc = torchmdx.Calculator("model.safetensors")
 
     potential: a Potential (copied, so that the caller's stays as it is), the path of a checkpoint, or a name, as for
-    `torchmdx.load`.
+        `torchmdx.load`; or an ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or
+        paths.
     dtype: "float32", "float64" (the exact model), "tf32" or "bfloat16", of the network; energies are summed in float64.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
     mode: "auto" captures a CUDA graph once a structure has been seen three times, "graph" insists, "eager" never does.
     charge: total charge of every structure, in e; None reads `atoms.info["charge"]`, 0 where that is missing.
+    max_force_spread: of an ensemble, eV/Å. Where the forces on an atom lie further apart, the frame is appended to
+        spread_file (extended XYZ, "uncertain.xyz" unless given) and SpreadError raised, which stops a run.
 
     Stress is ASE's: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors. A potential
     that predicts partial charges gives charges, e, too, and the dipole, e Å, of structures that are not periodic: about
-    the centre of nuclear charge, which matters to ions.
+    the centre of nuclear charge, which matters to ions. An ensemble gives means, and the standard deviations over its
+    members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, of each atom.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
@@ -54,27 +58,26 @@ class Calculator(AseCalculator):
 
     def __init__(
         self,
-        potential: Potential | str | Path | None = None,
+        potential: Given = None,
         *,
         dtype: str = "float32",
         mode: str = "auto",
         device: torch.device | str | None = None,
         charge: float | None = None,
+        max_force_spread: float | None = None,
+        spread_file: str | Path | None = None,
     ) -> None:
         super().__init__()
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         target = choose_device(device)
-        if isinstance(potential, Potential):
-            self.potential = copy.deepcopy(potential).to(device=target, dtype=DTYPES[dtype])
-            self.potential.eval().requires_grad_(False)
-        elif potential is None or isinstance(potential, (str, Path)):
-            self.potential = load(potential, dtype=DTYPES[dtype], device=target)
-        else:
-            raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
+        self.potential = prepared(potential, DTYPES[dtype], target)
         require_mode(mode, target)
+        self.limit = SpreadLimit.of(self.potential, max_force_spread, spread_file)
         if self.potential.predicts_charges:
             self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
+        if isinstance(self.potential, Ensemble):
+            self.implemented_properties = [*self.implemented_properties, "energy_spread", "forces_spread"]
         self.mode, self.dtype = mode, dtype
         self.charge = None if charge is None else checked_charge(charge)
         self._last_charge: Any = None
@@ -83,7 +86,9 @@ class Calculator(AseCalculator):
         self.pool = self._make_pool()
 
     def __repr__(self) -> str:
-        return f"torchmdx.Calculator({self.dtype} on {self.potential.device}, cutoff {self.potential.cutoff} Å)"
+        several = f"{len(self.potential)} potentials, " if isinstance(self.potential, Ensemble) else ""
+        where = f"{self.dtype} on {self.potential.device}"
+        return f"torchmdx.Calculator({several}{where}, cutoff {self.potential.cutoff} Å)"
 
     def _make_pool(self) -> StepPool:
         return StepPool(self.potential, mode=self.mode, stress=self._stress_wanted, precision=self.dtype)
@@ -106,7 +111,7 @@ class Calculator(AseCalculator):
         properties: Sequence[str] = ("energy",),
         system_changes: Sequence[str] = tuple(all_changes),
     ) -> None:
-        """Fills `results`. Energy and forces always; stress from the first time it is asked for."""
+        """Fills `results`. Energy, forces and spreads always; stress from the first time it is asked for."""
         super().calculate(atoms, properties, system_changes)
         structure = self.atoms
         assert structure is not None
@@ -122,6 +127,8 @@ class Calculator(AseCalculator):
         system = System.from_ase(structure, self.charge)
         self._warn_of_doubts(system)
         result = self.pool(system)
+        if self.limit is not None:
+            self.limit.require(system, result)
         energy = float(result.energy[0])
         self.results = {
             "energy": energy,
@@ -131,6 +138,8 @@ class Calculator(AseCalculator):
         }
         if result.stress is not None and has_volume:
             self.results["stress"] = full_3x3_to_voigt_6_stress(result.stress[0])
+        if result.energy_spread is not None:
+            self.results |= {"energy_spread": float(result.energy_spread[0]), "forces_spread": result.force_spread}
         if "charges" in properties or "dipole" in properties:
             self._add_charges(structure, "dipole" in properties)
 
@@ -139,7 +148,7 @@ class Calculator(AseCalculator):
         key = (system.atomic_numbers.numpy().tobytes(), system.charge)
         if key != self._asked_about:
             self._asked_about = key
-            for doubt in self.potential.card.doubts(system.atomic_numbers.tolist(), system.charge):
+            for doubt in self.potential.doubts(system.atomic_numbers.tolist(), system.charge):
                 warnings.warn(doubt, stacklevel=2)
 
     def _add_charges(self, structure: Atoms, dipole_wanted: bool) -> None:

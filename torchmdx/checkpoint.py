@@ -18,9 +18,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as deserialize
 from safetensors.torch import save as serialize
+from torch import Tensor
 
 from torchmdx import hub
+from torchmdx.ensemble_file import Parts, files_in, is_ensemble_file, pack, unpack
 from torchmdx.models.card import Card
+from torchmdx.models.ensemble import Ensemble, require_alike
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.registry import model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
@@ -38,17 +41,36 @@ READABLE_VERSIONS = ("1", "2")
 # Of files that may hold a potential, or several.
 ENDINGS = (".safetensors", ".ckpt", ".pt", ".pth", ".zip")
 
+# What a potential, or several, can be loaded from.
+Source = str | Path | Sequence[str | Path]
 
-def save(potential: Potential, path: str | Path, *, report: Report | None = None) -> None:
-    """Writes a potential to `path` (.safetensors). The file appears whole or not at all.
 
-    report: how it was read from another format. The file then keeps it, and energies that loading checks.
+def save(potential: Potential | Ensemble, path: str | Path, *, report: Report | None = None) -> None:
+    """Writes a potential, or an ensemble, to `path` (.safetensors). The file appears whole or not at all.
+
+    report: how a potential was read from another format. The file then keeps it, and energies that loading checks.
     """
-    write_whole(Path(path), to_bytes(potential, report))
+    if isinstance(potential, Ensemble):
+        if report is not None:
+            raise ValueError("report is on the reading of one potential, got one with an ensemble")
+        content = pack([_parts(member) for member in potential])
+    else:
+        content = to_bytes(potential, report)
+    write_whole(Path(path), content)
 
 
 def to_bytes(potential: Potential, report: Report | None = None) -> bytes:
-    """What `save` writes."""
+    """What `save` writes for a potential."""
+    metadata, tensors = _parts(potential, report)
+    return serialize(tensors, metadata)
+
+
+def ensemble_to_bytes(readings: Sequence[Reading]) -> bytes:
+    """A file of several potentials that keeps the report on each."""
+    return pack([_parts(reading.potential, reading.report) for reading in readings])
+
+
+def _parts(potential: Potential, report: Report | None = None) -> Parts:
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -59,8 +81,7 @@ def to_bytes(potential: Potential, report: Report | None = None) -> bytes:
         metadata["card"] = potential.card.to_text()
     if report is not None:
         metadata |= {"report": str(report), "energies": json.dumps(record(potential))}
-    tensors = {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
-    return serialize(tensors, metadata)
+    return metadata, {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -78,58 +99,95 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def load(
+    source: Source | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    sha256: str | None = None,
+) -> Potential | Ensemble:
+    """The potential in a file: torchmdx's own format, a torchmd-net checkpoint (`.ckpt`), or a name, as in `located`.
+
+    None: the potential that torchmdx comes with. A file of several potentials, a zip of checkpoints, a list of paths,
+    or the folder of a training of several seeds gives an ensemble. dtype: of the network; None keeps the file's.
+    sha256: that the file must have. Raises FileNotFoundError for a missing file and ValueError, naming the file and
+    what is wrong, for one that is broken or holds something else.
+    """
+    if source is None:
+        source = located()
+    if sha256 is not None:
+        if not isinstance(source, (str, Path)) or Path(source).is_dir():
+            raise ValueError(f"sha256 is that of one file, got several, {source!r}")
+        source = located(source, sha256)
+    if isinstance(source, (str, Path)) and not holds_several(source):
+        return _ready(read(source).potential, dtype, device)
+    readings = read_ensemble(source)
+    potentials = [_ready(reading.potential, dtype, device) for reading in readings]
+    return Ensemble(potentials, [reading.report.source for reading in readings])
+
+
+def load_one(
     path: str | Path | None = None,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     sha256: str | None = None,
 ) -> Potential:
-    """The potential in `path`: torchmdx's own format, a torchmd-net checkpoint (`.ckpt`), or a name, as in `located`.
-
-    None: the potential that torchmdx comes with. dtype: of the network; None keeps the file's. sha256: that the file
-    must have. Raises FileNotFoundError for a missing file and ValueError, naming the file and what is wrong, for one
-    that is broken or holds something else.
-    """
+    """As `load`, for what works with a single potential only: ValueError for an ensemble."""
     return _ready(read(path, sha256=sha256).potential, dtype, device)
 
 
 def load_ensemble(
-    source: str | Path | Sequence[str | Path], *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+    source: Source, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
 ) -> list[Potential]:
-    """The potentials of an ensemble: a zip of checkpoints, or a list of their paths.
+    """The potentials of an ensemble, as a list: from one file, a folder, or a list of paths, as `load` takes them.
 
     Raises ValueError for none, and for potentials that do not see the same: other cutoffs or elements.
     """
-    readings = read_ensemble(source)
-    return [_ready(reading.potential, dtype, device) for reading in readings]
+    return [_ready(reading.potential, dtype, device) for reading in read_ensemble(source)]
 
 
 def read(path: str | Path | None = None, *, sha256: str | None = None, total_energy: bool = False) -> Reading:
-    """As `load`, with a report on what was read, for files of both formats. The potential is as the file has it.
+    """As `load_one`, with a report on what was read, for files of both formats. The potential is as the file has it.
 
     total_energy: for torchmd-net's files that hold reference energies but leave them out (`remove_ref_energy`).
     """
     file = located(path, sha256)
-    if is_ensemble(file):
-        raise ValueError(
-            f"{str(file)!r} is a zip of {len(members(file))} checkpoints, an ensemble: load_ensemble reads those"
+    if is_ensemble(file) or is_ensemble_file(file):
+        kind = (
+            f"is a zip of {len(members(file))} checkpoints, an ensemble" if is_ensemble(file) else "holds an ensemble"
         )
+        raise ValueError(f"a single potential is needed here, and {str(file)!r} {kind}")
     return _read(file.read_bytes(), str(file), total_energy)
 
 
-def read_ensemble(source: str | Path | Sequence[str | Path], *, total_energy: bool = False) -> list[Reading]:
+def read_ensemble(source: Source, *, total_energy: bool = False) -> list[Reading]:
     """As `load_ensemble`, with reports."""
-    if isinstance(source, (str, Path)):
+    if isinstance(source, (str, Path)) and not Path(source).is_dir():
         file = located(source)
-        if not is_ensemble(file):
-            raise ValueError(f"an ensemble must be a zip of checkpoints or a list of paths, got the file {str(file)!r}")
-        readings = [_read(data, origin, total_energy) for origin, data in members(file)]
+        if is_ensemble(file):
+            readings = [_read(data, origin, total_energy) for origin, data in members(file)]
+        elif is_ensemble_file(file):
+            readings = _read_own_ensemble(file.read_bytes(), str(file))
+        else:
+            raise ValueError(
+                "an ensemble must be a file of several potentials, a zip of checkpoints, the folder of a training of "
+                f"several seeds or a list of paths, got {str(file)!r} with one potential"
+            )
     else:
-        readings = [read(path, total_energy=total_energy) for path in source]
+        paths = files_in(Path(source)) if isinstance(source, (str, Path)) else source
+        readings = [read(path, total_energy=total_energy) for path in paths]
     if not readings:
         raise ValueError("an ensemble needs at least one checkpoint, got none")
-    _require_alike(readings)
+    require_alike([reading.potential for reading in readings], [reading.report.source for reading in readings])
     return readings
+
+
+def holds_several(source: Source) -> bool:
+    """Whether `load` makes an ensemble of it. Raises as `located`."""
+    if not isinstance(source, (str, Path)) or Path(source).is_dir():
+        return True
+    file = located(source)
+    return is_ensemble(file) or is_ensemble_file(file)
 
 
 def located(path: str | Path | None = None, sha256: str | None = None) -> Path:
@@ -174,21 +232,6 @@ def _ready(potential: Potential, dtype: torch.dtype | None, device: torch.device
     return potential.to(device=device, dtype=dtype).eval().requires_grad_(False)
 
 
-def _require_alike(readings: list[Reading]) -> None:
-    first = readings[0]
-    for other in readings[1:]:
-        for what, unit, of in (
-            ("cutoff", "Å", lambda potential: potential.cutoff),
-            ("range of elements", "(the last one)", lambda potential: potential.config.max_z),
-        ):
-            wanted, got = of(first.potential), of(other.potential)
-            if wanted != got:
-                raise ValueError(
-                    f"the potentials of an ensemble must have one {what}: {first.report.source!r} has {wanted} {unit}, "
-                    f"{other.report.source!r} has {got}"
-                )
-
-
 def _read(data: bytes, origin: str, total_energy: bool) -> Reading:
     if _is_foreign(data, origin):
         return read_torchmdnet_bytes(data, origin, total_energy=total_energy)
@@ -202,13 +245,27 @@ def _is_foreign(data: bytes, origin: str) -> bool:
     return data.startswith(b"PK\x03\x04") or Path(origin).suffix in (".ckpt", ".pt", ".pth")
 
 
-def _read_own(data: bytes, origin: str) -> Reading:
+def _deserialized(data: bytes, origin: str) -> Parts:
     try:
         tensors = deserialize(data)
         length = int.from_bytes(data[:8], "little")
-        metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
+        return json.loads(data[8 : 8 + length]).get("__metadata__") or {}, tensors
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"{origin!r} is not a readable checkpoint (safetensors says: {error})") from error
+
+
+def _read_own(data: bytes, origin: str) -> Reading:
+    metadata, tensors = _deserialized(data, origin)
+    return _reading(metadata, tensors, origin, data)
+
+
+def _read_own_ensemble(data: bytes, origin: str) -> list[Reading]:
+    found = unpack(*_deserialized(data, origin), origin)
+    return [_reading(*parts, f"{origin}/member {k}", data) for k, parts in enumerate(found)]
+
+
+def _reading(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str, data: bytes) -> Reading:
+    """The potential of one set of metadata and tensors, from a file of these bytes."""
     if metadata.get("format") != FORMAT:
         raise ValueError(
             f"{origin!r} is a safetensors file but not a torchmdx potential: its format must be {FORMAT!r}, "

@@ -32,12 +32,24 @@ PRECISIONS = ("float64", "float32", "tf32", "bfloat16")
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """energy [S] and energies [N] float64, forces [N,3], stress [S,3,3] if wanted; eV and Å."""
+    """energy [S] and energies [N] float64, forces [N,3], stress [S,3,3] if wanted; eV and Å.
+
+    Of an ensemble, energy_spread [S] and force_spread [N] float64 too.
+    """
 
     energy: Tensor
     energies: Tensor
     forces: Tensor
     stress: Tensor | None
+    energy_spread: Tensor | None = None
+    force_spread: Tensor | None = None
+
+    @property
+    def spread(self) -> tuple[Tensor, Tensor] | None:
+        """Of energy and forces; None for a single potential."""
+        return (
+            None if self.energy_spread is None or self.force_spread is None else (self.energy_spread, self.force_spread)
+        )
 
 
 class Engine(Protocol):
@@ -137,6 +149,21 @@ class KernelEngine:
     def reserve(self, capacity: int) -> None:
         self.model.allocate(self.batch.num_atoms, self.batch.num_systems, capacity)
         self.name = f"kernels, {self.model.precision_used}"
+
+    def place_results(self, energy: Tensor, energies: Tensor, forces: Tensor) -> None:
+        """From now on, until `reserve`, results are written into these: [S] and [N] float64, [N,3] float32."""
+        buffers = self.model.buffers
+        assert buffers is not None
+        buffers.energy, buffers.energies, buffers.forces = energy, energies, forces
+
+    def share_scratch(self, other: KernelEngine) -> None:
+        """Takes the other's scratch where it has the same shape; the two must never run at the same time."""
+        own, theirs = self.model.buffers, other.model.buffers
+        assert own is not None
+        assert theirs is not None
+        for name, tensor in theirs.tensors.items():
+            if name in own.tensors and own.tensors[name].shape == tensor.shape:
+                own.tensors[name] = tensor
 
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         batch = self.batch

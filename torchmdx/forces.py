@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.cell import recentre, volume
+from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
@@ -24,6 +25,8 @@ class Result:
     stress is ∂E/∂strain / volume, symmetric, positive under tension: ASE's sign. A system whose cell has no volume
     (a molecule, a bare slab) has NaN there. charges [N] e and dipoles [S,3] e Å, float64, where the potential predicts
     charges: dipoles are about the centre of nuclear charge, and NaN for periodic systems, which have none.
+    Of an ensemble all these are means, with energy_spread [S] eV and force_spread [N] eV/Å, float64: how far its
+    members lie apart (models/ensemble.py).
     """
 
     energy: Tensor
@@ -32,10 +35,12 @@ class Result:
     stress: Tensor | None = None
     charges: Tensor | None = None
     dipoles: Tensor | None = None
+    energy_spread: Tensor | None = None
+    force_spread: Tensor | None = None
 
 
 def evaluate(
-    potential: Potential,
+    potential: Potential | Ensemble,
     batch: Batch | System,
     edges: Edges | None = None,
     *,
@@ -63,7 +68,7 @@ def evaluate(
 
 
 def differentiate(
-    potential: Potential,
+    potential: Potential | Ensemble,
     batch: Batch,
     edges: Edges,
     *,
@@ -72,6 +77,9 @@ def differentiate(
     create_graph: bool = False,
 ) -> Result:
     """`evaluate` without its checks: the batch is on the potential's device, and nothing is read on the host."""
+    if isinstance(potential, Ensemble):
+        options = dict(forces=forces, stress=stress, create_graph=create_graph)
+        return _combined([differentiate(member, batch, edges, **options) for member in potential])
     with torch.set_grad_enabled(forces or stress or create_graph or torch.is_grad_enabled()):
         positions = batch.positions
         if forces and not positions.requires_grad:
@@ -95,6 +103,29 @@ def differentiate(
         stress=None if gradients[1] is None else per_volume(gradients[1], batch.cell),
         charges=charges,
         dipoles=dipoles,
+    )
+
+
+def _combined(results: list[Result]) -> Result:
+    """Mean and spread of what the members of an ensemble give, in the members' dtypes."""
+
+    def mean(name: str) -> Tensor | None:
+        values = [getattr(result, name) for result in results]
+        return None if any(v is None for v in values) else mean_of(torch.stack(values)).to(values[0].dtype)
+
+    energy, energies = mean("energy"), mean("energies")
+    assert energy is not None
+    assert energies is not None
+    forces = [result.forces.detach() for result in results if result.forces is not None]
+    return Result(
+        energy=energy,
+        energies=energies,
+        forces=mean("forces"),
+        stress=mean("stress"),
+        charges=mean("charges"),
+        dipoles=mean("dipoles"),
+        energy_spread=spread_of(torch.stack([result.energy.detach() for result in results])),
+        force_spread=spread_of(torch.stack(forces), vectors=True) if forces else None,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.step import CapturedStep
 from torchmdx.step_result import StepResult
@@ -57,7 +58,7 @@ class StepPool:
 
     def __init__(
         self,
-        potential: Potential,
+        potential: Potential | Ensemble,
         *,
         mode: str = "auto",
         stress: bool = False,
@@ -72,7 +73,7 @@ class StepPool:
         self._slots: OrderedDict[tuple[int, bool, bool], _Slot] = OrderedDict()
 
     def __call__(self, system: System) -> StepResult:
-        """energy [1], energies [N], forces [N,3] and, if wanted, stress [1,3,3] as NumPy arrays.
+        """energy [1], energies [N], forces [N,3], if wanted stress [1,3,3], an ensemble's spreads; as NumPy arrays.
 
         system: on the CPU, in float64 so that no coordinate is rounded before the step has centred it. Raises what
         CapturedStep raises.
@@ -88,6 +89,8 @@ class StepPool:
             forces=result.forces[:count],
             energies=result.energies[:count],
             stress=None if result.stress is None else result.stress[:1],
+            energy_spread=None if result.energy_spread is None else result.energy_spread[:1],
+            force_spread=None if result.force_spread is None else result.force_spread[:count],
         )
 
     def __len__(self) -> int:

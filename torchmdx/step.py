@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from torchmdx.cell import require_lattice
-from torchmdx.engines import Engine, ModelEngine, choose_engine
+from torchmdx.engines import Engine
+from torchmdx.ensemble_engine import engine_for, exact_engine_for
+from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step_audit import disagreement, require_finite
@@ -22,6 +24,7 @@ from torchmdx.step_order import choose_order
 from torchmdx.step_policy import GraphPolicy, require_mode
 from torchmdx.step_report import StepReport
 from torchmdx.step_result import AuditError, StepResult
+from torchmdx.step_spread import checked_limit, require_agreement
 from torchmdx.system import Batch, System
 
 log = logging.getLogger(__name__)
@@ -47,11 +50,12 @@ class CapturedStep:
     stress, energies: give these too. skin: Å added to the search radius, so that most searches can be skipped.
     precision: "float32", "float64" (the exact model) "tf32" or "bfloat16"; None takes the potential's dtype.
     audit_every: compare with the exact model every so many evaluations (0: when a graph is captured).
+    max_force_spread: of an ensemble, eV/Å; SpreadError where the forces on an atom lie further apart.
     """
 
     def __init__(
         self,
-        potential: Potential,
+        potential: Potential | Ensemble,
         structure: System | Batch | Sequence[System],
         *,
         mode: str = "auto",
@@ -60,6 +64,7 @@ class CapturedStep:
         skin: float = 0.0,
         precision: str | None = None,
         audit_every: int = 0,
+        max_force_spread: float | None = None,
     ) -> None:
         require_mode(mode, potential.device)
         if audit_every < 0:
@@ -79,6 +84,8 @@ class CapturedStep:
         before = memory_allocated(self.device)
         with memory_explained(self.batch, self.device):
             self._allocate(dtype, stress, energies)
+        if (limit := checked_limit(potential, max_force_spread)) is not None:
+            self.buffers.most_spread.fill_(limit)
         self._buffer_bytes = memory_allocated(self.device) - before
         self.policy = GraphPolicy(mode, self.device, self.engine_why)
 
@@ -92,7 +99,8 @@ class CapturedStep:
 
     def _allocate(self, dtype: torch.dtype, stress: bool, energies: bool) -> None:
         batch = self.batch
-        self.buffers = buffers = StepBuffers(batch, dtype, stress=stress, energies=energies)
+        spread = isinstance(self.potential, Ensemble)
+        self.buffers = buffers = StepBuffers(batch, dtype, stress=stress, energies=energies, spread=spread)
         self._fill_inputs()
         # What the model sees: the same atoms, in the order and the frame of the buffers.
         self.ordered = replace(batch.clone().to(dtype=dtype), positions=buffers.positions, cell=buffers.cell)
@@ -100,9 +108,7 @@ class CapturedStep:
         self.search = EdgeSearch(self.potential.search_cutoff(self.batch), skin=self.skin)
         self.search.allocate(self.ordered)
         self.engine: Engine
-        self.engine, self.engine_why = choose_engine(
-            self.potential, self.ordered, stress=stress, precision=self.precision
-        )
+        self.engine, self.engine_why = engine_for(self.potential, self.ordered, stress=stress, precision=self.precision)
         self.engine.reserve(self.search.capacity)
 
     def _fill_inputs(self) -> None:
@@ -114,7 +120,7 @@ class CapturedStep:
         """Energy, forces, and stress if wanted, at positions [N,3] Å and cell [3,3] or [S,3,3] Å (None: as before).
 
         copy=False gives views of the step's own buffers, valid until the next call. Raises ValueError or TypeError
-        for positions and cells that do not fit, NonFiniteError, OutOfDeviceMemory.
+        for positions and cells that do not fit, NonFiniteError, SpreadError, OutOfDeviceMemory.
         """
         kind = self._take_in(positions, cell)
         self.num_evaluations += 1
@@ -131,6 +137,7 @@ class CapturedStep:
             else:
                 require_finite(self, flags)
                 if self._trusted():
+                    require_agreement(self, flags)
                     return self._give_out(kind, copy)
         raise RuntimeError(f"the neighbour list did not fit after {MOST_ROUNDS} rounds of growing: {flags.tolist()}")
 
@@ -169,9 +176,7 @@ class CapturedStep:
         kind: "host" or "device", where positions come from. Raises GraphRefused if mode="graph" cannot be had.
         """
         with memory_explained(self.batch, self.device):
-            reason = self.policy.consider(
-                kind, lambda: self._launch(kind), lambda: self.buffers.outputs["forces"], self._judge
-            )
+            reason = self.policy.consider(kind, lambda: self._launch(kind), self.buffers.compared, self._judge)
         if reason is not None:
             self._fall_back(reason)
 
@@ -223,7 +228,7 @@ class CapturedStep:
         buffers.prepare(self.ordered.system_index)
         edges = self.search.update(buffers.positions, buffers.cell)
         outputs = self.engine.run(buffers.positions, buffers.cell, edges, forces=kind != "energy")
-        buffers.finish(edges, outputs.energy, outputs.energies, outputs.forces, outputs.stress)
+        buffers.finish(edges, outputs.energy, outputs.energies, outputs.forces, outputs.stress, outputs.spread)
         buffers.copy_out(everything=kind == "host")
 
     def _give_out(self, kind: str, copy: bool) -> StepResult:
@@ -291,5 +296,5 @@ class CapturedStep:
     def _fall_back(self, reason: str) -> None:
         """The exact model from now on: the fast path has been found wrong."""
         self.policy.graphs.clear()
-        self.engine = ModelEngine(self.potential, self.ordered, stress=self.buffers.stress_wanted, tabulated=False)
+        self.engine = exact_engine_for(self.potential, self.ordered, stress=self.buffers.stress_wanted)
         self.engine_why = self.policy.why = f"exact model, launched: {reason}"

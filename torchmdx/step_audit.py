@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from torchmdx.engines import choose_engine
+from torchmdx.ensemble_engine import engine_for
 from torchmdx.forces import evaluate, require_apart
+from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step_buffers import FIRST_BAD, NOT_FINITE
@@ -31,6 +32,7 @@ LEAST_FORCE = 1e-2
 def audit(step: CapturedStep) -> float:
     """Relative force error of what a step has in its outputs, against the exact model in float64.
 
+    Of an ensemble, the spread of forces is compared along with their mean, so that every member counts.
     A structure too large for the exact model is judged by a cluster of its atoms, evaluated anew by an engine of the
     same kind.
     """
@@ -39,7 +41,7 @@ def audit(step: CapturedStep) -> float:
     )
     part, atoms, as_it_is = sample(structure)
     if as_it_is:
-        found = step.buffers.outputs["forces"].index_select(0, atoms)
+        found = step.buffers.compared().index_select(0, atoms)
     else:
         found = _evaluate_anew(step, part)
     return relative_error(found, exact_forces(step.potential, part))
@@ -62,12 +64,11 @@ def require_finite(step: CapturedStep, flags: Any) -> None:
 def disagreement(step: CapturedStep, launched: Tensor | None = None) -> str | None:
     """What speaks against the results a step has in its outputs; None if nothing does. Sets the step's `error`.
 
-    launched: the same outputs from launching the kernels one by one, to compare a replay with, whatever its size.
+    launched: `buffers.compared()` after launching the kernels one by one, to compare a replay with, whatever its size.
     """
     allowed = TOLERANCES[step.precision]
-    forces = step.buffers.outputs["forces"]
     if launched is not None:
-        difference = relative_error(forces, launched)
+        difference = relative_error(step.buffers.compared(), launched)
         if not difference <= allowed:
             return f"its forces differ by {difference:.1e} (relative) between a replay and a launch"
     step.error = audit(step)
@@ -79,10 +80,11 @@ def disagreement(step: CapturedStep, launched: Tensor | None = None) -> str | No
 def _evaluate_anew(step: CapturedStep, part: Batch) -> Tensor:
     batch = part.to(dtype=step.potential.dtype)
     batch = replace(batch, positions=(part.positions - part.positions.mean(0)).to(step.potential.dtype))
-    engine, _ = choose_engine(step.potential, batch, stress=False, precision=step.precision)
+    engine, _ = engine_for(step.potential, batch, stress=False, precision=step.precision)
     edges = brute_force(batch, step.potential.search_cutoff(batch))
     engine.reserve(edges.capacity)
-    return engine.run(batch.positions, batch.cell, edges).forces.clone()
+    outputs = engine.run(batch.positions, batch.cell, edges)
+    return _columns(outputs.forces, outputs.force_spread)
 
 
 def relative_error(forces: Tensor, exact: Tensor) -> float:
@@ -113,11 +115,17 @@ def sample(batch: Batch) -> tuple[Batch, Tensor, bool]:
     return replace(part, cell=torch.zeros_like(part.cell), pbc=torch.zeros_like(part.pbc)), atoms, False
 
 
-def exact_forces(potential: Potential, batch: Batch) -> Tensor:
-    """Forces [N,3] of the exact model in float64."""
+def exact_forces(potential: Potential | Ensemble, batch: Batch) -> Tensor:
+    """Forces [N,3] of the exact model in float64; of an ensemble [N,4], their spread with them."""
     result = evaluate(copy.deepcopy(potential).double(), batch.to(dtype=torch.float64))
     assert result.forces is not None
-    return result.forces
+    return _columns(result.forces, result.force_spread)
+
+
+def _columns(forces: Tensor, spread: Tensor | None) -> Tensor:
+    """A copy of the forces [N,3], float64, with their spread as a fourth column if there is one."""
+    forces = forces.double()
+    return forces.clone() if spread is None else torch.cat([forces, spread[:, None]], 1)
 
 
 def _select(batch: Batch, atoms: Tensor, num_systems: int) -> Batch:

@@ -1,10 +1,11 @@
 """What goes into and comes out of a captured step: fixed buffers, and the kernels that fill them.
 
-One block of float64 goes in (positions, cell), one comes out (energy, flags, stress, energies, forces), so that each
-way is one copy. Between the caller's coordinates and the model's lies `prepare`: it takes atoms in `order`, moves each
-by whole lattice vectors (`images`) and its system by `origin`, and only then rounds to the model's dtype. Images
-and order are chosen on the host now and then (`StepBuffers.refresh`); a kernel flags atoms that have left for places
-where float32 is coarse. `finish` undoes the order and flags what is not finite.
+One block of float64 goes in (positions, cell), one comes out (energy, energy spread, flags, stress, energies, forces,
+force spread: what there is of them), so that each way is one copy. Between the caller's coordinates and the model's
+lies `prepare`: it takes atoms in `order`, moves each by whole lattice vectors (`images`) and its system by `origin`,
+and only then rounds to the model's dtype. Images and order are chosen on the host now and then
+(`StepBuffers.refresh`); a kernel flags atoms that have left for places where float32 is coarse. `finish` undoes the
+order and flags what is not finite.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torchmdx.neighbors.edges import Edges
 from torchmdx.system import Batch
 
 # Flags in the output block, int64.
-NEEDED, OVERFLOW, NOT_FINITE, FIRST_BAD, FAR = range(5)
+NEEDED, OVERFLOW, NOT_FINITE, FIRST_BAD, FAR, UNCERTAIN = range(6)
 NUM_FLAGS = 8
 # Coordinates beyond this multiple of a structure's own extent, or of 64 Å, are too coarse in float32.
 FAR_FACTOR = 4.0
@@ -28,21 +29,27 @@ LEAST_EXTENT = 64.0
 
 
 class StepBuffers:
-    """Input and output of a step of N atoms in S systems, on the model's device and, pinned, on the host."""
+    """Input and output of a step of N atoms in S systems, on the model's device and, pinned, on the host.
 
-    def __init__(self, batch: Batch, dtype: torch.dtype, *, stress: bool, energies: bool) -> None:
+    spread: room for that of an ensemble, too; atoms whose forces spread by more than `most_spread` are flagged.
+    """
+
+    def __init__(self, batch: Batch, dtype: torch.dtype, *, stress: bool, energies: bool, spread: bool = False) -> None:
         device, num_atoms, num_systems = batch.positions.device, batch.num_atoms, batch.num_systems
         self.num_atoms, self.num_systems = num_atoms, num_systems
-        self.stress_wanted, self.energies_wanted = stress, energies
+        self.stress_wanted, self.energies_wanted, self.spread_given = stress, energies, spread
         self.on_gpu = device.type == "cuda"
         sizes_in = (3 * num_atoms, 9 * num_systems)
         sizes_out = (
             num_systems,
+            num_systems if spread else 0,
             NUM_FLAGS,
             9 * num_systems if stress else 0,
             num_atoms if energies else 0,
             3 * num_atoms,
+            num_atoms if spread else 0,
         )
+        self._first_out = sum(sizes_out[:3])
         self.input = torch.zeros(sum(sizes_in), dtype=torch.float64, device=device)
         self.output = torch.zeros(sum(sizes_out), dtype=torch.float64, device=device)
         # Without a GPU the host's blocks are the model's: nothing is copied.
@@ -58,19 +65,27 @@ class StepBuffers:
         self.images = torch.zeros(num_atoms, 3, dtype=torch.int32, device=device)
         self.origin = torch.zeros(num_systems, 3, dtype=torch.float64, device=device)
         self.far = torch.zeros((), dtype=torch.float64, device=device)
+        self.most_spread = torch.full((), torch.inf, dtype=torch.float64, device=device)
 
     def _views_in(self, block: Tensor, sizes: tuple[int, ...]) -> dict[str, Tensor]:
         positions, cell = block.split(sizes)
         return {"positions": positions.view(-1, 3), "cell": cell.view(-1, 3, 3)}
 
     def _views_out(self, block: Tensor, sizes: tuple[int, ...]) -> dict[str, Tensor]:
-        energy, flags, stress, energies, forces = block.split(sizes)
+        energy, energy_spread, flags, stress, energies, forces, force_spread = block.split(sizes)
         views = {"energy": energy, "flags": flags.view(torch.int64), "forces": forces.view(-1, 3)}
         if self.stress_wanted:
             views["stress"] = stress.view(-1, 3, 3)
         if self.energies_wanted:
             views["energies"] = energies
+        if self.spread_given:
+            views |= {"energy_spread": energy_spread, "force_spread": force_spread}
         return views
+
+    def compared(self) -> Tensor:
+        """What audits compare: forces [N,3], with their spread as a fourth column where there is one."""
+        forces = self.outputs["forces"]
+        return torch.cat([forces, self.outputs["force_spread"][:, None]], 1) if self.spread_given else forces
 
     def copy_in(self) -> None:
         """From the host's block to the model's device."""
@@ -83,9 +98,9 @@ class StepBuffers:
         (device.copy_(host) if to == "device" else host.copy_(device))
 
     def copy_out(self, everything: bool) -> None:
-        """To the host's block: all results, or energy and flags only, which every evaluation reads there."""
+        """To the host's block: all results, or energies and flags only, which every evaluation reads there."""
         if self.on_gpu:
-            length = len(self.output) if everything else self.num_systems + NUM_FLAGS
+            length = len(self.output) if everything else self._first_out
             self.host_output[:length].copy_(self.output[:length], non_blocking=True)
 
     def refresh(self, batch: Batch, order: Tensor | None) -> None:
@@ -123,12 +138,23 @@ class StepBuffers:
         self.cell.copy_(cell)
         self.outputs["flags"].zero_()
 
-    def finish(self, edges: Edges, energy: Tensor, energies: Tensor, forces: Tensor, stress: Tensor | None) -> None:
-        """Fills `outputs` from the model's results, in the caller's order, and flags what is wrong with them."""
+    def finish(
+        self,
+        edges: Edges,
+        energy: Tensor,
+        energies: Tensor,
+        forces: Tensor,
+        stress: Tensor | None,
+        spread: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """Fills `outputs` from the model's results, in the caller's order, and flags what is wrong with them.
+
+        spread: of an ensemble's energy [S] and forces [N].
+        """
         if self.on_gpu:
             from torchmdx.step_kernels import launch_finish
 
-            launch_finish(self, edges, energy, energies, forces, stress)
+            launch_finish(self, edges, energy, energies, forces, stress, spread)
             return
         out = self.outputs
         order = self.order.long()
@@ -147,6 +173,11 @@ class StepBuffers:
         if self.stress_wanted:
             assert stress is not None
             out["stress"].copy_(stress)
+        if self.spread_given:
+            assert spread is not None
+            out["energy_spread"].copy_(spread[0])
+            out["force_spread"].index_copy_(0, order, spread[1])
+            flags[UNCERTAIN] = (spread[1] > self.most_spread).sum()
 
 
 def copy_checked(name: str, target: Tensor, value: Any) -> None:

@@ -20,6 +20,7 @@ OVERFLOW = tl.constexpr(1)
 NOT_FINITE = tl.constexpr(2)
 FIRST_BAD = tl.constexpr(3)
 FAR = tl.constexpr(4)
+UNCERTAIN = tl.constexpr(5)
 NUM_FLAGS = tl.constexpr(8)
 
 
@@ -44,30 +45,41 @@ def launch_prepare(buffers: StepBuffers, system_index: Tensor) -> None:
 
 
 def launch_finish(
-    buffers: StepBuffers, edges: Edges, energy: Tensor, energies: Tensor, forces: Tensor, stress: Tensor | None
+    buffers: StepBuffers,
+    edges: Edges,
+    energy: Tensor,
+    energies: Tensor,
+    forces: Tensor,
+    stress: Tensor | None,
+    spread: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """Results in the caller's order and in float64, and the flags."""
+    """Results in the caller's order and in float64, and the flags. spread: of energy [S] and forces [N], float64."""
     out: dict[str, Any] = buffers.outputs
+    unused = energy, energies  # of the same kinds, and never touched
     work = max(buffers.num_atoms, 9 * buffers.num_systems)
     _finish[(triton.cdiv(work, BLOCK),)](
         energy,
         energies,
         forces,
         energy if stress is None else stress,
+        *(spread or unused),
         buffers.positions,
         buffers.order,
         buffers.far,
+        buffers.most_spread,
         edges.needed,
         edges.overflow,
         out["energy"],
         out["energies"] if buffers.energies_wanted else energies,
         out["forces"],
         energy if stress is None else out["stress"],
+        *((out["energy_spread"], out["force_spread"]) if spread else unused),
         out["flags"],
         buffers.num_atoms,
         buffers.num_systems,
         ENERGIES=buffers.energies_wanted,
         STRESS=stress is not None,
+        SPREAD=spread is not None,
         BLOCK=BLOCK,
         num_warps=4,
     )
@@ -104,9 +116,9 @@ def _prepare(
 
 @triton.jit
 def _finish(
-    energy, energies, forces, stress, positions, order, far, needed, overflow,
-    energy_out, energies_out, forces_out, stress_out, flags, num_atoms, num_systems,
-    ENERGIES: tl.constexpr, STRESS: tl.constexpr, BLOCK: tl.constexpr,
+    energy, energies, forces, stress, energy_spread, force_spread, positions, order, far, most_spread, needed, overflow,
+    energy_out, energies_out, forces_out, stress_out, energy_spread_out, force_spread_out, flags, num_atoms,
+    num_systems, ENERGIES: tl.constexpr, STRESS: tl.constexpr, SPREAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     i = block * BLOCK + tl.arange(0, BLOCK)
@@ -117,9 +129,18 @@ def _finish(
     if STRESS:
         entry = i < 9 * num_systems
         tl.store(stress_out + i, tl.load(stress + i, mask=entry, other=0.0).to(tl.float64), mask=entry)
+    if SPREAD:
+        apart = tl.load(energy_spread + i, mask=i < num_systems, other=0.0)
+        tl.store(energy_spread_out + i, apart, mask=i < num_systems)
     here = i < num_atoms
     i = i.to(tl.int64)
     atom = tl.load(order + i, mask=here, other=0).to(tl.int64)
+    if SPREAD:
+        apart = tl.load(force_spread + i, mask=here, other=0.0)
+        tl.store(force_spread_out + atom, apart, mask=here)
+        uncertain = tl.sum((here & (apart > tl.load(most_spread))).to(tl.int64), 0)
+        if uncertain > 0:
+            tl.atomic_add(flags + UNCERTAIN, uncertain)
     limit = tl.load(far)
     e = tl.load(energies + i, mask=here, other=0.0)
     if ENERGIES:

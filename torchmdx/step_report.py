@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from torchmdx.models.ensemble import Ensemble
+
 if TYPE_CHECKING:
     from torchmdx.step import CapturedStep
 
@@ -16,12 +18,14 @@ class StepReport:
     nodes: kernels and copies in the graph. memory_bytes: buffers, graph and model as torch counts them. replay_ms and
     eager_ms: an evaluation with and without the graph. error: relative force error against the exact model in float64.
     table_error: largest error of a tabulated filter or its slope, relative to the largest; 0 without tables.
+    members: of an ensemble; None for a single potential.
     """
 
     mode: str
     why: str
     engine: str
     engine_why: str
+    members: int | None
     atoms: int
     systems: int
     edges: int
@@ -49,6 +53,7 @@ class StepReport:
             why=step.why,
             engine=step.engine.name,
             engine_why=step.engine_why,
+            members=len(step.potential) if isinstance(step.potential, Ensemble) else None,
             atoms=step.batch.num_atoms,
             systems=step.batch.num_systems,
             edges=edges,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchmdx.step_spread import Frame
 
 
 class StepError(RuntimeError):
@@ -26,10 +29,22 @@ class GraphRefused(StepError):
     """mode="graph" was asked for and cannot be had; says why."""
 
 
+class SpreadError(StepError):
+    """An ensemble whose members lie further apart than allowed.
+
+    frame: the structure, and what the ensemble gave for it. atom: the worst, as the step, or its caller, counts atoms.
+    """
+
+    def __init__(self, text: str, frame: Frame | None = None, atom: int = -1) -> None:
+        super().__init__(text)
+        self.frame, self.atom = frame, atom
+
+
 @dataclass(frozen=True, eq=False)
 class StepResult:
     """energy [S] eV, forces [N,3] eV/Å, energies [N] eV, stress [S,3,3] eV/Å³ (NaN without a volume), all float64.
 
+    Of an ensemble these are means; energy_spread [S] eV and force_spread [N] eV/Å say how far its members lie apart.
     NumPy arrays where positions came as an array or a CPU tensor, CUDA tensors where they came as one.
     """
 
@@ -37,3 +52,5 @@ class StepResult:
     forces: Any
     energies: Any = None
     stress: Any = None
+    energy_spread: Any = None
+    force_spread: Any = None

@@ -40,7 +40,7 @@ def compiled(folder: Path, precision: str, offsets: bool) -> ctypes.CDLL:
     source = text.split('R"(', 1)[1].split(')";', 1)[0]
     (folder / "kernels.cpp").write_text(DIALECT + source)
     real = "double" if precision == "double" else "float"
-    defines = [f"-DREAL={real}", "-DOVERFLOW_FLAG=1", "-DNOT_FINITE_FLAG=2", "-DFAR_FLAG=4"]
+    defines = [f"-DREAL={real}", "-DOVERFLOW_FLAG=1", "-DNOT_FINITE_FLAG=2", "-DFAR_FLAG=4", "-DUNCERTAIN_FLAG=5"]
     defines += ["-DMIXED"] * (precision == "mixed") + ["-DOFFSETS"] * offsets
     made = folder / f"kernels-{precision}-{offsets}.so"
     command = [COMPILER, "-Wall", "-Werror", "-ffp-contract=off", "-shared", "-fPIC", *defines]
@@ -104,7 +104,7 @@ def test_forces_are_added_in_fixed_point_where_the_atoms_are(tmp_path):
     np.testing.assert_array_equal(after, wanted)
 
 
-@pytest.mark.parametrize("flag", [1, 2, 4])
+@pytest.mark.parametrize("flag", [1, 2, 4, 5])
 def test_forces_of_a_failed_evaluation_are_not_added(tmp_path, flag):
     before, after = added(tmp_path, np.full((len(CHOSEN), 3), np.nan), flag)
     np.testing.assert_array_equal(after, before)
@@ -135,4 +135,5 @@ def test_flags_are_where_the_step_writes_them():
 
     text = (build.HERE / "cuda_kernel.cpp").read_text()
     wanted = f"OVERFLOW_FLAG = {step_buffers.OVERFLOW}, NOT_FINITE_FLAG = {step_buffers.NOT_FINITE}, "
-    assert wanted + f"FAR_FLAG = {step_buffers.FAR};" in text
+    wanted += f"FAR_FLAG = {step_buffers.FAR}, UNCERTAIN_FLAG = {step_buffers.UNCERTAIN};"
+    assert wanted in text

@@ -176,6 +176,8 @@ def test_an_ensemble_is_the_runs_of_its_seeds(config, tmp_path):
     members = [tmp_path / "all" / f"member-{k}" for k in range(2)]
     assert same_weights(members[1] / "best.safetensors", tmp_path / "one" / "best.safetensors")
     assert not same_weights(members[0] / "best.safetensors", members[1] / "best.safetensors")
+    ensemble = torchmdx.load(tmp_path / "all")  # the folder is one, as it is
+    assert ensemble.names == tuple(str(member / "best.safetensors") for member in members)
     assert (members[0] / "split.json").read_bytes() == (members[1] / "split.json").read_bytes()
 
 

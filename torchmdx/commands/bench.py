@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchmdx.commands.options import add_model_options, read_structure
+from torchmdx.commands.options import add_model_options, make_calculator, read_structure
+from torchmdx.models.ensemble import Ensemble
 
 if TYPE_CHECKING:
     from torchmdx.models.potential import Potential
@@ -34,12 +35,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.ase_calculator import Calculator
     from torchmdx.step import CapturedStep
     from torchmdx.system import System
 
-    calculator = Calculator(options.model, dtype=options.dtype, device=options.device, charge=options.charge)
-    potential = calculator.potential
+    potential = make_calculator(options).potential
     atoms = read_structure(options.file, options.index)
     system = System.from_ase(atoms, options.charge)
     device = potential.device
@@ -75,12 +74,16 @@ def median_seconds(run: Callable[[], object]) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def roofline_seconds(step: CapturedStep, potential: Potential) -> float:
+def roofline_seconds(step: CapturedStep, potential: Potential | Ensemble) -> float:
     """The shortest an evaluation could take: its arithmetic, or its traffic, at the rates this device shows right now.
+
+    Of an ensemble: the sum over its members.
 
     Arithmetic: products of matrices of every atom, and two cubics and their products for every edge and layer.
     Traffic: every tensor of the atoms written once and read once, forward and backward; edges gather from caches.
     """
+    if isinstance(potential, Ensemble):
+        return sum(roofline_seconds(step, member) for member in potential)
     device, channels = potential.device, potential.config.num_channels
     layers, atoms = potential.config.num_layers, step.batch.num_atoms
     edges = int(step.search.edges.num_edges)

@@ -28,10 +28,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "source",
         nargs="+",
-        help="a .ckpt file, a .zip of several, or a name (aceff-1.0, aceff-1.1, aceff-2.0); no code in it is ever run; "
-        "several files make an ensemble",
+        help="a .ckpt file, a .zip of several, the folder of a training of several seeds, or a name (aceff-1.0, "
+        "aceff-1.1, aceff-2.0); no code in it is ever run; several files make an ensemble",
     )
-    parser.add_argument("target", help="the .safetensors file to write, or the .zip for an ensemble")
+    parser.add_argument("target", help="the .safetensors file to write; for an ensemble a .zip will do too")
     parser.add_argument(
         "--energy-unit",
         choices=sorted(ENERGY_UNITS),
@@ -55,17 +55,17 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.checkpoint import located, read, read_ensemble, save, to_bytes, write_whole
+    from torchmdx.checkpoint import ensemble_to_bytes, holds_several, located, read, read_ensemble, save, write_whole
     from torchmdx.commands.info import describe
-    from torchmdx.torchmdnet.container import is_ensemble
 
     target = Path(options.target)
-    files = [located(source, options.sha256) for source in options.source]
-    several = len(files) > 1 or is_ensemble(files[0])
-    ending = ".zip" if several else ".safetensors"
-    if target.suffix != ending:
+    files = [source if Path(source).is_dir() else located(source, options.sha256) for source in options.source]
+    several = len(files) > 1 or holds_several(files[0])
+    endings = (".safetensors", ".zip") if several else (".safetensors",)
+    if target.suffix not in endings:
         raise ValueError(
-            f"the target{' of an ensemble' if several else ''} must end in {ending}, got {options.target!r}"
+            f"the target{' of an ensemble' if several else ''} must end in {' or '.join(endings)}, "
+            f"got {options.target!r}"
         )
     if several:
         readings = read_ensemble(files if len(files) > 1 else files[0], total_energy=options.total_energy)
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     for reading in readings:
         reading.potential.card = card_with(reading.potential.card, options)
     if several:
-        write_whole(target, _zipped([to_bytes(reading.potential, reading.report) for reading in readings]))
+        write_whole(target, _zipped(readings) if target.suffix == ".zip" else ensemble_to_bytes(readings))
     else:
         save(readings[0].potential, target, report=readings[0].report)
     texts = [f"{reading.report}\n{describe(reading.potential)}" for reading in readings]
@@ -142,11 +142,12 @@ def _scaled(potential: Potential, factor: float) -> Potential:
     return potential.with_priors([config.scaled(factor) for config in potential.prior_configs])
 
 
-def _zipped(files: list[bytes]) -> bytes:
+def _zipped(readings: list[Reading]) -> bytes:
+    from torchmdx.checkpoint import to_bytes
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for index, content in enumerate(files):
-            archive.writestr(
-                zipfile.ZipInfo(f"{index:03}.safetensors"), content
-            )  # of no date: equal inputs, equal files
+        for index, reading in enumerate(readings):
+            # Of no date: equal inputs, equal files.
+            archive.writestr(zipfile.ZipInfo(f"{index:03}.safetensors"), to_bytes(reading.potential, reading.report))
     return buffer.getvalue()

@@ -48,17 +48,23 @@ def _evaluate(atoms: Atoms) -> dict[str, Any]:
         row["stress"] = atoms.get_stress(voigt=False).tolist()
     row["energy"] = atoms.get_potential_energy()
     row["forces"] = atoms.get_forces().tolist()
+    results = atoms.calc.results
+    if "energy_spread" in results:
+        row |= {"energy_spread": results["energy_spread"], "forces_spread": results["forces_spread"].tolist()}
     return row
 
 
 def _print_row(number: int, atoms: Atoms, row: dict[str, Any], with_forces: bool) -> None:
     from torchmdx.units import GPA
 
+    several = "energy_spread" in row
     if number == 0:
-        print(f"{'#':>4} {'formula':<20} {'energy / eV':>18} {'max force / eV/Å':>18} {'pressure / GPa':>15}")
+        spreads = f" {'its spread':>12} {'max force spread':>18}" if several else ""
+        print(f"{'#':>4} {'formula':<20} {'energy / eV':>18} {'max force / eV/Å':>18} {'pressure / GPa':>15}{spreads}")
     largest = np.linalg.norm(np.reshape(row["forces"], (-1, 3)), axis=1).max(initial=0.0)
     pressure = f"{-np.trace(row['stress']) / 3 / GPA:15.4f}" if "stress" in row else f"{'-':>15}"
-    print(f"{number:>4} {row['formula']:<20} {row['energy']:>18.8f} {largest:>18.6f} {pressure}")
+    spreads = f" {row['energy_spread']:>12.6f} {max(row['forces_spread'], default=0.0):>18.6f}" if several else ""
+    print(f"{number:>4} {row['formula']:<20} {row['energy']:>18.8f} {largest:>18.6f} {pressure}{spreads}")
     if with_forces:
         for symbol, force in zip(atoms.symbols, row["forces"], strict=True):
             print("     {:<3} {:>14.8f} {:>14.8f} {:>14.8f}".format(symbol, *force))

@@ -117,7 +117,7 @@ def _evaluate(options: argparse.Namespace, sets: Any) -> Evaluation:
     import torch
 
     from torchmdx.ase_calculator import choose_device
-    from torchmdx.checkpoint import load
+    from torchmdx.checkpoint import load_one
     from torchmdx.progress_line import ProgressLine, bar
     from torchmdx.report.evaluation import evaluate_sets
 
@@ -129,7 +129,7 @@ def _evaluate(options: argparse.Namespace, sets: Any) -> Evaluation:
             line.draw("  ".join(parts))
 
     device, dtype = choose_device(options.device), getattr(torch, options.dtype)
-    potential = load(options.model)
+    potential = load_one(options.model)
     try:
         return evaluate_sets(potential, sets, device=device, dtype=dtype, progress=advanced)
     finally:

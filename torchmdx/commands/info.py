@@ -53,11 +53,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.checkpoint:
-        from torchmdx.checkpoint import load, load_ensemble, located
-        from torchmdx.torchmdnet.container import is_ensemble
+        from torchmdx.checkpoint import holds_several, load_ensemble, load_one
 
-        file = located(options.checkpoint)
-        potentials = load_ensemble(file) if is_ensemble(file) else [load(file)]
+        source = options.checkpoint
+        potentials = load_ensemble(source) if holds_several(source) else [load_one(source)]
         print("\n\n".join(map(describe, potentials)))
         return 0
     print(f"torchmdx {torchmdx.__version__}, Python {platform.python_version()}, {platform.platform()}")
@@ -80,14 +79,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _potentials() -> list[tuple[str, bool, str]]:
     """Names, whether they can be had here, and a line on each."""
-    from torchmdx.checkpoint import load
+    from torchmdx.checkpoint import load_one
     from torchmdx.hub import RELEASES
 
     rows = []
     if DEFAULT_POTENTIAL not in shipped():
         rows.append((DEFAULT_POTENTIAL, False, "missing: install torchmdx again"))
     for name, file in shipped().items():
-        card = load(file).card
+        card = load_one(file).card
         known = "" if card.elements is None else f" ({symbols(card.elements)})"
         rows.append((name, True, f"{'the default; ' if name == DEFAULT_POTENTIAL else ''}{card.description}{known}"))
     remedy = "" if _version("huggingface_hub") else "; needs pip install 'torchmdx[hub]'"

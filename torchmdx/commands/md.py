@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("potential, and where it runs")
-    add_model_option(group)
+    add_model_option(group, several=True)
     group.add_argument(
         "--charge", type=float, metavar="Q", help="total charge in e (default: what the file says, else 0)"
     )
@@ -64,6 +64,13 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         help="how OpenMM and the network exchange positions and forces (default: auto, the fastest there is)",
     )
     group.add_argument("--skin", type=float, default=0.0, help="Å added to the search radius (default: 0)")
+    group.add_argument(
+        "--max-force-spread",
+        type=float,
+        metavar="S",
+        help="stop where an ensemble's forces on an atom differ by more (standard deviation, eV/Å), and append the "
+        "structure to PREFIX.uncertain.xyz (default: never)",
+    )
 
 
 def _add_dynamics_options(parser: argparse.ArgumentParser) -> None:

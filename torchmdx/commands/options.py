@@ -14,19 +14,9 @@ if TYPE_CHECKING:
     from torchmdx.ase_calculator import Calculator
 
 
-def add_model_option(parser: Any) -> None:
-    """--model, of a parser or a group of one."""
-    parser.add_argument(
-        "--model",
-        metavar="CHECKPOINT",
-        help="the potential: a .safetensors file of torchmdx, a .ckpt of torchmd-net, or a name that `torchmdx info` "
-        f"lists (default: {DEFAULT_POTENTIAL}, which comes with torchmdx)",
-    )
-
-
 def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -> None:
     """--model, --charge, --dtype and --device."""
-    add_model_option(parser)
+    add_model_option(parser, several=True)
     parser.add_argument(
         "--charge",
         type=float,
@@ -42,10 +32,31 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -
     parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
 
 
+def add_model_option(parser: Any, *, several: bool = False) -> None:
+    """--model, of a parser or a group of options. several: as often as there are members of an ensemble."""
+    ensembles = (
+        ". A zip of several, the folder of a training of several seeds, or the option given several times: an ensemble"
+    )
+    parser.add_argument(
+        "--model",
+        action="append" if several else "store",
+        metavar="CHECKPOINT",
+        help="the potential: a .safetensors file of torchmdx, a .ckpt of torchmd-net, or a name that `torchmdx info` "
+        f"lists (default: {DEFAULT_POTENTIAL}, which comes with torchmdx)" + ensembles * several,
+    )
+
+
+def model_of(options: argparse.Namespace) -> str | list[str] | None:
+    """The one checkpoint that was given, or the list of several; None where none was."""
+    if not options.model:
+        return None
+    return options.model[0] if len(options.model) == 1 else list(options.model)
+
+
 def make_calculator(options: argparse.Namespace) -> Calculator:
     from torchmdx.ase_calculator import Calculator
 
-    return Calculator(options.model, dtype=options.dtype, device=options.device, charge=options.charge)
+    return Calculator(model_of(options), dtype=options.dtype, device=options.device, charge=options.charge)
 
 
 def read_structures(path: str, index: str) -> list[Atoms]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchmdx.commands.options import add_model_options, read_structure
+from torchmdx.commands.options import add_model_options, make_calculator, read_structure
 
 EVALUATIONS = 20
 MOST_SHOWN = 10
@@ -29,11 +29,10 @@ def add_parser(subparsers: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     from torch.profiler import ProfilerActivity, profile
 
-    from torchmdx.ase_calculator import Calculator
     from torchmdx.step import CapturedStep
     from torchmdx.system import System
 
-    calculator = Calculator(options.model, dtype=options.dtype, device=options.device, charge=options.charge)
+    calculator = make_calculator(options)
     atoms = read_structure(options.file, options.index)
     on_gpu = calculator.potential.device.type == "cuda"
     mode = "graph" if on_gpu else "eager"

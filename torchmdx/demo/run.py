@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import openmm
 
-from torchmdx.checkpoint import load, located
+from torchmdx.checkpoint import load_one, located
 from torchmdx.demo.masses import with_heavy_hydrogens
 from torchmdx.demo.pictures import draw_ramachandran
 from torchmdx.demo.torsions import PHI, PSI, torsion
@@ -64,14 +64,14 @@ def _simulation(structure: Structure, options: argparse.Namespace) -> Simulation
         pressure=None, barostat=None, seed=options.seed,
     )  # fmt: skip
     evaluation = Evaluation(
-        model=located(options.model), precision="float32", transport="auto", device=options.device, platform=None,
-        skin=0.0,
+        models=(located(options.model),), precision="float32", transport="auto", device=options.device, platform=None,
+        skin=0.0, max_force_spread=None, spread_file=None,
     )  # fmt: skip
     return Simulation(structure, dynamics, evaluation, options.seed)
 
 
 def _introduction(options: argparse.Namespace, structure: Structure, simulation: Simulation) -> str:
-    card = load(options.model).card
+    card = load_one(options.model).card
     about = ": ".join(filter(None, (card.name or Path(options.model or DEFAULT_POTENTIAL).name, card.description)))
     device = simulation.force.evaluator.potential.device
     return "\n".join(

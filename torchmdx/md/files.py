@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmdx.md.settings import Dynamics, Evaluation, Schedule
+from torchmdx.md.settings import UNCERTAIN, Dynamics, Evaluation, Schedule
 from torchmdx.md.simulation import Checkpoint
 from torchmdx.md.structure import SUFFIXES, Structure
 
@@ -61,10 +61,14 @@ class Files:
     def plot(self) -> Path:
         return self.path(".png")
 
+    @property
+    def uncertain(self) -> Path:
+        return self.path(UNCERTAIN)
+
     def all(self) -> list[Path]:
         """Every file that a run with this prefix may have left, of whatever structure."""
         final = [self.path(f".final{suffix}") for suffix in SUFFIXES]
-        return [self.trajectory, self.log, self.exact, self.portable, self.settings, *final, self.plot]
+        return [self.trajectory, self.log, self.exact, self.portable, self.settings, *final, self.plot, self.uncertain]
 
     def require_new(self) -> None:
         """Raises FileExistsError if a run was here before."""
@@ -124,10 +128,12 @@ def replace(path: Path, data: bytes) -> None:
 def settings_of(structure: Structure, dynamics: Dynamics, schedule: Schedule, evaluation: Evaluation) -> dict[str, Any]:
     """What a run and its continuation must have in common, by the name that an error gives it."""
     atoms = structure.atomic_numbers.tobytes() + structure.masses.tobytes()
-    with evaluation.model.open("rb") as file:
-        model = hashlib.file_digest(file, "sha256").hexdigest()
+    models = []
+    for path in evaluation.models:
+        with path.open("rb") as file:
+            models.append(hashlib.file_digest(file, "sha256").hexdigest())
     return {
-        "model (SHA-256)": model,
+        "model (SHA-256)": " ".join(models),
         "formula": structure.formula,
         "atoms (SHA-256 of elements and masses in order)": hashlib.sha256(atoms).hexdigest(),
         "charge in e": structure.charge,

@@ -14,6 +14,7 @@ ENSEMBLES = ("nve", "nvt", "npt")
 BAROSTATS = ("isotropic", "anisotropic")
 DEFAULT_FRICTION, DEFAULT_PRESSURE = 1.0, 1.0  # 1/ps, bar
 LARGEST_SEED = 2**32 - 1
+UNCERTAIN = ".uncertain.xyz"  # how the name ends of the file with frames that an ensemble disagrees on
 
 
 @dataclass(frozen=True)
@@ -83,28 +84,52 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How the potential is evaluated, and where: as `torchmdx.openmm_force.add_potential` takes it, skin in Å."""
+    """How the potential is evaluated, and where: as `torchmdx.openmm_force.add_potential` takes it, skin in Å.
 
-    model: Path
+    models: the file of a potential, or those of an ensemble's members. max_force_spread: eV/Å, None for no limit.
+    """
+
+    models: tuple[Path, ...]
     precision: str
     transport: str
     device: str | None
     platform: str | None
     skin: float
+    max_force_spread: float | None
+    spread_file: Path | None
+
+    @property
+    def potential(self) -> Path | list[Path]:
+        return self.models[0] if len(self.models) == 1 else list(self.models)
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Evaluation:
-        """Raises ValueError for a negative skin, FileNotFoundError for a checkpoint that is not there."""
-        from torchmdx.checkpoint import located
-
+        """Raises ValueError for numbers out of range, FileNotFoundError for a checkpoint that is not there."""
+        limit: float | None = options.max_force_spread
+        if limit is not None:
+            limit = _number("--max-force-spread", limit, "eV/Å")
         return cls(
-            model=located(options.model),
+            models=_located(options.model),
             precision=options.precision,
             transport=options.transport,
             device=options.device,
             platform=options.platform,
             skin=_number("--skin", options.skin, "Å", zero=True),
+            max_force_spread=limit,
+            spread_file=None if limit is None else Path(options.output + UNCERTAIN),
         )
+
+
+def _located(given: list[str] | None) -> tuple[Path, ...]:
+    """The files of one or several checkpoints, or of the members in the folder of a training."""
+    from torchmdx.checkpoint import located
+    from torchmdx.ensemble_file import files_in
+
+    if not given:
+        return (located(),)
+    if len(given) == 1 and Path(given[0]).is_dir():
+        return tuple(files_in(Path(given[0])))
+    return tuple(located(path) for path in given)
 
 
 def _number(name: str, value: float, unit: str, *, zero: bool = False) -> float:

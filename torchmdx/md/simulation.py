@@ -206,12 +206,14 @@ def make_system(
     force = add_potential(
         system,
         structure.topology,
-        evaluation.model,
+        evaluation.potential,
         charge=structure.charge,
         transport=evaluation.transport,
         precision=evaluation.precision,
         device=evaluation.device,
         skin=evaluation.skin,
+        max_force_spread=evaluation.max_force_spread,
+        spread_file=evaluation.spread_file,
         periodic=structure.cell is not None,
     )
     if dynamics.ensemble != "nve" and structure.num_atoms > 1:

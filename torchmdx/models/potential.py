@@ -188,6 +188,10 @@ class Potential(nn.Module):
             if not bool(torch.isin(atomic_numbers, known_ones).all()):
                 self.card.require_elements(atomic_numbers.tolist())
 
+    def doubts(self, atomic_numbers: Sequence[int], charge: float) -> list[str]:
+        """As `Card.doubts`."""
+        return self.card.doubts(atomic_numbers, charge)
+
     def fill(self, tensors: dict[str, Tensor], origin: str) -> None:
         """Takes over tensors by their names, in their dtype; raises ValueError, naming `origin`, if they don't fit."""
         wanted = self.state_dict()

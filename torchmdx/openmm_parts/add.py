@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,22 +10,30 @@ from pathlib import Path
 import openmm
 from openmm import app
 
-from torchmdx.checkpoint import load, located
+from torchmdx.checkpoint import located
+from torchmdx.ensemble_file import files_in
+from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_parts.atoms import checked_atoms, elements_of, is_periodic
-from torchmdx.openmm_parts.evaluator import Evaluator
+from torchmdx.openmm_parts.evaluator import Evaluator, Spread
 from torchmdx.openmm_parts.native_transport import make_native_force, why_not_native
 from torchmdx.openmm_parts.python_transport import make_python_force
-from torchmdx.openmm_parts.settings import ForceSettings, file_hash, resolved_device
+from torchmdx.openmm_parts.settings import ForceSettings, hash_of, resolved_device
 from torchmdx.openmm_parts.torch_transport import make_torch_force, why_not_torch
 from torchmdx.openmm_plugin.one_context import share_or_tell
 from torchmdx.potentials import shipped
+from torchmdx.prepared import Given, prepared
 from torchmdx.step_report import StepReport
 from torchmdx.system import checked_charge
 
 log = logging.getLogger(__name__)
 
 TRANSPORTS = ("auto", "native", "torch", "python")
+_MAKERS: dict[str, Callable[[Evaluator, openmm.System], openmm.Force]] = {
+    "native": make_native_force,
+    "torch": make_torch_force,
+    "python": make_python_force,
+}
 
 
 @dataclass(eq=False)
@@ -50,11 +57,19 @@ class PotentialForce:
         """How evaluations are done, in numbers; None before the first."""
         return self.evaluator.report()
 
+    @property
+    def spread(self) -> Spread | None:
+        """How far an ensemble's members lay apart in the last evaluation; None before it, and for a single potential.
+
+        Forces' are stale where that evaluation was of the energy alone, as for a barostat.
+        """
+        return self.evaluator.spread()
+
 
 def add_potential(
     system: openmm.System,
     topology: app.Topology,
-    potential: Potential | str | Path | None = None,
+    potential: Given = None,
     atoms: Iterable[int] | None = None,
     *,
     charge: float = 0.0,
@@ -67,17 +82,21 @@ def add_potential(
     force_group: int = 0,
     periodic: bool | None = None,
     scale_parameter: str | None = None,
+    max_force_spread: float | None = None,
+    spread_file: str | Path | None = None,
     name: str = "torchmdx",
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system.
 
-    potential: a Potential, a checkpoint's path, or a name; None for the potential that torchmdx comes with.
+    potential: as for `torchmdx.Calculator`, one or an ensemble; None for the one that torchmdx comes with.
     atoms: indices of the particles that the potential sees, None for all; nothing else of the system is touched.
     charge: total charge of these atoms, e. mode, precision, skin, audit_every: as for CapturedStep.
     device: where torch works: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
     transport: how positions and forces travel between OpenMM and torch; "auto" takes the fastest that works here.
     periodic: whether atoms see periodic images; None: if system or topology has a box.
     scale_parameter: a global parameter of the Context, 1 at first, that multiplies energy and forces.
+    max_force_spread, spread_file: of an ensemble, as for `torchmdx.Calculator`; OpenMM turns the error into an
+        OpenMMException of the same text, which ends the step.
 
     Raises ValueError or TypeError, with the requirement and the value, for what does not fit, and ImportError for a
     transport that is not installed.
@@ -91,42 +110,49 @@ def add_potential(
     settings = ForceSettings(
         elements_of(topology, chosen), chosen, system.getNumParticles(), checked_charge(charge),
         is_periodic(system, topology, periodic), precision, mode, resolved_device(device), skin, audit_every,
-        scale_parameter, checkpoint, None if checkpoint is None else file_hash(checkpoint),
+        scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
+        None if spread_file is None else str(spread_file),
     )  # fmt: skip
-    evaluator = Evaluator(settings, _potential(potential, settings))
+    evaluator = Evaluator(settings, prepared(potential, settings.dtype, settings.device))
     if settings.device.startswith("cuda"):
         share_or_tell()  # before any Context: every transport gains
     kind, why = _choose(transport, settings)
-    makers: dict[str, Callable[[Evaluator, openmm.System], openmm.Force]] = {
-        "native": make_native_force,
-        "torch": make_torch_force,
-        "python": make_python_force,
-    }
-    box = topology.getPeriodicBoxVectors()
-    if settings.periodic and box is not None and not system.usesPeriodicBoundaryConditions():
-        # Nothing in the system has used its box so far: it may still be OpenMM's default of 2 nm.
-        system.setDefaultPeriodicBoxVectors(*box)
-    force = makers[kind](evaluator, system)
+    if settings.periodic:
+        _take_box(system, topology)
+    force = _MAKERS[kind](evaluator, system)
     force.setForceGroup(force_group)
     force.setName(name)
     return PotentialForce(force, kind, why, evaluator)
 
 
-def _checkpoint_of(potential: Potential | str | Path | None) -> str | None:
-    """What a saved force calls its checkpoint: a path, or the name of one that comes with torchmdx on any machine."""
-    if isinstance(potential, Potential):
+def _take_box(system: openmm.System, topology: app.Topology) -> None:
+    """The topology's box, where nothing in the system has used its own: that may still be OpenMM's default of 2 nm."""
+    box = topology.getPeriodicBoxVectors()
+    if box is not None and not system.usesPeriodicBoundaryConditions():
+        system.setDefaultPeriodicBoxVectors(*box)
+
+
+def _checkpoint_of(potential: Given) -> str | tuple[str, ...] | None:
+    """The file of a potential, or those of several; None where any is given in memory.
+
+    One that comes with torchmdx on any machine is called by its name.
+    """
+    if potential is None:
+        return _called(located())
+    if isinstance(potential, (str, Path)):
+        if Path(potential).is_dir():
+            return tuple(str(file.resolve()) for file in files_in(Path(potential)))
+        return _called(located(potential))
+    if isinstance(potential, (Potential, Ensemble)):
         return None
-    if not (potential is None or isinstance(potential, str | Path)):
+    if not isinstance(potential, (list, tuple)):
         raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
-    file = located(potential)
+    paths = [part for part in potential if isinstance(part, (str, Path))]
+    return tuple(_called(located(path)) for path in paths) if len(paths) == len(potential) else None
+
+
+def _called(file: Path) -> str:
     return file.stem if file in shipped().values() else str(file.resolve())
-
-
-def _potential(potential: Potential | str | Path | None, settings: ForceSettings) -> Potential:
-    if isinstance(potential, Potential):  # copied: the caller's stays as it is
-        moved = copy.deepcopy(potential).to(device=settings.device, dtype=settings.dtype)
-        return moved.eval().requires_grad_(False)
-    return load(potential, dtype=settings.dtype, device=settings.device)
 
 
 def _choose(asked: str, settings: ForceSettings) -> tuple[str, str]:

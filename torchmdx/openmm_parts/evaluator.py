@@ -5,16 +5,27 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_parts.settings import ForceSettings
 from torchmdx.step import CapturedStep
 from torchmdx.step_report import StepReport
+from torchmdx.step_result import SpreadError, StepResult
+from torchmdx.step_spread import SpreadLimit
 from torchmdx.system import System
+
+
+class Spread(NamedTuple):
+    """How far the members of an ensemble lie apart: energy eV, forces [n] eV/Å of the potential's atoms."""
+
+    energy: float
+    forces: NDArray[np.float64]
 
 
 class Evaluator:
@@ -23,10 +34,11 @@ class Evaluator:
     One evaluator serves any number of Contexts: each evaluation is given all positions and the box.
     """
 
-    def __init__(self, settings: ForceSettings, potential: Potential) -> None:
+    def __init__(self, settings: ForceSettings, potential: Potential | Ensemble) -> None:
         self.settings, self.potential = settings, potential
+        self.limit = SpreadLimit.of(potential, settings.max_force_spread, settings.spread_file)
         potential.require_elements(self._system(np.zeros((len(settings.numbers), 3)), None).atomic_numbers)
-        for doubt in potential.card.doubts(settings.numbers, settings.charge):
+        for doubt in potential.doubts(settings.numbers, settings.charge):
             warnings.warn(doubt, stacklevel=2)
         self._step: CapturedStep | None = None
         # Steps that Contexts keep for themselves.
@@ -55,7 +67,18 @@ class Evaluator:
             skin=settings.skin,
             precision=settings.precision,
             audit_every=settings.audit_every,
+            max_force_spread=settings.max_force_spread,
         )
+
+    def run(self, step: CapturedStep, positions: Any, cell: Any, *, copy: bool) -> StepResult:
+        """One evaluation of a step that `make_step` made; a frame beyond the limit is kept before the error goes on."""
+        try:
+            return step(positions, cell, copy=copy)
+        except SpreadError as error:
+            assert self.limit is not None
+            atoms = self.settings.atoms
+            note = "" if atoms is None else f" of the potential, particle {atoms[error.atom]}"
+            raise self.limit.kept(error, note) from None
 
     def evaluate(
         self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
@@ -67,9 +90,23 @@ class Evaluator:
         with self._lock:
             if self._step is None:
                 self._step = self.make_step(positions, cell)
-            result = self._step(positions, cell, copy=False)
+            result = self.run(self._step, positions, cell, copy=False)
             # Copied before another thread's evaluation overwrites them.
             return float(result.energy[0]), result.forces.copy()
+
+    def spread(self) -> Spread | None:
+        """Of the last evaluation, in the newest Context; None before the first, and for a single potential.
+
+        Waits for the GPU, and copies: steps themselves do neither for it.
+        """
+        steps = self._steps()
+        if not steps or "force_spread" not in steps[-1].buffers.outputs:
+            return None
+        step = steps[-1]
+        if step.device.type == "cuda":
+            torch.cuda.synchronize(step.device)  # a replay may run on OpenMM's stream
+        out = step.buffers.outputs
+        return Spread(float(out["energy_spread"][0]), out["force_spread"].cpu().numpy().copy())
 
     @property
     def num_recoveries(self) -> int:

@@ -17,7 +17,7 @@ from torchmdx.openmm_plugin.native import particles_of
 if TYPE_CHECKING:
     from openmm import app
 
-    from torchmdx.models.potential import Potential
+    from torchmdx.prepared import Given
 
 # Forces without interactions between atoms of the region that a potential could replace: what moves the box or the
 # whole system, what acts on atoms from outside, biases on whole sets of atoms, and the response of implicit solvent.
@@ -43,7 +43,7 @@ def create_mixed_system(
     system: openmm.System,
     topology: app.Topology,
     atoms: Iterable[int],
-    potential: Potential | str | Path | None = None,
+    potential: Given = None,
     *,
     charge: float = 0.0,
     interpolate: str | None = None,
@@ -57,6 +57,8 @@ def create_mixed_system(
     force_group: int = 0,
     periodic: bool | None = None,
     scale_parameter: str | None = None,
+    max_force_spread: float | None = None,
+    spread_file: str | Path | None = None,
     name: str = "torchmdx",
 ) -> openmm.System:
     """A copy of an MM system in which `atoms` interact with each other through `potential` alone.
@@ -87,7 +89,8 @@ def create_mixed_system(
     add_potential(
         mixed, topology, potential, sorted(region), charge=charge, transport=transport, mode=mode, precision=precision,
         device=device, skin=skin, audit_every=audit_every, force_group=force_group, periodic=periodic,
-        scale_parameter=interpolate or scale_parameter, name=name,
+        scale_parameter=interpolate or scale_parameter, max_force_spread=max_force_spread, spread_file=spread_file,
+        name=name,
     )  # fmt: skip
     return mixed
 

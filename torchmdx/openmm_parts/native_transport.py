@@ -45,11 +45,10 @@ class GraphSession:
             torch.cuda.synchronize(own)
             return self._handles(step)
 
-    @staticmethod
-    def _redo(step: CapturedStep) -> None:
+    def _redo(self, step: CapturedStep) -> None:
         """Evaluates what is in the device buffers; mends, or raises, what the flags say."""
         inputs = step.buffers.inputs
-        step(inputs["positions"], inputs["cell"], copy=False)
+        self.evaluator.run(step, inputs["positions"], inputs["cell"], copy=False)
 
     def recover(self, energy_only: bool) -> Handles:
         step = self.step

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from openmm import app
 
 INTERPOLATE = "lambda_interpolate"  # openmm-ml's name for it
-OPTIONS = ("charge", "transport", "mode", "precision", "device", "skin", "audit_every", "periodic", "name")
+OPTIONS = (
+    "charge", "transport", "mode", "precision", "device", "skin", "audit_every", "periodic", "max_force_spread",
+    "spread_file", "name",
+)  # fmt: skip
 _PRECISIONS = {"single": "float32", "double": "float64"}  # how other potentials of openmm-ml call them
 
 
@@ -27,7 +30,8 @@ class PotentialFactory(MLPotentialImplFactory):
     """Makes the potential from the arguments of `MLPotential`."""
 
     def createImpl(self, name: str, modelPath: str | Path | None = None, **args: Any) -> PotentialImpl:
-        """modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), or a name as for `torchmdx.load`.
+        """modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), a name as for `torchmdx.load`, or
+        an ensemble's file or folder.
 
         Without one it is the potential that torchmdx comes with. Raises FileNotFoundError for what is not there.
         """
@@ -38,7 +42,8 @@ class PotentialFactory(MLPotentialImplFactory):
             )
         from torchmdx.checkpoint import located
 
-        located(modelPath)  # what is not there is said here
+        if modelPath is None or not Path(modelPath).is_dir():
+            located(modelPath)  # what is not there is said here
         return PotentialImpl(modelPath)
 
 

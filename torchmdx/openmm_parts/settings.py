@@ -11,6 +11,7 @@ import torch
 
 from torchmdx.ase_calculator import DTYPES, choose_device
 from torchmdx.checkpoint import load, located
+from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.step_policy import require_mode
 
@@ -20,8 +21,9 @@ class ForceSettings:
     """Settings of a potential in an openmm.System.
 
     numbers: atomic numbers of the atoms that the potential sees. atoms: their indices, None for all of num_particles.
-    checkpoint, sha256: the potential's file, or its name if it comes with torchmdx, and the file's hash; None for a
-    potential that was given in memory.
+    checkpoint, sha256: the potential's file, or its name if it comes with torchmdx, and the file's hash, or those of an
+    ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å), spread_file: as for
+    `torchmdx.Calculator`.
     """
 
     numbers: tuple[int, ...]
@@ -35,8 +37,10 @@ class ForceSettings:
     skin: float
     audit_every: int
     scale_parameter: str | None
-    checkpoint: str | None = None
-    sha256: str | None = None
+    checkpoint: str | tuple[str, ...] | None = None
+    sha256: str | tuple[str, ...] | None = None
+    max_force_spread: float | None = None
+    spread_file: str | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in DTYPES:
@@ -60,25 +64,35 @@ class ForceSettings:
     @classmethod
     def from_text(cls, text: str) -> ForceSettings:
         values = json.loads(text)
-        values["numbers"] = tuple(values["numbers"])
-        values["atoms"] = None if values["atoms"] is None else tuple(values["atoms"])
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         # A file that was written on a machine with more GPUs can be read on one with fewer, or with none.
         device = torch.device(values["device"])
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             values["device"] = resolved_device(None)
         return cls(**values)
 
-    def load_potential(self) -> Potential:
-        """The potential of the file that the settings name. Raises ValueError if it is not the one it was."""
+    def load_potential(self) -> Potential | Ensemble:
+        """The potential of the files that the settings name. Raises ValueError if one is not what it was."""
         if self.checkpoint is None or self.sha256 is None:
             raise ValueError("a force can be restored only if its potential came from a checkpoint file")
-        found = file_hash(self.checkpoint)
-        if found != self.sha256:
-            raise ValueError(
-                f"the checkpoint {self.checkpoint!r} has changed since the force was saved: its SHA-256 must be "
-                f"{self.sha256}, got {found}"
-            )
+        for path, wanted in zip(_several(self.checkpoint), _several(self.sha256), strict=True):
+            if (found := file_hash(path)) != wanted:
+                raise ValueError(
+                    f"the checkpoint {path!r} has changed since the force was saved: its SHA-256 must be {wanted}, "
+                    f"got {found}"
+                )
         return load(self.checkpoint, dtype=self.dtype, device=self.device)
+
+
+def _several(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+def hash_of(checkpoint: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+    """SHA-256 of a checkpoint, or of each of several."""
+    if isinstance(checkpoint, tuple):
+        return tuple(file_hash(path) for path in checkpoint)
+    return None if checkpoint is None else file_hash(checkpoint)
 
 
 def file_hash(checkpoint: str | Path) -> str:

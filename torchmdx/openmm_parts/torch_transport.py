@@ -53,7 +53,7 @@ class TensorEvaluator:
             first_cell = None if cell is None else cell.cpu().numpy()
             self.step = self.evaluator.make_step(chosen.cpu().numpy(), first_cell)
             self.evaluator.sessions.append(weakref.ref(self.step))
-        result = self.step(chosen, cell, copy=True)
+        result = self.evaluator.run(self.step, chosen, cell, copy=True)
         energy, forces = torch.as_tensor(result.energy)[0], torch.as_tensor(result.forces)
         if self.index is not None:
             forces = torch.zeros_like(positions, dtype=forces.dtype, device=forces.device).index_copy(

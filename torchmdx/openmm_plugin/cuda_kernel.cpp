@@ -16,7 +16,8 @@ namespace torchmdx {
 
 namespace {
 
-const int OVERFLOW_FLAG = 1, NOT_FINITE_FLAG = 2, FAR_FLAG = 4;  // places in the flags, as in step_buffers.py
+// Places in the flags, as in step_buffers.py.
+const int OVERFLOW_FLAG = 1, NOT_FINITE_FLAG = 2, FAR_FLAG = 4, UNCERTAIN_FLAG = 5;
 
 const char* SOURCE = R"(
 /* Coordinates in nm, whole numbers of box vectors that OpenMM moved an atom by, to Å in the step's own order. */
@@ -59,7 +60,7 @@ KERNEL void gatherPositions(GLOBAL const real4* RESTRICT posq,
 KERNEL void addForces(GLOBAL const double* RESTRICT forces, GLOBAL const mm_long* RESTRICT flags,
         GLOBAL mm_long* RESTRICT forceBuffers, GLOBAL const int* RESTRICT atomIndex, GLOBAL const int* RESTRICT place,
         int numAtoms, int paddedNumAtoms, double factor) {
-    if (flags[OVERFLOW_FLAG] != 0 || flags[NOT_FINITE_FLAG] != 0 || flags[FAR_FLAG] != 0)
+    if (flags[OVERFLOW_FLAG] != 0 || flags[NOT_FINITE_FLAG] != 0 || flags[FAR_FLAG] != 0 || flags[UNCERTAIN_FLAG] != 0)
         return;
     for (int i = GLOBAL_ID; i < numAtoms; i += GLOBAL_SIZE) {
         int at = place[atomIndex[i]];
@@ -158,6 +159,7 @@ private:
         defines["OVERFLOW_FLAG"] = std::to_string(OVERFLOW_FLAG);
         defines["NOT_FINITE_FLAG"] = std::to_string(NOT_FINITE_FLAG);
         defines["FAR_FLAG"] = std::to_string(FAR_FLAG);
+        defines["UNCERTAIN_FLAG"] = std::to_string(UNCERTAIN_FLAG);
         if (cu.getUseMixedPrecision())
             defines["MIXED"] = "1";
         if (useOffsets)
@@ -223,7 +225,7 @@ private:
 
     bool failed() const {
         const auto* flags = reinterpret_cast<const volatile long long*>(handles.hostFlags);
-        return flags[OVERFLOW_FLAG] != 0 || flags[NOT_FINITE_FLAG] != 0 || flags[FAR_FLAG] != 0;
+        return flags[OVERFLOW_FLAG] != 0 || flags[NOT_FINITE_FLAG] != 0 || flags[FAR_FLAG] != 0 || flags[UNCERTAIN_FLAG] != 0;
     }
 
     void recover(bool energyOnly) {

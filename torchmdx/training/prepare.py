@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchmdx.checkpoint import load
+from torchmdx.checkpoint import load_one
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.references import composition, fit_references
 from torchmdx.datasets.splits import Split, read_split, split
@@ -96,7 +96,7 @@ def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch
     """New, from the seed, or the checkpoint to fine-tune; on the CPU, with what is frozen not requiring gradients."""
     finetune = config.finetune
     if finetune.checkpoint is not None:
-        potential = load(finetune.checkpoint, dtype=dtype)
+        potential = load_one(finetune.checkpoint, dtype=dtype)
         _require_elements(potential, store, f"the potential {finetune.checkpoint!r}")
         potential.card = tuned_card(potential.card, card_of(store, train))
         if finetune.references == "shift":

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import torchmdx
-from torchmdx.checkpoint import load
+from torchmdx.checkpoint import load_one
 from torchmdx.datasets.splits import Split, read_split, write_split
 from torchmdx.datasets.store import Store
 from torchmdx.interrupt import Interrupts
@@ -136,7 +136,7 @@ def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.dev
     if config.output.report:
         from torchmdx.report.write import write_report
 
-        potential = load(directory / BEST, device=device)
+        potential = load_one(directory / BEST, device=device)
         sets = {name: (trainer.store, indices) for name, indices in trainer.parts.items() if len(indices)}
         page = write_report(
             directory / "report",

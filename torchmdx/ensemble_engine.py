@@ -1,0 +1,162 @@
+"""The engine of an ensemble: k engines over one list of edges, then mean and spread.
+
+On a GPU the members of a small system are branches of one graph, which fork after the search and join before the mean:
+
+    prepare -> search -+-> member 0 -+-> combine -> finish
+                       +-> member 1 -+
+                       +-> ...      -+
+
+A molecule's kernels have a program for each atom and leave most of the GPU idle, so that branches run side by side.
+Every member has buffers of its own. Larger systems fill the GPU by themselves: there members follow each other, and
+share their scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from torchmdx.engines import Engine, KernelEngine, ModelEngine, Outputs, choose_engine
+from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
+from torchmdx.models.potential import Potential
+from torchmdx.neighbors.edges import Edges
+from torchmdx.system import Batch
+
+# Up to so many atoms members run side by side. The exact model takes some MB an atom, and each branch its own.
+MOST_SIDE_BY_SIDE, MOST_EXACT_SIDE_BY_SIDE = 4096, 512
+_ALIGNED = 16  # numbers: rows of a stack begin where a kernel can load whole words
+
+
+class Stack:
+    """Results of k members, a row for each, where the combination finds them."""
+
+    def __init__(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        size = int(torch.Size(shape).numel())
+        self.stride = -(-max(size, 1) // _ALIGNED) * _ALIGNED
+        self.block = torch.zeros(count, self.stride, dtype=dtype, device=device)
+        self.rows = [row[:size].view(shape) for row in self.block]
+        self.values = self.block[:, :size].view(count, *shape)
+
+    def take(self, member: int, value: Tensor) -> None:
+        """Copies a member's result into its row, unless it was written there in the first place."""
+        row = self.rows[member]
+        if value.data_ptr() != row.data_ptr():
+            row.copy_(value)
+
+
+class EnsembleEngine:
+    """Engines of the members, on one device and batch, behind the interface of one."""
+
+    def __init__(self, engines: Sequence[Engine], batch: Batch, *, stress: bool) -> None:
+        self.engines, self.stress = list(engines), stress
+        self.name, self.table_error = "", max(engine.table_error for engine in engines)
+        device, dtype = batch.positions.device, batch.positions.dtype
+        count, n, s = len(self.engines), batch.num_atoms, batch.num_systems
+        self.energy = Stack(count, (s,), torch.float64, device)
+        self.energies = Stack(count, (n,), torch.float64, device)
+        self.forces = Stack(count, (n, 3), dtype, device)
+        self.stresses = Stack(count, (s, 3, 3), dtype, device) if stress else None
+
+        def new(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        self.outputs = Outputs(new(s), new(n), new(n, 3), new(s, 3, 3) if stress else None, new(s), new(n))
+        self.streams = self._make_streams(device, n)
+        self._describe()
+
+    def _make_streams(self, device: torch.device, num_atoms: int) -> list[torch.cuda.Stream]:
+        """One for each member but the first; none where members take turns."""
+        fast = all(isinstance(engine, KernelEngine) for engine in self.engines)
+        if device.type != "cuda" or num_atoms > (MOST_SIDE_BY_SIDE if fast else MOST_EXACT_SIDE_BY_SIDE):
+            return []
+        return [torch.cuda.Stream(device) for _ in self.engines[1:]]
+
+    def _describe(self) -> None:
+        names = list(dict.fromkeys(engine.name for engine in self.engines))
+        self.name = f"{len(self.engines)} members: {' and '.join(names)}"
+
+    def reserve(self, capacity: int) -> None:
+        first: KernelEngine | None = None
+        for member, engine in enumerate(self.engines):
+            engine.reserve(capacity)
+            if isinstance(engine, KernelEngine):
+                engine.place_results(*(stack.rows[member] for stack in (self.energy, self.energies, self.forces)))
+                if first is None:
+                    first = engine
+                elif not self.streams:
+                    engine.share_scratch(first)
+        self._describe()
+
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
+        def evaluate(member: int) -> None:
+            self._take(member, self.engines[member].run(positions, cell, edges, forces=forces))
+
+        if self.streams:
+            self._side_by_side(evaluate, positions.device)
+        else:
+            for member in range(len(self.engines)):
+                evaluate(member)
+        if positions.device.type == "cuda":
+            from torchmdx.models.kernels.combine import launch_combine
+
+            launch_combine(self)
+        else:
+            self._combine()
+        return self.outputs
+
+    def _side_by_side(self, evaluate: Callable[[int], None], device: torch.device) -> None:
+        """Branches that fork from the current stream and join it; captured, they are branches of the graph.
+
+        What a branch allocates it also frees, on its own stream: results leave it in the stacks alone.
+        """
+        main = torch.cuda.current_stream(device)
+        for member, stream in enumerate(self.streams, start=1):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                evaluate(member)
+        evaluate(0)
+        for stream in self.streams:
+            main.wait_stream(stream)
+
+    def _take(self, member: int, outputs: Outputs) -> None:
+        self.energy.take(member, outputs.energy)
+        self.energies.take(member, outputs.energies)
+        self.forces.take(member, outputs.forces)
+        if self.stresses is not None:
+            assert outputs.stress is not None
+            self.stresses.take(member, outputs.stress)
+
+    def _combine(self) -> None:
+        """In torch what `launch_combine` does in a kernel."""
+        out = self.outputs
+        out.energy.copy_(mean_of(self.energy.values))
+        out.energies.copy_(mean_of(self.energies.values))
+        out.forces.copy_(mean_of(self.forces.values))
+        if self.stresses is not None:
+            assert out.stress is not None
+            out.stress.copy_(mean_of(self.stresses.values))
+        assert out.energy_spread is not None
+        assert out.force_spread is not None
+        out.energy_spread.copy_(spread_of(self.energy.values))
+        out.force_spread.copy_(spread_of(self.forces.values, vectors=True))
+
+
+def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:
+    """The fastest engine for a potential or an ensemble on its device, and why it is that one."""
+    if not isinstance(potential, Ensemble):
+        return choose_engine(potential, batch, stress=stress, precision=precision)
+    chosen = [choose_engine(member, batch, stress=stress, precision=precision) for member in potential]
+    reasons = list(dict.fromkeys(why for _, why in chosen))
+    engine = EnsembleEngine([engine for engine, _ in chosen], batch, stress=stress)
+    order = "side by side" if engine.streams else "one after the other"
+    return engine, f"{len(chosen)} members {order}: {' and '.join(reasons)}"
+
+
+def exact_engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool) -> Engine:
+    """The exact model, of every member of an ensemble."""
+    if not isinstance(potential, Ensemble):
+        return ModelEngine(potential, batch, stress=stress, tabulated=False)
+    engines = [ModelEngine(member, batch, stress=stress, tabulated=False) for member in potential]
+    return EnsembleEngine(engines, batch, stress=stress)

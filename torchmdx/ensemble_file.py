@@ -1,0 +1,91 @@
+"""Where ensembles are kept: one safetensors file with every member, or a folder that a training of several seeds left.
+
+The file holds the tensors of member k by their names behind `members.k.`, and as text its own format and version, and
+for each member what a file of that member alone would have: format version, configuration, priors. What knows only
+single potentials refuses it by its format.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors.torch import save as serialize
+from torch import Tensor
+
+FORMAT = "torchmdx-ensemble"
+FORMAT_VERSION = "1"
+# As trainings name them.
+MEMBER, BEST = "member-", "best.safetensors"
+
+# Metadata and tensors of one potential.
+Parts = tuple[dict[str, str], dict[str, Tensor]]
+
+
+def pack(members: list[Parts]) -> bytes:
+    """The file of several potentials."""
+    metadata = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "members": json.dumps([held for held, _ in members]),
+    }
+    tensors = {f"members.{k}.{name}": value for k, (_, held) in enumerate(members) for name, value in held.items()}
+    return serialize(tensors, metadata)
+
+
+def unpack(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str) -> list[Parts]:
+    """The potentials of a file. Raises ValueError, naming it, for another version or for parts that do not fit."""
+    version = metadata.get("format_version", "")
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"this torchmdx reads ensembles of format version {FORMAT_VERSION}, {origin!r} has version {version!r}"
+            + ("; update torchmdx" if version.isdigit() and int(version) > int(FORMAT_VERSION) else "")
+        )
+    try:
+        listed = json.loads(metadata.get("members", ""))
+        if not isinstance(listed, list) or not all(isinstance(held, dict) for held in listed) or not listed:
+            raise TypeError
+    except (json.JSONDecodeError, TypeError) as error:
+        raise ValueError(f"{origin!r} lists no readable members, got {metadata.get('members', '')[:80]!r}") from error
+    shares: list[dict[str, Tensor]] = [{} for _ in listed]
+    for name, value in tensors.items():
+        word, _, rest = name.partition(".")
+        number, _, own = rest.partition(".")
+        if word != "members" or not number.isdecimal() or int(number) >= len(listed):
+            raise ValueError(f"the tensors of {origin!r} must belong to its {len(listed)} members, got {name!r}")
+        shares[int(number)][own] = value
+    return list(zip(listed, shares, strict=True))
+
+
+def is_ensemble_file(path: Path) -> bool:
+    """Whether a file is a safetensors file of several potentials; reads its head only."""
+    with path.open("rb") as file:
+        start = file.read(9)
+        if start[8:] != b"{":
+            return False
+        length = min(int.from_bytes(start[:8], "little"), path.stat().st_size)
+        try:
+            head = json.loads(b"{" + file.read(length - 1))
+        except ValueError:
+            return False
+    metadata = head.get("__metadata__") if isinstance(head, dict) else None
+    return isinstance(metadata, dict) and metadata.get("format") == FORMAT
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The best potentials of a training with several seeds, in the order of seeds.
+
+    Raises FileNotFoundError for a folder that is none, or whose training has not got so far.
+    """
+    numbered = {place.name.removeprefix(MEMBER): place for place in folder.glob(f"{MEMBER}*") if place.is_dir()}
+    places = [numbered[number] for number in sorted(filter(str.isdecimal, numbered), key=int)]
+    if not places:
+        raise FileNotFoundError(
+            f"no checkpoint at {str(folder)!r}: a folder must hold {MEMBER}0, {MEMBER}1, ..., as a training of several "
+            "seeds leaves them"
+        )
+    files = [place / BEST for place in places]
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing:
+        raise FileNotFoundError(f"every member of the ensemble in {str(folder)!r} must be trained: no {missing[0]}")
+    return files

@@ -1,0 +1,138 @@
+"""Ensemble: several potentials of one kind, evaluated together; their mean, and how far they lie apart.
+
+    mean    x̄ = Σ_m x_m / k                                   energy, energies, forces, stress, charges
+    spread  σ(E)   = sqrt( Σ_m (E_m - Ē)² / (k - 1) )          of a system, eV
+            σ(F_i) = sqrt( Σ_m |F_mi - F̄_i|² / (k - 1) )       of an atom, eV/Å
+
+These are sample standard deviations: of k members drawn from what training could have given, the one that estimates
+the scatter of all without bias in its square. Mean forces are the derivative of the mean energy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.models.potential import Potential
+from torchmdx.system import Batch
+
+FEWEST = 2
+
+
+class Ensemble(nn.Module):
+    """Potentials that see the same: wherever a potential is taken, an ensemble is, and gives mean and spread.
+
+    names: what messages call the members; None: their numbers. Members may be of different architectures and weights.
+    Raises ValueError, naming two members and what they have, for other cutoffs, elements, dtypes or devices; and for
+    fewer than two.
+    """
+
+    def __init__(self, potentials: Sequence[Potential], names: Sequence[str] | None = None) -> None:
+        super().__init__()
+        for potential in potentials:
+            if not isinstance(potential, Potential):
+                raise TypeError(f"an ensemble is made of Potentials, got a {type(potential).__name__}")
+        if len(potentials) < FEWEST:
+            raise ValueError(f"an ensemble needs at least {FEWEST} potentials, got {len(potentials)}")
+        self.names = tuple(names) if names is not None else tuple(f"member {k}" for k in range(len(potentials)))
+        require_alike(potentials, self.names)
+        _require_one("dtype", "", lambda potential: potential.dtype, potentials, self.names)
+        _require_one("device", "", lambda potential: potential.device, potentials, self.names)
+        self.potentials = nn.ModuleList(potentials)
+        self.training = any(potential.training for potential in potentials)
+
+    @property
+    def members(self) -> list[Potential]:
+        return [cast(Potential, potential) for potential in self.potentials]
+
+    def __len__(self) -> int:
+        return len(self.potentials)
+
+    def __iter__(self) -> Iterator[Potential]:
+        return iter(self.members)
+
+    def __getitem__(self, index: int) -> Potential:
+        return self.members[index]
+
+    @property
+    def cutoff(self) -> float:
+        """As `Potential.cutoff`; the same of every member."""
+        return self[0].cutoff
+
+    def search_cutoff(self, batch: Batch) -> float:
+        """As `Potential.search_cutoff`, for every member."""
+        return max(member.search_cutoff(batch) for member in self)
+
+    @property
+    def max_z(self) -> int:
+        return self[0].max_z
+
+    @property
+    def predicts_charges(self) -> bool:
+        """Whether every member gives partial charges."""
+        return all(member.predicts_charges for member in self)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self[0].device
+
+    def require_elements(self, atomic_numbers: Tensor) -> None:
+        """As `Potential.require_elements`, of every member."""
+        for member in self:
+            member.require_elements(atomic_numbers)
+
+    def doubts(self, atomic_numbers: Sequence[int], charge: float) -> list[str]:
+        """As `Potential.doubts`, of all members, each once."""
+        return list(dict.fromkeys(doubt for member in self for doubt in member.doubts(atomic_numbers, charge)))
+
+
+def require_alike(potentials: Sequence[Potential], names: Sequence[str]) -> None:
+    """Raises ValueError unless all have the same cutoff and elements; names two that differ, and what they have."""
+    _require_one("cutoff", "Å", lambda potential: float(potential.config.cutoff), potentials, names)
+    _require_one("farthest cutoff, of its priors too,", "Å", lambda potential: potential.cutoff, potentials, names)
+    _require_one("range of elements", "(the last one)", lambda potential: potential.config.max_z, potentials, names)
+    _require_one("range of elements, in priors too,", "(the last one)", lambda p: p.max_z, potentials, names)
+    _require_one("set of elements with reference energies", "", _referenced, potentials, names)
+
+
+def _require_one(
+    what: str, unit: str, of: Callable[[Potential], Any], potentials: Sequence[Potential], names: Sequence[str]
+) -> None:
+    found = [of(potential) for potential in potentials]
+    for name, got in zip(names, found, strict=True):
+        if got != found[0]:
+            raise ValueError(
+                f"the potentials of an ensemble must have one {what}: {names[0]!r} has {found[0]} {unit}".rstrip()
+                + f", {name!r} has {got}"
+            )
+
+
+def _referenced(potential: Potential) -> list[int]:
+    """Elements whose lone atoms have an energy: those that were in the data."""
+    found: list[int] = potential.reference_energies.nonzero().flatten().tolist()
+    return found
+
+
+def mean_of(values: Tensor) -> Tensor:
+    """Mean [...] of the members' values [k,...], float64. Of equal values it is exactly that value."""
+    first = values[0].double()
+    return first + (values.double() - first).mean(0)
+
+
+def spread_of(values: Tensor, vectors: bool = False) -> Tensor:
+    """Sample standard deviation [...] of values [k,...] over members, float64; of vectors [k,...,3] if these are.
+
+    Of equal values it is exactly zero: differences are taken from the first member, which leaves no rounding.
+    """
+    relative = values.double() - values[0].double()
+    squares = (relative - relative.mean(0)) ** 2
+    if vectors:
+        squares = squares.sum(-1)
+    return torch.sqrt(squares.sum(0) / (len(values) - 1))

@@ -1,0 +1,40 @@
+"""What front doors are given, a potential or several, in memory or in files, made ready to be evaluated."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchmdx.checkpoint import load, load_one
+from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.potential import Potential
+
+# None: the potential that torchmdx comes with.
+Given = Potential | Ensemble | str | Path | Sequence[Potential | str | Path] | None
+
+
+def prepared(potential: Given, dtype: torch.dtype, device: torch.device | str) -> Potential | Ensemble:
+    """A potential or an ensemble in a dtype and on a device: loaded, or copied so that the caller's stays as it is.
+
+    A list, of potentials or paths, becomes an ensemble. Raises TypeError for anything else, and as `load`.
+    """
+    if isinstance(potential, (Potential, Ensemble)):
+        return copy.deepcopy(potential).to(device=device, dtype=dtype).eval().requires_grad_(False)
+    if potential is None or isinstance(potential, (str, Path)):
+        return load(potential, dtype=dtype, device=device)
+    if isinstance(potential, (list, tuple)):
+        names = [str(part) if isinstance(part, (str, Path)) else f"member {k}" for k, part in enumerate(potential)]
+        return Ensemble([_member(part, dtype, device) for part in potential], names)
+    raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
+
+
+def _member(part: Any, dtype: torch.dtype, device: torch.device | str) -> Potential:
+    if isinstance(part, (str, Path)):
+        return load_one(part, dtype=dtype, device=device)
+    if not isinstance(part, Potential):
+        raise TypeError(f"each of an ensemble must be a Potential or a path, got {type(part).__name__}")
+    return copy.deepcopy(part).to(device=device, dtype=dtype).eval().requires_grad_(False)

@@ -1,0 +1,160 @@
+"""The limit on how far an ensemble's forces may lie apart: checking it, and keeping the frame that went beyond it."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.potential import Potential
+from torchmdx.step_buffers import UNCERTAIN
+from torchmdx.step_result import SpreadError, StepResult
+from torchmdx.system import System
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+    from torchmdx.step import CapturedStep
+
+DEFAULT_FILE = "uncertain.xyz"
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A structure of one system with what an ensemble gave for it, as NumPy arrays; eV and Å."""
+
+    numbers: NDArray[np.int64]
+    positions: NDArray[np.float64]
+    cell: NDArray[np.float64]
+    pbc: NDArray[np.bool_]
+    charge: float
+    energy: float
+    energy_spread: float
+    forces: NDArray[np.float64]
+    force_spread: NDArray[np.float64]
+
+    def to_ase(self) -> Atoms:
+        """With energy and forces as results, `forces_spread` as an array, and the rest in info."""
+        from ase import Atoms
+        from ase.calculators.singlepoint import SinglePointCalculator
+
+        atoms = Atoms(self.numbers, self.positions, cell=self.cell, pbc=self.pbc)
+        atoms.info |= {"charge": self.charge, "energy_spread": self.energy_spread}
+        atoms.arrays["forces_spread"] = self.force_spread
+        atoms.calc = SinglePointCalculator(atoms, energy=self.energy, forces=self.forces)
+        return atoms
+
+
+def checked_limit(potential: Potential | Ensemble, most: float | None) -> float | None:
+    """A limit in eV/Å. Raises ValueError for one that is not > 0, or for a potential that has no spread."""
+    if most is None:
+        return None
+    if not (most > 0 and math.isfinite(most)):
+        raise ValueError(f"max_force_spread must be > 0 eV/Å and finite, got {most}")
+    if not isinstance(potential, Ensemble):
+        raise ValueError(f"max_force_spread needs an ensemble, got {most} eV/Å with a single potential")
+    return float(most)
+
+
+def require_agreement(step: CapturedStep, flags: Any) -> None:
+    """Raises SpreadError, with the frame, if the flags say that an atom of a step is beyond its limit."""
+    if not flags[UNCERTAIN]:
+        return
+    out = {name: value.cpu().numpy() for name, value in step.buffers.outputs.items()}
+    worst = int(out["force_spread"].argmax())
+    batch, system = step.batch, int(step.batch.system_index[worst])
+    own = (batch.system_index == system).cpu().numpy()
+    frame = Frame(
+        batch.atomic_numbers.cpu().numpy()[own],
+        step.buffers.inputs["positions"].cpu().numpy()[own],
+        step.buffers.inputs["cell"][system].cpu().numpy().copy(),
+        batch.pbc[system].cpu().numpy().copy(),
+        float(batch.charge[system]),
+        float(out["energy"][system]),
+        float(out["energy_spread"][system]),
+        out["forces"][own],
+        out["force_spread"][own],
+    )
+    raise _error(frame, worst, float(step.buffers.most_spread))
+
+
+def _error(frame: Frame, atom: int, most: float) -> SpreadError:
+    worst = float(frame.force_spread.max())
+    text = f"the force spread of the ensemble must be at most {most:g} eV/Å, got {worst:.4g} eV/Å at atom {atom}"
+    return SpreadError(text, frame, atom)
+
+
+class SpreadLimit:
+    """A limit in eV/Å, and the file (extended XYZ) that frames beyond it are appended to."""
+
+    def __init__(self, most: float, file: str | Path | None = None) -> None:
+        """Raises FileNotFoundError or IsADirectoryError for a file that could not be written."""
+        self.most, self.file = most, Path(DEFAULT_FILE if file is None else file)
+        if self.file.is_dir():
+            raise IsADirectoryError(f"spread_file must be a file, got the folder {str(self.file)!r}")
+        if not self.file.absolute().parent.is_dir():
+            raise FileNotFoundError(f"spread_file must be in a folder that is there, got {str(self.file)!r}")
+        self._last: NDArray[np.float64] | None = None
+
+    @classmethod
+    def of(cls, potential: Potential | Ensemble, most: float | None, file: str | Path | None) -> SpreadLimit | None:
+        """None for no limit. Raises as `checked_limit`, and ValueError for a file without a limit."""
+        limit = checked_limit(potential, most)
+        if limit is None:
+            if file is not None:
+                raise ValueError(f"spread_file needs max_force_spread, got {str(file)!r} without")
+            return None
+        return cls(limit, file)
+
+    def require(self, system: System, result: StepResult) -> None:
+        """Raises SpreadError for a result of one system, in NumPy arrays, that goes beyond; its frame is kept."""
+        worst = int(np.argmax(result.force_spread)) if len(result.force_spread) else 0
+        if not (len(result.force_spread) and result.force_spread[worst] > self.most):
+            return
+        frame = Frame(
+            system.atomic_numbers.numpy(),
+            system.positions.double().numpy(),
+            system.cell.double().numpy(),
+            system.pbc.numpy(),
+            float(system.charge),
+            float(result.energy[0]),
+            float(result.energy_spread[0]),
+            result.forces,
+            result.force_spread,
+        )
+        raise self.kept(_error(frame, worst, self.most))
+
+    def kept(self, error: SpreadError, note: str = "") -> SpreadError:
+        """Appends the frame of an error to the file; the same error, saying so, or why that failed.
+
+        The same frame twice in a row, from asking again, is kept once.
+        """
+        assert error.frame is not None
+        where = f"its frame was appended to {str(self.file)!r}"
+        try:
+            if self._last is None or not np.array_equal(self._last, error.frame.positions):
+                append(self.file, error.frame)
+        except OSError as failure:
+            where = f"its frame could not be appended to {str(self.file)!r}: {failure}"
+        else:
+            self._last = error.frame.positions.copy()
+        return SpreadError(f"{error}{note}; {where}", error.frame, error.atom)
+
+
+def append(path: Path, frame: Frame) -> None:
+    """Adds a frame to a file, in one write that reaches the disk."""
+    import ase.io
+
+    text = io.StringIO()
+    ase.io.write(text, frame.to_ase(), format="extxyz")
+    with path.open("a") as file:
+        file.write(text.getvalue())
+        file.flush()
+        os.fsync(file.fileno())
