@@ -10,7 +10,7 @@ from ase.units import kJ, mol
 import torchmdx
 
 # Atoms of ethanol, as ASE builds it.
-C_METHYL, C, O, H = 1, 0, 2, 3
+C_METHYL, C, O, H = 0, 1, 2, 3
 
 
 def main() -> None:

@@ -39,8 +39,8 @@ models/charges
 models/tensornet2
 models/priors/base
 models/priors/*
-models/registry
 models/heads
+models/registry
 models/table
 models/compiled/*
 models/tabulated
@@ -75,6 +75,9 @@ torchmdnet/*
 torchmdnet/reader
 hub
 checkpoint
+conformance_parts/structures
+conformance_parts/*
+conformance
 ase_calculator
 datasets/*
 labelling/*

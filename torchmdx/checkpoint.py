@@ -21,8 +21,7 @@ from safetensors.torch import save as serialize
 from torchmdx import hub
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
-from torchmdx.models.registry import model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
-from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.models.registry import ModelConfig, model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
 from torchmdx.recorded_energy import recheck, record
 from torchmdx.torchmdnet.container import is_ensemble, members
 from torchmdx.torchmdnet.reader import read_torchmdnet_bytes
@@ -194,7 +193,7 @@ def _read_own(data: bytes, origin: str) -> Reading:
     return Reading(potential, _report_of_own(metadata, data, origin))
 
 
-def _configs(metadata: dict[str, str], origin: str) -> tuple[TensorNetConfig, list[PriorConfig]]:
+def _configs(metadata: dict[str, str], origin: str) -> tuple[ModelConfig, list[PriorConfig]]:
     texts = metadata.get("config", ""), metadata.get("priors", "[]")
     try:
         config, priors = (json.loads(text) for text in texts)

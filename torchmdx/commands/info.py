@@ -15,6 +15,8 @@ import torch
 import torchmdx
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
+from torchmdx.models.registry import ModelConfig, model_to_dict
+from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 
 # (distribution, what it is for, how to get it)
@@ -77,12 +79,8 @@ def describe(potential: Potential) -> str:
     config = potential.config
     weights = sum(parameter.numel() for parameter in potential.parameters())
     known = potential.reference_energies.nonzero().flatten().tolist()
-    kind, charges = "TensorNet", ""
-    if isinstance(config, TensorNet2Config):
-        kind, charges = "TensorNet2", f"{config.num_charges} charges a layer, "
     lines = [
-        f"{kind}, {config.num_layers} layers, {config.num_channels} channels, {charges}{config.num_radial} "
-        f"{config.radial_basis} radial functions, {config.activation}, {config.group}",
+        _architecture(config),
         f"cutoff {config.cutoff} Å, elements up to {config.max_z}, {weights:,} weights in "
         f"{str(potential.dtype).removeprefix('torch.')}",
         f"scale {float(potential.scale):g} eV, shift {float(potential.shift):g} eV, "
@@ -90,6 +88,21 @@ def describe(potential: Potential) -> str:
     ]
     lines += [f"prior {prior.name}: {_settings(prior)}" for prior in potential.prior_configs]
     return "\n".join(lines)
+
+
+def _architecture(config: ModelConfig) -> str:
+    """Kind and size of the network; of a registered one its name and settings."""
+    if type(config) not in (TensorNetConfig, TensorNet2Config):
+        settings = model_to_dict(config)
+        return f"{settings.pop('model')}: " + ", ".join(f"{name} {value}" for name, value in settings.items())
+    assert isinstance(config, TensorNetConfig)
+    kind, charges = "TensorNet", ""
+    if isinstance(config, TensorNet2Config):
+        kind, charges = "TensorNet2", f"{config.num_charges} charges a layer, "
+    return (
+        f"{kind}, {config.num_layers} layers, {config.num_channels} channels, {charges}{config.num_radial} "
+        f"{config.radial_basis} radial functions, {config.activation}, {config.group}"
+    )
 
 
 def _settings(prior: PriorConfig) -> str:

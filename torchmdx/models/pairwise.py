@@ -166,5 +166,6 @@ def differentiate_pairwise(
 
 def serves(potential: Potential) -> bool:
     """Whether a potential is one that this module computes: a TensorNet with a plain head, and no priors."""
-    plain = not potential.prior_configs and not potential.config.num_head_layers
-    return plain and type(potential.network) is TensorNet and type(potential.head) is ScalarHead
+    if type(potential.network) is not TensorNet or type(potential.head) is not ScalarHead:
+        return False
+    return not potential.prior_configs and not potential.config.num_head_layers
