@@ -90,6 +90,18 @@ def describe(potential: Potential) -> str:
     return "\n".join(lines)
 
 
+def _settings(prior: PriorConfig) -> str:
+    """Settings in a line, without those that are not set; of tables only how long they are."""
+    shown = []
+    for field in fields(prior):
+        value = getattr(prior, field.name)
+        if isinstance(value, tuple) and len(value) > 2:
+            shown.append(f"{field.name} ({len(value)} numbers)")
+        elif value is not None:
+            shown.append(f"{field.name} {value:.6g}" if isinstance(value, float) else f"{field.name} {value}")
+    return ", ".join(shown)
+
+
 def _architecture(config: ModelConfig) -> str:
     """Kind and size of the network; of a registered one its name and settings."""
     if type(config) not in (TensorNetConfig, TensorNet2Config):
@@ -103,18 +115,6 @@ def _architecture(config: ModelConfig) -> str:
         f"{kind}, {config.num_layers} layers, {config.num_channels} channels, {charges}{config.num_radial} "
         f"{config.radial_basis} radial functions, {config.activation}, {config.group}"
     )
-
-
-def _settings(prior: PriorConfig) -> str:
-    """Settings in a line, without those that are not set; of tables only how long they are."""
-    shown = []
-    for field in fields(prior):
-        value = getattr(prior, field.name)
-        if isinstance(value, tuple) and len(value) > 2:
-            shown.append(f"{field.name} ({len(value)} numbers)")
-        elif value is not None:
-            shown.append(f"{field.name} {value:.6g}" if isinstance(value, float) else f"{field.name} {value}")
-    return ", ".join(shown)
 
 
 def _version(distribution: str) -> str | None:

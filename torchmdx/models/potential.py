@@ -26,6 +26,7 @@ class Potential(nn.Module):
     where float32 resolves 1 eV.
     """
 
+    config: Any  # a ModelConfig, with the settings of its kind
     # A TensorNet, a TensorNet2, a registered one, or another way to compute the same features.
     network: Any
     # A ScalarHead, or a registered one.
@@ -38,7 +39,7 @@ class Potential(nn.Module):
     def __init__(self, config: ModelConfig, priors: Sequence[PriorConfig] = ()) -> None:
         """Random weights. Raises ValueError for a prior that the model cannot serve."""
         super().__init__()
-        self.config: Any = config
+        self.config = config
         self.network = make_network(config)
         self.head = make_head(config)
         self.priors = nn.ModuleList(make_prior(prior, config) for prior in priors)
