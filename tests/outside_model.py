@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import nn
 
@@ -49,7 +50,14 @@ class Outside(nn.Module):
 
 
 NAME = "outside"
-register_model(NAME, OutsideConfig, Outside)
+
+
+@pytest.fixture(autouse=True)
+def registration():
+    """Registered for one test; modules that import this have it for each of theirs."""
+    register_model(NAME, OutsideConfig, Outside)
+    yield
+    forget(NAME)
 
 
 def outside_potential(network=None, seed=0, **settings) -> Potential:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conformance import kinds
-from outside_model import Outside, outside_potential
+from outside_model import Outside, outside_potential, registration  # noqa: F401 (used by every test)
 
 import torchmdx
 from torchmdx.conformance import SUITE, check

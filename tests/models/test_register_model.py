@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 from ase.build import molecule
-from outside_model import NAME, Outside, OutsideConfig, forget, outside_potential
+from outside_model import (  # registration: used by every test
+    NAME,
+    Outside,
+    OutsideConfig,
+    forget,
+    outside_potential,
+    registration,  # noqa: F401
+)
 from safetensors import safe_open
 from torch import nn
 

@@ -4,7 +4,7 @@ import made_up
 import pytest
 import torch
 import yaml
-from outside_model import Outside, OutsideConfig
+from outside_model import Outside, OutsideConfig, registration  # noqa: F401 (used by every test)
 
 import torchmdx
 from torchmdx.cli import main
