@@ -19,7 +19,7 @@ from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import Batch
 
-PRECISIONS = ("float64", "float32", "tf32")
+PRECISIONS = ("float64", "float32", "tf32", "bfloat16")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +104,8 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
         if reason is None:
             return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
-    if precision == "tf32":
-        raise ValueError("precision 'tf32' needs a GPU, got a potential on the CPU")
+    if precision in ("tf32", "bfloat16"):
+        raise ValueError(f"precision {precision!r} needs a GPU, got a potential on the CPU")
     if type(potential.network) is not TensorNet:  # one derived from it may have filters of another kind
         why = f"exact model: there are tables for a TensorNet alone, got a {type(potential.network).__name__}"
         return ModelEngine(potential, batch, stress=stress, tabulated=False), why

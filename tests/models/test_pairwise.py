@@ -14,7 +14,7 @@ from torchmdx.models.forms import Messages, PartLinear, PartSums, Products, RowS
 from torchmdx.models.multilinear import partial
 from torchmdx.models.pairs import PairList, at_ends, sum_rows, take_rows
 from torchmdx.models.pairwise import differentiate_pairwise
-from torchmdx.models.smooth import derivative
+from torchmdx.models.smooth import activate_rows, derivative
 from torchmdx.neighbors.search import EdgeSearch
 
 CUTOFF = 3.0
@@ -301,6 +301,25 @@ def test_derivatives_of_silu(order):
     torch.testing.assert_close(derivative(order + 1, x), slope)
 
 
+def test_silu_of_rows_and_its_derivatives():
+    x, e = random(7, 5).requires_grad_(), random(7, 1, seed=1).requires_grad_()
+    plain = torch.nn.functional.silu(x) * e
+    torch.testing.assert_close(activate_rows(x, e), plain, rtol=1e-14, atol=1e-14)
+    h, weights = random(7, 5, seed=2).requires_grad_(), (random(7, 5, seed=3), random(7, 1, seed=4))
+    for inputs in ([x, e], [x], [e]):
+
+        def twice(values, inputs=inputs):
+            first = torch.autograd.grad(values, inputs, h, create_graph=True)
+            loss = sum((w * v).sum() for w, v in zip(weights, first, strict=False) if w.shape == v.shape)
+            loss = loss if len(inputs) > 1 or inputs[0] is x else (first[0] * weights[1]).sum()
+            return [*first, *torch.autograd.grad(loss, [x, e, h], allow_unused=True, materialize_grads=True)]
+
+        for found, expected in zip(twice(activate_rows(x, e)), twice(torch.nn.functional.silu(x) * e), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(activate_rows, (x, e))
+    assert torch.autograd.gradgradcheck(activate_rows, (x, e))
+
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -379,3 +398,21 @@ class TestKernels:
             in_x, in_g = both_gradients(order, x, g, h)
             torch.testing.assert_close(in_x, derivative(order + 1, x) * g * h)
             torch.testing.assert_close(in_g, derivative(order, x) * h)
+
+    @pytest.mark.parametrize("width", [5, 150])
+    def test_silu_of_rows(self, width):
+        from torchmdx.models.kernels import smooth
+
+        x, h, t = (random(11, width, seed=seed) for seed in range(3))
+        e, s = random(11, 1, seed=3), random(11, 1, seed=4)
+        silu, slope, bend = (derivative(order, x) for order in range(3))
+        torch.testing.assert_close(smooth.scaled_rows(0, x, e, None), silu * e)
+        torch.testing.assert_close(smooth.scaled_rows(1, x, e, h), slope * e * h)
+        in_x, in_e = smooth.rows_gradients(x, e, h)
+        torch.testing.assert_close(in_x, slope * e * h)
+        torch.testing.assert_close(in_e, (silu * h).sum(1, keepdim=True))
+        in_x, in_h = smooth.rows_gradients_again(x, e, h, t, s)
+        torch.testing.assert_close(in_x, bend * e * h * t + slope * h * s)
+        torch.testing.assert_close(in_h, slope * e * t + silu * s)
+        nothing = smooth.rows_gradients(x[:0], e[:0], h[:0])
+        assert [tuple(value.shape) for value in nothing] == [(0, width), (0, 1)]

@@ -13,7 +13,7 @@ from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config_file import make_config
 from torchmdx.training.labelled import label
 from torchmdx.training.reader import Reader, TrainingError
-from torchmdx.training.step import NORM, OVERFLOW, VALUES, TrainStep
+from torchmdx.training.step import LEAST_ROOM, NORM, OVERFLOW, VALUES, TrainStep, room
 
 CPU = torch.device("cpu")
 
@@ -87,6 +87,42 @@ def test_an_overflowed_list_takes_no_step_and_is_grown_and_done_again(store):
     assert tight.optimizer.steps == 2
     assert tight.capacities()["64x7"] > 16
     assert not tight(labelled)[OVERFLOW]
+
+
+def test_other_sizes_are_assigned_by_numbers_of_the_host(store, monkeypatch):
+    _, step = make(store)
+    slot = step.load(some(store, [0, 1, 2], num_atoms=64))
+    given, plain = [], slot.search.assign
+    monkeypatch.setattr(slot.search, "assign", lambda *arguments: (given.append(arguments), plain(*arguments))[1])
+    labelled = some(store, [3, 4], num_atoms=64, num_systems=5)
+    assert step.load(labelled) is slot
+    ((batch, counts),) = given
+    assert counts == batch.counts().tolist() == labelled.batch.counts().tolist()
+    assert counts[:2] == store.counts[[3, 4]].tolist()
+
+
+def test_room_in_a_list_follows_from_how_much_systems_differ(store):
+    assert room(1000, None) == room(1000, np.full(4, 250)) == 60
+    assert room(36000, np.full(100, 360)) == 180
+    assert room(36000, np.resize([350, 370], 100)) == 500
+    assert room(36000, np.resize([100, 620], 100)) == 2160
+    _, step = make(store)
+    alike = some(store, [4] * 20, num_atoms=20 * int(store.counts[4]) + 8)
+    needed = int(step.load(alike).search.edges.num_edges)
+    assert needed < step.capacities()[f"{alike.shape[0]}x23"] == needed + LEAST_ROOM + int(0.005 * needed)
+
+
+def test_a_list_that_is_grown_gets_no_more_room_than_a_new_one(store):
+    _, wide = make(store)
+    _, tight = make(store)
+    labelled = some(store, list(range(20)))
+    key = "{}x{}".format(*labelled.shape)
+    tight._capacities = {key: 16}
+    assert tight(labelled)[OVERFLOW]
+    tight.grow(labelled)
+    assert not tight(labelled)[OVERFLOW]
+    wide.load(labelled)
+    assert tight.capacities() == wide.capacities()
 
 
 def test_atoms_at_one_place_are_told_with_step_and_frames_and_leave_the_weights(store, tmp_path):

@@ -6,20 +6,27 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.potentials import DEFAULT_POTENTIAL
+
 if TYPE_CHECKING:
     from ase import Atoms
 
     from torchmdx.ase_calculator import Calculator
 
 
-def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -> None:
-    """--model, --charge, --dtype and --device."""
+def add_model_option(parser: Any) -> None:
+    """--model, of a parser or a group of one."""
     parser.add_argument(
         "--model",
-        required=True,
         metavar="CHECKPOINT",
-        help="the potential: a .safetensors file of torchmdx or a .ckpt of torchmd-net",
+        help="the potential: a .safetensors file of torchmdx, a .ckpt of torchmd-net, or a name that `torchmdx info` "
+        f"lists (default: {DEFAULT_POTENTIAL}, which comes with torchmdx)",
     )
+
+
+def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -> None:
+    """--model, --charge, --dtype and --device."""
+    add_model_option(parser)
     parser.add_argument(
         "--charge",
         type=float,
@@ -28,9 +35,9 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -
     )
     parser.add_argument(
         "--dtype",
-        choices=("float32", "float64", "tf32"),
+        choices=("float32", "float64", "tf32", "bfloat16"),
         default=dtype,
-        help=f"of the network; tf32, on a GPU only, is fast and coarse (default: {dtype})",
+        help=f"of the network; tf32 and bfloat16, on a GPU only, are fast and coarse (default: {dtype})",
     )
     parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
 

@@ -22,7 +22,7 @@ from torchmdx.models.interaction import Interaction
 from torchmdx.models.multilinear import partial, quadratic
 from torchmdx.models.pairs import PairList, sum_rows
 from torchmdx.models.potential import Potential
-from torchmdx.models.smooth import activate
+from torchmdx.models.smooth import activate, activate_rows
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensors import PartwiseLinear, from_direction
 from torchmdx.neighbors.edges import Edges
@@ -79,10 +79,12 @@ def _features(network: TensorNet, pairs: PairList, vectors: Tensor, atomic_numbe
 
 def _filters(network: nn.Module, radial: Tensor, envelope: Tensor) -> Tensor:
     """Filters [P+1,3,C] of a layer, or of the embedding, from the basis [P+1,R] and the cutoff function [P+1,1]."""
-    values = radial
-    for module in network if isinstance(network, nn.Sequential) else [network]:
+    values, modules = radial, list(network) if isinstance(network, nn.Sequential) else [network]
+    together = isinstance(modules[-1], nn.SiLU)
+    for module in modules[:-1] if together else modules:
         values = _linear(module, values) if isinstance(module, nn.Linear) else activate(module, values)
-    return partial(ROWS, 2, values, envelope, None).unflatten(-1, (3, values.shape[-1] // 3))
+    values = activate_rows(values, envelope) if together else partial(ROWS, 2, values, envelope, None)
+    return values.unflatten(-1, (3, values.shape[-1] // 3))
 
 
 def _linear(module: nn.Module, x: Tensor) -> Tensor:

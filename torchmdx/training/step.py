@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.forces import Result, differentiate
@@ -38,8 +39,10 @@ VALUES = (
 NORM, OVERFLOW, STOP = (VALUES.index(name) for name in ("gradient_norm", "overflow", "stop"))
 
 
-# Slots beyond those that a shape's first batch needs, for batches with more edges.
-HEAD_ROOM, LEAST_ROOM = 1.06, 64
+# Slots beyond those that a batch needs, for others with more edges: a share of them, and so many. Sums of many systems
+# vary less: so many standard deviations of a sum do too, where there are systems enough to tell, and a smaller share.
+HEAD_ROOM, LEAST_ROOM = 0.06, 64
+DEVIATIONS, SYSTEMS_TO_TELL, LEAST_SHARE = 5.0, 16, 0.005
 # Systems of fewer atoms are searched pair by pair: that search takes other systems in the buffers it has.
 LARGE_SYSTEM = 1500
 
@@ -123,7 +126,7 @@ class TrainStep:
         for name, buffer in slot.labelled.tensors().items():
             buffer.copy_(labelled.tensors()[name])
         if slot.layout != layout:
-            if not slot.search.assign(slot.labelled.batch):
+            if not slot.search.assign(slot.labelled.batch, labelled.counts()):
                 slot.graphs.clear()  # they hold buffers that were replaced
             slot.layout = layout
         return slot
@@ -136,7 +139,8 @@ class TrainStep:
         search = EdgeSearch(self.potential.cutoff, backend=backend, reverse=self.pairwise)
         if capacity is None:
             needed = int(search.allocate(labelled.batch, 1).needed)
-            capacity = int(HEAD_ROOM * needed) + LEAST_ROOM
+            search.allocate(labelled.batch, needed + room(needed, None) + LEAST_ROOM)
+            capacity = _capacity(search, labelled)
         search.allocate(labelled.batch, capacity)
         return search
 
@@ -176,6 +180,9 @@ class TrainStep:
         slot = self._slots[_key(labelled)]
         if bool(slot.search.edges.overflow):
             slot.search.grow()
+            edges = slot.search.update(slot.labelled.batch.positions, slot.labelled.batch.cell)
+            if not bool(edges.overflow):  # else its cell is such that no list holds its neighbours
+                slot.search.allocate(slot.labelled.batch, _capacity(slot.search, labelled))
             slot.graphs.clear()
 
     def capacities(self) -> dict[str, int]:
@@ -216,6 +223,22 @@ class TrainStep:
     def _values(self, loss: Tensor, values: list[Tensor], errors: list[Tensor], overflow: Tensor) -> Tensor:
         rest = torch.zeros_like(loss), *errors, overflow.to(loss.dtype), self.stop
         return torch.stack([loss, *values, *rest]).detach()
+
+
+def room(needed: int, of_systems: NDArray[np.int64] | None) -> int:
+    """Slots to spare for batches like one that needs `needed`, of_systems [S] of them for each of its systems."""
+    most = int(HEAD_ROOM * needed)
+    if of_systems is None or len(of_systems) < SYSTEMS_TO_TELL:
+        return most
+    spread = DEVIATIONS * float(of_systems.std()) * len(of_systems) ** 0.5
+    return min(most, int(max(spread, LEAST_SHARE * needed)))
+
+
+def _capacity(search: EdgeSearch, labelled: LabelledBatch) -> int:
+    """For a list that holds the batch. Reads the device."""
+    ends = np.cumsum(np.frombuffer(labelled.layout[0], np.int64))
+    starts = search.edges.row_ptr.cpu().numpy()[np.concatenate([[0], ends])].astype(np.int64)
+    return int(search.edges.num_edges) + room(int(search.edges.num_edges), np.diff(starts)) + LEAST_ROOM
 
 
 def _key(labelled: LabelledBatch) -> str:
