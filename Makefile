@@ -31,8 +31,11 @@ cluster: setup ## compile torch-cluster (ten minutes, once) and run the tests th
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation wheel torch-cluster
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python -m pytest -m "not gpu" -k cluster tests/neighbors $(ARGS)
 
-examples: setup ## run every script of examples/
-	@set -e; for script in examples/*.py; do echo "-- $$script"; $(BIN)/python "$$script"; done
+# One thread: molecules of ten atoms are slower with more.
+examples: setup ## run the numbered scripts of examples/, and the notebook
+	@set -e; export OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}; \
+	for script in examples/[0-9]*.py; do echo "-- $$script"; $(BIN)/python "$$script"; done; \
+	echo "-- examples/tour.ipynb"; $(BIN)/python tools/run_notebook.py examples/tour.ipynb
 
 lint: setup ## check style and formatting
 	$(BIN)/ruff check .
@@ -49,5 +52,5 @@ setup: ## make .venv, or update it when pyproject.toml or constraints.txt change
 	@./tools/setup.sh
 
 clean: ## remove .venv, caches and build products
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find torchmdx tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -99,7 +99,7 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, c
     if dtype == torch.float64:
         assert (engine.name, why) == ("exact", "float64 takes the exact model")
     elif potential.predicts_charges:
-        assert (engine.name, why) == ("exact", "exact model: filters of a TensorNet2 depend on more than distance")
+        assert (engine.name, why) == ("exact", "exact model: there are tables for a TensorNet alone, got a TensorNet2")
     else:
         assert (engine.name, why) == ("table", "filters from tables on the CPU")
 

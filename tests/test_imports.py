@@ -42,8 +42,8 @@ models/tensornet2
 models/kernels/all_pairs
 models/priors/base
 models/priors/*
-models/registry
 models/heads
+models/registry
 models/table
 models/compiled/*
 models/tabulated
@@ -83,6 +83,9 @@ torchmdnet/reader
 hub
 checkpoint
 prepared
+conformance_parts/structures
+conformance_parts/*
+conformance
 ase_calculator
 datasets/*
 labelling/*

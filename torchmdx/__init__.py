@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torchmdx.forces import Result, evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.models.registry import register_model
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.system import Batch, System
@@ -34,6 +35,7 @@ __all__ = [
     "evaluate",
     "load",
     "load_ensemble",
+    "register_model",
     "save",
 ]
 

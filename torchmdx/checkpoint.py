@@ -26,8 +26,7 @@ from torchmdx.models.card import Card
 from torchmdx.models.ensemble import Ensemble, require_alike
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
-from torchmdx.models.registry import model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
-from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.models.registry import ModelConfig, model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
 from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 from torchmdx.recorded_energy import recheck, record
 from torchmdx.torchmdnet.container import is_ensemble, members
@@ -285,7 +284,7 @@ def _reading(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str, 
     return Reading(potential, _report_of_own(metadata, data, origin))
 
 
-def _configs(metadata: dict[str, str], origin: str) -> tuple[TensorNetConfig, list[PriorConfig]]:
+def _configs(metadata: dict[str, str], origin: str) -> tuple[ModelConfig, list[PriorConfig]]:
     texts = metadata.get("config", ""), metadata.get("priors", "[]")
     try:
         config, priors = (json.loads(text) for text in texts)

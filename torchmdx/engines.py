@@ -188,8 +188,8 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
     if precision in ("tf32", "bfloat16"):
         raise ValueError(f"precision {precision!r} needs a GPU, got a potential on the CPU")
-    if not isinstance(potential.network, TensorNet):
-        why = f"exact model: filters of a {type(potential.network).__name__} depend on more than distance"
+    if type(potential.network) is not TensorNet:  # one derived from it may have filters of another kind
+        why = f"exact model: there are tables for a TensorNet alone, got a {type(potential.network).__name__}"
         return ModelEngine(potential, batch, stress=stress, tabulated=False), why
     # The network alone is replaced: heads and priors are those of the exact model.
     return ModelEngine(potential, batch, stress=stress, tabulated=True), "filters from tables on the CPU"

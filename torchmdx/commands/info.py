@@ -16,6 +16,8 @@ import torchmdx
 from torchmdx.models.card import Card, symbols
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
+from torchmdx.models.registry import ModelConfig, model_to_dict
+from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 
@@ -100,12 +102,8 @@ def describe(potential: Potential) -> str:
     config = potential.config
     weights = sum(parameter.numel() for parameter in potential.parameters())
     known = potential.reference_energies.nonzero().flatten().tolist()
-    kind, charges = "TensorNet", ""
-    if isinstance(config, TensorNet2Config):
-        kind, charges = "TensorNet2", f"{config.num_charges} charges a layer, "
     lines = [
-        f"{kind}, {config.num_layers} layers, {config.num_channels} channels, {charges}{config.num_radial} "
-        f"{config.radial_basis} radial functions, {config.activation}, {config.group}",
+        _architecture(config),
         f"cutoff {config.cutoff} Å, elements up to {config.max_z}, {weights:,} weights in "
         f"{str(potential.dtype).removeprefix('torch.')}",
         f"scale {float(potential.scale):g} eV, shift {float(potential.shift):g} eV, "
@@ -137,6 +135,21 @@ def _settings(prior: PriorConfig) -> str:
         elif value is not None:
             shown.append(f"{field.name} {value:.6g}" if isinstance(value, float) else f"{field.name} {value}")
     return ", ".join(shown)
+
+
+def _architecture(config: ModelConfig) -> str:
+    """Kind and size of the network; of a registered one its name and settings."""
+    if type(config) not in (TensorNetConfig, TensorNet2Config):
+        settings = model_to_dict(config)
+        return f"{settings.pop('model')}: " + ", ".join(f"{name} {value}" for name, value in settings.items())
+    assert isinstance(config, TensorNetConfig)
+    kind, charges = "TensorNet", ""
+    if isinstance(config, TensorNet2Config):
+        kind, charges = "TensorNet2", f"{config.num_charges} charges a layer, "
+    return (
+        f"{kind}, {config.num_layers} layers, {config.num_channels} channels, {charges}{config.num_radial} "
+        f"{config.radial_basis} radial functions, {config.activation}, {config.group}"
+    )
 
 
 def _version(distribution: str) -> str | None:

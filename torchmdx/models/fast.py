@@ -104,7 +104,7 @@ class FastTensorNet:
         if importlib.util.find_spec("triton") is None:
             return "it needs triton, which is not installed"
         network: object = potential.network
-        if not isinstance(network, TensorNet):
+        if type(network) is not TensorNet:  # one derived from it may compute something else
             return f"its network must be a TensorNet, got {type(network).__name__}"
         if potential.prior_configs:
             names = ", ".join(config.name for config in potential.prior_configs)

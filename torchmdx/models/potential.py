@@ -11,11 +11,9 @@ from torch import Tensor, nn
 
 from torchmdx.models.card import Card
 from torchmdx.models.charges import conserved
-from torchmdx.models.heads import ScalarHead
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
-from torchmdx.models.registry import make_network, make_prior
-from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.models.registry import ModelConfig, make_head, make_network, make_prior
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.system import Batch
@@ -31,20 +29,23 @@ class Potential(nn.Module):
     card: its name and what it was trained on, as far as that is known; checkpoints keep it.
     """
 
-    # A TensorNet, a TensorNet2, or another way to compute the same features.
+    config: Any  # a ModelConfig, with the settings of its kind
+    # A TensorNet, a TensorNet2, a registered one, or another way to compute the same features.
     network: Any
+    # A ScalarHead, or a registered one.
+    head: Any
     scale: Tensor
     shift: Tensor
     reference_energies: Tensor
     _CONSTANTS = ("scale", "shift", "reference_energies")
 
-    def __init__(self, config: TensorNetConfig, priors: Sequence[PriorConfig] = ()) -> None:
+    def __init__(self, config: ModelConfig, priors: Sequence[PriorConfig] = ()) -> None:
         """Random weights. Raises ValueError for a prior that the model cannot serve."""
         super().__init__()
         self.config = config
         self.card = Card()
         self.network = make_network(config)
-        self.head = ScalarHead(config.num_channels, config.activation, config.num_head_layers)
+        self.head = make_head(config)
         self.priors = nn.ModuleList(make_prior(prior, config) for prior in priors)
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("shift", torch.zeros((), dtype=torch.float64))
@@ -80,7 +81,7 @@ class Potential(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Of the network's weights, and so of the positions it takes."""
-        return next(self.head.parameters()).dtype
+        return self.get_parameter(self._last_weight()).dtype
 
     @property
     def device(self) -> torch.device:
@@ -153,6 +154,11 @@ class Potential(nn.Module):
     def _priors(self) -> list[Prior]:
         return [cast(Prior, prior) for prior in self.priors]
 
+    def _last_weight(self) -> str:
+        """The name of the weight whose dtype is the potential's: of the head, or of the network under one of none."""
+        of_head = [f"head.{name}" for name, _ in self.head.named_parameters()]
+        return (of_head or [f"network.{name}" for name, _ in self.network.named_parameters()])[-1]
+
     def _search_cutoff(self, periodic: bool) -> float:
         return max([float(self.config.cutoff), *(prior.cutoff(periodic) for prior in self._priors())])
 
@@ -205,7 +211,7 @@ class Potential(nn.Module):
             shape = list(wanted[name].shape)
             if list(value.shape) != shape:
                 raise ValueError(f"{name} in {origin} must have shape {shape}, got {list(value.shape)}")
-        self.to(dtype=tensors["network.readout.weight"].dtype)
+        self.to(dtype=tensors[self._last_weight()].dtype)
         self.load_state_dict(tensors)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Potential:

@@ -103,7 +103,7 @@ def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch
             _shift_references(potential, store, train)
         for name, weight in potential.named_parameters():
             basis = name.startswith("network.basis.")
-            weight.requires_grad_(potential.config.trainable_basis or not basis)
+            weight.requires_grad_(getattr(potential.config, "trainable_basis", True) or not basis)
     else:
         torch.manual_seed(config.training.seed)
         potential = Potential(config.model.network(), config.model.prior_configs()).to(dtype=dtype)
