@@ -14,7 +14,7 @@ TEST_THREADS := $(shell echo $$(($(CORES) / $(WORKERS))))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cluster examples lint types format clean
+.PHONY: help setup demo test cluster examples docs lint types format clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -32,6 +32,10 @@ cluster: setup ## compile torch-cluster (ten minutes, once) and run the tests th
 
 examples: setup ## run every script of examples/
 	@set -e; for script in examples/*.py; do echo "-- $$script"; $(BIN)/python "$$script"; done
+
+docs: setup ## build the documentation in build/docs, warnings being errors
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
+	@echo "documentation: build/docs/index.html"
 
 lint: setup ## check style and formatting
 	$(BIN)/ruff check .
