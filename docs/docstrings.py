@@ -13,6 +13,7 @@ NAMES = r"[a-z_0-9]+(?:, [a-z_0-9]+)*(?: \[[^\]]*\])?"
 ARGUMENT = re.compile(rf"{NAMES}: .*")
 # A later argument on the same line, or what is raised, which is no part of the argument before it.
 NEXT = re.compile(rf"(?<=\.) (?={NAMES}: |Raises )")
+NEXT_ARGUMENT = re.compile(rf"(?<=\.) (?={NAMES}: )")
 CODE = re.compile(r"(`+)(.+?)\1")
 SPECIAL = re.compile(r"([*|\\]|(?<=\w)_(?!\w)|(?<!\w)_(?=\w))")
 
@@ -53,10 +54,7 @@ def _paragraphs(lines: list[str]) -> Iterator[list[str]]:
     """One paragraph, or an item for each argument that it explains."""
     if not lines:
         return
-    if not ARGUMENT.match(lines[0]):
-        yield [_text(line) for line in lines]
-        return
-    for part in NEXT.split(" ".join(lines)):
+    for part in (NEXT if ARGUMENT.match(lines[0]) else NEXT_ARGUMENT).split(" ".join(lines)):
         names, _, text = part.partition(": ")
         yield [f"- **{names}**: {_text(text)}"] if ARGUMENT.match(part) else [_text(part)]
 
@@ -86,9 +84,11 @@ def _process(app: Any, what: str, name: str, thing: Any, options: Any, lines: li
 # What autodoc makes of names: longer than, and unlike, what the source says.
 SHORTER = (
     (re.compile(r"TypeAliasForwardRef\('(\w+)'\)"), r"\1"),
-    (re.compile(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[(\w+)\]\]"), r"NDArray[\1]"),
-    (re.compile(r"<function [\w.]*<lambda>>|<factory>"), "..."),
-    (re.compile(r"~[\w.]+\.(?=\w)"), ""),
+    (
+        re.compile(r"~?[\w.]*ndarray\[~?[\w.]*tuple\[~?[\w.]*Any, \.\.\.\], ~?[\w.]*dtype\[~?(?:numpy\.)?([\w.]+)\]\]"),
+        r"NDArray[~numpy.\1]",
+    ),
+    (re.compile(r"<function [\w.]*<lambda>>|<factory>|lambda [\w, ]*: \.\.\."), "..."),
 )
 
 
