@@ -17,6 +17,7 @@ PACKAGE = Path(torchmdx.__file__).parent
 # up as it can stand; lines of files that are yet to be written do no harm.
 LADDER = """
 units
+potentials
 progress_line
 interrupt
 cell
@@ -35,6 +36,7 @@ models/tensors
 models/embedding
 models/interaction
 models/tensornet
+models/card
 models/charges
 models/tensornet2
 models/priors/base

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,11 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.floa
 class Calculator(AseCalculator):
     """Energy, energies, forces and stress of a potential, for anything in ASE that takes a calculator.
 
+        atoms.calc = torchmdx.Calculator()                      # the potential that torchmdx comes with
         atoms.calc = torchmdx.Calculator("model.safetensors")
 
-    potential: a Potential (copied, so that the caller's stays as it is), the path of a checkpoint, or a release's name.
+    potential: a Potential (copied, so that the caller's stays as it is), the path of a checkpoint, or a name, as for
+    `torchmdx.load`.
     dtype: "float32", "float64" (the exact model), or "tf32", of the network; energies are summed in float64 anyway.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
     mode: "auto" captures a CUDA graph once a structure has been seen three times, "graph" insists, "eager" never does.
@@ -46,7 +49,7 @@ class Calculator(AseCalculator):
 
     def __init__(
         self,
-        potential: Potential | str | Path,
+        potential: Potential | str | Path | None = None,
         *,
         dtype: str = "float32",
         mode: str = "auto",
@@ -60,7 +63,7 @@ class Calculator(AseCalculator):
         if isinstance(potential, Potential):
             self.potential = copy.deepcopy(potential).to(device=target, dtype=DTYPES[dtype])
             self.potential.eval().requires_grad_(False)
-        elif isinstance(potential, (str, Path)):
+        elif potential is None or isinstance(potential, (str, Path)):
             self.potential = load(potential, dtype=DTYPES[dtype], device=target)
         else:
             raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
@@ -70,6 +73,7 @@ class Calculator(AseCalculator):
         self.mode, self.dtype = mode, dtype
         self.charge = None if charge is None else checked_charge(charge)
         self._last_charge: Any = None
+        self._asked_about: tuple[bytes, float] | None = None
         self._stress_wanted = False
         self.pool = self._make_pool()
 
@@ -110,7 +114,9 @@ class Calculator(AseCalculator):
         if "stress" in properties and not self._stress_wanted:
             self._stress_wanted = True
             self.pool = self._make_pool()
-        result = self.pool(System.from_ase(structure, self.charge))
+        system = System.from_ase(structure, self.charge)
+        self._warn_of_doubts(system)
+        result = self.pool(system)
         energy = float(result.energy[0])
         self.results = {
             "energy": energy,
@@ -122,6 +128,14 @@ class Calculator(AseCalculator):
             self.results["stress"] = full_3x3_to_voigt_6_stress(result.stress[0])
         if "charges" in properties or "dipole" in properties:
             self._add_charges(structure, "dipole" in properties)
+
+    def _warn_of_doubts(self, system: System) -> None:
+        """Once for every composition and charge in a row, not at each step of a simulation."""
+        key = (system.atomic_numbers.numpy().tobytes(), system.charge)
+        if key != self._asked_about:
+            self._asked_about = key
+            for doubt in self.potential.card.doubts(system.atomic_numbers.tolist(), system.charge):
+                warnings.warn(doubt, stacklevel=2)
 
     def _add_charges(self, structure: Atoms, dipole_wanted: bool) -> None:
         """Charges, and the dipole where there is one, by the exact model: steps do not give them."""

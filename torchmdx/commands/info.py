@@ -13,10 +13,13 @@ from typing import Any
 import torch
 
 import torchmdx
+from torchmdx.models.card import Card, symbols
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
+from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 
+MISSING = "missing: install torchmdx again"
 # (distribution, what it is for, how to get it)
 REQUIRED = (
     ("numpy", "arrays", "pip install numpy"),
@@ -43,9 +46,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "info",
         help="what is installed and what is missing; or what a checkpoint holds",
-        description="Without a checkpoint: versions, devices, and optional parts that are present or missing.",
+        description="Without a checkpoint: versions, devices, parts that are present or missing, potentials by name.",
     )
-    parser.add_argument("checkpoint", nargs="?", help="describe this potential instead")
+    parser.add_argument("checkpoint", nargs="?", help="describe this potential instead: a file or a name")
     parser.set_defaults(run=run)
 
 
@@ -68,8 +71,26 @@ def run(options: argparse.Namespace) -> int:
             state = version or f"missing: {remedy}"
             print(f"  {mark} {name:<14} {state:<42} {purpose}")
             broken |= version is None and title == "needed"
+    print("\npotentials:")
+    for name, note in _potentials():
+        print(f"  {'ok ' if note is not None else '-- '} {name:<14} {note if note is not None else MISSING}")
+        broken |= note is None
     print("\nthe installation is " + ("incomplete" if broken else "complete"))
     return 1 if broken else 0
+
+
+def _potentials() -> list[tuple[str, str | None]]:
+    """Names, and a line on each; None for one that should be there and is not."""
+    from torchmdx.checkpoint import load
+    from torchmdx.hub import RELEASES
+
+    files = shipped()
+    notes: list[tuple[str, str | None]] = [] if DEFAULT_POTENTIAL in files else [(DEFAULT_POTENTIAL, None)]
+    for name, file in files.items():
+        card = load(file).card
+        known = "" if card.elements is None else f" ({symbols(card.elements)})"
+        notes.append((name, f"{'the default; ' if name == DEFAULT_POTENTIAL else ''}{card.description}{known}"))
+    return [*notes, *((name, f"fetched on first use, from {release.page}") for name, release in RELEASES.items())]
 
 
 def describe(potential: Potential) -> str:
@@ -88,8 +109,20 @@ def describe(potential: Potential) -> str:
         f"scale {float(potential.scale):g} eV, shift {float(potential.shift):g} eV, "
         + (f"reference energies for elements {known}" if known else "no reference energies"),
     ]
+    lines = [*_facts(potential.card), *lines]
     lines += [f"prior {prior.name}: {_settings(prior)}" for prior in potential.prior_configs]
     return "\n".join(lines)
+
+
+def _facts(card: Card) -> list[str]:
+    """What the card says, in lines."""
+    lines = [line for line in (": ".join(filter(None, (card.name, card.description))),) if line]
+    trained = [] if card.elements is None else [symbols(card.elements)]
+    if card.charges is not None:
+        trained.append(f"charges {', '.join(f'{charge:+g}' if charge else '0' for charge in card.charges)}")
+    if trained:
+        lines.append("trained on " + "; ".join([*trained, *["closed shells"] * card.closed_shell]))
+    return [*lines, *([f"licence: {card.licence}"] if card.licence else [])]
 
 
 def _settings(prior: PriorConfig) -> str:

@@ -6,6 +6,8 @@ import argparse
 import importlib.util
 from typing import Any
 
+from torchmdx.commands.options import add_model_option
+
 ENGINES = ("openmm",)
 EPILOG = """\
 With --output PREFIX the files are PREFIX.dcd (frames), PREFIX.log (CSV), PREFIX.chk, PREFIX.xml and PREFIX.json (to
@@ -41,12 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("potential, and where it runs")
-    group.add_argument(
-        "--model",
-        required=True,
-        metavar="CHECKPOINT",
-        help="the potential: a .safetensors file of torchmdx or a .ckpt of torchmd-net",
-    )
+    add_model_option(group)
     group.add_argument(
         "--charge", type=float, metavar="Q", help="total charge in e (default: what the file says, else 0)"
     )

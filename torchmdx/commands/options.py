@@ -6,20 +6,27 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.potentials import DEFAULT_POTENTIAL
+
 if TYPE_CHECKING:
     from ase import Atoms
 
     from torchmdx.ase_calculator import Calculator
 
 
-def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -> None:
-    """--model, --charge, --dtype and --device."""
+def add_model_option(parser: Any) -> None:
+    """--model, of a parser or a group of one."""
     parser.add_argument(
         "--model",
-        required=True,
         metavar="CHECKPOINT",
-        help="the potential: a .safetensors file of torchmdx or a .ckpt of torchmd-net",
+        help="the potential: a .safetensors file of torchmdx, a .ckpt of torchmd-net, or a name that `torchmdx info` "
+        f"lists (default: {DEFAULT_POTENTIAL}, which comes with torchmdx)",
     )
+
+
+def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -> None:
+    """--model, --charge, --dtype and --device."""
+    add_model_option(parser)
     parser.add_argument(
         "--charge",
         type=float,

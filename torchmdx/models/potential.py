@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from torchmdx.models.card import Card
 from torchmdx.models.charges import conserved
 from torchmdx.models.heads import ScalarHead
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
@@ -26,6 +27,8 @@ class Potential(nn.Module):
     scale and reference_energies [max_z+1] apply to atoms, shift to a system; priors have their own strengths. They,
     and every energy, are float64 whatever the dtype of the network: reference energies of a protein add up to 10⁷ eV,
     where float32 resolves 1 eV.
+
+    card: its name and what it was trained on, as far as that is known; checkpoints keep it.
     """
 
     # A TensorNet, a TensorNet2, or another way to compute the same features.
@@ -39,6 +42,7 @@ class Potential(nn.Module):
         """Random weights. Raises ValueError for a prior that the model cannot serve."""
         super().__init__()
         self.config = config
+        self.card = Card()
         self.network = make_network(config)
         self.head = ScalarHead(config.num_channels, config.activation, config.num_head_layers)
         self.priors = nn.ModuleList(make_prior(prior, config) for prior in priors)
@@ -164,7 +168,10 @@ class Potential(nn.Module):
         return other
 
     def require_elements(self, atomic_numbers: Tensor) -> None:
-        """Raises ValueError for an atom whose element the model has no embedding for, or a prior no parameters."""
+        """Raises ValueError for an atom of an element that the potential was not trained on, as far as its card tells.
+
+        So it does where the model has no embedding for an element, or a prior no parameters.
+        """
         known = {"this potential": self.config.max_z}
         known |= {f"the prior {prior.config.name}": prior.max_z for prior in self._priors()}
         for who, most in known.items():
@@ -174,6 +181,10 @@ class Potential(nn.Module):
                 raise ValueError(
                     f"{who} knows atomic numbers up to {most}, got {int(atomic_numbers[atom])} for atom {atom}"
                 )
+        if self.card.elements is not None:
+            known_ones = torch.tensor(self.card.elements, device=atomic_numbers.device)
+            if not bool(torch.isin(atomic_numbers, known_ones).all()):
+                self.card.require_elements(atomic_numbers.tolist())
 
     def fill(self, tensors: dict[str, Tensor], origin: str) -> None:
         """Takes over tensors by their names, in their dtype; raises ValueError, naming `origin`, if they don't fit."""

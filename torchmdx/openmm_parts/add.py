@@ -20,6 +20,7 @@ from torchmdx.openmm_parts.python_transport import make_python_force
 from torchmdx.openmm_parts.settings import ForceSettings, file_hash, resolved_device
 from torchmdx.openmm_parts.torch_transport import make_torch_force, why_not_torch
 from torchmdx.openmm_plugin.one_context import share_or_tell
+from torchmdx.potentials import shipped
 from torchmdx.step_report import StepReport
 from torchmdx.system import checked_charge
 
@@ -53,7 +54,7 @@ class PotentialForce:
 def add_potential(
     system: openmm.System,
     topology: app.Topology,
-    potential: Potential | str | Path,
+    potential: Potential | str | Path | None = None,
     atoms: Iterable[int] | None = None,
     *,
     charge: float = 0.0,
@@ -70,6 +71,7 @@ def add_potential(
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system.
 
+    potential: a Potential, a checkpoint's path, or a name; None for the potential that torchmdx comes with.
     atoms: indices of the particles that the potential sees, None for all; nothing else of the system is touched.
     charge: total charge of these atoms, e. mode, precision, skin, audit_every: as for CapturedStep.
     device: where torch works: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
@@ -85,11 +87,11 @@ def add_potential(
     if not 0 <= force_group <= 31:
         raise ValueError(f"force_group must be between 0 and 31, got {force_group}")
     chosen = checked_atoms(system, topology, atoms)
-    path = _path_of(potential)
+    checkpoint = _checkpoint_of(potential)
     settings = ForceSettings(
         elements_of(topology, chosen), chosen, system.getNumParticles(), checked_charge(charge),
         is_periodic(system, topology, periodic), precision, mode, resolved_device(device), skin, audit_every,
-        scale_parameter, path, None if path is None else file_hash(path),
+        scale_parameter, checkpoint, None if checkpoint is None else file_hash(checkpoint),
     )  # fmt: skip
     evaluator = Evaluator(settings, _potential(potential, settings))
     if settings.device.startswith("cuda"):
@@ -110,15 +112,17 @@ def add_potential(
     return PotentialForce(force, kind, why, evaluator)
 
 
-def _path_of(potential: Potential | str | Path) -> str | None:
+def _checkpoint_of(potential: Potential | str | Path | None) -> str | None:
+    """What a saved force calls its checkpoint: a path, or the name of one that comes with torchmdx on any machine."""
     if isinstance(potential, Potential):
         return None
-    if not isinstance(potential, str | Path):
+    if not (potential is None or isinstance(potential, str | Path)):
         raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
-    return str(located(potential).resolve())
+    file = located(potential)
+    return file.stem if file in shipped().values() else str(file.resolve())
 
 
-def _potential(potential: Potential | str | Path, settings: ForceSettings) -> Potential:
+def _potential(potential: Potential | str | Path | None, settings: ForceSettings) -> Potential:
     if isinstance(potential, Potential):  # copied: the caller's stays as it is
         moved = copy.deepcopy(potential).to(device=settings.device, dtype=settings.dtype)
         return moved.eval().requires_grad_(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from typing import Any
 
@@ -25,6 +26,8 @@ class Evaluator:
     def __init__(self, settings: ForceSettings, potential: Potential) -> None:
         self.settings, self.potential = settings, potential
         potential.require_elements(self._system(np.zeros((len(settings.numbers), 3)), None).atomic_numbers)
+        for doubt in potential.card.doubts(settings.numbers, settings.charge):
+            warnings.warn(doubt, stacklevel=2)
         self._step: CapturedStep | None = None
         # Steps that Contexts keep for themselves.
         self.sessions: list[weakref.ref[CapturedStep]] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from torchmdx.ase_calculator import DTYPES, choose_device
-from torchmdx.checkpoint import load
+from torchmdx.checkpoint import load, located
 from torchmdx.models.potential import Potential
 from torchmdx.step_policy import require_mode
 
@@ -20,7 +20,8 @@ class ForceSettings:
     """Settings of a potential in an openmm.System.
 
     numbers: atomic numbers of the atoms that the potential sees. atoms: their indices, None for all of num_particles.
-    checkpoint, sha256: the potential's file and its hash; None for a potential that was given in memory.
+    checkpoint, sha256: the potential's file, or its name if it comes with torchmdx, and the file's hash; None for a
+    potential that was given in memory.
     """
 
     numbers: tuple[int, ...]
@@ -80,12 +81,9 @@ class ForceSettings:
         return load(self.checkpoint, dtype=self.dtype, device=self.device)
 
 
-def file_hash(path: str | Path) -> str:
-    """SHA-256 of a file. Raises FileNotFoundError."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {str(path)!r}")
-    with path.open("rb") as file:
+def file_hash(checkpoint: str | Path) -> str:
+    """SHA-256 of a checkpoint, given by its path or name. Raises FileNotFoundError."""
+    with located(checkpoint).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

