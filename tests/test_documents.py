@@ -34,7 +34,7 @@ ASSUMED = {
 }
 RUNNING = [page for page in pages() if any(block.language in ("python", *COMMANDS) for block in blocks_of(page))]
 # Of programs that the documents speak of.
-FOREIGN_OPTIONS = {"--logdir"}
+FOREIGN_OPTIONS = {"--logdir", "--index-url", "--no-cache-dir"}
 
 
 @pytest.fixture
