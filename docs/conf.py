@@ -17,6 +17,9 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
 exclude_patterns = ["_build"]
 root_doc = "index"
 
+# Indented blocks are drawings and formulas.
+highlight_language = "text"
+
 # Headings can be linked to as on a forge: page.md#heading.
 myst_heading_anchors = 3
 

@@ -18,7 +18,7 @@ from openmm import app
 from structures import DATA
 
 import torchmdx
-from torchmdx import Batch, System
+from torchmdx import Batch, System, openmm_force, step_result
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import read_config
 
@@ -145,6 +145,18 @@ def test_files_that_the_text_names_exist(page):
     links = [link for link in re.findall(r"\]\(([^)#\s]+)", prose(page)) if "://" not in link]
     assert not [name for name in named if not (ROOT / name).exists()]
     assert not [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+
+
+def test_the_reference_has_every_public_name():
+    shown = set(re.findall(r"^\.\. auto\w+:: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+    public = {f"torchmdx.{name}" for name in torchmdx.__all__ if name != "__version__"}
+    public |= {f"torchmdx.openmm_force.{name}" for name in openmm_force.__all__}
+    errors = {
+        name for name, thing in vars(step_result).items() if isinstance(thing, type) and issubclass(thing, Exception)
+    }
+    assert not public - shown
+    assert not {f"torchmdx.step_result.{name}" for name in errors} - shown
+    assert all(resolved(name) for name in shown)
 
 
 def test_marks_and_blocks_are_found():
