@@ -20,8 +20,9 @@ help: ## list the targets
 	@echo "usage: make TARGET"
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
-demo: setup ## energy, forces and stress of a molecule and a crystal
-	@$(BIN)/python examples/demo.py
+demo: ## a minute and a half of molecular dynamics; pictures and a trajectory in demo/
+	@./tools/setup.sh openmm
+	@$(BIN)/torchmdx demo
 
 test: setup ## run the tests (those that need a GPU are left out)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" $(ARGS)

@@ -99,6 +99,7 @@ openmm_force
 openmm_parts/openmmml
 commands/options
 md/*
+demo/*
 commands/*
 cli
 """.split()  # noqa: SIM905 (one a line)

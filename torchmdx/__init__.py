@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchmdx.pool import StepPool
     from torchmdx.step import CapturedStep
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 __all__ = [
     "Batch",
     "Calculator",

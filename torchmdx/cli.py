@@ -10,10 +10,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import torchmdx
-from torchmdx.commands import bench, convert, data, energy, evaluate, info, label, md, neighbors, profile, relax, train
+from torchmdx.commands import (
+    bench,
+    convert,
+    data,
+    demo,
+    energy,
+    evaluate,
+    info,
+    label,
+    md,
+    neighbors,
+    profile,
+    relax,
+    train,
+)
 from torchmdx.step_result import StepError
 
-COMMANDS = (energy, relax, md, label, data, train, evaluate, neighbors, convert, bench, profile, info)
+COMMANDS = (demo, energy, relax, md, label, data, train, evaluate, neighbors, convert, bench, profile, info)
 DESCRIPTION = """\
 Molecular dynamics with neural-network potentials.
 

@@ -19,7 +19,6 @@ from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 
-MISSING = "missing: install torchmdx again"
 # (distribution, what it is for, how to get it)
 REQUIRED = (
     ("numpy", "arrays", "pip install numpy"),
@@ -72,25 +71,29 @@ def run(options: argparse.Namespace) -> int:
             print(f"  {mark} {name:<14} {state:<42} {purpose}")
             broken |= version is None and title == "needed"
     print("\npotentials:")
-    for name, note in _potentials():
-        print(f"  {'ok ' if note is not None else '-- '} {name:<14} {note if note is not None else MISSING}")
-        broken |= note is None
+    for name, there, note in _potentials():
+        print(f"  {'ok ' if there else '-- '} {name:<14} {note}")
+    broken |= DEFAULT_POTENTIAL not in shipped()
     print("\nthe installation is " + ("incomplete" if broken else "complete"))
     return 1 if broken else 0
 
 
-def _potentials() -> list[tuple[str, str | None]]:
-    """Names, and a line on each; None for one that should be there and is not."""
+def _potentials() -> list[tuple[str, bool, str]]:
+    """Names, whether they can be had here, and a line on each."""
     from torchmdx.checkpoint import load
     from torchmdx.hub import RELEASES
 
-    files = shipped()
-    notes: list[tuple[str, str | None]] = [] if DEFAULT_POTENTIAL in files else [(DEFAULT_POTENTIAL, None)]
-    for name, file in files.items():
+    rows = []
+    if DEFAULT_POTENTIAL not in shipped():
+        rows.append((DEFAULT_POTENTIAL, False, "missing: install torchmdx again"))
+    for name, file in shipped().items():
         card = load(file).card
         known = "" if card.elements is None else f" ({symbols(card.elements)})"
-        notes.append((name, f"{'the default; ' if name == DEFAULT_POTENTIAL else ''}{card.description}{known}"))
-    return [*notes, *((name, f"fetched on first use, from {release.page}") for name, release in RELEASES.items())]
+        rows.append((name, True, f"{'the default; ' if name == DEFAULT_POTENTIAL else ''}{card.description}{known}"))
+    remedy = "" if _version("huggingface_hub") else "; needs pip install 'torchmdx[hub]'"
+    for name, release in RELEASES.items():
+        rows.append((name, not remedy, f"fetched on first use from {release.page}{remedy}"))
+    return rows
 
 
 def describe(potential: Potential) -> str:
