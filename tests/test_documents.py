@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import textwrap
+import tomllib
 from pathlib import Path
 
 import ase.build
@@ -145,6 +146,12 @@ def test_files_that_the_text_names_exist(page):
     links = [link for link in re.findall(r"\]\(([^)#\s]+)", prose(page)) if "://" not in link]
     assert not [name for name in named if not (ROOT / name).exists()]
     assert not [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+
+
+def test_the_installation_tells_of_every_extra():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (ROOT / "docs" / "install.md").read_text().split("| extra |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE)) == set(extras)
 
 
 def test_the_reference_has_every_public_name():

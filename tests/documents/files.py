@@ -34,6 +34,10 @@ def write_frames(path: Path) -> None:
     ase.io.write(path, labelled())
 
 
+def write_few_frames(path: Path) -> None:
+    ase.io.write(path, labelled(8))
+
+
 def write_some_bare(path: Path) -> None:
     ase.io.write(path, bare(12))
 
@@ -104,7 +108,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "frames.xyz": write_bare,
     "frames/one.xyz": write_some_bare,
     "runs/one.traj": write_bare,
-    "a.xyz": write_frames,
+    "a.xyz": write_few_frames,
     "more/one.npz": write_archive_in_ev,
     "rmd17_aspirin.npz": write_archive,
     "spice.h5": write_spice,
