@@ -30,7 +30,6 @@ ASSUMED = {
     "docs/label.md": "frames.xyz runs/one.traj a.xyz model.safetensors",
     "docs/report.md": "data.store run/best.safetensors run/split.json test.xyz a.xyz spice.h5",
     "docs/training.md": "water.xyz",
-    "docs/models.md": "model.ckpt",
     "docs/tutorial_training.md": "frames/one.xyz",
 }
 RUNNING = [page for page in pages() if any(block.language in ("python", *COMMANDS) for block in blocks_of(page))]
@@ -197,6 +196,29 @@ def test_commands_with_mistakes_would_be_seen(line, capsys):
     (words,) = commands.commands(block)
     with pytest.raises((AssertionError, ValueError)):
         commands.check(words)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "marks", "wrong"),
+    [
+        ("python", "assert 1 == 2\n", {}, AssertionError),
+        ("python", "1 + 1\n", {"raises": "two"}, pytest.fail.Exception),
+        ("python", "raise ValueError('three')\n", {"raises": "two"}, AssertionError),
+        ("bash", "torchmdx info nothing.safetensors\n", {}, FileNotFoundError),
+        ("bash", "curl https://example.org\n", {}, AssertionError),
+    ],
+)
+def test_blocks_that_do_not_work_would_be_seen(language, text, marks, wrong, folder):
+    with pytest.raises(wrong):
+        run(Block("page.md", 1, language, text, marks), {})
+
+
+def test_arguments_of_the_test_reach_one_command_after_the_other(folder, monkeypatch):
+    given = []
+    monkeypatch.setattr(commands, "run", lambda words, more: given.append((words[1], more)))
+    text = "torchmdx md a\ntorchmdx info\ntorchmdx md b\ntorchmdx md c\n"
+    run(Block("page.md", 1, "bash", text, {"run with": "md --time 1; md --time 2"}), {})
+    assert given == [("md", ["--time", "1"]), ("info", []), ("md", ["--time", "2"]), ("md", ["--time", "2"])]
 
 
 def test_commands_go_on_after_a_backslash():

@@ -10,7 +10,6 @@ import ase.io
 import h5py
 import numpy as np
 from ase import Atoms
-from ase.build import molecule
 from documents.blocks import ROOT, Block
 
 from torchmdx.datasets.convert import convert
@@ -93,14 +92,6 @@ def copy_potential(path: Path) -> None:
     shutil.copy(ROOT / "tests" / "data" / "tensornet.safetensors", path)
 
 
-def copy_foreign(path: Path) -> None:
-    shutil.copy(ROOT / "tests" / "data" / "tensornet.ckpt", path)
-
-
-def write_molecule(path: Path) -> None:
-    ase.io.write(path, molecule("CH3CH2OH"))
-
-
 MAKERS: dict[str, Callable[[Path], None]] = {
     "train.xyz": write_frames,
     "test.xyz": write_frames,
@@ -116,8 +107,6 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "run/split.json": write_split_of_store,
     "model.safetensors": copy_potential,
     "run/best.safetensors": copy_potential,
-    "model.ckpt": copy_foreign,
-    "molecule.xyz": write_molecule,
 }
 
 
