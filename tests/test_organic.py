@@ -230,7 +230,7 @@ def test_the_minima_of_alanine_dipeptide(dipeptide):
 
 
 def test_dynamics_at_constant_energy_stay_bonded_and_keep_their_energy(dipeptide, data):
-    """2 ps from 300 K in OpenMM: hydrogens of 3 amu, steps of 1 fs."""
+    """2 ps from 300 K in OpenMM: hydrogens of 3 amu, steps of 2 fs. With GFN2-xTB the spread is 4 meV."""
     from torchmdx.demo.masses import with_heavy_hydrogens
     from torchmdx.md.structure import read as read_structure
 
@@ -239,13 +239,13 @@ def test_dynamics_at_constant_energy_stay_bonded_and_keep_their_energy(dipeptide
     for mass in with_heavy_hydrogens(read_structure(str(data / "alanine_dipeptide.pdb")), 3.0).masses:
         system.addParticle(mass)
     add_potential(system, pdb.topology, device="cpu")
-    integrator = openmm.VerletIntegrator(0.001)
+    integrator = openmm.VerletIntegrator(0.002)
     context = openmm.Context(system, integrator, openmm.Platform.getPlatformByName("Reference"))
     context.setPositions(relaxed(atoms).positions / 10)
     context.setVelocitiesToTemperature(600, 1)  # half goes into the potential
     energies, bonds = [], [(bond[0].index, bond[1].index) for bond in pdb.topology.bonds()]
     lengths = np.array([atoms.get_distance(i, j) for i, j in bonds])
-    for _ in range(80):
+    for _ in range(40):
         integrator.step(25)
         state = context.getState(energy=True, positions=True)
         total = state.getPotentialEnergy() + state.getKineticEnergy()
@@ -255,6 +255,6 @@ def test_dynamics_at_constant_energy_stay_bonded_and_keep_their_energy(dipeptide
         assert stretch.min() > 0.8
         assert stretch.max() < 1.25
     assert len(bonds) == 21
-    slope = np.polyfit(np.arange(80) * 0.025, energies, 1)[0]
+    slope = np.polyfit(np.arange(40) * 0.05, energies, 1)[0]
     assert abs(slope) < 0.01  # eV/ps, of a kinetic energy of 0.8 eV
     assert np.std(energies) < 0.02
