@@ -14,7 +14,7 @@ TEST_THREADS := $(shell echo $$(($(CORES) / $(WORKERS))))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cluster examples lint types format clean
+.PHONY: help setup demo test cluster examples docs lint types format clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -36,6 +36,10 @@ examples: setup ## run the numbered scripts of examples/, and the notebook
 	@set -e; export OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}; \
 	for script in examples/[0-9]*.py; do echo "-- $$script"; $(BIN)/python "$$script"; done; \
 	echo "-- examples/tour.ipynb"; $(BIN)/python tools/run_notebook.py examples/tour.ipynb
+
+docs: setup ## build the documentation in build/docs, warnings being errors
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
+	@echo "documentation: build/docs/index.html"
 
 lint: setup ## check style and formatting
 	$(BIN)/ruff check .
