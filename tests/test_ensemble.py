@@ -351,7 +351,7 @@ def test_a_limit_stops_dynamics_and_keeps_the_frame(several, ethanol, tmp_path, 
     assert kept.arrays["forces_spread"].max() > limit
     for frame in frames:
         probe.calculate(frame)
-        assert probe.results["forces_spread"].max() <= limit
+        assert probe.results["forces_spread"].max() <= limit * (1 + 1e-5)
 
 
 def test_frames_are_added_and_one_asked_for_again_is_not(several, crystal, tmp_path, device):
