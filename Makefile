@@ -14,14 +14,15 @@ TEST_THREADS := $(shell echo $$(($(CORES) / $(WORKERS))))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cluster examples lint types format clean
+.PHONY: help setup demo test cluster examples docs lint types format clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
-demo: setup ## energy, forces and stress of a molecule and a crystal
-	@$(BIN)/python examples/demo.py
+demo: ## a minute and a half of molecular dynamics; pictures and a trajectory in demo/
+	@./tools/setup.sh openmm
+	@$(BIN)/torchmdx demo
 
 test: setup ## run the tests (those that need a GPU are left out)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" $(ARGS)
@@ -30,8 +31,15 @@ cluster: setup ## compile torch-cluster (ten minutes, once) and run the tests th
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation wheel torch-cluster
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python -m pytest -m "not gpu" -k cluster tests/neighbors $(ARGS)
 
-examples: setup ## run every script of examples/
-	@set -e; for script in examples/*.py; do echo "-- $$script"; $(BIN)/python "$$script"; done
+# One thread: molecules of ten atoms are slower with more.
+examples: setup ## run the numbered scripts of examples/, and the notebook
+	@set -e; export OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}; \
+	for script in examples/[0-9]*.py; do echo "-- $$script"; $(BIN)/python "$$script"; done; \
+	echo "-- examples/tour.ipynb"; $(BIN)/python tools/run_notebook.py examples/tour.ipynb
+
+docs: setup ## build the documentation in build/docs, warnings being errors
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
+	@echo "documentation: build/docs/index.html"
 
 lint: setup ## check style and formatting
 	$(BIN)/ruff check .
@@ -48,5 +56,5 @@ setup: ## make .venv, or update it when pyproject.toml or constraints.txt change
 	@./tools/setup.sh
 
 clean: ## remove .venv, caches and build products
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find torchmdx tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,4 +1,4 @@
-"""The peer: torchmd-net's TensorNet with the weights of one of our potentials, timed in its own three modes.
+"""The peer: torchmd-net's TensorNet or TensorNet2 with the weights of one of our potentials, timed in its three modes.
 
 Needs torchmd-net (>= 3.1) and warp-lang. Its neighbour search and self-edges are set up as its own documentation does.
 """
@@ -16,14 +16,22 @@ MODES = ("eager", "graph", "compile")
 
 
 def build(
-    mode: str, cutoff: float, channels: int, layers: int, radial: int, box: Tensor | None, most_neighbors: int
+    mode: str,
+    cutoff: float,
+    channels: int,
+    layers: int,
+    radial: int,
+    box: Tensor | None,
+    most_neighbors: int,
+    charges: int = 0,
 ) -> Any:
-    """A torchmd-net model on the GPU, set up for one of its modes."""
+    """A torchmd-net model, set up for one of its modes: TensorNet, or TensorNet2 with so many charges."""
     from torchmdnet.models.model import create_model
 
     return create_model(
         dict(
-            model="tensornet",
+            model="tensornet2" if charges else "tensornet",
+            q_dim=charges,
             precision=32,
             embedding_dimension=channels,
             num_layers=layers,
@@ -75,13 +83,35 @@ def copy_weights(potential: Any, peer: Any) -> None:
             stem = f"{rep}.layers.{layer}.linears_tensor"
             names[f"{stem}.{k}.weight"] = ours[f"network.layers.{layer}.mix_in.{part_name}.weight"]
             names[f"{stem}.{k + 3}.weight"] = ours[f"network.layers.{layer}.mix_out.{part_name}.weight"]
-    _, unexpected = peer.load_state_dict(names, strict=False)
+    if potential.predicts_charges:
+        names |= charge_weights(ours, potential.config.num_layers)
+    missing, unexpected = peer.load_state_dict(names, strict=False)
+    # Its radial basis, scale and an empty cell are what it was made with.
+    kept = ("distance_expansion.", "distance.box", "mean", "std")
+    missing = [name for name in missing if not any(part in name for part in kept)]
     assert not unexpected, unexpected
+    assert not missing, missing
+
+
+def charge_weights(ours: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """Of the networks that predict charges, after the embedding and after each layer, under the peer's names."""
+    names: dict[str, Tensor] = {}
+    for index in range(layers + 1):
+        stem = "charge_predict_0" if index == 0 else f"charge_predicts.{index - 1}"
+        stem, own = f"representation_model.{stem}", f"network.charges.{index}"
+        for kind in ("weight", "bias"):
+            names[f"{stem}.q_norm.{kind}"] = ours[f"{own}.norm.{kind}"]
+            for k in (0, 2, 4):
+                names[f"{stem}.q_mlp.layers.{k}.{kind}"] = ours[f"{own}.network.{k}.{kind}"]
+    return names
 
 
 def prepare(mode: str, model: Any, numbers: Tensor, positions: Tensor, index: Tensor, box: Tensor | None) -> Any:
     """(run, read): `run()` evaluates energy and forces once; `read()` gives the forces of the last run."""
-    model.representation_model.setup_for_inference(numbers.cpu(), index.cpu())
+    representation = model.representation_model
+    # TensorNet2 has no method of its own for what this does in both.
+    owner = representation if hasattr(representation, "setup_for_inference") else representation.tensor_embedding
+    owner.setup_for_inference(numbers.cpu(), index.cpu())
     model = model.cuda()
     for parameter in model.parameters():
         parameter.requires_grad_(False)

@@ -9,6 +9,7 @@ import torch
 from ase import Atoms
 from ase.build import molecule
 from conformance import KINDS, kinds
+from documents.blocks import summary
 from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
@@ -20,6 +21,13 @@ def pytest_collection_modifyitems(items) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """What of the documents is not run, wherever their blocks are."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    if any("test_blocks_run" in report.nodeid for report in reports):
+        terminalreporter.write_line("\n".join(summary()))
 
 
 @pytest.fixture

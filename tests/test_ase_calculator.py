@@ -258,8 +258,12 @@ def test_no_atoms_have_no_energy(calculator):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (dict(dtype="float16"), ValueError, "dtype must be one of float32, float64, tf32, got 'float16'"),
-        (dict(dtype=torch.float32), ValueError, "dtype must be one of float32, float64, tf32, got torch.float32"),
+        (dict(dtype="float16"), ValueError, "dtype must be one of float32, float64, tf32, bfloat16, got 'float16'"),
+        (
+            dict(dtype=torch.float32),
+            ValueError,
+            "dtype must be one of float32, .*, bfloat16, got torch.float32",
+        ),
         (dict(device="gpu"), ValueError, "device must be cpu or cuda, got 'gpu'"),
         (dict(device="meta"), ValueError, "device must be cpu or cuda, got 'meta'"),
         (dict(device="cuda:99"), ValueError, "device 'cuda:99' is not there: torch sees"),

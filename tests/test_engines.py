@@ -1,5 +1,6 @@
 """Every engine gives the exact model's numbers, and the fastest one that can serve is chosen."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -8,9 +9,10 @@ import torch
 from conformance import d2, kinds, zbl
 
 from torchmdx import Batch, Potential, System, evaluate
-from torchmdx.engines import ModelEngine, choose_engine
+from torchmdx.engines import ModelEngine, PairwiseEngine, choose_engine
 from torchmdx.models.fast import MOST_CHANNELS, FastTensorNet
 from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.step import CapturedStep
 
 
 def batch_of(potential, *structures):
@@ -72,13 +74,13 @@ def test_tf32_is_another_engine(trained, ethanol, crystal):
 
 
 @pytest.mark.gpu
-def test_what_the_kernels_cannot_do_the_exact_model_does(trained, ethanol):
+def test_what_the_kernels_cannot_do_the_network_of_pairs_does(trained, ethanol):
     config = dataclasses.replace(trained("cuda").config, num_channels=MOST_CHANNELS + 8, num_layers=1)
     potential = Potential(config).to("cuda").eval().requires_grad_(False)
     batch = batch_of(potential, ethanol)
     engine, why = choose_engine(potential, batch, stress=False, precision="float32")
-    assert engine.name == "exact"
-    assert why == f"exact model: num_channels must be at most {MOST_CHANNELS}, got {MOST_CHANNELS + 8}"
+    assert engine.name == "pairs, float32"
+    assert why == f"network of pairs: num_channels must be at most {MOST_CHANNELS}, got {MOST_CHANNELS + 8}"
     assert_as_exact(run(engine, batch, potential.cutoff), evaluate(potential, batch), 1e-5)
 
 
@@ -97,9 +99,94 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, c
     if dtype == torch.float64:
         assert (engine.name, why) == ("exact", "float64 takes the exact model")
     elif potential.predicts_charges:
-        assert (engine.name, why) == ("exact", "exact model: filters of a TensorNet2 depend on more than distance")
+        assert (engine.name, why) == ("exact", "exact model: there are tables for a TensorNet alone, got a TensorNet2")
     else:
         assert (engine.name, why) == ("table", "filters from tables on the CPU")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", kinds())
+def test_pairs_are_right(make_kind, kind, ethanol, cation, crystal, slab, device, dtype):
+    potential, structures = make_kind(kind, dtype), (ethanol, crystal, cation, slab)
+    potential = copy.deepcopy(potential).to(device)
+    batch, exact = batch_of(potential, *structures), make_kind(kind)
+    wanted = evaluate(exact, batch_of(exact, *structures), stress=True)
+    wanted = dataclasses.replace(wanted, **{n: v.to(device) for n, v in vars(wanted).items() if v is not None})
+    engine = PairwiseEngine(potential, batch, stress=True)
+    outputs = run(engine, batch, potential.search_cutoff(batch), 31)
+    assert engine.name == f"pairs, {str(dtype).removeprefix('torch.')}"
+    assert_as_exact(outputs, wanted, 1e-4 if dtype == torch.float32 else 1e-11)
+    assert not any(x.requires_grad for x in vars(outputs).values())
+    engine = PairwiseEngine(potential, batch, stress=False)
+    assert run(engine, batch, potential.search_cutoff(batch)).stress is None
+
+
+def test_a_network_that_sees_less_than_its_priors_has_a_list_of_its_own(make_kind, ethanol, crystal, device):
+    potential = copy.deepcopy(make_kind("coulomb")).to(device)
+    batch = batch_of(potential, ethanol, crystal)
+    edges, inner = (brute_force(batch, reach) for reach in (potential.search_cutoff(batch), potential.config.cutoff))
+    engine = PairwiseEngine(potential, batch, stress=False)
+    engine.reserve(edges.capacity)
+    wanted = engine.run(batch.positions, batch.cell, edges)
+    assert int(inner.num_edges) <= engine.near.capacity < int(edges.num_edges)
+    assert not edges.overflow
+    # Too little room is an overflow of the whole list: who runs the engine makes room and reserves anew.
+    engine.near.capacity = int(inner.num_edges) - 1
+    engine.run(batch.positions, batch.cell, edges)
+    assert edges.overflow
+    engine.reserve(edges.capacity)
+    edges.overflow.zero_()
+    again = engine.run(batch.positions, batch.cell, edges)
+    assert not edges.overflow
+    torch.testing.assert_close(again.forces, wanted.forces)
+
+
+def test_a_step_grows_both_lists_of_pairs(make_kind, crystal, monkeypatch):
+    def pairs(potential, batch, *, stress, precision):
+        return PairwiseEngine(potential, batch, stress=stress), "asked for"
+
+    monkeypatch.setattr("torchmdx.step.choose_engine", pairs)
+    potential = make_kind("coulomb")
+    atoms = crystal.repeat(2)
+    step = CapturedStep(potential, System.from_ase(atoms), stress=True)
+    for scale in (1.0, 0.8):
+        atoms.set_cell(crystal.repeat(2).cell * scale, scale_atoms=True)
+        wanted = evaluate(potential, System.from_ase(atoms), stress=True)
+        found = step(atoms.positions, atoms.cell.array)
+        np.testing.assert_allclose(found.forces, wanted.forces, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(found.energy, wanted.energy, rtol=1e-12)
+        np.testing.assert_allclose(found.stress, wanted.stress, rtol=0, atol=1e-10)
+    assert step.num_recoveries >= 1
+    assert step.report().engine == "pairs, float64"
+
+
+@pytest.mark.parametrize("stress", [False, True])
+def test_pairs_give_energies_alone(make_kind, ethanol, crystal, stress):
+    potential = make_kind("coulomb")
+    batch = batch_of(potential, ethanol, crystal)
+    engine, edges = PairwiseEngine(potential, batch, stress=stress), brute_force(batch, potential.search_cutoff(batch))
+    engine.reserve(edges.capacity)
+    both = engine.run(batch.positions, batch.cell, edges)
+    alone = engine.run(batch.positions, batch.cell, edges, forces=False)
+    assert torch.equal(alone.energy, both.energy)
+    assert (alone.forces.shape, alone.stress is None) == (both.forces.shape, both.stress is None)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", kinds())
+def test_a_gpu_takes_pairs_where_there_are_no_kernels(make_kind, kind, ethanol, crystal):
+    """And captures them: a replay gives the exact model's forces, or the audit would have refused it."""
+    potential = copy.deepcopy(make_kind(kind, torch.float32)).cuda()
+    structures = [System.from_ase(atoms) for atoms in (ethanol, crystal)]
+    step = CapturedStep(potential, structures, mode="graph", stress=True)
+    positions = np.concatenate([ethanol.positions, crystal.positions])
+    step(positions)
+    again = step(positions)
+    report = step.report()
+    chained = FastTensorNet.why_not(potential) is None
+    assert (report.mode, report.engine) == ("graph", "kernels, float32" if chained else "pairs, float32")
+    assert report.error < 1e-4
+    np.testing.assert_array_equal(step(positions).forces, again.forces)  # bit for bit
 
 
 @pytest.mark.parametrize(
@@ -135,7 +222,8 @@ def test_positions_of_the_batch_are_not_those_of_the_evaluation(trained, ethanol
 
 def test_an_unknown_precision_is_refused(trained, ethanol):
     potential = trained("cpu")
-    with pytest.raises(ValueError, match="precision must be one of float64, float32, tf32, got 'bfloat16'"):
-        choose_engine(potential, batch_of(potential, ethanol), stress=False, precision="bfloat16")
-    with pytest.raises(ValueError, match="precision 'tf32' needs a GPU, got a potential on the CPU"):
-        choose_engine(potential, batch_of(potential, ethanol), stress=False, precision="tf32")
+    with pytest.raises(ValueError, match="precision must be one of float64, float32, tf32, bfloat16, got 'float16'"):
+        choose_engine(potential, batch_of(potential, ethanol), stress=False, precision="float16")
+    for precision in ("tf32", "bfloat16"):
+        with pytest.raises(ValueError, match=f"precision '{precision}' needs a GPU, got a potential on the CPU"):
+            choose_engine(potential, batch_of(potential, ethanol), stress=False, precision=precision)

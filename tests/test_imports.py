@@ -17,6 +17,7 @@ PACKAGE = Path(torchmdx.__file__).parent
 # up as it can stand; lines of files that are yet to be written do no harm.
 LADDER = """
 units
+potentials
 progress_line
 interrupt
 cell
@@ -35,16 +36,19 @@ models/tensors
 models/embedding
 models/interaction
 models/tensornet
+models/card
 models/charges
 models/tensornet2
+models/kernels/all_pairs
 models/priors/base
 models/priors/*
-models/registry
 models/heads
+models/registry
 models/table
 models/compiled/*
 models/tabulated
 models/potential
+models/wanted
 models/ensemble
 models/multilinear
 models/kernels/activations
@@ -79,6 +83,9 @@ torchmdnet/reader
 hub
 checkpoint
 prepared
+conformance_parts/structures
+conformance_parts/*
+conformance
 ase_calculator
 datasets/*
 labelling/*
@@ -101,6 +108,7 @@ openmm_force
 openmm_parts/openmmml
 commands/options
 md/*
+demo/*
 commands/*
 cli
 """.split()  # noqa: SIM905 (one a line)

@@ -290,19 +290,20 @@ def test_relative_errors_have_a_floor():
 
 
 @pytest.mark.gpu
-def test_tf32_is_less_exact_and_says_so(trained, ethanol):
+@pytest.mark.parametrize(("precision", "least", "most"), [("tf32", 10, 2e-2), ("bfloat16", 100, 1e-1)])
+def test_short_numbers_are_less_exact_and_the_report_says_so(trained, ethanol, precision, least, most):
     potential = trained("cuda")
     many = [System.from_ase(ethanol)] * 64
-    plain, short = (CapturedStep(potential, many, mode="graph", precision=p) for p in ("float32", "tf32"))
+    plain, short = (CapturedStep(potential, many, mode="graph", precision=p) for p in ("float32", precision))
     positions = np.tile(ethanol.positions, (64, 1))
     found, rough = plain(positions), short(positions)
     assert plain.report().error < 1e-5
-    assert 10 * plain.report().error < short.report().error < 2e-2
+    assert least * plain.report().error < short.report().error < most
     difference = np.linalg.norm(rough.forces - found.forces) / np.linalg.norm(found.forces)
     assert difference == pytest.approx(short.report().error, rel=0.2)
-    assert short.report().engine == "kernels, tf32"
+    assert short.report().engine == f"kernels, {precision}"
     # So few atoms that tensor cores would not help: float32, and it says so.
-    few = CapturedStep(potential, many[0], mode="graph", precision="tf32")
+    few = CapturedStep(potential, many[0], mode="graph", precision=precision)
     few(ethanol.positions)
     assert (few.report().engine, few.report().error < 1e-5) == ("kernels, float32", True)
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes .venv: finds a Python, creates the environment, installs torchmdx (editable) with what its tests need.
+# Makes .venv: finds a Python, creates the environment, installs torchmdx (editable) with what its tests need; with the
+# argument "openmm" only with what the demo needs.
 # Does nothing when .venv was made here from the present pyproject.toml and constraints.txt.
 # PYTHON names the interpreter to use; without it the first suitable one on the PATH is taken.
 set -eu
@@ -9,6 +10,8 @@ VENV=.venv
 STAMP=$VENV/.torchmdx-stamp
 LOG=$VENV/setup.log
 PYTHON=${PYTHON:-}
+EXTRA=${1:-dev}
+case $EXTRA in dev | openmm) ;; *) printf 'usage: %s [dev|openmm]\n' "$0" >&2; exit 2 ;; esac
 
 say() { printf 'set-up: %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
@@ -41,9 +44,15 @@ find_python() { # prints the first suitable interpreter, or fails with the one l
         "Install one, or name one: make PYTHON=/path/to/python3.11"
 }
 
-fingerprint() { # what the environment depends on; a moved or copied .venv is not valid in its new place
+fingerprint() { # fingerprint EXTRA: what .venv depends on; a moved or copied one is not valid in its new place
     pwd
     cksum pyproject.toml constraints.txt tools/setup.sh
+    echo "extra $1"
+}
+
+is_current() { # .venv holds what is asked for, or everything
+    stamp=$(cat "$STAMP" 2>/dev/null) || return 1
+    [ "$stamp" = "$(fingerprint dev)" ] || [ "$stamp" = "$(fingerprint "$EXTRA")" ]
 }
 
 is_environment() { # .venv is whole: a half-made one is a link to the system's Python, where nothing may be installed
@@ -67,7 +76,7 @@ explain_pip_failure() {
         "Run make again once that is solved; 'make clean' starts over."
 }
 
-if [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ] && is_usable; then
+if is_current && is_usable; then
     exit 0
 fi
 
@@ -88,6 +97,6 @@ pwd >"$STAMP"
 rm -f "$LOG"
 say "installing torchmdx and its dependencies (the first time this downloads PyTorch and takes minutes)"
 "$VENV/bin/python" -m pip --require-virtualenv install --disable-pip-version-check --log "$LOG" \
-    --constraint constraints.txt --editable '.[dev]' || explain_pip_failure
-fingerprint >"$STAMP"
+    --constraint constraints.txt --editable ".[$EXTRA]" || explain_pip_failure
+fingerprint "$EXTRA" >"$STAMP"
 say "done"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torchmdx.forces import Result, evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.models.registry import register_model
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.system import Batch, System
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from torchmdx.pool import StepPool
     from torchmdx.step import CapturedStep
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 __all__ = [
     "Batch",
     "Calculator",
@@ -34,6 +35,7 @@ __all__ = [
     "evaluate",
     "load",
     "load_ensemble",
+    "register_model",
     "save",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,24 @@ from torchmdx.step_report import StepReport
 from torchmdx.step_spread import SpreadLimit
 from torchmdx.system import System, checked_charge
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32}
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "tf32": torch.float32,
+    "bfloat16": torch.float32,
+}
 
 
 class Calculator(AseCalculator):
     """Energy, energies, forces and stress of a potential, for anything in ASE that takes a calculator.
 
+        atoms.calc = torchmdx.Calculator()                      # the potential that torchmdx comes with
         atoms.calc = torchmdx.Calculator("model.safetensors")
 
-    potential: a Potential (copied, so that the caller's stays as it is), the path of a checkpoint, or a release's name;
-        or an ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or paths.
-    dtype: "float32", "float64" (the exact model), or "tf32", of the network; energies are summed in float64 anyway.
+    potential: a Potential (copied, so that the caller's stays as it is), the path of a checkpoint, or a name, as for
+        `torchmdx.load`; or an ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or
+        paths.
+    dtype: "float32", "float64" (the exact model), "tf32" or "bfloat16", of the network; energies are summed in float64.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
     mode: "auto" captures a CUDA graph once a structure has been seen three times, "graph" insists, "eager" never does.
     charge: total charge of every structure, in e; None reads `atoms.info["charge"]`, 0 where that is missing.
@@ -50,7 +58,7 @@ class Calculator(AseCalculator):
 
     def __init__(
         self,
-        potential: Given,
+        potential: Given = None,
         *,
         dtype: str = "float32",
         mode: str = "auto",
@@ -73,6 +81,7 @@ class Calculator(AseCalculator):
         self.mode, self.dtype = mode, dtype
         self.charge = None if charge is None else checked_charge(charge)
         self._last_charge: Any = None
+        self._asked_about: tuple[bytes, float] | None = None
         self._stress_wanted = False
         self.pool = self._make_pool()
 
@@ -116,6 +125,7 @@ class Calculator(AseCalculator):
             self._stress_wanted = True
             self.pool = self._make_pool()
         system = System.from_ase(structure, self.charge)
+        self._warn_of_doubts(system)
         result = self.pool(system)
         if self.limit is not None:
             self.limit.require(system, result)
@@ -132,6 +142,14 @@ class Calculator(AseCalculator):
             self.results |= {"energy_spread": float(result.energy_spread[0]), "forces_spread": result.force_spread}
         if "charges" in properties or "dipole" in properties:
             self._add_charges(structure, "dipole" in properties)
+
+    def _warn_of_doubts(self, system: System) -> None:
+        """Once for every composition and charge in a row, not at each step of a simulation."""
+        key = (system.atomic_numbers.numpy().tobytes(), system.charge)
+        if key != self._asked_about:
+            self._asked_about = key
+            for doubt in self.potential.doubts(system.atomic_numbers.tolist(), system.charge):
+                warnings.warn(doubt, stacklevel=2)
 
     def _add_charges(self, structure: Atoms, dipole_wanted: bool) -> None:
         """Charges, and the dipole where there is one, by the exact model: steps do not give them."""

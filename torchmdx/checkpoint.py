@@ -6,6 +6,7 @@ Loading never runs code from a file: safetensors holds numbers and text only, an
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -21,11 +22,12 @@ from torch import Tensor
 
 from torchmdx import hub
 from torchmdx.ensemble_file import Parts, files_in, is_ensemble_file, pack, unpack
+from torchmdx.models.card import Card
 from torchmdx.models.ensemble import Ensemble, require_alike
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
-from torchmdx.models.registry import model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
-from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.models.registry import ModelConfig, model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
+from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 from torchmdx.recorded_energy import recheck, record
 from torchmdx.torchmdnet.container import is_ensemble, members
 from torchmdx.torchmdnet.reader import read_torchmdnet_bytes
@@ -35,6 +37,8 @@ FORMAT = "torchmdx-potential"
 FORMAT_VERSION = 2
 # Version 1 knew one model, and no priors.
 READABLE_VERSIONS = ("1", "2")
+# Of files that may hold a potential, or several.
+ENDINGS = (".safetensors", ".ckpt", ".pt", ".pth", ".zip")
 
 # What a potential, or several, can be loaded from.
 Source = str | Path | Sequence[str | Path]
@@ -72,6 +76,8 @@ def _parts(potential: Potential, report: Report | None = None) -> Parts:
         "config": json.dumps(model_to_dict(potential.config)),
         "priors": json.dumps([prior_to_dict(config) for config in potential.prior_configs]),
     }
+    if potential.card:
+        metadata["card"] = potential.card.to_text()
     if report is not None:
         metadata |= {"report": str(report), "energies": json.dumps(record(potential))}
     return metadata, {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
@@ -92,20 +98,21 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def load(
-    source: Source,
+    source: Source | None = None,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     sha256: str | None = None,
 ) -> Potential | Ensemble:
-    """The potential in a file: torchmdx's own format, a torchmd-net checkpoint (`.ckpt`), or the name of a release.
+    """The potential in a file: torchmdx's own format, a torchmd-net checkpoint (`.ckpt`), or a name, as in `located`.
 
-    A file of several potentials, a zip of checkpoints, a list of paths, or the folder of a training of several seeds
-    gives an ensemble.
-    dtype: of the network; None keeps the file's. sha256: that the file must have. Names (`hub.RELEASES`) are fetched
-    from the Hugging Face hub, unless there is a file of that name. Raises FileNotFoundError for a missing file and
-    ValueError, naming the file and what is wrong, for one that is broken or holds something else.
+    None: the potential that torchmdx comes with. A file of several potentials, a zip of checkpoints, a list of paths,
+    or the folder of a training of several seeds gives an ensemble. dtype: of the network; None keeps the file's.
+    sha256: that the file must have. Raises FileNotFoundError for a missing file and ValueError, naming the file and
+    what is wrong, for one that is broken or holds something else.
     """
+    if source is None:
+        source = located()
     if sha256 is not None:
         if not isinstance(source, (str, Path)) or Path(source).is_dir():
             raise ValueError(f"sha256 is that of one file, got several, {source!r}")
@@ -118,7 +125,7 @@ def load(
 
 
 def load_one(
-    path: str | Path,
+    path: str | Path | None = None,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
@@ -138,7 +145,7 @@ def load_ensemble(
     return [_ready(reading.potential, dtype, device) for reading in read_ensemble(source)]
 
 
-def read(path: str | Path, *, sha256: str | None = None, total_energy: bool = False) -> Reading:
+def read(path: str | Path | None = None, *, sha256: str | None = None, total_energy: bool = False) -> Reading:
     """As `load_one`, with a report on what was read, for files of both formats. The potential is as the file has it.
 
     total_energy: for torchmd-net's files that hold reference energies but leave them out (`remove_ref_energy`).
@@ -182,16 +189,42 @@ def holds_several(source: Source) -> bool:
     return is_ensemble(file) or is_ensemble_file(file)
 
 
-def located(path: str | Path, sha256: str | None = None) -> Path:
-    """The file at a path, or of a release by its name. Raises FileNotFoundError, or ValueError for another hash."""
-    file = Path(path)
-    if not file.is_file():
-        if str(path) not in hub.RELEASES:
-            raise FileNotFoundError(f"no checkpoint at {str(path)!r}")
-        return hub.fetch(str(path), sha256)
+def located(path: str | Path | None = None, sha256: str | None = None) -> Path:
+    """The file at a path, else of the potential of this name: one that torchmdx comes with, or a release on the hub.
+
+    None is the default potential. Raises FileNotFoundError for what is neither, and ValueError for another hash.
+    """
+    name = DEFAULT_POTENTIAL if path is None else str(path)
+    ours = shipped()
+    if path is not None and Path(path).is_file():
+        file = Path(path)
+    elif name in ours:
+        file = ours[name]
+    elif name in hub.RELEASES:
+        return hub.fetch(name, sha256)
+    elif name == DEFAULT_POTENTIAL:
+        raise FileNotFoundError(f"the potential {name!r} comes with torchmdx but is not there: install torchmdx again")
+    else:
+        raise FileNotFoundError(f"no checkpoint at {name!r}{_names_like(name)}")
     if sha256 is not None:
         hub.require_digest(file, sha256)
     return file
+
+
+def named() -> tuple[str, ...]:
+    """Every name that `located` knows."""
+    return (*shipped(), *hub.RELEASES)
+
+
+def _names_like(name: str) -> str:
+    """What might have been meant by a name that nothing has; nothing for what is clearly a path."""
+    if Path(name).suffix in ENDINGS or Path(name).name != name:
+        return ""
+    near = difflib.get_close_matches(name, named(), 1, 0.5)
+    return (
+        f", nor is that a name: torchmdx comes with {', '.join(shipped()) or 'none'} and fetches "
+        f"{', '.join(hub.RELEASES)}" + (f"; did you mean {near[0]!r}?" if near else "")
+    )
 
 
 def _ready(potential: Potential, dtype: torch.dtype | None, device: torch.device | str) -> Potential:
@@ -245,12 +278,13 @@ def _reading(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str, 
         )
     potential = Potential(*_configs(metadata, origin))
     potential.fill(tensors, repr(origin))
+    potential.card = _card(metadata, origin)
     if "energies" in metadata:
         recheck(potential, json.loads(metadata["energies"]), origin)
     return Reading(potential, _report_of_own(metadata, data, origin))
 
 
-def _configs(metadata: dict[str, str], origin: str) -> tuple[TensorNetConfig, list[PriorConfig]]:
+def _configs(metadata: dict[str, str], origin: str) -> tuple[ModelConfig, list[PriorConfig]]:
     texts = metadata.get("config", ""), metadata.get("priors", "[]")
     try:
         config, priors = (json.loads(text) for text in texts)
@@ -260,6 +294,13 @@ def _configs(metadata: dict[str, str], origin: str) -> tuple[TensorNetConfig, li
         raise ValueError(f"{origin!r} holds no readable configuration, got {texts[0][:80]!r}") from error
     try:
         return model_from_dict(config), [prior_from_dict(prior) for prior in priors]
+    except ValueError as error:
+        raise ValueError(f"{origin!r}: {error}") from error
+
+
+def _card(metadata: dict[str, str], origin: str) -> Card:
+    try:
+        return Card.from_text(metadata["card"]) if "card" in metadata else Card()
     except ValueError as error:
         raise ValueError(f"{origin!r}: {error}") from error
 

@@ -5,13 +5,29 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torchmdx
-from torchmdx.commands import bench, convert, data, energy, evaluate, info, label, md, neighbors, profile, relax, train
+from torchmdx.commands import (
+    bench,
+    convert,
+    data,
+    demo,
+    energy,
+    evaluate,
+    info,
+    label,
+    md,
+    neighbors,
+    profile,
+    relax,
+    train,
+)
 from torchmdx.step_result import StepError
 
-COMMANDS = (energy, relax, md, label, data, train, evaluate, neighbors, convert, bench, profile, info)
+COMMANDS = (demo, energy, relax, md, label, data, train, evaluate, neighbors, convert, bench, profile, info)
 DESCRIPTION = """\
 Molecular dynamics with neural-network potentials.
 
@@ -38,14 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status: 0, or 2 after an error the user can mend."""
     options = build_parser().parse_args(arguments)
     try:
-        status: int = options.run(options)
-        return status
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            status: int = options.run(options)
+            return status
     except (ValueError, TypeError, OSError, ArithmeticError, ImportError, StepError) as error:
         if os.environ.get("TORCHMDX_TRACEBACK"):
             raise
         print(f"torchmdx: error: {error}", file=sys.stderr)
         print("(set TORCHMDX_TRACEBACK=1 for the traceback)", file=sys.stderr)
         return 2
+
+
+def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
+    """As errors are shown: where in the code it came from means nothing at the command line."""
+    print(f"torchmdx: warning: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The ways to evaluate a potential with fixed shapes: exact, from tables, and by fused GPU kernels.
+"""The ways to evaluate a potential with fixed shapes: exact, from tables, on pairs, and by fused GPU kernels.
 
 An engine takes positions, cell and edges that live in fixed buffers and launches work only: nothing is read on the
 host, so that what it does can be captured.
@@ -6,20 +6,28 @@ host, so that what it does can be captured.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from torchmdx.forces import differentiate, per_volume
+from torchmdx.models import pairwise
 from torchmdx.models.fast import FastTensorNet
+from torchmdx.models.near_pairs import NearList
+from torchmdx.models.pairs import PairList
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import shapes_are_fixed
 from torchmdx.models.tabulated import TabulatedTensorNet, table_of
 from torchmdx.models.tensornet import TensorNet
+from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
+from torchmdx.neighbors.reverse import find_reverse
 from torchmdx.system import Batch
 
-PRECISIONS = ("float64", "float32", "tf32")
+PRECISIONS = ("float64", "float32", "tf32", "bfloat16")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +92,51 @@ class ModelEngine:
         return Outputs(result.energy, result.energies, result.forces, result.stress)
 
 
+class PairwiseEngine:
+    """The network of training, without its graph: any TensorNet or TensorNet2, with any priors."""
+
+    table_error = 0.0
+
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
+        self.name = f"pairs, {str(potential.dtype).removeprefix('torch.')}"
+        # Weights that ask for gradients would be given them, in every backward pass.
+        self.potential = copy.deepcopy(potential).requires_grad_(False)
+        self.batch, self.stress = batch, stress
+        # Priors may see farther than the network, which then has a list of its own.
+        cutoff = float(potential.config.cutoff)
+        self.near = NearList(cutoff) if potential.search_cutoff(batch) > cutoff else None
+
+    def reserve(self, capacity: int) -> None:
+        if self.near is not None:
+            self.near.capacity = None
+        self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
+
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
+        find_reverse(edges, self.reverse)
+        batch, stress = replace(self.batch, positions=positions, cell=cell), self.stress and forces
+        result = pairwise.differentiate_pairwise(
+            self.potential, batch, edges, self.reverse,
+            forces=forces, stress=stress, create_graph=False, near=self._nearer(batch, edges),
+        )  # fmt: skip
+        if result.forces is None:
+            stale = torch.zeros_like(cell) if self.stress else None
+            return Outputs(result.energy, result.energies, torch.zeros_like(positions), stale)
+        return Outputs(result.energy, result.energies, result.forces, result.stress)
+
+    def _nearer(self, batch: Batch, edges: Edges) -> PairList | None:
+        """The network's own list, if it has one.
+
+        Its capacity is chosen at the first run after `reserve`, which reads the device: it must not be captured.
+        """
+        if self.near is None:
+            return None
+        if self.near.capacity is None:
+            if shapes_are_fixed(batch.positions):
+                return None
+            self.near.capacity = with_head_room(self.near.count(batch, edges, self.reverse), batch.num_atoms)
+        return self.near.pairs(batch, edges, self.reverse)
+
+
 class KernelEngine:
     """TensorNet in fused kernels on a GPU, forward and backward."""
 
@@ -130,11 +183,13 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
         reason = FastTensorNet.why_not(potential)
         if reason is None:
             return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"
+        if pairwise.serves(potential):
+            return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
-    if precision == "tf32":
-        raise ValueError("precision 'tf32' needs a GPU, got a potential on the CPU")
-    if not isinstance(potential.network, TensorNet):
-        why = f"exact model: filters of a {type(potential.network).__name__} depend on more than distance"
+    if precision in ("tf32", "bfloat16"):
+        raise ValueError(f"precision {precision!r} needs a GPU, got a potential on the CPU")
+    if type(potential.network) is not TensorNet:  # one derived from it may have filters of another kind
+        why = f"exact model: there are tables for a TensorNet alone, got a {type(potential.network).__name__}"
         return ModelEngine(potential, batch, stress=stress, tabulated=False), why
     # The network alone is replaced: heads and priors are those of the exact model.
     return ModelEngine(potential, batch, stress=stress, tabulated=True), "filters from tables on the CPU"

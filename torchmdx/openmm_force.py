@@ -1,7 +1,7 @@
 """The OpenMM front door: potentials as forces of an openmm.System.
 
-    force = add_potential(system, topology, "model.safetensors")                # all atoms
-    mixed = create_mixed_system(system, topology, ligand, "model.safetensors")  # a region, the rest by force field
+    force = add_potential(system, topology, "model.safetensors")                   # all atoms
+    mixed = create_mixed_system(mm_system, topology, ligand, "model.safetensors")  # a region, the rest by force field
 
 How positions and forces travel is the force's `transport`: "native" (C++, replays the captured step on OpenMM's own
 stream), "torch" (openmm-torch) or "python" (a PythonForce, which needs nothing but OpenMM).

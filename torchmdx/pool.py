@@ -165,7 +165,8 @@ def padded(system: System, size: int, cutoff: float) -> Batch:
     grid = torch.stack([index % side, index // side % side, index // side**2], dim=1)
     filling = System(
         positions=grid.to(system.positions.dtype) * (APART * cutoff),
-        atomic_numbers=torch.ones(missing, dtype=torch.int64),
+        # An element that the potential knows if it knows the system.
+        atomic_numbers=torch.full((missing,), int(system.atomic_numbers[0]) if system.num_atoms else 1),
         cell=torch.zeros_like(system.cell),
         pbc=torch.zeros_like(system.pbc),
         charge=0.0,

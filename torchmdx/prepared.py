@@ -13,7 +13,8 @@ from torchmdx.checkpoint import load, load_one
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 
-Given = Potential | Ensemble | str | Path | Sequence[Potential | str | Path]
+# None: the potential that torchmdx comes with.
+Given = Potential | Ensemble | str | Path | Sequence[Potential | str | Path] | None
 
 
 def prepared(potential: Given, dtype: torch.dtype, device: torch.device | str) -> Potential | Ensemble:
@@ -23,7 +24,7 @@ def prepared(potential: Given, dtype: torch.dtype, device: torch.device | str) -
     """
     if isinstance(potential, (Potential, Ensemble)):
         return copy.deepcopy(potential).to(device=device, dtype=dtype).eval().requires_grad_(False)
-    if isinstance(potential, (str, Path)):
+    if potential is None or isinstance(potential, (str, Path)):
         return load(potential, dtype=dtype, device=device)
     if isinstance(potential, (list, tuple)):
         names = [str(part) if isinstance(part, (str, Path)) else f"member {k}" for k, part in enumerate(potential)]

@@ -21,7 +21,7 @@ _CHARGES = [0.4, -0.1, 0.3, -0.6]
 
 def record(potential: Potential) -> dict[str, Any]:
     """A small cation and a small crystal with their energies, eV. Raises ValueError where these are not finite."""
-    numbers = [number for number in (1, 6, 7, 8) if number <= potential.max_z]
+    numbers = [number for number in potential.card.elements or (1, 6, 7, 8) if number <= potential.max_z]
     structures = [
         dict(numbers=[numbers[k % len(numbers)] for k in range(4)], positions=_POSITIONS, charges=_CHARGES, **more)
         for more in (dict(cell=None, charge=1.0), dict(cell=_CELL, charge=0.0))

@@ -48,7 +48,7 @@ class CapturedStep:
     mode: "graph" insists on a graph (GraphRefused otherwise), "eager" never captures, "auto" captures at the third
         evaluation and keeps the graph if it is measured to be faster. `mode`, `why` and `report()` say what runs.
     stress, energies: give these too. skin: Å added to the search radius, so that most searches can be skipped.
-    precision: "float32", "float64" (the exact model) or "tf32"; None takes the potential's dtype.
+    precision: "float32", "float64" (the exact model) "tf32" or "bfloat16"; None takes the potential's dtype.
     audit_every: compare with the exact model every so many evaluations (0: when a graph is captured).
     max_force_spread: of an ensemble, eV/Å; SpreadError where the forces on an atom lie further apart.
     """

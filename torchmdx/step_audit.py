@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_ATOMS = 600
 # Relative force error that refuses a graph. float32 rounding alone is some 1e-6 on molecules; forces that cancel
 # (a crystal at rest) make it large without harm, hence the floor in eV/Å that counts as force.
-TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "tf32": 2e-2}
+TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "tf32": 2e-2, "bfloat16": 1e-1}
 LEAST_FORCE = 1e-2
 
 

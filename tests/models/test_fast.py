@@ -28,6 +28,8 @@ needs_kernels = pytest.mark.skipif(
     DEVICE == "cpu" and not INTERPRETED, reason="needs a GPU, or Triton's interpreter (TRITON_INTERPRET=1)"
 )
 
+needs_bfloat16 = pytest.mark.skipif(INTERPRETED, reason="Triton's interpreter has no products in bfloat16")
+
 
 @pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="the kernels run in this process")
 @pytest.mark.slow
@@ -162,6 +164,20 @@ def test_all_ways_of_cutting_the_work_agree(make_potential, cut, settings, ethan
 
 
 @needs_kernels
+@pytest.mark.parametrize(("precision", "most"), [("tf32", 1e-2), pytest.param("bfloat16", 5e-2, marks=needs_bfloat16)])
+def test_shorter_numbers_are_near(make_potential, precision, most, ethanol, cation):
+    potential = make_potential(num_channels=32, num_layers=2)
+    batch = batch_of(ethanol, cation)
+    fast = FastTensorNet(potential.to(DEVICE), precision=precision)
+    found = run(potential, batch, tiles=CUTS["fine"], fast=fast)
+    exact = evaluate(potential.double(), batch)
+    error = (found.forces - exact.forces).norm() / exact.forces.norm()
+    assert error < most
+    # The interpreter multiplies TF32 as float32.
+    assert error > 1e-4 or INTERPRETED
+
+
+@needs_kernels
 def test_a_list_with_a_skin_gives_the_same(make_potential, slab):
     potential = make_potential(num_channels=16, num_layers=1, cutoff=3.0)
     tight, loose = (run(potential, batch_of(slab), radius=r).forces.clone() for r in (3.0, 3.6))
@@ -263,7 +279,7 @@ def test_reasons_against_the_fast_path(make_potential):
         FastTensorNet(wide)
     pytest.importorskip("triton")
     assert FastTensorNet.why_not(make_potential()) is None
-    with pytest.raises(ValueError, match=r"precision must be one of float32, tf32, got 'half'"):
+    with pytest.raises(ValueError, match=r"precision must be one of float32, tf32, bfloat16, got 'half'"):
         FastTensorNet(make_potential(), precision="half")
 
 

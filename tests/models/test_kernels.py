@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_fast import DEVICE, needs_kernels
+from test_fast import DEVICE, needs_bfloat16, needs_kernels
 
 from torchmdx.models import tensors
 from torchmdx.models.radial import ACTIVATIONS
@@ -10,7 +10,7 @@ from torchmdx.models.radial import ACTIVATIONS
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
-from torchmdx.models.kernels import components, products  # noqa: E402
+from torchmdx.models.kernels import components, split  # noqa: E402
 from torchmdx.models.kernels.activations import activate, slope  # noqa: E402
 from torchmdx.models.kernels.geometry import sum_systems  # noqa: E402
 
@@ -58,15 +58,6 @@ def product_both_ways(Y, M, G, OUT, GY, GM, factor, REFLECTIONS: tl.constexpr, C
 
 
 @triton.jit
-def multiply_both_ways(X, W, OUT, SCRATCH, SPLIT: tl.constexpr, CHANNELS: tl.constexpr):
-    row = tl.arange(0, 16)
-    n = tl.arange(0, CHANNELS)[None, :]
-    at, mask = _block(CHANNELS)
-    y = products.multiply_parts(X, W, SCRATCH, row, n, row[:, None] < 16, CHANNELS, 16, SPLIT, "tf32x3")
-    components.store9(OUT + at, y, mask, CHANNELS)
-
-
-@triton.jit
 def activate_both_ways(Z, OUT, SLOPE, NAME: tl.constexpr, SIZE: tl.constexpr):
     i = tl.arange(0, SIZE)
     z = tl.load(Z + i)
@@ -111,16 +102,43 @@ def test_the_message_product_and_its_gradients(reflections):
     assert_adjoint(product, [y, m], g, out, [gy, gm])
 
 
-@pytest.mark.parametrize("split", [1, 2])
-def test_products_with_one_matrix_a_part(split):
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(ROWS, 9, 32, generator=generator).to(DEVICE)
-    w = torch.randn(3, 32, 32, generator=generator).to(DEVICE)
-    out, scratch = torch.empty_like(x), torch.empty_like(x)
-    multiply_both_ways[(1,)](x, w, out, scratch, split, 32)
+# What products may differ by, relative to the largest: rounding of sums, or of operands to TF32 and bfloat16.
+ROUNDING = {"tf32x3": 1e-6, "tf32": 1e-3, "bf16": 1e-2}
+PRECISIONS = ["tf32x3", "tf32", pytest.param("bf16", marks=needs_bfloat16)]
+CUT = dict(ROWS=64, COLUMNS=16, STEP=16, num_warps=4)
+
+
+def random(*shape, seed=1):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_products_with_one_matrix_a_part(precision):
+    x, w = random(70, 9, 32), random(3, 32, 32, seed=2)
+    matrices, out = split.Split.of(w, precision), torch.full_like(x, torch.nan)
+    split.multiply_parts[(9 * 2 * 2,)](
+        x, matrices.big, matrices.small, out, 70, CHANNELS=32, PRECISION=precision, **CUT
+    )
     part = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 2], device=DEVICE)
-    wanted = torch.einsum("nkc,kcd->nkd", x.double(), w.double()[part])
-    torch.testing.assert_close(out.double(), wanted, atol=3e-5, rtol=1e-5)
+    wanted = torch.einsum("nkc,kdc->nkd", x.double(), w.double()[part])
+    assert (out - wanted).abs().max() < ROUNDING[precision] * wanted.abs().max()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("after", ["bias", "scale", "slope"])
+def test_products_and_what_follows_them(precision, after):
+    x, w, z = random(70, 48), random(32, 48, seed=2), random(70, 32, seed=3)
+    row = random(32, seed=4)
+    matrix, out = split.Split.of(w, precision), z.clone()
+    split.multiply[(2, 2)](
+        x, matrix.big, matrix.small, out if after == "slope" else row, out, 70, INNER=48, WIDTH=32,
+        PRECISION=precision, ACTIVATION="silu", AFTER=after, **CUT,
+    )  # fmt: skip
+    act, exact = torch.nn.functional.silu, z.double().requires_grad_()
+    (slopes,) = torch.autograd.grad(act(exact).sum(), exact)
+    x, w = x.double(), w.double()
+    wanted = {"bias": act(x) @ w.T + row, "scale": (x @ w.T) * row, "slope": (x @ w.T) * slopes}[after]
+    assert (out - wanted).abs().max() < ROUNDING[precision] * wanted.abs().max()
 
 
 @pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name != "swish"])

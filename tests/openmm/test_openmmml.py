@@ -165,9 +165,7 @@ def test_a_region_that_cuts_a_bond_gets_openmmmls_link_atoms(learned, potential)
 # Refusals
 
 
-def test_model_path_is_needed_and_checked(tmp_path, checkpoint) -> None:
-    with pytest.raises(ValueError, match="needs modelPath, the path of a checkpoint, got None"):
-        MLPotential("torchmdx")
+def test_model_path_is_checked(tmp_path, checkpoint) -> None:
     with pytest.raises(FileNotFoundError, match="no checkpoint at .*missing"):
         MLPotential("torchmdx", modelPath=tmp_path / "missing.safetensors")
     with pytest.raises(ValueError, match="takes modelPath alone, got energyScale, lengthScale; options of createSys"):

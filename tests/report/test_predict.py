@@ -177,6 +177,50 @@ def test_padding_sees_nobody_and_changes_nothing(potential, mixed):
     np.testing.assert_allclose(found.forces[: frames.num_atoms].numpy(), wanted[1], rtol=0, atol=1e-10)
 
 
+def test_steps_of_shapes_that_come_often_may_capture(tmp_path, potential, monkeypatch):
+    structures = [*molecules(1) * 40, *[atoms[:3] for atoms in molecules(1) * 5]]
+    store = write_store(tmp_path / "s", frames_of(structures))
+    modes, captured = [], predict_module.CapturedStep
+
+    def make(potential, batch, *, mode, **settings):
+        modes.append((batch.num_atoms, batch.num_systems, mode))
+        return captured(potential, batch, mode=mode, **settings)
+
+    monkeypatch.setattr(predict_module, "CapturedStep", make)
+    monkeypatch.setattr(predict_module, "WORTH_A_GRAPH", 40)
+    plain = Predictor(potential, device="cpu", dtype=torch.float64, atoms=9)
+    padded = Predictor(potential, device="cpu", dtype=torch.float64, atoms=9)
+    padded._on_gpu = True  # batches have the shapes that a GPU gets
+    found = [list(predictor.parts(store, np.arange(45))) for predictor in (plain, padded)]
+    as_they_are, in_shapes = [(9, 1), (9, 3), (6, 2)], [(16, 2), (16, 4), (8, 4)]
+    assert modes[:3] == [(*shape, "eager") for shape in as_they_are]
+    assert modes[3:] == [(*shape, mode) for shape, mode in zip(in_shapes, ("auto", "eager", "eager"), strict=True)]
+    assert not +padded._coming
+    for name in ("energy", "forces"):
+        one, other = (np.concatenate([getattr(part, name) for part in parts]) for parts in found)
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e-10)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_graphs_of_a_gpu_give_the_same(tmp_path, trained, dtype, monkeypatch):
+    structures = molecules(120)
+    store = write_store(tmp_path / "s", frames_of(structures))
+    predictor = Predictor(trained("cuda", torch.float64), device="cuda", dtype=dtype, atoms=36)
+    predictor._fast = False
+    monkeypatch.setattr(predict_module, "WORTH_A_GRAPH", 8)
+    exact = copy.deepcopy(trained("cuda", torch.float64)).to("cpu")
+    wanted = one_by_one(exact, structures)
+    parts = list(predictor.parts(store, np.arange(len(structures)), stress=True))
+    steps = list(predictor._steps.values())
+    assert any(step.policy.replay_seconds > 0 for step in steps)  # it was captured and measured
+    assert "graph" in {step.mode for step in steps} or all("takes" in step.why for step in steps)
+    for name, values in zip(("energy", "forces", "stress"), wanted, strict=True):
+        found = np.concatenate([getattr(part, name) for part in parts])
+        scale = max(1.0, np.nanmax(np.abs(values)))
+        np.testing.assert_allclose(found, values, rtol=0, atol=DTYPES[dtype] * scale)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_gpu_gives_the_same(tmp_path, trained, mixed, dtype):

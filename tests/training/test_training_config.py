@@ -92,7 +92,9 @@ def test_false_is_false():
 
 def test_the_documentation_has_every_setting_and_its_default():
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
-    rows = dict(re.findall(r"^\| `([a-z_.0-9]+)` \| `(.*?)` \|", text, re.MULTILINE))
+    found = re.findall(r"^\| `([a-z_.0-9]+)` \| `(.*?)` \|", text, re.MULTILINE)
+    rows = dict(found)
+    assert len(rows) == len(found)
     assert rows.keys() == set(known_keys())
     assert all(make_config({}, [f"--{key}={default}"]) == Config() for key, default in rows.items())
 

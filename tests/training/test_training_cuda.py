@@ -6,6 +6,9 @@ import torch
 
 from torchmdx import Potential, TensorNetConfig
 from torchmdx.datasets.frames import Frames
+from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.priors.zbl import ZBLConfig
+from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.training.config import LossSection, OptimizerSection
 from torchmdx.training.labelled import LabelledBatch, label
 from torchmdx.training.step import OVERFLOW, TrainStep
@@ -38,9 +41,20 @@ def batches(count: int, sizes, dtype=torch.float32, num_atoms: int = 40) -> list
     return made
 
 
-def make_step(record: bool, dtype=torch.float32, **options) -> TrainStep:
+SIZES = dict(num_channels=32, num_layers=2, num_radial=8, cutoff=CUTOFF)
+POTENTIALS = {
+    "tensornet": lambda: Potential(TensorNetConfig(**SIZES)),
+    "with a prior": lambda: Potential(TensorNetConfig(**SIZES), [ZBLConfig(cutoff=3.0)]),
+    "tensornet2": lambda: Potential(TensorNet2Config(num_charges=4, **SIZES)),
+    "with its charges' energy": lambda: Potential(
+        TensorNet2Config(num_charges=4, **SIZES), [CoulombConfig(cutoff=6.0)]
+    ),
+}
+
+
+def make_step(record: bool, dtype=torch.float32, kind: str = "tensornet", **options) -> TrainStep:
     torch.manual_seed(2)
-    potential = Potential(TensorNetConfig(num_channels=32, num_layers=2, num_radial=8, cutoff=CUTOFF)).to(dtype).cuda()
+    potential = POTENTIALS[kind]().to(dtype).cuda()
     step = TrainStep(potential, LossSection(), OptimizerSection(), record=record, **options)
     step.set_rates(1e-3, (1.0, 1.0, 0.0))
     return step
@@ -50,10 +64,12 @@ def losses(step: TrainStep, given: list[LabelledBatch]) -> np.ndarray:
     return torch.stack([step(labelled) for labelled in given]).cpu().numpy()
 
 
+@pytest.mark.parametrize("kind", POTENTIALS)
 @pytest.mark.parametrize("sizes", [[12, 12, 12], [5, 9, 14]])
-def test_recorded_steps_have_the_losses_of_launched_ones(sizes):
+def test_recorded_steps_have_the_losses_of_launched_ones(sizes, kind):
     given = batches(4, sizes) * 5
-    recorded, launched = make_step(True), make_step(False)
+    recorded, launched = make_step(True, kind=kind), make_step(False, kind=kind)
+    assert recorded.pairwise
     first, second = losses(recorded, given), losses(launched, given)
     assert recorded.recorder.num_replays == len(given) - 2
     assert launched.recorder is None
@@ -64,17 +80,19 @@ def test_recorded_steps_have_the_losses_of_launched_ones(sizes):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_a_training_repeats_bit_for_bit():
+@pytest.mark.parametrize("kind", POTENTIALS)
+def test_a_training_repeats_bit_for_bit(kind):
     given = batches(3, [5, 9, 14]) * 6
-    first, second = losses(make_step(True), given), losses(make_step(True), given)
+    first, second = losses(make_step(True, kind=kind), given), losses(make_step(True, kind=kind), given)
     np.testing.assert_array_equal(first, second)
 
 
-def test_in_float64_a_gpu_trains_as_the_cpu_does():
+@pytest.mark.parametrize("kind", POTENTIALS)
+def test_in_float64_a_gpu_trains_as_the_cpu_does(kind):
     given = batches(2, [5, 9, 14], torch.float64) * 3
-    on_gpu = losses(make_step(True, torch.float64), given)
+    on_gpu = losses(make_step(True, torch.float64, kind), given)
     torch.manual_seed(2)
-    potential = Potential(TensorNetConfig(num_channels=32, num_layers=2, num_radial=8, cutoff=CUTOFF)).double()
+    potential = POTENTIALS[kind]().double()
     step = TrainStep(potential, LossSection(), OptimizerSection())
     step.set_rates(1e-3, (1.0, 1.0, 0.0))
     on_cpu = torch.stack([step(labelled.map(torch.Tensor.cpu)) for labelled in given]).numpy()

@@ -8,9 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from torchmdx.datasets.frames import Frames
+from torchmdx.datasets.store import Store, StoreWriter
+from torchmdx.models.card import Card
 from torchmdx.training.config import LossSection, OptimizerSection, ScheduleSection, TermSection
 from torchmdx.training.loss import error_function, term_weights, weighted_sum
 from torchmdx.training.optimizer import AdamW, FlatParameters, decays
+from torchmdx.training.prepare import card_of, tuned_card
 from torchmdx.training.schedule import Schedule
 
 
@@ -150,3 +154,27 @@ def test_plateau_waits_then_lowers_the_rate_and_remembers():
         other.load_state(schedule.state())
         rates.append(other.rate(50))
     assert rates == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.2]
+
+
+def test_a_new_potential_knows_what_it_is_trained_on(tmp_path):
+    """Of the frames to train on alone. OH without a charge has an odd number of electrons."""
+    place = [[0.0, 0, 0], [1.2, 0, 0]]
+    with StoreWriter(tmp_path / "data") as writer:
+        for index, (numbers, charge) in enumerate([([6, 6], 0.0), ([1, 1], 0.0), ([8, 1], 0.0), ([8, 1], -1.0)]):
+            frame = Frames.single(
+                np.array(place), np.array(numbers), energy=0.0, forces=np.zeros((2, 3)), charge=charge
+            )
+            writer.add(frame, "made.xyz", index)
+    store = Store.open(tmp_path / "data")
+    assert card_of(store, np.array([0, 1])) == Card(elements=(1, 6), charges=(0.0,), closed_shell=True)
+    assert card_of(store, np.array([3, 1])) == Card(elements=(1, 8), charges=(-1.0, 0.0), closed_shell=True)
+    assert card_of(store, np.arange(4)) == Card(elements=(1, 6, 8), charges=(-1.0, 0.0), closed_shell=False)
+
+
+def test_a_tuned_potential_knows_both_and_has_no_name():
+    base = Card(name="organic-1", licence="MIT", elements=(1, 6), charges=(0,), closed_shell=True)
+    more = Card(elements=(1, 14), charges=(0, 1), closed_shell=True)
+    assert tuned_card(base, more) == Card(
+        description="fine-tuned from organic-1", licence="MIT", elements=(1, 6, 14), charges=(0, 1), closed_shell=True
+    )
+    assert tuned_card(Card(), more) == Card()  # what it knew before is not known

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,9 +28,28 @@ def config(tmp_path):
     return path
 
 
-def command(config, directory, *changes, launcher=("-m", "torchmdx.cli")):
+def command(config, directory, *changes, launcher=("-m", "torchmdx.cli"), **options):
     words = [sys.executable, *launcher, "train", str(config), "--output.directory", str(directory), *changes]
-    return subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ.copy())
+    pipes = dict(stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(words, env=os.environ.copy(), **pipes, **options)
+
+
+def two_nodes(config, directory, *changes):
+    """Two commands that stand for two computers, each in a session of its own; the first keeps the rendezvous."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    words = ["--nodes", "2", "--training.rendezvous", f"localhost:{port}", *changes]
+    first = command(config, directory, *words, start_new_session=True)
+    end = time.monotonic() + 60
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("localhost", port)) == 0:
+                break
+        assert first.poll() is None, first.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return first, command(config, directory, *words, start_new_session=True)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -55,14 +75,67 @@ def test_two_processes_are_one(config, tmp_path, by, device):
         process = command(config, tmp_path / "two", *changes, launcher=launcher)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
+    require_equal(tmp_path / "one", tmp_path / "two")
+
+
+def require_equal(first, second):
+    """Runs with the same losses and weights."""
     for name in ("steps.csv", "epochs.csv"):
-        one, two = read_table(tmp_path / "one" / name), read_table(tmp_path / "two" / name)
+        one, two = read_table(first / name), read_table(second / name)
         assert one.keys() == two.keys()
         for column in one:
             np.testing.assert_allclose(two[column], one[column], rtol=1e-6, err_msg=column)
-    a, b = (torchmdx.load(tmp_path / name / "last.safetensors").state_dict() for name in ("one", "two"))
+    a, b = (torchmdx.load(place / "last.safetensors").state_dict() for place in (first, second))
     for name in a:
         torch.testing.assert_close(b[name], a[name], rtol=1e-6, atol=1e-8)
+
+
+def test_two_nodes_are_one(config, tmp_path):
+    changes = ["--training.precision", "float64", "--training.epochs", "2", "--training.validation_batch_size", "10"]
+    assert main(["train", str(config), "--output.directory", str(tmp_path / "one"), *changes]) == 0
+    nodes = two_nodes(config, tmp_path / "two", *changes)
+    said = [node.communicate(timeout=120) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    # Whichever of them the first process is on tells the end.
+    assert sum("best.safetensors" in out for out, _ in said) == 1
+    require_equal(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_node_ends_the_other_with_words(config, tmp_path, lost):
+    directory = tmp_path / "run"
+    nodes = two_nodes(config, directory, "--training.epochs", "500")
+    try:
+        wait_for_epochs(directory, nodes)
+        os.killpg(nodes[lost].pid, signal.SIGKILL)
+        _, said = nodes[1 - lost].communicate(timeout=60)
+    finally:
+        for node in nodes:
+            if node.poll() is None:
+                os.killpg(node.pid, signal.SIGKILL)
+            node.communicate()
+    assert nodes[1 - lost].returncode == 2
+    assert "Traceback" not in said
+    assert "checkpoint is whole: go on with --resume" in said
+    if lost == 0:
+        assert "the nodes must reach each other at localhost:" in said
+    done = int(read_table(directory / "epochs.csv")["epoch"][-1])
+    changes = ["--training.epochs", str(done + 1), "--resume"]
+    assert main(["train", str(config), "--output.directory", str(directory), *changes]) == 0
+
+
+def wait_for_epochs(directory, processes):
+    end = time.monotonic() + 60
+    while not (directory / "epochs.csv").exists() or len((directory / "epochs.csv").read_text().splitlines()) < 3:
+        assert all(process.poll() is None for process in processes), [p.communicate() for p in processes]
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_nodes_need_a_store(config, tmp_path, capsys):
+    words = ["train", str(config), "--data.path", "x.xyz", "--output.directory", str(tmp_path / "run")]
+    assert main([*words, "--nodes", "2", "--training.rendezvous", "localhost:1"]) == 2
+    assert "several processes need a store of their data" in capsys.readouterr().err
 
 
 def children(pid):
@@ -76,11 +149,7 @@ def children(pid):
 def test_a_lost_worker_and_a_signal_end_the_run_with_a_whole_checkpoint(config, tmp_path, number):
     directory = tmp_path / "run"
     process = command(config, directory, "--training.epochs", "500", "--devices", "2")
-    end = time.monotonic() + 60
-    while not (directory / "epochs.csv").exists() or len((directory / "epochs.csv").read_text().splitlines()) < 3:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for_epochs(directory, [process])
     os.kill(children(process.pid)[-1] if number == signal.SIGKILL else process.pid, number)
     _, said = process.communicate(timeout=60)
     if number == signal.SIGKILL:

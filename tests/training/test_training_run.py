@@ -72,6 +72,7 @@ def test_a_training_reaches_its_error_and_its_potential_loads(config, data, tmp_
     assert epochs["validation_forces"][-1] < 80 < 200 < epochs["validation_forces"][0]
     names = {"config.yaml", "split.json", "environment.json", "steps.csv", "best.safetensors", "last.safetensors"}
     assert names <= {path.name for path in (tmp_path / "run").iterdir()}
+    assert torchmdx.load(tmp_path / "run" / "best.safetensors").card.elements == (1, 6, 8)
     assert not list((tmp_path / "run").glob(".*part"))
     assert read_config(tmp_path / "run" / "config.yaml").training.epochs == 30
     # What validation said of the last epoch is what the saved potential does on those frames.

@@ -8,14 +8,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchmdx.forces import evaluate
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.system import Batch
 from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config_file import make_config
 from torchmdx.training.labelled import label
 from torchmdx.training.reader import Reader, TrainingError
-from torchmdx.training.step import NORM, OVERFLOW, VALUES, TrainStep
+from torchmdx.training.step import LEAST_ROOM, NORM, OVERFLOW, VALUES, TrainStep, room
 
 CPU = torch.device("cpu")
+PRIORS = {"tensornet": [], "tensornet2": [ZBLConfig(cutoff=2.0, strength=1e-3), CoulombConfig(cutoff=5.0)]}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def store(tmp_path_factory):
 def make(store, **sections):
     config = make_config(made_up.values(store.path, **sections))
     torch.manual_seed(1)
-    potential = Potential(config.model.network()).double()
+    potential = Potential(config.model.network(), PRIORS[config.model.name]).double()
     for number, energy in made_up.LONE.items():
         potential.reference_energies[number] = energy
     step = TrainStep(potential, config.loss, config.optimizer)
@@ -40,8 +43,10 @@ def some(store, indices, **sizes):
     return label(frames, np.asarray(indices), cutoff=4.0, dtype=torch.float64, **sizes)
 
 
-def test_losses_and_gradients_are_those_of_every_frame_alone(store):
-    potential, step = make(store, loss={"energy": {"function": "huber", "delta": 0.02}})
+@pytest.mark.parametrize("model", PRIORS)
+def test_losses_and_gradients_are_those_of_every_frame_alone(store, model):
+    potential, step = make(store, loss={"energy": {"function": "huber", "delta": 0.02}}, model={"name": model})
+    assert step.pairwise
     labelled = some(store, [3, 1, 20, 7])
     frames = store.gather([3, 1, 20, 7])
     results = [evaluate(potential, Batch.of(frames.system(k)), create_graph=True) for k in range(4)]
@@ -87,6 +92,60 @@ def test_an_overflowed_list_takes_no_step_and_is_grown_and_done_again(store):
     assert tight.optimizer.steps == 2
     assert tight.capacities()["64x7"] > 16
     assert not tight(labelled)[OVERFLOW]
+
+
+def test_other_sizes_are_assigned_by_numbers_of_the_host(store, monkeypatch):
+    _, step = make(store)
+    slot = step.load(some(store, [0, 1, 2], num_atoms=64))
+    given, plain = [], slot.search.assign
+    monkeypatch.setattr(slot.search, "assign", lambda *arguments: (given.append(arguments), plain(*arguments))[1])
+    labelled = some(store, [3, 4], num_atoms=64, num_systems=5)
+    assert step.load(labelled) is slot
+    ((batch, counts),) = given
+    assert counts == batch.counts().tolist() == labelled.batch.counts().tolist()
+    assert counts[:2] == store.counts[[3, 4]].tolist()
+
+
+def test_room_in_a_list_follows_from_how_much_systems_differ(store):
+    assert room(1000, None) == room(1000, np.full(4, 250)) == 60
+    assert room(36000, np.full(100, 360)) == 180
+    assert room(36000, np.resize([350, 370], 100)) == 500
+    assert room(36000, np.resize([100, 620], 100)) == 2160
+    _, step = make(store)
+    alike = some(store, [4] * 20, num_atoms=20 * int(store.counts[4]) + 8)
+    needed = int(step.load(alike).search.edges.num_edges)
+    assert needed < step.capacities()[f"{alike.shape[0]}x23"] == needed + LEAST_ROOM + int(0.005 * needed)
+
+
+def test_a_list_that_is_grown_gets_no_more_room_than_a_new_one(store):
+    _, wide = make(store)
+    _, tight = make(store)
+    labelled = some(store, list(range(20)))
+    key = "{}x{}".format(*labelled.shape)
+    tight._capacities = {key: 16}
+    assert tight(labelled)[OVERFLOW]
+    tight.grow(labelled)
+    assert not tight(labelled)[OVERFLOW]
+    wide.load(labelled)
+    assert tight.capacities() == wide.capacities()
+
+
+def test_where_priors_see_farther_the_network_has_a_list_that_grows_too(store):
+    _, wide = make(store, model={"name": "tensornet2"})
+    _, tight = make(store, model={"name": "tensornet2"})
+    batches = [some(store, indices, num_atoms=64) for indices in ([0, 1, 2, 3], [4, 5, 6, 7])]
+    tight._capacities = {"64x7 near": 16}
+    row = tight(batches[0])
+    assert row[OVERFLOW] > 0
+    tight.grow(batches[0])
+    found, expected = ([step(batch).tolist() for batch in batches] for step in (tight, wide))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    near, far = (wide.capacities()[name] for name in ("64x7 near", "64x7"))
+    assert 16 < near < far
+    _, again = make(store, model={"name": "tensornet2"})
+    again._capacities = wide.capacities()
+    again.load(batches[1])
+    assert again.capacities() == wide.capacities()
 
 
 def test_atoms_at_one_place_are_told_with_step_and_frames_and_leave_the_weights(store, tmp_path):

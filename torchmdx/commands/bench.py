@@ -11,6 +11,7 @@ import torch
 
 from torchmdx.commands.options import add_model_options, make_calculator, read_structure
 from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.tensornet import TensorNetConfig
 
 if TYPE_CHECKING:
     from torchmdx.models.potential import Potential
@@ -51,11 +52,12 @@ def run(options: argparse.Namespace) -> int:
         step(atoms.positions)
         floor = roofline_seconds(step, potential) if floor is None else floor
         seconds = median_seconds(lambda step=step: step(atoms.positions, copy=False))  # type: ignore[misc]
+        share = f"{floor / seconds:.0%}" if floor else "-"
         report = step.report()
         memory = f"{report.memory_bytes / 2**20:.1f}" if device.type == "cuda" else "-"
         print(
             f"{mode:<8}{seconds * 1e3:>12.4f}{seconds * 1e6 / max(len(atoms), 1):>12.3f}"
-            f"{SECONDS_A_DAY / seconds * 1e-6:>14.1f}{memory:>14}{floor / seconds:>12.0%} "
+            f"{SECONDS_A_DAY / seconds * 1e-6:>14.1f}{memory:>14}{share:>13}"
         )
     print()
     print(step.report())
@@ -77,13 +79,15 @@ def median_seconds(run: Callable[[], object]) -> float:
 def roofline_seconds(step: CapturedStep, potential: Potential | Ensemble) -> float:
     """The shortest an evaluation could take: its arithmetic, or its traffic, at the rates this device shows right now.
 
-    Of an ensemble: the sum over its members.
+    Of an ensemble: the sum over its members. 0, not known, for models other than TensorNet and TensorNet2.
 
     Arithmetic: products of matrices of every atom, and two cubics and their products for every edge and layer.
     Traffic: every tensor of the atoms written once and read once, forward and backward; edges gather from caches.
     """
     if isinstance(potential, Ensemble):
         return sum(roofline_seconds(step, member) for member in potential)
+    if not isinstance(potential.config, TensorNetConfig):
+        return 0.0
     device, channels = potential.device, potential.config.num_channels
     layers, atoms = potential.config.num_layers, step.batch.num_atoms
     edges = int(step.search.edges.num_edges)

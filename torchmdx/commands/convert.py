@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.models.card import Card
 from torchmdx.units import ENERGY_UNITS
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def add_parser(subparsers: Any) -> None:
         help="cutoff of the Coulomb energy in periodic structures (default: the file's, else 10)",
     )
     parser.add_argument("--sha256", metavar="HASH", help="refuse a source that has another SHA-256")
+    _add_card_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -70,6 +72,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         readings = [read(files[0], total_energy=options.total_energy)]
     readings = [in_units(reading, options) for reading in readings]
+    for reading in readings:
+        reading.potential.card = card_with(reading.potential.card, options)
     if several:
         write_whole(target, _zipped(readings) if target.suffix == ".zip" else ensemble_to_bytes(readings))
     else:
@@ -80,6 +84,35 @@ def run(options: argparse.Namespace) -> int:
     print(f"wrote {options.target} and {report}")
     print("\n\n".join(texts))
     return 0
+
+
+def _add_card_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "what the file says of the potential", "What is not given stays as the source has it."
+    )
+    group.add_argument("--name", help="what messages call it")
+    group.add_argument("--description", metavar="TEXT", help="what it is, in a line")
+    group.add_argument("--licence", help="that it may be used under")
+    group.add_argument("--elements", nargs="+", metavar="SYMBOL", help="that it was trained on; others are refused")
+    group.add_argument("--charges", nargs="+", type=float, metavar="Q", help="total charges that it was trained on, e")
+    group.add_argument(
+        "--closed-shell", action="store_true", default=None, help="trained on even numbers of electrons alone"
+    )
+
+
+def card_with(card: Card, options: argparse.Namespace) -> Card:
+    """The card with what the options say. Raises ValueError for an unknown symbol."""
+    from ase.data import atomic_numbers
+
+    given = {field: getattr(options, field) for field in Card.__dataclass_fields__}
+    if options.elements is not None:
+        wrong = [symbol for symbol in options.elements if not atomic_numbers.get(symbol)]
+        if wrong:
+            raise ValueError(f"--elements must be symbols such as H and Cl, got {wrong[0]!r}")
+        given["elements"] = tuple(int(atomic_numbers[symbol]) for symbol in options.elements)
+    if options.charges is not None:
+        given["charges"] = tuple(options.charges)
+    return replace(card, **{field: value for field, value in given.items() if value is not None})
 
 
 def in_units(reading: Reading, options: argparse.Namespace) -> Reading:

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.commands.options import add_model_option
 from torchmdx.commands.reading_options import add_reading_options, given_reading_options, reading_of
+from torchmdx.potentials import DEFAULT_POTENTIAL
 
 if TYPE_CHECKING:
     from torchmdx.report.evaluation import Evaluation
@@ -19,6 +21,7 @@ Files stand side by side, each as a set of its own; more than six are taken toge
 parts of a recorded split, such as a training's split.json. Files are converted in TMPDIR first; large ones are better
 converted once, by `torchmdx data convert`.
 
+    torchmdx evaluate test.xyz
     torchmdx evaluate run/best.safetensors test.xyz -o report
     torchmdx evaluate run/best.safetensors data --split run/split.json --part test --json
 """
@@ -34,16 +37,12 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "checkpoint",
-        metavar="CHECKPOINT",
-        help="the potential: a .safetensors file of torchmdx or a .ckpt of torchmd-net",
-    )
-    parser.add_argument(
         "files",
         nargs="+",
         metavar="FILE",
-        help="labelled structures: files of any format, or stores of `torchmdx data`",
+        help="labelled structures: files of any format, or stores of `torchmdx data`; the first may be the potential",
     )
+    add_model_option(parser)
     parser.add_argument(
         "-o", "--output", metavar="DIR", help="folder for the report: index.html, PNG files, errors.json"
     )
@@ -66,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.report.style import require_matplotlib
     from torchmdx.report.write import PAGE, numbers_of, write_evaluation
 
+    options.model, options.files = _potential_and_data(options)
     if options.part and not options.split:
         raise ValueError(f"--part {options.part[0]} needs --split FILE")
     useless = given_reading_options(options)
@@ -94,10 +94,23 @@ def run(options: argparse.Namespace) -> int:
         else:
             _print(found, units)
         if options.output:
-            title = f"{Path(options.checkpoint).name} on {', '.join(sets)}"
+            title = f"{Path(options.model or DEFAULT_POTENTIAL).name} on {', '.join(sets)}"
             page = write_evaluation(Path(options.output), found, kcal=options.units == "kcal", title=title)
             print(f"report: {page}", file=sys.stderr)
     return 0
+
+
+def _potential_and_data(options: argparse.Namespace) -> tuple[str | None, list[str]]:
+    """--model, or the first of the files if it is a potential by its ending or name; and the other files."""
+    from torchmdx.checkpoint import ENDINGS, named
+
+    model, files = options.model, options.files
+    first_is_one = Path(files[0]).suffix in ENDINGS or files[0] in named()
+    if first_is_one and model is None:
+        model, files = files[0], files[1:]
+    if not files:
+        raise ValueError(f"evaluate needs labelled structures, got the potential {model!r} alone")
+    return model, files
 
 
 def _evaluate(options: argparse.Namespace, sets: Any) -> Evaluation:
@@ -116,7 +129,7 @@ def _evaluate(options: argparse.Namespace, sets: Any) -> Evaluation:
             line.draw("  ".join(parts))
 
     device, dtype = choose_device(options.device), getattr(torch, options.dtype)
-    potential = load_one(options.checkpoint)
+    potential = load_one(options.model)
     try:
         return evaluate_sets(potential, sets, device=device, dtype=dtype, progress=advanced)
     finally:

@@ -13,9 +13,13 @@ from typing import Any
 import torch
 
 import torchmdx
+from torchmdx.models.card import Card, symbols
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
+from torchmdx.models.registry import ModelConfig, model_to_dict
+from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
+from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 
 # (distribution, what it is for, how to get it)
 REQUIRED = (
@@ -43,9 +47,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "info",
         help="what is installed and what is missing; or what a checkpoint holds",
-        description="Without a checkpoint: versions, devices, and optional parts that are present or missing.",
+        description="Without a checkpoint: versions, devices, parts that are present or missing, potentials by name.",
     )
-    parser.add_argument("checkpoint", nargs="?", help="describe this potential instead")
+    parser.add_argument("checkpoint", nargs="?", help="describe this potential instead: a file or a name")
     parser.set_defaults(run=run)
 
 
@@ -67,8 +71,30 @@ def run(options: argparse.Namespace) -> int:
             state = version or f"missing: {remedy}"
             print(f"  {mark} {name:<14} {state:<42} {purpose}")
             broken |= version is None and title == "needed"
+    print("\npotentials:")
+    for name, there, note in _potentials():
+        print(f"  {'ok ' if there else '-- '} {name:<14} {note}")
+    broken |= DEFAULT_POTENTIAL not in shipped()
     print("\nthe installation is " + ("incomplete" if broken else "complete"))
     return 1 if broken else 0
+
+
+def _potentials() -> list[tuple[str, bool, str]]:
+    """Names, whether they can be had here, and a line on each."""
+    from torchmdx.checkpoint import load_one
+    from torchmdx.hub import RELEASES
+
+    rows = []
+    if DEFAULT_POTENTIAL not in shipped():
+        rows.append((DEFAULT_POTENTIAL, False, "missing: install torchmdx again"))
+    for name, file in shipped().items():
+        card = load_one(file).card
+        known = "" if card.elements is None else f" ({symbols(card.elements)})"
+        rows.append((name, True, f"{'the default; ' if name == DEFAULT_POTENTIAL else ''}{card.description}{known}"))
+    remedy = "" if _version("huggingface_hub") else "; needs pip install 'torchmdx[hub]'"
+    for name, release in RELEASES.items():
+        rows.append((name, not remedy, f"fetched on first use from {release.page}{remedy}"))
+    return rows
 
 
 def describe(potential: Potential) -> str:
@@ -76,19 +102,27 @@ def describe(potential: Potential) -> str:
     config = potential.config
     weights = sum(parameter.numel() for parameter in potential.parameters())
     known = potential.reference_energies.nonzero().flatten().tolist()
-    kind, charges = "TensorNet", ""
-    if isinstance(config, TensorNet2Config):
-        kind, charges = "TensorNet2", f"{config.num_charges} charges a layer, "
     lines = [
-        f"{kind}, {config.num_layers} layers, {config.num_channels} channels, {charges}{config.num_radial} "
-        f"{config.radial_basis} radial functions, {config.activation}, {config.group}",
+        _architecture(config),
         f"cutoff {config.cutoff} Å, elements up to {config.max_z}, {weights:,} weights in "
         f"{str(potential.dtype).removeprefix('torch.')}",
         f"scale {float(potential.scale):g} eV, shift {float(potential.shift):g} eV, "
         + (f"reference energies for elements {known}" if known else "no reference energies"),
     ]
+    lines = [*_facts(potential.card), *lines]
     lines += [f"prior {prior.name}: {_settings(prior)}" for prior in potential.prior_configs]
     return "\n".join(lines)
+
+
+def _facts(card: Card) -> list[str]:
+    """What the card says, in lines."""
+    lines = [line for line in (": ".join(filter(None, (card.name, card.description))),) if line]
+    trained = [] if card.elements is None else [symbols(card.elements)]
+    if card.charges is not None:
+        trained.append(f"charges {', '.join(f'{charge:+g}' if charge else '0' for charge in card.charges)}")
+    if trained:
+        lines.append("trained on " + "; ".join([*trained, *["closed shells"] * card.closed_shell]))
+    return [*lines, *([f"licence: {card.licence}"] if card.licence else [])]
 
 
 def _settings(prior: PriorConfig) -> str:
@@ -101,6 +135,21 @@ def _settings(prior: PriorConfig) -> str:
         elif value is not None:
             shown.append(f"{field.name} {value:.6g}" if isinstance(value, float) else f"{field.name} {value}")
     return ", ".join(shown)
+
+
+def _architecture(config: ModelConfig) -> str:
+    """Kind and size of the network; of a registered one its name and settings."""
+    if type(config) not in (TensorNetConfig, TensorNet2Config):
+        settings = model_to_dict(config)
+        return f"{settings.pop('model')}: " + ", ".join(f"{name} {value}" for name, value in settings.items())
+    assert isinstance(config, TensorNetConfig)
+    kind, charges = "TensorNet", ""
+    if isinstance(config, TensorNet2Config):
+        kind, charges = "TensorNet2", f"{config.num_charges} charges a layer, "
+    return (
+        f"{kind}, {config.num_layers} layers, {config.num_channels} channels, {charges}{config.num_radial} "
+        f"{config.radial_basis} radial functions, {config.activation}, {config.group}"
+    )
 
 
 def _version(distribution: str) -> str | None:

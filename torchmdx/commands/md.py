@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("potential, and where it runs")
-    add_model_option(group)
+    add_model_option(group, several=True)
     group.add_argument(
         "--charge", type=float, metavar="Q", help="total charge in e (default: what the file says, else 0)"
     )
@@ -52,7 +52,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--precision",
         "--dtype",
-        choices=("float32", "float64", "tf32"),
+        choices=("float32", "float64", "tf32", "bfloat16"),
         default="float32",
         help="of the network; OpenMM works in mixed precision, with float64 in double (default: float32)",
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchmdx.commands.options import read_structures
+from torchmdx.commands.options import add_model_option, read_structures
 
 BARS = 40
 
@@ -19,7 +19,8 @@ def add_parser(subparsers: Any) -> None:
         description="Searches the neighbours of a structure's atoms, periodic images included.",
     )
     parser.add_argument("file", help="the structure, in any format that ASE reads")
-    parser.add_argument("--cutoff", type=float, required=True, help="radius in Å")
+    parser.add_argument("--cutoff", type=float, help="radius in Å (default: what the potential sees)")
+    add_model_option(parser)
     parser.add_argument("--skin", type=float, default=0.0, help="Å added to the radius (default: 0)")
     parser.add_argument("--index", default="-1", help="which structure of the file (default: the last)")
     parser.add_argument("--backend", default="auto", help="search to use (default: the fastest for the device)")
@@ -29,15 +30,21 @@ def add_parser(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from torchmdx.ase_calculator import choose_device
+    from torchmdx.checkpoint import load
     from torchmdx.neighbors.search import EdgeSearch
     from torchmdx.system import Batch, System
 
+    if options.cutoff is not None and options.model is not None:
+        raise ValueError(
+            f"the cutoff is --cutoff or that of --model, got both: {options.cutoff:g} Å and {options.model}"
+        )
+    cutoff = load(options.model).cutoff if options.cutoff is None else options.cutoff
     for atoms in read_structures(options.file, options.index):
         system = System.from_ase(atoms, dtype=torch.float32, device=choose_device(options.device))
-        search = EdgeSearch(options.cutoff, skin=options.skin, backend=options.backend)
+        search = EdgeSearch(cutoff, skin=options.skin, backend=options.backend)
         edges = search.allocate(Batch.of(system))
         counts = (edges.row_ptr[1:] - edges.row_ptr[:-1]).cpu()
-        radius = f"{options.cutoff + options.skin:g} Å"
+        radius = f"{cutoff + options.skin:g} Å"
         print(f"{atoms.get_chemical_formula()}: {system.num_atoms} atoms, {int(edges.num_edges)} edges within {radius}")
         print(f"search: {search.backend} on {system.positions.device}")
         if not system.num_atoms:

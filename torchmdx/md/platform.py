@@ -9,7 +9,7 @@ import openmm
 from torchmdx.ase_calculator import choose_device
 from torchmdx.md.settings import Evaluation
 
-_PRECISION = {"float32": "mixed", "tf32": "mixed", "float64": "double"}
+_PRECISION = {"float32": "mixed", "tf32": "mixed", "bfloat16": "mixed", "float64": "double"}
 _DEVICE_INDEX = {"CUDA": "DeviceIndex", "HIP": "DeviceIndex"}  # numbered as torch numbers them
 
 

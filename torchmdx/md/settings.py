@@ -120,11 +120,13 @@ class Evaluation:
         )
 
 
-def _located(given: list[str]) -> tuple[Path, ...]:
+def _located(given: list[str] | None) -> tuple[Path, ...]:
     """The files of one or several checkpoints, or of the members in the folder of a training."""
     from torchmdx.checkpoint import located
     from torchmdx.ensemble_file import files_in
 
+    if not given:
+        return (located(),)
     if len(given) == 1 and Path(given[0]).is_dir():
         return tuple(files_in(Path(given[0])))
     return tuple(located(path) for path in given)

@@ -72,11 +72,14 @@ class Simulation:
             print(f"minimized: {before:.6f} -> {after:.6f} eV")
         self.draw_velocities()
 
-    def minimize(self) -> tuple[float, float]:
-        """Moves atoms to a minimum of the energy (OpenMM's L-BFGS); the energies before and after, eV."""
+    def minimize(self, most_iterations: int = 0) -> tuple[float, float]:
+        """Moves atoms to a minimum of the energy (OpenMM's L-BFGS); the energies before and after, eV.
+
+        most_iterations: 0 for as many as it takes.
+        """
         with self._guarded():
             before = self.measure().potential
-            openmm.LocalEnergyMinimizer.minimize(self.context)
+            openmm.LocalEnergyMinimizer.minimize(self.context, maxIterations=most_iterations)
             return before, self.measure().potential
 
     def draw_velocities(self) -> None:

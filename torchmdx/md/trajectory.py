@@ -84,6 +84,15 @@ class Trajectory:
             self._file.write(struct.pack("<i", min(value, LARGEST_INT)))
 
 
+def read_frames(path: Path, num_atoms: int) -> NDArray[np.float64]:
+    """Positions [F,num_atoms,3] Å of a file without cells that a run of torchmdx left, whole frames only."""
+    frame = np.dtype([("x", "<i4"), ("values", "<f4", (num_atoms,)), ("end", "<i4")])
+    content = path.read_bytes()[HEADER_BYTES:]
+    whole = len(content) // frame_bytes(num_atoms, False)
+    records = np.frombuffer(content, frame, count=3 * whole)["values"]
+    return records.reshape(whole, 3, num_atoms).transpose(0, 2, 1).astype(np.float64)
+
+
 def header(num_atoms: int, interval: int, periodic: bool, timestep: float) -> bytes:
     """The first HEADER_BYTES of a file without frames whose frame 0 is step 0. timestep: fs."""
     control = struct.pack(

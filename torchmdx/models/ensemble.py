@@ -88,6 +88,10 @@ class Ensemble(nn.Module):
         for member in self:
             member.require_elements(atomic_numbers)
 
+    def doubts(self, atomic_numbers: Sequence[int], charge: float) -> list[str]:
+        """As `Potential.doubts`, of all members, each once."""
+        return list(dict.fromkeys(doubt for member in self for doubt in member.doubts(atomic_numbers, charge)))
+
 
 def require_alike(potentials: Sequence[Potential], names: Sequence[str]) -> None:
     """Raises ValueError unless all have the same cutoff and elements; names two that differ, and what they have."""

@@ -9,10 +9,12 @@ graph. No atomics: two runs on equal input give equal bits.
 
 The chain, for L layers:
 
-    place_edges → surroundings → gate_hidden → gate → mix_and_gate → L x (mix_in → messages → update)
-    → read_features → read_energies → read_norms_gradient → read_features_gradient
-    → L x (update_gradient → messages_gradient → mix_in_gradient) → gate_hidden_gradient → gate_norm_gradient
-    → surroundings_mix_gradient → surroundings_gradient → forces → sum_systems
+    place_edges → surroundings → standardised_norms → W → W → W → gated → L x (W → messages → W → update)
+    → read_norms → W → read_energies → W → read_features_gradient
+    → L x (W → update_gradient → messages_gradient → W → mix_in_gradient) → W → W → W → surroundings_mix_gradient
+    → surroundings_gradient → forces → sum_systems
+
+with W a product with weights (kernels/split.py).
 
 For few atoms (`Tiles.row`) most of it is done by one program for each atom:
 
@@ -34,7 +36,7 @@ from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
 
 # What the products of matrices round to: three TF32 products make one of float32.
-PRECISIONS = {"float32": "tf32x3", "tf32": "tf32"}
+PRECISIONS = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
 MOST_CHANNELS = 256
 # Of the table's polynomials: with the fifth degree, the intervals most edges fall into fit into the first cache.
 DEGREE = 5
@@ -66,7 +68,8 @@ class FastTensorNet:
     """A potential's energy and forces by kernels.
 
     bound: largest error of a tabulated filter relative to the largest filter; `table.error` is what was reached.
-    precision: "float32", or "tf32" for matrix products of ten bits, which are faster and far less exact.
+    precision: "float32"; "tf32" for matrix products of eleven bits; "bfloat16" for those of eight, and messages between
+    atoms in bfloat16. The latter two are faster and far less exact.
     Raises ValueError for a potential that `why_not` has a reason against, and for an unknown precision.
     """
 
@@ -84,13 +87,14 @@ class FastTensorNet:
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         # Only here: without Triton the rest of the package must still import.
-        from torchmdx.models.kernels.weights import Weights
+        from torchmdx.models.kernels.weights import SplitWeights, Weights
 
         self.config = potential.config
         self.device = potential.device
         self.precision, self.dot_precision = precision, PRECISIONS[precision]
         self.table = table if table is not None else tabulate(potential.network, bound, degree=DEGREE)
         self.weights = Weights.pack(potential, self.table)
+        self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
 
@@ -100,7 +104,7 @@ class FastTensorNet:
         if importlib.util.find_spec("triton") is None:
             return "it needs triton, which is not installed"
         network: object = potential.network
-        if not isinstance(network, TensorNet):
+        if type(network) is not TensorNet:  # one derived from it may compute something else
             return f"its network must be a TensorNet, got {type(network).__name__}"
         if potential.prior_configs:
             names = ", ".join(config.name for config in potential.prior_configs)
@@ -138,9 +142,10 @@ class FastTensorNet:
         made["gate"] = new(n, 3, c)
         if tiles.row is not None and layers > 0:
             made["work"] = new(n, tiles.row.work(c))
-        if tiles.product.split > 1 or tiles.last.split > 1:
-            made["scratch"] = new(n, 9, c)
-        made |= {f"x{i}": new(n, 9, c) for i in range(kept + 1)} | {f"y{i}": new(n, 9, c) for i in range(kept)}
+        # What atoms send each other, and on the way back.
+        sent = torch.bfloat16 if self.precision == "bfloat16" and "work" not in made else torch.float32
+        made |= {f"x{i}": new(n, 9, c) for i in range(kept + 1)}
+        made |= {f"y{i}": new(n, 9, c, dtype=sent) for i in range(kept)}
         made |= {f"inverse{i}": new(n, c) for i in range(max(kept, 1))}
         if forces:
             made |= {
@@ -148,9 +153,10 @@ class FastTensorNet:
                 "gate": new(n, 3, c),
                 "g": new(n, 9, c),
                 "gfeatures": new(n, c),
-                "gnorms": new(n, 3, c),
+                "norms": new(n, 3, c),
             }
-            made |= {f"m{i}": new(n, 9, c) for i in range(layers)} | {f"d{i}": new(n, 9, c) for i in range(layers)}
+            made |= {f"m{i}": new(n, 9, c, dtype=sent) for i in range(layers)}
+            made |= {f"d{i}": new(n, 9, c) for i in range(layers)}
             made |= {
                 "half": new(e, 3),
                 "pull": new(1 if "work" in made else c // min(tiles.messages_gradient.slice, c), e),

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from torchmdx.models.wanted import wanted
+
 
 class Form(Protocol):
     """T(...): `partial(slot, arguments)` is its derivative in one argument, whose own place holds None."""
@@ -32,10 +34,11 @@ class _Partial(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         arguments = list(ctx.saved_tensors)
+        asked = wanted(ctx, arguments, 2)
         arguments[ctx.slot] = gradients[0].contiguous()
         found: list[Tensor | None] = []
-        for other in range(len(arguments)):
-            if other == ctx.slot or not ctx.needs_input_grad[2 + other]:
+        for other, is_asked in enumerate(asked):
+            if not is_asked:
                 found.append(None)
                 continue
             rest = [None if number == other else value for number, value in enumerate(arguments)]

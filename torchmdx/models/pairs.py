@@ -14,11 +14,13 @@ from torchmdx.neighbors.edges import PADDED_LENGTH, Edges
 class PairList:
     """Pairs of the edges of `edges`, P = (E+1)//2 slots, all int32 and on the device.
 
-    code [E]: 2 · pair + 0 for the edge that speaks for its pair (the earlier one), + 1 for its other direction. first
-    [P]: the edge that speaks. num_pairs []: slots in use; the others come after and have `first` within bounds.
+    reverse [E]: the slot of each edge's other direction. code [E]: 2 · pair + 0 for the edge that speaks for its pair
+    (the earlier one), + 1 for its other direction. first [P]: the edge that speaks. num_pairs []: slots in use; the
+    others come after and have `first` within bounds.
     """
 
     edges: Edges
+    reverse: Tensor
     code: Tensor
     first: Tensor
     num_pairs: Tensor
@@ -40,7 +42,8 @@ class PairList:
         # that has overflowed, where more than half may speak because their other directions are missing.
         place = torch.where(speaks, number, slots).clamp(max=slots).long()
         first = torch.arange(slots + 1, dtype=torch.int32, device=device).scatter_(0, place, edge)[:-1]
-        return cls(edges, 2 * pair.clamp(0, max(slots - 1, 0)) + (~speaks).int(), first, edges.num_edges // 2)
+        code = 2 * pair.clamp(0, max(slots - 1, 0)) + (~speaks).int()
+        return cls(edges, reverse, code, first, edges.num_edges // 2)
 
     def filled(self) -> Tensor:
         """Which slots hold a pair [P], bool."""

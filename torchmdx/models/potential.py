@@ -9,12 +9,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from torchmdx.models.card import Card
 from torchmdx.models.charges import conserved
-from torchmdx.models.heads import ScalarHead
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
-from torchmdx.models.registry import make_network, make_prior
-from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.models.registry import ModelConfig, make_head, make_network, make_prior
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.system import Batch
@@ -26,21 +25,27 @@ class Potential(nn.Module):
     scale and reference_energies [max_z+1] apply to atoms, shift to a system; priors have their own strengths. They,
     and every energy, are float64 whatever the dtype of the network: reference energies of a protein add up to 10⁷ eV,
     where float32 resolves 1 eV.
+
+    card: its name and what it was trained on, as far as that is known; checkpoints keep it.
     """
 
-    # A TensorNet, a TensorNet2, or another way to compute the same features.
+    config: Any  # a ModelConfig, with the settings of its kind
+    # A TensorNet, a TensorNet2, a registered one, or another way to compute the same features.
     network: Any
+    # A ScalarHead, or a registered one.
+    head: Any
     scale: Tensor
     shift: Tensor
     reference_energies: Tensor
     _CONSTANTS = ("scale", "shift", "reference_energies")
 
-    def __init__(self, config: TensorNetConfig, priors: Sequence[PriorConfig] = ()) -> None:
+    def __init__(self, config: ModelConfig, priors: Sequence[PriorConfig] = ()) -> None:
         """Random weights. Raises ValueError for a prior that the model cannot serve."""
         super().__init__()
         self.config = config
+        self.card = Card()
         self.network = make_network(config)
-        self.head = ScalarHead(config.num_channels, config.activation, config.num_head_layers)
+        self.head = make_head(config)
         self.priors = nn.ModuleList(make_prior(prior, config) for prior in priors)
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("shift", torch.zeros((), dtype=torch.float64))
@@ -76,7 +81,7 @@ class Potential(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Of the network's weights, and so of the positions it takes."""
-        return next(self.head.parameters()).dtype
+        return self.get_parameter(self._last_weight()).dtype
 
     @property
     def device(self) -> torch.device:
@@ -104,9 +109,9 @@ class Potential(nn.Module):
         counts = batch.counts().clamp(min=1)
         energies = energies + (self.shift / counts).index_select(0, batch.system_index)
         if len(self.priors):
-            energies = energies + self._prior_energies(batch, edges, vectors, positions, channels)
+            energies = energies + self.prior_energies(self._geometry(batch, edges, vectors, positions, channels))
         energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
-        return energy, energies, None if channels is None else self._atomic_charges(channels, batch)
+        return energy, energies, None if channels is None else self.atomic_charges(channels, batch)
 
     def features(self, batch: Batch, edges: Edges, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
         """(features [N,C], charges [N,M] in all channels of all layers) of the network; None for no charges."""
@@ -117,23 +122,25 @@ class Potential(nn.Module):
         charge = batch.charge.index_select(0, batch.system_index)
         return self.network(edges, vectors, batch.atomic_numbers, charge), None
 
-    def _prior_energies(
-        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None, channels: Tensor | None
-    ) -> Tensor:
+    def prior_energies(self, geometry: Geometry) -> Tensor:
         """Energies [N] of all priors, float64."""
+        energies = geometry.distance.new_zeros(geometry.batch.num_atoms, dtype=torch.float64)
+        for prior in self._priors():
+            energies = energies + prior(geometry).double()
+        return energies
+
+    def _geometry(
+        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None, channels: Tensor | None
+    ) -> Geometry:
+        """What priors see of a batch. Raises ValueError where one of them needs positions, and there are none."""
         if positions is None:
             for prior in self._priors():
                 if prior.sees_all_pairs:
                     raise ValueError(f"the prior {prior.config.name} sees all pairs of atoms: it needs positions")
             positions = batch.positions
-        distance = torch.linalg.vector_norm(vectors, dim=-1)
-        geometry = Geometry(batch, edges, distance, positions, channels)
-        energies = distance.new_zeros(batch.num_atoms, dtype=torch.float64)
-        for prior in self._priors():
-            energies = energies + prior(geometry).double()
-        return energies
+        return Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), positions, channels)
 
-    def _atomic_charges(self, channels: Tensor, batch: Batch) -> Tensor:
+    def atomic_charges(self, channels: Tensor, batch: Batch) -> Tensor:
         """Charges [N] of atoms from all channels: as the Coulomb prior weighs them, else the mean of the last layer's.
 
         They add up to the charge of their system, to rounding, whatever the model's slack.
@@ -146,6 +153,11 @@ class Potential(nn.Module):
 
     def _priors(self) -> list[Prior]:
         return [cast(Prior, prior) for prior in self.priors]
+
+    def _last_weight(self) -> str:
+        """The name of the weight whose dtype is the potential's: of the head, or of the network under one of none."""
+        of_head = [f"head.{name}" for name, _ in self.head.named_parameters()]
+        return (of_head or [f"network.{name}" for name, _ in self.network.named_parameters()])[-1]
 
     def _search_cutoff(self, periodic: bool) -> float:
         return max([float(self.config.cutoff), *(prior.cutoff(periodic) for prior in self._priors())])
@@ -164,7 +176,10 @@ class Potential(nn.Module):
         return other
 
     def require_elements(self, atomic_numbers: Tensor) -> None:
-        """Raises ValueError for an atom whose element the model has no embedding for, or a prior no parameters."""
+        """Raises ValueError for an atom of an element that the potential was not trained on, as far as its card tells.
+
+        So it does where the model has no embedding for an element, or a prior no parameters.
+        """
         known = {"this potential": self.config.max_z}
         known |= {f"the prior {prior.config.name}": prior.max_z for prior in self._priors()}
         for who, most in known.items():
@@ -174,6 +189,14 @@ class Potential(nn.Module):
                 raise ValueError(
                     f"{who} knows atomic numbers up to {most}, got {int(atomic_numbers[atom])} for atom {atom}"
                 )
+        if self.card.elements is not None:
+            known_ones = torch.tensor(self.card.elements, device=atomic_numbers.device)
+            if not bool(torch.isin(atomic_numbers, known_ones).all()):
+                self.card.require_elements(atomic_numbers.tolist())
+
+    def doubts(self, atomic_numbers: Sequence[int], charge: float) -> list[str]:
+        """As `Card.doubts`."""
+        return self.card.doubts(atomic_numbers, charge)
 
     def fill(self, tensors: dict[str, Tensor], origin: str) -> None:
         """Takes over tensors by their names, in their dtype; raises ValueError, naming `origin`, if they don't fit."""
@@ -188,7 +211,7 @@ class Potential(nn.Module):
             shape = list(wanted[name].shape)
             if list(value.shape) != shape:
                 raise ValueError(f"{name} in {origin} must have shape {shape}, got {list(value.shape)}")
-        self.to(dtype=tensors["network.readout.weight"].dtype)
+        self.to(dtype=tensors[self._last_weight()].dtype)
         self.load_state_dict(tensors)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Potential:

@@ -1,4 +1,8 @@
-"""SiLU and its derivatives, each in one kernel: a loss on forces needs two of them, which torch makes of many."""
+"""SiLU and its derivatives, each in one kernel: a loss on forces needs two of them, which torch makes of many.
+
+The last SiLU of a filter network is followed by the cutoff function, a number for each row. Both together read and
+write what the activation alone does, in each of the three passes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from torchmdx.models.wanted import wanted
 
 MOST_DERIVATIVES = 3
 
@@ -18,9 +24,7 @@ class _Scaled(torch.autograd.Function):
         ctx.order = order
         ctx.save_for_backward(x, g)
         if x.is_cuda:
-            from torchmdx.models.kernels.smooth import scaled_derivative
-
-            return scaled_derivative(order, x, g)
+            return _kernels().scaled_derivative(order, x, g)
         value = derivative(order, x)
         return value if g is None else value * g
 
@@ -28,16 +32,65 @@ class _Scaled(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         x, g = ctx.saved_tensors
         cotangent = gradients[0].contiguous()
-        if x.is_cuda and not torch.is_grad_enabled() and g is not None and all(ctx.needs_input_grad[1:]):
-            from torchmdx.models.kernels.smooth import both_gradients
-
-            return None, *both_gradients(ctx.order, x, g, cotangent)
+        for_x, for_g = wanted(ctx, (x, g), 1)
+        if x.is_cuda and not torch.is_grad_enabled() and g is not None and for_x and for_g:
+            return None, *_kernels().both_gradients(ctx.order, x, g, cotangent)
         in_x = in_g = None
-        if ctx.needs_input_grad[1]:
+        if for_x:
             in_x = _Scaled.apply(ctx.order + 1, x, cotangent if g is None else cotangent * g)
-        if g is not None and ctx.needs_input_grad[2]:
+        if g is not None and for_g:
             in_g = _Scaled.apply(ctx.order, x, cotangent)
         return None, in_x, in_g
+
+
+class _Rows(torch.autograd.Function):
+    """silu(x) e, x [P,K] and e [P,1]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, e: Tensor) -> Tensor:
+        ctx.save_for_backward(x, e)
+        return _kernels().scaled_rows(0, x, e, None) if x.is_cuda else derivative(0, x) * e
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        x, e = ctx.saved_tensors
+        return _RowsGradients.apply(*wanted(ctx, (x, e)), x, e, gradients[0].contiguous())
+
+
+class _RowsGradients(torch.autograd.Function):
+    """Of silu(x) e with the gradient h: silu'(x) e h in x, and Σ_k silu(x) h in e, where asked for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, for_x: bool, for_e: bool, x: Tensor, e: Tensor, h: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        ctx.save_for_backward(x, e, h)
+        if x.is_cuda:
+            return _kernels().rows_gradients(x, e, h) if for_e else (_kernels().scaled_rows(1, x, e, h), None)
+        in_e = (derivative(0, x) * h).sum(1, keepdim=True) if for_e else None
+        return derivative(1, x) * h * e if for_x else None, in_e
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        x, e, h = ctx.saved_tensors
+        t, s = gradients
+        for_x, for_e, for_h = wanted(ctx, (x, e, h), 2)
+        if x.is_cuda and not torch.is_grad_enabled() and t is not None and s is not None and not for_e:
+            return None, None, *_both_rows(x, e, h, t, s)
+        in_x, in_e, in_h = [], [], []
+        if t is not None:
+            in_x += [_Scaled.apply(2, x, e * h * t)] if for_x else []
+            in_e += [_Scaled.apply(1, x, h * t).sum(1, keepdim=True)] if for_e else []
+            in_h += [_Scaled.apply(1, x, e * t)] if for_h else []
+        if s is not None:
+            in_x += [_Scaled.apply(1, x, h * s)] if for_x else []
+            in_h += [_Scaled.apply(0, x, s.expand_as(x).contiguous())] if for_h else []
+        return None, None, *(sum(shares) if shares else None for shares in (in_x, in_e, in_h))
+
+
+def _both_rows(x: Tensor, e: Tensor, h: Tensor, t: Tensor, s: Tensor) -> tuple[Tensor, None, Tensor]:
+    in_x, in_h = _kernels().rows_gradients_again(x, e, h, t.contiguous(), s.contiguous())
+    return in_x, None, in_h
 
 
 def derivative(order: int, x: Tensor) -> Tensor:
@@ -60,3 +113,14 @@ def activate(module: nn.Module, x: Tensor) -> Tensor:
     if isinstance(module, nn.SiLU):
         return _Scaled.apply(0, x.contiguous(), None)
     return module(x)
+
+
+def activate_rows(x: Tensor, factor: Tensor) -> Tensor:
+    """SiLU of x [P,K], times a number for each row [P,1]."""
+    return _Rows.apply(x.contiguous(), factor.contiguous())
+
+
+def _kernels() -> Any:
+    from torchmdx.models.kernels import smooth
+
+    return smooth

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -79,11 +79,14 @@ class EdgeSearch:
         self._make(capacity)
         return self.update(batch.positions, batch.cell)
 
-    def assign(self, batch: Batch) -> bool:
+    def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
         """Other atoms in the same buffers: as many atoms and systems as allocated, in systems of other sizes.
 
         The next update searches, whatever the skin. False where the search cannot keep its buffers: they are new, as
         after `grow`. Raises ValueError for other numbers, and for cells that do not span their periodic directions.
+
+        counts: atoms of each system, where the host knows them: then nothing is read from the device, and a bad cell
+        is not refused here but flagged by the next update, as one that is given to `update`.
         """
         old = self._require_allocated()
         if (batch.num_atoms, batch.num_systems) != (old.num_atoms, old.num_systems):
@@ -91,9 +94,15 @@ class EdgeSearch:
                 f"assign needs {old.num_atoms} atoms in {old.num_systems} systems, "
                 f"got {batch.num_atoms} in {batch.num_systems}"
             )
-        require_lattice(batch.cell.double(), batch.pbc)
+        if counts is None:
+            require_lattice(batch.cell.double(), batch.pbc)
+        elif len(counts) != batch.num_systems or sum(counts) != batch.num_atoms:
+            raise ValueError(
+                f"counts must be of {batch.num_systems} systems with {batch.num_atoms} atoms in all, "
+                f"got {len(counts)} with {sum(counts)}"
+            )
         self.batch = batch
-        if self._search.assign(batch):
+        if self._search.assign(batch, counts):
             return True
         self._make(self.capacity)
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class OnePassSearch:
         """(ticket, words) of a kernel whose tiles look back."""
         return (torch.zeros(size, dtype=torch.int64, device=self.device) for size in (1, tiles))  # type: ignore[return-value]
 
-    def assign(self, batch: Batch) -> bool:
+    def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
         """Takes other atoms in the buffers there are, if these serve; the next update searches."""
         return False
 
@@ -85,24 +86,27 @@ class OnePassBruteForce(OnePassSearch):
         rows, columns, warps = sizes or self._sizes(max(self.counts))
         self.sizes = dict(ROWS=rows, COLUMNS=columns, num_warps=warps)
         # Systems of other sizes may need more tiles: each can leave one part-filled.
-        self.tiles = self._all_tiles(self.counts, triton.cdiv(self.num_atoms, rows) + len(self.counts))
+        number = triton.cdiv(self.num_atoms, rows) + len(self.counts)
+        self.tiles = self._all_tiles(self.counts, number).to(self.device)
         self.padders = 16
         self.ticket, self.words = self._look_back(len(self.tiles))
 
     def _all_tiles(self, counts: list[int], number: int) -> Tensor:
-        """So many tiles; those that no atoms are left for begin and end behind the last atom."""
+        """So many tiles, on the host; those that no atoms are left for begin and end behind the last atom."""
         table = torch.full((number, 5), self.num_atoms, dtype=torch.int32)
         table[:, 0] = 0
         needed = tiles(counts, self.sizes["ROWS"])
         table[: len(needed)] = needed
-        return table.to(self.device)
+        return table
 
-    def assign(self, batch: Batch) -> bool:
+    def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
         if self.skin > 0:  # the blocks that the skin looks at are those of the old systems
             return False
-        self.counts = batch.counts().tolist()
+        self.counts = batch.counts().tolist() if counts is None else list(counts)
         self.pbc.copy_(batch.pbc)
-        self.tiles.copy_(self._all_tiles(self.counts, len(self.tiles)))
+        table = self._all_tiles(self.counts, len(self.tiles))
+        # From pinned memory the copy takes its place among launches, and nobody waits.
+        self.tiles.copy_(table.pin_memory() if self.device.type == "cuda" else table, non_blocking=True)
         return True
 
     @staticmethod

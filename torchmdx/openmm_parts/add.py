@@ -21,6 +21,7 @@ from torchmdx.openmm_parts.python_transport import make_python_force
 from torchmdx.openmm_parts.settings import ForceSettings, hash_of, resolved_device
 from torchmdx.openmm_parts.torch_transport import make_torch_force, why_not_torch
 from torchmdx.openmm_plugin.one_context import share_or_tell
+from torchmdx.potentials import shipped
 from torchmdx.prepared import Given, prepared
 from torchmdx.step_report import StepReport
 from torchmdx.system import checked_charge
@@ -68,7 +69,7 @@ class PotentialForce:
 def add_potential(
     system: openmm.System,
     topology: app.Topology,
-    potential: Given,
+    potential: Given = None,
     atoms: Iterable[int] | None = None,
     *,
     charge: float = 0.0,
@@ -87,7 +88,7 @@ def add_potential(
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system.
 
-    potential: as for `torchmdx.Calculator`, one or an ensemble.
+    potential: as for `torchmdx.Calculator`, one or an ensemble; None for the one that torchmdx comes with.
     atoms: indices of the particles that the potential sees, None for all; nothing else of the system is touched.
     charge: total charge of these atoms, e. mode, precision, skin, audit_every: as for CapturedStep.
     device: where torch works: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
@@ -105,11 +106,12 @@ def add_potential(
     if not 0 <= force_group <= 31:
         raise ValueError(f"force_group must be between 0 and 31, got {force_group}")
     chosen = checked_atoms(system, topology, atoms)
-    path = _path_of(potential)
+    checkpoint = _checkpoint_of(potential)
     settings = ForceSettings(
         elements_of(topology, chosen), chosen, system.getNumParticles(), checked_charge(charge),
         is_periodic(system, topology, periodic), precision, mode, resolved_device(device), skin, audit_every,
-        scale_parameter, path, hash_of(path), max_force_spread, None if spread_file is None else str(spread_file),
+        scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
+        None if spread_file is None else str(spread_file),
     )  # fmt: skip
     evaluator = Evaluator(settings, prepared(potential, settings.dtype, settings.device))
     if settings.device.startswith("cuda"):
@@ -130,18 +132,27 @@ def _take_box(system: openmm.System, topology: app.Topology) -> None:
         system.setDefaultPeriodicBoxVectors(*box)
 
 
-def _path_of(potential: Given) -> str | tuple[str, ...] | None:
-    """The file of a potential, or those of several; None where any is given in memory."""
+def _checkpoint_of(potential: Given) -> str | tuple[str, ...] | None:
+    """The file of a potential, or those of several; None where any is given in memory.
+
+    One that comes with torchmdx on any machine is called by its name.
+    """
+    if potential is None:
+        return _called(located())
     if isinstance(potential, (str, Path)):
         if Path(potential).is_dir():
             return tuple(str(file.resolve()) for file in files_in(Path(potential)))
-        return str(located(potential).resolve())
+        return _called(located(potential))
     if isinstance(potential, (Potential, Ensemble)):
         return None
     if not isinstance(potential, (list, tuple)):
         raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
     paths = [part for part in potential if isinstance(part, (str, Path))]
-    return tuple(str(located(path).resolve()) for path in paths) if len(paths) == len(potential) else None
+    return tuple(_called(located(path)) for path in paths) if len(paths) == len(potential) else None
+
+
+def _called(file: Path) -> str:
+    return file.stem if file in shipped().values() else str(file.resolve())
 
 
 def _choose(asked: str, settings: ForceSettings) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from typing import Any, NamedTuple
 
@@ -37,6 +38,8 @@ class Evaluator:
         self.settings, self.potential = settings, potential
         self.limit = SpreadLimit.of(potential, settings.max_force_spread, settings.spread_file)
         potential.require_elements(self._system(np.zeros((len(settings.numbers), 3)), None).atomic_numbers)
+        for doubt in potential.doubts(settings.numbers, settings.charge):
+            warnings.warn(doubt, stacklevel=2)
         self._step: CapturedStep | None = None
         # Steps that Contexts keep for themselves.
         self.sessions: list[weakref.ref[CapturedStep]] = []

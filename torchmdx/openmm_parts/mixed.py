@@ -43,7 +43,7 @@ def create_mixed_system(
     system: openmm.System,
     topology: app.Topology,
     atoms: Iterable[int],
-    potential: Given,
+    potential: Given = None,
     *,
     charge: float = 0.0,
     interpolate: str | None = None,
@@ -72,6 +72,7 @@ def create_mixed_system(
     cutoff. The long-range dispersion correction, and implicit solvent (GBSA-OBC, CustomGBForce), stay as they are:
     the potential stands for the region in vacuum, and the solvent answers to its MM charges.
 
+    potential: a Potential, a checkpoint's path, or a name; None for the potential that torchmdx comes with.
     charge: of the region in e. The options from transport on, but name, are those of `add_potential`.
     interpolate: name of a new global parameter λ, 1 by default: the potential counts λ times and the removed terms
         1 - λ times, so that λ = 0 is `system` and λ = 1 the mixed system. Contexts change it with setParameter.

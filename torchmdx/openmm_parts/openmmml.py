@@ -1,5 +1,6 @@
 """Front door: openmm-ml's potential "torchmdx", through its entry points.
 
+    MLPotential("torchmdx")                                   # the potential that torchmdx comes with
     MLPotential("torchmdx", modelPath="model.safetensors").createSystem(topology, charge=1, precision="float64")
 
 openmm-ml loads this module whenever it is imported itself, so torch and the rest of torchmdx are imported on first use.
@@ -29,20 +30,21 @@ class PotentialFactory(MLPotentialImplFactory):
     """Makes the potential from the arguments of `MLPotential`."""
 
     def createImpl(self, name: str, modelPath: str | Path | None = None, **args: Any) -> PotentialImpl:
-        """modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), or an ensemble's file or folder.
+        """modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), a name as for `torchmdx.load`, or
+        an ensemble's file or folder.
 
-        Raises ValueError without one.
+        Without one it is the potential that torchmdx comes with. Raises FileNotFoundError for what is not there.
         """
         if args:
             raise ValueError(
                 f"MLPotential({name!r}) takes modelPath alone, got {', '.join(sorted(args))}; "
                 f"options of createSystem and createMixedSystem are {', '.join(OPTIONS)}"
             )
-        if modelPath is None:
-            raise ValueError(f"MLPotential({name!r}) needs modelPath, the path of a checkpoint, got None")
-        if not (Path(modelPath).is_file() or Path(modelPath).is_dir()):
-            raise FileNotFoundError(f"no checkpoint at {str(modelPath)!r}")
-        return PotentialImpl(Path(modelPath))
+        from torchmdx.checkpoint import located
+
+        if modelPath is None or not Path(modelPath).is_dir():
+            located(modelPath)  # what is not there is said here
+        return PotentialImpl(modelPath)
 
 
 class PotentialImpl(MLPotentialImpl):
@@ -53,7 +55,7 @@ class PotentialImpl(MLPotentialImpl):
     the region cuts covalent bonds is it openmm-ml's own, which has link atoms.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path | None) -> None:
         self.path = path
 
     def addForces(

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from torchmdx.ase_calculator import DTYPES, choose_device
-from torchmdx.checkpoint import load
+from torchmdx.checkpoint import load, located
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.step_policy import require_mode
@@ -21,8 +21,9 @@ class ForceSettings:
     """Settings of a potential in an openmm.System.
 
     numbers: atomic numbers of the atoms that the potential sees. atoms: their indices, None for all of num_particles.
-    checkpoint, sha256: the potential's file and its hash, or those of an ensemble's members; None for a potential that
-    was given in memory. max_force_spread (eV/Å), spread_file: as for `torchmdx.Calculator`.
+    checkpoint, sha256: the potential's file, or its name if it comes with torchmdx, and the file's hash, or those of an
+    ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å), spread_file: as for
+    `torchmdx.Calculator`.
     """
 
     numbers: tuple[int, ...]
@@ -88,18 +89,15 @@ def _several(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def hash_of(checkpoint: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
-    """SHA-256 of a file, or of each of several."""
+    """SHA-256 of a checkpoint, or of each of several."""
     if isinstance(checkpoint, tuple):
         return tuple(file_hash(path) for path in checkpoint)
     return None if checkpoint is None else file_hash(checkpoint)
 
 
-def file_hash(path: str | Path) -> str:
-    """SHA-256 of a file. Raises FileNotFoundError."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {str(path)!r}")
-    with path.open("rb") as file:
+def file_hash(checkpoint: str | Path) -> str:
+    """SHA-256 of a checkpoint, given by its path or name. Raises FileNotFoundError."""
+    with located(checkpoint).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

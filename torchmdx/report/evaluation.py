@@ -19,13 +19,17 @@ Sets = Mapping[str, tuple[Store, np.ndarray]]  # by name: a store, and indices o
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Errors of a potential, in a precision on a device, on each set that has frames."""
+    """Errors of a potential, in a precision on a device, on each set that has frames.
+
+    trained: elements that the potential was trained on, None where nobody knows.
+    """
 
     potential: Potential
     stores: dict[str, Store]
     errors: dict[str, Errors]
     device: torch.device
     dtype: torch.dtype
+    trained: tuple[int, ...] | None = None
 
     def hints(self) -> list[str]:
         """What people should know about the numbers; see `torchmdx.report.hints`."""
@@ -33,7 +37,7 @@ class Evaluation:
         return [
             f"{name}: {hint}" if len(self.errors) > 1 else hint
             for name, errors in self.errors.items()
-            for hint in hints(errors, references)
+            for hint in hints(errors, references, self.trained)
         ]
 
 
@@ -68,4 +72,4 @@ def evaluate_sets(
         for part in predictor.parts(store, indices, progress=advanced):
             errors.add(part)
     stores = {name: store for name, (store, _) in sets.items()}
-    return Evaluation(predictor.potential, stores, found, predictor.potential.device, dtype)
+    return Evaluation(predictor.potential, stores, found, predictor.potential.device, dtype, potential.card.elements)

@@ -23,9 +23,12 @@ ALIKE, NEAR = 0.8, 0.12  # a correlation that speaks of the same forces; how nea
 OFFSET_FROM = 5e-3  # eV/atom
 
 
-def hints(errors: Errors, references: Sequence[float]) -> list[str]:
-    """Sentences for people; none is an error. references: [max_z+1] eV, of the potential."""
-    return [*_forces(errors), *_energies(errors), *_elements(errors, references)]
+def hints(errors: Errors, references: Sequence[float], trained: Sequence[int] | None = None) -> list[str]:
+    """Sentences for people; none is an error.
+
+    references: [max_z+1] eV, of the potential. trained: elements that it was trained on, None where nobody knows.
+    """
+    return [*_forces(errors), *_energies(errors), *_elements(errors, references, trained)]
 
 
 def _forces(errors: Errors) -> list[str]:
@@ -63,7 +66,10 @@ def _energies(errors: Errors) -> list[str]:
     return []
 
 
-def _elements(errors: Errors, references: Sequence[float]) -> list[str]:
+def _elements(errors: Errors, references: Sequence[float], trained: Sequence[int] | None) -> list[str]:
+    if trained is not None:
+        unknown = ", ".join(symbol(z) for z in sorted(set(errors.elements) - set(trained)))
+        return [f"The potential was not trained on {unknown}: its predictions for it mean nothing."] * bool(unknown)
     known = {z for z, energy in enumerate(references) if energy != 0}
     missing = sorted(z for z in errors.elements if z not in known)
     if not known or not missing:

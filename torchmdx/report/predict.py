@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store
 from torchmdx.models.fast import FastTensorNet
 from torchmdx.models.potential import Potential
+from torchmdx.neighbors.search import CELL_LIST_FROM
 from torchmdx.pool import APART, LARGEST_PADDED, padded_size
 from torchmdx.step import CapturedStep
 from torchmdx.step_result import NonFiniteError, OutOfDeviceMemory, StepResult
@@ -27,6 +28,8 @@ ATOMS_FAST, ATOMS_EXACT, ATOMS_CPU = LARGEST_PADDED, 1024, 256
 # Padding atoms come in systems of at most so many, for which the neighbour search needs no bins.
 PADDING_SYSTEM = 512
 MOST_STEPS = 4
+# Evaluations of one shape that pay for a capture, which takes about a dozen of them.
+WORTH_A_GRAPH = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +64,18 @@ class Predictor:
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         self.potential = copy.deepcopy(potential).to(device=device, dtype=dtype).eval().requires_grad_(False)
+        # Labels show how wrong a potential is on elements that it was not trained on; that is no reason to refuse them.
+        self.potential.card = replace(potential.card, elements=None)
         self._on_gpu = self.potential.device.type == "cuda"
-        self._atoms = atoms or self._affordable(dtype)
+        self._fast = self._on_gpu and dtype == torch.float32 and FastTensorNet.why_not(self.potential) is None
+        self._atoms = atoms or self._affordable()
+        self._coming: Counter[tuple[int, int]] = Counter()
         self._steps: OrderedDict[tuple[int, int, bool, bool], CapturedStep] = OrderedDict()
 
-    def _affordable(self, dtype: torch.dtype) -> int:
+    def _affordable(self) -> int:
         if not self._on_gpu:
             return ATOMS_CPU
-        fast = dtype == torch.float32 and FastTensorNet.why_not(self.potential) is None
-        return ATOMS_FAST if fast else ATOMS_EXACT
+        return ATOMS_FAST if self._fast else ATOMS_EXACT
 
     def require_elements(self, store: Store, indices: NDArray[np.int64]) -> None:
         """Raises ValueError, naming file and frame, for an element beyond the potential."""
@@ -102,9 +108,10 @@ class Predictor:
         stress = "stress" in store.labels if stress is None else stress
         indices = np.asarray(indices, dtype=np.int64)
         self.require_elements(store, indices)
-        done = 0
+        done, counts = 0, store.counts[indices]
+        self._coming = self._shapes(counts)
         while done < len(indices):
-            number = _fitting(store.counts[indices[done : done + self._atoms]], self._atoms)
+            number = _fitting(counts[done : done + self._atoms], self._atoms)
             chosen = indices[done : done + number]
             frames = store.gather(chosen)
             try:
@@ -114,6 +121,7 @@ class Predictor:
                     raise
                 self._steps.clear()
                 self._atoms = max(1, int(frames.num_atoms) // 2)
+                self._coming = self._shapes(counts[done:])
                 continue
             except (NonFiniteError, ValueError) as error:
                 self._find_fault(store, chosen, stress, error)
@@ -140,18 +148,41 @@ class Predictor:
         else:
             while len(self._steps) >= MOST_STEPS:
                 self._steps.popitem(last=False)
-            # Evaluations are large and their shapes differ: launching costs little, and capturing would pay late.
-            step = self._steps[key] = CapturedStep(self.potential, batch, mode="eager", stress=stress)
+            step = self._steps[key] = CapturedStep(self.potential, batch, mode=self._mode(batch), stress=stress)
         self._steps.move_to_end(key)
+        self._coming[key[:2]] -= 1
         return step
 
-    def _batch(self, frames: Frames) -> Batch:
-        """The frames as they are; on a GPU padded to one of a few shapes."""
+    def _mode(self, batch: Batch) -> str:
+        """Whether a step of this shape may capture.
+
+        The kernels are launched quickly and their batches are large; the exact model is a thousand launches. Where the
+        search has bins, every other batch needs new ones, and a new capture.
+        """
+        often = self._coming[batch.num_atoms, batch.num_systems] >= WORTH_A_GRAPH
+        exact = self._on_gpu and not self._fast
+        return "auto" if exact and often and int(batch.counts().max()) < CELL_LIST_FROM else "eager"
+
+    def _shapes(self, counts: NDArray[np.int64]) -> Counter[tuple[int, int]]:
+        """How many evaluations of each shape frames of so many atoms will take."""
+        found: Counter[tuple[int, int]] = Counter()
+        done = 0
+        while done < len(counts):
+            number = _fitting(counts[done : done + self._atoms], self._atoms)
+            found[self._shape(int(counts[done : done + number].sum()), number)] += 1
+            done += number
+        return found
+
+    def _shape(self, num_atoms: int, num_systems: int) -> tuple[int, int]:
+        """Atoms and systems of a batch, as they are; on a GPU padded to one of a few shapes."""
         if not self._on_gpu:
-            return pack(frames, frames.num_atoms, len(frames), self.potential.cutoff)
-        num_atoms = padded_size(frames.num_atoms)
-        needed = len(frames) + -(-(num_atoms - frames.num_atoms) // PADDING_SYSTEM)
-        return pack(frames, num_atoms, 1 << (needed - 1).bit_length(), self.potential.cutoff)
+            return num_atoms, num_systems
+        size = padded_size(num_atoms)
+        needed = num_systems + -(-(size - num_atoms) // PADDING_SYSTEM)
+        return size, 1 << (needed - 1).bit_length()
+
+    def _batch(self, frames: Frames) -> Batch:
+        return pack(frames, *self._shape(int(frames.num_atoms), len(frames)), self.potential.cutoff)
 
     def _find_fault(self, store: Store, indices: NDArray[np.int64], stress: bool, error: Exception) -> None:
         """Raises ValueError for the first of some frames that cannot be evaluated by itself."""

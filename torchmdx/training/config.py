@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 try:
@@ -10,8 +11,7 @@ except ImportError as error:
     raise ImportError("training needs pydantic, which is not installed: pip install 'torchmdx[train]'") from error
 
 from torchmdx.models.priors.base import PriorConfig
-from torchmdx.models.registry import model_from_dict, prior_from_dict
-from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.models.registry import BUILT_IN, MODELS, ModelConfig, model_from_dict, prior_from_dict
 from torchmdx.training.logs import LOGGERS
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -32,8 +32,9 @@ class Section(BaseModel):
 class ModelSection(Section):
     """The network. Not read when `finetune.checkpoint` is set: the checkpoint's own is used."""
 
-    name: Literal["tensornet", "tensornet2"] = Field(
-        default="tensornet", description="tensornet; or tensornet2, which predicts charges of atoms"
+    name: str = Field(
+        default="tensornet",
+        description="tensornet; tensornet2, which predicts charges of atoms; or the name of a registered model",
     )
     num_channels: Annotated[int, Field(ge=2)] = Field(default=128, description="width of every feature")
     num_layers: Annotated[int, Field(ge=0)] = Field(default=2, description="interaction layers")
@@ -53,6 +54,9 @@ class ModelSection(Section):
         default=0, description="more layers in the part that makes energies of features"
     )
     num_charges: Count = Field(default=16, description="tensornet2: sets of charges that each layer predicts")
+    settings: dict[str, Any] = Field(
+        default={}, description="of a registered model: settings that have no key of their own here"
+    )
     priors: list[dict[str, Any]] = Field(
         default=[],
         description="energies added to the network's: [{prior: zbl}, {prior: coulomb}, {prior: d3, functional: pbe}]",
@@ -64,12 +68,21 @@ class ModelSection(Section):
         self.prior_configs()
         return self
 
-    def network(self) -> TensorNetConfig:
-        """The settings as the network takes them."""
-        values = self.model_dump(exclude={"name", "priors"})
-        if self.name == "tensornet":
-            del values["num_charges"]
-        return model_from_dict({"model": self.name, **values})
+    def network(self) -> ModelConfig:
+        """The settings as the network takes them: a registered model gets those that its configuration has."""
+        values = self.model_dump(exclude={"name", "priors", "settings"})
+        doubled = sorted(self.settings.keys() & values.keys())
+        if doubled:
+            raise ValueError(f"model.settings must not repeat keys of the section: give model.{doubled[0]} instead")
+        if self.name not in MODELS:
+            return model_from_dict({"model": self.name})  # says what is known
+        known = {field.name for field in fields(MODELS[self.name].config)}
+        for key in [key for key in values if key not in known]:
+            # num_charges of a tensornet has always been passed over.
+            if values[key] != type(self).model_fields[key].default and self.name not in BUILT_IN:
+                raise ValueError(f"the model {self.name} has no setting {key}, got {values[key]!r}")
+            del values[key]
+        return model_from_dict({"model": self.name, **values, **self.settings})
 
     def prior_configs(self) -> list[PriorConfig]:
         """The settings of the priors."""

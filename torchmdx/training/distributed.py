@@ -78,10 +78,11 @@ def leave(failed: bool) -> None:
 def spread(settings: TrainingSection, device: torch.device, function: Callable[..., int], *given: Any) -> int:
     """Runs function(*given) in devices x nodes processes; returns the first one's status.
 
-    Raises ConnectionError when one of them ends early: the others are ended too.
+    Raises ConnectionError when one of them, or a whole node, ends early: the others are ended too.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     if device.type == "cuda" and settings.devices > torch.cuda.device_count():
@@ -115,6 +116,11 @@ def spread(settings: TrainingSection, device: torch.device, function: Callable[.
         how = said.splitlines()[-1] if failure.exitcode > 0 and said else f"exit code {failure.exitcode}"
         raise ConnectionError(
             f"worker {rank} (process {failure.pid}) ended: {how}. The last checkpoint is whole: go on with --resume"
+        ) from None
+    except RendezvousError as error:  # the processes here have been ended
+        raise ConnectionError(
+            f"the nodes must reach each other at {settings.rendezvous} until the end, but one is lost or did not come: "
+            f"{str(error).splitlines()[0]} If training had begun, its last checkpoint is whole: go on with --resume"
         ) from None
     except SignalException as signalled:  # which the processes got as well, and have saved their state
         return 128 + int(signalled.sigval)

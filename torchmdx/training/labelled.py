@@ -51,6 +51,11 @@ class LabelledBatch:
         """(atoms, systems), padding included."""
         return self.batch.num_atoms, self.batch.num_systems
 
+    def counts(self) -> list[int]:
+        """Atoms of each system [S+1], padding included, as the host knows them."""
+        real = np.frombuffer(self.layout[0], np.int64).tolist()
+        return [*real, *[0] * (self.batch.num_systems - 1 - len(real)), self.batch.num_atoms - self.num_real]
+
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its name."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}

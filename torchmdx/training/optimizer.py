@@ -5,6 +5,7 @@ All state is on the device and nothing is read on the host, so that a step can b
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 
 import torch
@@ -92,12 +93,17 @@ class AdamW:
         # In float64: float32 counts to 16.7 million, but 0.999^t of it is coarse long before.
         self.steps = torch.zeros((), dtype=torch.float64, device=values.device)
         self.decay = settings.weight_decay * flat.mask(decays(root, flat.parameters))
+        self.fused = values.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+        self._numbers: Tensor | None = None
 
     def apply(self, good: Tensor) -> Tensor:
         """One step with flat.gradient; returns the gradient's norm []. good [] bool: whether to take it at all."""
         s, flat = self.settings, self.flat
         gradient = flat.gradient
         norm = torch.linalg.vector_norm(gradient)
+        if self.fused:
+            self._apply_fused(norm, good)
+            return norm
         good = good & torch.isfinite(norm)
         if s.clip_norm is not None:
             gradient = gradient * (s.clip_norm / (norm + 1e-12)).clamp(max=1.0)
@@ -121,6 +127,18 @@ class AdamW:
         ):
             old.copy_(torch.where(good, new, old))
         return norm
+
+    def _apply_fused(self, norm: Tensor, good: Tensor) -> None:
+        from torchmdx.training.optimizer_kernel import adamw, settings
+
+        s, flat = self.settings, self.flat
+        if self._numbers is None:
+            self._numbers = settings(s.beta1, s.beta2, s.ema_decay, s.epsilon, s.clip_norm, flat.values.device)
+        adamw(
+            flat.values, self.first, self.second, self.average, self.steps, gradient=flat.gradient, decay=self.decay,
+            learning_rate=self.learning_rate, norm=norm, good=good, numbers=self._numbers,
+            clip=s.clip_norm is not None,
+        )  # fmt: skip
 
     def state(self) -> dict[str, Tensor]:
         """What `load_state` needs for going on exactly."""

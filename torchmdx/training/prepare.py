@@ -17,6 +17,7 @@ from torchmdx.datasets.references import composition, fit_references
 from torchmdx.datasets.splits import Split, read_split, split
 from torchmdx.datasets.store import Store
 from torchmdx.forces import evaluate
+from torchmdx.models.card import Card
 from torchmdx.models.potential import Potential
 from torchmdx.training.config import Config, DataSection
 from torchmdx.training.distributed import launched
@@ -26,13 +27,14 @@ from torchmdx.training.loss import used_terms
 # Frames that are enough for a mean.
 SAMPLE = 10_000
 CHUNK = 256
+CHUNK_OF_FACTS = 4096
 # In a run's directory: files of users, packed.
 CONVERTED = "data.store"
 
 
-def open_data(data: DataSection, directory: Path) -> tuple[Store, Split]:
+def open_data(data: DataSection, directory: Path, several: bool = False) -> tuple[Store, Split]:
     """The store and its parts. Raises FileNotFoundError and ValueError, for a part without frames as well."""
-    store = open_store(data, directory)
+    store = open_store(data, directory, several)
     if data.split is not None:
         parts = read_split(data.split, store)
     else:
@@ -44,8 +46,11 @@ def open_data(data: DataSection, directory: Path) -> tuple[Store, Split]:
     return store, parts
 
 
-def open_store(data: DataSection, directory: Path) -> Store:
-    """The store that is named, or the one in `directory` that the named files are converted to, once."""
+def open_store(data: DataSection, directory: Path, several: bool = False) -> Store:
+    """The store that is named, or the one in `directory` that the named files are converted to, once.
+
+    several: whether others do the same at the same time; then there must be a store.
+    """
     paths = [data.path] if isinstance(data.path, str) else data.path
     if not paths or not all(paths):
         raise ValueError("data.path must name a store that `torchmdx data convert` made, or files, got nothing")
@@ -57,7 +62,7 @@ def open_store(data: DataSection, directory: Path) -> Store:
         return Store.open(paths[0])
     converted = directory / CONVERTED
     if not Store.is_store(converted):
-        if launched():
+        if launched() or several:
             raise ValueError(
                 f"several processes need a store of their data: torchmdx data convert {' '.join(paths)} -o STORE, "
                 f"and data.path STORE, got {len(paths)} files"
@@ -93,15 +98,17 @@ def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch
     if finetune.checkpoint is not None:
         potential = load_one(finetune.checkpoint, dtype=dtype)
         _require_elements(potential, store, f"the potential {finetune.checkpoint!r}")
+        potential.card = tuned_card(potential.card, card_of(store, train))
         if finetune.references == "shift":
             _shift_references(potential, store, train)
         for name, weight in potential.named_parameters():
             basis = name.startswith("network.basis.")
-            weight.requires_grad_(potential.config.trainable_basis or not basis)
+            weight.requires_grad_(getattr(potential.config, "trainable_basis", True) or not basis)
     else:
         torch.manual_seed(config.training.seed)
         potential = Potential(config.model.network(), config.model.prior_configs()).to(dtype=dtype)
         _require_elements(potential, store, "model.max_z")
+        potential.card = card_of(store, train)
         potential.reference_energies.copy_(torch.from_numpy(_references(config, store, train)))
         scale = config.data.scale
         potential.scale.fill_(_force_scale(store, train) if scale == "forces" else scale)
@@ -133,6 +140,32 @@ def _require_elements(potential: Potential, store: Store, what: str) -> None:
         raise ValueError(
             f"{what} must know elements up to {most}, which occurs in {str(store.path)!r}, got {potential.max_z}"
         )
+
+
+def card_of(store: Store, train: np.ndarray) -> Card:
+    """What a potential that sees these frames is trained on."""
+    elements: set[int] = set()
+    charges: set[float] = set()
+    closed = True
+    for start in range(0, len(train), CHUNK_OF_FACTS):
+        frames = store.gather(train[start : start + CHUNK_OF_FACTS])
+        elements |= set(np.unique(frames.atomic_numbers).tolist())
+        charges |= set(np.unique(frames.charge).tolist())
+        electrons = np.bincount(frames.frame_index, frames.atomic_numbers, len(frames)) - frames.charge
+        closed = closed and not (electrons % 2).any()
+    return Card(elements=tuple(elements), charges=tuple(charges), closed_shell=closed)
+
+
+def tuned_card(before: Card, more: Card) -> Card:
+    """Of a potential that was fine-tuned: it has seen both, and is no longer what its name says."""
+    known = before.elements is not None and before.charges is not None
+    return Card(
+        description=f"fine-tuned from {before.title}" if before.name else before.description,
+        licence=before.licence,
+        elements=(*before.elements, *(more.elements or ())) if before.elements is not None else None,
+        charges=(*before.charges, *(more.charges or ())) if before.charges is not None else None,
+        closed_shell=known and before.closed_shell and more.closed_shell,
+    )
 
 
 def _references(config: Config, store: Store, train: np.ndarray) -> np.ndarray:

@@ -153,10 +153,11 @@ def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.dev
 
 def _data(config: Config, directory: Path, resume: bool) -> tuple[Store, Split]:
     """Data as configured; a resumed run keeps the split that it recorded."""
+    place, several = Path(config.output.directory), config.training.nodes > 1
     if resume and (directory / SPLIT).exists():
-        store = open_store(config.data, Path(config.output.directory))
+        store = open_store(config.data, place, several)
         return store, read_split(directory / SPLIT, store)
-    return open_data(config.data, Path(config.output.directory))
+    return open_data(config.data, place, several)
 
 
 def _begin(config: Config, directory: Path, store: Store, parts: Split, device: torch.device) -> None:

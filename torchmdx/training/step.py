@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.forces import Result, differentiate
 from torchmdx.models import pairwise
+from torchmdx.models.near_pairs import NearList
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.training.config import LossSection, OptimizerSection
@@ -38,18 +40,21 @@ VALUES = (
 NORM, OVERFLOW, STOP = (VALUES.index(name) for name in ("gradient_norm", "overflow", "stop"))
 
 
-# Slots beyond those that a shape's first batch needs, for batches with more edges.
-HEAD_ROOM, LEAST_ROOM = 1.06, 64
+# Slots beyond those that a batch needs, for others with more edges: a share of them, and so many. Sums of many systems
+# vary less: so many standard deviations of a sum do too, where there are systems enough to tell, and a smaller share.
+HEAD_ROOM, LEAST_ROOM = 0.06, 64
+DEVIATIONS, SYSTEMS_TO_TELL, LEAST_SHARE = 5.0, 16, 0.005
 # Systems of fewer atoms are searched pair by pair: that search takes other systems in the buffers it has.
 LARGE_SYSTEM = 1500
 
 
 @dataclass(eq=False)
 class Slot:
-    """Buffers of one shape: the batch that steps read, and its neighbour list."""
+    """Buffers of one shape: the batch that steps read, its list, and the network's own where priors see farther."""
 
     labelled: LabelledBatch
     search: EdgeSearch
+    near: NearList | None
     layout: tuple[bytes, bytes]
     graphs: Graphs = field(default_factory=dict)
 
@@ -118,12 +123,13 @@ class TrainStep:
         if slot is None:
             own = labelled.map(Tensor.clone)
             search = self._search(own, self._capacities.get(key))
-            slot = self._slots[key] = Slot(own, search, layout)
+            slot = self._slots[key] = Slot(own, search, self._near(self._capacities.get(_near(key))), layout)
+            self._make_room(slot)
             return slot
         for name, buffer in slot.labelled.tensors().items():
             buffer.copy_(labelled.tensors()[name])
         if slot.layout != layout:
-            if not slot.search.assign(slot.labelled.batch):
+            if not slot.search.assign(slot.labelled.batch, labelled.counts()):
                 slot.graphs.clear()  # they hold buffers that were replaced
             slot.layout = layout
         return slot
@@ -136,9 +142,21 @@ class TrainStep:
         search = EdgeSearch(self.potential.cutoff, backend=backend, reverse=self.pairwise)
         if capacity is None:
             needed = int(search.allocate(labelled.batch, 1).needed)
-            capacity = int(HEAD_ROOM * needed) + LEAST_ROOM
+            search.allocate(labelled.batch, needed + room(needed, None) + LEAST_ROOM)
+            capacity = _capacity(search, labelled)
         search.allocate(labelled.batch, capacity)
         return search
+
+    def _near(self, capacity: int | None) -> NearList | None:
+        cutoff = float(self.potential.config.cutoff)
+        return NearList(cutoff, capacity) if self.pairwise and self.potential.cutoff > cutoff else None
+
+    def _make_room(self, slot: Slot) -> None:
+        """Slots of the near part for the batch that is there, where they are not chosen yet. Reads the device."""
+        if slot.near is not None and slot.near.capacity is None:
+            assert slot.search.reverse is not None
+            needed = slot.near.count(slot.labelled.batch, slot.search.edges, slot.search.reverse)
+            slot.near.capacity = needed + room(needed, None) + LEAST_ROOM
 
     def compute(self, slot: Slot) -> Tensor:
         """Gradient and values of the slot's batch into flat.buffer, whose values are returned."""
@@ -176,22 +194,37 @@ class TrainStep:
         slot = self._slots[_key(labelled)]
         if bool(slot.search.edges.overflow):
             slot.search.grow()
+            edges = slot.search.update(slot.labelled.batch.positions, slot.labelled.batch.cell)
+            if not bool(edges.overflow):  # else its cell is such that no list holds its neighbours
+                slot.search.allocate(slot.labelled.batch, _capacity(slot.search, labelled))
             slot.graphs.clear()
+            if slot.near is not None:
+                slot.search.update(slot.labelled.batch.positions, slot.labelled.batch.cell)
+                slot.near.capacity = None
+                self._make_room(slot)
 
     def capacities(self) -> dict[str, int]:
         """Slots of each shape's list. Rounding depends on them, so that a resumed run takes them over."""
-        return self._capacities | {key: slot.search.capacity for key, slot in self._slots.items()}
+        near = {_near(key): slot.near.capacity for key, slot in self._slots.items() if slot.near and slot.near.capacity}
+        return self._capacities | {key: slot.search.capacity for key, slot in self._slots.items()} | near
 
     def _predict(self, slot: Slot, create_graph: bool) -> tuple[Result, Tensor]:
         batch = slot.labelled.batch
         edges = slot.search.update(batch.positions, batch.cell)
-        wanted = dict(forces="forces" in self.terms, stress="stress" in self.terms, create_graph=create_graph)
+        forces, stress = "forces" in self.terms, "stress" in self.terms
         with self._mixed(batch.positions.device):
             if self.pairwise:
-                assert slot.search.reverse is not None
-                result = pairwise.differentiate_pairwise(self.potential, batch, edges, slot.search.reverse, **wanted)
+                reverse = slot.search.reverse
+                assert reverse is not None
+                near = None if slot.near is None else slot.near.pairs(batch, edges, reverse)
+                result = pairwise.differentiate_pairwise(
+                    self.potential, batch, edges, reverse,
+                    forces=forces, stress=stress, create_graph=create_graph, near=near,
+                )  # fmt: skip
             else:
-                result = differentiate(self.potential, batch, edges, **wanted)
+                result = differentiate(
+                    self.potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph
+                )
         return result, edges.overflow
 
     def _mixed(self, device: torch.device) -> AbstractContextManager[object]:
@@ -218,5 +251,26 @@ class TrainStep:
         return torch.stack([loss, *values, *rest]).detach()
 
 
+def room(needed: int, of_systems: NDArray[np.int64] | None) -> int:
+    """Slots to spare for batches like one that needs `needed`, of_systems [S] of them for each of its systems."""
+    most = int(HEAD_ROOM * needed)
+    if of_systems is None or len(of_systems) < SYSTEMS_TO_TELL:
+        return most
+    spread = DEVIATIONS * float(of_systems.std()) * len(of_systems) ** 0.5
+    return min(most, int(max(spread, LEAST_SHARE * needed)))
+
+
+def _capacity(search: EdgeSearch, labelled: LabelledBatch) -> int:
+    """For a list that holds the batch. Reads the device."""
+    ends = np.cumsum(np.frombuffer(labelled.layout[0], np.int64))
+    starts = search.edges.row_ptr.cpu().numpy()[np.concatenate([[0], ends])].astype(np.int64)
+    return int(search.edges.num_edges) + room(int(search.edges.num_edges), np.diff(starts)) + LEAST_ROOM
+
+
 def _key(labelled: LabelledBatch) -> str:
     return "{}x{}".format(*labelled.shape)
+
+
+def _near(key: str) -> str:
+    """What the capacity of the near part of a shape's list is called."""
+    return f"{key} near"

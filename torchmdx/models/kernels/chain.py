@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import triton
 from torch import Tensor
 
-from torchmdx.models.kernels import embedding, geometry, interaction, messages, readout, surroundings
-from torchmdx.models.kernels.tiles import Block
+from torchmdx.models.kernels import embedding, geometry, interaction, messages, readout, split, surroundings
+from torchmdx.models.kernels.split import Split
 from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
     from torchmdx.models.fast import Buffers, FastTensorNet
 
-ATOMS = 16  # of one matrix product: the fewest rows a tensor core takes
+ATOMS = 16  # of a program of the head: the fewest rows a tensor core takes
 BLOCK = 256  # edges of a program where an edge is little work
 SUM_BLOCK = 1024
 
@@ -39,20 +39,30 @@ class Chain:
         self.positions, self.numbers, self.system = positions, atomic_numbers, system_index
         self.cell, self.charge, self.edges = cell, charge, edges
         self.n, self.c = buffers.num_atoms, self.weights.channels
-        # Used only where warps share the components of a product; any buffer will do elsewhere.
-        self.scratch = self.b.get("scratch", self.b["a"])
-        self.blocks = triton.cdiv(self.n, ATOMS)
-        self.precision = model.dot_precision
+        self.split = model.split_weights
+        self.head_precision = "tf32x3" if model.dot_precision == "tf32x3" else "tf32"
+        rows = max(1, buffers.tiles.elements // self.c)
+        self.each_atom = (triton.cdiv(self.n, rows),)
+        self.elements = dict(CHANNELS=self.c, ROWS=rows)
         self.reflections = dict(REFLECTIONS=model.config.group == "O(3)")
         self.activation = dict(ACTIVATION="silu" if model.config.activation == "swish" else model.config.activation)
 
-    def _product(self, block: Block, split: bool = True) -> dict[str, Any]:
-        """Options of a kernel that multiplies matrices."""
-        options = block.options(self.c, split)
-        return dict(CHANNELS=self.c, ATOMS=ATOMS, PRECISION=self.precision, **options)
+    def _multiply_parts(self, x: Tensor, matrices: Split, out: Tensor) -> None:
+        options = self.tiles.product.options(self.c, self.c)
+        blocks = triton.cdiv(self.n, options["ROWS"]) * (self.c // options["COLUMNS"])
+        split.multiply_parts[(9 * blocks,)](
+            x, matrices.big, matrices.small, out, self.n, CHANNELS=self.c, PRECISION=matrices.precision, **options
+        )
 
-    def _grid(self, block: Block, width: int) -> tuple[int, int]:
-        return self.blocks, width // min(block.columns, self.c)
+    def _multiply(
+        self, x: Tensor, matrix: Split, side: Tensor, out: Tensor, after: str, activation: str | None = None
+    ) -> None:
+        width, inner = matrix.big.shape
+        options = self.tiles.product.options(inner, width)
+        split.multiply[(triton.cdiv(self.n, options["ROWS"]), triton.cdiv(width, options["COLUMNS"]))](
+            x, matrix.big, matrix.small, side, out, self.n, INNER=inner, WIDTH=width, PRECISION=matrix.precision,
+            AFTER=after, ACTIVATION=activation or self.activation["ACTIVATION"], **options,
+        )  # fmt: skip
 
     def forward(self, keep: bool) -> None:
         """Energies of the atoms. keep: also what the gradient needs."""
@@ -68,18 +78,16 @@ class Chain:
             self.numbers, w.targets, w.sources, b["a"], w.table, w.own, e.row_ptr, e.source, b["knot"], b["place"], n,
             CHANNELS=self.c, DEGREE=w.degree, **walk,
         )  # fmt: skip
-        embedding.gate_hidden[self._grid(t.norm, w.hidden)](
-            b["a"], w.gate_scale, w.gate_offset, w.gate_in, w.gate_in_bias, b["hidden"], n, self.epsilons[0],
-            WIDTH=w.width, HIDDEN_WIDTH=w.hidden, **self._product(t.norm, split=False),
-        )  # fmt: skip
-        embedding.gate[self._grid(t.single, 3 * self.c)](
-            b["hidden"], w.gate_out, w.gate_out_bias, b["gate"], n, HIDDEN_WIDTH=w.hidden,
-            **self.activation, **self._product(t.single),
-        )  # fmt: skip
-        embedding.mix_and_gate[self._grid(t.product, self.c)](
-            b["a"], w.mix, b["gate"], b.get("mixed", b["a"]), b["x0"], b["inverse0"], self.scratch, n,
-            KEEP=keep, LAST=not w.layers, **self.activation, **self._product(t.product),
-        )  # fmt: skip
+        norms, mixed = b["features"], b["mixed" if keep else "p"]
+        embedding.standardised_norms[self.each_atom](
+            b["a"], w.gate_scale, w.gate_offset, norms, n, self.epsilons[0], WIDTH=w.width, **self.elements
+        )
+        self._multiply(norms, self.split.gate_in, w.gate_in_bias, b["hidden"], "bias", activation="none")
+        self._multiply(b["hidden"], self.split.gate_out, w.gate_out_bias, b["gate"], "bias")
+        self._multiply_parts(b["a"], self.split.mix, mixed)
+        embedding.gated[self.each_atom](
+            mixed, b["gate"], b["x0"], b["inverse0"], n, LAST=not w.layers, **self.activation, **self.elements
+        )
         x = b["x0"]
         for i in range(len(w.layers)):
             x = self._layer(i, x, keep)
@@ -90,33 +98,33 @@ class Chain:
         # Without a gradient to come, every layer works in the buffers of the first.
         slot, after = (i, i + 1) if self.buffers.with_forces else (0, (i + 1) % 2)
         y, p, out = b[f"y{slot}"], b["p"], b[f"x{after}"]
-        product, grid = self._product(t.product), self._grid(t.product, self.c)
-        interaction.mix_in[grid](x, w.mix_in, y, self.scratch, n, **product)
+        self._multiply_parts(x, self.split.mix_in[i], y)
         walk = t.messages.options(self.c)
         messages.messages[(triton.cdiv(n, t.messages.rows) * (self.c // walk["SLICE"]),)](
             y, b[f"m{i}"] if keep else y, p, self.charge, self.system, w.table, w.own, e.row_ptr, e.source, b["knot"],
             b["place"], n, CHANNELS=self.c, DEGREE=self.weights.degree, SLICES_FIRST=t.slices_first, KEEP=keep,
             **self.reflections, **walk,
         )  # fmt: skip
-        interaction.update[grid](
-            p, w.mix_out, x, self.charge, self.system, b[f"d{i}"] if keep else p, out,
-            b.get(f"inverse{i + 1}", b["inverse0"]), self.scratch, n,
-            KEEP=keep, LAST=i == len(self.weights.layers) - 1, **product,
+        d = b[f"d{i}"] if keep else y
+        self._multiply_parts(p, self.split.mix_out[i], d)
+        interaction.update[self.each_atom](
+            d, x, self.charge, self.system, out, b.get(f"inverse{i + 1}", b["inverse0"]), n,
+            LAST=i == len(self.weights.layers) - 1, **self.elements,
         )  # fmt: skip
         return out
 
     def _read(self, x: Tensor, keep: bool) -> None:
         b, w, t, n = self.b, self.weights, self.tiles, self.n
-        readout.read_features[self._grid(t.norm, self.c)](
-            x, w.read_scale, w.read_offset, w.read, w.read_bias, b["features"], n, self.epsilons[1],
-            WIDTH=w.width, **self._product(t.norm, split=False),
-        )  # fmt: skip
-        options = self._product(t.head, split=False)
-        del options["COLUMNS"]
-        readout.read_energies[(self.blocks,)](
+        norms = b["norms" if keep else "gate"]
+        readout.read_norms[self.each_atom](
+            x, w.read_scale, w.read_offset, norms, n, self.epsilons[1], WIDTH=w.width, **self.elements
+        )
+        self._multiply(norms, self.split.read, w.read_bias, b["features"], "bias", activation="none")
+        readout.read_energies[(triton.cdiv(n, ATOMS),)](
             b["features"], b.get("gfeatures", b["features"]), w.head_in, w.head_bias, w.head_out, w.constants,
             w.references, self.numbers, self.buffers.energies, n, HEAD=w.head, GRADIENT=keep,
-            **self.activation, **options,
+            CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c), PRECISION=self.head_precision, **self.activation,
+            num_warps=t.head_warps,
         )  # fmt: skip
 
     def backward(self, virial: bool) -> None:
@@ -128,18 +136,11 @@ class Chain:
         self._read_gradient(last)
         for i in reversed(range(last)):
             self._layer_gradient(i, first=i == last - 1)
-        product, grid = self._product(t.product), self._grid(t.product, self.c)
-        wide = self._product(t.single)
-        embedding.gate_hidden_gradient[self._grid(t.single, w.hidden)](
-            b["gate"], b["hidden"], w.gate_out_back, n, HIDDEN_WIDTH=w.hidden, **self.activation, **wide
-        )
-        gnorm = b["features"]
-        embedding.gate_norm_gradient[self._grid(t.single, self.c)](
-            b["hidden"], w.gate_in_back, w.gate_scale, gnorm, n, HIDDEN_WIDTH=w.hidden,
-            **self._product(t.single),
-        )  # fmt: skip
-        embedding.surroundings_mix_gradient[grid](
-            b["g"], b["a"], gnorm, w.mix_back, b["p"], self.scratch, n, self.epsilons[0], WIDTH=w.width, **product
+        self._multiply(b["gate"], self.split.gate_out_back, b["hidden"], b["hidden"], "slope")
+        self._multiply(b["hidden"], self.split.gate_in_back, w.gate_scale, b["features"], "scale")
+        self._multiply_parts(b["g"], self.split.mix_back, b["p"])
+        embedding.surroundings_mix_gradient[self.each_atom](
+            b["p"], b["a"], b["features"], n, self.epsilons[0], WIDTH=w.width, **self.elements
         )
         walk = t.surroundings_gradient.options(self.c)
         del walk["SLICE"]
@@ -154,31 +155,30 @@ class Chain:
         )  # fmt: skip
 
     def _read_gradient(self, last: int) -> None:
-        b, w, t, n = self.b, self.weights, self.tiles, self.n
-        gnorms = b["gnorms"]
-        readout.read_norms_gradient[self._grid(t.single, 3 * self.c)](
-            b["gfeatures"], w.read_back, w.read_scale, gnorms, n, **self._product(t.single)
-        )
-        readout.read_features_gradient[(self.blocks,)](
-            gnorms, b[f"x{last}"], b["g"], *self._made_by(last), n, self.epsilons[1], WIDTH=w.width, CHANNELS=self.c,
-            ATOMS=ATOMS, EMBEDDING=last == 0, num_warps=t.readout_warps, **self.activation,
+        b, w, n = self.b, self.weights, self.n
+        self._multiply(b["gfeatures"], self.split.read_back, w.read_scale, b["norms"], "scale")
+        readout.read_features_gradient[self.each_atom](
+            b["norms"], b[f"x{last}"], b["g"], *self._made_by(last), n, self.epsilons[1], WIDTH=w.width,
+            EMBEDDING=last == 0, **self.activation, **self.elements,
         )  # fmt: skip
 
     def _layer_gradient(self, i: int, first: bool) -> None:
         b, w, e, t, n = self.b, self.weights.layers[i], self.edges, self.tiles, self.n
         y, gm, gy = b[f"y{i}"], b[f"m{i}"], b["p"]
-        interaction.update_gradient[self._grid(t.last, self.c)](
-            b[f"d{i}"], w.mix_out_back, y, gm, self.charge, self.system, gy, self.scratch, n,
-            **self.reflections, **self._product(t.last),
-        )  # fmt: skip
+        self._multiply_parts(b[f"d{i}"], self.split.mix_out_back[i], gy)
+        interaction.update_gradient[self.each_atom](
+            gy, y, gm, self.charge, self.system, n, **self.reflections, **self.elements
+        )
         walk = t.messages_gradient.options(self.c)
         messages.messages_gradient[(triton.cdiv(n, t.messages_gradient.rows) * len(b["pull"]),)](
             y, gm, gy, w.table, w.own, e.row_ptr, e.source, b["knot"], b["place"], b["pull"], n, e.capacity,
             CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
         )  # fmt: skip
-        interaction.mix_in_gradient[self._grid(t.product, self.c)](
-            gy, w.mix_in_back, b[f"x{i}"], b[f"inverse{i}"], b["g"], *self._made_by(i), self.scratch, n,
-            EMBEDDING=i == 0, **self.activation, **self._product(t.product),
+        # Y has been read for the last time: its place holds what comes through it.
+        self._multiply_parts(gy, self.split.mix_in_back[i], y)
+        interaction.mix_in_gradient[self.each_atom](
+            y, b[f"x{i}"], b[f"inverse{i}"], b["g"], *self._made_by(i), n,
+            EMBEDDING=i == 0, **self.activation, **self.elements,
         )  # fmt: skip
 
     def _made_by(self, i: int) -> tuple[Tensor, ...]:

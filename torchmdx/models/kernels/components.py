@@ -10,17 +10,17 @@ import triton.language as tl
 
 @triton.jit
 def load9(pointer, mask, channels: tl.constexpr):
-    """Nine blocks, 0 where masked."""
+    """Nine blocks as float32, whatever they are kept in; 0 where masked."""
     return (
-        tl.load(pointer, mask=mask, other=0.0),
-        tl.load(pointer + channels, mask=mask, other=0.0),
-        tl.load(pointer + 2 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 3 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 4 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 5 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 6 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 7 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 8 * channels, mask=mask, other=0.0),
+        tl.load(pointer, mask=mask, other=0.0).to(tl.float32),
+        tl.load(pointer + channels, mask=mask, other=0.0).to(tl.float32),
+        tl.load(pointer + 2 * channels, mask=mask, other=0.0).to(tl.float32),
+        tl.load(pointer + 3 * channels, mask=mask, other=0.0).to(tl.float32),
+        tl.load(pointer + 4 * channels, mask=mask, other=0.0).to(tl.float32),
+        tl.load(pointer + 5 * channels, mask=mask, other=0.0).to(tl.float32),
+        tl.load(pointer + 6 * channels, mask=mask, other=0.0).to(tl.float32),
+        tl.load(pointer + 7 * channels, mask=mask, other=0.0).to(tl.float32),
+        tl.load(pointer + 8 * channels, mask=mask, other=0.0).to(tl.float32),
     )
 
 

@@ -2,8 +2,8 @@
 
     Y = X̂ W₁          P = product(Y, M)          D = P̂ W₂          X' = X̂ + D + (1 + q/10) D D
 
-with X̂ = X/(|X|²+1). Products of matrices read tensors as they are: what has to be done to them channel by channel is
-done by the kernel that makes them, just before it writes. 3x3 matrices exist in registers only.
+with X̂ = X/(|X|²+1). Products with weights are those of split.py, which read tensors as they are; here is what is done
+channel by channel between them. 3x3 matrices exist in registers only. A program takes ROWS atoms and all channels.
 
 | buffer | shape | holds |
 |---|---|---|
@@ -32,7 +32,6 @@ from torchmdx.models.kernels.components import (
     squared_norm,
     store9,
 )
-from torchmdx.models.kernels.products import multiply_parts
 
 
 @triton.jit
@@ -87,57 +86,30 @@ def store_gradient(
     store9(G + at, g, valid, CHANNELS)
 
 
-@triton.jit(do_not_specialize=["num_atoms"])
-def mix_in(
-    X,
-    W,
-    Y,
-    SCRATCH,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    ATOMS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STEP: tl.constexpr,
-    SPLIT: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Y = X̂ W."""
-    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
-    n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    valid = (row < num_atoms)[:, None]
-    y = multiply_parts(X, W, SCRATCH, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
-    store9(Y + row.to(tl.int64)[:, None] * (9 * CHANNELS) + n, y, valid, CHANNELS)
+@triton.jit
+def atoms_here(num_atoms, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """(atoms of this program, all channels [1,C], whether the atoms exist [ROWS,1])."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    return row, tl.arange(0, CHANNELS)[None, :], (row < num_atoms)[:, None]
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def update(
-    P,
-    W,
+    D,
     X,
     CHARGE,
     SYSTEM,
-    D,
     OUT,
     INVERSE,
-    SCRATCH,
     num_atoms,
     CHANNELS: tl.constexpr,
-    ATOMS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STEP: tl.constexpr,
-    SPLIT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    KEEP: tl.constexpr,
+    ROWS: tl.constexpr,
     LAST: tl.constexpr,
 ):
-    """X' = X̂ + D + (1 + q/10) D D with D = P̂ W, in OUT. KEEP: D is stored for the gradient."""
-    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
-    n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    valid = (row < num_atoms)[:, None]
+    """X' = X̂ + D + (1 + q/10) D D, in OUT."""
+    row, n, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
-    d = multiply_parts(P, W, SCRATCH, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
-    if KEEP:
-        store9(D + at, d, valid, CHANNELS)
+    d = load9(D + at, valid, CHANNELS)
     factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
     x = add9(add9(load9(X + at, valid, CHANNELS), d), scale9(square(d), factor))
     store_output(OUT, INVERSE, x, row, n, valid, CHANNELS, LAST)
@@ -145,43 +117,36 @@ def update(
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def update_gradient(
-    GD,
-    W,
+    G,
     Y,
     M,
     CHARGE,
     SYSTEM,
-    GY,
-    SCRATCH,
     num_atoms,
     CHANNELS: tl.constexpr,
-    ATOMS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STEP: tl.constexpr,
-    SPLIT: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr,
     REFLECTIONS: tl.constexpr,
 ):
-    """From the gradient in D those in Y, as far as it does not come through messages, and in M, which replaces M."""
-    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
-    n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    valid = (row < num_atoms)[:, None]
+    """From the gradient G in P̂ those in Y, as far as it does not come through messages, and in M, in their places.
+
+    G becomes the gradient in Y, M that in M.
+    """
+    row, n, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
-    g = multiply_parts(GD, W, SCRATCH, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
+    g = load9(G + at, valid, CHANNELS)
     factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
     y, m = load9(Y + at, valid, CHANNELS), load9(M + at, valid, CHANNELS)
     p = message_product(y, m, factor, REFLECTIONS)
     inverse = 1.0 / (squared_norm(p) + 1.0)
     g = normalise_gradient(scale9(p, inverse), inverse, g)
     gy, gm = message_product_gradient(y, m, g, factor, REFLECTIONS)
-    store9(GY + at, gy, valid, CHANNELS)
+    store9(G + at, gy, valid, CHANNELS)
     store9(M + at, gm, valid, CHANNELS)
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def mix_in_gradient(
-    GY,
-    W,
+    GX,
     X,
     INVERSE,
     G,
@@ -190,28 +155,20 @@ def mix_in_gradient(
     GATE,
     CHARGE,
     SYSTEM,
-    SCRATCH,
     num_atoms,
     CHANNELS: tl.constexpr,
-    ATOMS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STEP: tl.constexpr,
-    SPLIT: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     EMBEDDING: tl.constexpr,
 ):
-    """From the gradient in Y that in X: G, which reached X̂ from this layer's output, plus GY W, through X̂.
+    """The gradient in X: G, which reached X̂ from this layer's output, plus GX, which came through Y; through X̂.
 
     D, MIXED and GATE belong to what made X: the layer before, or the EMBEDDING; see store_gradient.
     """
-    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
-    n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    valid = (row < num_atoms)[:, None]
+    row, n, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
     at = r * (9 * CHANNELS) + n
-    g = multiply_parts(GY, W, SCRATCH, row, n, valid, CHANNELS, STEP, SPLIT, PRECISION)
-    g = add9(g, load9(G + at, valid, CHANNELS))
+    g = add9(load9(GX + at, valid, CHANNELS), load9(G + at, valid, CHANNELS))
     inverse = tl.load(INVERSE + r * CHANNELS + n, mask=valid, other=0.0)
     g = normalise_gradient(load9(X + at, valid, CHANNELS), inverse, g)
     store_gradient(G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, n, num_atoms, CHANNELS, ACTIVATION, EMBEDDING)

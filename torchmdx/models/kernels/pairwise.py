@@ -52,13 +52,22 @@ def store_nine(AT, C, there, x0, x1, x2, x3, x4, x5, x6, x7, x8):
 
 
 @triton.jit(do_not_specialize=["own"])
-def _messages_rows(F, X, OUT, ROW_PTR, SOURCE, CODE, own, C: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [N,9,C]: Σ F X over a row, and the atom's own with row `own` of F. Grid: atoms, blocks of channels."""
+def messages_rows_kernel(
+    F, X, OUT, ROW_PTR, SOURCE, CODE, own, ROWS: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr
+):
+    """OUT [N,9,C]: Σ F X over a row, and the atom's own. Grid: atoms, blocks of channels.
+
+    ROWS, of F: 0: those of pairs, CODE is of pairs, and row `own` is every atom's own; 1: those of edges; 2: of the
+    edges the other way, which CODE holds. In the last two row own + i is that of atom i.
+    """
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = c < C
     x0, x1, x2, x3, x4, x5, x6, x7, x8 = load_nine(X + i * 9 * C + c, C, there)
-    f = F + tl.full((), 3, tl.int64) * own * C + c
+    last = tl.full((), 1, tl.int64) * own
+    if ROWS != 0:
+        last += i
+    f = F + last * 3 * C + c
     fs = tl.load(f, mask=there, other=0.0)
     fv = tl.load(f + C, mask=there, other=0.0)
     fq = tl.load(f + 2 * C, mask=there, other=0.0)
@@ -66,7 +75,12 @@ def _messages_rows(F, X, OUT, ROW_PTR, SOURCE, CODE, own, C: tl.constexpr, BLOCK
     o5, o6, o7, o8 = fq * x5, fq * x6, fq * x7, fq * x8
     for e in range(tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)):
         j = tl.load(SOURCE + e).to(tl.int64)
-        p = (tl.load(CODE + e) // 2).to(tl.int64)
+        if ROWS == 0:
+            p = (tl.load(CODE + e) // 2).to(tl.int64)
+        elif ROWS == 1:
+            p = tl.full((), 1, tl.int64) * e
+        else:
+            p = tl.load(CODE + e).to(tl.int64)
         x0, x1, x2, x3, x4, x5, x6, x7, x8 = load_nine(X + j * 9 * C + c, C, there)
         f = F + p * 3 * C + c
         fs = tl.load(f, mask=there, other=0.0)
@@ -394,18 +408,42 @@ def _sum_rows(V, OUT, PTR, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.conste
     tl.store(OUT + s * K + k, tl.sum(total, 0), mask=k < K)
 
 
+@triton.jit
+def _clear_unused(OUT, NUM_PAIRS, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """OUT [rows,K]: zero from row NUM_PAIRS on, the others as they are. Grid: blocks of rows, most of them in use."""
+    used = tl.load(NUM_PAIRS)
+    first = tl.program_id(0) * ROWS
+    if first + ROWS > used:
+        row = first + tl.arange(0, ROWS)
+        unused = (row >= used) & (row < rows)
+        for start in tl.static_range(0, K, BLOCK):
+            k = start + tl.arange(0, BLOCK)
+            at = row.to(tl.int64)[:, None] * K + k[None, :]
+            nothing = tl.zeros((ROWS, BLOCK), OUT.dtype.element_ty)
+            tl.store(OUT + at, nothing, mask=unused[:, None] & (k < K)[None, :])
+
+
+def pair_rows(pairs: PairList, like: torch.Tensor, channels: int) -> torch.Tensor:
+    """[P+1,3,C], zero in slots without a pair and in the last row; the kernels write the others, each once."""
+    rows, width = pairs.num_slots + 1, 3 * channels
+    out = like.new_empty(rows, 3, channels)
+    size = min(128, triton.next_power_of_2(width))
+    _clear_unused[(triton.cdiv(rows, 32),)](out, pairs.num_pairs, rows, K=width, ROWS=32, BLOCK=size, num_warps=WARPS)
+    return out
+
+
 def messages_rows(pairs: PairList, f: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     out, (size, parts) = torch.empty_like(x), blocks(x.shape[2])
     e = pairs.edges
-    _messages_rows[(len(x), parts)](
-        f, x, out, e.row_ptr, e.source, pairs.code, pairs.num_slots, C=x.shape[2], BLOCK=size, num_warps=WARPS
+    messages_rows_kernel[(len(x), parts)](
+        f, x, out, e.row_ptr, e.source, pairs.code, pairs.num_slots, ROWS=0, C=x.shape[2], BLOCK=size, num_warps=WARPS
     )
     return out
 
 
 def messages_pairs(pairs: PairList, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     channels = x.shape[2]
-    out, (size, parts) = x.new_zeros(pairs.num_slots + 1, 3, channels), blocks(channels)
+    out, (size, parts) = pair_rows(pairs, x, channels), blocks(channels)
     e = pairs.edges
     _messages_pairs[(len(x), parts)](
         x, g, out, e.row_ptr, e.source, pairs.code, C=channels, BLOCK=size, num_warps=WARPS
@@ -425,7 +463,7 @@ def surroundings(pairs: PairList, slot: int, d, f, z, g) -> torch.Tensor:
         _surroundings_directions[grid](f, z, g, shares, *rows, slots + 1, **options)
         return shares[0] if parts == 1 else shares.sum(0)
     if slot == 1:
-        out = some.new_zeros(slots + 1, 3, channels)
+        out = pair_rows(pairs, some, channels)
         _surroundings_filters[grid](d, z, g, out, *rows, **options)
         out[-1, 0] = d[-1, 0] * (z.sum(1) * g[:, 0]).sum(0)
         return out

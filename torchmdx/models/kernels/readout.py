@@ -4,7 +4,7 @@
 |---|---|---|
 | FEATURES | [N,C] | the readout before its activation |
 | GFEATURES | [N,C] | the gradient of the energy there |
-| GNORMS | [N,3C] | the gradient in the standardised norms of the three parts |
+| NORMS | [N,3C] | the standardised norms of the three parts; on the way back the gradient there |
 | ENERGIES | [N] float64 | scale · head + reference energy of the element |
 """
 
@@ -13,8 +13,7 @@ import triton.language as tl
 
 from torchmdx.models.kernels.activations import activate, slope
 from torchmdx.models.kernels.components import load9, part_norms, part_norms_gradient
-from torchmdx.models.kernels.interaction import store_gradient
-from torchmdx.models.kernels.products import multiply
+from torchmdx.models.kernels.interaction import atoms_here, store_gradient
 
 
 @triton.jit
@@ -29,44 +28,29 @@ def _statistics(n0, n1, n2, real, width, epsilon):
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
-def read_features(
+def read_norms(
     X,
     SCALE,
     OFFSET,
-    W,
-    BIAS,
-    FEATURES,
+    NORMS,
     num_atoms,
     epsilon,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
-    ATOMS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STEP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    """FEATURES = LayerNorm(|s|², |a|², |q|²) W + b, W [3,C,C]."""
-    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
-    n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    valid = (row < num_atoms)[:, None]
-    base = X + row.to(tl.int64)[:, None] * (9 * CHANNELS)
-    c = tl.arange(0, CHANNELS)[None, :]
-    n0, n1, n2 = part_norms(load9(base + c, valid, CHANNELS))
+    """NORMS [N,3,C] = LayerNorm(|s|², |a|², |q|²)."""
+    row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
+    r = row.to(tl.int64)[:, None]
+    n0, n1, n2 = part_norms(load9(X + r * (9 * CHANNELS) + c, valid, CHANNELS))
     mean, inverse = _statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
-    acc = tl.zeros((ATOMS, COLUMNS), tl.float32) + tl.load(BIAS + n)
-    for first in range(0, CHANNELS, STEP):
-        k = first + tl.arange(0, STEP)
-        x0, x1, x2 = part_norms(load9(base + k[None, :], valid, CHANNELS))
-        scale = SCALE + k[None, :]
-        offset = OFFSET + k[None, :]
-        x0 = (x0 - mean) * inverse * tl.load(scale) + tl.load(offset)
-        x1 = (x1 - mean) * inverse * tl.load(scale + CHANNELS) + tl.load(offset + CHANNELS)
-        x2 = (x2 - mean) * inverse * tl.load(scale + 2 * CHANNELS) + tl.load(offset + 2 * CHANNELS)
-        w = W + k[:, None] * CHANNELS + n
-        acc = tl.dot(x0, tl.load(w), acc, input_precision=PRECISION)
-        acc = tl.dot(x1, tl.load(w + CHANNELS * CHANNELS), acc, input_precision=PRECISION)
-        acc = tl.dot(x2, tl.load(w + 2 * CHANNELS * CHANNELS), acc, input_precision=PRECISION)
-    tl.store(FEATURES + row.to(tl.int64)[:, None] * CHANNELS + n, acc, mask=valid)
+    n0 = (n0 - mean) * inverse * tl.load(SCALE + c) + tl.load(OFFSET + c)
+    n1 = (n1 - mean) * inverse * tl.load(SCALE + CHANNELS + c) + tl.load(OFFSET + CHANNELS + c)
+    n2 = (n2 - mean) * inverse * tl.load(SCALE + 2 * CHANNELS + c) + tl.load(OFFSET + 2 * CHANNELS + c)
+    at = NORMS + r * (3 * CHANNELS) + c
+    tl.store(at, n0, mask=valid)
+    tl.store(at + CHANNELS, n1, mask=valid)
+    tl.store(at + 2 * CHANNELS, n2, mask=valid)
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -119,31 +103,8 @@ def read_energies(
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
-def read_norms_gradient(
-    GFEATURES,
-    W,
-    SCALE,
-    GNORMS,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    ATOMS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STEP: tl.constexpr,
-    SPLIT: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """GNORMS [N,3C], the gradient in the standardised norms: (GFEATURES W) · scale, W [C,3C] here."""
-    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
-    n = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    valid = (row < num_atoms)[:, None]
-    r = row.to(tl.int64)[:, None]
-    g = multiply(GFEATURES + r * CHANNELS, W, n, valid, CHANNELS, 3 * CHANNELS, STEP, SPLIT, PRECISION, "none")
-    tl.store(GNORMS + r * (3 * CHANNELS) + n, g * tl.load(SCALE + n), mask=valid)
-
-
-@triton.jit(do_not_specialize=["num_atoms"])
 def read_features_gradient(
-    GNORMS,
+    NORMS,
     X,
     G,
     D,
@@ -155,19 +116,17 @@ def read_features_gradient(
     epsilon,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
-    ATOMS: tl.constexpr,
+    ROWS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     EMBEDDING: tl.constexpr,
 ):
-    """From GNORMS, through the LayerNorm, the gradient in X, passed on as store_gradient does."""
-    row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
-    c = tl.arange(0, CHANNELS)[None, :]
-    valid = (row < num_atoms)[:, None]
+    """From the gradient in NORMS, through the LayerNorm, the gradient in X, passed on as store_gradient does."""
+    row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
     x = load9(X + r * (9 * CHANNELS) + c, valid, CHANNELS)
     n0, n1, n2 = part_norms(x)
     mean, inverse = _statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
-    gnorms = GNORMS + r * (3 * CHANNELS) + c
+    gnorms = NORMS + r * (3 * CHANNELS) + c
     g0 = tl.load(gnorms, mask=valid, other=0.0)
     g1 = tl.load(gnorms + CHANNELS, mask=valid, other=0.0)
     g2 = tl.load(gnorms + 2 * CHANNELS, mask=valid, other=0.0)

@@ -7,6 +7,8 @@ import triton.language as tl
 from torchmdx.models.kernels.activations import sigmoid
 
 BLOCK = 1024
+# Of [P,K]: so many rows a program, and blocks of so many columns.
+ROWS, COLUMNS = 8, 128
 
 
 @triton.jit
@@ -47,6 +49,86 @@ def _both(X, G, H, IN_X, IN_G, count, ORDER: tl.constexpr, BLOCK: tl.constexpr):
     h = tl.load(H + at, mask=there, other=0.0)
     tl.store(IN_X + at, derivative(x, ORDER + 1) * g * h, mask=there)
     tl.store(IN_G + at, derivative(x, ORDER) * h, mask=there)
+
+
+@triton.jit
+def _scaled_rows(
+    X, E, G, OUT, rows, K: tl.constexpr, ORDER: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """OUT [P,K] = silu⁽ORDER⁾(X) E, a number of E [P] a row, times G with SCALE. Grid: blocks of rows, of columns."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = row.to(tl.int64)[:, None] * K + k[None, :]
+    there = (row < rows)[:, None] & (k < K)[None, :]
+    value = derivative(tl.load(X + at, mask=there, other=0.0), ORDER)
+    value *= tl.load(E + row, mask=row < rows, other=0.0)[:, None]
+    if SCALE:
+        value *= tl.load(G + at, mask=there, other=0.0)
+    tl.store(OUT + at, value, mask=there)
+
+
+@triton.jit
+def _rows_gradients(X, E, H, IN_X, IN_E, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """IN_X [P,K] = silu'(X) E H and IN_E [P] = Σ_k silu(X) H. Grid: blocks of rows."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    e = tl.load(E + row, mask=row < rows, other=0.0)
+    total = tl.zeros((ROWS, BLOCK), X.dtype.element_ty)
+    for start in tl.static_range(0, K, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        at = row.to(tl.int64)[:, None] * K + k[None, :]
+        there = (row < rows)[:, None] & (k < K)[None, :]
+        x = tl.load(X + at, mask=there, other=0.0)
+        h = tl.load(H + at, mask=there, other=0.0)
+        total += derivative(x, 0) * h
+        tl.store(IN_X + at, derivative(x, 1) * h * e[:, None], mask=there)
+    tl.store(IN_E + row, tl.sum(total, 1), mask=row < rows)
+
+
+@triton.jit
+def _rows_gradients_again(X, E, H, T, S, IN_X, IN_H, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Of `_rows_gradients` with the gradients T [P,K], S [P]: its gradients in X and H. Grid as of `_scaled_rows`."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = row.to(tl.int64)[:, None] * K + k[None, :]
+    there = (row < rows)[:, None] & (k < K)[None, :]
+    x = tl.load(X + at, mask=there, other=0.0)
+    h = tl.load(H + at, mask=there, other=0.0)
+    et = tl.load(E + row, mask=row < rows, other=0.0)[:, None] * tl.load(T + at, mask=there, other=0.0)
+    s = tl.load(S + row, mask=row < rows, other=0.0)[:, None]
+    slope = derivative(x, 1)
+    tl.store(IN_X + at, (derivative(x, 2) * et + slope * s) * h, mask=there)
+    tl.store(IN_H + at, slope * et + derivative(x, 0) * s, mask=there)
+
+
+def scaled_rows(order: int, x: torch.Tensor, e: torch.Tensor, g: torch.Tensor | None) -> torch.Tensor:
+    out = torch.empty_like(x)
+    if out.numel():
+        rows, width = x.shape
+        _scaled_rows[_blocks(x)](
+            x, e, g, out, rows, K=width, ORDER=order, SCALE=g is not None, ROWS=ROWS, BLOCK=COLUMNS
+        )
+    return out
+
+
+def rows_gradients(x: torch.Tensor, e: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    in_x, in_e = torch.empty_like(x), torch.zeros_like(e)
+    if x.numel():
+        _rows_gradients[_blocks(x)[:1]](x, e, h, in_x, in_e, len(x), K=x.shape[1], ROWS=ROWS, BLOCK=COLUMNS)
+    return in_x, in_e
+
+
+def rows_gradients_again(
+    x: torch.Tensor, e: torch.Tensor, h: torch.Tensor, t: torch.Tensor, s: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    in_x, in_h = torch.empty_like(x), torch.empty_like(x)
+    if x.numel():
+        _rows_gradients_again[_blocks(x)](x, e, h, t, s, in_x, in_h, len(x), K=x.shape[1], ROWS=ROWS, BLOCK=COLUMNS)
+    return in_x, in_h
+
+
+def _blocks(x: torch.Tensor) -> tuple[int, int]:
+    return triton.cdiv(len(x), ROWS), triton.cdiv(x.shape[1], COLUMNS)
 
 
 def scaled_derivative(order: int, x: torch.Tensor, g: torch.Tensor | None) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 # Up to this many atoms, all programs of one atom each run side by side, twice over; beyond, larger blocks win.
@@ -15,26 +16,22 @@ SOME_ATOMS = 8192
 
 @dataclass(frozen=True)
 class Block:
-    """A matrix product: `columns` of the result for 16 atoms, `step` inner channels at a time.
+    """A product with a matrix: `columns` of the result for `rows` atoms, `step` inner channels at a time."""
 
-    split: 1 where warps share columns; more where they share the inner sum, or the components (see products.py).
-    """
-
-    columns: int
+    rows: int = 64
+    columns: int = 64
     step: int = 32
-    split: int = 1
     warps: int = 4
     stages: int = 3
 
-    def options(self, channels: int, split: bool = True) -> dict[str, Any]:
-        """Launch options where products and results have at least `channels`."""
-        groups = dict(SPLIT=max(1, min(self.split, channels // 16))) if split else {}
+    def options(self, inner: int, width: int) -> dict[str, Any]:
+        """Launch options for `inner` channels in and `width` out, which blocks have to divide."""
         return dict(
-            COLUMNS=min(self.columns, channels),
-            STEP=min(self.step, channels),
+            ROWS=self.rows,
+            COLUMNS=gcd(self.columns, width),
+            STEP=gcd(self.step, inner),
             num_warps=self.warps,
             num_stages=self.stages,
-            **groups,
         )
 
 
@@ -76,17 +73,14 @@ class Tiles:
     row: if given, the short chain of rows.py, with one program for each atom, takes the place of most other kernels.
     """
 
-    norm: Block  # gate_hidden, read_features: products of norms
-    head: Block  # read_energies
-    single: Block  # products of one matrix
-    product: Block  # products of nine components
-    last: Block  # update_gradient, whose last part needs the most registers
+    product: Block
     messages: Walk
     messages_gradient: Walk
     surroundings: Walk
     surroundings_gradient: Walk  # takes all channels
     row: Row | None = None
-    readout_warps: int = 8
+    head_warps: int = 2
+    elements: int = 128  # of a program where an atom's channels are worked on one by one
     slices_first: bool = True
     force_edges: int = 32
     force_candidates: int = 16
@@ -97,22 +91,14 @@ class Tiles:
         if num_atoms <= FEW_ATOMS:
             return cls(
                 row=Row(8, 8, 4) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 8),
-                norm=Block(32, step=128, stages=1),
-                head=Block(32, step=64),
-                single=Block(16, split=4),
-                product=Block(16, step=16, split=2, warps=8),
-                last=Block(16, step=16, split=2, warps=8),
+                product=Block(),
                 messages=Walk(1, 16, 8, 1),
                 messages_gradient=Walk(1, 16, 8, 1),
                 surroundings=Walk(1, 16, 16, 1),
                 surroundings_gradient=Walk(1, 256, 8, 8),
             )
         return cls(
-            norm=Block(128, warps=8, stages=2),
-            head=Block(32, warps=2),
-            single=Block(128),
-            product=Block(64),
-            last=Block(32),
+            product=Block(columns=64 if num_atoms < SOME_ATOMS else 128),
             messages=Walk(1, 256, 1, 1) if num_atoms < SOME_ATOMS else Walk(8, 256, 1, 8),
             messages_gradient=Walk(1, 256, 2, 1),
             surroundings=Walk(4, 256, 1, 4),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.models.interaction import Interaction
+from torchmdx.models.kernels.split import Split
 from torchmdx.models.potential import Potential
 from torchmdx.models.table import TabulatedFilters
 from torchmdx.models.tensors import PartwiseLinear
@@ -140,6 +141,46 @@ class Weights:
             constants=torch.stack([potential.scale, head_out.bias[0].double()]).detach(),
             shift=potential.shift.detach().clone(),
             references=potential.reference_energies.detach().clone(),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SplitWeights:
+    """The matrices that blocks of atoms are multiplied with, by outputs and inputs; `_back` those of the way back."""
+
+    gate_in: Split
+    gate_in_back: Split
+    gate_out: Split
+    gate_out_back: Split
+    mix: Split
+    mix_back: Split
+    mix_in: tuple[Split, ...]
+    mix_in_back: tuple[Split, ...]
+    mix_out: tuple[Split, ...]
+    mix_out_back: tuple[Split, ...]
+    read: Split
+    read_back: Split
+
+    @classmethod
+    def of(cls, w: Weights, precision: str) -> SplitWeights:
+        """precision: see `Split.of`. What has inputs as rows in `Weights` is read here by outputs on the way back."""
+
+        def of(matrix: Tensor) -> Split:
+            return Split.of(matrix, precision)
+
+        return cls(
+            gate_in=of(w.gate_in_back),
+            gate_in_back=of(w.gate_in),
+            gate_out=of(w.gate_out_back.flatten(0, 1)),
+            gate_out_back=of(w.gate_out.flatten(1)),
+            mix=of(w.mix_back),
+            mix_back=of(w.mix),
+            mix_in=tuple(of(layer.mix_in_back) for layer in w.layers),
+            mix_in_back=tuple(of(layer.mix_in) for layer in w.layers),
+            mix_out=tuple(of(layer.mix_out_back) for layer in w.layers),
+            mix_out_back=tuple(of(layer.mix_out) for layer in w.layers),
+            read=of(w.read_back.flatten(1)),
+            read_back=of(w.read.flatten(0, 1)),
         )
 
 

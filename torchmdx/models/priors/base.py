@@ -21,9 +21,10 @@ class Geometry:
     distance [E] Å of `edges`, which reach at least as far as the potential's search cutoff; beyond the last edge it
     is longer than any cutoff. positions [N,3] Å serve pairs that no list holds: all pairs of systems without
     periodic directions. charges [N,M]: partial charges in M channels, None where the network predicts none.
-    Gradients flow through distance, positions and charges.
+    Gradients flow through distance, positions and charges. fused: whether priors may take kernels of their own.
     """
 
+    fused: ClassVar[bool] = False
     batch: Batch
     edges: Edges
     distance: Tensor
@@ -38,10 +39,13 @@ class Geometry:
         """Values [N,..] of atoms at the sources of the edges, [E,..]."""
         return values.index_select(0, self.edges.source)
 
+    def onto_targets(self, values: Tensor) -> Tensor:
+        """Sums [N] of values [E] over the edges of each atom."""
+        return values.new_zeros(self.batch.num_atoms).index_add(0, self.edges.target, values)
+
     def halved_onto_atoms(self, pair_energy: Tensor) -> Tensor:
         """Energies [N] of atoms from those [E] of pairs, each of which stands in the list twice."""
-        zeros = pair_energy.new_zeros(self.batch.num_atoms)
-        return zeros.index_add(0, self.edges.target, 0.5 * pair_energy)
+        return self.onto_targets(0.5 * pair_energy)
 
 
 @dataclass(frozen=True, kw_only=True)

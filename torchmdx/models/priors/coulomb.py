@@ -11,6 +11,8 @@ from torch import Tensor
 
 from torchmdx.models.priors.all_pairs import open_blocks, open_systems
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
+from torchmdx.models.priors.fused_coulomb import fused_pairs
+from torchmdx.system import Batch
 from torchmdx.units import COULOMB
 
 
@@ -102,7 +104,8 @@ class Coulomb(Prior):
         charges = self.charges(geometry)
         energies = self.within_cutoff(geometry, charges)
         if self.sees_all_pairs:
-            energies = energies + self.of_all_pairs(geometry, charges)
+            of_all = fused_pairs if geometry.fused else Coulomb.plain_pairs
+            energies = energies + of_all(self, geometry.batch, geometry.positions, charges)
         return energies
 
     def charges(self, geometry: Geometry) -> Tensor:
@@ -131,12 +134,12 @@ class Coulomb(Prior):
         energy = config.strength * self.undamped(r) * products * self.reaction_field(r)
         return geometry.halved_onto_atoms(torch.where(inside, energy, 0.0))
 
-    def of_all_pairs(self, geometry: Geometry, charges: Tensor) -> Tensor:
+    def plain_pairs(self, batch: Batch, positions: Tensor, charges: Tensor) -> Tensor:
         """Energies [N] of all pairs of systems without periodic directions."""
-        energies = charges.new_zeros(geometry.batch.num_atoms)
+        energies = charges.new_zeros(batch.num_atoms)
         weighted = charges * self.weights.to(charges.dtype)
-        for block in open_blocks(geometry.batch):
-            r = block.distances(geometry.positions)
+        for block in open_blocks(batch):
+            r = block.distances(positions)
             shape = torch.where(block.pairs, self.undamped(r) / r, 0.0)
             potentials = shape @ charges[block.atoms]
             energy = 0.5 * self.config.strength * (weighted[block.atoms] * potentials).sum(-1)

@@ -100,7 +100,7 @@ class D3(Prior):
         covalent = self.covalent.to(r.dtype).index_select(0, numbers)
         touching = geometry.at_target(covalent) + geometry.at_source(covalent)
         counts = end * torch.sigmoid(d3_k1 * (touching / r - 1))
-        coordination = torch.zeros_like(covalent).index_add(0, geometry.edges.target, counts)
+        coordination = geometry.onto_targets(counts)
         return _getc6(
             geometry.at_target(numbers),
             geometry.at_source(numbers),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -28,8 +28,11 @@ class Search(Protocol):
     updates: Tensor
     invalid: Tensor
 
-    def assign(self, batch: Batch) -> bool:
-        """Takes other atoms and periodic directions, of the same numbers; False if it must be made anew for that."""
+    def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
+        """Takes other atoms and periodic directions, of the same numbers; False if it must be made anew for that.
+
+        counts: atoms of each system, where the host knows them.
+        """
 
     def update(self, positions: Tensor, cell: Tensor) -> None:
         """Brings the list up to date with positions [N,3] and cell [S,3,3]."""
@@ -46,7 +49,7 @@ class CpuSearch:
         self.invalid = torch.zeros((), dtype=torch.bool, device=batch.positions.device)
         self.reference: tuple[Tensor, Tensor] | None = None
 
-    def assign(self, batch: Batch) -> bool:
+    def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
         self.batch, self.reference = batch, None
         return True
 

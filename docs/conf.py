@@ -1,0 +1,52 @@
+"""Builds the documentation: `make docs`, or sphinx-build -W -n docs build/docs."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torchmdx
+
+project = "torchmdx"
+author = "The torchmdx developers"
+copyright = author
+version = release = torchmdx.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
+exclude_patterns = ["_build"]
+root_doc = "index"
+
+# Indented blocks are drawings and formulas.
+highlight_language = "text"
+
+# Headings can be linked to as on a forge: page.md#heading.
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_default_options = {"members": True}
+autodoc_preserve_defaults = True
+autodoc_type_aliases = {"ArrayLike": "ArrayLike"}
+autodoc_class_signature = "mixed"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+
+# Every name of torchmdx that is referred to has to be there. Types of other packages are not linked: that would take
+# their indices from the network.
+nitpicky = True
+nitpick_ignore_regex = [
+    (r"py:.*", r"(torch|numpy|np|ase|openmm|app|argparse|collections|pathlib|typing)(\..*)?"),
+    # What signatures mention and nobody makes by hand; the sections of a configuration are in training.md, key by key.
+    (r"py:.*", r"torchmdx\.(torchmdnet\.report\.Report|openmm_parts\.evaluator\.Evaluator)"),
+    (r"py:.*", r"torchmdx\.(labelling\.run\.Paths|labelling\.geometry\.Geometry|datasets\.statistics\.\w+)"),
+    (r"py:.*", r"torchmdx\.training\.config\.\w*Section"),
+    (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
+    (r"py:.*", r"(Any|Sequence|Iterable|Iterator|Mapping|Callable).*"),
+]
+
+html_theme = "furo"
+html_title = f"torchmdx {version}"
+html_copy_source = False
+html_show_sphinx = False

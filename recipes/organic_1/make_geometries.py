@@ -1,0 +1,145 @@
+"""Structures to label, from the files of make_molecules.py. Needs NumPy only.
+
+python make_geometries.py --start start --output geometries
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from assemblies import Assembler, Frame
+from deform import Shaper
+from start_file import Entry, read_entries
+
+SYMBOLS = {1: "H", 6: "C", 7: "N", 8: "O", 9: "F", 16: "S", 17: "Cl"}
+# What a molecule of 22 atoms gets, in shares; smaller ones get more frames, larger ones fewer.
+KINDS = (("thermal", 6), ("rattle", 2), ("scale", 1), ("torsion", 3), ("stretch", 2))
+LARGE_KINDS = (("thermal", 6), ("torsion", 4))
+CHUNKS = 16  # files of training molecules
+MD_MOST_ATOMS = 26
+MD_CHUNK = 100  # molecules of a file
+TEMPERATURES = (300, 600, 1000)
+MD_HELD = 48  # molecules of validation and of test with dynamics
+MD_CLUSTERS = 150
+MD_CLUSTER_ATOMS = 22
+
+
+@dataclass(frozen=True)
+class Job:
+    """A file to write."""
+
+    kind: str
+    subset: str
+    chunk: int
+    args: argparse.Namespace
+
+
+def molecule_frames(entries: list[tuple[int, Entry]], kinds: tuple[tuple[str, int], ...], seed: int) -> list[Frame]:
+    """Frames of each molecule, which depend on nothing but the seed and its number."""
+    frames: list[Frame] = []
+    for number, entry in entries:
+        rng = np.random.default_rng([seed, number])
+        if len(entry.numbers) == 1:
+            frames.append(_frame(entry, np.zeros((1, 3))))
+            continue
+        shaper = Shaper(entry, rng)
+        factor = 1.0 if kinds is LARGE_KINDS else float(np.clip((22 / len(entry.numbers)) ** 0.7, 0.7, 3.5))
+        for kind, count in kinds:
+            frames += [_frame(entry, shaper.draw(kind)) for _ in range(max(1, round(count * factor)))]
+    return frames
+
+
+def _frame(entry: Entry, positions: np.ndarray) -> Frame:
+    return Frame(entry.numbers, positions, entry.charge, entry.name)
+
+
+def write_frames(path: Path, frames: list[Frame]) -> None:
+    """Extended XYZ, with the total charge and the name."""
+    lines = []
+    for frame in frames:
+        name = frame.name.replace("\\", "\\\\")  # as extended XYZ wants it between quotes
+        lines.append(f"{len(frame.numbers)}")
+        lines.append(f'Properties=species:S:1:pos:R:3 charge={frame.charge} molecule="{name}" pbc="F F F"')
+        lines += [
+            f"{SYMBOLS[int(z)]} {x:.4f} {y:.4f} {w:.4f}"
+            for z, (x, y, w) in zip(frame.numbers, frame.positions, strict=True)
+        ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def dynamics_starts(entries: list[Entry], seed: int) -> list[tuple[str, list[Frame]]]:
+    """Files of starting structures by name, in the order in which they matter; largest molecules first in each."""
+    found: list[tuple[str, list[Frame]]] = []
+    for subset in ("val", "test", "train"):
+        rng = np.random.default_rng([seed, len(subset)])
+        chosen = [e for e in entries if e.subset == subset and 3 <= len(e.numbers) <= MD_MOST_ATOMS]
+        chosen = [chosen[k] for k in rng.permutation(len(chosen))]
+        if subset != "train":
+            chosen = chosen[:MD_HELD]
+        for chunk, start in enumerate(range(0, len(chosen), MD_CHUNK)):
+            part = sorted(chosen[start : start + MD_CHUNK], key=lambda e: -len(e.numbers))
+            frames = [_frame(e, e.conformers[chunk % len(e.conformers)]) for e in part]
+            found.append((f"{subset}-md{TEMPERATURES[(chunk + 1) % 3]}-{chunk:02d}", frames))
+    return found
+
+
+def do(job: Job) -> tuple[str, int, int]:
+    """Writes a file; its name, frames and atoms."""
+    entries = read_entries(job.args.start / "molecules.npz")
+    common = {line.split()[0] for line in (job.args.start / "common.txt").read_text().splitlines()}
+    seed = job.args.seed
+    name = f"{job.subset}-{job.kind}-{job.chunk:02d}"
+    if job.kind == "molecules":
+        own = [(k, e) for k, e in enumerate(entries) if e.subset == job.subset]
+        frames = molecule_frames(own[job.chunk :: CHUNKS if job.subset == "train" else 1], KINDS, seed)
+    elif job.kind == "heldout":
+        held = read_entries(job.args.start / "heldout.npz")
+        frames = molecule_frames(list(enumerate(held)), LARGE_KINDS, seed + 1)
+    else:
+        rng = np.random.default_rng([seed, 7, len(job.subset), ("dimers", "clusters", "mdclusters").index(job.kind)])
+        assembler = Assembler(entries, common, job.subset, rng)
+        if job.kind == "dimers":
+            frames = assembler.dimers()
+        else:
+            frames = assembler.clusters()
+        if job.kind == "mdclusters":
+            small = [f for f in frames if len(f.numbers) <= MD_CLUSTER_ATOMS][::3]
+            frames = [small[k] for k in rng.permutation(len(small))[: MD_CLUSTERS if job.subset == "train" else 12]]
+            frames.sort(key=lambda f: -len(f.numbers))
+            name = f"{job.subset}-md300-c{job.chunk}"
+    return _written(job.args.output, name, frames)
+
+
+def _written(folder: Path, name: str, frames: list[Frame]) -> tuple[str, int, int]:
+    if frames:
+        write_frames(folder / f"{name}.xyz", frames)
+    return name, len(frames), sum(len(f.numbers) for f in frames)
+
+
+def main() -> None:
+    """Writes all files, in parallel."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--start", type=Path, default=Path("start"))
+    parser.add_argument("--output", type=Path, default=Path("geometries"))
+    parser.add_argument("--seed", type=int, default=20262)
+    parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    subsets = ("train", "val", "test")
+    jobs = [Job(kind, subset, 0, args) for kind in ("clusters", "dimers", "mdclusters") for subset in subsets]
+    jobs += [Job("molecules", subset, 0, args) for subset in subsets[1:]]
+    jobs += [Job("molecules", "train", chunk, args) for chunk in range(CHUNKS)] + [Job("heldout", "heldout", 0, args)]
+    with multiprocessing.Pool(args.workers) as pool:
+        done = list(pool.imap_unordered(do, jobs))
+    entries = read_entries(args.start / "molecules.npz")
+    done += [_written(args.output, name, frames) for name, frames in dynamics_starts(entries, args.seed)]
+    for name, frames, atoms in sorted(done):
+        print(f"{name} {frames} frames, {atoms / max(1, frames):.1f} atoms in the mean")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The kernel of Coulomb energies over all pairs, under Triton's interpreter, against the plain energies."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conformance import coulomb
+from pair_lists import random
+
+from torchmdx import Batch, System
+from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.priors.fused_coulomb import fused_pairs
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the kernel runs in this process")
+def test_the_kernel_under_the_interpreter():
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "TestKernel"],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout
+
+
+def mixed_batch() -> Batch:
+    """Molecules of several sizes, one of a single atom, one of none, and a crystal and a slab between them."""
+    rng = np.random.default_rng(3)
+    made = []
+    for count, pbc in ((7, False), (3, True), (1, False), (0, False), (6, [True, True, False]), (9, False), (2, False)):
+        cell = None if pbc is False else np.eye(3) * 6
+        positions = rng.normal(size=(count, 3)) * 3 + [0, 0, 20]
+        made.append(System.create(positions, rng.integers(1, 9, count), cell=cell, pbc=pbc))
+    return Batch.from_systems(made)
+
+
+SETTINGS = {
+    "damped, six channels": (dict(weights=(1.0, 0.5, 2.0), damping=4.6), 3, 2),
+    "short damping, one channel": (dict(weights=None, damping=1.5), 1, 1),
+    "switched, five channels": (dict(weights=None, switch=(0.0, 5.0)), 1, 5),
+    "switched late": (dict(weights=None, switch=(2.5, 4.0)), 1, 1),
+}
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="run by test_the_kernel_under_the_interpreter")
+class TestKernel:
+    @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+    def test_energies_and_derivatives(self, settings):
+        changes, sets, channels = settings
+        prior, batch = Coulomb(coulomb(**changes), sets, channels), mixed_batch()
+        given = [batch.positions.clone().requires_grad_(), random(batch.num_atoms, sets * channels).requires_grad_()]
+        fused, plain = fused_pairs(prior, batch, *given), prior.plain_pairs(batch, *given)
+        assert (plain[7:10] == 0).all()
+        assert plain[:7].abs().min() > 1e-3
+        torch.testing.assert_close(fused, plain, rtol=1e-12, atol=1e-12)
+        cotangent = random(batch.num_atoms, seed=5)
+        found = torch.autograd.grad(fused, given, cotangent, retain_graph=True)
+        expected = torch.autograd.grad(plain, given, cotangent, retain_graph=True)
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+        def second(energies):
+            """Of a loss on the first derivatives, which is what training on forces differentiates."""
+            first = torch.autograd.grad(energies, given, cotangent, create_graph=True)
+            return torch.autograd.grad(sum((x**2).sum() for x in first), given)
+
+        torch.testing.assert_close(second(fused), second(plain), rtol=1e-11, atol=1e-10)
+
+    def test_float32_and_charges_that_are_given(self):
+        prior, batch = Coulomb(coulomb(weights=None)), mixed_batch().to(dtype=torch.float32)
+        positions, charges = batch.positions.clone().requires_grad_(), random(batch.num_atoms, 1).float()
+        fused, plain = fused_pairs(prior, batch, positions, charges), prior.plain_pairs(batch, positions, charges)
+        torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-5)
+        (found,) = torch.autograd.grad(fused.sum(), positions)
+        (expected,) = torch.autograd.grad(plain.sum(), positions)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+    def test_periodic_systems_have_none(self):
+        prior = Coulomb(coulomb(weights=None))
+        batch = Batch.from_systems([System.create(random(3, 3).numpy(), [1, 1, 8], cell=np.eye(3) * 5, pbc=True)] * 2)
+        positions, charges = batch.positions.clone().requires_grad_(), random(6, 1).requires_grad_()
+        energies = fused_pairs(prior, batch, positions, charges)
+        for again in (False, True):
+            found = torch.autograd.grad(energies.sum(), (positions, charges), create_graph=again, retain_graph=True)
+            assert all((x == 0).all() for x in (energies, *found))

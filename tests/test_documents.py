@@ -1,0 +1,290 @@
+"""Documents: every block is run, or says why not; every option, key and name in them exists."""
+
+import ast
+import copy
+import importlib
+import os
+import re
+import textwrap
+import tomllib
+from pathlib import Path
+
+import ase.build
+import openmm
+import pytest
+import torch
+from documents import commands, files
+from documents.blocks import COMMANDS, LANGUAGES, ROOT, Block, all_blocks, blocks_of, pages, prose
+from openmm import app
+from structures import DATA
+
+import torchmdx
+from torchmdx import Batch, System, openmm_force, step_result
+from torchmdx.training.config import Config
+from torchmdx.training.config_file import read_config
+
+# Files that a page takes for granted: names in documents.files.MAKERS.
+ASSUMED = {
+    "README.md": "frames/one.xyz",
+    "docs/data.md": "train.xyz more/one.npz rmd17_aspirin.npz",
+    "docs/label.md": "frames.xyz runs/one.traj a.xyz model.safetensors",
+    "docs/report.md": "data.store run/best.safetensors run/split.json test.xyz a.xyz spice.h5",
+    "docs/training.md": "water.xyz",
+    "docs/tutorial_training.md": "frames/one.xyz",
+}
+RUNNING = [page for page in pages() if any(block.language in ("python", *COMMANDS) for block in blocks_of(page))]
+# Of programs that the documents speak of.
+FOREIGN_OPTIONS = {"--logdir", "--index-url", "--no-cache-dir"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCHMDX_TRACEBACK", "1")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", RUNNING)
+def test_blocks_run(page, folder, capfd):
+    blocks = blocks_of(page)
+    files.prepare(folder, blocks, ASSUMED.get(page, ""))
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks:
+        if not block.not_run and "file" not in block.marks:
+            try:
+                run(block, names)
+            except BaseException as error:
+                error.add_note(f"in the block at {block.place}; there is {files.contents(folder)}")
+                raise
+
+
+def run(block: Block, names: dict[str, object]) -> None:
+    """Runs a block of Python in `names`, or the commands of a shell's."""
+    if block.language == "python":
+        # Lines are counted as in the page.
+        code = compile("\n" * (block.line - 1) + block.text, block.page, "exec")
+        if "raises" in block.marks:
+            with pytest.raises(Exception, match=re.escape(block.marks["raises"])):
+                exec(code, names)
+        else:
+            exec(code, names)
+    elif block.language in COMMANDS:
+        more = [part.split() for part in block.marks.get("run with", "").split("; ")]
+        for words in commands.commands(block):
+            # Of several for one command each serves one of them, and the last all that follow.
+            mine = [part for part in more if part[:1] == words[1:2]]
+            commands.run(words, mine[0][1:] if mine else [])
+            if len(mine) > 1:
+                more.remove(mine[0])
+
+
+@pytest.mark.parametrize("page", pages())
+def test_blocks_have_a_language_and_can_be_read(page, tmp_path):
+    for block in blocks_of(page):
+        assert block.language in LANGUAGES, f"{block.place}: the language of a block is one of {', '.join(LANGUAGES)}"
+        if block.language == "python":
+            ast.parse(block.text)
+        elif block.language in COMMANDS:
+            for words in commands.commands(block):
+                commands.check(words)
+        elif block.language == "yaml":
+            (tmp_path / "c.yaml").write_text(block.text)
+            assert isinstance(read_config(tmp_path / "c.yaml"), Config)
+
+
+def test_what_is_not_run_has_a_reason():
+    for block in all_blocks():
+        if block.not_run is not None:
+            assert re.match(r"(needs|takes|makes) \w+", block.not_run), f"{block.place}: {block.not_run!r}"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_options_in_the_text_exist(page):
+    spans = re.findall(r"`([^`\n]+)`", prose(page))
+    asked = {option for span in spans for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9_.-]*[a-z0-9]", span)}
+    assert not asked - commands.known_options() - FOREIGN_OPTIONS
+
+
+@pytest.mark.parametrize("page", pages())
+def test_commands_in_the_text_exist(page):
+    spans = re.findall(r"`torchmdx ([^`\n]+)`", prose(page))
+    parsers = commands.subcommands()
+    for span in spans:
+        words = span.split()
+        name = " ".join(words[:2]) if words[0] == "data" and words[1] in ("convert", "stats", "split") else words[0]
+        assert name in parsers, span
+        known = commands.known_options() if name == "train" else set(parsers[name]._option_string_actions)
+        assert {word.split("=")[0] for word in words if word.startswith("-")} <= known, span
+
+
+@pytest.mark.parametrize("page", pages())
+def test_names_in_the_text_exist(page):
+    for name in sorted(set(re.findall(r"`(torchmdx(?:\.\w+)+)", prose(page)))):
+        assert resolved(name), f"{page}: there is no {name}"
+
+
+def resolved(name: str) -> bool:
+    """Whether a dotted name is a module or something in one."""
+    parts = name.split(".")
+    for k in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:k]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[k:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", pages())
+def test_files_that_the_text_names_exist(page):
+    named = re.findall(r"`((?:torchmdx|benchmarks|examples|tests|tools|docs)/[\w/.-]*\w)`", prose(page))
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)", prose(page)) if "://" not in link]
+    assert not [name for name in named if not (ROOT / name).exists()]
+    assert not [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+
+
+def test_the_installation_tells_of_every_extra():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (ROOT / "docs" / "install.md").read_text().split("| extra |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE)) == set(extras)
+
+
+def test_the_reference_has_every_public_name():
+    shown = set(re.findall(r"^\.\. auto\w+:: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+    public = {f"torchmdx.{name}" for name in torchmdx.__all__ if name != "__version__"}
+    public |= {f"torchmdx.openmm_force.{name}" for name in openmm_force.__all__}
+    errors = {
+        name for name, thing in vars(step_result).items() if isinstance(thing, type) and issubclass(thing, Exception)
+    }
+    assert not public - shown
+    assert not {f"torchmdx.step_result.{name}" for name in errors} - shown
+    assert all(resolved(name) for name in shown)
+
+
+def test_marks_and_blocks_are_found():
+    text = (
+        "a\n\n<!-- not run: needs a GPU -->\n\n```bash\ntorchmdx info\n```\n```{toctree}\nx\n```\n````text\n```\n````\n"
+    )
+    found = blocks_of("page.md", text)
+    assert [(b.line, b.language, b.text, b.not_run) for b in found] == [
+        (6, "bash", "torchmdx info\n", "needs a GPU"),
+        (12, "text", "```\n", None),
+    ]
+    with pytest.raises(ValueError, match="page.md:1: a mark is one of not run, run with, file, raises, got 'not rum'"):
+        blocks_of("page.md", "<!-- not rum: x -->")
+    with pytest.raises(ValueError, match="page.md:3: the mark before this line belongs to no block"):
+        blocks_of("page.md", "<!-- not run: x -->\n\ntext")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torchmdx md a.xyz -o b --time 1 --tempratur 300",
+        "torchmdx train a.yaml --training.epoch 3",
+        "pip install 'torchmdx[training]'",
+        "pip install numpyy",
+        "make tests",
+        "python examples/none.py",
+    ],
+)
+def test_commands_with_mistakes_would_be_seen(line, capsys):
+    block = Block("page.md", 1, "bash", f"{line}  # a comment\n")
+    (words,) = commands.commands(block)
+    with pytest.raises((AssertionError, ValueError)):
+        commands.check(words)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "marks", "wrong"),
+    [
+        ("python", "assert 1 == 2\n", {}, AssertionError),
+        ("python", "1 + 1\n", {"raises": "two"}, pytest.fail.Exception),
+        ("python", "raise ValueError('three')\n", {"raises": "two"}, AssertionError),
+        ("bash", "torchmdx info nothing.safetensors\n", {}, FileNotFoundError),
+        ("bash", "curl https://example.org\n", {}, AssertionError),
+    ],
+)
+def test_blocks_that_do_not_work_would_be_seen(language, text, marks, wrong, folder):
+    with pytest.raises(wrong):
+        run(Block("page.md", 1, language, text, marks), {})
+
+
+def test_arguments_of_the_test_reach_one_command_after_the_other(folder, monkeypatch):
+    given = []
+    monkeypatch.setattr(commands, "run", lambda words, more: given.append((words[1], more)))
+    text = "torchmdx md a\ntorchmdx info\ntorchmdx md b\ntorchmdx md c\n"
+    run(Block("page.md", 1, "bash", text, {"run with": "md --time 1; md --time 2"}), {})
+    assert given == [("md", ["--time", "1"]), ("info", []), ("md", ["--time", "2"]), ("md", ["--time", "2"])]
+
+
+def test_commands_go_on_after_a_backslash():
+    block = Block("page.md", 1, "bash", "# first\nA=1 make demo\ntorchmdx info \\\n  'a b'  # second\n")
+    assert list(commands.commands(block)) == [["make", "demo"], ["torchmdx", "info", "a b"]]
+
+
+def docstring_examples() -> dict[str, str]:
+    """Indented code of docstrings that calls something, by where it stands."""
+    found = {}
+    for path in sorted(Path(torchmdx.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                text = ast.get_docstring(node) or ""
+                for part in re.findall(r"(?:^    .*\n(?:\n(?=    ))?)+", f"{text}\n", re.MULTILINE):
+                    code = textwrap.dedent(part)
+                    if is_example(code):
+                        found[f"{path.relative_to(ROOT)}:{getattr(node, 'name', 'module')}"] = code
+    return found
+
+
+def is_example(code: str) -> bool:
+    try:
+        return any(isinstance(node, ast.Call) for node in ast.walk(ast.parse(code)))
+    except SyntaxError:  # text, a formula, a command
+        return False
+
+
+@pytest.mark.parametrize("name", docstring_examples())
+def test_examples_of_docstrings_run(name, folder):
+    module = importlib.import_module(
+        name.split(":")[0].removesuffix(".py").replace(os.sep, ".").removesuffix(".__init__")
+    )
+    files.copy_potential(folder / "model.safetensors")
+    if "openmm" in name:
+        pytest.importorskip("openmmml")
+        from openmmml import MLPotential
+
+        example = dict(MLPotential=MLPotential, **openmm_names())
+    else:
+        example = ase_names(folder)
+    exec(docstring_examples()[name], {**vars(module), **example})
+
+
+def ase_names(folder: Path) -> dict[str, object]:
+    """What examples without OpenMM take for granted."""
+    atoms = ase.build.molecule("CH3CH2OH")
+    batch = Batch.of(System.from_ase(atoms))
+    return dict(
+        atoms=atoms,
+        many=[atoms, ase.build.molecule("H2O")],
+        batch=batch,
+        frames=[(batch.positions, batch.cell), (batch.positions * 0.9, batch.cell)],
+        potential=torchmdx.load("model.safetensors", dtype=torch.float32),
+        torchmdx=torchmdx,
+        directory=folder / "logs",
+        config={},
+    )
+
+
+def openmm_names() -> dict[str, object]:
+    """What examples with OpenMM take for granted."""
+    pdb = app.PDBFile(str(DATA / "alanine_dipeptide.pdb"))
+    system = openmm.System()
+    for atom in pdb.topology.atoms():
+        system.addParticle(atom.element.mass)
+    return dict(
+        system=system, mm_system=copy.deepcopy(system), topology=pdb.topology, ligand=range(pdb.topology.getNumAtoms())
+    )

@@ -1,0 +1,66 @@
+"""What must be in an sdist and in a wheel, and what must not: check_archives.py SOURCE SDIST WHEEL."""
+
+import email
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+MOST_BYTES = 5_000_000  # of a shipped potential
+NEEDED = (
+    "torchmdx/py.typed",
+    "torchmdx/demo/alanine_dipeptide.pdb",
+    "torchmdx/models/compiled/messages.c",
+    "torchmdx/openmm_plugin/cuda_kernel.cpp",
+    "torchmdx/potentials/organic-1.safetensors",
+)
+
+
+def package_files(source: Path) -> set[str]:
+    """Every file of the package, by its path from the checkout."""
+    return {path.relative_to(source).as_posix() for path in (source / "torchmdx").rglob("*") if path.is_file()}
+
+
+def problems(wanted: set[str], sdist: set[str], wheel: dict[str, int], metadata: str) -> list[str]:
+    """What is wrong, in words. wanted: files of the package. sdist: names in it; wheel: names and sizes in bytes."""
+    found = [f"the checkout has no {name}" for name in NEEDED if name not in wanted]
+    for kind, names in (("sdist", sdist), ("wheel", set(wheel))):
+        found += [f"the {kind} lacks {name}" for name in sorted(wanted - names)]
+        found += [f"the {kind} holds a test: {name}" for name in sorted(names) if "tests" in Path(name).parts]
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt"):
+        found += [f"the sdist lacks {name}"] * (name not in sdist)
+    info = {name for name in wheel if name.split("/")[0].endswith(".dist-info")}
+    found += [f"the wheel holds what is not of the package: {name}" for name in sorted(set(wheel) - wanted - info)]
+    found += ["the wheel has no licence"] * (not any(name.endswith("/licenses/LICENSE") for name in info))
+    found += ["the wheel has no command"] * (not any(name.endswith("/entry_points.txt") for name in info))
+    for name, size in wheel.items():
+        if name.endswith(".safetensors") and size > MOST_BYTES:
+            found.append(f"{name} must be at most {MOST_BYTES:,} bytes, got {size:,}")
+    fields = email.message_from_string(metadata)
+    for field in ("Name", "Version", "Summary", "Requires-Python", "License-Expression", "Project-URL"):
+        found += [f"the metadata lack {field}"] * (not fields[field])
+    version = fields["Version"]
+    found += [f"the version must be a release's, got {version}"] * (not str(version).replace(".", "").isdigit())
+    extras = fields.get_all("Provides-Extra") or []
+    found += [f"the metadata lack the extra {name}" for name in ("openmm", "train", "label") if name not in extras]
+    return found
+
+
+def main() -> int:
+    """Prints what is wrong; the exit status."""
+    source, sdist, wheel = map(Path, sys.argv[1:])
+    with tarfile.open(sdist) as archive:  # every name begins with the folder's
+        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
+    with zipfile.ZipFile(wheel) as archive:
+        in_wheel = {entry.filename: entry.file_size for entry in archive.infolist()}
+        metadata = archive.read(next(name for name in in_wheel if name.endswith(".dist-info/METADATA"))).decode()
+    found = problems(package_files(source), in_sdist, in_wheel, metadata)
+    for problem in found:
+        print(f"check_archives: {problem}", file=sys.stderr)
+    if not found:
+        print(f"{sdist.name}: {len(in_sdist)} entries; {wheel.name}: {len(in_wheel)}, {wheel.stat().st_size:,} bytes")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

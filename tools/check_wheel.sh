@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Builds the sdist and, from it, the wheel; checks what is in them; installs the wheel in an empty environment and uses it
+# there, outside of the checkout. Needs Python 3.11 or newer (PYTHON names one) and the network.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+ROOT=$PWD
+if [ -z "${PYTHON:-}" ]; then
+    if [ -x .venv/bin/python ]; then PYTHON=$ROOT/.venv/bin/python; else PYTHON=python3; fi
+fi
+
+WORK=$(mktemp -d)
+trap 'rm -rf "$WORK"' EXIT
+trap 'exit 130' INT TERM
+# Nothing of the checkout or of the caller's settings may be found by accident.
+unset PYTHONPATH PYTHONHOME MYPYPATH
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf 'check_wheel: %s\n' "$*"; }
+environment() { # environment NAME PACKAGE...: an environment of its own with these packages, in the versions of the checkout
+    "$PYTHON" -m venv "$WORK/$1"
+    "$WORK/$1/bin/python" -m pip install --quiet --constraint "$ROOT/constraints.txt" "${@:2}"
+}
+
+say "building the sdist, and the wheel from it"
+mkdir "$WORK/source" "$WORK/dist" "$WORK/outside"
+# A copy: building leaves files behind, and an .egg-info of an earlier build says what goes into an sdist.
+tar -cf - --exclude=./.git --exclude=./.venv --exclude=./demo --exclude=./build --exclude=./dist \
+    --exclude='*.egg-info' --exclude=__pycache__ . | tar -xf - -C "$WORK/source"
+environment builder build
+"$WORK/builder/bin/python" -m build --sdist --outdir "$WORK/dist" "$WORK/source" >"$WORK/build.log" 2>&1 ||
+    { cat "$WORK/build.log" >&2; exit 1; }
+"$WORK/builder/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$WORK/dist" "$WORK"/dist/*.tar.gz
+"$PYTHON" tools/check_archives.py "$WORK/source" "$WORK"/dist/*.tar.gz "$WORK"/dist/*.whl
+
+say "installing the wheel in an empty environment"
+environment installed "$(echo "$WORK"/dist/*.whl)[openmm]" mypy
+BIN=$WORK/installed/bin
+"$BIN/python" -m pip check
+
+cd "$WORK/outside"
+say "using it, outside of the checkout"
+"$BIN/torchmdx" info
+printf '3\n\nO 0 0 0.119\nH 0 0.763 -0.477\nH 0 -0.763 -0.477\n' >water.xyz
+"$BIN/torchmdx" energy water.xyz
+"$BIN/python" - "$WORK/installed" <<'PYTHON'
+import sys
+
+import numpy as np
+from ase.build import molecule
+
+import torchmdx
+
+assert torchmdx.__file__.startswith(sys.argv[1]), torchmdx.__file__
+atoms = molecule("CH3CH2OH")
+atoms.calc = torchmdx.Calculator()
+forces = atoms.get_forces()
+assert np.isfinite(atoms.get_potential_energy())
+assert forces.shape == (9, 3)
+assert 0 < abs(forces).max() < 20, forces
+assert abs(forces.sum(0)).max() < 1e-4, forces
+PYTHON
+"$BIN/torchmdx" demo --seconds 5
+for file in alanine_dipeptide.dcd alanine_dipeptide.final.pdb alanine_dipeptide.log energy.png ramachandran.png; do
+    test -s "demo/$file" || { say "the demo left no $file" >&2; exit 1; }
+done
+
+say "types, as a user's checker sees them"
+cat >typed.py <<'PYTHON'
+from pathlib import Path
+
+from typing_extensions import assert_type
+
+import torchmdx
+
+system = torchmdx.System.create([[0.0, 0.0, 0.0], [0.0, 0.0, 0.74]], [1, 1])
+potential = torchmdx.load()
+assert_type(potential, torchmdx.Potential)
+assert_type(torchmdx.evaluate(potential, system), torchmdx.Result)
+assert_type(torchmdx.Calculator(charge=1.0).potential, torchmdx.Potential)
+torchmdx.save(potential, Path("copy.safetensors"))
+print(float(torchmdx.evaluate(potential, system).energy))
+PYTHON
+"$BIN/mypy" --strict typed.py
+"$BIN/python" typed.py
+sed 's/charge=1.0/charge="one"/' typed.py >wrong.py
+if "$BIN/mypy" --strict wrong.py >wrong.txt; then
+    say "mypy finds nothing wrong with charge=\"one\": the types of the package are not seen" >&2
+    exit 1
+fi
+grep -q 'Argument "charge" to "Calculator" has incompatible type' wrong.txt || { cat wrong.txt >&2; exit 1; }
+say "all is well"

@@ -1,0 +1,1 @@
+"""What `torchmdx demo` shows: molecular dynamics of alanine dipeptide with the potential that torchmdx comes with."""

@@ -1,0 +1,172 @@
+"""`torchmdx demo`: as much molecular dynamics as fits into a time, and pictures of it."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from importlib.resources import files as package_files
+from pathlib import Path
+
+import numpy as np
+import openmm
+
+from torchmdx.checkpoint import load_one, located
+from torchmdx.demo.masses import with_heavy_hydrogens
+from torchmdx.demo.pictures import draw_ramachandran
+from torchmdx.demo.torsions import PHI, PSI, torsion
+from torchmdx.interrupt import Interrupts
+from torchmdx.md.log import Log, read_log
+from torchmdx.md.plot import plot_log
+from torchmdx.md.progress import Progress, ns_per_day
+from torchmdx.md.settings import Dynamics, Evaluation
+from torchmdx.md.simulation import Simulation
+from torchmdx.md.structure import Structure, read, write_structure
+from torchmdx.md.trajectory import Trajectory, read_frames
+from torchmdx.potentials import DEFAULT_POTENTIAL
+from torchmdx.units import PICOSECOND
+
+STRUCTURE = "alanine_dipeptide.pdb"
+# Hydrogens of 3 amu vibrate with a period of 16 fs at least, an eighth of which is a step that a thermostat bears well.
+HYDROGEN, TIMESTEP = 3.0, 2.0
+FRICTION, WARMING_FRICTION = 1.0, 10.0  # 1/ps
+WARMING = 0.1  # share of the time for warming up, whose second half says how many steps the rest is good for
+OVERTIME = 1.2  # a machine that becomes slower does not keep anybody waiting for longer than this
+STEPS_A_FRAME, MOST_FRAMES, FRAMES_A_ROW = 10, 10_000, 5
+NAME = "alanine_dipeptide"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs what the command line asks for; returns the exit status."""
+    if not options.seconds > 0:
+        raise ValueError(f"--seconds must be > 0, got {options.seconds}")
+    if not options.temperature > 0:
+        raise ValueError(f"--temperature must be > 0 K, got {options.temperature}")
+    folder = Path(options.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    started = folder / f"{NAME}.start.pdb"
+    with package_files("torchmdx.demo").joinpath(STRUCTURE).open("rb") as source, started.open("wb") as target:
+        shutil.copyfileobj(source, target)
+    structure = with_heavy_hydrogens(read(str(started)), HYDROGEN)
+    simulation = _simulation(structure, options)
+    print(_introduction(options, structure, simulation))
+    with Interrupts() as interrupts:
+        steps = _warm_up(simulation, options.seconds)
+        log = _integrate(simulation, folder, steps, OVERTIME * options.seconds, interrupts)
+    _report(options, simulation, folder, started, log)
+    return interrupts.status
+
+
+def _simulation(structure: Structure, options: argparse.Namespace) -> Simulation:
+    dynamics = Dynamics(
+        ensemble="nvt", timestep=TIMESTEP, num_steps=0, temperature=options.temperature, friction=FRICTION,
+        pressure=None, barostat=None, seed=options.seed,
+    )  # fmt: skip
+    evaluation = Evaluation(
+        models=(located(options.model),), precision="float32", transport="auto", device=options.device, platform=None,
+        skin=0.0, max_force_spread=None, spread_file=None,
+    )  # fmt: skip
+    return Simulation(structure, dynamics, evaluation, options.seed)
+
+
+def _introduction(options: argparse.Namespace, structure: Structure, simulation: Simulation) -> str:
+    card = load_one(options.model).card
+    about = ": ".join(filter(None, (card.name or Path(options.model or DEFAULT_POTENTIAL).name, card.description)))
+    device = simulation.force.evaluator.potential.device
+    return "\n".join(
+        [
+            f"alanine dipeptide, {structure.formula}, {structure.num_atoms} atoms, in vacuum at "
+            f"{options.temperature:g} K",
+            f"potential: {about}",
+            f"OpenMM {openmm.__version__}, {simulation.platform} platform; the network runs on {device}; Langevin "
+            f"thermostat, steps of {TIMESTEP:g} fs with hydrogens of {HYDROGEN:g} amu",
+        ]
+    )
+
+
+def _warm_up(simulation: Simulation, seconds: float) -> int:
+    """Minimizes, warms up, and returns how many steps the rest of the time is good for."""
+    simulation.start(minimize=False)
+    before, after = simulation.minimize(most_iterations=50)
+    print(f"minimized: {before:.4f} -> {after:.4f} eV; warming up for {WARMING * seconds:.0f} s")
+    simulation.draw_velocities()
+    simulation.context.getIntegrator().setFriction(WARMING_FRICTION)  # half of the heat goes into the potential
+    simulation.step(STEPS_A_FRAME)  # compiles and captures
+    start, done, timed, since = time.perf_counter(), 0, 0, 0.0
+    while (passed := time.perf_counter() - start) < WARMING * seconds or not timed:
+        simulation.step(STEPS_A_FRAME)
+        done += STEPS_A_FRAME
+        if passed > WARMING * seconds / 2:
+            timed, since = timed + STEPS_A_FRAME, since + time.perf_counter() - start - passed
+    context = simulation.context
+    context.getIntegrator().setFriction(FRICTION)
+    context.setStepCount(0)
+    context.setTime(0.0)
+    rate = timed / since
+    print(f"{rate:.0f} steps a second, {ns_per_day(rate, TIMESTEP):.3g} ns/day")
+    frames = max(1, int(rate * (1 - WARMING) * seconds / STEPS_A_FRAME))
+    return frames * STEPS_A_FRAME
+
+
+def _integrate(simulation: Simulation, folder: Path, steps: int, most: float, interrupts: Interrupts) -> Path:
+    """Frames and rows of so many steps, or of what is done in the most seconds or until a signal; the log's path."""
+    every = STEPS_A_FRAME * -(-steps // (STEPS_A_FRAME * MOST_FRAMES))
+    log_path, structure = folder / f"{NAME}.log", simulation.structure
+    trajectory = Trajectory.create(folder / f"{NAME}.dcd", structure.num_atoms, every, False, TIMESTEP)
+    log, progress = Log.create(log_path, False), Progress(sys.stderr, 0, steps, TIMESTEP)
+    start = clock = time.perf_counter()
+    try:
+        row = simulation.measure()
+        log.write(row)
+        trajectory.write(*simulation.geometry())
+        for step in range(every, steps + 1, every):
+            simulation.step(every)
+            trajectory.write(*simulation.geometry())
+            if step // every % FRAMES_A_ROW == 0:
+                now = time.perf_counter()
+                speed = ns_per_day(FRAMES_A_ROW * every / (now - clock), TIMESTEP)
+                row, clock = simulation.measure().with_speed(speed), now
+                log.write(row)
+            progress.update(step, row, last=step + every > steps)
+            if interrupts.received is not None or time.perf_counter() - start > most:
+                break
+    finally:
+        progress.finish()
+        log.close()
+        trajectory.close()
+    return log_path
+
+
+def _report(options: argparse.Namespace, simulation: Simulation, folder: Path, started: Path, log: Path) -> None:
+    """Pictures, the final structure, and what was written, in words."""
+    structure, title = simulation.structure, f"alanine dipeptide, {options.temperature:g} K"
+    final, energies = folder / f"{NAME}.final.pdb", folder / "energy.png"
+    write_structure(structure, final, *simulation.geometry())
+    plot_log(log, energies, title, options.temperature)
+    frames = read_frames(log.with_suffix(".dcd"), structure.num_atoms)
+    phi, psi = (torsion(frames, atoms_named(structure, names)) for names in (PHI, PSI))
+    length = simulation.current_step * TIMESTEP / PICOSECOND
+    picture = folder / "ramachandran.png"
+    draw_ramachandran(picture, phi, psi, length, f"{title}, {length:.3g} ps in vacuum")
+    rows = read_log(log)
+    speed = rows["ns_per_day"][np.isfinite(rows["ns_per_day"])]
+    fast = f" at {np.median(speed):.3g} ns/day" if len(speed) else ""
+    print(f"{length:.4g} ps{fast}, mean temperature {rows['temperature_K'].mean():.0f} K, {len(frames)} frames")
+    written = {
+        started: "the structure at the start: open it with the trajectory",
+        log.with_suffix(".dcd"): "the trajectory",
+        final: "the structure at the end",
+        log: "energies, temperature and speed, as CSV",
+        energies: "a picture of them",
+        picture: "how densely the angles φ and ψ were visited, and the way between",
+    }
+    width = max(len(str(path)) for path in written)
+    print("wrote", *(f"  {path!s:<{width}}  {what}" for path, what in written.items()), sep="\n")
+
+
+def atoms_named(structure: Structure, names: tuple[tuple[str, str], ...]) -> tuple[int, int, int, int]:
+    """Indices of four atoms by residue and name."""
+    indices = {(atom.residue.name, atom.name): atom.index for atom in structure.topology.atoms()}
+    first, second, third, fourth = (indices[name] for name in names)
+    return first, second, third, fourth

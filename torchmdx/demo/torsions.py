@@ -1,0 +1,46 @@
+"""Torsion angles, and how densely a run visits pairs of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# Atoms of ACE-ALA-NME about the bonds of alanine's Cα, by name and residue, as PDB files order a chain.
+PHI = (("ACE", "C"), ("ALA", "N"), ("ALA", "CA"), ("ALA", "C"))
+PSI = (("ALA", "N"), ("ALA", "CA"), ("ALA", "C"), ("NME", "N"))
+
+
+def torsion(positions: Floats, atoms: tuple[int, int, int, int]) -> Floats:
+    """Angle [F] about the bond of the middle two atoms in positions [F,N,3], degrees in [-180, 180].
+
+    IUPAC's sign: positive where, seen along the bond, the far atom is clockwise of the near one.
+    """
+    first, second, third, fourth = (positions[:, atom] for atom in atoms)
+    axis = third - second
+    axis = axis / np.linalg.norm(axis, axis=-1, keepdims=True)
+    near, far = first - second, fourth - third
+    near = near - (near * axis).sum(-1, keepdims=True) * axis
+    far = far - (far * axis).sum(-1, keepdims=True) * axis
+    across = np.cross(axis, near)
+    return np.degrees(np.arctan2((across * far).sum(-1), (near * far).sum(-1)))
+
+
+def density(x: Floats, y: Floats, width: float, bins: int) -> Floats:
+    """Density [bins,bins] of pairs of angles, per square degree, rows by x: Gaussians of a width on a torus, degrees.
+
+    Its sum over all bins, times their area, is 1.
+    """
+    counts, _, _ = np.histogram2d(x, y, bins=bins, range=[[-180, 180], [-180, 180]])
+    # A Gaussian's Fourier coefficients on a circle: exp(-k² width² / 2), k whole.
+    wave = np.fft.fftfreq(bins, d=1 / bins) * np.radians(width)
+    fall = np.exp(-(wave**2) / 2)
+    smooth = np.fft.ifft2(np.fft.fft2(counts) * fall[:, None] * fall[None]).real
+    return np.maximum(smooth, 0.0) / (counts.sum() * (360 / bins) ** 2)
+
+
+def path(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """The same points with a gap (NaN) wherever one of the angles passes ±180°, so that a line does not cross all."""
+    jumps = np.flatnonzero((np.abs(np.diff(x)) > 180) | (np.abs(np.diff(y)) > 180)) + 1
+    return np.insert(x, jumps, np.nan), np.insert(y, jumps, np.nan)

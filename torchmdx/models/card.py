@@ -1,0 +1,108 @@
+"""What weights do not say of themselves: a potential's name, what it was trained on, whose it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torchmdx.system import LAST_ELEMENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """Facts about a potential; a potential carries one, and checkpoints hold it. Checked on construction.
+
+    elements: atomic numbers that it was trained on, charges: total charges in e; None where nobody knows. A network
+    gives numbers for other elements too, from weights that nothing has ever changed, so those are refused.
+    closed_shell: it was trained on structures with an even number of electrons alone.
+    """
+
+    name: str = ""
+    description: str = ""
+    licence: str = ""
+    elements: tuple[int, ...] | None = None
+    charges: tuple[float, ...] | None = None
+    closed_shell: bool = False
+
+    def __post_init__(self) -> None:
+        for field in ("name", "description", "licence"):
+            if not isinstance(getattr(self, field), str):
+                raise ValueError(f"{field} of a potential must be text, got {getattr(self, field)!r}")
+        if not isinstance(self.closed_shell, bool):
+            raise ValueError(f"closed_shell of a potential must be True or False, got {self.closed_shell!r}")
+        if self.elements is not None:
+            whole = all(type(number) is int and 1 <= number <= LAST_ELEMENT for number in self.elements)
+            if not self.elements or not whole:
+                raise ValueError(
+                    f"elements of a potential must be atomic numbers from 1 to {LAST_ELEMENT}, got {self.elements!r}"
+                )
+            object.__setattr__(self, "elements", tuple(sorted(set(self.elements))))
+        if self.charges is not None:
+            if not self.charges or not all(type(c) in (int, float) and math.isfinite(c) for c in self.charges):
+                raise ValueError(f"charges of a potential must be finite numbers, got {self.charges!r}")
+            object.__setattr__(self, "charges", tuple(sorted({float(charge) for charge in self.charges})))
+
+    def __bool__(self) -> bool:
+        """Whether it says anything."""
+        return self != Card()
+
+    @property
+    def title(self) -> str:
+        """How messages call the potential."""
+        return self.name or "this potential"
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Card:
+        """What `to_text` wrote. Facts that a later version added are left out. Raises ValueError for anything else."""
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError:
+            values = None
+        if not isinstance(values, dict):
+            raise ValueError(f"facts about a potential must be a JSON object, got {text[:80]!r}")
+        known: dict[str, Any] = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+        for name in ("elements", "charges"):
+            if isinstance(known.get(name), list):
+                known[name] = tuple(known[name])
+        return cls(**known)
+
+    def require_elements(self, atomic_numbers: list[int]) -> None:
+        """Raises ValueError that names every element the potential was not trained on, with its first atom."""
+        if self.elements is None:
+            return
+        first: dict[int, int] = {}
+        for atom, number in enumerate(atomic_numbers):
+            if number not in self.elements:
+                first.setdefault(number, atom)
+        if first:
+            found = ", ".join(f"{symbols([number])} (atom {atom})" for number, atom in first.items())
+            raise ValueError(
+                f"{self.title} was trained on {symbols(self.elements)} and knows nothing else, got {found}"
+            )
+
+    def doubts(self, atomic_numbers: Iterable[int], charge: float) -> list[str]:
+        """Why a structure may be outside what the potential was trained on, apart from its elements; often nothing."""
+        found = []
+        if self.charges is not None and charge not in self.charges:
+            known = ", ".join(f"{value:+g}" if value else "0" for value in self.charges)
+            found.append(f"{self.title} was trained on total charges of {known} e, got {charge:+g} e")
+        electrons = sum(atomic_numbers) - charge
+        if self.closed_shell and electrons % 2:
+            found.append(
+                f"{self.title} was trained on closed shells, got {electrons:g} electrons at a total charge of "
+                f"{charge:+g} e: is the charge right?"
+            )
+        return found
+
+
+def symbols(atomic_numbers: Iterable[int]) -> str:
+    """As in "H, C, N"."""
+    from ase.data import chemical_symbols  # half a second, and errors alone need it
+
+    return ", ".join(chemical_symbols[number] for number in atomic_numbers)

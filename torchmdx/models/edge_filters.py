@@ -1,0 +1,51 @@
+"""Networks of filters: of pairs, where they depend on the distance alone, and of edges, where both ends take part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from torch import Tensor, nn
+
+from torchmdx.models.edge_rows import to_edges
+from torchmdx.models.forms import RowScale
+from torchmdx.models.interaction import Interaction
+from torchmdx.models.multilinear import partial
+from torchmdx.models.pairs import PairList
+from torchmdx.models.smooth import activate, activate_rows
+
+ROWS = RowScale()
+
+
+def linear(module: nn.Module, x: Tensor) -> Tensor:
+    """A linear map whose result has the dtype of x, under autocast as well."""
+    return cast(Tensor, module(x)).to(x.dtype)
+
+
+def through(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
+    """x through linear maps and activations, one after another."""
+    for module in modules:
+        x = linear(module, x) if isinstance(module, nn.Linear) else activate(module, x)
+    return x
+
+
+def _scaled(modules: list[nn.Module], x: Tensor, envelope: Tensor) -> Tensor:
+    """As `through`, rows scaled by the cutoff function [.,1], and parted: [.,3,C]."""
+    together = isinstance(modules[-1], nn.SiLU)  # in one pass over memory
+    x = through(modules[:-1] if together else modules, x)
+    x = activate_rows(x, envelope) if together else partial(ROWS, 2, x, envelope, None)
+    return x.unflatten(-1, (3, x.shape[-1] // 3))
+
+
+def pair_filters(network: nn.Module, radial: Tensor, envelope: Tensor) -> Tensor:
+    """Filters [P+1,3,C] of a layer, or of the embedding, from the basis [P+1,R] and the cutoff function [P+1,1]."""
+    return _scaled(list(network) if isinstance(network, nn.Sequential) else [network], radial, envelope)
+
+
+def edge_filters(layer: Interaction, a: Tensor, t: Tensor, s: Tensor, pairs: PairList, envelope: Tensor) -> Tensor:
+    """Filters [E+N,3,C] of a layer, of every edge and of every atom itself.
+
+    a [P+1,C], t [N,C] and s [N,C] are the shares of the pair, the target and the source in the first linear map of
+    the layer's network, bias included; envelope [P+1,1] is the cutoff function of the pairs.
+    """
+    return _scaled(list(layer.filters)[1:], to_edges(pairs, a, t, s), to_edges(pairs, envelope))

@@ -1,0 +1,143 @@
+"""What depends on both ends of an edge: rows of numbers for edges, and messages whose filters differ both ways.
+
+Rows are those of the list's slots, [E,..], zero in its padding; with `own` a row for each atom itself comes after
+them, [E+N,..]. Of pairs [P,..] the last row, with `own`, is that of an atom with itself, [P+1,..].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmdx.models.forms import Arguments, part_sums
+from torchmdx.models.pairs import PairList
+from torchmdx.models.tensors import spread
+
+Wanted = tuple[bool, bool, bool]
+
+
+class _ToEdges(torch.autograd.Function):
+    """A[pair] + T[target] + S[source]."""
+
+    @staticmethod
+    def forward(ctx: Any, pairs: PairList, own: bool, a: Tensor | None, t: Tensor | None, s: Tensor | None) -> Tensor:
+        ctx.pairs, ctx.own = pairs, own
+        some = next(x for x in (a, t, s) if x is not None)
+        return _kernels().to_edges(pairs, a, t, s, own) if some.is_cuda else _to_edges(pairs, own, a, t, s)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        wanted = ctx.needs_input_grad[2:]
+        return None, None, *_from_edges(ctx.pairs, ctx.own, gradients[0], wanted)
+
+
+class _FromEdges(torch.autograd.Function):
+    """Sums of rows over the edges of a pair, to a target, from a source: those that are wanted."""
+
+    @staticmethod
+    def forward(ctx: Any, pairs: PairList, own: bool, wanted: Wanted, g: Tensor) -> tuple[Tensor, ...]:
+        ctx.pairs, ctx.own, ctx.wanted = pairs, own, wanted
+        ctx.set_materialize_grads(False)
+        return tuple(_sums(pairs, own, wanted, g))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        given = iter(gradients)
+        values = [next(given) if wanted else None for wanted in ctx.wanted]
+        if all(value is None for value in values):
+            return None, None, None, None
+        return None, None, None, to_edges(ctx.pairs, *values, own=ctx.own)
+
+
+def to_edges(
+    pairs: PairList, a: Tensor | None, t: Tensor | None = None, s: Tensor | None = None, *, own: bool = True
+) -> Tensor:
+    """[E+N,K], or [E,K] without `own`: a [P+1,K] of the pair + t [N,K] of the target + s [N,K] of the source.
+
+    Zero where there is no edge. Any of the three may be left out. An atom is its own target and source.
+    """
+    whole = (None if x is None else x.contiguous() for x in (a, t, s))
+    return _ToEdges.apply(pairs, own, *whole)
+
+
+def to_targets(pairs: PairList, values: Tensor) -> Tensor:
+    """Sums [N,K] of the rows [E,K] of the edges to each atom."""
+    (found,) = _FromEdges.apply(pairs, False, (False, True, False), values.contiguous())
+    return found
+
+
+def _from_edges(pairs: PairList, own: bool, g: Tensor, wanted: Wanted) -> Iterator[Tensor | None]:
+    found = iter(_FromEdges.apply(pairs, own, wanted, g.contiguous()) if any(wanted) else ())
+    return (next(found) if each else None for each in wanted)
+
+
+def _to_edges(pairs: PairList, own: bool, a: Tensor | None, t: Tensor | None, s: Tensor | None) -> Tensor:
+    edges, parts = pairs.edges, []
+    for values, index in ((a, pairs.code // 2), (t, edges.target), (s, edges.source)):
+        if values is None:
+            continue
+        rows = values.index_select(0, index) * edges.filled()[:, None]
+        if own:
+            rows = torch.cat([rows, values[-1:].expand(edges.num_atoms, -1) if values is a else values])
+        parts.append(rows)
+    return sum(parts[1:], parts[0])
+
+
+def _sums(pairs: PairList, own: bool, wanted: Wanted, g: Tensor) -> Iterator[Tensor]:
+    edges = pairs.edges
+    if g.is_cuda:
+        if wanted[0]:
+            yield _kernels().to_pairs(pairs, g, own)
+        if any(wanted[1:]):
+            yield from _kernels().to_atoms(pairs, g, own, *wanted[1:])
+        return
+    rows, atoms = g[: edges.capacity] * edges.filled()[:, None], g[edges.capacity :]
+    if wanted[0]:
+        sums = g.new_zeros(pairs.num_slots, g.shape[1]).index_add_(0, pairs.code // 2, rows)
+        yield torch.cat([sums, atoms.sum(0, keepdim=True)]) if own else sums
+    for each, index in zip(wanted[1:], (edges.target, edges.source), strict=True):
+        if each:
+            start = atoms if own else g.new_zeros(edges.num_atoms, g.shape[1])
+            yield start.index_add(0, index, rows)
+
+
+@dataclass(frozen=True)
+class EdgeMessages:
+    """T(F, X, G) = Σ_edges Σ_m,c F[edge,k(m),c] X[source,m,c] G[target,m,c] + Σ_i,m,c F[E+i,k(m),c] X[i,m,c] G[i,m,c].
+
+    As `torchmdx.models.forms.Messages`, with a filter for each direction of a pair and one for each atom itself.
+    """
+
+    pairs: PairList
+
+    def partial(self, slot: int, arguments: Arguments) -> Tensor:
+        """In F [E+N,3,C], X or G [N,9,C]: in X, with the filters of the edges the other way."""
+        f, x, g = arguments
+        if slot == 0:
+            assert x is not None
+            assert g is not None
+            return _kernels().messages_edges(self.pairs, x, g) if x.is_cuda else self._in_filters(x, g)
+        other = g if slot == 1 else x
+        assert f is not None
+        assert other is not None
+        if f.is_cuda:
+            return _kernels().messages_rows(self.pairs, f, other, back=slot == 1)
+        edges = self.pairs.edges
+        ends = (edges.target, edges.source) if slot == 2 else (edges.source, edges.target)
+        rows = spread(f[: edges.capacity] * edges.filled()[:, None, None]) * other.index_select(0, ends[1])
+        return (spread(f[edges.capacity :]) * other).index_add(0, ends[0], rows)
+
+    def _in_filters(self, x: Tensor, g: Tensor) -> Tensor:
+        edges = self.pairs.edges
+        both = part_sums(x.index_select(0, edges.source) * g.index_select(0, edges.target))
+        return torch.cat([both * edges.filled()[:, None, None], part_sums(x * g)])
+
+
+def _kernels() -> Any:
+    from torchmdx.models.kernels import edge_rows
+
+    return edge_rows

@@ -1,0 +1,144 @@
+"""Damped Coulomb interaction of all pairs in systems without periodic directions, on a GPU.
+
+A program is a few atoms, and walks the atoms of their systems: nothing is kept of pairs, sums have a fixed order, no
+number is read on the host. Float32 or float64, as the tensors are.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+ROWS = 4  # atoms of a program
+MOST_COLUMNS, TILE = 128, 1024  # atoms that are seen at a time; the same, times channels
+PI = tl.constexpr(math.pi)
+
+
+@triton.jit
+def shape_of(r, LOWER: tl.constexpr, UPPER: tl.constexpr, SWITCH: tl.constexpr):
+    """(s, ds/dr) of s(r) = (1 - d(r)) / r: see `torchmdx.models.priors.coulomb.Coulomb`.
+
+    UPPER: the damping length, or with SWITCH the end of the switch, which begins at LOWER.
+    """
+    if SWITCH:
+        x = (r - LOWER) / (UPPER - LOWER)
+        inside = (x > 0) & (x < 1)
+        angle = PI * tl.where(inside, x, 0.0)
+        u = tl.where(inside, 0.5 - 0.5 * tl.cos(angle), tl.where(x > 0, 1.0, 0.0))
+        slope = 0.5 * PI / (UPPER - LOWER) * tl.sin(angle)
+    else:
+        square = r / UPPER * (r / UPPER)
+        inside = square < 1 - 1e-3
+        gap = 1 - tl.where(inside, square, 0.0)
+        d = tl.where(inside, tl.exp(1 - 1 / gap), 0.0)
+        u = 1 - d
+        slope = d * 2 * r / (UPPER * UPPER * gap * gap)
+    return u / r, (slope - u / r) / r
+
+
+@triton.jit
+def _all_pairs(
+    X, Q, W, G, E, DX, DQ, SYSTEM, PTR, OPEN, num_atoms,
+    HALF: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr, SWITCH: tl.constexpr, M: tl.constexpr,
+    BACK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """E [N]: energies of the atoms; with BACK instead DX [N,3], DQ [N,M]: derivatives of Σ G E. Grid: rows of atoms.
+
+    HALF: half of the strength. Settings are constants, so that float64 has all of their digits.
+    """
+    dtype = X.dtype.element_ty
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    m = tl.arange(0, CHANNELS)
+    here = i < num_atoms
+    system = tl.load(SYSTEM + i, mask=here, other=-1)
+    seen = here & (tl.load(OPEN + system, mask=here, other=0) != 0)
+    x = tl.load(X + i * 3, mask=here, other=0.0)
+    y = tl.load(X + i * 3 + 1, mask=here, other=0.0)
+    z = tl.load(X + i * 3 + 2, mask=here, other=0.0)
+    w = tl.load(W + m, mask=m < M, other=0.0)
+    at = i.to(tl.int64)[:, None] * M + m[None, :]
+    wq = tl.load(Q + at, mask=here[:, None] & (m < M)[None, :], other=0.0) * w[None, :]
+    g = tl.zeros((ROWS,), dtype)
+    if BACK:
+        g += tl.load(G + i, mask=here, other=0.0)
+    field = tl.zeros((ROWS, COLUMNS, CHANNELS), dtype)
+    fx, fy, fz = tl.zeros((ROWS, COLUMNS), dtype), tl.zeros((ROWS, COLUMNS), dtype), tl.zeros((ROWS, COLUMNS), dtype)
+    # Systems follow one another: from the beginning of the first to the end of the last of these atoms.
+    first = tl.load(PTR + tl.load(SYSTEM + tl.program_id(0) * ROWS))
+    last = tl.minimum(tl.program_id(0) * ROWS + ROWS, num_atoms) - 1
+    end = tl.load(PTR + tl.load(SYSTEM + last) + 1)
+    if tl.max(seen.to(tl.int32), 0) == 0:
+        end = first
+    for start in range(first, end, COLUMNS):
+        j = start + tl.arange(0, COLUMNS)
+        there = j < end
+        pair = seen[:, None] & there[None, :] & (i[:, None] != j[None, :])
+        pair = pair & (system[:, None] == tl.load(SYSTEM + j, mask=there, other=-1)[None, :])
+        ux = x[:, None] - tl.load(X + j * 3, mask=there, other=0.0)[None, :]
+        uy = y[:, None] - tl.load(X + j * 3 + 1, mask=there, other=0.0)[None, :]
+        uz = z[:, None] - tl.load(X + j * 3 + 2, mask=there, other=0.0)[None, :]
+        r = tl.sqrt(tl.where(pair, ux * ux + uy * uy + uz * uz, 1.0))
+        s, slope = shape_of(r, LOWER, UPPER, SWITCH)
+        other = tl.load(Q + j.to(tl.int64)[:, None] * M + m[None, :], mask=there[:, None] & (m < M)[None, :], other=0.0)
+        if BACK:
+            both = tl.where(pair, g[:, None] + tl.load(G + j, mask=there, other=0.0)[None, :], 0.0)
+            force = both * slope / r * tl.sum(wq[:, None, :] * other[None, :, :], 2)
+            fx += force * ux
+            fy += force * uy
+            fz += force * uz
+            s *= both
+        else:
+            s = tl.where(pair, s, 0.0)
+        field += s[:, :, None] * other[None, :, :]
+    potential = tl.sum(field, 1)
+    if BACK:
+        tl.store(DQ + at, HALF * w[None, :] * potential, mask=here[:, None] & (m < M)[None, :])
+        tl.store(DX + i * 3, HALF * tl.sum(fx, 1), mask=here)
+        tl.store(DX + i * 3 + 1, HALF * tl.sum(fy, 1), mask=here)
+        tl.store(DX + i * 3 + 2, HALF * tl.sum(fz, 1), mask=here)
+    else:
+        tl.store(E + i, HALF * tl.sum(wq * potential, 1), mask=here)
+
+
+class AllPairs:
+    """Energies of all pairs and their derivatives, for a batch: `system_index` [N], `open_systems` [S], settings.
+
+    switch: the two lengths of the switch, or None for damping below `damping`.
+    """
+
+    def __init__(
+        self,
+        system_index: torch.Tensor,
+        open_systems: torch.Tensor,
+        strength: float,
+        damping: float,
+        switch: tuple[float, float] | None,
+    ) -> None:
+        ends = torch.arange(len(open_systems) + 1, dtype=system_index.dtype, device=system_index.device)
+        self.systems = (system_index, torch.searchsorted(system_index, ends, out_int32=True), open_systems.int())
+        lower, upper = (0.0, damping) if switch is None else switch
+        self.settings = dict(HALF=0.5 * strength, LOWER=lower, UPPER=upper, SWITCH=switch is not None)
+
+    def energies(self, positions, charges, weights) -> torch.Tensor:
+        """[N], of positions [N,3], charges [N,M] and their weights [M]."""
+        out = charges.new_empty(len(charges))
+        self._launch(positions, charges, weights, out, out, out, out, back=False)
+        return out
+
+    def gradients(self, positions, charges, weights, cotangent) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of Σ cotangent · energies, in positions and in charges."""
+        of_positions, of_charges = torch.empty_like(positions), torch.empty_like(charges)
+        self._launch(positions, charges, weights, cotangent, cotangent, of_positions, of_charges, back=True)
+        return of_positions, of_charges
+
+    def _launch(self, positions, charges, weights, cotangent, energies, of_positions, of_charges, back: bool) -> None:
+        atoms, channels = charges.shape
+        wide = triton.next_power_of_2(channels)
+        _all_pairs[(triton.cdiv(atoms, ROWS),)](
+            positions, charges, weights, cotangent, energies, of_positions, of_charges, *self.systems, atoms,
+            **self.settings, M=channels, BACK=back, ROWS=ROWS,
+            COLUMNS=max(1, min(MOST_COLUMNS, TILE // wide)), CHANNELS=wide, num_warps=4,
+        )  # fmt: skip

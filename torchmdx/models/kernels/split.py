@@ -1,0 +1,127 @@
+"""Products with weight matrices on tensor cores, exact to float32: of one matrix, and of nine components.
+
+A float is a number of eleven bits, which a tensor core multiplies exactly, and a remainder. Weights are split once,
+when they are packed; what they multiply is split in registers. Three products of such parts make one of float32. Each
+step's sum is added in float32 outside the tensor core, whose own sums lose bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchmdx.models.kernels.activations import activate, slope
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A matrix, or three, by outputs and inputs [..,outputs,inputs], as products read it; see `product`."""
+
+    big: Tensor
+    small: Tensor
+    precision: str
+
+    @classmethod
+    def of(cls, matrix: Tensor, precision: str) -> Split:
+        """precision: "tf32x3", "tf32", or "bf16", for which the matrix is rounded to it."""
+        if precision == "bf16":
+            rounded = matrix.to(torch.bfloat16).contiguous()
+            return cls(rounded, rounded, precision)
+        # To the nearest of those whose last thirteen bits are zero.
+        bits = matrix.contiguous().view(torch.int32)
+        big = ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+        return cls(big, matrix - big if precision == "tf32x3" else big, precision)
+
+
+@triton.jit
+def product(acc, x, W, SMALL, at, PRECISION: tl.constexpr):
+    """acc + x w for w [columns,inner] at `at` of a split matrix."""
+    if PRECISION == "bf16":
+        acc = tl.dot(x.to(tl.bfloat16), tl.load(W + at).T, acc)
+    elif PRECISION == "tf32":
+        acc = tl.dot(x, tl.load(W + at).T, acc, input_precision="tf32")
+    else:
+        tl.static_assert(PRECISION == "tf32x3")
+        w, w_rest = tl.load(W + at).T, tl.load(SMALL + at).T
+        big = (x.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
+        total = tl.dot(x - big, w, input_precision="tf32")
+        total = tl.dot(big, w_rest, total, input_precision="tf32")
+        acc += tl.dot(big, w, total, input_precision="tf32")
+    return acc
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def multiply_parts(
+    X,
+    W,
+    SMALL,
+    Y,
+    num_atoms,
+    CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Y = X W for tensors [N,9,C], W [3,C,C] one matrix for each part. A program makes one component of ROWS atoms."""
+    component = tl.program_id(0) % 9
+    block = tl.program_id(0) // 9
+    row = (block // (CHANNELS // COLUMNS)) * ROWS + tl.arange(0, ROWS)
+    n = (block % (CHANNELS // COLUMNS)) * COLUMNS + tl.arange(0, COLUMNS)
+    part = (component > 0).to(tl.int32) + (component > 3).to(tl.int32)
+    valid = (row < num_atoms)[:, None]
+    base = row.to(tl.int64)[:, None] * (9 * CHANNELS) + component * CHANNELS
+    acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(0, CHANNELS, STEP):
+        k = first + tl.arange(0, STEP)[None, :]
+        x = tl.load(X + base + k, mask=valid, other=0.0).to(tl.float32)
+        acc = product(acc, x, W, SMALL, part * (CHANNELS * CHANNELS) + n[:, None] * CHANNELS + k, PRECISION)
+    tl.store(Y + base + n[None, :], acc, mask=valid)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def multiply(
+    X,
+    W,
+    SMALL,
+    SIDE,
+    Y,
+    num_atoms,
+    INNER: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    AFTER: tl.constexpr,
+):
+    """Y [N,WIDTH] from X [N,INNER] and W, which is [WIDTH,INNER].
+
+    AFTER "bias": act(X) W + SIDE; "scale": (X W) SIDE, with SIDE [WIDTH]; "slope": (X W) act'(SIDE), with SIDE as Y,
+    which may be Y.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    n = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    valid = (row < num_atoms)[:, None]
+    base = row.to(tl.int64)[:, None] * INNER
+    acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(0, INNER, STEP):
+        k = first + tl.arange(0, STEP)[None, :]
+        x = tl.load(X + base + k, mask=valid, other=0.0)
+        if AFTER == "bias":
+            x = activate(x, ACTIVATION)
+        acc = product(acc, x, W, SMALL, n[:, None] * INNER + k, PRECISION)
+    at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
+    if AFTER == "bias":
+        acc += tl.load(SIDE + n)[None, :]
+    elif AFTER == "scale":
+        acc *= tl.load(SIDE + n)[None, :]
+    else:
+        tl.static_assert(AFTER == "slope")
+        acc *= slope(tl.load(SIDE + at, mask=valid, other=0.0), ACTIVATION)
+    tl.store(Y + at, acc, mask=valid)

@@ -1,0 +1,52 @@
+"""What priors see of a batch whose geometry is known for pairs: the same, with sums in a fixed order on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmdx.models.edge_rows import to_edges, to_targets
+from torchmdx.models.pairs import PairList
+from torchmdx.models.priors.base import Geometry
+from torchmdx.neighbors.edges import PADDED_LENGTH
+from torchmdx.system import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class PairGeometry(Geometry):
+    """Geometry with the pairs of its edges. Values of atoms are 1 at padded edges, which have no atoms."""
+
+    pairs: PairList
+
+    @property
+    def fused(self) -> bool:  # type: ignore[override]
+        return self.distance.is_cuda
+
+    def at_target(self, values: Tensor) -> Tensor:
+        return self._at(values, source=False)
+
+    def at_source(self, values: Tensor) -> Tensor:
+        return self._at(values, source=True)
+
+    def onto_targets(self, values: Tensor) -> Tensor:
+        return to_targets(self.pairs, values[:, None]).squeeze(-1)
+
+    def _at(self, values: Tensor, source: bool) -> Tensor:
+        if not values.is_floating_point():
+            return values.index_select(0, self.edges.source if source else self.edges.target)
+        columns = values[:, None] if values.dim() == 1 else values
+        ends = (None, columns) if source else (columns, None)
+        rows = to_edges(self.pairs, None, *ends, own=False)
+        return torch.where(self.edges.filled()[:, None], rows, 1.0).reshape(-1, *values.shape[1:])
+
+
+def pair_geometry(
+    batch: Batch, pairs: PairList, vectors: Tensor, positions: Tensor, charges: Tensor | None
+) -> PairGeometry:
+    """From vectors [P,3] of the pairs."""
+    distance = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    of_edges = to_edges(pairs, distance, own=False).squeeze(-1)
+    distance = torch.where(pairs.edges.filled(), of_edges, PADDED_LENGTH)
+    return PairGeometry(batch, pairs.edges, distance, positions, charges, pairs)

@@ -1,0 +1,54 @@
+"""Coulomb energies of all pairs without anything for each pair in memory; differentiable again by the plain way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from torchmdx.models.priors.all_pairs import open_systems
+from torchmdx.system import Batch
+
+if TYPE_CHECKING:
+    from torchmdx.models.priors.coulomb import Coulomb
+
+
+class _Fused(torch.autograd.Function):
+    """Energies [N]. Its derivative is a kernel too; where that is to be differentiated, it is the plain energy's."""
+
+    @staticmethod
+    def forward(ctx: Any, prior: Coulomb, batch: Batch, positions: Tensor, charges: Tensor) -> Tensor:
+        from torchmdx.models.kernels.all_pairs import AllPairs
+
+        config = prior.config
+        ctx.prior, ctx.batch = prior, batch
+        ctx.pairs = AllPairs(
+            batch.system_index, open_systems(batch), config.strength, float(config.damping), config.switch
+        )
+        ctx.save_for_backward(positions, charges)
+        return ctx.pairs.energies(positions, charges, prior.weights.to(charges.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        positions, charges = ctx.saved_tensors
+        (cotangent,) = gradients
+        if torch.is_grad_enabled():
+            return None, None, *_plain(ctx, positions, charges, cotangent)
+        weights = ctx.prior.weights.to(charges.dtype)
+        return None, None, *ctx.pairs.gradients(positions, charges, weights, cotangent.contiguous())
+
+
+def _plain(ctx: Any, positions: Tensor, charges: Tensor, cotangent: Tensor) -> list[Tensor | None]:
+    """Gradients of the plain energies that can be differentiated themselves."""
+    energies = ctx.prior.plain_pairs(ctx.batch, positions, charges)
+    if not energies.requires_grad:  # no system without periodic directions
+        return [torch.zeros_like(x) for x in (positions, charges)]
+    wanted = [x for x, needed in zip((positions, charges), ctx.needs_input_grad[2:], strict=True) if needed]
+    found = iter(torch.autograd.grad(energies, wanted, cotangent, create_graph=True, materialize_grads=True))
+    return [next(found) if needed else None for needed in ctx.needs_input_grad[2:]]
+
+
+def fused_pairs(prior: Coulomb, batch: Batch, positions: Tensor, charges: Tensor) -> Tensor:
+    """Energies [N] of all pairs of systems without periodic directions, from positions [N,3] and charges [N,M]."""
+    return _Fused.apply(prior, batch, positions.contiguous(), charges.contiguous())
