@@ -81,6 +81,7 @@ torchmdnet/container
 torchmdnet/*
 torchmdnet/reader
 hub
+located
 checkpoint
 prepared
 conformance_parts/structures

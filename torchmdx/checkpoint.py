@@ -6,7 +6,6 @@ Loading never runs code from a file: safetensors holds numbers and text only, an
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -20,14 +19,13 @@ from safetensors.torch import load as deserialize
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from torchmdx import hub
 from torchmdx.ensemble_file import Parts, files_in, is_ensemble_file, pack, unpack
+from torchmdx.located import located
 from torchmdx.models.card import Card
 from torchmdx.models.ensemble import Ensemble, require_alike
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.registry import ModelConfig, model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
-from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 from torchmdx.recorded_energy import recheck, record
 from torchmdx.torchmdnet.container import is_ensemble, members
 from torchmdx.torchmdnet.reader import read_torchmdnet_bytes
@@ -37,8 +35,6 @@ FORMAT = "torchmdx-potential"
 FORMAT_VERSION = 2
 # Version 1 knew one model, and no priors.
 READABLE_VERSIONS = ("1", "2")
-# Of files that may hold a potential, or several.
-ENDINGS = (".safetensors", ".ckpt", ".pt", ".pth", ".zip")
 
 # What a potential, or several, can be loaded from.
 Source = str | Path | Sequence[str | Path]
@@ -187,44 +183,6 @@ def holds_several(source: Source) -> bool:
         return True
     file = located(source)
     return is_ensemble(file) or is_ensemble_file(file)
-
-
-def located(path: str | Path | None = None, sha256: str | None = None) -> Path:
-    """The file at a path, else of the potential of this name: one that torchmdx comes with, or a release on the hub.
-
-    None is the default potential. Raises FileNotFoundError for what is neither, and ValueError for another hash.
-    """
-    name = DEFAULT_POTENTIAL if path is None else str(path)
-    ours = shipped()
-    if path is not None and Path(path).is_file():
-        file = Path(path)
-    elif name in ours:
-        file = ours[name]
-    elif name in hub.RELEASES:
-        return hub.fetch(name, sha256)
-    elif name == DEFAULT_POTENTIAL:
-        raise FileNotFoundError(f"the potential {name!r} comes with torchmdx but is not there: install torchmdx again")
-    else:
-        raise FileNotFoundError(f"no checkpoint at {name!r}{_names_like(name)}")
-    if sha256 is not None:
-        hub.require_digest(file, sha256)
-    return file
-
-
-def named() -> tuple[str, ...]:
-    """Every name that `located` knows."""
-    return (*shipped(), *hub.RELEASES)
-
-
-def _names_like(name: str) -> str:
-    """What might have been meant by a name that nothing has; nothing for what is clearly a path."""
-    if Path(name).suffix in ENDINGS or Path(name).name != name:
-        return ""
-    near = difflib.get_close_matches(name, named(), 1, 0.5)
-    return (
-        f", nor is that a name: torchmdx comes with {', '.join(shipped()) or 'none'} and fetches "
-        f"{', '.join(hub.RELEASES)}" + (f"; did you mean {near[0]!r}?" if near else "")
-    )
 
 
 def _ready(potential: Potential, dtype: torch.dtype | None, device: torch.device | str) -> Potential:

@@ -17,7 +17,7 @@ from torchmdx.models.priors.fused_coulomb import fused_pairs
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@pytest.mark.skipif(INTERPRETED, reason="the kernel runs in this process")
+@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernel runs in this process, or on a GPU")
 def test_the_kernel_under_the_interpreter():
     pytest.importorskip("triton")
     done = subprocess.run(
@@ -72,6 +72,18 @@ class TestKernel:
             return torch.autograd.grad(sum((x**2).sum() for x in first), given)
 
         torch.testing.assert_close(second(fused), second(plain), rtol=1e-11, atol=1e-10)
+
+    def test_charges_that_depend_on_positions(self):
+        prior, batch = Coulomb(coulomb(weights=None)), mixed_batch()
+        positions = batch.positions.clone().requires_grad_()
+
+        def second(energies_of):
+            charges = positions.square().sum(1, keepdim=True).sin()
+            (forces,) = torch.autograd.grad(energies_of(batch, positions, charges).sum(), positions, create_graph=True)
+            return forces, *torch.autograd.grad(forces.square().sum(), positions)
+
+        found, expected = second(lambda *given: fused_pairs(prior, *given)), second(prior.plain_pairs)
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-10)
 
     def test_float32_and_charges_that_are_given(self):
         prior, batch = Coulomb(coulomb(weights=None)), mixed_batch().to(dtype=torch.float32)

@@ -301,7 +301,7 @@ def test_silu_of_rows_and_its_derivatives():
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@pytest.mark.skipif(INTERPRETED, reason="the kernels run in this process")
+@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernels run in this process")
 def test_kernels_under_the_interpreter():
     pytest.importorskip("triton")
     done = subprocess.run(

@@ -255,7 +255,7 @@ def test_rows_of_edges_can_be_differentiated_twice(own, chosen):
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@pytest.mark.skipif(INTERPRETED, reason="the kernels run in this process")
+@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernels run in this process")
 def test_kernels_under_the_interpreter():
     pytest.importorskip("triton")
     done = subprocess.run(

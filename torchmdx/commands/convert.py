@@ -55,8 +55,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.checkpoint import ensemble_to_bytes, holds_several, located, read, read_ensemble, save, write_whole
+    from torchmdx.checkpoint import ensemble_to_bytes, holds_several, read, read_ensemble, save, write_whole
     from torchmdx.commands.info import describe
+    from torchmdx.located import located
 
     target = Path(options.target)
     files = [source if Path(source).is_dir() else located(source, options.sha256) for source in options.source]

@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _potential_and_data(options: argparse.Namespace) -> tuple[str | None, list[str]]:
     """--model, or the first of the files if it is a potential by its ending or name; and the other files."""
-    from torchmdx.checkpoint import ENDINGS, named
+    from torchmdx.located import ENDINGS, named
 
     model, files = options.model, options.files
     first_is_one = Path(files[0]).suffix in ENDINGS or files[0] in named()

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import openmm
 
-from torchmdx.checkpoint import load_one, located
+from torchmdx.checkpoint import load_one
 from torchmdx.demo.masses import with_heavy_hydrogens
 from torchmdx.demo.pictures import draw_ramachandran
 from torchmdx.demo.torsions import PHI, PSI, torsion
 from torchmdx.interrupt import Interrupts
+from torchmdx.located import located
 from torchmdx.md.log import Log, read_log
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import Progress, ns_per_day

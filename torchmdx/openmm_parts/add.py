@@ -10,8 +10,8 @@ from pathlib import Path
 import openmm
 from openmm import app
 
-from torchmdx.checkpoint import located
 from torchmdx.ensemble_file import files_in
+from torchmdx.located import located
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_parts.atoms import checked_atoms, elements_of, is_periodic

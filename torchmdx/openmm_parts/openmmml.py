@@ -40,7 +40,7 @@ class PotentialFactory(MLPotentialImplFactory):
                 f"MLPotential({name!r}) takes modelPath alone, got {', '.join(sorted(args))}; "
                 f"options of createSystem and createMixedSystem are {', '.join(OPTIONS)}"
             )
-        from torchmdx.checkpoint import located
+        from torchmdx.located import located
 
         if modelPath is None or not Path(modelPath).is_dir():
             located(modelPath)  # what is not there is said here

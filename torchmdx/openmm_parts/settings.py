@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from torchmdx.ase_calculator import DTYPES, choose_device
-from torchmdx.checkpoint import load, located
+from torchmdx.checkpoint import load
+from torchmdx.located import located
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.step_policy import require_mode

@@ -41,6 +41,8 @@ class _Fused(torch.autograd.Function):
 
 def _plain(ctx: Any, positions: Tensor, charges: Tensor, cotangent: Tensor) -> list[Tensor | None]:
     """Gradients of the plain energies that can be differentiated themselves."""
+    # Charges may depend on positions. Seen through these, neither of the two leads on to the other.
+    positions, charges = positions.view_as(positions), charges.view_as(charges)
     energies = ctx.prior.plain_pairs(ctx.batch, positions, charges)
     if not energies.requires_grad:  # no system without periodic directions
         return [torch.zeros_like(x) for x in (positions, charges)]
