@@ -145,7 +145,7 @@ def test_a_step_grows_both_lists_of_pairs(make_kind, crystal, monkeypatch):
     def pairs(potential, batch, *, stress, precision):
         return PairwiseEngine(potential, batch, stress=stress), "asked for"
 
-    monkeypatch.setattr("torchmdx.step.choose_engine", pairs)
+    monkeypatch.setattr("torchmdx.ensemble_engine.choose_engine", pairs)
     potential = make_kind("coulomb")
     atoms = crystal.repeat(2)
     step = CapturedStep(potential, System.from_ase(atoms), stress=True)
