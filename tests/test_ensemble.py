@@ -18,6 +18,7 @@ from structures import STRUCTURES
 
 import torchmdx
 from torchmdx import Calculator, CapturedStep, Ensemble, StepPool, System, evaluate
+from torchmdx.engines import PairwiseEngine
 from torchmdx.pool import padded_size
 from torchmdx.step_result import AuditError, NonFiniteError, SpreadError
 
@@ -177,6 +178,25 @@ def test_tensornet2_and_priors_can_be_members(make_potential, cation, dtype, dev
     apart = [evaluate(copy.deepcopy(member).double(), system).charges.cpu().numpy() for member in charged]
     assert np.std(apart, axis=0).max() > 1e-3
     np.testing.assert_allclose(cation.get_charges(), np.mean(apart, 0), atol=1e-6 if dtype == torch.float32 else 1e-10)
+
+
+def test_members_on_lists_of_pairs(make_potential, crystal, monkeypatch):
+    """What a GPU takes for members without kernels: each has lists of its own, which grow with the step's."""
+
+    def pairs(potential, batch, *, stress, precision):
+        return PairwiseEngine(potential, batch, stress=stress), "asked for"
+
+    monkeypatch.setattr("torchmdx.ensemble_engine.choose_engine", pairs)
+    members = [make_potential(torch.float64, seed, "tensornet2", [coulomb]) for seed in SEEDS]
+    atoms = crystal.repeat((2, 1, 1))
+    step = CapturedStep(Ensemble(members), System.from_ase(atoms), stress=True, energies=True)
+    for scale in (1.0, 0.8):
+        atoms.set_cell(crystal.repeat((2, 1, 1)).cell * scale, scale_atoms=True)
+        wanted = oracle([evaluate(member, System.from_ase(atoms), stress=True) for member in members])
+        del wanted["charges"], wanted["dipoles"]  # a step does not give them
+        assert_oracle(step(atoms.positions, atoms.cell.array), wanted, 1e-9)
+    assert step.num_recoveries >= 1
+    assert step.report().engine == "3 members: pairs, float64"
 
 
 def test_an_overflow_is_recovered_and_gives_no_alarm(several, crystal, device):
@@ -351,7 +371,7 @@ def test_a_limit_stops_dynamics_and_keeps_the_frame(several, ethanol, tmp_path, 
     assert kept.arrays["forces_spread"].max() > limit
     for frame in frames:
         probe.calculate(frame)
-        assert probe.results["forces_spread"].max() <= limit
+        assert probe.results["forces_spread"].max() <= limit * (1 + 1e-5)
 
 
 def test_frames_are_added_and_one_asked_for_again_is_not(several, crystal, tmp_path, device):

@@ -180,6 +180,8 @@ def test_bad_limits_are_refused(members, ethanol, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("transport", ["native", "python"])
 def test_the_cuda_platform_stops_at_the_limit(make_potential, ethanol, tmp_path, transport):
+    if "CUDA" not in [openmm.Platform.getPlatform(i).getName() for i in range(openmm.Platform.getNumPlatforms())]:
+        pytest.skip("needs OpenMM's CUDA platform")
     members = [make_potential(torch.float32, seed, num_channels=16, cutoff=4.0) for seed in (1, 2, 3, 4)]
     ethanol.calc = probe = Calculator([copy.deepcopy(member) for member in members], device="cuda")
     ethanol.get_forces()
