@@ -57,7 +57,7 @@ class EnsembleEngine:
         self.energy = Stack(count, (s,), torch.float64, device)
         self.energies = Stack(count, (n,), torch.float64, device)
         self.forces = Stack(count, (n, 3), dtype, device)
-        self.stresses = Stack(count, (s, 3, 3), dtype, device) if stress else None
+        self.stresses = Stack(count, (s, 3, 3), torch.float64, device) if stress else None
 
         def new(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
