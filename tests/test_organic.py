@@ -77,8 +77,9 @@ def rotated_ethane(degrees: float) -> Atoms:
 
 def test_the_barrier_of_ethane():
     staggered = energy(rotated_ethane(0))
-    assert energy(rotated_ethane(60)) - staggered == pytest.approx(0.1114, rel=0.3)
-    assert 0.2 * 0.1114 < energy(rotated_ethane(30)) - staggered < 0.8 * 0.1114
+    barrier = energy(rotated_ethane(60)) - staggered
+    assert barrier == pytest.approx(0.1114, rel=0.5)  # 0.03 to 0.05 eV is what barriers may be off by: see its card
+    assert 0.2 * barrier < energy(rotated_ethane(30)) - staggered < 0.8 * barrier
     assert energy(rotated_ethane(120)) == pytest.approx(staggered, abs=0.003)
 
 

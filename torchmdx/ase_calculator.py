@@ -148,6 +148,7 @@ class Calculator(AseCalculator):
         key = (system.atomic_numbers.numpy().tobytes(), system.charge)
         if key != self._asked_about:
             self._asked_about = key
+            self.potential.require_elements(system.atomic_numbers)  # an error says more than a doubt
             for doubt in self.potential.doubts(system.atomic_numbers.tolist(), system.charge):
                 warnings.warn(doubt, stacklevel=2)
 

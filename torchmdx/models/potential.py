@@ -180,6 +180,10 @@ class Potential(nn.Module):
 
         So it does where the model has no embedding for an element, or a prior no parameters.
         """
+        if self.card.elements is not None:
+            known_ones = torch.tensor(self.card.elements, device=atomic_numbers.device)
+            if not bool(torch.isin(atomic_numbers, known_ones).all()):
+                self.card.require_elements(atomic_numbers.tolist())
         known = {"this potential": self.config.max_z}
         known |= {f"the prior {prior.config.name}": prior.max_z for prior in self._priors()}
         for who, most in known.items():
@@ -189,10 +193,6 @@ class Potential(nn.Module):
                 raise ValueError(
                     f"{who} knows atomic numbers up to {most}, got {int(atomic_numbers[atom])} for atom {atom}"
                 )
-        if self.card.elements is not None:
-            known_ones = torch.tensor(self.card.elements, device=atomic_numbers.device)
-            if not bool(torch.isin(atomic_numbers, known_ones).all()):
-                self.card.require_elements(atomic_numbers.tolist())
 
     def doubts(self, atomic_numbers: Sequence[int], charge: float) -> list[str]:
         """As `Card.doubts`."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-# Up to this many atoms, all programs of one atom each run side by side, twice over; beyond, larger blocks win.
-FEW_ATOMS = 528
+# Up to this many atoms one program an atom is faster; beyond, blocks of atoms on tensor cores.
+FEW_ATOMS = 448
 # Up to this many there is a multiprocessor for each atom, and more warps hide more latency.
 FEWEST_ATOMS = 128
-# Below this many, larger programs would leave part of the chip idle at the end of a kernel.
-SOME_ATOMS = 8192
+# Below these many, larger programs would leave part of the chip idle at the end of a kernel.
+SOME_ATOMS, MORE_ATOMS = 2048, 8192
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Tiles:
                 surroundings_gradient=Walk(1, 256, 8, 8),
             )
         return cls(
-            product=Block(columns=64 if num_atoms < SOME_ATOMS else 128),
-            messages=Walk(1, 256, 1, 1) if num_atoms < SOME_ATOMS else Walk(8, 256, 1, 8),
+            product=Block(columns=32 if num_atoms < SOME_ATOMS else 64 if num_atoms < MORE_ATOMS else 128),
+            messages=Walk(1, 256, 1, 1) if num_atoms < MORE_ATOMS else Walk(8, 256, 1, 8),
             messages_gradient=Walk(1, 256, 2, 1),
             surroundings=Walk(4, 256, 1, 4),
             surroundings_gradient=Walk(1, 256, 2, 1),
