@@ -35,11 +35,12 @@ LEAST_FRAMES = 4  # of one composition, for its relative energies
 class Compared:
     """Frames with labels and predictions.
 
-    counts, charges, energy, predicted_energy [F]; forces, predicted_forces [N,3]; frame [N]; kinds [F]; composition
-    [F]: the same number for the same atoms in the same order and the same charge.
+    counts, charges, energy, predicted_energy [F]; numbers, frame [N]; forces, predicted_forces [N,3]; kinds [F];
+    composition [F]: the same number for the same atoms in the same order and the same charge.
     """
 
     counts: np.ndarray
+    numbers: np.ndarray
     charges: np.ndarray
     energy: np.ndarray
     predicted_energy: np.ndarray
@@ -57,6 +58,16 @@ class Compared:
     def energy_errors(self) -> np.ndarray:
         """Signed, meV/atom."""
         return MILLI * (self.predicted_energy - self.energy) / self.counts
+
+    def bound(self) -> np.ndarray:
+        """Label and prediction [F,2], eV/atom, less energies of atoms and of charge that fit the labels best."""
+        elements, which = np.unique(self.numbers, return_inverse=True)
+        content = np.zeros((len(self.counts), len(elements)))
+        np.add.at(content, (self.frame, which), 1.0)
+        content = np.column_stack([content, self.charges])
+        atoms = content @ np.linalg.lstsq(content, self.energy, rcond=None)[0]
+        both = np.stack([self.energy, self.predicted_energy], 1)
+        return (both - atoms[:, None]) / self.counts[:, None]
 
     def largest_force(self) -> np.ndarray:
         """Largest component in each frame, eV/Å."""
@@ -86,6 +97,7 @@ def compare(checkpoint: str | Path | None, data: Path, kinds: Path, most: int, s
     composition = np.unique(texts, return_inverse=True)[1]
     return Compared(
         frames.counts,
+        frames.atomic_numbers,
         frames.charge,
         frames.energy,
         found.energy,

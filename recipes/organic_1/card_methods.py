@@ -58,9 +58,7 @@ def gfn2_atoms(structure: Structure, constraint: Any = None) -> Any:
     from tblite.ase import TBLite
 
     atoms = Atoms(numbers=structure.numbers, positions=structure.positions, constraint=constraint)
-    atoms.calc = TBLite(
-        method="GFN2-xTB", charge=structure.charge, multiplicity=1, accuracy=ACCURACY, verbosity=0
-    )
+    atoms.calc = TBLite(method="GFN2-xTB", charge=structure.charge, multiplicity=1, accuracy=ACCURACY, verbosity=0)
     return atoms
 
 
