@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def errors(frames: Compared) -> dict[str, Any]:
     neutral, everything = frames.charges == 0, np.ones(len(frames.counts), bool)
     largest, counts = frames.largest_force(), frames.counts
     sizes = {f"{low}–{high} atoms": (counts >= low) & (counts <= high) for low, high in SIZES}
-    limits = zip(FORCES[:-1], FORCES[1:], strict=True)
+    limits = pairwise(FORCES)
     forces = {f"{low:g}–{high:g} eV/Å": (largest >= low) & (largest < high) for low, high in limits}
     return {
         "headline": by_group(frames, {"neutral": neutral, "ions": ~neutral, "all": everything}),

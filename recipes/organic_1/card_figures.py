@@ -72,8 +72,7 @@ def errors(path: Path, tables: dict[str, Any], large: dict[str, Any]) -> None:
             tidy(panel, f"by {title}", grid="y")
         panels[0].set_ylabel("force MAE / meV/Å", fontsize=9, color=INK)
         legend(panels[0], loc="upper left", ncols=2)
-        low, high = panels[0].get_ylim()
-        panels[0].set_ylim(20, high * 1.25)
+        panels[0].set_ylim(20, 1.25 * panels[0].get_ylim()[1])
 
 
 def torsions(path: Path, rows: list[dict[str, Any]]) -> None:

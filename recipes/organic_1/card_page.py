@@ -1,4 +1,4 @@
-"""Fills the model card: every number of docs/organic-1.md stands between two marks, and comes from the JSON files of card/."""
+"""Fills the model card: numbers of docs/organic-1.md stand between marks, and come from the JSON files of card/."""
 
 from __future__ import annotations
 
@@ -159,10 +159,11 @@ def _dynamics(cards: Cards) -> str:
     run = cards["dynamics"]
     kept = [row for row in run["molecules"] if not row["broken"]]
     first = (
-        f"{len(kept)} of {len(run['molecules'])} molecules kept every bond for {run['length_ps']:g} ps and made no new one "
-        f"({run['device']}, {run['atoms']} atoms in one context, "
+        f"{len(kept)} of {len(run['molecules'])} molecules kept every bond for {run['length_ps']:g} ps and made no new "
+        f"one ({run['device']}, {run['atoms']} atoms in one context, "
     )
     first += f"{run['ns_per_day']:.3g} ns/day of each molecule)." if run["ns_per_day"] else "no speed measured)."
+    first += f" Bonds were looked at every {run['check_every_ps']:g} ps."
     rows = [
         [
             f"`{row['molecule']}`",
@@ -185,10 +186,10 @@ def _limits(cards: Cards) -> str:
     rows, pairs = cards["test"]["headline"], {row["pair"]: row for row in cards["pairs"]}
     ions, neutral = rows["ions"], rows["neutral"]
     lines = [
-        f"- **Ions of families that training has no member of.** The median error of energy is {ions['energy_median']:.0f} "
-        f"meV/atom and the mean {ions['energy_mae']:.0f} ({neutral['energy_median']:.1f} and {neutral['energy_mae']:.1f} of "
-        f"neutral molecules); of forces, {ions['forces_mae']:.0f} meV/Å ({neutral['forces_mae']:.0f}). A network that knows "
-        "only the total charge does not know where it sits."
+        "- **Ions of families that training has no member of.** The median error of energy is "
+        f"{ions['energy_median']:.0f} meV/atom and the mean {ions['energy_mae']:.0f} ({neutral['energy_median']:.1f} "
+        f"and {neutral['energy_mae']:.1f} of neutral molecules); of forces, {ions['forces_mae']:.0f} meV/Å "
+        f"({neutral['forces_mae']:.0f}). A network that knows only the total charge does not know where it sits."
     ]
     for name, text in (
         ("benzene, benzene", "stacked benzene"),
@@ -197,14 +198,14 @@ def _limits(cards: Cards) -> str:
     ):
         row = pairs[name]
         lines.append(
-            f"- **{text[0].upper()}{text[1:]}**: GFN2-xTB binds by {-row['depth_gfn2']:.1f} kcal/mol at its minimum, organic-1 "
-            f"by {-row['depth_network']:.1f} at the lowest point of the scan."
+            f"- **{text[0].upper()}{text[1:]}**: the lowest point of the scan is {row['depth_gfn2']:.1f} kcal/mol with "
+            f"GFN2-xTB, {row['depth_network']:.1f} with organic-1."
         )
     row = pairs["ammonium, water"]
     lines.append(
-        f"- **Ions beside molecules, far apart**: the total charge acts on every atom, however far the ion is. Ammonium and "
-        f"water at {row['distances'][-1]:.1f} Å: {row['far_gfn2']:.1f} kcal/mol by GFN2-xTB, {row['far_network']:.1f} by "
-        "organic-1, which at any greater distance says the same."
+        "- **Ions beside molecules, far apart**: the total charge acts on every atom, however far the ion is. Ammonium "
+        f"and water at {row['distances'][-1]:.1f} Å: {row['far_gfn2']:.1f} kcal/mol by GFN2-xTB, "
+        f"{row['far_network']:.1f} by organic-1."
     )
     return "\n".join(lines)
 
@@ -213,8 +214,8 @@ def _made(cards: Cards) -> str:
     run = cards["run"]
     return (
         f"Measured on {run['checkpoint']}, {run['device']}, torch {run['torch']}, tblite {run['tblite']}, in "
-        f"{run['seconds']:.0f} s; {run['test_frames']:,} of {run['test_all']:,} test frames, {run['heldout_frames']} of "
-        f"{run['heldout_all']} frames of large molecules, seed {run['seed']}."
+        f"{run['seconds']:.0f} s; {run['test_frames']:,} of {run['test_all']:,} test frames, "
+        f"{run['heldout_frames']} of {run['heldout_all']} frames of large molecules, seed {run['seed']}."
     )
 
 

@@ -22,6 +22,7 @@ def training(checkpoint: str | Path | None, stages: list[Path], data: Path) -> d
     potential = torchmdx.load(file)
     config, card = potential.config, potential.card
     weights = sum(p.numel() for p in potential.parameters())
+    priors = ", ".join(type(prior).__name__ for prior in potential.priors) or "none"
     frames = 0
     for path in sorted(data.glob("train-*.npz")):
         with np.load(path, allow_pickle=False) as arrays:
@@ -30,9 +31,7 @@ def training(checkpoint: str | Path | None, stages: list[Path], data: Path) -> d
         "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
         "megabytes": file.stat().st_size / 1e6,
         "network": f"{type(config).__name__.removesuffix('Config')}, {config.num_layers} layers, {config.num_channels} "
-        f"channels, {config.num_radial} radial functions, {config.cutoff:g} Å; {weights:,} weights; no priors"
-        if not potential.priors
-        else f"{type(config).__name__}, priors {', '.join(type(p).__name__ for p in potential.priors)}; {weights:,} weights",
+        f"channels, {config.num_radial} radial functions, {config.cutoff:g} Å; {weights:,} weights; priors: {priors}",
         "elements": symbols(card.elements or ()),
         "charges": ", ".join(f"{q:+g}" if q else "0" for q in card.charges or ()),
         "frames": frames,

@@ -1,10 +1,10 @@
-"""Molecular dynamics of twenty molecules that training never saw, in one OpenMM context; counts bonds that break or form.
+"""Molecular dynamics of twenty molecules that training never saw, in one OpenMM context; counts bonds that change.
 
 python dynamics.py --checkpoint best.safetensors --output card/dynamics.json
 
-Langevin at 300 K and 1/ps, steps of 2.5 fs with hydrogens of 4 amu, 400,000 of them: 1 ns of each molecule. The molecules
-stand on a grid, far beyond the potential's cutoff of each other; a spring holds each one's centre, and leaves its inner motion
-alone. Needs torchmdx, OpenMM and ASE; start structures are in dynamics_start.xyz.
+Langevin at 300 K and 1/ps, steps of 2.5 fs with hydrogens of 4 amu, 400,000 of them: 1 ns of each molecule. The
+molecules stand on a grid, far beyond the potential's cutoff of each other; a spring holds each one's centre, and leaves
+its inner motion alone. Needs torchmdx, OpenMM and ASE; start structures are in dynamics_start.xyz.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ import argparse
 import json
 import time
 import warnings
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import ase.io
 import numpy as np
 import openmm
 import torch
-from ase.data import atomic_masses, covalent_radii
+from dynamics_molecules import Molecule, read_molecules
 from openmm import app, unit
 
 import torchmdx
@@ -30,74 +27,10 @@ from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.openmm_force import add_potential
 from torchmdx.units import BOLTZMANN, KJ_PER_MOL
 
-HYDROGEN = 4.0  # amu
 FRICTION = 1.0  # 1/ps
 SPACING = 60.0  # Å between centres
 CENTRE = 3.0  # Å, how far a centre goes from its place, root of the mean square of a coordinate
-BOND, BROKEN = 1.3, 1.6  # a bond: within so many covalent radii; broken: so many times its length at the start
 FINER = (40, 1)  # steps between checks, where a run has failed
-
-
-@dataclass
-class Molecule:
-    """One of the molecules, and what came of it. masses amu; bonds [B,2], lengths [B] Å; fault: what happened first."""
-
-    name: str
-    charge: int
-    numbers: np.ndarray
-    positions: np.ndarray
-    masses: np.ndarray
-    bonds: np.ndarray
-    lengths: np.ndarray
-    fault: str | None = None
-    ended_ps: float | None = None
-    longest: float = 1.0  # of a bond over its length at the start
-    temperatures: list[float] = field(default_factory=list)
-
-    def check(self, positions: np.ndarray) -> str | None:
-        """What is wrong with its bonds at these positions; None for nothing."""
-        apart = np.linalg.norm(positions[:, None] - positions[None], axis=-1)
-        ratio = apart[self.bonds[:, 0], self.bonds[:, 1]] / self.lengths
-        self.longest = max(self.longest, float(ratio.max()))
-        if ratio.max() > BROKEN:
-            a, b = self.bonds[int(ratio.argmax())]
-            return f"bond {self._atom(a)}–{self._atom(b)} broken"
-        radii = covalent_radii[self.numbers]
-        near = np.triu(apart < BOND * np.add.outer(radii, radii), 1) & self.far
-        if near.any():
-            a, b = np.argwhere(near)[0]
-            return f"bond {self._atom(a)}–{self._atom(b)} formed"
-        return None
-
-    @cached_property
-    def far(self) -> np.ndarray:
-        """Pairs [N,N] three bonds apart or more: those of one or two come near in any vibration."""
-        joined = np.zeros((len(self.numbers),) * 2, int)
-        joined[self.bonds[:, 0], self.bonds[:, 1]] = joined[self.bonds[:, 1], self.bonds[:, 0]] = 1
-        return (joined + joined @ joined) == 0
-
-    def _atom(self, index: int) -> str:
-        return f"{app.Element.getByAtomicNumber(int(self.numbers[index])).symbol}{index}"
-
-
-def read_molecules(path: Path) -> list[Molecule]:
-    """The start structures with their bonds and masses. A hydrogen's mass is taken from its neighbour."""
-    found = []
-    for atoms in ase.io.read(path, index=":"):
-        radii = covalent_radii[atoms.numbers]
-        apart = atoms.get_all_distances()
-        bonds = np.argwhere(np.triu(apart < BOND * np.add.outer(radii, radii), 1))
-        masses = atomic_masses[atoms.numbers].copy()
-        for a, b in [*bonds, *bonds[:, ::-1]]:
-            if atoms.numbers[a] == 1 and atoms.numbers[b] != 1 and masses[a] < HYDROGEN:
-                masses[b] -= HYDROGEN - masses[a]
-                masses[a] = HYDROGEN
-        lengths = apart[bonds[:, 0], bonds[:, 1]]
-        charge = int(atoms.info["charge"])
-        found.append(
-            Molecule(str(atoms.info["molecule"]), charge, atoms.numbers, atoms.positions, masses, bonds, lengths)
-        )
-    return found
 
 
 class World:
@@ -148,7 +81,7 @@ class World:
         return system, topology
 
     def _add_potential(self, system: openmm.System, topology: app.Topology, args: argparse.Namespace) -> list[Any]:
-        """One force for all molecules of a charge: a TensorNet knows the charge of an atom's system, nothing else of it."""
+        """One force for all molecules of a charge: nothing else of a system, beyond the cutoff, reaches a TensorNet."""
         potential = torchmdx.load(args.checkpoint, dtype=torch.float32)
         if not isinstance(potential.config, TensorNetConfig):
             raise ValueError(f"the potential must be a TensorNet, got {type(potential.config).__name__}")
@@ -320,7 +253,7 @@ def main() -> None:
     run.to_end()
     found = result(molecules, run, args, seed)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=1) + "\n")
+    args.output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     broken = sum(row["broken"] for row in found["molecules"])
     print(f"{found['reached_ps']:.1f} ps; {broken} of {len(molecules)} molecules changed; {found['ns_per_day']} ns/day")
 

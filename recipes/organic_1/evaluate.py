@@ -2,8 +2,8 @@
 
 python evaluate.py --checkpoint organic_1/best.safetensors --training organic_1 --data data
 
-Writes card/*.json, the pictures in docs/images, and the tables of docs/organic-1.md. Molecular dynamics are dynamics.py's,
-which writes card/dynamics.json; `--only page` fills the card again from what is there.
+Writes card/*.json, the pictures in docs/images, and the tables of docs/organic-1.md. Molecular dynamics are those of
+dynamics.py, which writes card/dynamics.json; `--only page` fills the card again from what is there.
 """
 
 from __future__ import annotations

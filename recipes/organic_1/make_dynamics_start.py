@@ -1,4 +1,4 @@
-"""Start structures of dynamics.py: test molecules of many sizes, neutral ones and ions, relaxed with GFN2-xTB. Needs tblite.
+"""Start structures of dynamics.py: test molecules of many sizes, some of them ions, relaxed with GFN2-xTB by tblite.
 
 python make_dynamics_start.py --start start --output dynamics_start.xyz
 """
