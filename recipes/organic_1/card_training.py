@@ -1,0 +1,56 @@
+"""What a checkpoint and the folders of its training say of how it was made."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+import torchmdx
+from torchmdx.checkpoint import located
+from torchmdx.models.card import symbols
+
+
+def training(checkpoint: str | Path | None, stages: list[Path], data: Path) -> dict[str, Any]:
+    """Facts for the card. stages: folders of `torchmdx train`, in order. data: of `archive.py unpack`, for counts."""
+    file = located(checkpoint)
+    potential = torchmdx.load(file)
+    config, card = potential.config, potential.card
+    weights = sum(p.numel() for p in potential.parameters())
+    priors = ", ".join(type(prior).__name__ for prior in potential.priors) or "none"
+    frames = 0
+    for path in sorted(data.glob("train-*.npz")):
+        with np.load(path, allow_pickle=False) as arrays:
+            frames += len(arrays["E"])
+    return {
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "megabytes": file.stat().st_size / 1e6,
+        "network": f"{type(config).__name__.removesuffix('Config')}, {config.num_layers} layers, {config.num_channels} "
+        f"channels, {config.num_radial} radial functions, {config.cutoff:g} Å; {weights:,} weights; priors: {priors}",
+        "elements": symbols(card.elements or ()),
+        "charges": ", ".join(f"{q:+g}" if q else "0" for q in card.charges or ()),
+        "frames": frames,
+        "stages": [_stage(folder) for folder in stages],
+    }
+
+
+def _stage(folder: Path) -> dict[str, Any]:
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    environment = json.loads((folder / "environment.json").read_text())
+    with (folder / "epochs.csv").open() as file:
+        epochs = list(csv.DictReader(file))
+    best = min(epochs, key=lambda row: float(row["validation_loss"] or "inf"))
+    return {
+        "epochs": config["training"]["epochs"],
+        "batch_size": config["training"]["batch_size"],
+        "precision": config["training"]["precision"],
+        "learning_rate": config["optimizer"]["learning_rate"],
+        "device": environment["device"],
+        "validation_forces": float(best["validation_forces"]),
+        "validation_energy": float(best["validation_energy"]),
+    }

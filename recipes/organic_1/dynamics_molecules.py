@@ -1,0 +1,76 @@
+"""Molecules of dynamics.py: bonds, masses, and whether they are still what they were. Needs ASE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import ase.io
+import numpy as np
+from ase.data import atomic_masses, chemical_symbols, covalent_radii
+
+HYDROGEN = 4.0  # amu
+BOND, BROKEN = 1.3, 1.6  # a bond: within so many covalent radii; broken: so many times its length at the start
+
+
+@dataclass
+class Molecule:
+    """One of the molecules, and what came of it. masses amu; bonds [B,2], lengths [B] Å; fault: what happened first."""
+
+    name: str
+    charge: int
+    numbers: np.ndarray
+    positions: np.ndarray
+    masses: np.ndarray
+    bonds: np.ndarray
+    lengths: np.ndarray
+    fault: str | None = None
+    ended_ps: float | None = None
+    longest: float = 1.0  # of a bond over its length at the start
+    temperatures: list[float] = field(default_factory=list)
+
+    def check(self, positions: np.ndarray) -> str | None:
+        """What is wrong with its bonds at these positions; None for nothing."""
+        apart = np.linalg.norm(positions[:, None] - positions[None], axis=-1)
+        ratio = apart[self.bonds[:, 0], self.bonds[:, 1]] / self.lengths
+        self.longest = max(self.longest, float(ratio.max()))
+        if ratio.max() > BROKEN:
+            a, b = self.bonds[int(ratio.argmax())]
+            return f"bond {self._atom(a)}–{self._atom(b)} broken"
+        radii = covalent_radii[self.numbers]
+        near = np.triu(apart < BOND * np.add.outer(radii, radii), 1) & self.far
+        if near.any():
+            a, b = np.argwhere(near)[0]
+            return f"bond {self._atom(a)}–{self._atom(b)} formed"
+        return None
+
+    @cached_property
+    def far(self) -> np.ndarray:
+        """Pairs [N,N] three bonds apart or more: those of one or two come near in any vibration."""
+        joined = np.zeros((len(self.numbers),) * 2, int)
+        joined[self.bonds[:, 0], self.bonds[:, 1]] = joined[self.bonds[:, 1], self.bonds[:, 0]] = 1
+        return (joined + joined @ joined) == 0
+
+    def _atom(self, index: int) -> str:
+        return f"{chemical_symbols[self.numbers[index]]}{index}"
+
+
+def read_molecules(path: Path) -> list[Molecule]:
+    """The start structures with their bonds and masses. A hydrogen's mass is taken from its neighbour."""
+    found = []
+    for atoms in ase.io.read(path, index=":"):
+        radii = covalent_radii[atoms.numbers]
+        apart = atoms.get_all_distances()
+        bonds = np.argwhere(np.triu(apart < BOND * np.add.outer(radii, radii), 1))
+        masses = atomic_masses[atoms.numbers].copy()
+        for a, b in [*bonds, *bonds[:, ::-1]]:
+            if atoms.numbers[a] == 1 and atoms.numbers[b] != 1 and masses[a] < HYDROGEN:
+                masses[b] -= HYDROGEN - masses[a]
+                masses[a] = HYDROGEN
+        lengths = apart[bonds[:, 0], bonds[:, 1]]
+        charge = int(atoms.info["charge"])
+        found.append(
+            Molecule(str(atoms.info["molecule"]), charge, atoms.numbers, atoms.positions, masses, bonds, lengths)
+        )
+    return found

@@ -1,0 +1,134 @@
+"""The model card's machinery in recipes/organic_1: bonds that dynamics watch, start structures, blocks of the page."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "recipes" / "organic_1"
+START = RECIPE / "dynamics_start.xyz"
+
+
+@pytest.fixture
+def recipe(monkeypatch):
+    """Imports a module of the recipe, which are scripts beside each other and no package."""
+    monkeypatch.syspath_prepend(str(RECIPE))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(RECIPE) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def ethanol(recipe, tmp_path):
+    """Ethanol as dynamics.py reads it."""
+    import ase.build
+    import ase.io
+
+    atoms = ase.build.molecule("CH3CH2OH")
+    atoms.info = {"charge": 0, "molecule": "CCO"}
+    ase.io.write(tmp_path / "ethanol.xyz", atoms, format="extxyz")
+    (molecule,) = recipe("dynamics_molecules").read_molecules(tmp_path / "ethanol.xyz")
+    return molecule
+
+
+def test_bonds_and_masses_of_ethanol(ethanol):
+    joined = sorted("".join(sorted("CHO"[[6, 1, 8].index(ethanol.numbers[k])] for k in bond)) for bond in ethanol.bonds)
+    assert joined == ["CC", "CH", "CH", "CH", "CH", "CH", "CO", "HO"]
+    assert ethanol.masses.sum() == pytest.approx(2 * 12.011 + 15.999 + 6 * 1.008, abs=0.01)
+    assert np.all(ethanol.masses[ethanol.numbers == 1] == 4.0)
+    methyl = min(ethanol.masses[ethanol.numbers == 6])
+    assert methyl == pytest.approx(12.011 - 3 * (4.0 - 1.008), abs=0.01)
+
+
+def test_a_bond_is_broken_beyond_1_6_of_its_length(ethanol):
+    hydrogen = int(np.flatnonzero(ethanol.numbers == 1)[-1])
+    (other,) = {int(k) for bond in ethanol.bonds if hydrogen in bond for k in bond} - {hydrogen}
+    along = ethanol.positions[hydrogen] - ethanol.positions[other]
+    for factor, broken in ((1.0, False), (1.55, False), (1.65, True)):
+        moved = ethanol.positions.copy()
+        moved[hydrogen] = ethanol.positions[other] + factor * along
+        fault = ethanol.check(moved)
+        assert (fault is not None and "broken" in fault) == broken, (factor, fault)
+
+
+def test_a_bond_is_formed_by_far_atoms_alone(ethanol):
+    carbons = [int(k) for k in np.flatnonzero(ethanol.numbers == 6)]
+    oxygen = int(np.flatnonzero(ethanol.numbers == 8)[0])
+    of_oxygen = [bond for bond in ethanol.bonds if oxygen in bond]
+    methyl = next(k for k in carbons if not any(k in bond for bond in of_oxygen))
+    far = next(int(k) for bond in ethanol.bonds if methyl in bond for k in bond if ethanol.numbers[k] == 1)
+    towards = ethanol.positions[oxygen] - ethanol.positions[far]
+    moved = ethanol.positions.copy()
+    moved[[far]] = ethanol.positions[oxygen] - 1.0 * towards / np.linalg.norm(towards)
+    ethanol.lengths[:] = 10.0  # so that no bond counts as broken
+    fault = ethanol.check(moved)
+    assert fault is not None
+    assert "formed" in fault
+    squeezed = ethanol.positions * 0.9  # atoms two bonds apart within bonding distance or not: no new bond
+    assert ethanol.check(squeezed) is None
+
+
+def test_start_structures_are_test_molecules_of_all_elements():
+    import ase.io
+
+    frames = ase.io.read(START, index=":")
+    subsets = dict(line.rsplit(" ", 1) for line in (RECIPE / "smiles.txt").read_text().splitlines())
+    assert len(frames) == 20
+    assert {subsets[str(atoms.info["molecule"])] for atoms in frames} == {"test"}
+    assert {int(z) for atoms in frames for z in atoms.numbers} == {1, 6, 7, 8, 9, 16, 17}
+    assert all(10 <= len(atoms) <= 40 for atoms in frames)
+    charges = [int(atoms.info["charge"]) for atoms in frames]
+    assert sorted(q for q in charges if q) == [-1, 1, 1]
+    for atoms, charge in zip(frames, charges, strict=True):
+        assert (atoms.numbers.sum() - charge) % 2 == 0
+
+
+def test_the_card_says_what_was_measured(recipe, tmp_path):
+    """Numbers between marks are those of the JSON files: none was written by hand."""
+    page = tmp_path / "card.md"
+    text = (ROOT / "docs" / "organic-1.md").read_text()
+    emptied = re.sub(r"(<!-- begin:[^\n]*-->\n).*?(?=<!-- end:)", r"\1", text, flags=re.DOTALL)
+    assert len(emptied) < len(text)
+    page.write_text(emptied)
+    left = recipe("card_page").render(page, RECIPE / "card")
+    assert set(left) <= {"dynamics"}  # which a GPU measures
+    if left:
+        pytest.skip("card/dynamics.json is not there")
+    assert page.read_text() == text
+
+
+def test_the_pictures_of_the_card_are_there():
+    text = (ROOT / "docs" / "organic-1.md").read_text()
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert len(pictures) == 5
+    for name in pictures:
+        assert (ROOT / "docs" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_errors_of_frames(recipe):
+    """Against loops over frames."""
+    module = recipe("card_errors")
+    rng = np.random.default_rng(0)
+    counts, energy = np.array([2, 3, 2, 2, 2]), rng.normal(size=5)
+    numbers = np.array([1, 1, 8, 1, 1, 1, 1, 1, 1, 1, 1])
+    forces, wrong = rng.normal(size=(11, 3)), rng.normal(size=(11, 3))
+    error = rng.normal(size=5)
+    frames = module.Compared(
+        counts, numbers, np.zeros(5), energy, energy + error, forces, forces + wrong,
+        np.repeat(np.arange(5), counts), np.array(["molecules"] * 5), np.array([0, 1, 0, 0, 0]),
+    )  # fmt: skip
+    found = module.summary(frames, np.array([True, True, True, True, True]))
+    assert found["forces_mae"] == pytest.approx(1e3 * np.mean([abs(w) for row in wrong for w in row]))
+    assert found["energy_mae"] == pytest.approx(1e3 * np.mean([abs(e) / n for e, n in zip(error, counts, strict=True)]))
+    same = [error[k] for k in (0, 2, 3, 4)]
+    relative = np.mean([abs(e - np.mean(same)) for e in same]) / (4.184 / 96.48533212)
+    assert found["relative_mae"] == pytest.approx(relative, rel=1e-6)
+    assert found["forces_rmse"] == pytest.approx(1e3 * np.sqrt(np.mean(wrong**2)))
+    assert json.dumps(found)
