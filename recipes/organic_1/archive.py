@@ -20,7 +20,15 @@ import numpy as np
 
 NUMBERS = {"H": 1, "C": 6, "N": 7, "O": 8, "F": 9, "S": 16, "Cl": 17}
 MADE, SAMPLED, FORCES = 1e-4, 1e-5, 5e-4
-SUBSETS = {"train": 4, "val": 1, "test": 1, "heldout": 1}  # archives of each
+SUBSETS = {  # archives of each; ions have their own
+    "train": 4,
+    "val": 1,
+    "test": 1,
+    "heldout": 1,
+    "train-ions": 1,
+    "val-ions": 1,
+    "test-ions": 1,
+}
 LARGEST_FORCE = 40.0  # eV/Å: frames with more are left out
 PLANES = 3
 
@@ -104,10 +112,12 @@ def whole(bytes_: np.ndarray) -> np.ndarray:
 
 
 def pack(labelled: Path, output: Path, workers: int) -> None:
-    """Archives of each subset, frames of all kinds mixed evenly over them."""
+    """Archives of each subset, ions apart, frames of all kinds mixed evenly over them."""
     output.mkdir(parents=True, exist_ok=True)
     for subset, number in SUBSETS.items():
-        files = sorted(labelled.glob(f"{subset}-*.xyz"))
+        ions = subset.endswith("-ions")
+        found = labelled.glob(f"{subset.removesuffix('-ions')}-*.xyz")
+        files = sorted(path for path in found if ("-ion" in path.stem) == ions)
         if not files:
             continue
         with multiprocessing.Pool(workers) as pool:

@@ -12,6 +12,9 @@ WATER = "O"
 SEPARATIONS = (0.58, 0.66, 0.74, 0.84, 0.96, 1.15, 1.45, 1.9)  # of contact: nearest pair over van der Waals radii
 ACCEPTORS = (7, 8, 9, 16, 17)
 DIMERS = {"train": 750, "val": 35, "test": 55}
+ION_PAIRS = {"train": 300, "val": 20, "test": 30}
+ION_RATIOS = ((0.66, 0.9), (0.9, 1.5))  # of contact, one frame in each range
+ION_PAIR_ATOMS = 20  # of the ion
 MIXED = {"train": 2600, "val": 110, "test": 170}
 WATERS = range(2, 13)
 MORE_WATER = 10  # how often it is in the draw beside the others
@@ -71,6 +74,25 @@ class Assembler:
                 members = self._choose([self._pool(self._own), *others])
             if sum(len(e.numbers) for e in members) <= 36:
                 frames += [self._heap(members, least) for _ in range(3)]
+        return frames
+
+    def ion_pairs(self, ions: list[Entry]) -> list[Frame]:
+        """Ions of the subset beside water or another small molecule, most in hydrogen bonds; two frames each."""
+        frames: list[Frame] = []
+        own = [e for e in ions if e.subset == self._subset and len(e.numbers) <= ION_PAIR_ATOMS]
+        neutral = [e for e in self._common if e.charge == 0 and e is not self._water]
+        for number in self._rng.permutation(len(own))[: ION_PAIRS[self._subset]]:
+            ion = own[number]
+            other = self._water if self._rng.random() < 0.5 else neutral[self._rng.integers(len(neutral))]
+            first, second = (ion, other) if ion.charge > 0 else (other, ion)  # the first hands over hydrogen
+            for low, high in ION_RATIOS:
+                place = _pointed if self._rng.random() < 0.7 else _random
+                a, b = self._shape(first), self._shape(second)
+                direction, b = place(first, a, second, b, self._rng)
+                ratio = self._rng.uniform(low, high)
+                frames.append(
+                    _join([first, second], [a, b + direction * _travel(first, a, second, b, direction, ratio)])
+                )
         return frames
 
     def _pool(self, own: list[Entry]) -> list[Entry]:

@@ -22,7 +22,7 @@ from pathlib import Path
 ORDER = (
     "(val|test)-(?!md)",
     "(val|test)-md",
-    "train-(clusters|dimers)",
+    "train-(clusters|dimers|ion)",
     "train-molecules",
     "heldout",
     "train-md300-c",

@@ -1,4 +1,4 @@
-"""Structures to label, from the files of make_molecules.py. Needs NumPy only.
+"""Structures to label, from the files of make_molecules.py and make_ions.py. Needs NumPy only.
 
 python make_geometries.py --start start --output geometries
 """
@@ -20,6 +20,9 @@ SYMBOLS = {1: "H", 6: "C", 7: "N", 8: "O", 9: "F", 16: "S", 17: "Cl"}
 KINDS = (("thermal", 6), ("rattle", 2), ("scale", 1), ("torsion", 3), ("stretch", 2))
 LARGE_KINDS = (("thermal", 6), ("torsion", 4))
 CHUNKS = 16  # files of training molecules
+ION_ROUNDS = (("thermal",), ("torsion", "stretch", "rattle"), ("thermal",), ("scale", "torsion", "stretch"))
+ION_PARTS = 4  # files of a round of the training ions: each round has a frame of each ion
+ION_HELD_ROUNDS = 3  # rounds of validation and test
 MD_MOST_ATOMS = 26
 MD_CHUNK = 100  # molecules of a file
 TEMPERATURES = (300, 600, 1000)
@@ -50,6 +53,18 @@ def molecule_frames(entries: list[tuple[int, Entry]], kinds: tuple[tuple[str, in
         factor = 1.0 if kinds is LARGE_KINDS else float(np.clip((22 / len(entry.numbers)) ** 0.7, 0.7, 3.5))
         for kind, count in kinds:
             frames += [_frame(entry, shaper.draw(kind)) for _ in range(max(1, round(count * factor)))]
+    return frames
+
+
+def ion_frames(entries: list[Entry], subset: str, chunk: int, seed: int) -> list[Frame]:
+    """Frames of the ions of a subset; of training ions a part of one round, so that labels may end anywhere."""
+    own = [(k, e) for k, e in enumerate(entries) if e.subset == subset]
+    rounds = range(ION_HELD_ROUNDS) if subset != "train" else [chunk // ION_PARTS]
+    frames: list[Frame] = []
+    for turn in rounds:
+        for number, entry in own if subset != "train" else own[chunk % ION_PARTS :: ION_PARTS]:
+            rng = np.random.default_rng([seed, 11, number, turn])
+            frames.append(_frame(entry, Shaper(entry, rng).draw(str(rng.choice(ION_ROUNDS[turn])))))
     return frames
 
 
@@ -99,6 +114,11 @@ def do(job: Job) -> tuple[str, int, int]:
     elif job.kind == "heldout":
         held = read_entries(job.args.start / "heldout.npz")
         frames = molecule_frames(list(enumerate(held)), LARGE_KINDS, seed + 1)
+    elif job.kind == "ions":
+        frames = ion_frames(read_entries(job.args.start / "ions.npz"), job.subset, job.chunk, seed)
+    elif job.kind == "ionpairs":
+        rng = np.random.default_rng([seed, 13, len(job.subset)])
+        frames = Assembler(entries, common, job.subset, rng).ion_pairs(read_entries(job.args.start / "ions.npz"))
     else:
         rng = np.random.default_rng([seed, 7, len(job.subset), ("dimers", "clusters", "mdclusters").index(job.kind)])
         assembler = Assembler(entries, common, job.subset, rng)
@@ -126,6 +146,7 @@ def main() -> None:
     parser.add_argument("--start", type=Path, default=Path("start"))
     parser.add_argument("--output", type=Path, default=Path("geometries"))
     parser.add_argument("--seed", type=int, default=20262)
+    parser.add_argument("--only", nargs="*", help="kinds of files, as ions ionpairs; default: all")
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
@@ -133,10 +154,16 @@ def main() -> None:
     jobs = [Job(kind, subset, 0, args) for kind in ("clusters", "dimers", "mdclusters") for subset in subsets]
     jobs += [Job("molecules", subset, 0, args) for subset in subsets[1:]]
     jobs += [Job("molecules", "train", chunk, args) for chunk in range(CHUNKS)] + [Job("heldout", "heldout", 0, args)]
+    jobs += [Job(kind, subset, 0, args) for kind in ("ionpairs", "ions") for subset in subsets[1:]]
+    jobs += [Job("ionpairs", "train", 0, args)]
+    jobs += [Job("ions", "train", chunk, args) for chunk in range(len(ION_ROUNDS) * ION_PARTS)]
+    if args.only:
+        jobs = [job for job in jobs if job.kind in args.only]
     with multiprocessing.Pool(args.workers) as pool:
         done = list(pool.imap_unordered(do, jobs))
-    entries = read_entries(args.start / "molecules.npz")
-    done += [_written(args.output, name, frames) for name, frames in dynamics_starts(entries, args.seed)]
+    if not args.only or "dynamics" in args.only:
+        entries = read_entries(args.start / "molecules.npz")
+        done += [_written(args.output, name, frames) for name, frames in dynamics_starts(entries, args.seed)]
     for name, frames, atoms in sorted(done):
         print(f"{name} {frames} frames, {atoms / max(1, frames):.1f} atoms in the mean")
 
