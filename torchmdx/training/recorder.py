@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 
 # Runs that are launched before one is recorded: they compile kernels and settle what is set up at the first use.
 LAUNCHED = 2
+MOST_FAILURES = 3
 
 
 @dataclass(eq=False)
@@ -30,14 +31,15 @@ Graphs = dict[str, Recorded]
 class Recorder:
     """Runs work of a kind on buffers whose `graphs` it keeps there. Graphs share one pool of memory.
 
-    Work must read nothing on the host and return one tensor, whose values `run` hands out in a tensor of its own. Where
-    recording fails, that is said once and everything is launched from then on. `num_replays` counts.
+    Work must read nothing on the host and return one tensor, whose values `run` hands out in a tensor of its own. A
+    recording that fails is tried again, since what other threads do at that moment can be the reason; after
+    MOST_FAILURES that is said once, and everything is launched from then on. `num_replays` counts.
     """
 
     def __init__(self) -> None:
         self.pool = torch.cuda.graph_pool_handle()
         self.why_not: str | None = None
-        self.num_replays = 0
+        self.num_replays = self.num_failures = 0
 
     def run(self, graphs: Graphs, kind: str, work: Callable[[], Tensor]) -> Tensor:
         """The result of the work, from a replay where there is one."""
@@ -62,8 +64,11 @@ class Recorder:
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 result.copy_(work())
         except RuntimeError as error:
-            self.why_not = str(error).splitlines()[0]
+            self.num_failures += 1
             torch.cuda.synchronize()
+            if self.num_failures < MOST_FAILURES:
+                return
+            self.why_not = str(error).splitlines()[0]
             log.warning("training steps are launched one kernel at a time, they cannot be recorded: %s", self.why_not)
             return
         recorded.graph, recorded.result = graph, result
