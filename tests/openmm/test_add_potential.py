@@ -4,6 +4,7 @@ The transports that run without a GPU: Python's, and the C++ plugin on the platf
 """
 
 import copy
+import gc
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ openmm = pytest.importorskip("openmm", reason="needs OpenMM")
 from boxes import assert_same, box_of, context_of, empty_system, expected, found, topology_of  # noqa: E402
 from openmm import app, unit  # noqa: E402
 
-from torchmdx import save  # noqa: E402
+from torchmdx import CapturedStep, System, save  # noqa: E402
 from torchmdx.openmm_force import add_potential  # noqa: E402
 from torchmdx.openmm_plugin import native  # noqa: E402
 from torchmdx.units import NANOMETER  # noqa: E402
@@ -125,6 +126,19 @@ def test_two_contexts_in_turns_and_deleted_in_any_order(potential, ethanol, tran
         assert_same(found(two), expected(potential, moved))
     del one
     assert_same(found(two), expected(potential, moved))
+
+
+def test_steps_of_contexts_that_are_gone_are_forgotten(potential, ethanol):
+    _, force = system_of(potential, ethanol, transport="python")
+    evaluator = force.evaluator
+    steps = [CapturedStep(potential, System.from_ase(ethanol)) for _ in range(3)]
+    for step in steps:
+        evaluator.keep_track(step)
+        step.num_recoveries = 2
+    assert force.num_recoveries == 6
+    del step, steps[1]
+    gc.collect()
+    assert (len(evaluator.sessions), force.num_recoveries) == (2, 4)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

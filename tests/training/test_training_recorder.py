@@ -1,4 +1,4 @@
-"""When steps are recorded, and what happens where that fails. Real recordings are tested on GPUs (test_training_cuda)."""
+"""When steps are recorded, and what happens where that fails. Recordings themselves are tested on GPUs."""
 
 from contextlib import contextmanager
 

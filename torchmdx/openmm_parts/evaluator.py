@@ -42,7 +42,7 @@ class Evaluator:
             warnings.warn(doubt, stacklevel=2)
         self._step: CapturedStep | None = None
         # Steps that Contexts keep for themselves.
-        self.sessions: list[weakref.ref[CapturedStep]] = []
+        self.sessions: dict[int, weakref.ref[CapturedStep]] = {}
         self._lock = threading.Lock()  # Contexts may run in several threads
 
     def _system(self, positions: NDArray[np.float64], cell: Any) -> System:
@@ -108,6 +108,11 @@ class Evaluator:
         out = step.buffers.outputs
         return Spread(float(out["energy_spread"][0]), out["force_spread"].cpu().numpy().copy())
 
+    def keep_track(self, step: CapturedStep) -> None:
+        """Counts a Context's own step among the others, while the Context lasts."""
+        number, sessions = id(step), self.sessions  # not self, which would then outlive its users
+        sessions[number] = weakref.ref(step, lambda _: sessions.pop(number, None))
+
     @property
     def num_recoveries(self) -> int:
         """How often a neighbour list had to grow during a run, in all Contexts that are left."""
@@ -119,5 +124,5 @@ class Evaluator:
         return steps[-1].report() if steps else None
 
     def _steps(self) -> list[CapturedStep]:
-        found = [self._step, *(reference() for reference in self.sessions)]
+        found = [self._step, *(reference() for reference in self.sessions.values())]
         return [step for step in found if step is not None]

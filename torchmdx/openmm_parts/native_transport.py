@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import numpy as np
 import openmm
 import torch
@@ -37,7 +35,7 @@ class GraphSession:
             )
         with torch.cuda.device(own):
             self.step = step = self.evaluator.make_step(positions, cell, mode="graph")
-            self.evaluator.sessions.append(weakref.ref(step))
+            self.evaluator.keep_track(step)
             self._redo(step)
             if "device" not in step.policy.graphs:  # the exact model has taken over
                 raise GraphRefused(f"transport 'native' needs a CUDA graph, which was refused: {step.why}")

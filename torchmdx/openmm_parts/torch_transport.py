@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import secrets
 import warnings
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -52,7 +51,7 @@ class TensorEvaluator:
         if self.step is None:
             first_cell = None if cell is None else cell.cpu().numpy()
             self.step = self.evaluator.make_step(chosen.cpu().numpy(), first_cell)
-            self.evaluator.sessions.append(weakref.ref(self.step))
+            self.evaluator.keep_track(self.step)
         result = self.evaluator.run(self.step, chosen, cell, copy=True)
         energy, forces = torch.as_tensor(result.energy)[0], torch.as_tensor(result.forces)
         if self.index is not None:
