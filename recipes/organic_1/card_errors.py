@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from ase.data import chemical_symbols
+from ase.formula import Formula
 
 import torchmdx
 from torchmdx.datasets.convert import convert
@@ -29,6 +32,7 @@ KINDS = {
     "md1000": "dynamics, 1000 K",
     "heldout": "large molecules",
 }
+WORST = 6  # compositions that are named
 LEAST_FRAMES = 4  # of one composition, for its relative energies
 
 
@@ -144,6 +148,29 @@ def by_group(frames: Compared, masks: dict[str, np.ndarray]) -> dict[str, dict[s
     return {name: summary(frames, mask) for name, mask in masks.items() if mask.any()}
 
 
+def worst(frames: Compared, chosen: np.ndarray) -> list[dict[str, Any]]:
+    """The compositions with the largest mean error of energy among some of the frames."""
+    error, forces = np.abs(frames.energy_errors()), frames.force_errors()
+    starts = np.cumsum(frames.counts) - frames.counts
+    rows = []
+    for composition in np.unique(frames.composition[chosen]):
+        same = np.flatnonzero(chosen & (frames.composition == composition))
+        atoms = frames.numbers[starts[same[0]] : starts[same[0]] + frames.counts[same[0]]]
+        rows.append(
+            {
+                "formula": Formula.from_dict(
+                    {chemical_symbols[z]: int(n) for z, n in Counter(atoms.tolist()).items()}
+                ).format("hill"),
+                "charge": int(frames.charges[same[0]]),
+                "kind": KINDS[frames.kinds[same[0]]],
+                "frames": len(same),
+                "energy_mae": float(error[same].mean()),
+                "forces_mae": float(forces[same].mean()),
+            }
+        )
+    return sorted(rows, key=lambda row: -row["energy_mae"])[:WORST]
+
+
 def errors(frames: Compared) -> dict[str, Any]:
     """All summaries of a set of frames, by the name of their table."""
     neutral, everything = frames.charges == 0, np.ones(len(frames.counts), bool)
@@ -152,6 +179,8 @@ def errors(frames: Compared) -> dict[str, Any]:
     limits = pairwise(FORCES)
     forces = {f"{low:g}–{high:g} eV/Å": (largest >= low) & (largest < high) for low, high in limits}
     return {
+        "worst_neutral": worst(frames, neutral),
+        "worst_ions": worst(frames, ~neutral),
         "headline": by_group(frames, {"neutral": neutral, "ions": ~neutral, "all": everything}),
         "charge": by_group(frames, {f"{q:+d}" if q else "0": frames.charges == q for q in (-1, 0, 1)}),
         "kind_neutral": by_group(frames, {text: neutral & (frames.kinds == kind) for kind, text in KINDS.items()}),

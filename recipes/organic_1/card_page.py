@@ -78,6 +78,21 @@ def _groups(kind: str) -> Callable[[Cards], str]:
     return write
 
 
+def _worst(cards: Cards) -> str:
+    rows = [
+        [
+            row["formula"],
+            f"{row['charge']:+d}" if row["charge"] else "0",
+            row["kind"],
+            str(row["frames"]),
+            f"{row['energy_mae']:.0f}",
+            f"{row['forces_mae']:.0f}",
+        ]
+        for row in cards["test"]["worst_neutral"] + cards["test"]["worst_ions"]
+    ]
+    return table("atoms | charge | first met as | frames | energy, MAE | forces, MAE", rows)
+
+
 def _training(cards: Cards) -> str:
     facts = cards["training"]
     rows = [
@@ -226,6 +241,7 @@ BLOCKS: dict[str, tuple[tuple[str, ...], Callable[[Cards], str]]] = {
     "kind": (("test",), _groups("kind")),
     "size": (("test",), _groups("size")),
     "force": (("test",), _groups("force")),
+    "worst": (("test",), _worst),
     "training": (("training",), _training),
     "torsions": (("torsions",), _torsions),
     "waters": (("waters",), _waters),

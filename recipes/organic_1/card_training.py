@@ -46,7 +46,8 @@ def _stage(folder: Path) -> dict[str, Any]:
         epochs = list(csv.DictReader(file))
     best = min(epochs, key=lambda row: float(row["validation_loss"] or "inf"))
     return {
-        "epochs": config["training"]["epochs"],
+        "epochs": len(epochs),
+        "planned": config["training"]["epochs"],
         "batch_size": config["training"]["batch_size"],
         "precision": config["training"]["precision"],
         "learning_rate": config["optimizer"]["learning_rate"],

@@ -132,3 +132,38 @@ def test_errors_of_frames(recipe):
     assert found["relative_mae"] == pytest.approx(relative, rel=1e-6)
     assert found["forces_rmse"] == pytest.approx(1e3 * np.sqrt(np.mean(wrong**2)))
     assert json.dumps(found)
+
+
+def test_molecules_of_one_world_feel_nothing_of_each_other(recipe, tmp_path):
+    """Energy of ions and a neutral molecule in one context: that of each alone, with its own charge."""
+    import argparse
+
+    import torch
+    from openmm import unit
+
+    import torchmdx
+    from torchmdx.units import KJ_PER_MOL
+
+    torch.manual_seed(0)
+    potential = torchmdx.Potential(torchmdx.TensorNetConfig(num_layers=1, num_channels=8, num_radial=8))
+    checkpoint = tmp_path / "small.safetensors"
+    torchmdx.save(potential, checkpoint)
+    dynamics = recipe("dynamics")
+    molecules = [m for m in dynamics.read_molecules(START) if m.charge or len(m.numbers) == 11]
+    assert sorted(m.charge for m in molecules) == [-1, 0, 1, 1]
+    args = argparse.Namespace(checkpoint=str(checkpoint), temperature=300.0, timestep=2.5, seed=1, transport="auto")
+    world = dynamics.World(molecules, args)
+    centred = [m.positions - np.average(m.positions, axis=0, weights=m.masses) for m in molecules]
+    world.place(centred, None, args)
+    together = world.context.getState(energy=True).getPotentialEnergy().value_in_unit(unit.kilojoule_per_mole)
+    exact = potential.double()
+    alone = [
+        float(torchmdx.evaluate(exact, torchmdx.System.create(m.positions, m.numbers, charge=m.charge)).energy)
+        for m in molecules
+    ]
+    wrong = [
+        float(torchmdx.evaluate(exact, torchmdx.System.create(m.positions, m.numbers, charge=0)).energy)
+        for m in molecules
+    ]
+    assert together * KJ_PER_MOL == pytest.approx(sum(alone), abs=1e-4)
+    assert abs(sum(wrong) - sum(alone)) > 1e-3  # so that a wrong charge would have been seen
