@@ -179,6 +179,8 @@ def _dynamics(cards: Cards) -> str:
     )
     first += f"{run['ns_per_day']:.3g} ns/day of each molecule)." if run["ns_per_day"] else "no speed measured)."
     first += f" Bonds were looked at every {run['check_every_ps']:g} ps."
+    if run["sha256"] != cards["training"]["sha256"]:
+        first += f" **This was another file than that of the tables above: SHA-256 `{run['sha256'][:16]}…`.**"
     rows = [
         [
             f"`{row['molecule']}`",
@@ -246,7 +248,7 @@ BLOCKS: dict[str, tuple[tuple[str, ...], Callable[[Cards], str]]] = {
     "torsions": (("torsions",), _torsions),
     "waters": (("waters",), _waters),
     "pairs": (("pairs",), _pairs),
-    "dynamics": (("dynamics",), _dynamics),
+    "dynamics": (("dynamics", "training"), _dynamics),
     "limits": (("test", "pairs"), _limits),
     "made": (("run",), _made),
 }

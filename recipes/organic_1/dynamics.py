@@ -10,6 +10,7 @@ its inner motion alone. Needs torchmdx, OpenMM and ASE; start structures are in 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import time
 import warnings
@@ -23,6 +24,7 @@ from dynamics_molecules import Molecule, read_molecules
 from openmm import app, unit
 
 import torchmdx
+from torchmdx.checkpoint import located
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.openmm_force import add_potential
 from torchmdx.units import BOLTZMANN, KJ_PER_MOL
@@ -218,7 +220,7 @@ def result(molecules: list[Molecule], run: Run, args: argparse.Namespace, seed: 
         for m in molecules
     ]
     return {
-        "checkpoint": torchmdx.load(args.checkpoint).card.name,
+        "sha256": hashlib.sha256(located(args.checkpoint).read_bytes()).hexdigest(),
         "length_ps": args.steps * args.timestep * 1e-3,
         "reached_ps": run.done * args.timestep * 1e-3,
         "timestep_fs": args.timestep,
