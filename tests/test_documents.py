@@ -33,8 +33,8 @@ ASSUMED = {
     "docs/tutorial_training.md": "frames/one.xyz",
 }
 RUNNING = [page for page in pages() if any(block.language in ("python", *COMMANDS) for block in blocks_of(page))]
-# Of programs that the documents speak of.
-FOREIGN_OPTIONS = {"--logdir", "--index-url", "--no-cache-dir"}
+# Of other programs, and of scripts in tools/ and recipes/.
+FOREIGN_OPTIONS = {"--logdir", "--index-url", "--no-cache-dir", "--store", "--checkpoint"}
 
 
 @pytest.fixture

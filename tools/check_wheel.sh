@@ -74,9 +74,9 @@ import torchmdx
 
 system = torchmdx.System.create([[0.0, 0.0, 0.0], [0.0, 0.0, 0.74]], [1, 1])
 potential = torchmdx.load()
-assert_type(potential, torchmdx.Potential)
+assert_type(potential, torchmdx.Potential | torchmdx.Ensemble)
 assert_type(torchmdx.evaluate(potential, system), torchmdx.Result)
-assert_type(torchmdx.Calculator(charge=1.0).potential, torchmdx.Potential)
+assert_type(torchmdx.Calculator(charge=1.0).potential, torchmdx.Potential | torchmdx.Ensemble)
 torchmdx.save(potential, Path("copy.safetensors"))
 print(float(torchmdx.evaluate(potential, system).energy))
 PYTHON

@@ -105,8 +105,8 @@ def _training(cards: Cards) -> str:
         rows.append(
             [
                 name,
-                f"{stage['epochs']} of {stage['planned']} epochs in batches of {stage['batch_size']}, largest learning rate "
-                f"{stage['learning_rate']:g}, {stage['precision']}, {stage['device']}; validation forces "
+                f"{stage['epochs']} of {stage['planned']} epochs in batches of {stage['batch_size']}, largest "
+                f"learning rate {stage['learning_rate']:g}, {stage['precision']}, {stage['device']}; validation forces "
                 f"{stage['validation_forces']:.1f} meV/Å, energy {stage['validation_energy']:.2f} meV/atom",
             ]
         )
