@@ -9,13 +9,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from torchmdx.training.config import TrainingSection
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 # How long a process waits for the others, which may be reading or validating.
 PATIENCE = timedelta(minutes=10)
@@ -112,19 +115,32 @@ def spread(settings: TrainingSection, device: torch.device, function: Callable[.
         rank, failure = error.get_first_failure()
         if failure.exitcode in STOPPED:
             return int(failure.exitcode)
-        said = failure.message if isinstance(failure.message, str) else failure.message.get("message", "")
-        how = said.splitlines()[-1] if failure.exitcode > 0 and said else f"exit code {failure.exitcode}"
-        raise ConnectionError(
-            f"worker {rank} (process {failure.pid}) ended: {how}. The last checkpoint is whole: go on with --resume"
-        ) from None
+        raise ConnectionError(f"worker {rank} (process {failure.pid}) {_ended(failure, settings)}") from None
     except RendezvousError as error:  # the processes here have been ended
         raise ConnectionError(
-            f"the nodes must reach each other at {settings.rendezvous} until the end, but one is lost or did not come: "
-            f"{str(error).splitlines()[0]} If training had begun, its last checkpoint is whole: go on with --resume"
+            f"{_reach(settings)}, but one is lost or did not come: {str(error).splitlines()[0]} "
+            "If training had begun, its last checkpoint is whole: go on with --resume"
         ) from None
     except SignalException as signalled:  # which the processes got as well, and have saved their state
         return 128 + int(signalled.sigval)
     return 0
+
+
+def _ended(failure: ProcessFailure, settings: TrainingSection) -> str:
+    """How a worker ended, and what to do. One that lost another node may tell it before the agents notice."""
+    message: Any = failure.message
+    if isinstance(message, str):  # a traceback, which ends in the exception's words
+        lines = message.splitlines()[-1:]
+    else:  # the exception's words, their gist first
+        lines = message.get("message", "").splitlines()[:1]
+    how = lines[0] if failure.exitcode > 0 and lines else f"exit code {failure.exitcode}"
+    nodes = f" ({_reach(settings)}: was one lost?)" if settings.nodes > 1 else ""
+    return f"ended: {how}{nodes}. The last checkpoint is whole: go on with --resume"
+
+
+def _reach(settings: TrainingSection) -> str:
+    """What several nodes need."""
+    return f"the nodes must reach each other at {settings.rendezvous} until the end"
 
 
 def _call(function: Callable[..., int], *given: Any) -> None:
