@@ -60,7 +60,7 @@ def potential(second: bool) -> Potential:
         for layer in made.network.layers:
             layer.filters[4].weight.mul_(4)
         made.scale.fill_(5.0)
-    return made.cuda()
+    return made
 
 
 def batch_of(name: str, copies: int) -> Batch:
@@ -148,7 +148,7 @@ def main() -> None:
     options = parser.parse_args()
     second = options.model == "tensornet2"
     cases = SECOND_CASES if second else CASES
-    model, rows = potential(second), []
+    model, rows = potential(second).cuda(), []
     for name in options.names.split(",") if options.names else cases:
         copies, modes, asked = cases[name]
         batch = batch_of(name, copies)

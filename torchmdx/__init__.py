@@ -3,6 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.host import wait_briefly
+
+wait_briefly()  # torch reads it when it is loaded
+
 from torchmdx.forces import Result, evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.forces import differentiate, per_volume
+from torchmdx.host import keep_freed_memory
 from torchmdx.models import pairwise
 from torchmdx.models.fast import FastTensorNet
 from torchmdx.models.near_pairs import NearList
@@ -175,6 +176,8 @@ class KernelEngine:
 
 def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:
     """The fastest engine for this potential on its device, and why it is that one."""
+    if batch.positions.device.type == "cpu":
+        keep_freed_memory()
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if precision == "float64":

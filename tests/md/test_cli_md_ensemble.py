@@ -11,6 +11,7 @@ from runs import DYNAMICS, TINY, assert_refused, assert_same_run, md
 
 import torchmdx
 from torchmdx import Calculator, Ensemble
+from torchmdx.md.log import read_log
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
@@ -64,6 +65,18 @@ def test_a_run_stops_where_members_disagree_and_goes_on_with_another_limit(
     assert_refused(
         capsys, md(ethanol_file, "all.safetensors", "run", *OPTIONS, "--steps", 40), "run.uncertain.xyz; --restart goes"
     )
+
+
+def test_the_log_tells_how_far_members_lie_apart(members, ethanol, ethanol_file):
+    assert md(ethanol_file, "all.safetensors", "run", *OPTIONS, "--steps", 8, "--log-every", 4) == 0
+    log, frames = read_log(Path("run.log")), read_dcd(Path("run.dcd"))["frames"]
+    assert list(log["step"]) == [0, 4, 8]
+    assert len(frames) == 3
+    calculator = Calculator(members, dtype="float64", device="cpu")
+    for positions, energy, forces in zip(frames, log["energy_spread_eV"], log["force_spread_eV_per_A"], strict=True):
+        assert forces == pytest.approx(spread_of(calculator, ethanol, positions), abs=2e-6, rel=1e-5)
+        assert energy == pytest.approx(calculator.results["energy_spread"], abs=2e-6, rel=1e-5)
+    assert len(set(log["force_spread_eV_per_A"])) == 3
 
 
 def test_several_models_are_one_ensemble(capsys, members, ethanol_file, unplotted):

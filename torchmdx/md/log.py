@@ -12,12 +12,22 @@ from numpy.typing import NDArray
 
 COLUMNS = ("step", "time_ps", "potential_eV", "kinetic_eV", "total_eV", "temperature_K")
 PERIODIC_COLUMNS = ("volume_A3", "density_g_per_cm3")
+ENSEMBLE_COLUMNS = ("energy_spread_eV", "force_spread_eV_per_A")
 SPEED = "ns_per_day"
+
+
+def columns_of(*, periodic: bool, ensemble: bool) -> tuple[str, ...]:
+    """What a log of this kind of run has. ensemble: of potentials, which lie apart."""
+    return (*COLUMNS, *(PERIODIC_COLUMNS * periodic), *(ENSEMBLE_COLUMNS * ensemble), SPEED)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row; volume Å³ and density g/cm³ of periodic systems; speed in ns/day since the row before, if any."""
+    """One row.
+
+    volume Å³ and density g/cm³ of periodic systems; spread of an ensemble of potentials, of the energy in eV and the
+    largest of the forces on an atom in eV/Å; speed in ns/day since the row before, if any.
+    """
 
     step: int
     time: float
@@ -26,6 +36,7 @@ class Row:
     temperature: float
     volume: float | None = None
     density: float | None = None
+    spread: tuple[float, float] | None = None
     speed: float | None = None
 
     @property
@@ -44,6 +55,8 @@ class Row:
         ]
         if self.volume is not None and self.density is not None:
             fields += [f"{self.volume:.4f}", f"{self.density:.6f}"]
+        if self.spread is not None:
+            fields += [f"{value:.6f}" for value in self.spread]
         fields.append("" if self.speed is None else f"{self.speed:.4g}")
         return ",".join(fields) + "\n"
 
@@ -55,9 +68,9 @@ class Log:
         self._file = file
 
     @classmethod
-    def create(cls, path: Path, periodic: bool) -> Log:
+    def create(cls, path: Path, columns: tuple[str, ...]) -> Log:
         file = path.open("wb", buffering=0)
-        file.write(_title(periodic))
+        file.write(_title(columns))
         return cls(file)
 
     @classmethod
@@ -69,11 +82,11 @@ class Log:
         return cls(file)
 
     @staticmethod
-    def bytes_up_to(step: int, path: Path, periodic: bool, interval: int) -> int:
+    def bytes_up_to(step: int, path: Path, columns: tuple[str, ...], interval: int) -> int:
         """How much of a file its rows up to a step take. Raises ValueError if it is another file or shorter."""
         lines = path.read_bytes().splitlines(keepends=True)
-        if not lines or lines[0] != _title(periodic):
-            raise ValueError(f"{str(path)!r} must be a log whose first line is {_title(periodic).decode().strip()!r}")
+        if not lines or lines[0] != _title(columns):
+            raise ValueError(f"{str(path)!r} must be a log whose first line is {_title(columns).decode().strip()!r}")
         kept = 1
         while kept < len(lines) and lines[kept].endswith(b"\n") and int(lines[kept].split(b",")[0]) <= step:
             kept += 1
@@ -101,6 +114,5 @@ def read_log(path: Path) -> dict[str, NDArray[np.float64]]:
     return dict(zip(names, np.array(rows, dtype=np.float64).reshape(len(rows), len(names)).T, strict=True))
 
 
-def _title(periodic: bool) -> bytes:
-    names = (*COLUMNS, *(PERIODIC_COLUMNS if periodic else ()), SPEED)
-    return (",".join(names) + "\n").encode()
+def _title(columns: tuple[str, ...]) -> bytes:
+    return (",".join(columns) + "\n").encode()

@@ -1,4 +1,4 @@
-"""A picture of a log: energies, temperature and, where the box moves, volume against time."""
+"""A picture of a log against time: energies, temperature; volume where the box moves; an ensemble's spread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def plot_log(log: Path, picture: Path, title: str, temperature: float | None) ->
     stride = -(-max(len(columns["step"]), 1) // MOST_POINTS)
     columns = {name: values[::stride] for name, values in columns.items()}
     moves = "volume_A3" in columns and len(set(columns["volume_A3"])) > 1
-    heights = [1.4, 1.0, 1.0] if moves else [1.4, 1.0]
+    spreads = "force_spread_eV_per_A" in columns
+    heights = [1.4, 1.0] + [1.0] * (moves + spreads)
     figure = Figure(figsize=(7.0, 2.3 * sum(heights)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
@@ -29,6 +30,9 @@ def plot_log(log: Path, picture: Path, title: str, temperature: float | None) ->
     if moves:
         panels[2].plot(columns["time_ps"], columns["volume_A3"], color="tab:green", **_style(columns))
         panels[2].set_ylabel("volume / Å³")
+    if spreads:
+        panels[-1].plot(columns["time_ps"], columns["force_spread_eV_per_A"], color="tab:purple", **_style(columns))
+        panels[-1].set_ylabel("largest force\nspread / eV/Å")
     for panel in panels:
         panel.grid(alpha=0.3)
         panel.ticklabel_format(axis="y", useOffset=False)

@@ -15,6 +15,7 @@ from torchmdx.md.log import Row
 from torchmdx.md.platform import make_context
 from torchmdx.md.settings import Dynamics, Evaluation
 from torchmdx.md.structure import Structure
+from torchmdx.models.ensemble import Ensemble
 from torchmdx.openmm_force import PotentialForce, add_potential
 from torchmdx.step_result import StepError
 from torchmdx.units import AMU_SI, BOLTZMANN, KJ_PER_MOL, NANOMETER, PICOSECOND
@@ -52,6 +53,7 @@ class Simulation:
         self.context = make_context(
             self.system, lambda: make_integrator(dynamics, self._seeds["thermostat"]), evaluation
         )
+        self.is_ensemble = isinstance(self.force.evaluator.potential, Ensemble)
         self.degrees_of_freedom = 3 * structure.num_atoms - (3 if structure.num_atoms > 1 else 0)
 
     @property
@@ -102,7 +104,8 @@ class Simulation:
     def measure(self) -> Row:
         """The row of the log for this moment, without speed. Raises SimulationError for a state that is not sane."""
         with self._guarded():
-            state = self.context.getState(energy=True)
+            # Without the forces, their spread would be that of an evaluation before.
+            state = self.context.getState(energy=True, forces=self.is_ensemble)
         potential, kinetic = (
             KJ_PER_MOL * energy.value_in_unit(unit.kilojoule_per_mole)
             for energy in (state.getPotentialEnergy(), state.getKineticEnergy())
@@ -113,6 +116,7 @@ class Simulation:
         if self.structure.cell is not None:
             volume = state.getPeriodicBoxVolume().value_in_unit(unit.angstrom**3)
             density = float(self.structure.masses.sum()) / volume * GRAM_PER_CM3
+        spread = self.force.spread
         return Row(
             step=self.current_step,
             time=state.getTime().value_in_unit(unit.picosecond),
@@ -121,6 +125,7 @@ class Simulation:
             temperature=temperature,
             volume=volume,
             density=density,
+            spread=None if spread is None else (spread.energy, float(spread.forces.max())),
         )
 
     def geometry(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:

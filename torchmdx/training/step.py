@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.forces import Result, differentiate
+from torchmdx.host import keep_freed_memory
 from torchmdx.models import pairwise
 from torchmdx.models.near_pairs import NearList
 from torchmdx.models.potential import Potential
@@ -91,6 +92,8 @@ class TrainStep:
         self.stop = self.flat.values.new_zeros(())
         self._capacities = dict(capacities or {})
         self._slots: dict[str, Slot] = {}
+        if potential.device.type == "cpu":
+            keep_freed_memory()
 
     def __call__(self, labelled: LabelledBatch) -> Tensor:
         """Values of VALUES, on the device."""
