@@ -104,7 +104,7 @@ def test_an_ideal_gas_fills_the_volume_of_its_law(monkeypatch, folder, unplotted
         force = openmm.PythonForce(lambda state: (0.0, np.zeros((20, 3))))
         force.setUsesPeriodicBoundaryConditions(True)
         system.addForce(force)
-        return SimpleNamespace(transport="none", why="there are no forces")
+        return SimpleNamespace(transport="none", why="there are no forces", is_ensemble=False, spread=None)
 
     monkeypatch.setattr("torchmdx.md.simulation.add_potential", add_nothing)
     positions = np.random.default_rng(0).uniform(0, 10, (20, 3))

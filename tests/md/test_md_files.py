@@ -10,13 +10,14 @@ pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm
 
 from openmm import Vec3, app, unit
 
-from torchmdx.md.log import Log, Row, read_log
+from torchmdx.md.log import Log, Row, columns_of, read_log
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import Progress, duration, ns_per_day
 from torchmdx.md.trajectory import HEADER_BYTES, Trajectory
 
 TRICLINIC = np.array([[20.0, 0, 0], [3.0, 18.0, 0], [-4.0, 5.0, 16.0]])
 TIMESTEP, TITLES = slice(44, 48), slice(100, 260)
+PLAIN, BOXED = (columns_of(periodic=periodic, ensemble=False) for periodic in (False, True))
 
 
 @pytest.mark.parametrize("cell", [None, TRICLINIC])
@@ -72,17 +73,17 @@ def test_a_trajectory_is_cut_back_and_continued(tmp_path):
 
 def test_a_log_is_cut_back_and_continued(tmp_path):
     path = tmp_path / "t.log"
-    log = Log.create(path, True)
+    log = Log.create(path, BOXED)
     for step in (0, 5, 10, 15):
         log.write(Row(step, step * 1e-3, -7.25, 1.5, 300.0, 1000.0, 0.9, None if step == 0 else 2.5))
     log.close()
     path.write_text(path.read_text() + "20,0.02,-7.2")
     for step in (20, 99):
         with pytest.raises(ValueError, match=f"must hold the {step // 5 + 1} rows up to step {step}, got 4"):
-            Log.bytes_up_to(step, path, True, 5)
+            Log.bytes_up_to(step, path, BOXED, 5)
     with pytest.raises(ValueError, match="must be a log whose first line is 'step,.*temperature_K,ns_per_day'"):
-        Log.bytes_up_to(10, path, False, 5)
-    log = Log.reopen(path, Log.bytes_up_to(12, path, True, 5))
+        Log.bytes_up_to(10, path, PLAIN, 5)
+    log = Log.reopen(path, Log.bytes_up_to(12, path, BOXED, 5))
     log.write(Row(15, 0.015, -1, 2.0, 310.0, 990.0, 0.95))
     log.close()
     columns = read_log(path)
@@ -155,7 +156,7 @@ def test_a_plot_has_a_panel_for_what_moves(tmp_path, monkeypatch, volumes):
 
     figures, save = [], Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k)))
-    log = Log.create(tmp_path / "t.log", volumes is not None)
+    log = Log.create(tmp_path / "t.log", PLAIN if volumes is None else BOXED)
     for step in range(3):
         box = {} if volumes is None else {"volume": volumes[step], "density": 1.0}
         log.write(Row(step, step * 0.5, -5.0 + step, 2.0, 290.0 + step, **box))

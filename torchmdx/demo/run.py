@@ -115,7 +115,10 @@ def _integrate(simulation: Simulation, folder: Path, steps: int, most: float, in
     every = STEPS_A_FRAME * -(-steps // (STEPS_A_FRAME * MOST_FRAMES))
     log_path, structure = folder / f"{NAME}.log", simulation.structure
     trajectory = Trajectory.create(folder / f"{NAME}.dcd", structure.num_atoms, every, False, TIMESTEP)
-    log, progress = Log.create(log_path, False), Progress(sys.stderr, 0, steps, TIMESTEP)
+    log, progress = (
+        Log.create(log_path, simulation.log_columns),
+        Progress(sys.stderr, 0, steps, TIMESTEP),
+    )
     start = clock = time.perf_counter()
     try:
         row = simulation.measure()

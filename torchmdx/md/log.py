@@ -36,8 +36,8 @@ class Row:
     temperature: float
     volume: float | None = None
     density: float | None = None
-    spread: tuple[float, float] | None = None
     speed: float | None = None
+    spread: tuple[float, float] | None = None
 
     @property
     def total(self) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmdx.md.files import Files
-from torchmdx.md.log import Log, Row, columns_of
+from torchmdx.md.log import Log, Row
 from torchmdx.md.progress import ns_per_day
 from torchmdx.md.settings import Schedule
 from torchmdx.md.simulation import Checkpoint, Simulation
@@ -38,7 +38,7 @@ class Recorder:
         files.remove()
         files.write_settings(settings)
         trajectory = Trajectory.create(files.trajectory, structure.num_atoms, schedule.save_every, periodic, timestep)
-        recorder = cls(simulation, files, schedule, trajectory, Log.create(files.log, _columns(simulation)))
+        recorder = cls(simulation, files, schedule, trajectory, Log.create(files.log, simulation.log_columns))
         recorder.record()
         recorder.save_checkpoint()
         return recorder
@@ -52,7 +52,7 @@ class Recorder:
         periodic = structure.cell is not None
         num_frames = step // schedule.save_every + 1
         # Both are checked before either is cut.
-        log_bytes = Log.bytes_up_to(step, files.log, _columns(simulation), schedule.log_every)
+        log_bytes = Log.bytes_up_to(step, files.log, simulation.log_columns, schedule.log_every)
         trajectory = Trajectory.reopen(files.trajectory, structure.num_atoms, schedule.save_every, periodic, num_frames)
         recorder = cls(simulation, files, schedule, trajectory, Log.reopen(files.log, log_bytes))
         recorder._keep(simulation.checkpoint())
@@ -108,10 +108,6 @@ class Recorder:
         self._row_clock = now
         self.log.write(row)
         self.row = row
-
-
-def _columns(simulation: Simulation) -> tuple[str, ...]:
-    return columns_of(periodic=simulation.structure.cell is not None, ensemble=simulation.is_ensemble)
 
 
 def _require_file(path: Path) -> None:

@@ -11,11 +11,10 @@ import openmm
 from numpy.typing import NDArray
 from openmm import unit
 
-from torchmdx.md.log import Row
+from torchmdx.md.log import Row, columns_of
 from torchmdx.md.platform import make_context
 from torchmdx.md.settings import Dynamics, Evaluation
 from torchmdx.md.structure import Structure
-from torchmdx.models.ensemble import Ensemble
 from torchmdx.openmm_force import PotentialForce, add_potential
 from torchmdx.step_result import StepError
 from torchmdx.units import AMU_SI, BOLTZMANN, KJ_PER_MOL, NANOMETER, PICOSECOND
@@ -53,12 +52,16 @@ class Simulation:
         self.context = make_context(
             self.system, lambda: make_integrator(dynamics, self._seeds["thermostat"]), evaluation
         )
-        self.is_ensemble = isinstance(self.force.evaluator.potential, Ensemble)
+        self.is_ensemble = self.force.is_ensemble
         self.degrees_of_freedom = 3 * structure.num_atoms - (3 if structure.num_atoms > 1 else 0)
 
     @property
     def platform(self) -> str:
         return str(self.context.getPlatform().getName())
+
+    @property
+    def log_columns(self) -> tuple[str, ...]:
+        return columns_of(periodic=self.structure.cell is not None, ensemble=self.is_ensemble)
 
     @property
     def current_step(self) -> int:

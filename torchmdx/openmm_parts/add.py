@@ -58,6 +58,11 @@ class PotentialForce:
         return self.evaluator.report()
 
     @property
+    def is_ensemble(self) -> bool:
+        """Whether the potential has several members."""
+        return isinstance(self.evaluator.potential, Ensemble)
+
+    @property
     def spread(self) -> Spread | None:
         """How far an ensemble's members lay apart in the last evaluation; None before it, and for a single potential.
 
