@@ -25,6 +25,8 @@ SIZES = ((1, 12), (13, 18), (19, 24), (25, 30), (31, 40), (41, 56), (57, 80))
 FORCES = (0.0, 2.0, 5.0, 10.0, 20.0, 40.0)  # eV/Å, limits of the largest component in a frame
 KINDS = {
     "molecules": "molecules, made",
+    "ions": "ions made of molecules",
+    "ionpairs": "the same beside another molecule",
     "dimers": "pairs of molecules",
     "clusters": "clusters",
     "md300": "dynamics, 300 K",
@@ -81,15 +83,15 @@ class Compared:
         return found
 
 
-def compare(checkpoint: str | Path | None, data: Path, kinds: Path, most: int, seed: int) -> Compared:
-    """Predictions for the frames of an .npz of `archive.py unpack`; of at most so many, drawn at random."""
+def compare(checkpoint: str | Path | None, data: list[Path], most: int, seed: int) -> Compared:
+    """Predictions for the frames of .npz files of `archive.py unpack`; of at most so many, drawn at random."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    names = np.loadtxt(kinds, dtype=str)
+    names = np.concatenate([np.loadtxt(path.with_suffix(".kinds.txt"), dtype=str) for path in data])
     with tempfile.TemporaryDirectory() as folder:
-        convert([data], Path(folder) / "frames.store", log=lambda text: None)
+        convert(data, Path(folder) / "frames.store", log=lambda text: None)
         store = Store.open(Path(folder) / "frames.store")
         if len(store) != len(names):
-            raise ValueError(f"{str(kinds)!r} must name the kind of {len(store)} frames, got {len(names)}")
+            raise ValueError(f"the .kinds.txt beside {data} must name {len(store)} frames, got {len(names)}")
         chosen = np.arange(len(store))
         if len(chosen) > most:
             chosen = np.sort(np.random.default_rng(seed).choice(len(store), most, replace=False))

@@ -23,10 +23,6 @@ def training(checkpoint: str | Path | None, stages: list[Path], data: Path) -> d
     config, card = potential.config, potential.card
     weights = sum(p.numel() for p in potential.parameters())
     priors = ", ".join(type(prior).__name__ for prior in potential.priors) or "none"
-    frames = 0
-    for path in sorted(data.glob("train-*.npz")):
-        with np.load(path, allow_pickle=False) as arrays:
-            frames += len(arrays["E"])
     return {
         "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
         "megabytes": file.stat().st_size / 1e6,
@@ -34,9 +30,18 @@ def training(checkpoint: str | Path | None, stages: list[Path], data: Path) -> d
         f"channels, {config.num_radial} radial functions, {config.cutoff:g} Å; {weights:,} weights; priors: {priors}",
         "elements": symbols(card.elements or ()),
         "charges": ", ".join(f"{q:+g}" if q else "0" for q in card.charges or ()),
-        "frames": frames,
+        "frames": frames_in(sorted(data.glob("train-*.npz"))),
         "stages": [_stage(folder) for folder in stages],
     }
+
+
+def frames_in(files: list[Path]) -> int:
+    """How many frames .npz files of `archive.py unpack` have."""
+    total = 0
+    for path in files:
+        with np.load(path, allow_pickle=False) as arrays:
+            total += len(arrays["E"])
+    return total
 
 
 def _stage(folder: Path) -> dict[str, Any]:

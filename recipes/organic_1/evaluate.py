@@ -24,7 +24,7 @@ from card_assemblies import pairs, waters
 from card_methods import Network, Workers
 from card_page import error_table, render
 from card_torsions import read_subsets, torsions
-from card_training import training
+from card_training import frames_in, training
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent.parent / "docs"
@@ -54,12 +54,14 @@ def measure_errors(args: argparse.Namespace) -> dict[str, int]:
     """Parts 1 and 2: labelled frames of unseen and of large molecules."""
     found, counts = {}, {}
     for name, most in (("test", args.frames), ("heldout", args.large_frames)):
-        data, kinds = args.data / f"{name}-0.npz", args.data / f"{name}-0.kinds.txt"
-        frames = card_errors.compare(args.checkpoint, data, kinds, most, args.seed)
+        data = sorted(args.data.glob(f"{name}-*.npz"))
+        if not data:
+            raise FileNotFoundError(f"--data must hold {name}-*.npz, of archive.py unpack; {str(args.data)!r} does not")
+        frames = card_errors.compare(args.checkpoint, data, most, args.seed)
         found[name] = plain(card_errors.errors(frames))
         write(args, name, found[name])
         print(error_table(name, found[name]["headline"]), flush=True)
-        counts |= {f"{name}_frames": len(frames.counts), f"{name}_all": len(kinds.read_text().split())}
+        counts |= {f"{name}_frames": len(frames.counts), f"{name}_all": frames_in(data)}
         if name == "test":
             card_figures.parity(image(args, "parity"), frames, args.seed)
     card_figures.errors(image(args, "errors"), found["test"], found["heldout"])
