@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import openmm
 
 from torchmdx.openmm_parts.add import add_potential
+from torchmdx.openmm_parts.atoms import checked_atoms
 from torchmdx.openmm_parts.mixed_bonded import BONDED, scale, split
 from torchmdx.openmm_parts.mixed_pairs import exclude_custom_pairs, exclude_pairs
 from torchmdx.openmm_plugin.native import particles_of
@@ -122,20 +122,7 @@ def _without_region(
 
 
 def _checked_region(system: openmm.System, topology: app.Topology, atoms: Iterable[int]) -> frozenset[int]:
-    count = system.getNumParticles()
-    if topology.getNumAtoms() != count:
-        raise ValueError(
-            f"topology and system must have the same atoms, got {topology.getNumAtoms()} and {count} of them"
-        )
-    indices = [operator.index(atom) for atom in atoms]
-    region = frozenset(indices)
-    if not region:
-        raise ValueError("the ML region must have at least one atom, got none")
-    if len(region) < len(indices):
-        raise ValueError("atoms of the ML region must be named once, got some index twice")
-    if min(region) < 0 or max(region) >= count:
-        wrong = next(index for index in indices if not 0 <= index < count)
-        raise ValueError(f"atoms of the ML region must be in 0 ... {count - 1}, got {wrong}")
+    region = frozenset(checked_atoms(system, topology, tuple(atoms)) or ())
     _require_uncut(system, topology, region)
     _require_no_virtual_sites(system, region)
     return region
