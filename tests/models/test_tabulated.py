@@ -112,7 +112,7 @@ def test_any_number_of_threads_gives_the_same_bits(crystal, dtype, monkeypatch):
     for threads in (1, 2, 5):
         monkeypatch.setattr(messages, "EDGES_A_THREAD", 10)
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        shares = messages._shares(case.edges, case.edges.capacity)
+        shares = messages.shares(case.edges)
         assert len(shares) == threads
         assert [shares[0][0], shares[-1][1]] == [0, case.batch.num_atoms]
         y, t, d = (x.clone().requires_grad_() for x in (case.y, case.t, case.d))

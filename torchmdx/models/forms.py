@@ -2,7 +2,8 @@
 
 Tensors of atoms are [N,9,C] (see tensors.py), filters [P+1,3,C]: a row for each pair of atoms, and in the last one the
 filter that an atom has for itself. k(m) is the part that component m belongs to. On a GPU the derivatives are kernels
-that sum in a fixed order; elsewhere they are written out in torch.
+that sum in a fixed order; those of messages, surroundings and products are kernels in C on a CPU that has a compiler.
+Elsewhere they are written out in torch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmdx.models.compiled import forms as compiled
 from torchmdx.models.pairs import PairList
 from torchmdx.models.tensors import PARTS, product, spread, symmetric_product
 
@@ -35,11 +37,13 @@ class Messages:
         if slot == 0:
             assert x is not None
             assert g is not None
-            return _kernels().messages_pairs(self.pairs, x, g) if x.is_cuda else self._in_filters(x, g)
+            kernels = _fused(x)
+            return kernels.messages_pairs(self.pairs, x, g) if kernels else self._in_filters(x, g)
         other = g if slot == 1 else x
         assert f is not None
         assert other is not None
-        return _kernels().messages_rows(self.pairs, f, other) if f.is_cuda else self._in_atoms(f, other)
+        kernels = _fused(f)
+        return kernels.messages_rows(self.pairs, f, other) if kernels else self._in_atoms(f, other)
 
     def _in_atoms(self, f: Tensor, x: Tensor) -> Tensor:
         edges = self.pairs.edges
@@ -66,8 +70,8 @@ class Surroundings:
     def partial(self, slot: int, arguments: Arguments) -> Tensor:
         """In D [P+1,9], F [P+1,3,C], Z [N,2,C] or G [N,9,C]."""
         there = next(a for a in arguments if a is not None)
-        if there.is_cuda:
-            return _kernels().surroundings(self.pairs, slot, *arguments)
+        if kernels := _fused(there):
+            return kernels.surroundings(self.pairs, slot, *arguments)
         d, f, z, g = (None if a is None else a for a in arguments)
         edges, pairs = self.pairs.edges, self.pairs
         flip = torch.where(pairs.code % 2 == 1, -1.0, 1.0).to(there.dtype)
@@ -202,8 +206,8 @@ class Products:
     def partial(self, slot: int, arguments: Arguments) -> Tensor:
         """In a, b or h [N,9,C]. Transposing a matrix changes the sign of its vector; see `dual`."""
         there = next(x for x in arguments if x is not None)
-        if there.is_cuda:
-            return _kernels().products(slot, self.symmetric, *arguments)
+        if kernels := _fused(there):
+            return kernels.products(slot, self.symmetric, *arguments)
         a, b, h = arguments
         multiply: Callable[[Tensor, Tensor], Tensor] = symmetric_product if self.symmetric else product
         if slot == 2:
@@ -255,6 +259,13 @@ def _to_pairs(values: Tensor, pairs: PairList) -> Tensor:
     """Sums [P,...] of values [E,...] over both edges of a pair."""
     there = values * pairs.edges.filled().view(-1, *[1] * (values.dim() - 1))
     return values.new_zeros(pairs.num_slots, *values.shape[1:]).index_add_(0, pairs.code // 2, there)
+
+
+def _fused(like: Tensor) -> Any:
+    """The kernels for tensors like this one: Triton's, those in C, or None, for what is written out in torch."""
+    if like.is_cuda:
+        return _kernels()
+    return compiled if compiled.serves(like) else None
 
 
 def _kernels() -> Any:

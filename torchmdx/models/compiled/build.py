@@ -1,4 +1,4 @@
-"""Compiles messages.c once for this machine and keeps the library in the user's cache directory."""
+"""Compiles the C files here once for this machine and keeps the library in the user's cache directory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("messages.c")
+FOLDER = Path(__file__).parent
+SOURCES = ("messages.c", "forms.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp-simd", "-fPIC", "-shared", "-std=c11", "-w")
-BOTH_TYPES = f"""\
-#define NAME(f) f##_float
-#define REAL float
-#include "{SOURCE.name}"
-#undef NAME
-#undef REAL
-#define NAME(f) f##_double
-#define REAL double
-#define PART_END PART_END_DOUBLE
-#define PART_START PART_START_DOUBLE
-#include "{SOURCE.name}"
+PARTS = """\
+static const int PART_END[3] = {1, 4, 9};
+static const int PART_START[3] = {0, 1, 4};
 """
+BOTH_TYPES = PARTS + "".join(
+    f"#define NAME(f) f##_{real}\n#define REAL {real}\n"
+    + "".join(f'#include "{source}"\n' for source in SOURCES)
+    + "#undef NAME\n#undef REAL\n"
+    for real in ("float", "double")
+)
 
 
 @functools.cache
@@ -39,16 +38,17 @@ def library() -> ctypes.CDLL | None:
         log.warning("no C compiler found (cc, gcc, clang or $CC): the CPU runs slower kernels in torch")
         return None
     # The processor is part of the key: -march=native code from another machine's home directory may not run here.
-    parts = (SOURCE.read_text(), BOTH_TYPES, " ".join(FLAGS), compiler, platform.machine(), _processor())
+    texts = [(FOLDER / source).read_text() for source in SOURCES]
+    parts = (*texts, BOTH_TYPES, " ".join(FLAGS), compiler, platform.machine(), _processor())
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    path = cache_directory() / f"messages-{key}.so"
+    path = cache_directory() / f"kernels-{key}.so"
     try:
         if not path.exists():
             _compile(compiler, path)
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.CalledProcessError) as error:
         message = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
-        log.warning("%s could not compile %s, the CPU runs slower kernels in torch: %s", compiler, SOURCE, message)
+        log.warning("%s could not compile %s, the CPU runs slower kernels in torch: %s", compiler, FOLDER, message)
         return None
 
 
@@ -63,7 +63,7 @@ def _compile(compiler: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        command = [compiler, *FLAGS, "-I", str(SOURCE.parent), "-x", "c", "-", "-o", str(made), "-lm"]
+        command = [compiler, *FLAGS, "-I", str(FOLDER), "-x", "c", "-", "-o", str(made), "-lm"]
         subprocess.run(command, input=BOTH_TYPES, text=True, check=True, capture_output=True)
         os.replace(made, path)  # several processes may compile at once; each leaves a whole file
 

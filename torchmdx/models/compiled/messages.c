@@ -4,11 +4,9 @@
    [intervals][terms][3][C], a_0 first; scalar, vector, symmetric part.
    Tensors are [N][9][C]: component 0 is the scalar part, 1..3 the vector, 4..8 the symmetric part.
 
-   Included twice, with REAL float and double; NAME(f) appends the type. No library is called: threads are the
+   Included twice, with REAL float and double; NAME(f) appends the type. Part k has the components PART_START[k] up to
+   PART_END[k]. No library is called: threads are the
    caller's business, who gives each its own rows. Every output element is written by one row only. */
-
-static const int PART_END[3] = {1, 4, 9};
-static const int PART_START[3] = {0, 1, 4};
 
 /* f and, where df is not null, df/dt of one part at one edge; row is the edge's interval. */
 static inline void NAME(filter)(const REAL *restrict row, long terms, long part, long C, REAL t, REAL *restrict f,

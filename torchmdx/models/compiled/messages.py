@@ -7,6 +7,7 @@ filters of the scalar, vector and symmetric parts. An edge reads the row interva
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -129,29 +130,35 @@ def _call(name: str, edges: Edges, channels: int, scratch: int, t: Tensor, *arra
     fixed = [
         ctypes.c_long(channels),
         ctypes.c_long(arrays[0].shape[1]),  # the table: its number of terms
-        *map(_pointer, (edges.row_ptr, edges.source, interval, t, *arrays)),
+        *map(pointer, (edges.row_ptr, edges.source, interval, t, *arrays)),
     ]
 
     def run(first: int, last: int) -> None:
         room = torch.empty(scratch * channels, dtype=t.dtype)
-        kernel(ctypes.c_long(first), ctypes.c_long(last), *fixed, _pointer(room))
+        kernel(ctypes.c_long(first), ctypes.c_long(last), *fixed, pointer(room))
 
-    shares = _shares(edges, int(edges.row_ptr[-1]) if edges.num_atoms else 0)
-    if len(shares) == 1:
-        run(*shares[0])
-    else:  # C code runs without Python's lock, so threads do run side by side
-        with ThreadPoolExecutor(len(shares)) as pool:
-            list(pool.map(lambda share: run(*share), shares))
+    in_threads(run, shares(edges))
     return True
 
 
-def _shares(edges: Edges, num_edges: int) -> list[tuple[int, int]]:
+def in_threads(run: Callable[[int, int], None], ranges: list[tuple[int, int]]) -> None:
+    """run(first, last) of every range, side by side: C code runs without Python's lock."""
+    if len(ranges) == 1:
+        run(*ranges[0])
+    else:
+        with ThreadPoolExecutor(len(ranges)) as pool:
+            list(pool.map(lambda share: run(*share), ranges))
+
+
+def shares(edges: Edges) -> list[tuple[int, int]]:
     """Ranges of rows with about equally many edges, one for each thread."""
+    num_edges = int(edges.row_ptr[-1]) if edges.num_atoms else 0
     threads = max(1, min(torch.get_num_threads(), num_edges // EDGES_A_THREAD))
     wanted = torch.arange(1, threads) * (num_edges / threads)
     bounds = [0, *torch.searchsorted(edges.row_ptr, wanted.to(torch.int32)).tolist(), edges.num_atoms]
     return list(pairwise(bounds))
 
 
-def _pointer(array: Tensor) -> ctypes.c_void_p:
+def pointer(array: Tensor) -> ctypes.c_void_p:
+    """Where a tensor's numbers are."""
     return ctypes.c_void_p(array.data_ptr())

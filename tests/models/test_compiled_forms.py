@@ -1,0 +1,95 @@
+"""The forms' kernels in C: the numbers of what is written out in torch, whatever the sizes, types and threads."""
+
+import pytest
+import torch
+from pair_lists import listed, random, systems
+
+from torchmdx import Batch, System
+from torchmdx.models.compiled import forms as compiled
+from torchmdx.models.compiled import messages
+from torchmdx.models.compiled.build import library
+from torchmdx.models.forms import Messages, Products, Surroundings
+from torchmdx.models.pairs import PairList
+
+needs_compiler = pytest.mark.skipif(library() is None, reason="needs a C compiler")
+
+
+def cases(pairs, channels, dtype):
+    """(form, its arguments)."""
+    n, p = pairs.edges.num_atoms, pairs.num_slots
+    nine, filters = (n, 9, channels), (p + 1, 3, channels)
+    shapes = {
+        Messages(pairs): [filters, nine, nine],
+        Surroundings(pairs): [(p + 1, 9), filters, (n, 2, channels), nine],
+        Products(symmetric=False): [nine, nine, nine],
+        Products(symmetric=True): [nine, nine, nine],
+    }
+    return [(form, [random(*shape, seed=k).to(dtype) for k, shape in enumerate(all_)]) for form, all_ in shapes.items()]
+
+
+def partials(pairs, channels, dtype):
+    """Every derivative of every form."""
+    return [
+        form.partial(slot, tuple(None if k == slot else v for k, v in enumerate(values)))
+        for form, values in cases(pairs, channels, dtype)
+        for slot in range(len(values))
+    ]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-14)])
+@pytest.mark.parametrize("channels", [1, 37, 130])
+@pytest.mark.parametrize("capacity", [None, 700])
+def test_they_are_what_torch_says(monkeypatch, dtype, tolerance, channels, capacity):
+    pairs = PairList.of(*listed(Batch.from_systems(systems()), capacity))
+    found = partials(pairs, channels, dtype)
+    monkeypatch.setattr(compiled, "serves", lambda like: False)
+    for here, expected in zip(found, partials(pairs, channels, dtype), strict=True):
+        assert here.dtype == dtype
+        assert here.shape == expected.shape
+        assert float((here - expected).abs().max() / expected.abs().max()) < tolerance
+
+
+@needs_compiler
+def test_slots_of_no_pair_stay_zero():
+    pairs = PairList.of(*listed(Batch.from_systems(systems()), 700))
+    unused = slice(int(pairs.num_pairs), pairs.num_slots)
+    assert unused.stop > unused.start
+    messages_, surroundings = cases(pairs, 3, torch.float64)[:2]
+    for (form, values), slots in ((messages_, [0]), (surroundings, [0, 1])):
+        for slot in slots:
+            found = form.partial(slot, tuple(None if k == slot else v for k, v in enumerate(values)))
+            assert (found[unused] == 0).all()
+
+
+@needs_compiler
+def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
+    pairs = PairList.of(*listed(Batch.from_systems(systems())))
+    monkeypatch.setattr(messages, "EDGES_A_THREAD", 10)
+    monkeypatch.setattr(compiled, "ATOMS_A_THREAD", 2)
+    found = []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert len(messages.shares(pairs.edges)) == threads
+        found.append(partials(pairs, 5, torch.float32))
+    for more in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], more, strict=True))
+
+
+@needs_compiler
+def test_atoms_that_see_nobody():
+    batch = Batch.from_systems([System.create([[0.0, 0, 0], [90.0, 0, 0]], [1, 8])])
+    pairs = PairList.of(*listed(batch, 4))
+    for form, values in cases(pairs, 3, torch.float64):
+        for slot in range(len(values)):
+            assert torch.isfinite(
+                form.partial(slot, tuple(None if k == slot else v for k, v in enumerate(values)))
+            ).all()
+    form, (filters, x, _) = cases(pairs, 3, torch.float64)[0]
+    expected = filters[-1, [0, 1, 1, 1, 2, 2, 2, 2, 2]] * x
+    torch.testing.assert_close(form.partial(2, (filters, x, None)), expected, rtol=1e-15, atol=0)
+
+
+def test_other_types_are_left_to_torch():
+    assert not compiled.serves(torch.zeros(1, dtype=torch.bfloat16))
+    assert not compiled.serves(torch.zeros(1, device="meta"))

@@ -1,0 +1,233 @@
+/* Derivatives of the multilinear forms of a list's pairs, for rows [first, last) of it.
+
+   Filters f are [P+1][3][C]: a row for each pair, and in row `own` the filter that an atom has for itself. code [E] is
+   2 * pair, plus 1 for the direction that does not speak for its pair. Directions d [P+1][9] are those of the edges that
+   speak; for the others the vector, components 1..3, changes its sign. z is [N][2][C]: what an atom is as target and
+   as source.
+
+   Included as messages.c is. Every output element is written by one row only: a pair's by the row that speaks for it. */
+
+#undef FLIP
+#define FLIP(q) ((q) >= 1 && (q) <= 3)
+
+/* out_i = f_own x_i + sum_j f_ij x_j. */
+void NAME(message_rows)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
+                        const REAL *f, const REAL *x, REAL *out, REAL *unused)
+{
+    for (long i = first; i < last; i++) {
+        REAL *restrict oi = out + 9 * i * C;
+        for (long part = 0; part < 3; part++)
+            for (long q = PART_START[part]; q < PART_END[part]; q++) {
+                const REAL *restrict w = f + (3 * own + part) * C, *restrict a = x + (9 * i + q) * C;
+                for (long c = 0; c < C; c++) oi[q * C + c] = w[c] * a[c];
+            }
+        for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++)
+            for (long part = 0; part < 3; part++) {
+                const REAL *restrict w = f + (3 * (long)(code[e] / 2) + part) * C;
+                for (long q = PART_START[part]; q < PART_END[part]; q++) {
+                    const REAL *restrict a = x + (9 * (long)source[e] + q) * C;
+                    for (long c = 0; c < C; c++) oi[q * C + c] += w[c] * a[c];
+                }
+            }
+    }
+}
+
+/* out_p = sum over the components of a part of x_j g_i + x_i g_j. */
+void NAME(message_pairs)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
+                         const REAL *x, const REAL *g, REAL *out, REAL *unused)
+{
+    for (long i = first; i < last; i++)
+        for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
+            if (code[e] % 2) continue;
+            const REAL *xi = x + 9 * i * C, *gi = g + 9 * i * C;
+            const REAL *xj = x + 9 * (long)source[e] * C, *gj = g + 9 * (long)source[e] * C;
+            for (long part = 0; part < 3; part++) {
+                REAL *restrict o = out + (3 * (long)(code[e] / 2) + part) * C;
+                for (long q = PART_START[part]; q < PART_END[part]; q++) {
+                    const REAL *restrict a = xi + q * C, *restrict b = gi + q * C;
+                    const REAL *restrict u = xj + q * C, *restrict v = gj + q * C;
+                    for (long c = 0; c < C; c++) o[c] += u[c] * b[c] + a[c] * v[c];
+                }
+            }
+        }
+}
+
+/* The derivative in g: out_i = sum_j d_ij f_ij (z_i0 + z_j1), and the atom's own in the scalar. */
+void NAME(surroundings_rows)(long first, long last, long C, long own, const int *row_ptr, const int *source,
+                             const int *code, const REAL *d, const REAL *f, const REAL *z, REAL *out, REAL *weight)
+{
+    for (long i = first; i < last; i++) {
+        const REAL *restrict zi = z + 2 * i * C;
+        REAL *restrict oi = out + 9 * i * C;
+        for (long c = 0; c < C; c++) oi[c] = d[9 * own] * f[3 * own * C + c] * (zi[c] + zi[C + c]);
+        for (long c = C; c < 9 * C; c++) oi[c] = 0;
+        for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
+            const long p = code[e] / 2;
+            const REAL *restrict zj = z + (2 * (long)source[e] + 1) * C;
+            for (long part = 0; part < 3; part++) {
+                const REAL *restrict fp = f + (3 * p + part) * C;
+                for (long c = 0; c < C; c++) weight[c] = fp[c] * (zi[c] + zj[c]);
+                for (long q = PART_START[part]; q < PART_END[part]; q++) {
+                    const REAL w = FLIP(q) && code[e] % 2 ? -d[9 * p + q] : d[9 * p + q];
+                    for (long c = 0; c < C; c++) oi[q * C + c] += w * weight[c];
+                }
+            }
+        }
+    }
+}
+
+/* The derivative in z, [N][2][C]: of an atom as target along its row, as source by the edges the other way. */
+void NAME(surroundings_atoms)(long first, long last, long C, long own, const int *row_ptr, const int *source,
+                              const int *code, const REAL *d, const REAL *f, const REAL *g, REAL *out, REAL *weight)
+{
+    REAL *back = weight + C;
+    for (long i = first; i < last; i++) {
+        const REAL *gi = g + 9 * i * C;
+        REAL *restrict oi = out + 2 * i * C;
+        for (long c = 0; c < C; c++) oi[c] = oi[C + c] = d[9 * own] * f[3 * own * C + c] * gi[c];
+        for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
+            const long p = code[e] / 2;
+            const REAL *gj = g + 9 * (long)source[e] * C;
+            for (long part = 0; part < 3; part++) {
+                const REAL *restrict fp = f + (3 * p + part) * C;
+                for (long c = 0; c < C; c++) weight[c] = back[c] = 0;
+                for (long q = PART_START[part]; q < PART_END[part]; q++) {
+                    const REAL *restrict a = gi + q * C, *restrict b = gj + q * C;
+                    const REAL there = FLIP(q) && code[e] % 2 == 0 ? -d[9 * p + q] : d[9 * p + q];
+                    const REAL here = FLIP(q) ? -there : there;
+                    for (long c = 0; c < C; c++) {
+                        weight[c] += here * a[c];
+                        back[c] += there * b[c];
+                    }
+                }
+                for (long c = 0; c < C; c++) {
+                    oi[c] += fp[c] * weight[c];
+                    oi[C + c] += fp[c] * back[c];
+                }
+            }
+        }
+    }
+}
+
+/* The derivative in f: out_p = (z_i0 + z_j1) sum d_ij g_i + (z_j0 + z_i1) sum d_ji g_j, over components of a part. */
+void NAME(surroundings_filters)(long first, long last, long C, long own, const int *row_ptr, const int *source,
+                                const int *code, const REAL *d, const REAL *z, const REAL *g, REAL *out, REAL *weight)
+{
+    REAL *back = weight + C;
+    for (long i = first; i < last; i++)
+        for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
+            if (code[e] % 2) continue;
+            const long p = code[e] / 2, j = source[e];
+            const REAL *restrict zi = z + 2 * i * C, *restrict zj = z + 2 * j * C;
+            for (long part = 0; part < 3; part++) {
+                REAL *restrict o = out + (3 * p + part) * C;
+                for (long c = 0; c < C; c++) weight[c] = back[c] = 0;
+                for (long q = PART_START[part]; q < PART_END[part]; q++) {
+                    const REAL *restrict a = g + (9 * i + q) * C, *restrict b = g + (9 * j + q) * C;
+                    const REAL here = d[9 * p + q], there = FLIP(q) ? -here : here;
+                    for (long c = 0; c < C; c++) {
+                        weight[c] += here * a[c];
+                        back[c] += there * b[c];
+                    }
+                }
+                for (long c = 0; c < C; c++)
+                    o[c] = (zi[c] + zj[C + c]) * weight[c] + (zj[c] + zi[C + c]) * back[c];
+            }
+        }
+}
+
+/* The derivative in d: out_p [9] = sum_c f ((z_i0 + z_j1) g_i +- (z_j0 + z_i1) g_j), minus for the vector. */
+void NAME(surroundings_directions)(long first, long last, long C, long own, const int *row_ptr, const int *source,
+                                   const int *code, const REAL *f, const REAL *z, const REAL *g, REAL *out,
+                                   REAL *weight)
+{
+    REAL *back = weight + C;
+    for (long i = first; i < last; i++)
+        for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
+            if (code[e] % 2) continue;
+            const long p = code[e] / 2, j = source[e];
+            const REAL *restrict zi = z + 2 * i * C, *restrict zj = z + 2 * j * C;
+            for (long part = 0; part < 3; part++) {
+                const REAL *restrict fp = f + (3 * p + part) * C;
+                for (long c = 0; c < C; c++) {
+                    weight[c] = fp[c] * (zi[c] + zj[C + c]);
+                    back[c] = fp[c] * (zj[c] + zi[C + c]);
+                }
+                for (long q = PART_START[part]; q < PART_END[part]; q++) {
+                    const REAL *restrict a = g + (9 * i + q) * C, *restrict b = g + (9 * j + q) * C;
+                    REAL here = 0, there = 0;
+#pragma omp simd reduction(+ : here, there)
+                    for (long c = 0; c < C; c++) {
+                        here += weight[c] * a[c];
+                        there += back[c] * b[c];
+                    }
+                    out[9 * p + q] = FLIP(q) ? here - there : here + there;
+                }
+            }
+        }
+}
+
+/* Components of the product of matrices A and B, in slot 2; in slot 0 A is a gradient h and the result the derivative in
+   the first factor, dual(A) B^T, as numbers for each component; in slot 1 B is h and the result A^T dual(B). symmetric:
+   of both orders. */
+static inline __attribute__((always_inline)) void NAME(multiply)(long C, int slot, int symmetric, const REAL *restrict a,
+                                                                 const REAL *restrict b, REAL *restrict out)
+{
+    const REAL third = (REAL)1 / 3, half = (REAL)0.5;
+    for (long c = 0; c < C; c++) {
+        REAL u[9], v[9], m[9], n[9], p[9], o[9];
+        for (int q = 0; q < 9; q++) {
+            u[q] = a[q * C + c];
+            v[q] = b[q * C + c];
+        }
+        if (slot != 2) {
+            REAL *h = slot == 0 ? u : v, *t = slot == 0 ? v : u;
+            const REAL xx = h[4], yy = h[7];
+            h[0] *= third;
+            for (int q = 1; q < 9; q++) h[q] *= half;
+            h[4] = (2 * xx - yy) * third;
+            h[7] = (2 * yy - xx) * third;
+            for (int q = 1; q < 4; q++) t[q] = -t[q];
+        }
+        m[0] = u[0] + u[4], m[1] = u[5] - u[3], m[2] = u[6] + u[2];
+        m[3] = u[5] + u[3], m[4] = u[0] + u[7], m[5] = u[8] - u[1];
+        m[6] = u[6] - u[2], m[7] = u[8] + u[1], m[8] = u[0] - u[4] - u[7];
+        n[0] = v[0] + v[4], n[1] = v[5] - v[3], n[2] = v[6] + v[2];
+        n[3] = v[5] + v[3], n[4] = v[0] + v[7], n[5] = v[8] - v[1];
+        n[6] = v[6] - v[2], n[7] = v[8] + v[1], n[8] = v[0] - v[4] - v[7];
+        for (int r = 0; r < 3; r++)
+            for (int k = 0; k < 3; k++) {
+                p[3 * r + k] = m[3 * r] * n[k] + m[3 * r + 1] * n[3 + k] + m[3 * r + 2] * n[6 + k];
+                if (symmetric) p[3 * r + k] += n[3 * r] * m[k] + n[3 * r + 1] * m[3 + k] + n[3 * r + 2] * m[6 + k];
+            }
+        const REAL s = (p[0] + p[4] + p[8]) * third;
+        o[0] = s, o[1] = (p[7] - p[5]) * half, o[2] = (p[2] - p[6]) * half, o[3] = (p[3] - p[1]) * half;
+        o[4] = p[0] - s, o[5] = (p[1] + p[3]) * half, o[6] = (p[2] + p[6]) * half;
+        o[7] = p[4] - s, o[8] = (p[5] + p[7]) * half;
+        if (slot != 2) {
+            const REAL xx = o[4], yy = o[7];
+            o[0] *= 3;
+            for (int q = 1; q < 9; q++) o[q] *= 2;
+            o[4] = 2 * xx + yy;
+            o[7] = 2 * yy + xx;
+        }
+        for (int q = 0; q < 9; q++) out[q * C + c] = o[q];
+    }
+}
+
+/* Of atoms [first, last). The cases are written out for the compiler, which then knows slot and symmetric. */
+void NAME(products)(long first, long last, long C, long slot, long symmetric, const REAL *a, const REAL *b, REAL *out)
+{
+    for (long i = first; i < last; i++) {
+        const REAL *u = a + 9 * i * C, *v = b + 9 * i * C;
+        REAL *o = out + 9 * i * C;
+        switch (2 * slot + symmetric) {
+        case 0: NAME(multiply)(C, 0, 0, u, v, o); break;
+        case 1: NAME(multiply)(C, 0, 1, u, v, o); break;
+        case 2: NAME(multiply)(C, 1, 0, u, v, o); break;
+        case 3: NAME(multiply)(C, 1, 1, u, v, o); break;
+        case 4: NAME(multiply)(C, 2, 0, u, v, o); break;
+        default: NAME(multiply)(C, 2, 1, u, v, o);
+        }
+    }
+}

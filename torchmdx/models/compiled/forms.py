@@ -1,0 +1,119 @@
+"""The multilinear forms of a list's pairs on the CPU, in C; `torchmdx.models.forms` says what they are.
+
+Nothing as large as the list times nine components is made on the way, which is what makes torch slow here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torchmdx.models.compiled.build import library
+from torchmdx.models.compiled.messages import in_threads, pointer, shares
+
+if TYPE_CHECKING:
+    from torchmdx.models.pairs import PairList
+
+# Below this many atoms a second thread costs more than it saves in products of their tensors.
+ATOMS_A_THREAD = 256
+TYPES = {torch.float32: "float", torch.float64: "double"}
+# Kernels of the derivatives of surroundings, by slot.
+SURROUNDINGS = ("surroundings_directions", "surroundings_filters", "surroundings_atoms", "surroundings_rows")
+
+
+def serves(tensor: Tensor) -> bool:
+    """Whether tensors like this one have kernels here."""
+    return tensor.device.type == "cpu" and tensor.dtype in TYPES and library() is not None
+
+
+def messages_rows(pairs: PairList, f: Tensor, x: Tensor) -> Tensor:
+    """Messages' derivative in X or G, [N,9,C], from f [P+1,3,C] and the other."""
+    out = torch.empty_like(x)
+    _over_rows("message_rows", pairs, f, x, out, scratch=0)
+    return out
+
+
+def messages_pairs(pairs: PairList, x: Tensor, g: Tensor) -> Tensor:
+    """Messages' derivative in F, [P+1,3,C]."""
+    out = x.new_zeros(pairs.num_slots + 1, 3, x.shape[2])
+    _over_rows("message_pairs", pairs, x, g, out, scratch=0)
+    both = x * g
+    torch.stack([both[:, part].sum((0, 1)) for part in (slice(0, 1), slice(1, 4), slice(4, 9))], out=out[-1])
+    return out
+
+
+def surroundings(
+    pairs: PairList, slot: int, d: Tensor | None, f: Tensor | None, z: Tensor | None, g: Tensor | None
+) -> Tensor:
+    """Surroundings' derivative in D [P+1,9], F [P+1,3,C], Z [N,2,C] or G [N,9,C]; its own place holds None."""
+    there = [a for a in (d, f, z, g) if a is not None]
+    channels, atoms = there[-1].shape[2], pairs.edges.num_atoms
+    rows = pairs.num_slots + 1
+    shape = ((rows, 9), (rows, 3, channels), (atoms, 2, channels), (atoms, 9, channels))[slot]
+    # Rows of atoms are written whole; of pairs those that are in use.
+    out = there[0].new_zeros(shape) if slot < 2 else there[0].new_empty(shape)
+    _over_rows(SURROUNDINGS[slot], pairs, *there, out, scratch=2 * channels)
+    if slot == 1:
+        assert d is not None
+        assert z is not None
+        assert g is not None
+        out[-1, 0] = d[-1, 0] * (z.sum(1) * g[:, 0]).sum(0)
+    return out
+
+
+def products(slot: int, symmetric: bool, a: Tensor | None, b: Tensor | None, h: Tensor | None) -> Tensor:
+    """Products' derivative in a, b or h, [N,9,C]; its own place holds None."""
+    left, right = ((h, b), (a, h), (a, b))[slot]
+    assert left is not None
+    assert right is not None
+    out = torch.empty_like(left)
+    fixed = [
+        *map(ctypes.c_long, (left.shape[2], slot, int(symmetric))),
+        *(pointer(array) for array in _checked(left, right, out)),
+    ]
+    kernel = _kernel("products", left)
+    threads = max(1, min(torch.get_num_threads(), len(left) // ATOMS_A_THREAD))
+    bounds = [len(left) * k // threads for k in range(threads + 1)]
+    in_threads(
+        lambda first, last: kernel(ctypes.c_long(first), ctypes.c_long(last), *fixed),
+        list(pairwise(bounds)),
+    )
+    return out
+
+
+def _over_rows(name: str, pairs: PairList, *arrays: Tensor, scratch: int) -> None:
+    """Runs a kernel over the rows of the list, in threads, each with room for so many numbers."""
+    edges, like = pairs.edges, arrays[0]
+    channels = next(a.shape[2] for a in arrays if a.dim() == 3)
+    fixed = [
+        *map(ctypes.c_long, (channels, pairs.num_slots)),
+        *map(pointer, (edges.row_ptr, edges.source, pairs.code)),
+        *map(pointer, _checked(*arrays)),
+    ]
+    kernel = _kernel(name, like)
+
+    def run(first: int, last: int) -> None:
+        room = torch.empty(scratch, dtype=like.dtype)
+        kernel(ctypes.c_long(first), ctypes.c_long(last), *fixed, pointer(room))
+
+    in_threads(run, shares(edges))
+
+
+def _checked(*arrays: Tensor) -> tuple[Tensor, ...]:
+    for array in arrays:
+        assert array.is_contiguous()
+        assert array.dtype == arrays[0].dtype
+    return arrays
+
+
+def _kernel(name: str, like: Tensor) -> Callable[..., None]:
+    compiled = library()
+    assert compiled is not None
+    kernel = compiled[f"{name}_{TYPES[like.dtype]}"]
+    kernel.restype = None
+    return kernel
