@@ -1,11 +1,11 @@
-"""Energy and forces on the CPU, search included: ours, ours with the C libraries as they come, the peer, in one run.
+"""Evaluations and training steps on the CPU: ours, ours with the C libraries as they come, and the peer, in one run.
 
     python benchmarks/cpu.py [--peer] [--names dhfr,water216]
 
-The same model, weights and structures as step.py, in every thread there is. Each side runs in a process of its own,
-since memory and waiting threads are settled when a process starts; then again beside a program that keeps one processor
-busy. ms: medians from NumPy positions to NumPy forces. force_error: relative, against the exact model in float64, where
-that is affordable. Results go to cpu.json.
+The models, weights and structures of step.py, and the steps of training.py, in every thread there is. Each side
+runs in a process of its own, since memory and waiting threads are settled when a process starts; evaluations then again
+beside a program that keeps one processor busy. ms: medians, from NumPy positions to NumPy forces, search included.
+force_error: relative, against the exact model in float64, where that is affordable. Results go to cpu.json.
 """
 
 from __future__ import annotations
@@ -26,43 +26,54 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# name: evaluations
-CASES = {"alanine_dipeptide": 60, "chignolin": 30, "water216": 15, "dhfr": 5}
+# (what, structure or frames of a batch): evaluations or steps
+CASES = {
+    ("tensornet", "alanine_dipeptide"): 60,
+    ("tensornet", "chignolin"): 30,
+    ("tensornet", "water216"): 15,
+    ("tensornet", "dhfr"): 5,
+    ("tensornet2", "alanine_dipeptide"): 60,
+    ("tensornet2", "chignolin"): 20,
+    ("tensornet2", "water216"): 8,
+    ("training", "8"): 20,
+    ("training", "32"): 8,
+}
 # What glibc and GNU's OpenMP do by themselves. The first names a default, which is a choice all the same.
 AS_THEY_COME = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=7", "GOMP_SPINCOUNT": "300000"}
 SIDES: dict[str, dict[str, str]] = {"torchmdx": {}, "libraries as they come": AS_THEY_COME, "torchmd-net": AS_THEY_COME}
 EXACT_ATOMS = 700
-BUSY_EVALUATIONS = 3
+BUSY = 3  # evaluations beside another program
+Run = Callable[[], np.ndarray | None]
 
 
-def ours(name: str) -> tuple[Callable[[], np.ndarray], np.ndarray | None]:
+def ours(what: str, name: str) -> tuple[Run, np.ndarray | None]:
     """(run, exact forces if affordable)."""
     import step
 
     from torchmdx import evaluate
     from torchmdx.step import CapturedStep
 
-    model, batch = step.potential(second=False), step.batch_of(name, 1)
-    captured, positions = CapturedStep(model, batch), batch.positions.numpy()
+    second = what == "tensornet2"
+    batch = step.batch_of(name, 1)
+    captured, positions = CapturedStep(step.potential(second), batch), batch.positions.numpy()
     exact = None
     if batch.num_atoms <= EXACT_ATOMS:
-        forces = evaluate(step.potential(second=False).double(), batch).forces
+        forces = evaluate(step.potential(second).double(), batch).forces
         assert forces is not None
         exact = forces.numpy()
     return lambda: captured(positions).forces, exact
 
 
-def theirs(name: str) -> tuple[Callable[[], np.ndarray], None]:
+def theirs(what: str, name: str) -> Run:
     """torchmd-net as it comes, with our weights."""
     import peer_model
     import step
 
-    model, batch = step.potential(second=False), step.batch_of(name, 1)
+    model, batch = step.potential(second=what == "tensornet2"), step.batch_of(name, 1)
     config, box = model.config, batch.cell[0].float() if batch.pbc.any() else None
     most = min(64, int(batch.counts().max()))
-    peer = peer_model.build(
-        "eager", config.cutoff, config.num_channels, config.num_layers, config.num_radial, box, most
-    )
+    sizes = (config.cutoff, config.num_channels, config.num_layers, config.num_radial, box, most)
+    peer = peer_model.build("eager", *sizes, charges=getattr(config, "num_charges", 0))
     peer_model.copy_weights(model, peer)
     for parameter in peer.parameters():
         parameter.requires_grad_(False)
@@ -72,12 +83,37 @@ def theirs(name: str) -> tuple[Callable[[], np.ndarray], None]:
         _, forces = peer(batch.atomic_numbers, moving, batch.system_index, box)
         return np.asarray(forces.detach()) * float(model.scale)
 
-    return run, None
+    return run
 
 
-def measure(side: str, name: str, count: int, forces_file: str) -> dict[str, Any]:
+def training_step(size: int, side: str) -> Run:
+    """A step of training, which gives no forces."""
+    import torch
+    import training
+
+    if side == "torchmd-net":
+        return training.peer_step(size, "cpu")
+    torch.manual_seed(0)
+    potential = training.Potential(training.TensorNetConfig(cutoff=training.CUTOFF))
+    step = training.TrainStep(potential, training.LossSection(), training.OptimizerSection())
+    step.set_rates(1e-4, (1.0, 1.0, 0.0))
+    batch = training.batch(size, 0, "cpu")
+
+    def run() -> None:
+        step(batch)
+
+    return run
+
+
+def measure(side: str, what: str, name: str, count: int, forces_file: str) -> dict[str, Any]:
     """In a process of its own: times, and forces to compare."""
-    run, exact = (theirs if side == "torchmd-net" else ours)(name)
+    exact = None
+    if what == "training":
+        run = training_step(int(name), side)
+    elif side == "torchmd-net":
+        run = theirs(what, name)
+    else:
+        run, exact = ours(what, name)
     forces = [run() for _ in range(2)][-1]
     times = []
     for _ in range(count):
@@ -86,11 +122,12 @@ def measure(side: str, name: str, count: int, forces_file: str) -> dict[str, Any
         times.append(time.perf_counter() - start)
     if exact is not None and side == "torchmdx":
         np.save(forces_file, exact)
-    error = None
-    if Path(forces_file).exists():
+    atoms = 22 * int(name) if forces is None else len(forces)
+    found: dict[str, Any] = {"atoms": atoms, "ms": round(float(np.median(times)) * 1e3, 2)}
+    if forces is not None and Path(forces_file).exists():
         wanted = np.load(forces_file)
-        error = float(np.linalg.norm(forces - wanted) / np.linalg.norm(wanted))
-    return {"atoms": len(forces), "ms": round(float(np.median(times)) * 1e3, 2), "force_error": error}
+        found["force_error"] = float(np.linalg.norm(forces - wanted) / np.linalg.norm(wanted))
+    return found
 
 
 @contextmanager
@@ -106,10 +143,9 @@ def another_program(busy: bool) -> Iterator[None]:
             loop.kill()
 
 
-def ask(side: str, name: str, count: int, forces_file: str) -> dict[str, Any]:
-    """The row of one side and structure."""
-    command = [sys.executable, "-W", "ignore", __file__, "--side", side, "--names", name]
-    command += ["--evaluations", str(count), "--forces", forces_file]
+def ask(side: str, what: str, name: str, count: int, forces_file: str) -> dict[str, Any]:
+    """The row of one side and case."""
+    command = [sys.executable, "-W", "ignore", __file__, "--case", side, what, name, str(count), forces_file]
     said = subprocess.run(command, env=os.environ | SIDES[side], capture_output=True, text=True, check=False)
     if said.returncode:
         return {"error": said.stderr.strip().splitlines()[-1][:300]}
@@ -118,26 +154,26 @@ def ask(side: str, name: str, count: int, forces_file: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--names", default=",".join(CASES), help="of structures")
+    parser.add_argument("--names", help="of structures, or numbers of frames; all of them if left out")
     parser.add_argument("--peer", action="store_true", help="time torchmd-net as well")
-    parser.add_argument("--side", choices=SIDES, help="measure this one, in this process, and print it")
-    parser.add_argument("--evaluations", type=int)
-    parser.add_argument("--forces", help="file of exact forces")
+    parser.add_argument("--case", nargs=5, help="measure this one, in this process, and print it")
     options = parser.parse_args()
-    if options.side:
-        print(json.dumps(measure(options.side, options.names, options.evaluations, options.forces)))
+    if options.case:
+        side, what, name, count, forces_file = options.case
+        print(json.dumps(measure(side, what, name, int(count), forces_file)))
         return
     import record
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in options.names.split(","):
-            for busy in (False, True):
+        for (what, name), count in CASES.items():
+            if options.names and name not in options.names.split(","):
+                continue
+            for busy in (False, True) if what == "tensornet" else (False,):
                 for side in SIDES if options.peer else list(SIDES)[:2]:
                     with another_program(busy):
-                        count = BUSY_EVALUATIONS if busy else CASES[name]
-                        row = ask(side, name, count, f"{folder}/{name}.npy")
-                    rows.append({"system": name, "by": side, "busy": busy, **row})
+                        row = ask(side, what, name, BUSY if busy else count, f"{folder}/{what}-{name}.npy")
+                    rows.append({"what": what, "system": name, "by": side, "busy": busy, **row})
                     print(rows[-1], flush=True)
     record.write("cpu", rows)
 

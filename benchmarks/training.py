@@ -83,16 +83,17 @@ def ours(size: int, precision: str, record: bool) -> dict[str, Any]:
     return dict(by=label_of, batch=size, ms=round(ms, 3), gb=round(memory, 2), asked_ms=ASKED[size] if record else None)
 
 
-def batch(size: int, seed: int) -> LabelledBatch:
+def batch(size: int, seed: int, device: str = "cuda") -> LabelledBatch:
     made = frames(size)
     made.positions[:] += 0.02 * np.random.default_rng(seed).normal(size=made.positions.shape)
     labelled = label(
         made, np.arange(size), num_atoms=made.num_atoms, num_systems=size, cutoff=CUTOFF, dtype=torch.float32
     )
-    return labelled.to(torch.device("cuda"))
+    return labelled.to(torch.device(device))
 
 
-def peer(size: int) -> dict[str, Any]:
+def peer_step(size: int, device: str) -> Callable[[], Any]:
+    """A training step of torchmd-net as its own trainer does it."""
     from torchmdnet.models.model import create_model
 
     settings = dict(
@@ -102,13 +103,13 @@ def peer(size: int) -> dict[str, Any]:
         output_model="Scalar", reduce_op="sum", box_vecs=None,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = create_model(settings).cuda().train()
+    model = create_model(settings).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     made = frames(size)
-    numbers = torch.tensor(made.atomic_numbers, device="cuda")
-    positions = torch.tensor(made.positions, dtype=torch.float32, device="cuda")
-    index = torch.arange(size, device="cuda").repeat_interleave(int(made.counts[0]))
-    energy, forces = torch.randn(size, 1, device="cuda"), torch.randn(made.num_atoms, 3, device="cuda")
+    numbers = torch.tensor(made.atomic_numbers, device=device)
+    positions = torch.tensor(made.positions, dtype=torch.float32, device=device)
+    index = torch.arange(size, device=device).repeat_interleave(int(made.counts[0]))
+    energy, forces = torch.randn(size, 1, device=device), torch.randn(made.num_atoms, 3, device=device)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -117,6 +118,11 @@ def peer(size: int) -> dict[str, Any]:
         loss.backward()
         optimizer.step()
 
+    return step
+
+
+def peer(size: int) -> dict[str, Any]:
+    step = peer_step(size, "cuda")
     torch.cuda.reset_peak_memory_stats()
     ms = milliseconds(step, 6)
     memory = torch.cuda.max_memory_allocated() / 2**30

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchmdx.forces import differentiate, per_volume
 from torchmdx.host import keep_freed_memory
 from torchmdx.models import pairwise
+from torchmdx.models.compiled.build import library
 from torchmdx.models.fast import FastTensorNet
 from torchmdx.models.near_pairs import NearList
 from torchmdx.models.pairs import PairList
@@ -192,7 +193,9 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
     if precision in ("tf32", "bfloat16"):
         raise ValueError(f"precision {precision!r} needs a GPU, got a potential on the CPU")
     if type(potential.network) is not TensorNet:  # one derived from it may have filters of another kind
-        why = f"exact model: there are tables for a TensorNet alone, got a {type(potential.network).__name__}"
-        return ModelEngine(potential, batch, stress=stress, tabulated=False), why
+        why = f"there are tables for a TensorNet alone, got a {type(potential.network).__name__}"
+        if pairwise.serves(potential) and library() is not None:
+            return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {why}"
+        return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {why}"
     # The network alone is replaced: heads and priors are those of the exact model.
     return ModelEngine(potential, batch, stress=stress, tabulated=True), "filters from tables on the CPU"

@@ -8,6 +8,7 @@ from torchmdx import Batch, System
 from torchmdx.models.compiled import forms as compiled
 from torchmdx.models.compiled import messages
 from torchmdx.models.compiled.build import library
+from torchmdx.models.edge_rows import EdgeMessages, to_edges
 from torchmdx.models.forms import Messages, Products, Surroundings
 from torchmdx.models.pairs import PairList
 
@@ -24,12 +25,18 @@ def cases(pairs, channels, dtype):
         Products(symmetric=False): [nine, nine, nine],
         Products(symmetric=True): [nine, nine, nine],
     }
+    rows = (pairs.edges.capacity + n, 3, channels)
+    shapes[EdgeMessages(pairs)] = [rows, nine, nine]
     return [(form, [random(*shape, seed=k).to(dtype) for k, shape in enumerate(all_)]) for form, all_ in shapes.items()]
 
 
 def partials(pairs, channels, dtype):
-    """Every derivative of every form."""
-    return [
+    """Every derivative of every form, and rows of edges with their sums."""
+    n, p = pairs.edges.num_atoms, pairs.num_slots
+    ends = [random(length, channels, seed=length).to(dtype).requires_grad_() for length in (p + 1, n, n)]
+    rows = to_edges(pairs, *ends)
+    sums = torch.autograd.grad(rows, ends, random(*rows.shape, seed=9).to(dtype))
+    return [rows.detach(), *sums] + [
         form.partial(slot, tuple(None if k == slot else v for k, v in enumerate(values)))
         for form, values in cases(pairs, channels, dtype)
         for slot in range(len(values))

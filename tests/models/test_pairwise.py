@@ -11,8 +11,6 @@ from pair_lists import CUTOFF, listed, random, systems
 
 from torchmdx import Batch, Potential, System, TensorNetConfig
 from torchmdx.forces import differentiate
-from torchmdx.models.compiled import forms as compiled
-from torchmdx.models.compiled.build import library
 from torchmdx.models.forms import Messages, PartLinear, PartSums, Products, RowScale, Surroundings, part_sums
 from torchmdx.models.multilinear import partial
 from torchmdx.models.pairs import PairList, at_ends, sum_rows, take_rows
@@ -20,15 +18,6 @@ from torchmdx.models.pairwise import differentiate_pairwise
 from torchmdx.models.smooth import activate_rows, derivative
 
 CHANNELS = 3
-
-
-@pytest.fixture(params=["C", "torch"])
-def way(request, monkeypatch):
-    """On a CPU: by kernels in C, or written out in torch."""
-    if request.param == "torch":
-        monkeypatch.setattr(compiled, "serves", lambda like: False)
-    elif library() is None:
-        pytest.skip("needs a C compiler")
 
 
 @pytest.fixture
@@ -62,7 +51,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("capacity", [None, 700])
 def test_energies_forces_stress_and_gradients_of_a_loss_are_those_of_the_plain_network(config, capacity):
@@ -236,7 +225,7 @@ NAMES = (
 )
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("name", NAMES)
 def test_partial_derivatives_are_those_of_the_form(pairs, name):
     values = [v.requires_grad_() for v in arguments(pairs, name)]
@@ -251,7 +240,7 @@ def test_partial_derivatives_are_those_of_the_form(pairs, name):
         torch.testing.assert_close(found, expected_here, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("name", NAMES)
 def test_they_can_be_differentiated_twice(name):
     batch = Batch.from_systems([System.create(random(3, 3).numpy(), [1, 6, 8])])

@@ -179,6 +179,7 @@ def message_arguments(pairs: PairList) -> list[torch.Tensor]:
     return [random(*shape, seed=k) for k, shape in enumerate(shapes)]
 
 
+@pytest.mark.usefixtures("kernels_or_torch")
 def test_messages_of_edges_are_those_of_the_form(pairs):
     values = [v.requires_grad_() for v in message_arguments(pairs)]
     expected = torch.autograd.grad(loop_messages(pairs, *values), values)
@@ -193,6 +194,7 @@ def few_pairs() -> PairList:
     return PairList.of(*listed(Batch.from_systems([System.create(random(3, 3).numpy(), [1, 6, 8])]), 8))
 
 
+@pytest.mark.usefixtures("kernels_or_torch")
 def test_messages_of_edges_can_be_differentiated_twice():
     pairs = few_pairs()
     values = message_arguments(pairs)
@@ -217,6 +219,7 @@ def row_values(pairs: PairList, own: bool, chosen: tuple[bool, ...], width: int 
     ]
 
 
+@pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("chosen", CHOICES)
 def test_rows_of_edges_gather_what_is_at_both_ends(pairs, own, chosen):
@@ -235,6 +238,7 @@ def test_rows_of_edges_gather_what_is_at_both_ends(pairs, own, chosen):
         torch.testing.assert_close(found[edges.capacity + i], wanted)
 
 
+@pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("chosen", CHOICES)
 def test_rows_of_edges_can_be_differentiated_twice(own, chosen):

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmdx.models.compiled import edge_rows as compiled_rows
+from torchmdx.models.compiled import forms as compiled
 from torchmdx.models.forms import Arguments, part_sums
 from torchmdx.models.pairs import PairList
 from torchmdx.models.tensors import spread
@@ -26,8 +28,8 @@ class _ToEdges(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pairs: PairList, own: bool, a: Tensor | None, t: Tensor | None, s: Tensor | None) -> Tensor:
         ctx.pairs, ctx.own = pairs, own
-        some = next(x for x in (a, t, s) if x is not None)
-        return _kernels().to_edges(pairs, a, t, s, own) if some.is_cuda else _to_edges(pairs, own, a, t, s)
+        kernels = _fused(next(x for x in (a, t, s) if x is not None))
+        return kernels.to_edges(pairs, a, t, s, own) if kernels else _to_edges(pairs, own, a, t, s)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -95,6 +97,9 @@ def _sums(pairs: PairList, own: bool, wanted: Wanted, g: Tensor) -> Iterator[Ten
         if any(wanted[1:]):
             yield from _kernels().to_atoms(pairs, g, own, *wanted[1:])
         return
+    if compiled.serves(g):
+        yield from (x for x in compiled_rows.from_edges(pairs, g, own, wanted) if x is not None)
+        return
     rows, atoms = g[: edges.capacity] * edges.filled()[:, None], g[edges.capacity :]
     if wanted[0]:
         sums = g.new_zeros(pairs.num_slots, g.shape[1]).index_add_(0, pairs.code // 2, rows)
@@ -120,12 +125,13 @@ class EdgeMessages:
         if slot == 0:
             assert x is not None
             assert g is not None
-            return _kernels().messages_edges(self.pairs, x, g) if x.is_cuda else self._in_filters(x, g)
+            kernels = _fused(x)
+            return kernels.messages_edges(self.pairs, x, g) if kernels else self._in_filters(x, g)
         other = g if slot == 1 else x
         assert f is not None
         assert other is not None
-        if f.is_cuda:
-            return _kernels().messages_rows(self.pairs, f, other, back=slot == 1)
+        if kernels := _fused(f):
+            return kernels.messages_rows(self.pairs, f, other, back=slot == 1)
         edges = self.pairs.edges
         ends = (edges.target, edges.source) if slot == 2 else (edges.source, edges.target)
         rows = spread(f[: edges.capacity] * edges.filled()[:, None, None]) * other.index_select(0, ends[1])
@@ -135,6 +141,13 @@ class EdgeMessages:
         edges = self.pairs.edges
         both = part_sums(x.index_select(0, edges.source) * g.index_select(0, edges.target))
         return torch.cat([both * edges.filled()[:, None, None], part_sums(x * g)])
+
+
+def _fused(like: Tensor) -> Any:
+    """Triton's kernels, those in C, or None, for what is written out in torch."""
+    if like.is_cuda:
+        return _kernels()
+    return compiled_rows if compiled.serves(like) else None
 
 
 def _kernels() -> Any:

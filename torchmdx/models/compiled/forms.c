@@ -10,26 +10,20 @@
 #undef FLIP
 #define FLIP(q) ((q) >= 1 && (q) <= 3)
 
-/* out_i = f_own x_i + sum_j f_ij x_j. */
+/* out_i += sum_j f_ij x_j; here code [E] is the row of f for each edge. */
 void NAME(message_rows)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
                         const REAL *f, const REAL *x, REAL *out, REAL *unused)
 {
-    for (long i = first; i < last; i++) {
-        REAL *restrict oi = out + 9 * i * C;
-        for (long part = 0; part < 3; part++)
-            for (long q = PART_START[part]; q < PART_END[part]; q++) {
-                const REAL *restrict w = f + (3 * own + part) * C, *restrict a = x + (9 * i + q) * C;
-                for (long c = 0; c < C; c++) oi[q * C + c] = w[c] * a[c];
-            }
+    for (long i = first; i < last; i++)
         for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++)
             for (long part = 0; part < 3; part++) {
-                const REAL *restrict w = f + (3 * (long)(code[e] / 2) + part) * C;
+                const REAL *restrict w = f + (3 * (long)code[e] + part) * C;
                 for (long q = PART_START[part]; q < PART_END[part]; q++) {
                     const REAL *restrict a = x + (9 * (long)source[e] + q) * C;
-                    for (long c = 0; c < C; c++) oi[q * C + c] += w[c] * a[c];
+                    REAL *restrict o = out + (9 * i + q) * C;
+                    for (long c = 0; c < C; c++) o[c] += w[c] * a[c];
                 }
             }
-    }
 }
 
 /* out_p = sum over the components of a part of x_j g_i + x_i g_j. */
@@ -49,6 +43,57 @@ void NAME(message_pairs)(long first, long last, long C, long own, const int *row
                     for (long c = 0; c < C; c++) o[c] += u[c] * b[c] + a[c] * v[c];
                 }
             }
+        }
+}
+
+/* out_e = sum over the components of a part of x_j g_i. */
+void NAME(message_edges)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
+                         const REAL *x, const REAL *g, REAL *out, REAL *unused)
+{
+    for (long i = first; i < last; i++)
+        for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++)
+            for (long part = 0; part < 3; part++) {
+                REAL *restrict o = out + (3 * e + part) * C;
+                for (long c = 0; c < C; c++) o[c] = 0;
+                for (long q = PART_START[part]; q < PART_END[part]; q++) {
+                    const REAL *restrict b = g + (9 * i + q) * C, *restrict u = x + (9 * (long)source[e] + q) * C;
+                    for (long c = 0; c < C; c++) o[c] += u[c] * b[c];
+                }
+            }
+}
+
+/* Rows of edges [E][K] += those of pairs a, targets t and sources s, any of which may be null. */
+void NAME(to_edges)(long first, long last, long K, long own, const int *row_ptr, const int *source, const int *code,
+                    const REAL *a, const REAL *t, const REAL *s, REAL *out)
+{
+    for (long i = first; i < last; i++)
+        for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
+            REAL *restrict o = out + K * e;
+            if (a)
+                for (long k = 0; k < K; k++) o[k] += a[(long)(code[e] / 2) * K + k];
+            if (t)
+                for (long k = 0; k < K; k++) o[k] += t[i * K + k];
+            if (s)
+                for (long k = 0; k < K; k++) o[k] += s[(long)source[e] * K + k];
+        }
+}
+
+/* Sums of rows g [E][K]: pairs [P][K] += both edges' where one speaks, targets += a row's, sources += those of the edges
+   the other way, reverse [E]. Any of the three may be null. */
+void NAME(from_edges)(long first, long last, long K, long own, const int *row_ptr, const int *reverse, const int *code,
+                      const REAL *g, REAL *a, REAL *t, REAL *s)
+{
+    for (long i = first; i < last; i++)
+        for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
+            const REAL *restrict here = g + K * e, *restrict there = g + K * (long)reverse[e];
+            if (a && code[e] % 2 == 0) {
+                REAL *restrict o = a + K * (long)(code[e] / 2);
+                for (long k = 0; k < K; k++) o[k] += here[k] + there[k];
+            }
+            if (t)
+                for (long k = 0; k < K; k++) t[i * K + k] += here[k];
+            if (s)
+                for (long k = 0; k < K; k++) s[i * K + k] += there[k];
         }
 }
 

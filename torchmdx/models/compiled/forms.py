@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchmdx.models.compiled.build import library
 from torchmdx.models.compiled.messages import in_threads, pointer, shares
+from torchmdx.models.tensors import PARTS, spread
 
 if TYPE_CHECKING:
     from torchmdx.models.pairs import PairList
@@ -33,17 +34,17 @@ def serves(tensor: Tensor) -> bool:
 
 def messages_rows(pairs: PairList, f: Tensor, x: Tensor) -> Tensor:
     """Messages' derivative in X or G, [N,9,C], from f [P+1,3,C] and the other."""
-    out = torch.empty_like(x)
-    _over_rows("message_rows", pairs, f, x, out, scratch=0)
+    out = spread(f[-1]) * x
+    over_rows("message_rows", pairs, f, x, out, code=pairs.code // 2)
     return out
 
 
 def messages_pairs(pairs: PairList, x: Tensor, g: Tensor) -> Tensor:
     """Messages' derivative in F, [P+1,3,C]."""
     out = x.new_zeros(pairs.num_slots + 1, 3, x.shape[2])
-    _over_rows("message_pairs", pairs, x, g, out, scratch=0)
-    both = x * g
-    torch.stack([both[:, part].sum((0, 1)) for part in (slice(0, 1), slice(1, 4), slice(4, 9))], out=out[-1])
+    over_rows("message_pairs", pairs, x, g, out)
+    both = (x * g).sum(0)
+    torch.stack([both[part].sum(0) for part in PARTS], out=out[-1])
     return out
 
 
@@ -57,7 +58,7 @@ def surroundings(
     shape = ((rows, 9), (rows, 3, channels), (atoms, 2, channels), (atoms, 9, channels))[slot]
     # Rows of atoms are written whole; of pairs those that are in use.
     out = there[0].new_zeros(shape) if slot < 2 else there[0].new_empty(shape)
-    _over_rows(SURROUNDINGS[slot], pairs, *there, out, scratch=2 * channels)
+    over_rows(SURROUNDINGS[slot], pairs, *there, out)
     if slot == 1:
         assert d is not None
         assert z is not None
@@ -74,9 +75,9 @@ def products(slot: int, symmetric: bool, a: Tensor | None, b: Tensor | None, h: 
     out = torch.empty_like(left)
     fixed = [
         *map(ctypes.c_long, (left.shape[2], slot, int(symmetric))),
-        *(pointer(array) for array in _checked(left, right, out)),
+        *(pointer(array) for array in checked(left, right, out)),
     ]
-    kernel = _kernel("products", left)
+    kernel = kernel_of("products", left)
     threads = max(1, min(torch.get_num_threads(), len(left) // ATOMS_A_THREAD))
     bounds = [len(left) * k // threads for k in range(threads + 1)]
     in_threads(
@@ -86,32 +87,34 @@ def products(slot: int, symmetric: bool, a: Tensor | None, b: Tensor | None, h: 
     return out
 
 
-def _over_rows(name: str, pairs: PairList, *arrays: Tensor, scratch: int) -> None:
-    """Runs a kernel over the rows of the list, in threads, each with room for so many numbers."""
+def over_rows(name: str, pairs: PairList, *arrays: Tensor, code: Tensor | None = None) -> None:
+    """Runs a kernel over the rows of the list, in threads."""
     edges, like = pairs.edges, arrays[0]
     channels = next(a.shape[2] for a in arrays if a.dim() == 3)
     fixed = [
         *map(ctypes.c_long, (channels, pairs.num_slots)),
-        *map(pointer, (edges.row_ptr, edges.source, pairs.code)),
-        *map(pointer, _checked(*arrays)),
+        *map(pointer, (edges.row_ptr, edges.source, pairs.code if code is None else code)),
+        *map(pointer, checked(*arrays)),
     ]
-    kernel = _kernel(name, like)
+    kernel = kernel_of(name, like)
 
     def run(first: int, last: int) -> None:
-        room = torch.empty(scratch, dtype=like.dtype)
+        room = torch.empty(2 * channels, dtype=like.dtype)
         kernel(ctypes.c_long(first), ctypes.c_long(last), *fixed, pointer(room))
 
     in_threads(run, shares(edges))
 
 
-def _checked(*arrays: Tensor) -> tuple[Tensor, ...]:
+def checked(*arrays: Tensor) -> tuple[Tensor, ...]:
+    """The same, as kernels take them."""
     for array in arrays:
         assert array.is_contiguous()
         assert array.dtype == arrays[0].dtype
     return arrays
 
 
-def _kernel(name: str, like: Tensor) -> Callable[..., None]:
+def kernel_of(name: str, like: Tensor) -> Callable[..., None]:
+    """A function of the library, for numbers of this type."""
     compiled = library()
     assert compiled is not None
     kernel = compiled[f"{name}_{TYPES[like.dtype]}"]

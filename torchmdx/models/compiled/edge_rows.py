@@ -1,0 +1,73 @@
+"""Rows of edges and their messages on the CPU, in C; `torchmdx.models.edge_rows` says what they are."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torchmdx.models.compiled.forms import checked, kernel_of, over_rows
+from torchmdx.models.compiled.messages import in_threads, pointer, shares
+from torchmdx.models.tensors import PARTS, spread
+
+if TYPE_CHECKING:
+    from torchmdx.models.pairs import PairList
+
+
+def messages_rows(pairs: PairList, f: Tensor, x: Tensor, back: bool) -> Tensor:
+    """Messages [N,9,C] by filters f [E+N,3,C] of edges, or of the edges the other way."""
+    edges = pairs.edges
+    out = spread(f[edges.capacity :]) * x
+    row = pairs.reverse if back else torch.arange(edges.capacity, dtype=torch.int32)
+    over_rows("message_rows", pairs, f, x, out, code=row)
+    return out
+
+
+def messages_edges(pairs: PairList, x: Tensor, g: Tensor) -> Tensor:
+    """Messages' derivative in filters of edges, [E+N,3,C]."""
+    edges = pairs.edges
+    out = x.new_zeros(edges.capacity + edges.num_atoms, 3, x.shape[2])
+    over_rows("message_edges", pairs, x, g, out)
+    both = x * g
+    torch.stack([both[:, part].sum(1) for part in PARTS], 1, out=out[edges.capacity :])
+    return out
+
+
+def to_edges(pairs: PairList, a: Tensor | None, t: Tensor | None, s: Tensor | None, own: bool) -> Tensor:
+    """[E+N,K], or [E,K] without `own`: rows of pairs, targets and sources, added up."""
+    edges, some = pairs.edges, next(x for x in (a, t, s) if x is not None)
+    out = some.new_zeros(edges.capacity + (edges.num_atoms if own else 0), some.shape[1])
+    if own:
+        for x in (None if a is None else a[-1:], t, s):
+            if x is not None:
+                out[edges.capacity :] += x
+    _rows_of_edges("to_edges", pairs, edges.source, (a, t, s, out))
+    return out
+
+
+def from_edges(
+    pairs: PairList, g: Tensor, own: bool, wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Sums of rows g [E+N,K] over the edges of pairs, to targets and from sources: those that are wanted."""
+    edges, width = pairs.edges, g.shape[1]
+    atoms = g[edges.capacity :]
+    a = g.new_zeros(pairs.num_slots + own, width) if wanted[0] else None
+    if a is not None and own:
+        a[-1] = atoms.sum(0)
+    t, s = ((atoms.clone() if own else g.new_zeros(edges.num_atoms, width)) if each else None for each in wanted[1:])
+    _rows_of_edges("from_edges", pairs, pairs.reverse, (g, a, t, s))
+    return a, t, s
+
+
+def _rows_of_edges(name: str, pairs: PairList, others: Tensor, arrays: tuple[Tensor | None, ...]) -> None:
+    """Runs a kernel over the rows of the list; others [E] are sources, or edges the other way."""
+    edges, there = pairs.edges, checked(*(x for x in arrays if x is not None))
+    fixed = [
+        *map(ctypes.c_long, (there[0].shape[1], pairs.num_slots)),
+        *map(pointer, (edges.row_ptr, others, pairs.code)),
+        *(ctypes.c_void_p(None) if x is None else pointer(x) for x in arrays),
+    ]
+    kernel = kernel_of(name, there[0])
+    in_threads(lambda first, last: kernel(ctypes.c_long(first), ctypes.c_long(last), *fixed), shares(edges))
