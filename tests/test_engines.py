@@ -107,6 +107,14 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, c
         assert (engine.name, why) == ("table", "filters from tables on the CPU")
 
 
+def test_without_a_compiler_the_exact_model_is_the_faster_one(make_kind, ethanol, monkeypatch):
+    monkeypatch.setattr("torchmdx.engines.library", lambda: None)
+    potential = make_kind("tensornet2", torch.float32)
+    engine, why = choose_engine(potential, batch_of(potential, ethanol), stress=False, precision="float32")
+    assert engine.name == "exact"
+    assert why == "exact model: there are tables for a TensorNet alone, got a TensorNet2"
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", kinds())
 def test_pairs_are_right(make_kind, kind, ethanol, cation, crystal, slab, device, dtype):
