@@ -25,7 +25,7 @@ SIZES = ((1, 12), (13, 18), (19, 24), (25, 30), (31, 40), (41, 56), (57, 80))
 FORCES = (0.0, 2.0, 5.0, 10.0, 20.0, 40.0)  # eV/Å, limits of the largest component in a frame
 KINDS = {
     "molecules": "molecules, made",
-    "ions": "ions made of molecules",
+    "ions": "made of neutral molecules",
     "ionpairs": "the same beside another molecule",
     "dimers": "pairs of molecules",
     "clusters": "clusters",

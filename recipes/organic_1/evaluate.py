@@ -117,6 +117,8 @@ def main() -> None:
         versions = {"torch": torch.__version__.split("+")[0], "tblite": importlib.metadata.version("tblite")}
         facts = {"checkpoint": Path(args.checkpoint).name, "device": device, "seed": args.seed, **versions, **counts}
         write(args, "run", facts | {"seconds": time.monotonic() - began})
+    elif counts:  # the rest of what was written stands
+        write(args, "run", json.loads((args.card / "run.json").read_text()) | counts)
     if "page" in args.only:
         left = render(args.page, args.card)
         print(f"wrote {args.page}" + (f"; nothing new for {', '.join(left)}" if left else ""))
