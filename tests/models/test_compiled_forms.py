@@ -50,7 +50,7 @@ def partials(pairs, channels, dtype):
 def test_they_are_what_torch_says(monkeypatch, dtype, tolerance, channels, capacity):
     pairs = PairList.of(*listed(Batch.from_systems(systems()), capacity))
     found = partials(pairs, channels, dtype)
-    monkeypatch.setattr(compiled, "serves", lambda like: False)
+    monkeypatch.setattr(compiled, "serves", lambda *tensors: False)
     for here, expected in zip(found, partials(pairs, channels, dtype), strict=True):
         assert here.dtype == dtype
         assert here.shape == expected.shape
@@ -100,3 +100,4 @@ def test_atoms_that_see_nobody():
 def test_other_types_are_left_to_torch():
     assert not compiled.serves(torch.zeros(1, dtype=torch.bfloat16))
     assert not compiled.serves(torch.zeros(1, device="meta"))
+    assert not compiled.serves(torch.zeros(1), torch.zeros(1, dtype=torch.float64))

@@ -28,7 +28,7 @@ class _ToEdges(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pairs: PairList, own: bool, a: Tensor | None, t: Tensor | None, s: Tensor | None) -> Tensor:
         ctx.pairs, ctx.own = pairs, own
-        kernels = _fused(next(x for x in (a, t, s) if x is not None))
+        kernels = _fused(*(x for x in (a, t, s) if x is not None))
         return kernels.to_edges(pairs, a, t, s, own) if kernels else _to_edges(pairs, own, a, t, s)
 
     @staticmethod
@@ -125,12 +125,12 @@ class EdgeMessages:
         if slot == 0:
             assert x is not None
             assert g is not None
-            kernels = _fused(x)
+            kernels = _fused(x, g)
             return kernels.messages_edges(self.pairs, x, g) if kernels else self._in_filters(x, g)
         other = g if slot == 1 else x
         assert f is not None
         assert other is not None
-        if kernels := _fused(f):
+        if kernels := _fused(f, other):
             return kernels.messages_rows(self.pairs, f, other, back=slot == 1)
         edges = self.pairs.edges
         ends = (edges.target, edges.source) if slot == 2 else (edges.source, edges.target)
@@ -143,11 +143,11 @@ class EdgeMessages:
         return torch.cat([both * edges.filled()[:, None, None], part_sums(x * g)])
 
 
-def _fused(like: Tensor) -> Any:
+def _fused(*tensors: Tensor) -> Any:
     """Triton's kernels, those in C, or None, for what is written out in torch."""
-    if like.is_cuda:
+    if tensors[0].is_cuda:
         return _kernels()
-    return compiled_rows if compiled.serves(like) else None
+    return compiled_rows if compiled.serves(*tensors) else None
 
 
 def _kernels() -> Any:

@@ -37,12 +37,12 @@ class Messages:
         if slot == 0:
             assert x is not None
             assert g is not None
-            kernels = _fused(x)
+            kernels = _fused(x, g)
             return kernels.messages_pairs(self.pairs, x, g) if kernels else self._in_filters(x, g)
         other = g if slot == 1 else x
         assert f is not None
         assert other is not None
-        kernels = _fused(f)
+        kernels = _fused(f, other)
         return kernels.messages_rows(self.pairs, f, other) if kernels else self._in_atoms(f, other)
 
     def _in_atoms(self, f: Tensor, x: Tensor) -> Tensor:
@@ -69,8 +69,9 @@ class Surroundings:
 
     def partial(self, slot: int, arguments: Arguments) -> Tensor:
         """In D [P+1,9], F [P+1,3,C], Z [N,2,C] or G [N,9,C]."""
-        there = next(a for a in arguments if a is not None)
-        if kernels := _fused(there):
+        given = [a for a in arguments if a is not None]
+        there = given[0]
+        if kernels := _fused(*given):
             return kernels.surroundings(self.pairs, slot, *arguments)
         d, f, z, g = (None if a is None else a for a in arguments)
         edges, pairs = self.pairs.edges, self.pairs
@@ -205,8 +206,7 @@ class Products:
 
     def partial(self, slot: int, arguments: Arguments) -> Tensor:
         """In a, b or h [N,9,C]. Transposing a matrix changes the sign of its vector; see `dual`."""
-        there = next(x for x in arguments if x is not None)
-        if kernels := _fused(there):
+        if kernels := _fused(*(x for x in arguments if x is not None)):
             return kernels.products(slot, self.symmetric, *arguments)
         a, b, h = arguments
         multiply: Callable[[Tensor, Tensor], Tensor] = symmetric_product if self.symmetric else product
@@ -261,11 +261,11 @@ def _to_pairs(values: Tensor, pairs: PairList) -> Tensor:
     return values.new_zeros(pairs.num_slots, *values.shape[1:]).index_add_(0, pairs.code // 2, there)
 
 
-def _fused(like: Tensor) -> Any:
-    """The kernels for tensors like this one: Triton's, those in C, or None, for what is written out in torch."""
-    if like.is_cuda:
+def _fused(*tensors: Tensor) -> Any:
+    """The kernels for these: Triton's, those in C, or None, for what is written out in torch."""
+    if tensors[0].is_cuda:
         return _kernels()
-    return compiled if compiled.serves(like) else None
+    return compiled if compiled.serves(*tensors) else None
 
 
 def _kernels() -> Any:

@@ -27,9 +27,12 @@ TYPES = {torch.float32: "float", torch.float64: "double"}
 SURROUNDINGS = ("surroundings_directions", "surroundings_filters", "surroundings_atoms", "surroundings_rows")
 
 
-def serves(tensor: Tensor) -> bool:
-    """Whether tensors like this one have kernels here."""
-    return tensor.device.type == "cpu" and tensor.dtype in TYPES and library() is not None
+def serves(*tensors: Tensor) -> bool:
+    """Whether these have kernels here: on the CPU, all of one type, which under autocast they may not be."""
+    first = tensors[0]
+    if first.device.type != "cpu" or first.dtype not in TYPES or any(x.dtype != first.dtype for x in tensors):
+        return False
+    return library() is not None
 
 
 def messages_rows(pairs: PairList, f: Tensor, x: Tensor) -> Tensor:
