@@ -20,8 +20,9 @@ CHOICES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_"
 def wait_briefly() -> None:
     """Lets threads that wait for others give the processor up soon; to be called before torch is loaded.
 
-    Where another program uses a processor too, each of the hundreds of parallel loops of a step waits, at full load,
-    for a thread that does not get to run: 12 s instead of 0.2 for 648 atoms. What the environment says stays.
+    Beside another program with threads on the same processors, each of the hundreds of parallel loops of a step can
+    wait, at full load, for a thread that does not get to run: 12 s instead of 0.2 for 648 atoms, beside a training on
+    two. What the environment says stays.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
