@@ -1,1 +1,1 @@
-"""Message sums on the CPU, in C: compiled once with the machine's compiler, cached, and optional."""
+"""The CPU's kernels in C, message sums and forms: compiled once with the machine's compiler, and optional."""
