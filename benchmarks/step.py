@@ -5,7 +5,8 @@
 TensorNet, 2 layers (TensorNet2, 1 layer and 16 charges), 128 channels, 32 radial functions, 5 Å, float32, the same
 weights on both sides, scaled so that forces are about 1 eV/Å. Results go to step.json and tensornet2.json. ms: medians
 of CUDA events. wall_ms: from NumPy positions to NumPy forces. force_error: against the exact model in float64,
-relative, of the whole structure where that fits, else of a cluster of its atoms.
+relative, of the whole structure where that fits, else of a cluster of its atoms. roofline_share: the least time that
+the device's float32 products and copies allow (`torchmdx bench`), of ms.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import record
 import systems
 
 from torchmdx import Batch, Potential, System, TensorNet2Config, TensorNetConfig, evaluate
+from torchmdx.commands.bench import roofline_seconds
 from torchmdx.step import CapturedStep
 
 # name: (copies, the peer's best mode, ms asked)
@@ -101,6 +103,7 @@ def ours(model: Potential, batch: Batch) -> tuple[dict[str, Any], torch.Tensor |
         "mode": step.mode,
         "engine": report.engine,
         "ms": replay,
+        "roofline_share": round(roofline_seconds(step, model) * 1e3 / replay, 3),
         "wall_ms": sorted(times)[count // 2] * 1e3,
         "setup_s": round(seconds, 2),
         "nodes": report.nodes,
