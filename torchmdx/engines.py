@@ -18,12 +18,14 @@ from torchmdx.host import keep_freed_memory
 from torchmdx.models import pairwise
 from torchmdx.models.compiled.build import library
 from torchmdx.models.fast import FastTensorNet
+from torchmdx.models.fast_charged import FastTensorNet2
 from torchmdx.models.near_pairs import NearList
 from torchmdx.models.pairs import PairList
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import shapes_are_fixed
 from torchmdx.models.tabulated import TabulatedTensorNet, table_of
 from torchmdx.models.tensornet import TensorNet
+from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
@@ -139,12 +141,19 @@ class PairwiseEngine:
         return self.near.pairs(batch, edges, self.reverse)
 
 
+def kernels_for(potential: Potential) -> type[FastTensorNet]:
+    """The class of kernels that might evaluate this potential; its `why_not` knows whether they do."""
+    return FastTensorNet2 if isinstance(potential.network, TensorNet2) else FastTensorNet
+
+
 class KernelEngine:
-    """TensorNet in fused kernels on a GPU, forward and backward."""
+    """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward."""
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
+        kind = kernels_for(potential)
         # The fifth degree needs a tenth of the intervals of the third: the table stays in the GPU's first-level caches.
-        self.model = FastTensorNet(potential, precision=precision, table=table_of(potential.network, degree=5))
+        table = table_of(potential.network, 5, kind.tabulated)
+        self.model = kind(potential, precision=precision, table=table)
         self.name, self.table_error = f"kernels, {precision}", self.model.table.error
         self.batch, self.stress = batch, stress
 
@@ -184,7 +193,7 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
     if precision == "float64":
         return ModelEngine(potential, batch, stress=stress, tabulated=False), "float64 takes the exact model"
     if potential.device.type == "cuda":
-        reason = FastTensorNet.why_not(potential)
+        reason = kernels_for(potential).why_not(potential)
         if reason is None:
             return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"
         if pairwise.serves(potential):

@@ -27,7 +27,7 @@ import importlib.util
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchmdx.models.kernels.tiles import Tiles
 from torchmdx.models.potential import Potential
@@ -73,6 +73,8 @@ class FastTensorNet:
     Raises ValueError for a potential that `why_not` has a reason against, and for an unknown precision.
     """
 
+    network_type: type[nn.Module] = TensorNet
+
     def __init__(
         self,
         potential: Potential,
@@ -92,20 +94,25 @@ class FastTensorNet:
         self.config = potential.config
         self.device = potential.device
         self.precision, self.dot_precision = precision, PRECISIONS[precision]
-        self.table = table if table is not None else tabulate(potential.network, bound, degree=DEGREE)
+        self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound, degree=DEGREE)
         self.weights = Weights.pack(potential, self.table)
         self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
 
     @staticmethod
-    def why_not(potential: Potential) -> str | None:
+    def tabulated(network: nn.Module) -> nn.Module:
+        """What of a network the table is made of."""
+        return network
+
+    @classmethod
+    def why_not(cls, potential: Potential) -> str | None:
         """Why the kernels cannot evaluate this potential; None if they can."""
         if importlib.util.find_spec("triton") is None:
             return "it needs triton, which is not installed"
         network: object = potential.network
-        if type(network) is not TensorNet:  # one derived from it may compute something else
-            return f"its network must be a TensorNet, got {type(network).__name__}"
+        if type(network) is not cls.network_type:  # one derived from it may compute something else
+            return f"its network must be a {cls.network_type.__name__}, got {type(network).__name__}"
         if potential.prior_configs:
             names = ", ".join(config.name for config in potential.prior_configs)
             return f"it must have no priors, got {names}"
@@ -193,9 +200,6 @@ class FastTensorNet:
         positions [N,3] (float32 or float64), atomic_numbers [N], system_index [N] ascending, cell [S,3,3], charge [S]
         and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device.
         """
-        from torchmdx.models.kernels.chain import Chain
-        from torchmdx.models.kernels.row_chain import RowChain
-
         buffers = self.buffers
         if buffers is None:
             raise RuntimeError("allocate must be called before run")
@@ -208,13 +212,19 @@ class FastTensorNet:
             raise ValueError(f"edges must have the capacity {buffers.capacity}, got {edges.capacity}")
         if (forces or virial) and not buffers.with_forces:
             raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
-        kind = RowChain if "work" in buffers.tensors else Chain
-        chain = kind(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
+        chain = self.chain_type(buffers)(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
         chain.forward(keep=forces or virial)
         if forces or virial:
             chain.backward(virial)
         chain.total(virial)
         return buffers
+
+    def chain_type(self, buffers: Buffers) -> type:
+        """The launches: of one program an atom, or of blocks of atoms."""
+        from torchmdx.models.kernels.chain import Chain
+        from torchmdx.models.kernels.row_chain import RowChain
+
+        return RowChain if "work" in buffers.tensors else Chain
 
 
 def curve_order(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor | None = None) -> Tensor:

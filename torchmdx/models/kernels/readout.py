@@ -17,7 +17,7 @@ from torchmdx.models.kernels.interaction import atoms_here, store_gradient
 
 
 @triton.jit
-def _statistics(n0, n1, n2, real, width, epsilon):
+def statistics(n0, n1, n2, real, width, epsilon):
     """Mean and 1 / deviation over the 3 · width real norms of each row."""
     mean = (tl.sum(n0, 1) + tl.sum(n1, 1) + tl.sum(n2, 1))[:, None] / (3 * width)
     c0 = tl.where(real, n0 - mean, 0.0)
@@ -43,7 +43,7 @@ def read_norms(
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
     n0, n1, n2 = part_norms(load9(X + r * (9 * CHANNELS) + c, valid, CHANNELS))
-    mean, inverse = _statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
+    mean, inverse = statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
     n0 = (n0 - mean) * inverse * tl.load(SCALE + c) + tl.load(OFFSET + c)
     n1 = (n1 - mean) * inverse * tl.load(SCALE + CHANNELS + c) + tl.load(OFFSET + CHANNELS + c)
     n2 = (n2 - mean) * inverse * tl.load(SCALE + 2 * CHANNELS + c) + tl.load(OFFSET + 2 * CHANNELS + c)
@@ -125,7 +125,7 @@ def read_features_gradient(
     r = row.to(tl.int64)[:, None]
     x = load9(X + r * (9 * CHANNELS) + c, valid, CHANNELS)
     n0, n1, n2 = part_norms(x)
-    mean, inverse = _statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
+    mean, inverse = statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
     gnorms = NORMS + r * (3 * CHANNELS) + c
     g0 = tl.load(gnorms, mask=valid, other=0.0)
     g1 = tl.load(gnorms + CHANNELS, mask=valid, other=0.0)

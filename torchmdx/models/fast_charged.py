@@ -1,0 +1,113 @@
+"""TensorNet2's energy and forces in a fixed chain of kernels, float32, for a GPU.
+
+As `FastTensorNet`, but filters depend on the charges of both ends: what the distance does to their network is read from
+a table, the rest is computed for every edge on tensor cores, exact to float32 (kernels/edge_network.py). Of an edge,
+values behind the first map and before the last activation are kept for the way back; those between only while they
+fit into MOST_ROWS, and are made again in pieces where there are more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.models.fast import Buffers, FastTensorNet
+from torchmdx.models.interaction import Interaction
+from torchmdx.models.kernels.tiles import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles
+from torchmdx.models.potential import Potential
+from torchmdx.models.table import BOUND, TabulatedFilters
+from torchmdx.models.tensornet2 import TensorNet2
+
+MOST_ROWS = 131072
+
+
+class RadialShares(nn.Module):
+    """What of a TensorNet2 depends on distances alone, as tabulate wants it: distances -> [E,3,C] for each table.
+
+    First the embedding's filters; then, for each layer, what the radial basis does to the first map of the filters'
+    network, bias included: the first of three parts, the others are zero.
+    """
+
+    def __init__(self, network: TensorNet2) -> None:
+        super().__init__()
+        self.network, self.config, self.norm = network, network.config, network.norm
+
+    def filters(self, distance: Tensor) -> list[Tensor]:
+        from torchmdx.models.cutoff import cosine_cutoff
+
+        radial = self.network.basis(distance)
+        envelope = cosine_cutoff(distance, float(self.config.cutoff))[:, None]
+        found = [self.network.embedding.filter(radial, envelope)]
+        for layer in self.network.layers:
+            assert isinstance(layer, Interaction)
+            first = layer.filters[0]
+            assert isinstance(first, nn.Linear)
+            share = nn.functional.linear(radial, first.weight[:, : radial.shape[1]], first.bias)
+            nothing = torch.zeros_like(share)
+            found.append(torch.stack([share, nothing, nothing], dim=1))
+        return found
+
+
+class FastTensorNet2(FastTensorNet):
+    """A TensorNet2 potential's energy and forces by kernels. See FastTensorNet."""
+
+    network_type: type[nn.Module] = TensorNet2
+
+    def __init__(
+        self,
+        potential: Potential,
+        *,
+        bound: float = BOUND,
+        precision: str = "float32",
+        table: TabulatedFilters | None = None,
+    ) -> None:
+        super().__init__(potential, bound=bound, precision=precision, table=table)
+        from torchmdx.models.kernels.charged_weights import ChargedWeights
+
+        self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
+
+    @staticmethod
+    def tabulated(network: nn.Module) -> nn.Module:
+        assert isinstance(network, TensorNet2)
+        return RadialShares(network)
+
+    def allocate(
+        self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
+    ) -> Buffers:
+        tiles = tiles or self._tiles(num_atoms)
+        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
+        n, c, k, rows = num_atoms, self.weights.channels, self.charged.charges, num_atoms + max(capacity, 1)
+        kept = len(self.weights.layers) if forces else min(len(self.weights.layers), 1)
+
+        def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        made = {"neutral": new(max(num_systems, 1)), "q": new(n, k), "shares": new(n, 2, c)}
+        whole = rows <= MOST_ROWS
+        for i in range(kept):
+            made |= {f"first{i}": new(n, c), f"second{i}": new(n, c), f"proposed{i}": new(n, 2 * k)}
+            made |= {f"sums{i}": new(max(num_systems, 1), 2, k, dtype=torch.float64)}
+            made |= {f"z1_{i}": new(rows, c), f"z3_{i}": new(rows, 3, c)}
+            if whole:
+                made[f"z2_{i}"] = new(rows, 2 * c)
+        if not whole:
+            made["z2"] = new(MOST_ROWS, 2 * c)
+        if forces:
+            made["reverse"] = new(max(capacity, 1), dtype=torch.int32)
+        buffers.tensors.update(made)
+        return buffers
+
+    def _tiles(self, num_atoms: int) -> Tiles:
+        """Blocks of atoms always: the network of edges has work enough for tensor cores."""
+        tiles = replace(Tiles.choose(num_atoms), row=None)
+        if num_atoms < SOME_ATOMS:
+            tiles = replace(tiles, product=Block(columns=32))
+        many = num_atoms * 48 >= MANY_EDGE_ROWS
+        return replace(tiles, edge_product=Block(columns=128 if many else 32))
+
+    def chain_type(self, buffers: Buffers) -> type:
+        from torchmdx.models.kernels.charged_chain import ChargedChain
+
+        return ChargedChain
