@@ -24,7 +24,9 @@ For few atoms (`Tiles.row`) most of it is done by one program for each atom:
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +36,9 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.table import BOUND, TabulatedFilters, tabulate
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
+
+if TYPE_CHECKING:
+    from torchmdx.models.kernels.chain import Chain
 
 # What the products of matrices round to: three TF32 products make one of float32.
 PRECISIONS = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
@@ -68,6 +73,7 @@ class FastTensorNet:
     """A potential's energy and forces by kernels.
 
     bound: largest error of a tabulated filter relative to the largest filter; `table.error` is what was reached.
+    priors: leave them out; whoever asks for that adds them.
     precision: "float32"; "tf32" for matrix products of eleven bits; "bfloat16" for those of eight, and messages between
     atoms in bfloat16. The latter two are faster and far less exact.
     Raises ValueError for a potential that `why_not` has a reason against, and for an unknown precision.
@@ -82,8 +88,9 @@ class FastTensorNet:
         bound: float = BOUND,
         precision: str = "float32",
         table: TabulatedFilters | None = None,
+        priors: bool = False,
     ) -> None:
-        reason = self.why_not(potential)
+        reason = self.why_not(potential, priors=priors)
         if reason is not None:
             raise ValueError(f"this potential has no fast path: {reason}")
         if precision not in PRECISIONS:
@@ -106,14 +113,14 @@ class FastTensorNet:
         return network
 
     @classmethod
-    def why_not(cls, potential: Potential) -> str | None:
-        """Why the kernels cannot evaluate this potential; None if they can."""
+    def why_not(cls, potential: Potential, *, priors: bool = False) -> str | None:
+        """Why the kernels cannot evaluate this potential; None if they can. priors: apart from its priors."""
         if importlib.util.find_spec("triton") is None:
             return "it needs triton, which is not installed"
         network: object = potential.network
         if type(network) is not cls.network_type:  # one derived from it may compute something else
             return f"its network must be a {cls.network_type.__name__}, got {type(network).__name__}"
-        if potential.prior_configs:
+        if potential.prior_configs and not priors:
             names = ", ".join(config.name for config in potential.prior_configs)
             return f"it must have no priors, got {names}"
         if potential.config.num_head_layers:
@@ -194,11 +201,13 @@ class FastTensorNet:
         *,
         forces: bool = True,
         virial: bool = False,
+        between: Callable[[Chain], None] | None = None,
     ) -> Buffers:
         """Energies, and if asked forces and the virial ∂E/∂strain [S,3,3], into the buffers, which it returns.
 
         positions [N,3] (float32 or float64), atomic_numbers [N], system_index [N] ascending, cell [S,3,3], charge [S]
-        and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device.
+        and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device. between: is
+        called with the chain before it goes back.
         """
         buffers = self.buffers
         if buffers is None:
@@ -214,6 +223,8 @@ class FastTensorNet:
             raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
         chain = self.chain_type(buffers)(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
         chain.forward(keep=forces or virial)
+        if between is not None:
+            between(chain)
         if forces or virial:
             chain.backward(virial)
         chain.total(virial)

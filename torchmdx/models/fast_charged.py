@@ -2,8 +2,8 @@
 
 As `FastTensorNet`, but filters depend on the charges of both ends: what the distance does to their network is read from
 a table, the rest is computed for every edge on tensor cores, exact to float32 (kernels/edge_network.py). Of an edge,
-values behind the first map and before the last activation are kept for the way back; those between only while they
-fit into MOST_ROWS, and are made again in pieces where there are more.
+values behind the first map and before the last activation are kept for the way back; those between only for up to
+MOST_ROWS edges, and are made again, PIECE rows at a time, where there are more.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from torchmdx.models.fast import Buffers, FastTensorNet
 from torchmdx.models.interaction import Interaction
-from torchmdx.models.kernels.tiles import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles
+from torchmdx.models.kernels.tiles import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, Walk
 from torchmdx.models.potential import Potential
 from torchmdx.models.table import BOUND, TabulatedFilters
 from torchmdx.models.tensornet2 import TensorNet2
 
-MOST_ROWS = 131072
+MOST_ROWS, PIECE = 196608, 65536
 
 
 class RadialShares(nn.Module):
@@ -62,10 +62,13 @@ class FastTensorNet2(FastTensorNet):
         bound: float = BOUND,
         precision: str = "float32",
         table: TabulatedFilters | None = None,
+        priors: bool = False,
     ) -> None:
-        super().__init__(potential, bound=bound, precision=precision, table=table)
+        """priors: leave them out, and evaluate the charges of the last layer for them."""
+        super().__init__(potential, bound=bound, precision=precision, table=table, priors=priors)
         from torchmdx.models.kernels.charged_weights import ChargedWeights
 
+        self.last_charges = priors
         self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
 
     @staticmethod
@@ -79,21 +82,24 @@ class FastTensorNet2(FastTensorNet):
         tiles = tiles or self._tiles(num_atoms)
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
         n, c, k, rows = num_atoms, self.weights.channels, self.charged.charges, num_atoms + max(capacity, 1)
-        kept = len(self.weights.layers) if forces else min(len(self.weights.layers), 1)
 
         def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
-        made = {"neutral": new(max(num_systems, 1)), "q": new(n, k), "shares": new(n, 2, c)}
-        whole = rows <= MOST_ROWS
-        for i in range(kept):
+        self.neutral = new(max(num_systems, 1))  # the total charge that messages see
+        made = {"shares": new(n, 2, c), "scratch": new(min(rows, PIECE), 2 * c), "gq": new(n, k)}
+        layers = len(self.weights.layers)
+        for i in range(layers + self.last_charges):
+            made[f"q{i}"] = new(n, k)
+        for i in range(layers + self.last_charges if forces else 1):
             made |= {f"first{i}": new(n, c), f"second{i}": new(n, c), f"proposed{i}": new(n, 2 * k)}
             made |= {f"sums{i}": new(max(num_systems, 1), 2, k, dtype=torch.float64)}
+        for i in range(layers if forces else min(layers, 1)):
             made |= {f"z1_{i}": new(rows, c), f"z3_{i}": new(rows, 3, c)}
-            if whole:
+            if rows <= MOST_ROWS and forces:
                 made[f"z2_{i}"] = new(rows, 2 * c)
-        if not whole:
-            made["z2"] = new(MOST_ROWS, 2 * c)
+        if self.last_charges:
+            made["read_norms"] = new(n, 3, c)
         if forces:
             made["reverse"] = new(max(capacity, 1), dtype=torch.int32)
         buffers.tensors.update(made)
@@ -105,7 +111,13 @@ class FastTensorNet2(FastTensorNet):
         if num_atoms < SOME_ATOMS:
             tiles = replace(tiles, product=Block(columns=32))
         many = num_atoms * 48 >= MANY_EDGE_ROWS
-        return replace(tiles, edge_product=Block(columns=128 if many else 32))
+        return replace(
+            tiles,
+            edge_product=Block(columns=128 if many else 32),
+            edge_product_back=Block(columns=64 if many else 32),
+            messages=Walk(1, 256, 2, 1) if many else tiles.messages,
+            messages_gradient=Walk(1, 64, 2, 1) if many else tiles.messages_gradient,
+        )
 
     def chain_type(self, buffers: Buffers) -> type:
         from torchmdx.models.kernels.charged_chain import ChargedChain

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
 import triton
 from torch import Tensor
 
@@ -37,9 +38,11 @@ class ChargedChain(Chain):
         charge: Tensor,
         edges: Edges,
     ) -> None:
-        neutral = buffers.tensors["neutral"]
-        super().__init__(model, buffers, positions, atomic_numbers, system_index, cell, neutral, edges)
+        super().__init__(model, buffers, positions, atomic_numbers, system_index, cell, model.neutral, edges)
         self.total_charge = charge
+        self.last_charges = "read_norms" in buffers.tensors
+        # Of an energy that is no part of the chain, in all charges [N,(L+1)K]; to be set before `backward`.
+        self.pull_on_charges: Tensor | None = None
         self.charged = model.charged
         self.rows = self.n + max(edges.capacity, 1)
         self.cutoff = model.table.stretch.cutoff
@@ -52,7 +55,11 @@ class ChargedChain(Chain):
         b, e, t, n = self.b, self.edges, self.tiles, self.n
         slot, after = (i, i + 1) if self.buffers.with_forces else (0, (i + 1) % 2)
         y, p, out = b[f"y{slot}"], b["p"], b[f"x{after}"]
-        self._charges(i, slot, x, "norms" if keep else "gate")
+        self._charges(i, slot, x, keep)
+        charges.shares[(triton.cdiv(n, FIRST_ROWS), 2)](
+            b[f"q{i}"], self.charged.filters[i].shares, b["shares"], n, K=self.charged.charges, CHANNELS=self.c,
+            ROWS=FIRST_ROWS,
+        )  # fmt: skip
         self._filters(i, slot)
         self._multiply_parts(x, self.split.mix_in[i], y)
         walk = t.messages.options(self.c)
@@ -68,23 +75,26 @@ class ChargedChain(Chain):
         )  # fmt: skip
         return out
 
-    def _charges(self, i: int, slot: int, x: Tensor, norms: str) -> None:
-        """Charges of the tensors x before layer i, and what they do to its filters."""
+    def _read(self, x: Tensor, keep: bool) -> None:
+        if self.last_charges:
+            last = len(self.weights.layers)
+            self._charges(last, last if self.buffers.with_forces else 0, x, keep)
+        super()._read(x, keep)
+
+    def _charges(self, i: int, slot: int, x: Tensor, keep: bool) -> None:
+        """Charges of the tensors x before layer i, or after the last."""
         b, w, n = self.b, self.charged.equilibrations[i], self.n
+        norms = "norms" if keep else "gate"
         charges.charge_norms[self.each_atom](
             x, b.get(f"inverse{i}", b["inverse0"]), w.scale, w.offset, b[norms], n, w.epsilon,
-            WIDTH=self.weights.width, **self.elements,
+            WIDTH=self.weights.width, LAST=i == len(self.weights.layers), **self.elements,
         )  # fmt: skip
         self._multiply(b[norms], w.first, w.first_bias, b[f"first{slot}"], "bias", activation="none")
         self._multiply(b[f"first{slot}"], w.second, w.second_bias, b[f"second{slot}"], "bias")
         self._multiply(b[f"second{slot}"], w.third, w.third_bias, b[f"proposed{slot}"], "bias")
         charges.equilibrate[(self.buffers.num_systems,)](
-            b[f"proposed{slot}"], self.system, self.total_charge, b["q"], b[f"sums{slot}"], n, LEAST_SHARE, w.slack,
+            b[f"proposed{slot}"], self.system, self.total_charge, b[f"q{i}"], b[f"sums{slot}"], n, LEAST_SHARE, w.slack,
             **self.sums,
-        )  # fmt: skip
-        charges.shares[(triton.cdiv(n, FIRST_ROWS), 2)](
-            b["q"], self.charged.filters[i].shares, b["shares"], n, K=self.charged.charges, CHANNELS=self.c,
-            ROWS=FIRST_ROWS,
         )  # fmt: skip
 
     def _filters(self, i: int, slot: int) -> None:
@@ -94,38 +104,67 @@ class ChargedChain(Chain):
             b["shares"], own.table, own.own, e.row_ptr, e.source, e.target, b["knot"], b["place"], z1, self.n,
             CHANNELS=self.c, DEGREE=self.weights.degree, ROWS=FIRST_ROWS,
         )  # fmt: skip
-        for start, z2 in self._pieces(slot):
-            self._multiply_rows(z1[start:], w.middle, w.middle_bias, z2, start, len(z2), back=False)
-            self._multiply_rows(z2, w.last, w.last_bias, z3[start:], start, len(z2), back=False)
+        kept = b.get(f"z2_{slot}")
+        for start, acted in self._pieces():
+            rows = slice(start, start + len(acted))
+            self._forth(z1[rows], w.middle, w.middle_bias, None if kept is None else kept[rows], acted, start)
+            self._forth(acted, w.last, w.last_bias, z3[rows], None, start)
 
     def _filters_gradient(self, i: int) -> None:
         """From the gradient in z₃ those in z₂ and z₁, in their places."""
         b, w = self.b, self.charged.filters[i]
-        z1, z3 = b[f"z1_{i}"], b[f"z3_{i}"]
-        for start, z2 in self._pieces(i):
-            if f"z2_{i}" not in b:  # z₂ was not kept: made again, in pieces
-                self._multiply_rows(z1[start:], w.middle, w.middle_bias, z2, start, len(z2), back=False)
-            self._multiply_rows(z3[start:], w.last_back, z2, z2, start, len(z2), back=True)
-            self._multiply_rows(z2, w.middle_back, z1[start:], z1[start:], start, len(z2), back=True)
+        z1, z3, kept = b[f"z1_{i}"], b[f"z3_{i}"], b.get(f"z2_{i}")
+        for start, z2 in [(0, kept)] if kept is not None else self._pieces():
+            rows = slice(start, start + len(z2))
+            if kept is None:
+                self._forth(z1[rows], w.middle, w.middle_bias, z2, None, start)
+            self._back(z3[rows], w.last_back, z2, start)
+            self._back(z2, w.middle_back, z1[rows], start)
 
-    def _pieces(self, slot: int) -> Iterator[tuple[int, Tensor]]:
-        """(first row, memory for z₂) of every piece of the rows."""
-        whole = self.b.get(f"z2_{slot}")
-        if whole is not None:
-            yield 0, whole
-            return
-        scratch = self.b["z2"]
+    def _pieces(self) -> Iterator[tuple[int, Tensor]]:
+        """(first row, scratch [rows,2C]) of every piece of the rows."""
+        scratch = self.b["scratch"]
         for start in range(0, self.rows, len(scratch)):
             yield start, scratch[: min(len(scratch), self.rows - start)]
 
-    def _multiply_rows(
-        self, x: Tensor, matrix: Split, side: Tensor, out: Tensor, start: int, rows: int, *, back: bool
+    def _forth(
+        self, x: Tensor, matrix: Split, bias: Tensor, out: Tensor | None, acted: Tensor | None, start: int
     ) -> None:
+        """The product of rows, stored in `out` as it is and in `acted` activated; x is activated in the first map."""
         width, inner = matrix.big.shape
         options = self.tiles.edge_product.options(inner, width)
-        edge_network.multiply_rows[(triton.cdiv(rows, options["ROWS"]) * (width // options["COLUMNS"]),)](
-            x, matrix.big, matrix.small, side, out, self.edges.row_ptr, self.n, start, rows, INNER=inner, WIDTH=width,
-            PRECISION=matrix.precision, BACK=back, **self.activation, **options,
+        grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
+        edge_network.multiply_rows[grid](
+            x, matrix.big, matrix.small, bias, x if out is None else out, x if acted is None else acted,
+            self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width, PRECISION=matrix.precision,
+            BEFORE=inner == self.c, KEEP=out is not None, AFTER=acted is not None, **self.activation, **options,
+        )  # fmt: skip
+
+    def _back(self, x: Tensor, matrix: Split, out: Tensor, start: int) -> None:
+        width, inner = matrix.big.shape
+        options = self.tiles.edge_product_back.options(inner, width)
+        grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
+        edge_network.multiply_rows_back[grid](
+            x, matrix.big, matrix.small, out, self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width,
+            PRECISION=matrix.precision, **self.activation, **options,
+        )  # fmt: skip
+
+    def channels(self) -> Tensor:
+        """Charges [N,(L+1)K] of embedding and layers, where the last are evaluated."""
+        k = self.charged.num_charges
+        return torch.cat([self.b[f"q{i}"][:, :k] for i in range(len(self.weights.layers) + 1)], dim=1)
+
+    def _read_gradient(self, last: int) -> None:
+        if self.pull_on_charges is None:
+            super()._read_gradient(last)
+            return
+        b, w, n = self.b, self.weights, self.n
+        self._multiply(b["gfeatures"], self.split.read_back, w.read_scale, b["read_norms"], "scale")
+        self._charges_gradient(last)
+        charges.charged_read_gradient[self.each_atom](
+            b["read_norms"], b["norms"], b[f"x{last}"], b["g"], *self._made_by(last), n, self.epsilons[1],
+            self.charged.equilibrations[last].epsilon, WIDTH=w.width, EMBEDDING=last == 0, **self.activation,
+            **self.elements,
         )  # fmt: skip
 
     def _layer_gradient(self, i: int, first: bool) -> None:
@@ -157,15 +196,19 @@ class ChargedChain(Chain):
         )  # fmt: skip
 
     def _charges_gradient(self, i: int) -> None:
-        """From the gradient in the shares of charges that behind the LayerNorm, in "norms"."""
+        """From the gradient in charges, and in their shares of filters, that behind the LayerNorm, in "norms"."""
         b, w, n = self.b, self.charged.equilibrations[i], self.n
         proposed, second, first = b[f"proposed{i}"], b[f"second{i}"], b[f"first{i}"]
-        charges.shares_gradient[(triton.cdiv(n, 4),)](
-            b["shares"], self.charged.filters[i].shares, b["q"], n, K=self.charged.charges, CHANNELS=self.c, ROWS=4,
-            ADD=False,
-        )  # fmt: skip
+        if self.pull_on_charges is not None:
+            k = self.charged.num_charges
+            b["gq"].zero_()[:, :k].copy_(self.pull_on_charges[:, i * k : (i + 1) * k])
+        if i < len(self.weights.layers):
+            charges.shares_gradient[(triton.cdiv(n, 4),)](
+                b["shares"], self.charged.filters[i].shares, b["gq"], n, K=self.charged.charges, CHANNELS=self.c,
+                ROWS=4, ADD=self.pull_on_charges is not None,
+            )  # fmt: skip
         charges.equilibrate_gradient[(self.buffers.num_systems,)](
-            proposed, b["q"], self.system, b[f"sums{i}"], n, LEAST_SHARE, **self.sums
+            proposed, b["gq"], self.system, b[f"sums{i}"], n, LEAST_SHARE, **self.sums
         )
         self._multiply(proposed, w.third_back, second, second, "slope")
         self._multiply(second, w.second_back, first, first, "slope")

@@ -14,7 +14,7 @@ import triton.language as tl
 from torchmdx.models.kernels.components import add9, load9, normalise_gradient, part_norms, part_norms_gradient, scale9
 from torchmdx.models.kernels.geometry import first_atom
 from torchmdx.models.kernels.interaction import atoms_here, store_gradient
-from torchmdx.models.kernels.readout import statistics
+from torchmdx.models.kernels.readout import read_gradient, standardised_gradient, statistics
 
 
 @triton.jit
@@ -28,11 +28,14 @@ def _tensors(X, INVERSE, row, n, valid, CHANNELS: tl.constexpr):
 @triton.jit(do_not_specialize=["num_atoms"])
 def charge_norms(
     X, INVERSE, SCALE, OFFSET, NORMS, num_atoms, epsilon,
-    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """NORMS = LayerNorm(s, |a|², |q|²) of X, given as X̂."""
+    """NORMS = LayerNorm(s, |a|², |q|²) of X, given as X̂, or the LAST as it is."""
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
-    x, _ = _tensors(X, INVERSE, row, c, valid, CHANNELS)
+    if LAST:
+        x = load9(X + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c, valid, CHANNELS)
+    else:
+        x, _ = _tensors(X, INVERSE, row, c, valid, CHANNELS)
     _, n1, n2 = part_norms(x)
     n0 = x[0]
     mean, inverse = statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
@@ -139,17 +142,7 @@ def _through_norms(x, GNORMS, row, c, valid, epsilon, WIDTH: tl.constexpr, CHANN
     """The gradient in X from the gradient behind the weights of the LayerNorm."""
     _, n1, n2 = part_norms(x)
     n0 = x[0]
-    mean, inverse = statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
-    at = GNORMS + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c
-    g0 = tl.load(at, mask=valid, other=0.0)
-    g1 = tl.load(at + CHANNELS, mask=valid, other=0.0)
-    g2 = tl.load(at + 2 * CHANNELS, mask=valid, other=0.0)
-    n0, n1, n2 = (n0 - mean) * inverse, (n1 - mean) * inverse, (n2 - mean) * inverse
-    level = tl.sum(g0 + g1 + g2, 1)[:, None] / (3 * WIDTH)
-    along = tl.sum(g0 * n0 + g1 * n1 + g2 * n2, 1)[:, None] / (3 * WIDTH)
-    g0 = inverse * (g0 - level - n0 * along)
-    g1 = inverse * (g1 - level - n1 * along)
-    g2 = inverse * (g2 - level - n2 * along)
+    g0, g1, g2 = standardised_gradient(n0, n1, n2, GNORMS, row, c, valid, epsilon, WIDTH, CHANNELS)
     g = part_norms_gradient(x, 0.0, g1, g2)
     return (g[0] + g0, g[1], g[2], g[3], g[4], g[5], g[6], g[7], g[8])
 
@@ -168,3 +161,17 @@ def charged_mix_in_gradient(
     g = normalise_gradient(scale9(x, inverse), inverse, g)
     g = add9(g, _through_norms(x, NORMS, row, n, valid, epsilon, WIDTH, CHANNELS))
     store_gradient(G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, n, num_atoms, CHANNELS, ACTIVATION, EMBEDDING)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def charged_read_gradient(
+    NORMS, OF_CHARGES, X, G, D, MIXED, GATE, CHARGE, SYSTEM, num_atoms, epsilon, of_charges_epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
+    EMBEDDING: tl.constexpr,
+):  # fmt: skip
+    """As readout.read_features_gradient, and what comes from the last charges, by OF_CHARGES."""
+    row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
+    x = load9(X + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c, valid, CHANNELS)
+    g = read_gradient(x, NORMS, row, c, valid, epsilon, WIDTH, CHANNELS)
+    g = add9(g, _through_norms(x, OF_CHARGES, row, c, valid, of_charges_epsilon, WIDTH, CHANNELS))
+    store_gradient(G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, c, num_atoms, CHANNELS, ACTIVATION, EMBEDDING)

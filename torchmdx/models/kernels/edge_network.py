@@ -70,36 +70,63 @@ def first_values(
 
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
 def multiply_rows(
-    X, W, SMALL, SIDE, Y, ROW_PTR, num_atoms, start, rows,
+    X, W, SMALL, BIAS, Y, ACTED, ROW_PTR, num_atoms, start, rows,
     INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
-    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr, BACK: tl.constexpr,
+    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr, BEFORE: tl.constexpr, KEEP: tl.constexpr, AFTER: tl.constexpr,
 ):  # fmt: skip
-    """Y = act(X) W + SIDE [WIDTH], or BACK: (X W) act'(SIDE) with SIDE as Y, which may be Y.
+    """Y = x W + BIAS [WIDTH] if KEEP, and ACTED = act(x W + BIAS) if AFTER; x is act(X) if BEFORE, else X.
 
-    X, Y: `rows` rows of those of atoms and edges, from row `start` on. W is [WIDTH,INNER]. Blocks of columns run side
-    by side, so that what they read of X stays in the cache.
+    X, Y, ACTED: `rows` rows of those of atoms and edges, from row `start` on. W is [WIDTH,INNER].
     """
-    BLOCKS: tl.constexpr = WIDTH // COLUMNS
-    first = (tl.program_id(0) // BLOCKS) * ROWS
-    last = tl.minimum(num_atoms + tl.load(ROW_PTR + num_atoms) - start, rows)
-    if first < last:
-        row = first + tl.arange(0, ROWS)
-        n = (tl.program_id(0) % BLOCKS) * COLUMNS + tl.arange(0, COLUMNS)
+    row, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
+    if row < last:
+        row = row + tl.arange(0, ROWS)
         valid = (row < last)[:, None]
         base = row.to(tl.int64)[:, None] * INNER
         acc = tl.zeros((ROWS, COLUMNS), tl.float32)
         for inner in range(0, INNER, STEP):
             k = inner + tl.arange(0, STEP)[None, :]
             x = tl.load(X + base + k, mask=valid, other=0.0)
-            if not BACK:
+            if BEFORE:
                 x = activate(x, ACTIVATION)
             acc = product(acc, x, W, SMALL, n[:, None] * INNER + k, PRECISION)
         at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
-        if BACK:
-            acc *= slope(tl.load(SIDE + at, mask=valid, other=0.0), ACTIVATION)
-        else:
-            acc += tl.load(SIDE + n)[None, :]
+        acc += tl.load(BIAS + n)[None, :]
+        if KEEP:
+            tl.store(Y + at, acc, mask=valid)
+        if AFTER:
+            tl.store(ACTED + at, activate(acc, ACTIVATION), mask=valid)
+
+
+@triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
+def multiply_rows_back(
+    X, W, SMALL, Y, ROW_PTR, num_atoms, start, rows,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """Y becomes (X W) act'(Y); rows as above."""
+    row, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
+    if row < last:
+        row = row + tl.arange(0, ROWS)
+        valid = (row < last)[:, None]
+        base = row.to(tl.int64)[:, None] * INNER
+        acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for inner in range(0, INNER, STEP):
+            k = inner + tl.arange(0, STEP)[None, :]
+            x = tl.load(X + base + k, mask=valid, other=0.0)
+            acc = product(acc, x, W, SMALL, n[:, None] * INNER + k, PRECISION)
+        at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
+        acc *= slope(tl.load(Y + at, mask=valid, other=0.0), ACTIVATION)
         tl.store(Y + at, acc, mask=valid)
+
+
+@triton.jit
+def _tile(ROW_PTR, num_atoms, start, rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """(first row, columns, end of the rows in use). Blocks of columns run side by side: X stays in the cache."""
+    BLOCKS: tl.constexpr = WIDTH // COLUMNS
+    last = tl.minimum(num_atoms + tl.load(ROW_PTR + num_atoms) - start, rows)
+    columns = (tl.program_id(0) % BLOCKS) * COLUMNS + tl.arange(0, COLUMNS)
+    return (tl.program_id(0) // BLOCKS) * ROWS, columns, last
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
