@@ -9,7 +9,7 @@ import torch
 from conformance import d2, kinds, zbl
 
 from torchmdx import Batch, Potential, System, evaluate
-from torchmdx.engines import ModelEngine, PairwiseEngine, choose_engine
+from torchmdx.engines import ModelEngine, PairwiseEngine, choose_engine, kernels_for
 from torchmdx.models.compiled.build import library
 from torchmdx.models.fast import MOST_CHANNELS, FastTensorNet
 from torchmdx.neighbors.brute_force import brute_force
@@ -185,7 +185,7 @@ def test_pairs_give_energies_alone(make_kind, ethanol, crystal, stress):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", kinds())
-def test_a_gpu_takes_pairs_where_there_are_no_kernels(make_kind, kind, ethanol, crystal):
+def test_a_gpu_takes_kernels_with_priors_beside_them_or_pairs_where_there_are_none(make_kind, kind, ethanol, crystal):
     """And captures them: a replay gives the exact model's forces, or the audit would have refused it."""
     potential = copy.deepcopy(make_kind(kind, torch.float32)).cuda()
     structures = [System.from_ase(atoms) for atoms in (ethanol, crystal)]
@@ -194,8 +194,9 @@ def test_a_gpu_takes_pairs_where_there_are_no_kernels(make_kind, kind, ethanol, 
     step(positions)
     again = step(positions)
     report = step.report()
-    chained = FastTensorNet.why_not(potential) is None
-    assert (report.mode, report.engine) == ("graph", "kernels, float32" if chained else "pairs, float32")
+    chained = kernels_for(potential).why_not(potential, priors=True) is None
+    priors = " and priors" if potential.prior_configs else ""
+    assert (report.mode, report.engine) == ("graph", f"kernels{priors}, float32" if chained else "pairs, float32")
     assert report.error < 1e-4
     np.testing.assert_array_equal(step(positions).forces, again.forces)  # bit for bit
 

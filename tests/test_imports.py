@@ -60,9 +60,12 @@ models/pairs
 models/forms
 models/kernels/*
 models/fast
+models/fast_charged
 models/*
 forces
 models/pairwise
+outputs
+prior_engine
 engines
 ensemble_engine
 step_result

@@ -7,7 +7,7 @@ host, so that what it does can be captured.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -18,40 +18,22 @@ from torchmdx.host import keep_freed_memory
 from torchmdx.models import pairwise
 from torchmdx.models.compiled.build import library
 from torchmdx.models.fast import FastTensorNet
+from torchmdx.models.fast_charged import FastTensorNet2
 from torchmdx.models.near_pairs import NearList
 from torchmdx.models.pairs import PairList
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import shapes_are_fixed
 from torchmdx.models.tabulated import TabulatedTensorNet, table_of
 from torchmdx.models.tensornet import TensorNet
+from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
+from torchmdx.outputs import Outputs
+from torchmdx.prior_engine import PriorKernelEngine
 from torchmdx.system import Batch
 
 PRECISIONS = ("float64", "float32", "tf32", "bfloat16")
-
-
-@dataclass(frozen=True, eq=False)
-class Outputs:
-    """energy [S] and energies [N] float64, forces [N,3], stress [S,3,3] if wanted; eV and Å.
-
-    Of an ensemble, energy_spread [S] and force_spread [N] float64 too.
-    """
-
-    energy: Tensor
-    energies: Tensor
-    forces: Tensor
-    stress: Tensor | None
-    energy_spread: Tensor | None = None
-    force_spread: Tensor | None = None
-
-    @property
-    def spread(self) -> tuple[Tensor, Tensor] | None:
-        """Of energy and forces; None for a single potential."""
-        return (
-            None if self.energy_spread is None or self.force_spread is None else (self.energy_spread, self.force_spread)
-        )
 
 
 class Engine(Protocol):
@@ -139,12 +121,19 @@ class PairwiseEngine:
         return self.near.pairs(batch, edges, self.reverse)
 
 
+def kernels_for(potential: Potential) -> type[FastTensorNet]:
+    """The class of kernels that might evaluate this potential; its `why_not` knows whether they do."""
+    return FastTensorNet2 if isinstance(potential.network, TensorNet2) else FastTensorNet
+
+
 class KernelEngine:
-    """TensorNet in fused kernels on a GPU, forward and backward."""
+    """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward."""
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
+        kind = kernels_for(potential)
         # The fifth degree needs a tenth of the intervals of the third: the table stays in the GPU's first-level caches.
-        self.model = FastTensorNet(potential, precision=precision, table=table_of(potential.network, degree=5))
+        table = table_of(potential.network, 5, kind.tabulated)
+        self.model = kind(potential, precision=precision, table=table)
         self.name, self.table_error = f"kernels, {precision}", self.model.table.error
         self.batch, self.stress = batch, stress
 
@@ -184,7 +173,12 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
     if precision == "float64":
         return ModelEngine(potential, batch, stress=stress, tabulated=False), "float64 takes the exact model"
     if potential.device.type == "cuda":
-        reason = FastTensorNet.why_not(potential)
+        kind = kernels_for(potential)
+        reason = kind.why_not(potential, priors=True)
+        if reason is None and potential.prior_configs:
+            table = table_of(potential.network, 5, kind.tabulated)
+            model = kind(potential, precision=precision, table=table, priors=True)
+            return PriorKernelEngine(model, potential, batch, stress=stress), "fused kernels, and priors beside them"
         if reason is None:
             return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"
         if pairwise.serves(potential):

@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from torchmdx.engines import Engine, KernelEngine, ModelEngine, Outputs, choose_engine
+from torchmdx.engines import Engine, KernelEngine, ModelEngine, choose_engine
 from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
+from torchmdx.outputs import Outputs
 from torchmdx.system import Batch
 
 # Up to so many atoms members run side by side. The exact model takes some MB an atom, and each branch its own.

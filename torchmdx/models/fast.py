@@ -24,16 +24,21 @@ For few atoms (`Tiles.row`) most of it is done by one program for each atom:
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchmdx.models.kernels.tiles import Tiles
 from torchmdx.models.potential import Potential
 from torchmdx.models.table import BOUND, TabulatedFilters, tabulate
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
+
+if TYPE_CHECKING:
+    from torchmdx.models.kernels.chain import Chain
 
 # What the products of matrices round to: three TF32 products make one of float32.
 PRECISIONS = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
@@ -68,10 +73,13 @@ class FastTensorNet:
     """A potential's energy and forces by kernels.
 
     bound: largest error of a tabulated filter relative to the largest filter; `table.error` is what was reached.
+    priors: leave them out; whoever asks for that adds them.
     precision: "float32"; "tf32" for matrix products of eleven bits; "bfloat16" for those of eight, and messages between
     atoms in bfloat16. The latter two are faster and far less exact.
     Raises ValueError for a potential that `why_not` has a reason against, and for an unknown precision.
     """
+
+    network_type: type[nn.Module] = TensorNet
 
     def __init__(
         self,
@@ -80,8 +88,9 @@ class FastTensorNet:
         bound: float = BOUND,
         precision: str = "float32",
         table: TabulatedFilters | None = None,
+        priors: bool = False,
     ) -> None:
-        reason = self.why_not(potential)
+        reason = self.why_not(potential, priors=priors)
         if reason is not None:
             raise ValueError(f"this potential has no fast path: {reason}")
         if precision not in PRECISIONS:
@@ -92,21 +101,26 @@ class FastTensorNet:
         self.config = potential.config
         self.device = potential.device
         self.precision, self.dot_precision = precision, PRECISIONS[precision]
-        self.table = table if table is not None else tabulate(potential.network, bound, degree=DEGREE)
+        self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound, degree=DEGREE)
         self.weights = Weights.pack(potential, self.table)
         self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
 
     @staticmethod
-    def why_not(potential: Potential) -> str | None:
-        """Why the kernels cannot evaluate this potential; None if they can."""
+    def tabulated(network: nn.Module) -> nn.Module:
+        """What of a network the table is made of."""
+        return network
+
+    @classmethod
+    def why_not(cls, potential: Potential, *, priors: bool = False) -> str | None:
+        """Why the kernels cannot evaluate this potential; None if they can. priors: apart from its priors."""
         if importlib.util.find_spec("triton") is None:
             return "it needs triton, which is not installed"
         network: object = potential.network
-        if type(network) is not TensorNet:  # one derived from it may compute something else
-            return f"its network must be a TensorNet, got {type(network).__name__}"
-        if potential.prior_configs:
+        if type(network) is not cls.network_type:  # one derived from it may compute something else
+            return f"its network must be a {cls.network_type.__name__}, got {type(network).__name__}"
+        if potential.prior_configs and not priors:
             names = ", ".join(config.name for config in potential.prior_configs)
             return f"it must have no priors, got {names}"
         if potential.config.num_head_layers:
@@ -187,15 +201,14 @@ class FastTensorNet:
         *,
         forces: bool = True,
         virial: bool = False,
+        between: Callable[[Chain], None] | None = None,
     ) -> Buffers:
         """Energies, and if asked forces and the virial ∂E/∂strain [S,3,3], into the buffers, which it returns.
 
         positions [N,3] (float32 or float64), atomic_numbers [N], system_index [N] ascending, cell [S,3,3], charge [S]
-        and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device.
+        and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device. between: is
+        called with the chain before it goes back.
         """
-        from torchmdx.models.kernels.chain import Chain
-        from torchmdx.models.kernels.row_chain import RowChain
-
         buffers = self.buffers
         if buffers is None:
             raise RuntimeError("allocate must be called before run")
@@ -208,13 +221,21 @@ class FastTensorNet:
             raise ValueError(f"edges must have the capacity {buffers.capacity}, got {edges.capacity}")
         if (forces or virial) and not buffers.with_forces:
             raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
-        kind = RowChain if "work" in buffers.tensors else Chain
-        chain = kind(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
+        chain = self.chain_type(buffers)(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
         chain.forward(keep=forces or virial)
+        if between is not None:
+            between(chain)
         if forces or virial:
             chain.backward(virial)
         chain.total(virial)
         return buffers
+
+    def chain_type(self, buffers: Buffers) -> type:
+        """The launches: of one program an atom, or of blocks of atoms."""
+        from torchmdx.models.kernels.chain import Chain
+        from torchmdx.models.kernels.row_chain import RowChain
+
+        return RowChain if "work" in buffers.tensors else Chain
 
 
 def curve_order(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor | None = None) -> Tensor:

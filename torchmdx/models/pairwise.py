@@ -53,13 +53,13 @@ def pairwise_energy(
     shares = potential.shift / batch.counts().clamp(min=1)
     energies = energies + shares.index_select(0, batch.system_index)
     if len(potential.priors):
-        places = positions if strain is None else _strained(positions, strain, batch)
+        places = positions if strain is None else strained_positions(positions, strain, batch)
         energies = energies + potential.prior_energies(pair_geometry(batch, pairs, vectors, places, channels))
     charges = None if channels is None else potential.atomic_charges(channels, batch)
     return sum_rows(energies, batch.system_index, batch.num_systems), energies, charges
 
 
-def _strained(positions: Tensor, strain: Tensor, batch: Batch) -> Tensor:
+def strained_positions(positions: Tensor, strain: Tensor, batch: Batch) -> Tensor:
     """As `torchmdx.forces.strained_positions`, summed in a fixed order on the way back."""
     of_atoms = take_rows(strain.flatten(1), batch.system_index, batch.num_systems)
     return positions + torch.einsum("ni,nij->nj", positions, of_atoms.unflatten(1, (3, 3)))

@@ -32,8 +32,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import jvp
 
-from torchmdx.models.tensornet import TensorNet
-
 # Largest error of a filter's value and slope, relative to the largest value and slope of its set.
 BOUND = 1e-6
 MOST_INTERVALS = 8192
@@ -116,9 +114,11 @@ class TabulatedFilters(nn.Module):
 
 
 def tabulate(
-    network: TensorNet, bound: float = BOUND, dtype: torch.dtype = torch.float32, degree: int = 3
+    network: Any, bound: float = BOUND, dtype: torch.dtype = torch.float32, degree: int = 3
 ) -> TabulatedFilters:
     """Table of a network's filters whose measured error is within `bound`, on the network's device.
+
+    network: a TensorNet, or another module with a config, a norm and filters(distances) as TensorNet has them.
 
     A small table of every mixture shows which spacing suits the filters; its error in the slope, which falls with the
     degree-th power of the number of intervals, shows how many it takes. With MOST_INTERVALS the table is taken whatever
@@ -142,7 +142,7 @@ def tabulate(
     return table.to(dtype)
 
 
-def _filters(network: TensorNet, distance: Tensor) -> tuple[Tensor, Tensor]:
+def _filters(network: Any, distance: Tensor) -> tuple[Tensor, Tensor]:
     """Exact filters [L+1,E,3,C] and their slopes."""
 
     def stacked(r: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def _filters(network: TensorNet, distance: Tensor) -> tuple[Tensor, Tensor]:
     return values, slopes
 
 
-def _build(network: TensorNet, stretch: Stretch, degree: int) -> TabulatedFilters:
+def _build(network: Any, stretch: Stretch, degree: int) -> TabulatedFilters:
     """A float64 table and its error against the exact filters."""
     n, nodes = stretch.num_intervals, NODES[degree]
     options: dict[str, Any] = dict(dtype=torch.float64, device=network.norm.weight.device)
@@ -175,7 +175,7 @@ def _build(network: TensorNet, stretch: Stretch, degree: int) -> TabulatedFilter
     return table
 
 
-def _error(network: TensorNet, table: TabulatedFilters) -> float:
+def _error(network: Any, table: TabulatedFilters) -> float:
     """Largest error of value or slope between the knots, relative to the largest value and slope of each set."""
     n = table.stretch.num_intervals
     device = table.own.device

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,20 +13,26 @@ from torchmdx.models.compiled.messages import EmbeddingSum, MessageSum
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.table import BOUND, TabulatedFilters, tabulate
 from torchmdx.models.tensornet import TensorNet
+from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.models.tensors import from_direction, spread
 from torchmdx.neighbors.edges import Edges
 
 # Tables take a second or two to make: one for each network and degree, while its weights stay as they are.
 _State = tuple[int, ...]
-_made: weakref.WeakKeyDictionary[TensorNet, dict[int, tuple[_State, TabulatedFilters]]] = weakref.WeakKeyDictionary()
+_made: weakref.WeakKeyDictionary[nn.Module, dict[int, tuple[_State, TabulatedFilters]]] = weakref.WeakKeyDictionary()
 
 
-def table_of(network: TensorNet, degree: int) -> TabulatedFilters:
-    """The network's table in its dtype and on its device, within BOUND if that can be reached; made once."""
+def table_of(
+    network: TensorNet | TensorNet2, degree: int, of: Callable[[Any], nn.Module] = lambda network: network
+) -> TabulatedFilters:
+    """The network's table in its dtype and on its device, within BOUND if that can be reached; made once.
+
+    of: from the network to what has the filters; always the same one for a network.
+    """
     state = (network.readout.weight.data_ptr(), *(weight._version for weight in network.parameters()))
     made = _made.setdefault(network, {})
     if degree not in made or made[degree][0] != state:
-        made[degree] = (state, tabulate(network, BOUND, network.readout.weight.dtype, degree))
+        made[degree] = (state, tabulate(of(network), BOUND, network.readout.weight.dtype, degree))
     return made[degree][1]
 
 

@@ -6,9 +6,8 @@ import triton.language as tl
 
 @triton.jit
 def sigmoid(z):
-    """1 / (1 + exp(-z)), without overflow on either side."""
-    e = tl.exp(-tl.abs(z))
-    return tl.where(z >= 0, 1.0, e) / (1.0 + e)
+    """1 / (1 + exp(-z)); where the exponential overflows, 0 is the right answer."""
+    return 1.0 / (1.0 + tl.exp(-z))
 
 
 @triton.jit

@@ -40,7 +40,7 @@ class Chain:
         self.cell, self.charge, self.edges = cell, charge, edges
         self.n, self.c = buffers.num_atoms, self.weights.channels
         self.split = model.split_weights
-        self.head_precision = "tf32x3" if model.dot_precision == "tf32x3" else "tf32"
+        self.head_precision = "tf32x3" if model.precision == "float32" else "tf32"
         rows = max(1, buffers.tiles.elements // self.c)
         self.each_atom = (triton.cdiv(self.n, rows),)
         self.elements = dict(CHANNELS=self.c, ROWS=rows)

@@ -153,7 +153,7 @@ def forces(
 
 
 @triton.jit
-def _first_atom(SYSTEM, num_atoms, system, BLOCK: tl.constexpr):
+def first_atom(SYSTEM, num_atoms, system, BLOCK: tl.constexpr):
     """Number of atoms of the systems before `system`: a search in ascending SYSTEM, BLOCK ways at a time."""
     low = tl.zeros((), tl.int32)
     size = low + num_atoms
@@ -191,8 +191,8 @@ def sum_systems(
     The potential's shift belongs to the system; its atoms share it, so that energies add up to the energy.
     """
     system = tl.program_id(0)
-    first = _first_atom(SYSTEM, num_atoms, system, SEARCH)
-    last = _first_atom(SYSTEM, num_atoms, system + 1, SEARCH)
+    first = first_atom(SYSTEM, num_atoms, system, SEARCH)
+    last = first_atom(SYSTEM, num_atoms, system + 1, SEARCH)
     share = tl.load(SHIFT) / tl.maximum(last - first, 1).to(tl.float64)
     lane = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float64)

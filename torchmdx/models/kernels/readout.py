@@ -17,7 +17,7 @@ from torchmdx.models.kernels.interaction import atoms_here, store_gradient
 
 
 @triton.jit
-def _statistics(n0, n1, n2, real, width, epsilon):
+def statistics(n0, n1, n2, real, width, epsilon):
     """Mean and 1 / deviation over the 3 · width real norms of each row."""
     mean = (tl.sum(n0, 1) + tl.sum(n1, 1) + tl.sum(n2, 1))[:, None] / (3 * width)
     c0 = tl.where(real, n0 - mean, 0.0)
@@ -43,7 +43,7 @@ def read_norms(
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
     n0, n1, n2 = part_norms(load9(X + r * (9 * CHANNELS) + c, valid, CHANNELS))
-    mean, inverse = _statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
+    mean, inverse = statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
     n0 = (n0 - mean) * inverse * tl.load(SCALE + c) + tl.load(OFFSET + c)
     n1 = (n1 - mean) * inverse * tl.load(SCALE + CHANNELS + c) + tl.load(OFFSET + CHANNELS + c)
     n2 = (n2 - mean) * inverse * tl.load(SCALE + 2 * CHANNELS + c) + tl.load(OFFSET + 2 * CHANNELS + c)
@@ -122,19 +122,28 @@ def read_features_gradient(
 ):
     """From the gradient in NORMS, through the LayerNorm, the gradient in X, passed on as store_gradient does."""
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
-    r = row.to(tl.int64)[:, None]
-    x = load9(X + r * (9 * CHANNELS) + c, valid, CHANNELS)
+    x = load9(X + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c, valid, CHANNELS)
+    g = read_gradient(x, NORMS, row, c, valid, epsilon, WIDTH, CHANNELS)
+    store_gradient(G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, c, num_atoms, CHANNELS, ACTIVATION, EMBEDDING)
+
+
+@triton.jit
+def read_gradient(x, NORMS, row, c, valid, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
+    """The gradient in X of what the readout reads, from that in NORMS."""
     n0, n1, n2 = part_norms(x)
-    mean, inverse = _statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
-    gnorms = NORMS + r * (3 * CHANNELS) + c
+    g0, g1, g2 = standardised_gradient(n0, n1, n2, NORMS, row, c, valid, epsilon, WIDTH, CHANNELS)
+    return part_norms_gradient(x, g0, g1, g2)
+
+
+@triton.jit
+def standardised_gradient(n0, n1, n2, GNORMS, row, c, valid, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
+    """From the gradient in standardised numbers, [N,3,C] in memory, that in the three as they were."""
+    mean, inverse = statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
+    gnorms = GNORMS + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c
     g0 = tl.load(gnorms, mask=valid, other=0.0)
     g1 = tl.load(gnorms + CHANNELS, mask=valid, other=0.0)
     g2 = tl.load(gnorms + 2 * CHANNELS, mask=valid, other=0.0)
     n0, n1, n2 = (n0 - mean) * inverse, (n1 - mean) * inverse, (n2 - mean) * inverse
     level = tl.sum(g0 + g1 + g2, 1)[:, None] / (3 * WIDTH)
     along = tl.sum(g0 * n0 + g1 * n1 + g2 * n2, 1)[:, None] / (3 * WIDTH)
-    g0 = inverse * (g0 - level - n0 * along)
-    g1 = inverse * (g1 - level - n1 * along)
-    g2 = inverse * (g2 - level - n2 * along)
-    g = part_norms_gradient(x, g0, g1, g2)
-    store_gradient(G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, c, num_atoms, CHANNELS, ACTIVATION, EMBEDDING)
+    return inverse * (g0 - level - n0 * along), inverse * (g1 - level - n1 * along), inverse * (g2 - level - n2 * along)

@@ -12,6 +12,8 @@ FEW_ATOMS = 448
 FEWEST_ATOMS = 128
 # Below these many, larger programs would leave part of the chip idle at the end of a kernel.
 SOME_ATOMS, MORE_ATOMS = 2048, 8192
+# From this many rows of edges on, wide blocks of a product fill the chip.
+MANY_EDGE_ROWS = 32768
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Tiles:
     surroundings: Walk
     surroundings_gradient: Walk  # takes all channels
     row: Row | None = None
+    edge_product: Block = Block()
+    edge_product_back: Block = Block()
     head_warps: int = 2
     elements: int = 128  # of a program where an atom's channels are worked on one by one
     slices_first: bool = True

@@ -1,0 +1,125 @@
+"""TensorNet2's energy and forces in a fixed chain of kernels, float32, for a GPU.
+
+As `FastTensorNet`, but filters depend on the charges of both ends: what the distance does to their network is read from
+a table, the rest is computed for every edge on tensor cores, exact to float32 (kernels/edge_network.py). Of an edge,
+values behind the first map and before the last activation are kept for the way back; those between only for up to
+MOST_ROWS edges, and are made again, PIECE rows at a time, where there are more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.models.fast import Buffers, FastTensorNet
+from torchmdx.models.interaction import Interaction
+from torchmdx.models.kernels.tiles import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, Walk
+from torchmdx.models.potential import Potential
+from torchmdx.models.table import BOUND, TabulatedFilters
+from torchmdx.models.tensornet2 import TensorNet2
+
+MOST_ROWS, PIECE = 196608, 65536
+
+
+class RadialShares(nn.Module):
+    """What of a TensorNet2 depends on distances alone, as tabulate wants it: distances -> [E,3,C] for each table.
+
+    First the embedding's filters; then, for each layer, what the radial basis does to the first map of the filters'
+    network, bias included: the first of three parts, the others are zero.
+    """
+
+    def __init__(self, network: TensorNet2) -> None:
+        super().__init__()
+        self.network, self.config, self.norm = network, network.config, network.norm
+
+    def filters(self, distance: Tensor) -> list[Tensor]:
+        from torchmdx.models.cutoff import cosine_cutoff
+
+        radial = self.network.basis(distance)
+        envelope = cosine_cutoff(distance, float(self.config.cutoff))[:, None]
+        found = [self.network.embedding.filter(radial, envelope)]
+        for layer in self.network.layers:
+            assert isinstance(layer, Interaction)
+            first = layer.filters[0]
+            assert isinstance(first, nn.Linear)
+            share = nn.functional.linear(radial, first.weight[:, : radial.shape[1]], first.bias)
+            nothing = torch.zeros_like(share)
+            found.append(torch.stack([share, nothing, nothing], dim=1))
+        return found
+
+
+class FastTensorNet2(FastTensorNet):
+    """A TensorNet2 potential's energy and forces by kernels. See FastTensorNet."""
+
+    network_type: type[nn.Module] = TensorNet2
+
+    def __init__(
+        self,
+        potential: Potential,
+        *,
+        bound: float = BOUND,
+        precision: str = "float32",
+        table: TabulatedFilters | None = None,
+        priors: bool = False,
+    ) -> None:
+        """priors: leave them out, and evaluate the charges of the last layer for them."""
+        super().__init__(potential, bound=bound, precision=precision, table=table, priors=priors)
+        from torchmdx.models.kernels.charged_weights import ChargedWeights
+
+        self.last_charges = priors
+        self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
+
+    @staticmethod
+    def tabulated(network: nn.Module) -> nn.Module:
+        assert isinstance(network, TensorNet2)
+        return RadialShares(network)
+
+    def allocate(
+        self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
+    ) -> Buffers:
+        tiles = tiles or self._tiles(num_atoms)
+        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
+        n, c, k, rows = num_atoms, self.weights.channels, self.charged.charges, num_atoms + max(capacity, 1)
+
+        def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        self.neutral = new(max(num_systems, 1))  # the total charge that messages see
+        made = {"shares": new(n, 2, c), "scratch": new(min(rows, PIECE), 2 * c), "gq": new(n, k)}
+        layers = len(self.weights.layers)
+        for i in range(layers + self.last_charges):
+            made[f"q{i}"] = new(n, k)
+        for i in range(layers + self.last_charges if forces else 1):
+            made |= {f"first{i}": new(n, c), f"second{i}": new(n, c), f"proposed{i}": new(n, 2 * k)}
+            made |= {f"sums{i}": new(max(num_systems, 1), 2, k, dtype=torch.float64)}
+        for i in range(layers if forces else min(layers, 1)):
+            made |= {f"z1_{i}": new(rows, c), f"z3_{i}": new(rows, 3, c)}
+            if rows <= MOST_ROWS and forces:
+                made[f"z2_{i}"] = new(rows, 2 * c)
+        if self.last_charges:
+            made["read_norms"] = new(n, 3, c)
+        if forces:
+            made["reverse"] = new(max(capacity, 1), dtype=torch.int32)
+        buffers.tensors.update(made)
+        return buffers
+
+    def _tiles(self, num_atoms: int) -> Tiles:
+        """Blocks of atoms always: the network of edges has work enough for tensor cores."""
+        tiles = replace(Tiles.choose(num_atoms), row=None)
+        if num_atoms < SOME_ATOMS:
+            tiles = replace(tiles, product=Block(columns=32))
+        many = num_atoms * 48 >= MANY_EDGE_ROWS
+        return replace(
+            tiles,
+            edge_product=Block(columns=128 if many else 32),
+            edge_product_back=Block(columns=64 if many else 32),
+            messages=Walk(1, 256, 2, 1) if many else tiles.messages,
+            messages_gradient=Walk(1, 64, 2, 1) if many else tiles.messages_gradient,
+        )
+
+    def chain_type(self, buffers: Buffers) -> type:
+        from torchmdx.models.kernels.charged_chain import ChargedChain
+
+        return ChargedChain

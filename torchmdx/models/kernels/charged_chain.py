@@ -1,0 +1,215 @@
+"""The launches of one evaluation of a TensorNet2: as `Chain`, with charges before every layer and networks of edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+from torch import Tensor
+
+from torchmdx.models.charges import LEAST_SHARE
+from torchmdx.models.kernels import charges, edge_network, interaction
+from torchmdx.models.kernels.chain import SUM_BLOCK, Chain
+from torchmdx.models.kernels.split import Split
+from torchmdx.neighbors.edges import Edges
+from torchmdx.neighbors.reverse import find_reverse
+
+if TYPE_CHECKING:
+    from torchmdx.models.fast import Buffers
+    from torchmdx.models.fast_charged import FastTensorNet2
+
+FIRST_ROWS = 16  # of a program, of edges
+MOST_ATOMS_AT_ONCE = 512  # of a system, in the sums over it
+
+
+class ChargedChain(Chain):
+    """One evaluation. Charges are those of a system that they add up to; messages see no total charge."""
+
+    def __init__(
+        self,
+        model: FastTensorNet2,
+        buffers: Buffers,
+        positions: Tensor,
+        atomic_numbers: Tensor,
+        system_index: Tensor,
+        cell: Tensor,
+        charge: Tensor,
+        edges: Edges,
+    ) -> None:
+        super().__init__(model, buffers, positions, atomic_numbers, system_index, cell, model.neutral, edges)
+        self.total_charge = charge
+        self.last_charges = "read_norms" in buffers.tensors
+        # Of an energy that is no part of the chain, in all charges [N,(L+1)K]; to be set before `backward`.
+        self.pull_on_charges: Tensor | None = None
+        self.charged = model.charged
+        self.rows = self.n + max(edges.capacity, 1)
+        self.cutoff = model.table.stretch.cutoff
+        each = triton.next_power_of_2(max(1, triton.cdiv(self.n, max(1, buffers.num_systems))))
+        self.sums = dict(
+            K=self.charged.charges, BLOCK=min(MOST_ATOMS_AT_ONCE, max(16, each)), SEARCH=SUM_BLOCK, num_warps=8
+        )
+
+    def _layer(self, i: int, x: Tensor, keep: bool) -> Tensor:
+        b, e, t, n = self.b, self.edges, self.tiles, self.n
+        slot, after = (i, i + 1) if self.buffers.with_forces else (0, (i + 1) % 2)
+        y, p, out = b[f"y{slot}"], b["p"], b[f"x{after}"]
+        self._charges(i, slot, x, keep)
+        charges.shares[(triton.cdiv(n, FIRST_ROWS), 2)](
+            b[f"q{i}"], self.charged.filters[i].shares, b["shares"], n, K=self.charged.charges, CHANNELS=self.c,
+            ROWS=FIRST_ROWS,
+        )  # fmt: skip
+        self._filters(i, slot)
+        self._multiply_parts(x, self.split.mix_in[i], y)
+        walk = t.messages.options(self.c)
+        edge_network.messages[(triton.cdiv(n, t.messages.rows) * (self.c // walk["SLICE"]),)](
+            y, b[f"m{i}"] if keep else y, p, self.charge, self.system, b[f"z3_{slot}"], e.row_ptr, e.source, b["knot"],
+            b["stretch"], n, self.cutoff, CHANNELS=self.c, KEEP=keep, **self.activation, **self.reflections, **walk,
+        )  # fmt: skip
+        d = b[f"d{i}"] if keep else y
+        self._multiply_parts(p, self.split.mix_out[i], d)
+        interaction.update[self.each_atom](
+            d, x, self.charge, self.system, out, b.get(f"inverse{i + 1}", b["inverse0"]), n,
+            LAST=i == len(self.weights.layers) - 1, **self.elements,
+        )  # fmt: skip
+        return out
+
+    def _read(self, x: Tensor, keep: bool) -> None:
+        if self.last_charges:
+            last = len(self.weights.layers)
+            self._charges(last, last if self.buffers.with_forces else 0, x, keep)
+        super()._read(x, keep)
+
+    def _charges(self, i: int, slot: int, x: Tensor, keep: bool) -> None:
+        """Charges of the tensors x before layer i, or after the last."""
+        b, w, n = self.b, self.charged.equilibrations[i], self.n
+        norms = "norms" if keep else "gate"
+        charges.charge_norms[self.each_atom](
+            x, b.get(f"inverse{i}", b["inverse0"]), w.scale, w.offset, b[norms], n, w.epsilon,
+            WIDTH=self.weights.width, LAST=i == len(self.weights.layers), **self.elements,
+        )  # fmt: skip
+        self._multiply(b[norms], w.first, w.first_bias, b[f"first{slot}"], "bias", activation="none")
+        self._multiply(b[f"first{slot}"], w.second, w.second_bias, b[f"second{slot}"], "bias")
+        self._multiply(b[f"second{slot}"], w.third, w.third_bias, b[f"proposed{slot}"], "bias")
+        charges.equilibrate[(self.buffers.num_systems,)](
+            b[f"proposed{slot}"], self.system, self.total_charge, b[f"q{i}"], b[f"sums{slot}"], n, LEAST_SHARE, w.slack,
+            **self.sums,
+        )  # fmt: skip
+
+    def _filters(self, i: int, slot: int) -> None:
+        b, w, own, e = self.b, self.charged.filters[i], self.weights.layers[i], self.edges
+        z1, z3 = b[f"z1_{slot}"], b[f"z3_{slot}"]
+        edge_network.first_values[(triton.cdiv(self.rows, FIRST_ROWS),)](
+            b["shares"], own.table, own.own, e.row_ptr, e.source, e.target, b["knot"], b["place"], z1, self.n,
+            CHANNELS=self.c, DEGREE=self.weights.degree, ROWS=FIRST_ROWS,
+        )  # fmt: skip
+        kept = b.get(f"z2_{slot}")
+        for start, acted in self._pieces():
+            rows = slice(start, start + len(acted))
+            self._forth(z1[rows], w.middle, w.middle_bias, None if kept is None else kept[rows], acted, start)
+            self._forth(acted, w.last, w.last_bias, z3[rows], None, start)
+
+    def _filters_gradient(self, i: int) -> None:
+        """From the gradient in z₃ those in z₂ and z₁, in their places."""
+        b, w = self.b, self.charged.filters[i]
+        z1, z3, kept = b[f"z1_{i}"], b[f"z3_{i}"], b.get(f"z2_{i}")
+        for start, z2 in [(0, kept)] if kept is not None else self._pieces():
+            rows = slice(start, start + len(z2))
+            if kept is None:
+                self._forth(z1[rows], w.middle, w.middle_bias, z2, None, start)
+            self._back(z3[rows], w.last_back, z2, start)
+            self._back(z2, w.middle_back, z1[rows], start)
+
+    def _pieces(self) -> Iterator[tuple[int, Tensor]]:
+        """(first row, scratch [rows,2C]) of every piece of the rows."""
+        scratch = self.b["scratch"]
+        for start in range(0, self.rows, len(scratch)):
+            yield start, scratch[: min(len(scratch), self.rows - start)]
+
+    def _forth(
+        self, x: Tensor, matrix: Split, bias: Tensor, out: Tensor | None, acted: Tensor | None, start: int
+    ) -> None:
+        """The product of rows, stored in `out` as it is and in `acted` activated; x is activated in the first map."""
+        width, inner = matrix.big.shape
+        options = self.tiles.edge_product.options(inner, width)
+        grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
+        edge_network.multiply_rows[grid](
+            x, matrix.big, matrix.small, bias, x if out is None else out, x if acted is None else acted,
+            self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width, PRECISION=matrix.precision,
+            BEFORE=inner == self.c, KEEP=out is not None, AFTER=acted is not None, **self.activation, **options,
+        )  # fmt: skip
+
+    def _back(self, x: Tensor, matrix: Split, out: Tensor, start: int) -> None:
+        width, inner = matrix.big.shape
+        options = self.tiles.edge_product_back.options(inner, width)
+        grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
+        edge_network.multiply_rows_back[grid](
+            x, matrix.big, matrix.small, out, self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width,
+            PRECISION=matrix.precision, **self.activation, **options,
+        )  # fmt: skip
+
+    def channels(self) -> Tensor:
+        """Charges [N,(L+1)K] of embedding and layers, where the last are evaluated."""
+        k = self.charged.num_charges
+        return torch.cat([self.b[f"q{i}"][:, :k] for i in range(len(self.weights.layers) + 1)], dim=1)
+
+    def _read_gradient(self, last: int) -> None:
+        if self.pull_on_charges is None:
+            super()._read_gradient(last)
+            return
+        b, w, n = self.b, self.weights, self.n
+        self._multiply(b["gfeatures"], self.split.read_back, w.read_scale, b["read_norms"], "scale")
+        self._charges_gradient(last)
+        charges.charged_read_gradient[self.each_atom](
+            b["read_norms"], b["norms"], b[f"x{last}"], b["g"], *self._made_by(last), n, self.epsilons[1],
+            self.charged.equilibrations[last].epsilon, WIDTH=w.width, EMBEDDING=last == 0, **self.activation,
+            **self.elements,
+        )  # fmt: skip
+
+    def _layer_gradient(self, i: int, first: bool) -> None:
+        b, w, e, t, n = self.b, self.weights.layers[i], self.edges, self.tiles, self.n
+        y, gm, gy = b[f"y{i}"], b[f"m{i}"], b["p"]
+        if first:
+            find_reverse(e, b["reverse"])
+        self._multiply_parts(b[f"d{i}"], self.split.mix_out_back[i], gy)
+        interaction.update_gradient[self.each_atom](
+            gy, y, gm, self.charge, self.system, n, **self.reflections, **self.elements
+        )
+        walk = t.messages_gradient.options(self.c)
+        grid = (triton.cdiv(n, t.messages_gradient.rows) * len(b["pull"]),)
+        edge_network.messages_gradient[grid](
+            y, gm, gy, b[f"z3_{i}"], e.row_ptr, e.source, b["reverse"], b["knot"], b["stretch"], b["pull"], n,
+            e.capacity, self.cutoff, CHANNELS=self.c, FIRST=first, **self.activation, **walk,
+        )  # fmt: skip
+        self._filters_gradient(i)
+        edge_network.first_gradient[grid](
+            b[f"z1_{i}"], b["shares"], w.table, e.row_ptr, b["reverse"], b["knot"], b["place"], b["pull"], n,
+            e.capacity, CHANNELS=self.c, DEGREE=self.weights.degree, **walk,
+        )  # fmt: skip
+        self._charges_gradient(i)
+        self._multiply_parts(gy, self.split.mix_in_back[i], y)
+        charges.charged_mix_in_gradient[self.each_atom](
+            y, b[f"x{i}"], b[f"inverse{i}"], b["g"], b["norms"], *self._made_by(i), n,
+            self.charged.equilibrations[i].epsilon, WIDTH=self.weights.width, EMBEDDING=i == 0, **self.activation,
+            **self.elements,
+        )  # fmt: skip
+
+    def _charges_gradient(self, i: int) -> None:
+        """From the gradient in charges, and in their shares of filters, that behind the LayerNorm, in "norms"."""
+        b, w, n = self.b, self.charged.equilibrations[i], self.n
+        proposed, second, first = b[f"proposed{i}"], b[f"second{i}"], b[f"first{i}"]
+        if self.pull_on_charges is not None:
+            k = self.charged.num_charges
+            b["gq"].zero_()[:, :k].copy_(self.pull_on_charges[:, i * k : (i + 1) * k])
+        if i < len(self.weights.layers):
+            charges.shares_gradient[(triton.cdiv(n, 4),)](
+                b["shares"], self.charged.filters[i].shares, b["gq"], n, K=self.charged.charges, CHANNELS=self.c,
+                ROWS=4, ADD=self.pull_on_charges is not None,
+            )  # fmt: skip
+        charges.equilibrate_gradient[(self.buffers.num_systems,)](
+            proposed, b["gq"], self.system, b[f"sums{i}"], n, LEAST_SHARE, **self.sums
+        )
+        self._multiply(proposed, w.third_back, second, second, "slope")
+        self._multiply(second, w.second_back, first, first, "slope")
+        self._multiply(first, w.first_back, w.scale, b["norms"], "scale")

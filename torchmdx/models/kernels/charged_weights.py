@@ -1,0 +1,137 @@
+"""What a TensorNet2 has beyond a TensorNet, as the kernels read it: see weights.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.models.charges import ChargeEquilibration
+from torchmdx.models.interaction import Interaction
+from torchmdx.models.kernels.split import Split
+from torchmdx.models.kernels.weights import padded
+from torchmdx.models.tensornet2 import TensorNet2
+
+FEWEST_CHARGES = 8  # twice as many are the fewest columns of a product
+
+
+def padded_charges(count: int) -> int:
+    """The smallest power of two that holds them, and not fewer than a product takes."""
+    return max(FEWEST_CHARGES, 1 << (count - 1).bit_length())
+
+
+@dataclass(frozen=True, eq=False)
+class FilterWeights:
+    """The network of a layer's filters behind the radial share: charges [K,2,C], then two maps, biases [2C] and [3,C].
+
+    Matrices are by outputs and inputs; `_back` are the transposed.
+    """
+
+    shares: Tensor
+    middle: Split
+    middle_bias: Tensor
+    middle_back: Split
+    last: Split
+    last_bias: Tensor
+    last_back: Split
+
+    @classmethod
+    def pack(cls, layer: Interaction, charges: int, channels: int, precision: str) -> FilterWeights:
+        width = layer.num_channels
+        first, middle, last = (layer.filters[i] for i in (0, 2, 4))
+        assert isinstance(first, nn.Linear)
+        assert isinstance(middle, nn.Linear)
+        assert isinstance(last, nn.Linear)
+        shares = first.weight[:, first.in_features - 2 * charges :].unflatten(1, (2, charges))  # [C,2,K]
+        parts = last.weight.unflatten(0, (3, width))  # [3,C,2C]
+        forth = padded(parts, 3, channels, 2 * channels).flatten(0, 1)
+        between = padded(middle.weight, 2 * channels, channels)
+        return cls(
+            shares=padded(shares.permute(2, 1, 0), padded_charges(charges), 2, channels),
+            middle=Split.of(between, precision),
+            middle_bias=padded(middle.bias, 2 * channels),
+            middle_back=Split.of(between.T.contiguous(), precision),
+            last=Split.of(forth, precision),
+            last_bias=padded(last.bias.unflatten(0, (3, width)), 3, channels),
+            last_back=Split.of(forth.T.contiguous(), precision),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ChargeWeights:
+    """A ChargeEquilibration: LayerNorm's [3,C], and three maps, of 3C to C to C to 2K."""
+
+    epsilon: float
+    slack: float
+    scale: Tensor
+    offset: Tensor
+    first: Split
+    first_bias: Tensor
+    first_back: Split
+    second: Split
+    second_bias: Tensor
+    second_back: Split
+    third: Split
+    third_bias: Tensor
+    third_back: Split
+
+    @classmethod
+    def pack(cls, module: ChargeEquilibration, width: int, channels: int, precision: str) -> ChargeWeights:
+        first, second, third = (module.network[i] for i in (0, 2, 4))
+        assert isinstance(first, nn.Linear)
+        assert isinstance(second, nn.Linear)
+        assert isinstance(third, nn.Linear)
+        charges = third.out_features // 2
+        wide = padded_charges(charges)
+        one = padded(first.weight.unflatten(1, (3, width)), channels, 3, channels).flatten(1)
+        two = padded(second.weight, channels, channels)
+        three = padded(third.weight.unflatten(0, (2, charges)), 2, wide, channels).flatten(0, 1)
+
+        def back(matrix: Tensor) -> Split:
+            return Split.of(matrix.T.contiguous(), precision)
+
+        return cls(
+            epsilon=module.norm.eps,
+            slack=module.slack,
+            scale=padded(module.norm.weight.unflatten(0, (3, width)), 3, channels),
+            offset=padded(module.norm.bias.unflatten(0, (3, width)), 3, channels),
+            first=Split.of(one, precision),
+            first_bias=padded(first.bias, channels),
+            first_back=back(one),
+            second=Split.of(two, precision),
+            second_bias=padded(second.bias, channels),
+            second_back=back(two),
+            third=Split.of(three, precision),
+            third_bias=padded(third.bias.unflatten(0, (2, charges)), 2, wide).flatten(),
+            third_back=back(three),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ChargedWeights:
+    """Of every layer, and of the charges before it."""
+
+    num_charges: int
+    charges: int  # padded
+    filters: tuple[FilterWeights, ...]
+    equilibrations: tuple[ChargeWeights, ...]
+
+    @classmethod
+    def pack(cls, network: TensorNet2, channels: int, precision: str) -> ChargedWeights:
+        count, width = network.config.num_charges, network.config.num_channels
+        with torch.no_grad():
+            return cls(
+                num_charges=count,
+                charges=padded_charges(count),
+                filters=tuple(
+                    FilterWeights.pack(layer, count, channels, precision)
+                    for layer in network.layers
+                    if isinstance(layer, Interaction)
+                ),
+                equilibrations=tuple(
+                    ChargeWeights.pack(module, width, channels, precision)
+                    for module in network.charges
+                    if isinstance(module, ChargeEquilibration)
+                ),
+            )

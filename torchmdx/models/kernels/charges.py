@@ -1,0 +1,177 @@
+"""Charges that tensors predict, as torchmdx.models.charges, and the gradient through them.
+
+| buffer | shape | holds |
+|---|---|---|
+| NORMS | [N,3,C] | the standardised invariants s, |a|², |q|²; on the way back the gradient there |
+| PROPOSED | [N,2,K] | p and f, what the network says; on the way back the gradient there |
+| Q | [N,K] | charges; on the way back the gradient there |
+| SUMS | [S,2,K] | Q_total - Σ p, and Σ f² + slack, of each system; float64 |
+"""
+
+import triton
+import triton.language as tl
+
+from torchmdx.models.kernels.components import add9, load9, normalise_gradient, part_norms, part_norms_gradient, scale9
+from torchmdx.models.kernels.geometry import first_atom
+from torchmdx.models.kernels.interaction import atoms_here, store_gradient
+from torchmdx.models.kernels.readout import read_gradient, standardised_gradient, statistics
+
+
+@triton.jit
+def _tensors(X, INVERSE, row, n, valid, CHANNELS: tl.constexpr):
+    """X of X̂ and 1/(|X|²+1)."""
+    r = row.to(tl.int64)[:, None]
+    inverse = tl.load(INVERSE + r * CHANNELS + n, mask=valid, other=1.0)
+    return scale9(load9(X + r * (9 * CHANNELS) + n, valid, CHANNELS), 1.0 / inverse), inverse
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def charge_norms(
+    X, INVERSE, SCALE, OFFSET, NORMS, num_atoms, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """NORMS = LayerNorm(s, |a|², |q|²) of X, given as X̂, or the LAST as it is."""
+    row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
+    if LAST:
+        x = load9(X + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c, valid, CHANNELS)
+    else:
+        x, _ = _tensors(X, INVERSE, row, c, valid, CHANNELS)
+    _, n1, n2 = part_norms(x)
+    n0 = x[0]
+    mean, inverse = statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
+    at = NORMS + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c
+    tl.store(at, (n0 - mean) * inverse * tl.load(SCALE + c) + tl.load(OFFSET + c), mask=valid)
+    n1 = (n1 - mean) * inverse * tl.load(SCALE + CHANNELS + c) + tl.load(OFFSET + CHANNELS + c)
+    tl.store(at + CHANNELS, n1, mask=valid)
+    n2 = (n2 - mean) * inverse * tl.load(SCALE + 2 * CHANNELS + c) + tl.load(OFFSET + 2 * CHANNELS + c)
+    tl.store(at + 2 * CHANNELS, n2, mask=valid)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def equilibrate(
+    PROPOSED, SYSTEM, CHARGE, Q, SUMS, num_atoms, least, slack, K: tl.constexpr, BLOCK: tl.constexpr,
+    SEARCH: tl.constexpr,
+):  # fmt: skip
+    """Q = p + (f² + least) / (Σ (f² + least) + slack) · (Q_total - Σ p). A program is a system."""
+    system = tl.program_id(0)
+    first = first_atom(SYSTEM, num_atoms, system, SEARCH)
+    last = first_atom(SYSTEM, num_atoms, system + 1, SEARCH)
+    k = tl.arange(0, K)
+    proposed = tl.zeros((BLOCK, K), tl.float64)
+    shares = tl.zeros((BLOCK, K), tl.float64)
+    for start in range(first, last, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        mask = (row < last)[:, None]
+        at = PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + k[None, :]
+        f = tl.load(at + K, mask=mask, other=0.0)
+        proposed += tl.load(at, mask=mask, other=0.0).to(tl.float64)
+        shares += tl.where(mask, f * f + least, 0.0).to(tl.float64)
+    missing = tl.load(CHARGE + system).to(tl.float64) - tl.sum(proposed, 0)
+    whole = tl.sum(shares, 0) + slack
+    tl.store(SUMS + system * (2 * K) + k, missing)
+    tl.store(SUMS + system * (2 * K) + K + k, whole)
+    each = (missing / whole)[None, :]
+    for start in range(first, last, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        mask = (row < last)[:, None]
+        at = PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + k[None, :]
+        f = tl.load(at + K, mask=mask, other=0.0)
+        q = tl.load(at, mask=mask, other=0.0) + (f * f + least) * each
+        tl.store(Q + row.to(tl.int64)[:, None] * K + k[None, :], q.to(tl.float32), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def equilibrate_gradient(
+    PROPOSED, GQ, SYSTEM, SUMS, num_atoms, least, K: tl.constexpr, BLOCK: tl.constexpr, SEARCH: tl.constexpr
+):
+    """From the gradient GQ in the charges that in PROPOSED, in its place."""
+    system = tl.program_id(0)
+    first = first_atom(SYSTEM, num_atoms, system, SEARCH)
+    last = first_atom(SYSTEM, num_atoms, system + 1, SEARCH)
+    k = tl.arange(0, K)
+    missing = tl.load(SUMS + system * (2 * K) + k)[None, :]
+    whole = tl.load(SUMS + system * (2 * K) + K + k)[None, :]
+    common = tl.zeros((BLOCK, K), tl.float64)
+    for start in range(first, last, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        mask = (row < last)[:, None]
+        f = tl.load(PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + K + k[None, :], mask=mask, other=0.0)
+        g = tl.load(GQ + row.to(tl.int64)[:, None] * K + k[None, :], mask=mask, other=0.0)
+        common += g.to(tl.float64) * (f * f + least)
+    level = tl.sum(common, 0)[None, :] / whole
+    for start in range(first, last, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        mask = (row < last)[:, None]
+        at = PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + k[None, :]
+        f = tl.load(at + K, mask=mask, other=0.0)
+        g = tl.load(GQ + row.to(tl.int64)[:, None] * K + k[None, :], mask=mask, other=0.0) - level
+        tl.store(at, g.to(tl.float32), mask=mask)
+        tl.store(at + K, (2.0 * f * (missing / whole) * g).to(tl.float32), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def shares(Q, W, SHARES, num_atoms, K: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr):
+    """SHARES [N,2,C] = Q W, W [K,2,C]: what an atom's charges do to the edges to it, and from it."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    valid = (row < num_atoms)[:, None]
+    total = tl.zeros((ROWS, CHANNELS), tl.float32)
+    for k in range(K):
+        q = tl.load(Q + row.to(tl.int64) * K + k, mask=row < num_atoms, other=0.0)[:, None]
+        total += q * tl.load(W + k * (2 * CHANNELS) + c)
+    tl.store(SHARES + row.to(tl.int64)[:, None] * (2 * CHANNELS) + c, total, mask=valid)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def shares_gradient(
+    SHARES, W, GQ, num_atoms, K: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
+):
+    """GQ [N,K] from the gradient in SHARES. ADD: to what is there."""
+    row, c, valid = atoms_here(num_atoms, ROWS, 2 * CHANNELS)
+    g = tl.load(SHARES + row.to(tl.int64)[:, None] * (2 * CHANNELS) + c, mask=valid, other=0.0)
+    for k in range(K):
+        at = GQ + row.to(tl.int64) * K + k
+        total = tl.sum(g * tl.load(W + k * (2 * CHANNELS) + c), 1)
+        if ADD:
+            total += tl.load(at, mask=row < num_atoms, other=0.0)
+        tl.store(at, total, mask=row < num_atoms)
+
+
+@triton.jit
+def _through_norms(x, GNORMS, row, c, valid, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
+    """The gradient in X from the gradient behind the weights of the LayerNorm."""
+    _, n1, n2 = part_norms(x)
+    n0 = x[0]
+    g0, g1, g2 = standardised_gradient(n0, n1, n2, GNORMS, row, c, valid, epsilon, WIDTH, CHANNELS)
+    g = part_norms_gradient(x, 0.0, g1, g2)
+    return (g[0] + g0, g[1], g[2], g[3], g[4], g[5], g[6], g[7], g[8])
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def charged_mix_in_gradient(
+    GX, X, INVERSE, G, NORMS, D, MIXED, GATE, CHARGE, SYSTEM, num_atoms, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
+    EMBEDDING: tl.constexpr,
+):  # fmt: skip
+    """As interaction.mix_in_gradient, and what comes from the charges that X gave, by NORMS."""
+    row, n, valid = atoms_here(num_atoms, ROWS, CHANNELS)
+    at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
+    x, inverse = _tensors(X, INVERSE, row, n, valid, CHANNELS)
+    g = add9(load9(GX + at, valid, CHANNELS), load9(G + at, valid, CHANNELS))
+    g = normalise_gradient(scale9(x, inverse), inverse, g)
+    g = add9(g, _through_norms(x, NORMS, row, n, valid, epsilon, WIDTH, CHANNELS))
+    store_gradient(G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, n, num_atoms, CHANNELS, ACTIVATION, EMBEDDING)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def charged_read_gradient(
+    NORMS, OF_CHARGES, X, G, D, MIXED, GATE, CHARGE, SYSTEM, num_atoms, epsilon, of_charges_epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
+    EMBEDDING: tl.constexpr,
+):  # fmt: skip
+    """As readout.read_features_gradient, and what comes from the last charges, by OF_CHARGES."""
+    row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
+    x = load9(X + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c, valid, CHANNELS)
+    g = read_gradient(x, NORMS, row, c, valid, epsilon, WIDTH, CHANNELS)
+    g = add9(g, _through_norms(x, OF_CHARGES, row, c, valid, of_charges_epsilon, WIDTH, CHANNELS))
+    store_gradient(G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, c, num_atoms, CHANNELS, ACTIVATION, EMBEDDING)

@@ -1,0 +1,315 @@
+"""TensorNet2's filters: a network of every edge, since both ends' charges take part, with its messages and gradient.
+
+    z₁ = a(r) + T_i + S_j          z₂ = W₂ act(z₁) + b₂          z₃ = W₃ act(z₂) + b₃          f = act(z₃) cut(r)
+
+a(r), what the radial basis does to the first map, is read from a table; T and S are what charges of target and source
+do. Rows are those of the N atoms themselves (an atom's message to itself, at distance 0), then those of the E slots of
+the list. Rows of slots without an edge, or of edges beyond the cutoff, hold anything: nobody reads them.
+
+| buffer | shape | holds |
+|---|---|---|
+| Z1 | [N+E,C] | z₁; on the way back the gradient there |
+| Z3 | [N+E,3,C] | z₃; on the way back the gradient there |
+| SHARES | [N,2,C] | T and S; on the way back the gradient there |
+"""
+
+import triton
+import triton.language as tl
+
+from torchmdx.models.kernels.activations import activate, slope
+from torchmdx.models.kernels.components import (
+    add9,
+    charge_factor,
+    dot_parts,
+    load9,
+    message_product,
+    normalise,
+    scale_parts,
+    store9,
+)
+from torchmdx.models.kernels.messages import filter_and_slope, filter_part
+from torchmdx.models.kernels.split import product
+
+
+@triton.jit
+def _cut(STRETCH, e, mask, cutoff):
+    """cut(r) = cos²(π r / 2 cutoff) and its slope, from the inverse of the distance."""
+    r = 1.0 / tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=1.0)
+    turn = 1.5707963267948966 / cutoff
+    c, s = tl.cos(turn * r), tl.sin(turn * r)
+    return c * c, -2.0 * turn * c * s
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def first_values(
+    SHARES, TABLE, OWN, ROW_PTR, SOURCE, TARGET, KNOT, PLACE, Z1, num_atoms,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Z1. A program takes ROWS rows and all channels."""
+    first = tl.program_id(0) * ROWS
+    count = tl.load(ROW_PTR + num_atoms)
+    if first < num_atoms + count:
+        row = first + tl.arange(0, ROWS)
+        c = tl.arange(0, CHANNELS)[None, :]
+        alone = row < num_atoms
+        e = row - num_atoms
+        edge = (e >= 0) & (e < count)
+        knot = tl.load(KNOT + e, mask=edge, other=-1)
+        inside = knot >= 0
+        t = tl.load(PLACE + e.to(tl.int64) * 4 + 3, mask=inside, other=0.0)[:, None]
+        entry = TABLE + knot.to(tl.int64)[:, None] * ((DEGREE + 1) * 3 * CHANNELS) + c
+        z = filter_part(entry, 0, t, inside[:, None], CHANNELS, DEGREE)
+        z = tl.where(alone[:, None], tl.load(OWN + c), z)
+        i = tl.where(alone, row, tl.load(TARGET + e, mask=inside, other=0)).to(tl.int64)[:, None]
+        j = tl.where(alone, row, tl.load(SOURCE + e, mask=inside, other=0)).to(tl.int64)[:, None]
+        there = (alone | inside)[:, None]
+        z += tl.load(SHARES + i * (2 * CHANNELS) + c, mask=there, other=0.0)
+        z += tl.load(SHARES + j * (2 * CHANNELS) + CHANNELS + c, mask=there, other=0.0)
+        tl.store(Z1 + row.to(tl.int64)[:, None] * CHANNELS + c, z, mask=there)
+
+
+@triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
+def multiply_rows(
+    X, W, SMALL, BIAS, Y, ACTED, ROW_PTR, num_atoms, start, rows,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr, BEFORE: tl.constexpr, KEEP: tl.constexpr, AFTER: tl.constexpr,
+):  # fmt: skip
+    """Y = x W + BIAS [WIDTH] if KEEP, and ACTED = act(x W + BIAS) if AFTER; x is act(X) if BEFORE, else X.
+
+    X, Y, ACTED: `rows` rows of those of atoms and edges, from row `start` on. W is [WIDTH,INNER].
+    """
+    row, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
+    if row < last:
+        row = row + tl.arange(0, ROWS)
+        valid = (row < last)[:, None]
+        base = row.to(tl.int64)[:, None] * INNER
+        acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for inner in range(0, INNER, STEP):
+            k = inner + tl.arange(0, STEP)[None, :]
+            x = tl.load(X + base + k, mask=valid, other=0.0)
+            if BEFORE:
+                x = activate(x, ACTIVATION)
+            acc = product(acc, x, W, SMALL, n[:, None] * INNER + k, PRECISION)
+        at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
+        acc += tl.load(BIAS + n)[None, :]
+        if KEEP:
+            tl.store(Y + at, acc, mask=valid)
+        if AFTER:
+            tl.store(ACTED + at, activate(acc, ACTIVATION), mask=valid)
+
+
+@triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
+def multiply_rows_back(
+    X, W, SMALL, Y, ROW_PTR, num_atoms, start, rows,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """Y becomes (X W) act'(Y); rows as above."""
+    row, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
+    if row < last:
+        row = row + tl.arange(0, ROWS)
+        valid = (row < last)[:, None]
+        base = row.to(tl.int64)[:, None] * INNER
+        acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for inner in range(0, INNER, STEP):
+            k = inner + tl.arange(0, STEP)[None, :]
+            x = tl.load(X + base + k, mask=valid, other=0.0)
+            acc = product(acc, x, W, SMALL, n[:, None] * INNER + k, PRECISION)
+        at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
+        acc *= slope(tl.load(Y + at, mask=valid, other=0.0), ACTIVATION)
+        tl.store(Y + at, acc, mask=valid)
+
+
+@triton.jit
+def _tile(ROW_PTR, num_atoms, start, rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """(first row, columns, end of the rows in use). Blocks of columns run side by side: X stays in the cache."""
+    BLOCKS: tl.constexpr = WIDTH // COLUMNS
+    last = tl.minimum(num_atoms + tl.load(ROW_PTR + num_atoms) - start, rows)
+    columns = (tl.program_id(0) % BLOCKS) * COLUMNS + tl.arange(0, COLUMNS)
+    return (tl.program_id(0) // BLOCKS) * ROWS, columns, last
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def messages(
+    Y, M, P, CHARGE, SYSTEM, Z3, ROW_PTR, SOURCE, KNOT, STRETCH, num_atoms, cutoff,
+    CHANNELS: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+    ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """M_i = Σ_j f_ij Y_j + f_ii Y_i, stored if KEEP, and P̂ = P/(|P|²+1) of its product P with Y_i.
+
+    A program takes ROWS adjacent atoms and a slice of channels, DEPTH edges of each row at a time.
+    """
+    SLICES: tl.constexpr = CHANNELS // SLICE
+    row = (tl.program_id(0) // SLICES) * ROWS + tl.arange(0, ROWS)
+    c2 = ((tl.program_id(0) % SLICES) * SLICE + tl.arange(0, SLICE))[None, :]
+    c = c2[:, None, :]
+    start = tl.load(ROW_PTR + row, mask=row < num_atoms, other=0)
+    end = tl.load(ROW_PTR + row + 1, mask=row < num_atoms, other=0)
+    depth = tl.arange(0, DEPTH)[None, :]
+    m0 = tl.zeros((ROWS, SLICE), tl.float32)
+    m1, m2, m3, m4, m5, m6, m7, m8 = m0, m0, m0, m0, m0, m0, m0, m0
+    for step in range(0, tl.max(end - start, 0), DEPTH):
+        e = (start + step)[:, None] + depth
+        mask = e < end[:, None]
+        within = tl.load(KNOT + e, mask=mask, other=-1) >= 0
+        j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)[:, :, None]
+        cut, _ = _cut(STRETCH, e, within, cutoff)
+        cut, inside = cut[:, :, None], within[:, :, None]
+        z = Z3 + (num_atoms + e).to(tl.int64)[:, :, None] * (3 * CHANNELS) + c
+        y = Y + j * (9 * CHANNELS) + c
+        f = activate(tl.load(z, mask=inside, other=0.0), ACTIVATION) * cut
+        m0 += tl.sum(f * tl.load(y, mask=inside, other=0.0), 1)
+        f = activate(tl.load(z + CHANNELS, mask=inside, other=0.0), ACTIVATION) * cut
+        m1 += tl.sum(f * tl.load(y + CHANNELS, mask=inside, other=0.0), 1)
+        m2 += tl.sum(f * tl.load(y + 2 * CHANNELS, mask=inside, other=0.0), 1)
+        m3 += tl.sum(f * tl.load(y + 3 * CHANNELS, mask=inside, other=0.0), 1)
+        f = activate(tl.load(z + 2 * CHANNELS, mask=inside, other=0.0), ACTIVATION) * cut
+        m4 += tl.sum(f * tl.load(y + 4 * CHANNELS, mask=inside, other=0.0), 1)
+        m5 += tl.sum(f * tl.load(y + 5 * CHANNELS, mask=inside, other=0.0), 1)
+        m6 += tl.sum(f * tl.load(y + 6 * CHANNELS, mask=inside, other=0.0), 1)
+        m7 += tl.sum(f * tl.load(y + 7 * CHANNELS, mask=inside, other=0.0), 1)
+        m8 += tl.sum(f * tl.load(y + 8 * CHANNELS, mask=inside, other=0.0), 1)
+    mask = (row < num_atoms)[:, None]
+    at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
+    y = load9(Y + at, mask, CHANNELS)
+    z = Z3 + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c2
+    f0 = activate(tl.load(z, mask=mask, other=0.0), ACTIVATION)
+    f1 = activate(tl.load(z + CHANNELS, mask=mask, other=0.0), ACTIVATION)
+    f2 = activate(tl.load(z + 2 * CHANNELS, mask=mask, other=0.0), ACTIVATION)
+    m = add9((m0, m1, m2, m3, m4, m5, m6, m7, m8), scale_parts(y, f0, f1, f2))
+    if KEEP:
+        store9(M + at, m, mask, CHANNELS)
+    factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
+    store9(P + at, normalise(message_product(y, m, factor, REFLECTIONS)), mask, CHANNELS)
+
+
+@triton.jit(do_not_specialize=["num_atoms", "capacity"])
+def messages_gradient(
+    Y, GM, GY, Z3, ROW_PTR, SOURCE, REVERSE, KNOT, STRETCH, PULL, num_atoms, capacity, cutoff,
+    CHANNELS: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+    ACTIVATION: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    """Adds Σ_j f_ji GM_j + f_ii GM_i to GY_i; Z3 of every message that i sent becomes the gradient there.
+
+    What i sent to j has the filter of the edge the other way: rows of Z3 are each read and written by one program, the
+    sender's. PULL [slices,E], in the slot of the edge from j to i: the gradient in cut(r), as one in the table's
+    variable, since both end up along the edge.
+    FIRST: PULL is written, not added to.
+    """
+    SLICES: tl.constexpr = CHANNELS // SLICE
+    part = tl.program_id(0) % SLICES
+    row = (tl.program_id(0) // SLICES) * ROWS + tl.arange(0, ROWS)
+    c2 = (part * SLICE + tl.arange(0, SLICE))[None, :]
+    c = c2[:, None, :]
+    valid = (row < num_atoms)[:, None]
+    start = tl.load(ROW_PTR + row, mask=row < num_atoms, other=0)
+    end = tl.load(ROW_PTR + row + 1, mask=row < num_atoms, other=0)
+    depth = tl.arange(0, DEPTH)[None, :]
+    at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
+    y = load9(Y + at, valid, CHANNELS)
+    a0 = tl.zeros((ROWS, SLICE), tl.float32)
+    a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
+    PULL += part.to(tl.int64) * capacity
+    for step in range(0, tl.max(end - start, 0), DEPTH):
+        e = (start + step)[:, None] + depth
+        mask = e < end[:, None]
+        within = tl.load(KNOT + e, mask=mask, other=-1) >= 0
+        inside = within[:, :, None]
+        j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)[:, :, None]
+        back = num_atoms + tl.load(REVERSE + e, mask=mask, other=0).to(tl.int64)
+        cut, dcut = _cut(STRETCH, e, within, cutoff)
+        cut2 = cut[:, :, None]
+        z = Z3 + back[:, :, None] * (3 * CHANNELS) + c
+        gm = GM + j * (9 * CHANNELS) + c
+        value = tl.load(z, mask=inside, other=0.0)
+        act = activate(value, ACTIVATION)
+        g = tl.load(gm, mask=inside, other=0.0).to(tl.float32)
+        a0 += tl.sum(act * cut2 * g, 1)
+        s = y[0][:, None, :] * g
+        pull = act * s
+        tl.store(z, s * cut2 * slope(value, ACTIVATION), mask=inside)
+        value = tl.load(z + CHANNELS, mask=inside, other=0.0)
+        act = activate(value, ACTIVATION)
+        g = tl.load(gm + CHANNELS, mask=inside, other=0.0).to(tl.float32)
+        a1 += tl.sum(act * cut2 * g, 1)
+        s = y[1][:, None, :] * g
+        g = tl.load(gm + 2 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
+        a2 += tl.sum(act * cut2 * g, 1)
+        s += y[2][:, None, :] * g
+        g = tl.load(gm + 3 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
+        a3 += tl.sum(act * cut2 * g, 1)
+        s += y[3][:, None, :] * g
+        pull += act * s
+        tl.store(z + CHANNELS, s * cut2 * slope(value, ACTIVATION), mask=inside)
+        value = tl.load(z + 2 * CHANNELS, mask=inside, other=0.0)
+        act = activate(value, ACTIVATION)
+        g = tl.load(gm + 4 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
+        a4 += tl.sum(act * cut2 * g, 1)
+        s = y[4][:, None, :] * g
+        g = tl.load(gm + 5 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
+        a5 += tl.sum(act * cut2 * g, 1)
+        s += y[5][:, None, :] * g
+        g = tl.load(gm + 6 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
+        a6 += tl.sum(act * cut2 * g, 1)
+        s += y[6][:, None, :] * g
+        g = tl.load(gm + 7 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
+        a7 += tl.sum(act * cut2 * g, 1)
+        s += y[7][:, None, :] * g
+        g = tl.load(gm + 8 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
+        a8 += tl.sum(act * cut2 * g, 1)
+        s += y[8][:, None, :] * g
+        pull += act * s
+        tl.store(z + 2 * CHANNELS, s * cut2 * slope(value, ACTIVATION), mask=inside)
+        per_place = tl.load(STRETCH + e.to(tl.int64) * 2, mask=within, other=1.0)
+        total = tl.sum(pull, 2) * dcut / per_place
+        if not FIRST:
+            total += tl.load(PULL + e, mask=mask, other=0.0)
+        tl.store(PULL + e, total, mask=mask)
+    gm = load9(GM + at, valid, CHANNELS)
+    z = Z3 + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c2
+    z0 = tl.load(z, mask=valid, other=0.0)
+    z1 = tl.load(z + CHANNELS, mask=valid, other=0.0)
+    z2 = tl.load(z + 2 * CHANNELS, mask=valid, other=0.0)
+    s0, s1, s2 = dot_parts(y, gm)
+    tl.store(z, s0 * slope(z0, ACTIVATION), mask=valid)
+    tl.store(z + CHANNELS, s1 * slope(z1, ACTIVATION), mask=valid)
+    tl.store(z + 2 * CHANNELS, s2 * slope(z2, ACTIVATION), mask=valid)
+    own = scale_parts(gm, activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION))
+    gy = add9(load9(GY + at, valid, CHANNELS), add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), own))
+    store9(GY + at, gy, valid, CHANNELS)
+
+
+@triton.jit(do_not_specialize=["num_atoms", "capacity"])
+def first_gradient(
+    Z1, SHARES, TABLE, ROW_PTR, REVERSE, KNOT, PLACE, PULL, num_atoms, capacity,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """SHARES: sums of the gradient in Z1 over the edges to an atom and from it; to PULL what comes by a(r)."""
+    SLICES: tl.constexpr = CHANNELS // SLICE
+    part = tl.program_id(0) % SLICES
+    row = (tl.program_id(0) // SLICES) * ROWS + tl.arange(0, ROWS)
+    c2 = (part * SLICE + tl.arange(0, SLICE))[None, :]
+    c = c2[:, None, :]
+    valid = (row < num_atoms)[:, None]
+    start = tl.load(ROW_PTR + row, mask=row < num_atoms, other=0)
+    end = tl.load(ROW_PTR + row + 1, mask=row < num_atoms, other=0)
+    depth = tl.arange(0, DEPTH)[None, :]
+    as_target = tl.load(Z1 + row.to(tl.int64)[:, None] * CHANNELS + c2, mask=valid, other=0.0)
+    as_source = as_target
+    PULL += part.to(tl.int64) * capacity
+    for step in range(0, tl.max(end - start, 0), DEPTH):
+        e = (start + step)[:, None] + depth
+        mask = e < end[:, None]
+        knot = tl.load(KNOT + e, mask=mask, other=-1)
+        inside = (knot >= 0)[:, :, None]
+        t = tl.load(PLACE + e.to(tl.int64) * 4 + 3, mask=mask, other=0.0)[:, :, None]
+        entry = TABLE + knot.to(tl.int64)[:, :, None] * ((DEGREE + 1) * 3 * CHANNELS) + c
+        _, da = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
+        g = tl.load(Z1 + (num_atoms + e).to(tl.int64)[:, :, None] * CHANNELS + c, mask=inside, other=0.0)
+        back = num_atoms + tl.load(REVERSE + e, mask=mask, other=0).to(tl.int64)
+        as_target += tl.sum(g, 1)
+        as_source += tl.sum(tl.load(Z1 + back[:, :, None] * CHANNELS + c, mask=inside, other=0.0), 1)
+        tl.store(PULL + e, tl.load(PULL + e, mask=mask, other=0.0) + tl.sum(g * da, 2), mask=mask)
+    out = SHARES + row.to(tl.int64)[:, None] * (2 * CHANNELS) + c2
+    tl.store(out, as_target, mask=valid)
+    tl.store(out + CHANNELS, as_source, mask=valid)
