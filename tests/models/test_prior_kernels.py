@@ -11,8 +11,8 @@ import torch
 from conformance import kinds
 from test_fast import DEVICE, INTERPRETED, batch_of, needs_kernels
 
+from torchmdx.engines import kernels_for
 from torchmdx.forces import evaluate
-from torchmdx.models.fast import FastTensorNet
 from torchmdx.models.fast_charged import FastTensorNet2
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.prior_engine import PriorKernelEngine
@@ -33,19 +33,11 @@ def test_kernels_agree_under_the_interpreter():
     assert done.returncode == 0, done.stdout[-4000:]
 
 
-def with_kernels(potential) -> type[FastTensorNet] | None:
-    """The kernels of a kind that has priors; None where it has none, or no kernels."""
-    kind = FastTensorNet2 if potential.predicts_charges else FastTensorNet
-    return kind if potential.prior_configs and kind.why_not(potential, priors=True) is None else None
-
-
 @needs_kernels
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", kinds("zbl", "d2", "d3", "coulomb", "coulomb-cut", "everything"))
 def test_every_prior_stands_beside_the_kernels(make_kind, kind, ethanol, cation, slab):
     single = copy.deepcopy(make_kind(kind, torch.float32)).to(DEVICE)
-    fast = with_kernels(single)
-    if fast is None:
-        pytest.skip("no priors, or no kernels for this network")
+    fast = kernels_for(single)
     batch = batch_of(ethanol, cation, slab)
     exact = evaluate(make_kind(kind).to(DEVICE), batch, stress=True)
     engine = PriorKernelEngine(fast(single, priors=True), single, batch.to(DEVICE, torch.float32), stress=True)
@@ -67,6 +59,7 @@ def test_every_prior_stands_beside_the_kernels(make_kind, kind, ethanol, cation,
 def test_what_pulls_on_charges_of_every_layer_reaches_the_forces(make_potential, ethanol, cation):
     """An energy of all charges, from outside: against differences of the exact one."""
     potential = make_potential(model="tensornet2", num_channels=16, num_layers=2, num_charges=3).requires_grad_(False)
+    potential = potential.to(DEVICE)
     batch = batch_of(ethanol, cation)
     weights = torch.randn(batch.num_atoms, 9, generator=torch.Generator().manual_seed(5)).to(DEVICE)
     edges = brute_force(batch, potential.cutoff)
@@ -79,7 +72,7 @@ def test_what_pulls_on_charges_of_every_layer_reaches_the_forces(make_potential,
 
     positions = batch.positions.clone().requires_grad_()
     (wanted,) = torch.autograd.grad(energy(positions), positions)
-    fast = FastTensorNet2(potential.float().to(DEVICE), priors=True)
+    fast = FastTensorNet2(potential.float(), priors=True)
     fast.allocate(batch.num_atoms, batch.num_systems, edges.capacity)
     single = batch.to(DEVICE, torch.float32)
 

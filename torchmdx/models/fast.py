@@ -142,7 +142,7 @@ class FastTensorNet:
         from torchmdx.models.kernels.weights import Weights
 
         w: Weights = self.weights
-        tiles = tiles or Tiles.choose(num_atoms)
+        tiles = tiles or self.choose_tiles(num_atoms)
         n, e, c = num_atoms, max(capacity, 1), w.channels
         layers = len(w.layers)
         # A gradient needs every layer's tensors; without one, layers take turns in the first buffers.
@@ -229,6 +229,11 @@ class FastTensorNet:
             chain.backward(virial)
         chain.total(virial)
         return buffers
+
+    @staticmethod
+    def choose_tiles(num_atoms: int) -> Tiles:
+        """How to cut the work."""
+        return Tiles.choose(num_atoms)
 
     def chain_type(self, buffers: Buffers) -> type:
         """The launches: of one program an atom, or of blocks of atoms."""

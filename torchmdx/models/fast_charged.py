@@ -79,7 +79,6 @@ class FastTensorNet2(FastTensorNet):
     def allocate(
         self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
     ) -> Buffers:
-        tiles = tiles or self._tiles(num_atoms)
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
         n, c, k, rows = num_atoms, self.weights.channels, self.charged.charges, num_atoms + max(capacity, 1)
 
@@ -105,7 +104,8 @@ class FastTensorNet2(FastTensorNet):
         buffers.tensors.update(made)
         return buffers
 
-    def _tiles(self, num_atoms: int) -> Tiles:
+    @staticmethod
+    def choose_tiles(num_atoms: int) -> Tiles:
         """Blocks of atoms always: the network of edges has work enough for tensor cores."""
         tiles = replace(Tiles.choose(num_atoms), row=None)
         if num_atoms < SOME_ATOMS:

@@ -78,9 +78,9 @@ def multiply_rows(
 
     X, Y, ACTED: `rows` rows of those of atoms and edges, from row `start` on. W is [WIDTH,INNER].
     """
-    row, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
-    if row < last:
-        row = row + tl.arange(0, ROWS)
+    first, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
+    if first < last:
+        row = first + tl.arange(0, ROWS)
         valid = (row < last)[:, None]
         base = row.to(tl.int64)[:, None] * INNER
         acc = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -105,9 +105,9 @@ def multiply_rows_back(
     PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """Y becomes (X W) act'(Y); rows as above."""
-    row, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
-    if row < last:
-        row = row + tl.arange(0, ROWS)
+    first, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
+    if first < last:
+        row = first + tl.arange(0, ROWS)
         valid = (row < last)[:, None]
         base = row.to(tl.int64)[:, None] * INNER
         acc = tl.zeros((ROWS, COLUMNS), tl.float32)

@@ -3,9 +3,6 @@
 A float is a number of eleven bits, which a tensor core multiplies exactly, and a remainder. Weights are split once,
 when they are packed; what they multiply is split in registers. Three products of such parts make one of float32. Each
 step's sum is added in float32 outside the tensor core, whose own sums lose bits.
-
-Parts are TF32, or half precision numbers, which are multiplied twice as fast but reach from 6e-8 to 65504 only: weights
-are brought into that range by one power of two, what they multiply by one for each row and step.
 """
 
 from __future__ import annotations
@@ -19,9 +16,6 @@ from torch import Tensor
 
 from torchmdx.models.kernels.activations import activate, slope
 
-HALF_SCALE = 256.0
-_UNSCALE = tl.constexpr(1.0 / HALF_SCALE)
-
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -33,16 +27,7 @@ class Split:
 
     @classmethod
     def of(cls, matrix: Tensor, precision: str) -> Split:
-        """precision: "fp16x3", "tf32x3", "tf32", or "bf16", for which the matrix is rounded to it.
-
-        "fp16x3" becomes "tf32x3" for a matrix of larger numbers than half precision holds.
-        """
-        if precision == "fp16x3":
-            if not float(matrix.abs().amax()) * HALF_SCALE < 60000:
-                return cls.of(matrix, "tf32x3")
-            large = matrix.contiguous() * HALF_SCALE
-            upper = large.half()
-            return cls(upper, (large - upper).half(), precision)
+        """precision: "tf32x3", "tf32", or "bf16", for which the matrix is rounded to it."""
         if precision == "bf16":
             rounded = matrix.to(torch.bfloat16).contiguous()
             return cls(rounded, rounded, precision)
@@ -59,16 +44,6 @@ def product(acc, x, W, SMALL, at, PRECISION: tl.constexpr):
         acc = tl.dot(x.to(tl.bfloat16), tl.load(W + at).T, acc)
     elif PRECISION == "tf32":
         acc = tl.dot(x, tl.load(W + at).T, acc, input_precision="tf32")
-    elif PRECISION == "fp16x3":
-        w, w_rest = tl.load(W + at).T, tl.load(SMALL + at).T
-        # The power of two below each row's largest number, and its inverse: what is infinite or no number stays so.
-        bits = tl.max(tl.abs(x), 1).to(tl.uint32, bitcast=True) & 0x7F800000
-        unit = bits.to(tl.float32, bitcast=True)
-        y = x * (0x7F000000 - bits).to(tl.float32, bitcast=True)[:, None]
-        big = y.to(tl.float16)
-        total = tl.dot((y - big.to(tl.float32)).to(tl.float16), w)
-        total = tl.dot(big, w_rest, total)
-        acc += tl.dot(big, w, total) * (unit * _UNSCALE)[:, None]
     else:
         tl.static_assert(PRECISION == "tf32x3")
         w, w_rest = tl.load(W + at).T, tl.load(SMALL + at).T

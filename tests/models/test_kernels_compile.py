@@ -1,0 +1,81 @@
+"""Every kernel of the fused chains is compiled for a GPU of the Hopper kind, with or without one.
+
+The interpreter runs what the compiler refuses: a name that changes its type, say. Nothing is launched here.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_SHARED = 227 * 1024  # bytes that a program may have on a GPU of compute capability 9.0
+
+SCRIPT = """
+import sys; sys.path[:0] = ["tests", "tests/models"]
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+class Hopper:
+    def get_current_device(self): return 0
+    def get_current_stream(self, device): return 0
+    def get_current_target(self): return GPUTarget("cuda", 90, 32)
+
+driver.set_active(Hopper())
+compiled, run = {}, JITFunction.run
+
+def compile_only(self, *args, grid, warmup, **options):
+    kernel = run(self, *args, grid=grid, warmup=True, **options)
+    compiled.setdefault(self.fn.__name__, []).append(kernel.metadata.shared)
+
+JITFunction.run = compile_only
+import conftest
+from torchmdx import Batch, System
+from torchmdx.models.fast import FastTensorNet
+from torchmdx.models.fast_charged import FastTensorNet2
+from torchmdx.neighbors.brute_force import brute_force
+
+network, many = sys.argv[1], sys.argv[2] == "many"
+kind = FastTensorNet2 if network == "tensornet2" else FastTensorNet
+settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
+potential = conftest.random_potential(torch.float32, model=network, **settings).requires_grad_(False)
+batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
+edges = brute_force(batch, 3.0)
+for priors in (False, True) if kind is FastTensorNet2 else (False,):
+    fast = kind(potential, bound=1e-2, priors=priors)
+    for forces in (True, False):
+        tiles = fast.choose_tiles(20000 if many else 20)
+        fast.allocate(2, 1, edges.capacity, forces=forces, tiles=tiles)
+        pull = (lambda chain: setattr(chain, "pull_on_charges", chain.channels())) if priors and forces else None
+        inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
+        fast.run(*inputs, forces=forces, virial=forces, between=pull)
+for name, shared in sorted(compiled.items()):
+    print(name, max(shared))
+"""
+
+EXPECTED = {
+    ("tensornet", "few"): {"place_edges", "embed", "layer", "layer_gradient", "forces", "sum_systems"},
+    ("tensornet", "many"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "read_energies"},
+    ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
+    ("tensornet2", "many"): {"first_values", "first_gradient", "charged_read_gradient", "charged_mix_in_gradient"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("network", "atoms"), EXPECTED)
+def test_every_kernel_compiles(network, atoms):
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, network, atoms],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    shared = dict(line.split() for line in done.stdout.splitlines())
+    assert EXPECTED[network, atoms] <= shared.keys()
+    assert max(map(int, shared.values())) <= MOST_SHARED
