@@ -68,6 +68,18 @@ def test_moving_frames_with_a_changing_cell(trained, crystal, device):
     assert eager.mode == "eager"
 
 
+def test_coordinates_of_a_large_box_are_not_rounded(trained, crystal, device):
+    """Those of a box of 100 Å lose 4e-6 Å in float32, which would show in the forces."""
+    potential, atoms = trained(device), crystal.repeat(2)
+    atoms.set_cell(100.0 * np.eye(3))
+    atoms.positions += 71.234567
+    rounded = exact(potential, atoms, positions=atoms.positions.astype(np.float32).astype(float))["forces"]
+    wanted = exact(potential, atoms)["forces"]
+    found = CapturedStep(potential, System.from_ase(atoms), mode=insist(device))(atoms.positions).forces
+    assert np.linalg.norm(found - wanted) < 0.3 * np.linalg.norm(rounded - wanted)
+    assert np.linalg.norm(found - wanted) < 3e-6 * np.linalg.norm(wanted)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_every_structure_gets_the_exact_models_numbers(trained, structure, device, dtype):
     potential = trained(device, dtype)

@@ -49,6 +49,8 @@ class Engine(Protocol):
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         """Launches one evaluation; what it returns may be the same tensors every time.
 
+        positions and cell are as exact as the potential, or more.
+
         forces=False: energies only; the forces and stress of the answer are stale.
         """
 
@@ -73,7 +75,7 @@ class ModelEngine:
         batch = replace(self.batch, positions=positions, cell=cell)
         result = differentiate(self.potential, batch, edges, stress=self.stress)
         assert result.forces is not None
-        return Outputs(result.energy, result.energies, result.forces, result.stress)
+        return Outputs(result.energy, result.energies, result.forces.to(self.potential.dtype), result.stress)
 
 
 class PairwiseEngine:
@@ -104,8 +106,9 @@ class PairwiseEngine:
         )  # fmt: skip
         if result.forces is None:
             stale = torch.zeros_like(cell) if self.stress else None
-            return Outputs(result.energy, result.energies, torch.zeros_like(positions), stale)
-        return Outputs(result.energy, result.energies, result.forces, result.stress)
+            nothing = torch.zeros_like(positions, dtype=self.potential.dtype)
+            return Outputs(result.energy, result.energies, nothing, stale)
+        return Outputs(result.energy, result.energies, result.forces.to(self.potential.dtype), result.stress)
 
     def _nearer(self, batch: Batch, edges: Edges) -> PairList | None:
         """The network's own list, if it has one.

@@ -76,7 +76,10 @@ def differentiate(
     stress: bool = False,
     create_graph: bool = False,
 ) -> Result:
-    """`evaluate` without its checks: the batch is on the potential's device, and nothing is read on the host."""
+    """`evaluate` without its checks: the batch is on the potential's device, and nothing is read on the host.
+
+    Positions and cell may be more exact than the potential: differences are taken before they are rounded.
+    """
     if isinstance(potential, Ensemble):
         options = dict(forces=forces, stress=stress, create_graph=create_graph)
         return _combined([differentiate(member, batch, edges, **options) for member in potential])
@@ -90,7 +93,11 @@ def differentiate(
             strain = vectors.new_zeros(batch.num_systems, 3, 3).requires_grad_()
             vectors = strained(vectors, strain, edges, batch.system_index)
         places = positions if strain is None else strained_positions(positions, strain, batch.system_index)
-        energy, energies, charges = potential.outputs(batch, edges, vectors, places)
+        seen, dtype = batch, potential.dtype
+        if vectors.dtype != dtype:
+            vectors, places = vectors.to(dtype), places.to(dtype)
+            seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
+        energy, energies, charges = potential.outputs(seen, edges, vectors, places)
         gradients = _gradients(energy, positions if forces else None, strain, create_graph)
         dipoles = None if charges is None else dipole_moments(charges, positions, batch)
     if not create_graph:

@@ -55,9 +55,8 @@ class PriorKernelEngine:
         found = self.model.run(*inputs, forces=forces, virial=self.stress and forces, between=priors.evaluate)
         stress = per_volume(found.virial + priors.virial, cell) if self.stress else None
         of_systems = sum_rows(priors.energies, batch.system_index, batch.num_systems)
-        return Outputs(
-            found.energy + of_systems, found.energies + priors.energies, found.forces + priors.forces, stress
-        )
+        total = (found.forces + priors.forces).to(found.forces.dtype)
+        return Outputs(found.energy + of_systems, found.energies + priors.energies, total, stress)
 
     def _nearer(self, near: NearList, batch: Batch, edges: Edges) -> Edges:
         """The network's own list. Its capacity is chosen at the first run after `reserve`, which reads the device."""
@@ -93,9 +92,11 @@ class _Priors:
                 symmetric = (strain + strain.transpose(1, 2)) / 2
             if channels is not None:
                 channels = channels.detach().requires_grad_(self.with_forces)
-            vectors = self.pairs.vectors(positions, batch.cell, batch.system_index, symmetric)
-            places = positions if symmetric is None else strained_positions(positions, symmetric, batch)
-            energies = self.potential.prior_energies(pair_geometry(batch, self.pairs, vectors, places, channels))
+            dtype = self.potential.dtype
+            vectors = self.pairs.vectors(positions, batch.cell, batch.system_index, symmetric).to(dtype)
+            places = (positions if symmetric is None else strained_positions(positions, symmetric, batch)).to(dtype)
+            seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
+            energies = self.potential.prior_energies(pair_geometry(seen, self.pairs, vectors, places, channels))
         self.energies = energies.detach()
         self.forces, self.virial = torch.zeros_like(positions), batch.cell.new_zeros(batch.num_systems, 3, 3)
         if self.with_forces:

@@ -227,7 +227,7 @@ class CapturedStep:
             buffers.copy_in()
         buffers.prepare(self.ordered.system_index)
         edges = self.search.update(buffers.positions, buffers.cell)
-        outputs = self.engine.run(buffers.positions, buffers.cell, edges, forces=kind != "energy")
+        outputs = self.engine.run(buffers.places, buffers.box, edges, forces=kind != "energy")
         buffers.finish(edges, outputs.energy, outputs.energies, outputs.forces, outputs.stress, outputs.spread)
         buffers.copy_out(everything=kind == "host")
 

@@ -83,7 +83,7 @@ def _evaluate_anew(step: CapturedStep, part: Batch) -> Tensor:
     engine, _ = engine_for(step.potential, batch, stress=False, precision=step.precision)
     edges = brute_force(batch, step.potential.search_cutoff(batch))
     engine.reserve(edges.capacity)
-    outputs = engine.run(batch.positions, batch.cell, edges)
+    outputs = engine.run(part.positions - part.positions.mean(0), part.cell, edges)
     return _columns(outputs.forces, outputs.force_spread)
 
 

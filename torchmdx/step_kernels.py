@@ -25,7 +25,7 @@ NUM_FLAGS = tl.constexpr(8)
 
 
 def launch_prepare(buffers: StepBuffers, system_index: Tensor) -> None:
-    """positions = rounded(inputs[order] - images @ cell - origin); cell = rounded(cell); flags reset."""
+    """places = inputs[order] - images @ cell - origin; box = cell; both rounded in positions and cell; flags reset."""
     work = max(buffers.num_atoms, 9 * buffers.num_systems)
     _prepare[(triton.cdiv(work, BLOCK),)](
         buffers.inputs["positions"],
@@ -34,11 +34,14 @@ def launch_prepare(buffers: StepBuffers, system_index: Tensor) -> None:
         buffers.images,
         buffers.origin,
         system_index,
+        buffers.places,
+        buffers.box,
         buffers.positions,
         buffers.cell,
         buffers.outputs["flags"],
         buffers.num_atoms,
         9 * buffers.num_systems,
+        ROUNDED=buffers.places is not buffers.positions,
         BLOCK=BLOCK,
         num_warps=4,
     )
@@ -87,8 +90,8 @@ def launch_finish(
 
 @triton.jit
 def _prepare(
-    given, given_cell, order, images, origin, system_index, positions, cell, flags, num_atoms, num_cell,
-    BLOCK: tl.constexpr,
+    given, given_cell, order, images, origin, system_index, places, box, positions, cell, flags, num_atoms, num_cell,
+    ROUNDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     if block == 0:
@@ -97,7 +100,10 @@ def _prepare(
         tl.store(flags + place, start.to(tl.int64))
     i = block * BLOCK + tl.arange(0, BLOCK)
     entry = i < num_cell
-    tl.store(cell + i, tl.load(given_cell + i, mask=entry, other=0.0).to(cell.dtype.element_ty), mask=entry)
+    value = tl.load(given_cell + i, mask=entry, other=0.0)
+    tl.store(box + i, value, mask=entry)
+    if ROUNDED:
+        tl.store(cell + i, value.to(cell.dtype.element_ty), mask=entry)
     here = i < num_atoms
     i = i.to(tl.int64)
     atom = tl.load(order + i, mask=here, other=0).to(tl.int64)
@@ -111,7 +117,9 @@ def _prepare(
         x -= n1 * tl.load(given_cell + 9 * system + 3 + k, mask=here, other=0.0)
         x -= n2 * tl.load(given_cell + 9 * system + 6 + k, mask=here, other=0.0)
         x -= tl.load(origin + 3 * system + k, mask=here, other=0.0)
-        tl.store(positions + 3 * i + k, x.to(positions.dtype.element_ty), mask=here)
+        tl.store(places + 3 * i + k, x, mask=here)
+        if ROUNDED:
+            tl.store(positions + 3 * i + k, x.to(positions.dtype.element_ty), mask=here)
 
 
 @triton.jit

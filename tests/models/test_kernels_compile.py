@@ -38,6 +38,20 @@ from torchmdx.models.fast import FastTensorNet
 from torchmdx.models.fast_charged import FastTensorNet2
 from torchmdx.neighbors.brute_force import brute_force
 
+if sys.argv[1] == "step":
+    from torchmdx.step_buffers import StepBuffers
+    from torchmdx.step_kernels import launch_finish, launch_prepare
+
+    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=[[9, 0, 0], [0, 9, 0], [0, 0, 9]], pbc=True)])
+    edges = brute_force(batch, 3.0)
+    dtype = getattr(torch, sys.argv[2])
+    buffers = StepBuffers(batch, dtype, stress=True, energies=True)
+    launch_prepare(buffers, batch.system_index)
+    energies, stress = torch.zeros(2, dtype=torch.float64), torch.zeros(1, 3, 3, dtype=torch.float64)
+    launch_finish(buffers, edges, energies[:1], energies, torch.zeros(2, 3, dtype=dtype), stress)
+    print(*compiled, sep=" 0\\n", end=" 0\\n")
+    sys.exit()
+
 network, many = sys.argv[1], sys.argv[2] == "many"
 kind = FastTensorNet2 if network == "tensornet2" else FastTensorNet
 settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
@@ -60,16 +74,18 @@ EXPECTED = {
     ("tensornet", "few"): {"place_edges", "embed", "layer", "layer_gradient", "forces", "sum_systems"},
     ("tensornet", "many"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "read_energies"},
     ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
+    ("step", "float32"): {"_prepare", "_finish"},
+    ("step", "float64"): {"_prepare", "_finish"},
     ("tensornet2", "many"): {"first_values", "first_gradient", "charged_read_gradient", "charged_mix_in_gradient"},
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("network", "atoms"), EXPECTED)
-def test_every_kernel_compiles(network, atoms):
+@pytest.mark.parametrize(("what", "of"), EXPECTED)
+def test_every_kernel_compiles(what, of):
     pytest.importorskip("triton")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, network, atoms],
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, what, of],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -77,5 +93,5 @@ def test_every_kernel_compiles(network, atoms):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     shared = dict(line.split() for line in done.stdout.splitlines())
-    assert EXPECTED[network, atoms] <= shared.keys()
+    assert EXPECTED[what, of] <= shared.keys()
     assert max(map(int, shared.values())) <= MOST_SHARED

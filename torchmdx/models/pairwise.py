@@ -8,6 +8,8 @@ repeated on a GPU gives the same bits. Nothing is read on the host, and all shap
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -40,12 +42,13 @@ def pairwise_energy(
     edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.forces.strained`. near: the
     part of the edges that the network sees, where priors see farther; None: it is given all of them.
     """
+    dtype = potential.dtype  # positions and cell may be more exact: differences are taken before they are rounded
     pairs = PairList.of(edges, reverse)
-    vectors = pairs.vectors(positions, batch.cell, batch.system_index, strain)
+    vectors = pairs.vectors(positions, batch.cell, batch.system_index, strain).to(dtype)
     if near is None:
         found, channels = features(potential.network, pairs, vectors, batch)
     else:
-        inner = near.vectors(positions, batch.cell, batch.system_index, strain)
+        inner = near.vectors(positions, batch.cell, batch.system_index, strain).to(dtype)
         found, channels = features(potential.network, near, inner, batch)
     outputs = through(potential.head.network, found).squeeze(-1)
     energies = outputs.double() * potential.scale
@@ -53,8 +56,9 @@ def pairwise_energy(
     shares = potential.shift / batch.counts().clamp(min=1)
     energies = energies + shares.index_select(0, batch.system_index)
     if len(potential.priors):
-        places = positions if strain is None else strained_positions(positions, strain, batch)
-        energies = energies + potential.prior_energies(pair_geometry(batch, pairs, vectors, places, channels))
+        places = (positions if strain is None else strained_positions(positions, strain, batch)).to(dtype)
+        seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
+        energies = energies + potential.prior_energies(pair_geometry(seen, pairs, vectors, places, channels))
     charges = None if channels is None else potential.atomic_charges(channels, batch)
     return sum_rows(energies, batch.system_index, batch.num_systems), energies, charges
 
