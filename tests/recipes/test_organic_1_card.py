@@ -132,6 +132,24 @@ def test_errors_of_frames(recipe):
     assert found["relative_mae"] == pytest.approx(relative, rel=1e-6)
     assert found["forces_rmse"] == pytest.approx(1e3 * np.sqrt(np.mean(wrong**2)))
     assert json.dumps(found)
+    (pairs, water) = sorted(module.by_composition(frames, np.ones(5, bool)), key=lambda row: row["atoms"])
+    kcal = [e / (4.184 / 96.48533212) for e in same]
+    assert (pairs["formula"], pairs["frames"], pairs["atoms"]) == ("H2", 4, 2)
+    assert (water["formula"], water["frames"], water["atoms"]) == ("H2O", 1, 3)
+    assert (pairs["lowest"], pairs["highest"]) == pytest.approx((min(kcal), max(kcal)), rel=1e-6)
+    assert pairs["energy_mae"] == pytest.approx(1e3 * np.mean([abs(e) / 2 for e in same]))
+
+
+def test_frames_of_an_ion_alone_are_counted(recipe, tmp_path):
+    """Of the same atoms in any order and the same charge, without others."""
+    pytest.importorskip("rdkit", reason="needs RDKit")
+    module = recipe("card_ions")
+    z = np.array([[8, 1, 0, 0], [1, 8, 0, 0], [8, 1, 0, 0], [8, 1, 1, 0], [8, 0, 0, 0], [9, 1, 0, 0]], np.int8)
+    np.savez(tmp_path / "train-0.npz", z=z, Q=np.array([-1.0, -1.0, 1.0, -1.0, -1.0, -1.0]))
+    np.savez(tmp_path / "train-1.npz", z=z[:1, :2], Q=np.array([-1.0]))
+    hydroxide = module.Structure(np.array([8, 1]), np.zeros((2, 3)), -1)
+    assert module.frames_like([tmp_path / "train-0.npz"], hydroxide) == 2
+    assert module.frames_like(sorted(tmp_path.glob("*.npz")), hydroxide) == 3
 
 
 def test_molecules_of_one_world_feel_nothing_of_each_other(recipe, tmp_path):
