@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from card_tables import Cards, alone, chains, large_ions, limits, pairs, rotors, table, torsions, waters
+from card_tables import Cards, alone, chains, large_ions, limits, pairs, protons, rotors, table, torsions, waters
 
 MARK = "<!-- begin:{0} (recipes/organic_1/evaluate.py writes this) -->\n{1}\n<!-- end:{0} -->"
 BLOCK = re.compile(r"<!-- begin:(\w+) [^\n]*-->\n.*?<!-- end:\1 -->", re.DOTALL)
@@ -175,6 +175,7 @@ BLOCKS: dict[str, tuple[tuple[str, ...], Callable[[Cards], str]]] = {
     "alone": (("ions",), alone),
     "chains": (("ions",), chains),
     "large": (("heldout",), large_ions),
-    "limits": (("test", "heldout", "pairs", "ions"), limits),
+    "protons": (("protons",), protons),
+    "limits": (("test", "heldout", "pairs", "ions", "protons"), limits),
     "made": (("run",), _made),
 }

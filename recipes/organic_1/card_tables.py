@@ -98,6 +98,28 @@ def chains(cards: Cards) -> str:
     return table("carbons in the chain | atoms of the anion | acid | its anion | amine | its cation", rows)
 
 
+def protons(cards: Cards) -> str:
+    """Protons on their way from one atom to another."""
+    rows = [
+        [
+            row["molecule"],
+            f"{row['charge']:+d}" if row["charge"] else "0",
+            f"{row['lengths'][0]:.2f} to {row['lengths'][-1]:.2f}",
+            f"{row['right_to']:.2f}",
+            f"{max(row['gfn2']):.1f}",
+            f"{max(row['network']):.1f}",
+            f"{row['largest']:+.1f}",
+            f"{row['at']:.2f}",
+        ]
+        for row in cards["protons"]
+    ]
+    header = (
+        "molecule | charge | donor and proton, Å | within 1 kcal/mol up to | highest, GFN2-xTB | organic-1 | "
+        "largest error | at, Å"
+    )
+    return table(header, rows)
+
+
 def large_ions(cards: Cards) -> str:
     """Ions of the held-out molecules."""
     rows = [
@@ -130,13 +152,18 @@ def limits(cards: Cards) -> str:
         f"{widest['formula']} with a charge of {widest['charge']:+d}, are {widest['lowest']:+.0f} to "
         f"{widest['highest']:+.0f} kcal/mol: folded and stretched ones are not to be compared."
     )
+    furthest = max(cards["protons"], key=lambda row: abs(row["largest"]))
+    lines.append(
+        "- **Protons on their way**: where a hydrogen bond is strong enough to share its proton, energies are wrong by "
+        f"up to {abs(furthest['largest']):.0f} kcal/mol ({furthest['molecule']}), in neutral molecules too."
+    )
     row = pairs["chloride, water"]
     alone = {ion["ion"]: ion["error"] for ion in cards["ions"]["alone"]}
     lines.append(
         f"- **Halides alone.** The error of chloride alone is {alone['[Cl-]']:+.0f} kcal/mol, of fluoride "
-        f"{alone['[F-]']:+.0f}, so that whatever is beside them seems to bind them too strongly. **Chloride and water**: "
-        f"the lowest point of the scan is {row['depth_gfn2']:.1f} kcal/mol with GFN2-xTB, {row['depth_network']:.1f} "
-        "with organic-1."
+        f"{alone['[F-]']:+.0f}, so that whatever is beside them seems to bind them too strongly. **Chloride and "
+        f"water**: the lowest point of the scan is {row['depth_gfn2']:.1f} kcal/mol with GFN2-xTB, "
+        f"{row['depth_network']:.1f} with organic-1."
     )
     for name, text in (("benzene, benzene", "stacked benzene"), ("methane, methane", "a pair of methanes")):
         row = pairs[name]

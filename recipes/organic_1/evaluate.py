@@ -24,13 +24,14 @@ from card_assemblies import pairs, waters
 from card_ions import ions
 from card_methods import Network, Workers
 from card_page import error_table, render
+from card_protons import protons
 from card_rotors import rotors
 from card_torsions import read_subsets, torsions
 from card_training import frames_in, training
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent.parent / "docs"
-SCANS = ("torsions", "rotors", "waters", "pairs", "ions")
+SCANS = ("torsions", "rotors", "waters", "pairs", "ions", "protons")
 PARTS = ("training", "errors", *SCANS, "page")
 
 
@@ -74,7 +75,7 @@ def measure_errors(args: argparse.Namespace) -> dict[str, int]:
 
 
 def measure_scans(args: argparse.Namespace, workers: Workers) -> None:
-    """Parts 3 to 7: torsions, rotors, water clusters, pairs, ions."""
+    """Parts 3 to 8: torsions, rotors, water clusters, pairs, ions, protons."""
     network = Network(args.checkpoint)
     subsets = read_subsets(HERE / "smiles.txt")
     frames = sorted(args.data.glob("train-*.npz"))
@@ -84,6 +85,7 @@ def measure_scans(args: argparse.Namespace, workers: Workers) -> None:
         "waters": (lambda: waters(network, workers, args.seed), card_figures.waters),
         "pairs": (lambda: pairs(network, workers), card_figures.pairs),
         "ions": (lambda: ions(network, workers, frames), None),
+        "protons": (lambda: protons(network, workers), None),
     }
     for name, (make, draw) in parts.items():
         if name in args.only:

@@ -185,3 +185,30 @@ def test_molecules_of_one_world_feel_nothing_of_each_other(recipe, tmp_path):
     ]
     assert together * KJ_PER_MOL == pytest.approx(sum(alone), abs=1e-4)
     assert abs(sum(wrong) - sum(alone)) > 1e-3  # so that a wrong charge would have been seen
+
+
+def test_a_line_of_a_proton_is_right_up_to_the_first_error(recipe):
+    pytest.importorskip("rdkit", reason="needs RDKit")
+    right_to = recipe("card_protons").right_to
+    lengths = [1.0, 1.1, 1.2, 1.3]
+    assert right_to(lengths, np.array([0.0, 0.5, 3.0, 0.1])) == 1.1
+    assert right_to(lengths, np.array([0.0, 0.5, 0.9, 0.1])) == 1.3
+
+
+def test_hydrogen_bonds_are_found_across_three_bonds_or_more(recipe):
+    """Malonaldehyde: the proton of one oxygen and the other; not ethane-1,1-diol's, which are two bonds apart."""
+    pytest.importorskip("rdkit", reason="needs RDKit")
+    from rdkit import Chem
+    from rdkit.Chem import AllChem
+
+    module = recipe("card_protons")
+    found = {}
+    for smiles in ("O=C/C=C\\O", "CC(O)O"):
+        mol = Chem.AddHs(Chem.MolFromSmiles(smiles))
+        AllChem.EmbedMolecule(mol, randomSeed=1)
+        found[smiles] = module.hydrogen_bonds(mol, mol.GetConformer().GetPositions())
+    assert found["CC(O)O"] == []
+    ((apart, donor, proton, acceptor),) = found["O=C/C=C\\O"]
+    assert (donor, acceptor) == (4, 0)
+    assert 1.4 < apart < 6.0
+    assert proton > 4
