@@ -58,8 +58,8 @@ def line(smiles: str) -> tuple[list[Structure], list[float], list[float]]:
     length = float(np.linalg.norm(x[proton] - x[donor]))
     if length > BONDED or apart > SHARED:
         raise ValueError(
-            f"{smiles} must have a hydrogen bond in GFN2-xTB's minimum, its proton at most {BONDED} and {SHARED} Å from "
-            f"two atoms, got {length:.2f} and {apart:.2f} Å"
+            f"{smiles} must have a hydrogen bond in GFN2-xTB's minimum, its proton at most {BONDED} and {SHARED} Å "
+            f"from two atoms, got {length:.2f} and {apart:.2f} Å"
         )
     end = x[acceptor] + AT_THE_END * (x[proton] - x[acceptor]) / apart
     structures = []
