@@ -22,7 +22,7 @@ from torchmdx import potentials
 from torchmdx.openmm_force import add_potential
 from torchmdx.units import KJ_PER_MOL
 
-LENGTH, ANGLE = 0.03, 3.0
+LENGTH, ANGLE = 0.01, 1.0
 MOST_BYTES = 5_000_000
 PHI, PSI = (4, 6, 8, 14), (6, 8, 14, 16)
 
@@ -78,8 +78,8 @@ def rotated_ethane(degrees: float) -> Atoms:
 def test_the_barrier_of_ethane():
     staggered = energy(rotated_ethane(0))
     barrier = energy(rotated_ethane(60)) - staggered
-    assert barrier == pytest.approx(0.1114, rel=0.5)  # 0.03 to 0.05 eV is what barriers may be off by: see its card
-    assert 0.2 * barrier < energy(rotated_ethane(30)) - staggered < 0.8 * barrier
+    assert barrier == pytest.approx(0.1114, rel=0.25)
+    assert energy(rotated_ethane(30)) - staggered == pytest.approx(0.5 * barrier, rel=0.2)
     assert energy(rotated_ethane(120)) == pytest.approx(staggered, abs=0.003)
 
 
@@ -95,12 +95,12 @@ def test_the_barrier_of_ethane():
 def test_isomers_are_in_their_order(stable, other, difference):
     found = energy(relaxed(molecule(other))) - energy(relaxed(molecule(stable)))
     assert found > 0
-    assert found == pytest.approx(difference, abs=max(0.1, 0.3 * difference))
+    assert found == pytest.approx(difference, abs=0.05)
 
 
 def test_each_methylene_of_an_alkane_costs_the_same():
     energies = [energy(relaxed(molecule(name))) for name in ("CH4", "C2H6", "C3H8", "trans-butane")]
-    assert np.diff(energies) == pytest.approx([-86.019, -86.109, -86.105], abs=0.15)
+    assert np.diff(energies) == pytest.approx([-86.019, -86.109, -86.105], abs=0.05)
 
 
 def ammonium() -> Atoms:
@@ -114,7 +114,7 @@ def test_ammonium_is_a_tetrahedron():
     cation = relaxed(ammonium(), charge=1)
     assert [cation.get_distance(0, i) for i in range(1, 5)] == pytest.approx([1.0296] * 4, abs=LENGTH)
     angles = [cation.get_angle(i, 0, j) for i in range(1, 5) for j in range(1, i)]
-    assert angles == pytest.approx([109.47] * 6, abs=2.0)
+    assert angles == pytest.approx([109.47] * 6, abs=ANGLE)
 
 
 def test_the_carbons_oxygens_of_an_acid_become_alike_in_its_anion():
@@ -194,7 +194,7 @@ def test_forces_are_those_of_gfn2():
         wanted = atoms.get_forces()
         atoms.calc = calculator()
         differences.append((atoms.get_forces() - wanted).ravel())
-    assert np.sqrt(np.mean(np.concatenate(differences) ** 2)) < 0.3
+    assert np.sqrt(np.mean(np.concatenate(differences) ** 2)) < 0.1
 
 
 # Alanine dipeptide

@@ -152,7 +152,14 @@ def by_group(frames: Compared, masks: dict[str, np.ndarray]) -> dict[str, dict[s
 
 def worst(frames: Compared, chosen: np.ndarray) -> list[dict[str, Any]]:
     """The compositions with the largest mean error of energy among some of the frames."""
-    error, forces = np.abs(frames.energy_errors()), frames.force_errors()
+    rows = by_composition(frames, chosen)
+    return sorted(rows, key=lambda row: -row["energy_mae"])[:WORST]
+
+
+def by_composition(frames: Compared, chosen: np.ndarray) -> list[dict[str, Any]]:
+    """Errors of each composition: means, and the signed ones of energies of whole frames, kcal/mol."""
+    error, forces = frames.energy_errors(), frames.force_errors()
+    whole = (frames.predicted_energy - frames.energy) / KCAL_PER_MOL
     starts = np.cumsum(frames.counts) - frames.counts
     rows = []
     for composition in np.unique(frames.composition[chosen]):
@@ -166,11 +173,14 @@ def worst(frames: Compared, chosen: np.ndarray) -> list[dict[str, Any]]:
                 "charge": int(frames.charges[same[0]]),
                 "kind": KINDS[frames.kinds[same[0]]],
                 "frames": len(same),
-                "energy_mae": float(error[same].mean()),
+                "atoms": len(atoms),
+                "energy_mae": float(np.abs(error[same]).mean()),
                 "forces_mae": float(forces[same].mean()),
+                "lowest": float(whole[same].min()),
+                "highest": float(whole[same].max()),
             }
         )
-    return sorted(rows, key=lambda row: -row["energy_mae"])[:WORST]
+    return rows
 
 
 def errors(frames: Compared) -> dict[str, Any]:

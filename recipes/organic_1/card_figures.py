@@ -72,7 +72,8 @@ def errors(path: Path, tables: dict[str, Any], large: dict[str, Any]) -> None:
             tidy(panel, f"by {title}", grid="y")
         panels[0].set_ylabel("force MAE / meV/Å", fontsize=9, color=INK)
         legend(panels[0], loc="upper left", ncols=2)
-        panels[0].set_ylim(20, 1.25 * panels[0].get_ylim()[1])
+        highest = max(row["forces_mae"] for both in groups.values() for rows in both.values() for row in rows.values())
+        panels[0].set_ylim(20, 2.0 * highest)  # room for the legend
 
 
 def torsions(path: Path, rows: list[dict[str, Any]]) -> None:

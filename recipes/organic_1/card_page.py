@@ -6,13 +6,11 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from card_figures import SUBSETS
+from card_tables import Cards, alone, chains, large_ions, limits, pairs, protons, rotors, table, torsions, waters
 
 MARK = "<!-- begin:{0} (recipes/organic_1/evaluate.py writes this) -->\n{1}\n<!-- end:{0} -->"
 BLOCK = re.compile(r"<!-- begin:(\w+) [^\n]*-->\n.*?<!-- end:\1 -->", re.DOTALL)
-Cards = dict[str, Any]  # what the JSON files hold, by name
 
 
 def render(page: Path, folder: Path) -> list[str]:
@@ -32,12 +30,6 @@ def render(page: Path, folder: Path) -> list[str]:
 
     page.write_text(BLOCK.sub(fill, page.read_text()))
     return left
-
-
-def table(header: str, rows: list[list[str]]) -> str:
-    """A table of Markdown. header: its columns, as `a | b`."""
-    lines = [f"| {header} |", "|" + "---|" * (header.count("|") + 1)]
-    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 
 
 ERRORS = "frames | forces, MAE | median of frames | RMSE | energy, MAE | median | 95% below | within one molecule"
@@ -106,68 +98,26 @@ def _training(cards: Cards) -> str:
             [
                 name,
                 f"{stage['epochs']} of {stage['planned']} epochs in batches of {stage['batch_size']}, largest "
-                f"learning rate {stage['learning_rate']:g}, {stage['precision']}, {stage['device']}; validation forces "
-                f"{stage['validation_forces']:.1f} meV/Å, energy {stage['validation_energy']:.2f} meV/atom",
+                f"learning rate {stage['learning_rate']:g}, {stage['precision']}, {stage['device']}",
+            ]
+        )
+        rows.append(
+            [
+                f"the epoch of {'the file' if number == len(facts['stages']) else 'that file'}",
+                f"{stage['best_epoch']}, of lowest validation loss; forces {stage['validation_forces']:.1f} meV/Å "
+                f"in validation and {stage['training_forces']:.1f} in training, energy "
+                f"{stage['validation_energy']:.1f} and {stage['training_energy']:.1f} meV/atom",
+            ]
+        )
+        rows.append(
+            [
+                "lowest validation forces",
+                f"{stage['lowest_forces']:.1f} meV/Å, after epoch {stage['lowest_forces_epoch']}",
             ]
         )
     if facts["frames"]:
         rows.insert(3, ["training frames", f"{facts['frames']:,}"])
     return table("what | value", rows)
-
-
-def _torsions(cards: Cards) -> str:
-    rows = [
-        [
-            f"ACE-{row['residue']}-NME",
-            SUBSETS[row["subset"]],
-            "φ" if row["angle"] == "phi" else "ψ",
-            f"{row['height']:.1f}",
-            f"{row['rmse']:.2f}",
-            f"{row['largest']:.2f}",
-        ]
-        for row in cards["torsions"]
-    ]
-    return table("molecule | which is | angle | GFN2-xTB's curve is high | RMSE | largest error", rows)
-
-
-def _waters(cards: Cards) -> str:
-    numbers = sorted({row["number"] for row in cards["waters"]})
-    rows = []
-    for number in numbers:
-        same = [row for row in cards["waters"] if row["number"] == number]
-        error = sum(abs(row["network"] - row["gfn2"]) for row in same) / len(same)
-        bound = sum(row["gfn2"] for row in same) / len(same)
-        forces = sum(row["forces_mae"] for row in same) / len(same)
-        rows.append(
-            [
-                str(number),
-                SUBSETS[same[0]["subset"]],
-                f"{bound:.1f}",
-                f"{error:.2f}",
-                f"{error / number:.2f}",
-                f"{forces:.0f}",
-            ]
-        )
-    return table("waters | which are | binding energy | MAE | MAE of each molecule | forces, MAE, meV/Å", rows)
-
-
-def _pairs(cards: Cards) -> str:
-    rows = [
-        [
-            f"{row['pair']} ({row['contact']})",
-            f"{row['minimum']:.2f}",
-            f"{row['depth_gfn2']:.2f}",
-            f"{row['depth_network']:.2f}",
-            f"{row['rmse']:.2f}",
-            f"{row['far_gfn2']:.2f}",
-            f"{row['far_network']:.2f}",
-        ]
-        for row in cards["pairs"]
-    ]
-    header = (
-        "pair | minimum, Å | depth, GFN2-xTB | organic-1 | RMSE from 0.95 of it on | at 3 times, GFN2-xTB | organic-1"
-    )
-    return table(header, rows)
 
 
 def _dynamics(cards: Cards) -> str:
@@ -199,34 +149,6 @@ def _dynamics(cards: Cards) -> str:
     )
 
 
-def _limits(cards: Cards) -> str:
-    rows, pairs = cards["test"]["headline"], {row["pair"]: row for row in cards["pairs"]}
-    ions, neutral = rows["ions"], rows["neutral"]
-    lines = [
-        "- **Ions of families that training has no member of.** The median error of energy is "
-        f"{ions['energy_median']:.0f} meV/atom and the mean {ions['energy_mae']:.0f} ({neutral['energy_median']:.1f} "
-        f"and {neutral['energy_mae']:.1f} of neutral molecules); of forces, {ions['forces_mae']:.0f} meV/Å "
-        f"({neutral['forces_mae']:.0f}). A network that knows only the total charge does not know where it sits."
-    ]
-    for name, text in (
-        ("benzene, benzene", "stacked benzene"),
-        ("methane, methane", "a pair of methanes"),
-        ("chloride, water", "chloride and water"),
-    ):
-        row = pairs[name]
-        lines.append(
-            f"- **{text[0].upper()}{text[1:]}**: the lowest point of the scan is {row['depth_gfn2']:.1f} kcal/mol with "
-            f"GFN2-xTB, {row['depth_network']:.1f} with organic-1."
-        )
-    row = pairs["ammonium, water"]
-    lines.append(
-        "- **Ions beside molecules, far apart**: the total charge acts on every atom, however far the ion is. Ammonium "
-        f"and water at {row['distances'][-1]:.1f} Å: {row['far_gfn2']:.1f} kcal/mol by GFN2-xTB, "
-        f"{row['far_network']:.1f} by organic-1."
-    )
-    return "\n".join(lines)
-
-
 def _made(cards: Cards) -> str:
     run = cards["run"]
     return (
@@ -245,10 +167,15 @@ BLOCKS: dict[str, tuple[tuple[str, ...], Callable[[Cards], str]]] = {
     "force": (("test",), _groups("force")),
     "worst": (("test",), _worst),
     "training": (("training",), _training),
-    "torsions": (("torsions",), _torsions),
-    "waters": (("waters",), _waters),
-    "pairs": (("pairs",), _pairs),
+    "torsions": (("torsions",), torsions),
+    "waters": (("waters",), waters),
+    "pairs": (("pairs",), pairs),
     "dynamics": (("dynamics", "training"), _dynamics),
-    "limits": (("test", "pairs"), _limits),
+    "rotors": (("rotors",), rotors),
+    "alone": (("ions",), alone),
+    "chains": (("ions",), chains),
+    "large": (("heldout",), large_ions),
+    "protons": (("protons",), protons),
+    "limits": (("test", "heldout", "pairs", "ions", "protons"), limits),
     "made": (("run",), _made),
 }

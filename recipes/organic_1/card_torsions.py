@@ -43,7 +43,7 @@ def scan(job: tuple[str, str, int]) -> dict[str, Any]:
     residue, angle, seed = job
     smiles, structure, chain = molecule(residue, seed)
     four = chain[ANGLES[angle] : ANGLES[angle] + 4]
-    mask = _beyond(structure, four[1], four[2])
+    mask = beyond(structure, four[1], four[2])
     degrees = (START[angle] + np.arange(0, 360, SPACING) + 180) % 360 - 180
     rows = []
     for value in degrees:
@@ -72,7 +72,7 @@ def turned(structure: Structure, four: list[int], degrees: float, mask: np.ndarr
     return structure.at(atoms.positions)
 
 
-def _beyond(structure: Structure, near: int, far: int) -> np.ndarray:
+def beyond(structure: Structure, near: int, far: int) -> np.ndarray:
     """Atoms on the far side of a bond."""
     from ase import Atoms
     from ase.neighborlist import build_neighbor_list, natural_cutoffs

@@ -50,6 +50,7 @@ def _stage(folder: Path) -> dict[str, Any]:
     with (folder / "epochs.csv").open() as file:
         epochs = list(csv.DictReader(file))
     best = min(epochs, key=lambda row: float(row["validation_loss"] or "inf"))
+    forces = min(epochs, key=lambda row: float(row["validation_forces"] or "inf"))
     return {
         "epochs": len(epochs),
         "planned": config["training"]["epochs"],
@@ -59,4 +60,9 @@ def _stage(folder: Path) -> dict[str, Any]:
         "device": environment["device"],
         "validation_forces": float(best["validation_forces"]),
         "validation_energy": float(best["validation_energy"]),
+        "best_epoch": int(best["epoch"]),
+        "training_forces": float(best["train_forces"]),
+        "training_energy": float(best["train_energy"]),
+        "lowest_forces": float(forces["validation_forces"]),
+        "lowest_forces_epoch": int(forces["epoch"]),
     }

@@ -21,14 +21,18 @@ import card_errors
 import card_figures
 import torch
 from card_assemblies import pairs, waters
+from card_ions import ions
 from card_methods import Network, Workers
 from card_page import error_table, render
+from card_protons import protons
+from card_rotors import rotors
 from card_torsions import read_subsets, torsions
 from card_training import frames_in, training
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent.parent / "docs"
-PARTS = ("training", "errors", "torsions", "waters", "pairs", "page")
+SCANS = ("torsions", "rotors", "waters", "pairs", "ions", "protons")
+PARTS = ("training", "errors", *SCANS, "page")
 
 
 def plain(value: Any) -> Any:
@@ -59,6 +63,8 @@ def measure_errors(args: argparse.Namespace) -> dict[str, int]:
             raise FileNotFoundError(f"--data must hold {name}-*.npz, of archive.py unpack; {str(args.data)!r} does not")
         frames = card_errors.compare(args.checkpoint, data, most, args.seed)
         found[name] = plain(card_errors.errors(frames))
+        if name == "heldout":
+            found[name]["each_ion"] = card_errors.by_composition(frames, frames.charges != 0)
         write(args, name, found[name])
         print(error_table(name, found[name]["headline"]), flush=True)
         counts |= {f"{name}_frames": len(frames.counts), f"{name}_all": frames_in(data)}
@@ -69,20 +75,25 @@ def measure_errors(args: argparse.Namespace) -> dict[str, int]:
 
 
 def measure_scans(args: argparse.Namespace, workers: Workers) -> None:
-    """Parts 3 to 5: torsions, water clusters, pairs."""
+    """Parts 3 to 8: torsions, rotors, water clusters, pairs, ions, protons."""
     network = Network(args.checkpoint)
     subsets = read_subsets(HERE / "smiles.txt")
-    parts: dict[str, tuple[Callable[[], Any], Callable[[Path, Any], None]]] = {
+    frames = sorted(args.data.glob("train-*.npz"))
+    parts: dict[str, tuple[Callable[[], Any], Callable[[Path, Any], None] | None]] = {
         "torsions": (lambda: torsions(network, workers, subsets, args.seed), card_figures.torsions),
+        "rotors": (lambda: rotors(network, workers, subsets), None),
         "waters": (lambda: waters(network, workers, args.seed), card_figures.waters),
         "pairs": (lambda: pairs(network, workers), card_figures.pairs),
+        "ions": (lambda: ions(network, workers, frames), None),
+        "protons": (lambda: protons(network, workers), None),
     }
     for name, (make, draw) in parts.items():
         if name in args.only:
             began = time.monotonic()
             rows = make()
             write(args, name, rows)
-            draw(image(args, name), rows)
+            if draw is not None:
+                draw(image(args, name), rows)
             print(f"{name}: {len(rows)} rows after {time.monotonic() - began:.0f} s", flush=True)
 
 
@@ -104,7 +115,7 @@ def main() -> None:
     args.card.mkdir(parents=True, exist_ok=True)
     args.images.mkdir(parents=True, exist_ok=True)
     began, counts = time.monotonic(), {}
-    if {"torsions", "waters", "pairs"} & set(args.only):
+    if set(SCANS) & set(args.only):
         workers = Workers(args.workers)
         measure_scans(args, workers)
         workers.close()

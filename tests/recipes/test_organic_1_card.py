@@ -132,6 +132,24 @@ def test_errors_of_frames(recipe):
     assert found["relative_mae"] == pytest.approx(relative, rel=1e-6)
     assert found["forces_rmse"] == pytest.approx(1e3 * np.sqrt(np.mean(wrong**2)))
     assert json.dumps(found)
+    (pairs, water) = sorted(module.by_composition(frames, np.ones(5, bool)), key=lambda row: row["atoms"])
+    kcal = [e / (4.184 / 96.48533212) for e in same]
+    assert (pairs["formula"], pairs["frames"], pairs["atoms"]) == ("H2", 4, 2)
+    assert (water["formula"], water["frames"], water["atoms"]) == ("H2O", 1, 3)
+    assert (pairs["lowest"], pairs["highest"]) == pytest.approx((min(kcal), max(kcal)), rel=1e-6)
+    assert pairs["energy_mae"] == pytest.approx(1e3 * np.mean([abs(e) / 2 for e in same]))
+
+
+def test_frames_of_an_ion_alone_are_counted(recipe, tmp_path):
+    """Of the same atoms in any order and the same charge, without others."""
+    pytest.importorskip("rdkit", reason="needs RDKit")
+    module = recipe("card_ions")
+    z = np.array([[8, 1, 0, 0], [1, 8, 0, 0], [8, 1, 0, 0], [8, 1, 1, 0], [8, 0, 0, 0], [9, 1, 0, 0]], np.int8)
+    np.savez(tmp_path / "train-0.npz", z=z, Q=np.array([-1.0, -1.0, 1.0, -1.0, -1.0, -1.0]))
+    np.savez(tmp_path / "train-1.npz", z=z[:1, :2], Q=np.array([-1.0]))
+    hydroxide = module.Structure(np.array([8, 1]), np.zeros((2, 3)), -1)
+    assert module.frames_like([tmp_path / "train-0.npz"], hydroxide) == 2
+    assert module.frames_like(sorted(tmp_path.glob("*.npz")), hydroxide) == 3
 
 
 def test_molecules_of_one_world_feel_nothing_of_each_other(recipe, tmp_path):
@@ -167,3 +185,30 @@ def test_molecules_of_one_world_feel_nothing_of_each_other(recipe, tmp_path):
     ]
     assert together * KJ_PER_MOL == pytest.approx(sum(alone), abs=1e-4)
     assert abs(sum(wrong) - sum(alone)) > 1e-3  # so that a wrong charge would have been seen
+
+
+def test_a_line_of_a_proton_is_right_up_to_the_first_error(recipe):
+    pytest.importorskip("rdkit", reason="needs RDKit")
+    right_to = recipe("card_protons").right_to
+    lengths = [1.0, 1.1, 1.2, 1.3]
+    assert right_to(lengths, np.array([0.0, 0.5, 3.0, 0.1])) == 1.1
+    assert right_to(lengths, np.array([0.0, 0.5, 0.9, 0.1])) == 1.3
+
+
+def test_hydrogen_bonds_are_found_across_three_bonds_or_more(recipe):
+    """Malonaldehyde: the proton of one oxygen and the other; not ethane-1,1-diol's, which are two bonds apart."""
+    pytest.importorskip("rdkit", reason="needs RDKit")
+    from rdkit import Chem
+    from rdkit.Chem import AllChem
+
+    module = recipe("card_protons")
+    found = {}
+    for smiles in ("O=C/C=C\\O", "CC(O)O"):
+        mol = Chem.AddHs(Chem.MolFromSmiles(smiles))
+        AllChem.EmbedMolecule(mol, randomSeed=1)
+        found[smiles] = module.hydrogen_bonds(mol, mol.GetConformer().GetPositions())
+    assert found["CC(O)O"] == []
+    ((apart, donor, proton, acceptor),) = found["O=C/C=C\\O"]
+    assert (donor, acceptor) == (4, 0)
+    assert 1.4 < apart < 6.0
+    assert proton > 4
