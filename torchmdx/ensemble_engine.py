@@ -26,7 +26,7 @@ from torchmdx.outputs import Outputs
 from torchmdx.system import Batch
 
 # Up to so many atoms members run side by side. The exact model takes some MB an atom, and each branch its own.
-MOST_SIDE_BY_SIDE, MOST_EXACT_SIDE_BY_SIDE = 4096, 512
+MOST_SIDE_BY_SIDE, MOST_EXACT_SIDE_BY_SIDE = 2048, 512
 _ALIGNED = 16  # numbers: rows of a stack begin where a kernel can load whole words
 
 

@@ -42,7 +42,8 @@ if sys.argv[1] == "step":
     from torchmdx.step_buffers import StepBuffers
     from torchmdx.step_kernels import launch_finish, launch_prepare
 
-    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=[[9, 0, 0], [0, 9, 0], [0, 0, 9]], pbc=True)])
+    box = [[9, 0, 0], [0, 9, 0], [0, 0, 9]]
+    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=box, pbc=True)])
     edges = brute_force(batch, 3.0)
     dtype = getattr(torch, sys.argv[2])
     buffers = StepBuffers(batch, dtype, stress=True, energies=True)
