@@ -3,10 +3,13 @@
 import json
 
 import pytest
+import torch
 from ase.build import bulk, molecule
 from ase.io import write
 
+from torchmdx import CapturedStep, System
 from torchmdx.cli import main
+from torchmdx.commands import bench
 
 WATER_PDB = """\
 MODEL        1
@@ -85,3 +88,16 @@ def test_profile_writes_a_trace_and_prints_the_dearest(tmp_path, capsys, checkpo
     shares = [float(line.split()[1].rstrip("%")) for line in lines[-11:-1]]
     assert shares == sorted(shares, reverse=True)
     assert 0 < sum(shares) <= 100.5
+
+
+def test_the_roofline_of_a_tensornet2_has_the_network_of_its_edges(make_potential, ethanol, monkeypatch):
+    monkeypatch.setattr(bench, "_product_rate", lambda device, dtype: 1e12)
+    monkeypatch.setattr(bench, "_copy_rate", lambda device: 1e30)
+    found = []
+    for model in ("tensornet", "tensornet2"):
+        potential = make_potential(torch.float32, model=model, num_layers=2, num_channels=24)
+        step = CapturedStep(potential, System.from_ase(ethanol))
+        found.append(bench.roofline_seconds(step, potential))
+    # Two layers of maps from 24 to 48 to 72 numbers, two operations each, forward and backward.
+    edges = int(step.search.edges.num_edges)
+    assert found[1] - found[0] == pytest.approx(edges * 2 * (24 * 48 + 48 * 72) * 2 * 2 / 1e12, rel=1e-9)

@@ -12,6 +12,7 @@ import torch
 from torchmdx.commands.options import add_model_options, make_calculator, read_structure
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.models.tensornet2 import TensorNet2Config
 
 if TYPE_CHECKING:
     from torchmdx.models.potential import Potential
@@ -81,7 +82,8 @@ def roofline_seconds(step: CapturedStep, potential: Potential | Ensemble) -> flo
 
     Of an ensemble: the sum over its members. 0, not known, for models other than TensorNet and TensorNet2.
 
-    Arithmetic: products of matrices of every atom, and two cubics and their products for every edge and layer.
+    Arithmetic: products of matrices of every atom, and two cubics and their products for every edge and layer; of a
+    TensorNet2 the network of every edge's filters, too, forward and backward.
     Traffic: every tensor of the atoms written once and read once, forward and backward; edges gather from caches.
     """
     if isinstance(potential, Ensemble):
@@ -93,6 +95,8 @@ def roofline_seconds(step: CapturedStep, potential: Potential | Ensemble) -> flo
     edges = int(step.search.edges.num_edges)
     products = 2 * channels**2 * (9 * (1 + 2 * layers) + 2 + 6 + 3) * 2.0
     operations = atoms * products + edges * (layers + 1) * 150.0 * channels
+    if isinstance(potential.config, TensorNet2Config):
+        operations += edges * layers * 2 * 8 * channels**2 * 2.0
     traffic = (
         atoms
         * channels
