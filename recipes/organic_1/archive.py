@@ -20,12 +20,13 @@ import numpy as np
 
 NUMBERS = {"H": 1, "C": 6, "N": 7, "O": 8, "F": 9, "S": 16, "Cl": 17}
 MADE, SAMPLED, FORCES = 1e-4, 1e-5, 5e-4
-SUBSETS = {  # archives of each; ions have their own
+SUBSETS = {  # archives of each; ions and shared protons have their own
     "train": 4,
     "val": 1,
     "test": 1,
     "heldout": 1,
     "train-ions": 1,
+    "train-protons": 1,
     "val-ions": 1,
     "test-ions": 1,
 }
@@ -115,9 +116,8 @@ def pack(labelled: Path, output: Path, workers: int) -> None:
     """Archives of each subset, ions apart, frames of all kinds mixed evenly over them."""
     output.mkdir(parents=True, exist_ok=True)
     for subset, number in SUBSETS.items():
-        ions = subset.endswith("-ions")
-        found = labelled.glob(f"{subset.removesuffix('-ions')}-*.xyz")
-        files = sorted(path for path in found if ("-ion" in path.stem) == ions)
+        name, _, kind = subset.partition("-")
+        files = sorted(path for path in labelled.glob(f"{name}-*.xyz") if _kind(path) == kind)
         if not files:
             continue
         with multiprocessing.Pool(workers) as pool:
@@ -128,6 +128,11 @@ def pack(labelled: Path, output: Path, workers: int) -> None:
         with multiprocessing.Pool(min(workers, number)) as pool:
             names = [output / f"{subset}-{k}.npz" for k in range(number)]
             pool.starmap(_write, [(name, _every(frames, k, number)) for k, name in enumerate(names)])
+
+
+def _kind(path: Path) -> str:
+    """What has archives of its own."""
+    return "protons" if "-protons" in path.stem else "ions" if "-ion" in path.stem else ""
 
 
 def _every(frames: Frames, first: int, step: int) -> Frames:

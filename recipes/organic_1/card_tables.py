@@ -152,16 +152,20 @@ def limits(cards: Cards) -> str:
         f"{widest['formula']} with a charge of {widest['charge']:+d}, are {widest['lowest']:+.0f} to "
         f"{widest['highest']:+.0f} kcal/mol: folded and stretched ones are not to be compared."
     )
-    furthest = max(cards["protons"], key=lambda row: abs(row["largest"]))
+    furthest, of_neutral = (
+        max((row for row in cards["protons"] if not (neutral_only and row["charge"])), key=lambda r: abs(r["largest"]))
+        for neutral_only in (False, True)
+    )
     lines.append(
         "- **Protons on their way**: where a hydrogen bond is strong enough to share its proton, energies are wrong by "
-        f"up to {abs(furthest['largest']):.0f} kcal/mol ({furthest['molecule']}), in neutral molecules too."
+        f"up to {abs(furthest['largest']):.0f} kcal/mol ({furthest['molecule']}), in neutral molecules by up to "
+        f"{abs(of_neutral['largest']):.0f} ({of_neutral['molecule']})."
     )
     row = pairs["chloride, water"]
     alone = {ion["ion"]: ion["error"] for ion in cards["ions"]["alone"]}
     lines.append(
         f"- **Halides alone.** The error of chloride alone is {alone['[Cl-]']:+.0f} kcal/mol, of fluoride "
-        f"{alone['[F-]']:+.0f}, so that whatever is beside them seems to bind them too strongly. **Chloride and "
+        f"{alone['[F-]']:+.0f}. **Chloride and "
         f"water**: the lowest point of the scan is {row['depth_gfn2']:.1f} kcal/mol with GFN2-xTB, "
         f"{row['depth_network']:.1f} with organic-1."
     )

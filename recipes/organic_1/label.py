@@ -22,7 +22,7 @@ from pathlib import Path
 ORDER = (
     "(val|test)-(?!md)",
     "(val|test)-md",
-    "train-(clusters|dimers|ion)",
+    "train-(clusters|dimers|ion|protons)",
     "train-molecules",
     "heldout",
     "train-md300-c",

@@ -1,11 +1,14 @@
-"""A split of a store made of the .npz files of archive.py, by the files' names.
+"""The split of a store by its files' names: train-*, val-* and test-*.
 
 python make_split.py organic_1.store split.json
+python make_split.py organic_1.store part.json --others 10000
+
+--others: of the training frames all those of shared protons, and as many others as that, at random.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +21,24 @@ PARTS = {"train": "train", "val": "validation", "test": "test"}  # by the beginn
 
 def main() -> None:
     """Writes the split, and tells its sizes."""
-    store = Store.open(sys.argv[1])
-    subsets = np.array([Path(store.origin(k)[0]).name.split("-")[0] for k in range(len(store))])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store")
+    parser.add_argument("split")
+    parser.add_argument("--others", type=int)
+    parser.add_argument("--seed", type=int, default=20267)
+    args = parser.parse_args()
+    store = Store.open(args.store)
+    names = np.array([Path(store.origin(k)[0]).name for k in range(len(store))])
+    subsets = np.array([name.split("-")[0] for name in names])
     unknown = set(subsets) - set(PARTS)
     if unknown:
         raise ValueError(f"files must begin with {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     splits = {part: np.flatnonzero(subsets == subset) for subset, part in PARTS.items()}
-    write_split(sys.argv[2], splits, store)
+    if args.others is not None:
+        protons = np.array(["protons" in name for name in names[splits["train"]]])
+        others = np.random.default_rng(args.seed).permutation(splits["train"][~protons])[: args.others]
+        splits["train"] = np.sort(np.concatenate([splits["train"][protons], others]))
+    write_split(args.split, splits, store)
     print(", ".join(f"{part}: {len(frames)} frames" for part, frames in splits.items()))
 
 
