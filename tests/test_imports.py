@@ -47,7 +47,6 @@ models/heads
 models/registry
 models/table
 models/compiled/*
-models/tabulated
 models/potential
 models/wanted
 models/ensemble

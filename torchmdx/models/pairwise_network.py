@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -47,8 +48,13 @@ def features(
         x, charges = _charged_layers(network, pairs, x, radial, envelope, batch)
     else:
         x, charges = _layers(network, pairs, x, radial, envelope, batch), None
+    return read(network, x), charges
+
+
+def read(network: TensorNet | TensorNet2, x: Tensor) -> Tensor:
+    """Features [N,C] from the tensors [N,9,C] of the last layer."""
     norms = quadratic(NORMS, x).flatten(1)
-    return activate(network.activation, linear(network.readout, network.norm(norms))), charges
+    return activate(network.activation, linear(network.readout, network.norm(norms)))
 
 
 def _layers(network: TensorNet, pairs: PairList, x: Tensor, radial: Tensor, envelope: Tensor, batch: Batch) -> Tensor:
@@ -113,16 +119,24 @@ def _embedding(
     """As `TensorEmbedding`, tensors [N,9,C]."""
     shares = torch.stack(layer.pair_shares(numbers), 1)
     weights = pair_filters(layer.filters, radial, envelope)
-    x = partial(Surroundings(pairs), 3, directions, weights, shares, None)
+    return gated(layer, partial(Surroundings(pairs), 3, directions, weights, shares, None))
+
+
+def gated(layer: TensorEmbedding, x: Tensor) -> Tensor:
+    """Tensors [N,9,C] from the sums over neighbours [N,9,C], an atom's message to itself among them."""
     gate = through(layer.gate, layer.norm(quadratic(NORM, x).squeeze(1)))
     return partial(SCALE_PARTS, 0, None, _mixed(layer.mix, x), gate.unflatten(-1, (3, layer.num_channels)))
 
 
 def _interaction(layer: Interaction, messages: Form, x: Tensor, weights: Tensor, charge: Tensor | None) -> Tensor:
-    """As `Interaction`, tensors [N,9,C]; without a charge [N], as if it were 0."""
+    return interaction(layer, x, charge, lambda y: partial(messages, 2, weights, y, None))
+
+
+def interaction(layer: Interaction, x: Tensor, charge: Tensor | None, received: Callable[[Tensor], Tensor]) -> Tensor:
+    """As `Interaction`, tensors [N,9,C]; received: M from Y. Without a charge [N], as if it were 0."""
     x = _normalised(x)
     y = _mixed(layer.mix_in, x)
-    m = partial(messages, 2, weights, y, None)
+    m = received(y)
     factor = None if charge is None else (1 + 0.1 * charge)[:, None]
     if layer.reflections:
         p = _times(factor, partial(Products(symmetric=True), 2, y, m, None))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchmdx.models.compiled.messages import EmbeddingSum, MessageSum
 from torchmdx.models.interaction import Interaction
+from torchmdx.models.pairwise_network import gated, interaction, read
 from torchmdx.models.table import BOUND, TabulatedFilters, tabulate
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
@@ -67,10 +68,12 @@ class TabulatedTensorNet(nn.Module):
         (coefficients, own), *others = self.tables
         at_target, at_source = network.embedding.pair_shares(atomic_numbers)
         sums = EmbeddingSum.apply(t, components, at_target, at_source.contiguous(), interval, coefficients, edges)
-        tensors = network.embedding.finish(sums, own[0] * (at_target + at_source))
+        alone = own[0] * (at_target + at_source)
+        tensors = gated(network.embedding, torch.cat([sums[:, :1] + alone[:, None], sums[:, 1:]], dim=1))
         for module, (coefficients, own) in zip(network.layers, others, strict=True):
-            layer = cast(Interaction, module)
-            kept, sent = layer.send(tensors)
-            received = spread(own) * sent + MessageSum.apply(sent.contiguous(), t, interval, coefficients, edges)
-            tensors = layer.receive(kept, sent, received, charge)
-        return network.features(tensors)
+
+            def received(y: Tensor, coefficients: Tensor = coefficients, own: Tensor = own) -> Tensor:
+                return spread(own) * y + MessageSum.apply(y, t, interval, coefficients, edges)
+
+            tensors = interaction(cast(Interaction, module), tensors, charge, received)
+        return read(network, tensors)

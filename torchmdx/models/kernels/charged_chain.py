@@ -1,4 +1,14 @@
-"""The launches of one evaluation of a TensorNet2: as `Chain`, with charges before every layer and networks of edges."""
+"""The launches of one evaluation of a TensorNet2: as `Chain`, with charges before every layer and networks of edges.
+
+A layer, with W a product with weights and E one of every edge:
+
+    charge_norms → W → W → W → equilibrate → shares → first_values → E → E → W → messages → W → update
+
+and back:
+
+    W → update_gradient → messages_gradient → [E →] E → E → first_gradient → shares_gradient → equilibrate_gradient
+    → W → W → W → W → charged_mix_in_gradient
+"""
 
 from __future__ import annotations
 
