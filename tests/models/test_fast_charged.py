@@ -52,9 +52,8 @@ SETTINGS = [
     dict(num_layers=1),
     dict(num_layers=2, group="SO(3)", num_charges=5),
     dict(num_layers=0),
-    dict(num_layers=3, num_channels=24, radial_basis="gauss", charge_slack=1e-3),
-    dict(num_layers=1, activation="tanh", num_charges=16),
-    dict(num_layers=1, activation="sigmoid"),
+    dict(num_layers=2 if INTERPRETED else 3, num_channels=24, radial_basis="gauss", charge_slack=1e-3),
+    dict(num_layers=1, activation="sigmoid", num_charges=16),
 ]
 
 
@@ -71,7 +70,7 @@ def test_a_triclinic_crystal_agrees(make_potential, crystal):
 
 
 @needs_kernels
-@pytest.mark.parametrize("cut", ["fine", "coarse", "coarser"])
+@pytest.mark.parametrize("cut", ["coarser"] if INTERPRETED else ["fine", "coarse", "coarser"])
 def test_all_ways_of_cutting_the_work_agree(make_potential, cut, ethanol, cation):
     potential = make_potential(model="tensornet2", num_channels=32, num_layers=1)
     assert_agrees(potential, batch_of(ethanol, cation), of_system=1, tiles=CUTS[cut])

@@ -59,14 +59,12 @@ settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
 potential = conftest.random_potential(torch.float32, model=network, **settings).requires_grad_(False)
 batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
 edges = brute_force(batch, 3.0)
-for priors in (False, True) if kind is FastTensorNet2 else (False,):
-    fast = kind(potential, bound=1e-2, priors=priors)
-    for forces in (True, False):
-        tiles = fast.choose_tiles(20000 if many else 20)
-        fast.allocate(2, 1, edges.capacity, forces=forces, tiles=tiles)
-        pull = (lambda chain: setattr(chain, "pull_on_charges", chain.channels())) if priors and forces else None
-        inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
-        fast.run(*inputs, forces=forces, virial=forces, between=pull)
+priors = kind is FastTensorNet2
+fast = kind(potential, bound=1e-2, priors=priors)
+fast.allocate(2, 1, edges.capacity, tiles=fast.choose_tiles(20000 if many else 20))
+pull = (lambda chain: setattr(chain, "pull_on_charges", chain.channels())) if priors else None
+inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
+fast.run(*inputs, virial=True, between=pull)
 for name, shared in sorted(compiled.items()):
     print(name, max(shared))
 """
