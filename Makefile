@@ -25,7 +25,7 @@ demo: ## a minute and a half of molecular dynamics; pictures and a trajectory in
 	@$(BIN)/torchmdx demo
 
 test: setup ## run the tests (those that need a GPU are left out)
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu" $(ARGS)
 
 cluster: setup ## compile torch-cluster (ten minutes, once) and run the tests that need it
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation wheel torch-cluster
