@@ -50,7 +50,6 @@ class Engine(Protocol):
         """Launches one evaluation; what it returns may be the same tensors every time.
 
         positions and cell are as exact as the potential, or more.
-
         forces=False: energies only; the forces and stress of the answer are stale.
         """
 
@@ -129,14 +128,19 @@ def kernels_for(potential: Potential) -> type[FastTensorNet]:
     return FastTensorNet2 if isinstance(potential.network, TensorNet2) else FastTensorNet
 
 
+def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastTensorNet:
+    """A potential's kernels. priors: leave them out; without this a potential that has any is refused."""
+    kind = kernels_for(potential)
+    # The fifth degree needs a tenth of the intervals of the third: the table stays in the GPU's first-level caches.
+    table = table_of(potential.network, 5, kind.tabulated)
+    return kind(potential, precision=precision, table=table, priors=priors)
+
+
 class KernelEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward."""
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
-        kind = kernels_for(potential)
-        # The fifth degree needs a tenth of the intervals of the third: the table stays in the GPU's first-level caches.
-        table = table_of(potential.network, 5, kind.tabulated)
-        self.model = kind(potential, precision=precision, table=table)
+        self.model = make_kernels(potential, precision, priors=False)
         self.name, self.table_error = f"kernels, {precision}", self.model.table.error
         self.batch, self.stress = batch, stress
 
@@ -176,11 +180,9 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
     if precision == "float64":
         return ModelEngine(potential, batch, stress=stress, tabulated=False), "float64 takes the exact model"
     if potential.device.type == "cuda":
-        kind = kernels_for(potential)
-        reason = kind.why_not(potential, priors=True)
+        reason = kernels_for(potential).why_not(potential, priors=True)
         if reason is None and potential.prior_configs:
-            table = table_of(potential.network, 5, kind.tabulated)
-            model = kind(potential, precision=precision, table=table, priors=True)
+            model = make_kernels(potential, precision, priors=True)
             return PriorKernelEngine(model, potential, batch, stress=stress), "fused kernels, and priors beside them"
         if reason is None:
             return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.fast import Buffers, FastTensorNet
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.kernels.tiles import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, Walk
@@ -35,8 +36,6 @@ class RadialShares(nn.Module):
         self.network, self.config, self.norm = network, network.config, network.norm
 
     def filters(self, distance: Tensor) -> list[Tensor]:
-        from torchmdx.models.cutoff import cosine_cutoff
-
         radial = self.network.basis(distance)
         envelope = cosine_cutoff(distance, float(self.config.cutoff))[:, None]
         found = [self.network.embedding.filter(radial, envelope)]
