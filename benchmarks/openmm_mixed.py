@@ -79,7 +79,7 @@ def measure(transport: str, path: Path, folder: Path) -> dict[str, Any]:
     context.getIntegrator().step(1)
     context.getState(energy=True)
     ready = time.perf_counter() - start
-    step = seconds_a_step(context, STEPS)
+    step, _, _ = seconds_a_step(context, STEPS)
     found = dict(atoms=system.getNumParticles(), ml_atoms=len(ligand), transport=transport, setup_s=round(ready, 2))
     return found | dict(step_ms=round(step * 1e3, 4), ns_day=round(86400e-6 / step, 1))
 

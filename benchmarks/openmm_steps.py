@@ -2,8 +2,9 @@
 
     python benchmarks/openmm_steps.py [--names a,b] [--transports none,native,python,torch] [--peer]
 
-CUDA platform, mixed precision, LangevinMiddle at 1 fs. Step times are wall clock over many steps, the replay's the
-median of events; set-up is everything from the structure to the end of the
+CUDA platform, mixed precision, LangevinMiddle at 1 fs. Step times are wall clock over many steps, in five stretches
+with replays alone after each: steps, replays and what steps take beyond them are medians of the stretches, since the
+clocks of a GPU wander; set-up is everything from the structure to the end of the
 first step, for the second time in a process and, with compiled kernels not yet on disk, for the first. ns/day at 1 fs.
 """
 
@@ -53,8 +54,8 @@ def steps_for(num_atoms: int) -> int:
     return 2000 if num_atoms < 500 else 400 if num_atoms < 10_000 else 100
 
 
-def seconds_a_step(context: openmm.Context, count: int) -> float:
-    """Median of five stretches of steps."""
+def seconds_a_step(context: openmm.Context, count: int, force: Any = None) -> tuple[float, float, float]:
+    """Medians of five stretches: of a step, of the bare replay after it, and of their difference; nan without one."""
 
     def wait() -> None:  # for the GPU, without evaluating the potential once more
         context.getState(energy=True, groups={31})
@@ -62,13 +63,15 @@ def seconds_a_step(context: openmm.Context, count: int) -> float:
     integrator = context.getIntegrator()
     integrator.step(max(20, count // 10))
     wait()
-    times = []
+    steps, replays = [], []
     for _ in range(5):
         start = time.perf_counter()
         integrator.step(count // 5)
         wait()
-        times.append((time.perf_counter() - start) / (count // 5))
-    return statistics.median(times)
+        steps.append((time.perf_counter() - start) / (count // 5))
+        replays.append(float("nan") if force is None else replay_seconds(force, count // 5))
+    beyond = [step - replay for step, replay in zip(steps, replays, strict=True)]
+    return statistics.median(steps), statistics.median(replays), statistics.median(beyond)
 
 
 def context_of(system: openmm.System, positions: np.ndarray) -> openmm.Context:
@@ -79,21 +82,21 @@ def context_of(system: openmm.System, positions: np.ndarray) -> openmm.Context:
     return context
 
 
-def replay_ms(force: Any) -> float:
-    """The graph that the native transport launches, alone; nan where there is none."""
+def replay_seconds(force: Any, count: int) -> float:
+    """The graph that the native transport launches, alone: the mean; nan where there is none."""
     steps = [s for s in force.evaluator._steps() if s.policy.graphs]
     if not steps:
         return float("nan")
     kind = "device" if "device" in steps[-1].policy.graphs else "host"
     graph, times = steps[-1].policy.graphs[kind], []
-    for _ in range(60):
+    for _ in range(count):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         graph.replay()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+        times.append(begin.elapsed_time(end) * 1e-3)
+    return statistics.fmean(times)
 
 
 def set_up(name: str, transport: str, path: Path) -> tuple[Any, openmm.Context, float]:
@@ -117,11 +120,10 @@ def measure(name: str, transport: str, path: Path) -> dict[str, Any]:
     force, context, again = set_up(name, transport, path)
     count = context.getSystem().getNumParticles()
     found = dict(system=name, atoms=count, transport=transport, setup_s=round(again, 2), setup_first_s=round(first, 2))
-    step = seconds_a_step(context, steps_for(count))
+    step, replay, beyond = seconds_a_step(context, steps_for(count), force)
     found |= dict(step_ms=round(step * 1e3, 4), ns_day=round(86400e-6 / step, 1))
     if force is not None:
-        replay = replay_ms(force)  # at the end of the run: the number of edges changes along it
-        found |= dict(replay_ms=round(replay, 4), beyond_us=round(step * 1e6 - replay * 1e3, 1))
+        found |= dict(replay_ms=round(replay * 1e3, 4), beyond_us=round(beyond * 1e6, 1))
         found |= dict(recoveries=force.num_recoveries, asked_ns_day=ASKED_NS_DAY.get(name))
     return found
 
@@ -157,7 +159,7 @@ def measure_peer(name: str, folder: Path) -> dict[str, Any]:
     context.getIntegrator().step(1)
     context.getState(energy=True)
     setup = time.perf_counter() - start
-    step = seconds_a_step(context, max(40, steps_for(len(numbers)) // 4))
+    step, _, _ = seconds_a_step(context, max(40, steps_for(len(numbers)) // 4))
     return dict(
         system=name,
         atoms=len(numbers),

@@ -20,12 +20,13 @@ import numpy as np
 
 NUMBERS = {"H": 1, "C": 6, "N": 7, "O": 8, "F": 9, "S": 16, "Cl": 17}
 MADE, SAMPLED, FORCES = 1e-4, 1e-5, 5e-4
-SUBSETS = {  # archives of each; ions and shared protons have their own
+SUBSETS = {  # archives of each; ions, shared protons and what make_more.py makes have their own
     "train": 4,
     "val": 1,
     "test": 1,
     "heldout": 1,
     "train-ions": 1,
+    "train-more": 4,
     "train-protons": 1,
     "val-ions": 1,
     "test-ions": 1,
@@ -132,7 +133,9 @@ def pack(labelled: Path, output: Path, workers: int) -> None:
 
 def _kind(path: Path) -> str:
     """What has archives of its own."""
-    return "protons" if "-protons" in path.stem else "ions" if "-ion" in path.stem else ""
+    return next(
+        (kind for kind in ("protons", "more") if f"-{kind}" in path.stem), "ions" if "-ion" in path.stem else ""
+    )
 
 
 def _every(frames: Frames, first: int, step: int) -> Frames:

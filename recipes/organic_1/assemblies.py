@@ -11,11 +11,12 @@ from start_file import Entry, subset_of
 WATER = "O"
 SEPARATIONS = (0.58, 0.66, 0.74, 0.84, 0.96, 1.15, 1.45, 1.9)  # of contact: nearest pair over van der Waals radii
 ACCEPTORS = (7, 8, 9, 16, 17)
-DIMERS = {"train": 750, "val": 35, "test": 55}
-ION_PAIRS = {"train": 300, "val": 20, "test": 30}
+# "more": of the molecules and ions of make_more.py, which train.
+DIMERS = {"train": 750, "val": 35, "test": 55, "more": 400}
+ION_PAIRS = {"train": 300, "val": 20, "test": 30, "more": 2000}
 ION_RATIOS = ((0.66, 0.9), (0.9, 1.5))  # of contact, one frame in each range
 ION_PAIR_ATOMS = 20  # of the ion
-MIXED = {"train": 2600, "val": 110, "test": 170}
+MIXED = {"train": 2600, "val": 110, "test": 170, "more": 1500}
 WATERS = range(2, 13)
 MORE_WATER = 10  # how often it is in the draw beside the others
 OWN = 0.5  # share of draws that take a molecule of the subset, not one that all share
@@ -32,10 +33,12 @@ class Frame:
 
 
 class Assembler:
-    """Draws from molecules of one subset, and from those that all subsets share."""
+    """Draws from molecules of one subset, and from those that all subsets share. part: whose numbers count."""
 
-    def __init__(self, entries: list[Entry], common: set[str], subset: str, rng: np.random.Generator) -> None:
-        self._subset = subset
+    def __init__(
+        self, entries: list[Entry], common: set[str], subset: str, rng: np.random.Generator, part: str | None = None
+    ) -> None:
+        self._subset, self._part = subset, part or subset
         self._rng = rng
         shared = {e.name: e for e in entries if e.name in common and len(e.numbers) <= 12}
         self._water = shared[WATER]
@@ -47,7 +50,7 @@ class Assembler:
         """Pairs at all separations, in two orientations: random ones, and hydrogen bonds where there can be any."""
         frames: list[Frame] = []
         small = [e for e in self._own if len(e.numbers) <= 16]
-        for _ in range(DIMERS[self._subset]):
+        for _ in range(DIMERS[self._part]):
             first, second = self._choose([self._pool(small), self._pool(small)])
             for pointed in (False, True):
                 a, b = self._shape(first), self._shape(second)
@@ -65,7 +68,7 @@ class Assembler:
         for number in WATERS:
             if subset_of(f"{number} water") == self._subset:
                 frames += [self._heap([self._water] * number, least) for _ in range(60)]
-        for _ in range(MIXED[self._subset]):
+        for _ in range(MIXED[self._part]):
             if self._rng.random() < 0.6:
                 waters = [self._water] * int(self._rng.integers(1, 7))
                 members = [*self._choose([self._pool(self._own)]), *waters]
@@ -81,7 +84,7 @@ class Assembler:
         frames: list[Frame] = []
         own = [e for e in ions if e.subset == self._subset and len(e.numbers) <= ION_PAIR_ATOMS]
         neutral = [e for e in self._common if e.charge == 0 and e is not self._water]
-        for number in self._rng.permutation(len(own))[: ION_PAIRS[self._subset]]:
+        for number in self._rng.permutation(len(own))[: ION_PAIRS[self._part]]:
             ion = own[number]
             other = self._water if self._rng.random() < 0.5 else neutral[self._rng.integers(len(neutral))]
             first, second = (ion, other) if ion.charge > 0 else (other, ion)  # the first hands over hydrogen

@@ -116,15 +116,17 @@ def _side(count: int, bonds: np.ndarray, cut: int) -> np.ndarray | None:
     """Atoms on the second atom's side of a bond, None where a ring goes around it."""
     side = np.zeros(count, bool)
     first, second = bonds[cut]
-    waiting = [second]
+    joined: list[list[int]] = [[] for _ in range(count)]
+    for k, (a, b) in enumerate(bonds.tolist()):
+        if k != cut:
+            joined[a].append(b)
+            joined[b].append(a)
+    waiting = [int(second)]
     while waiting:
         atom = waiting.pop()
-        side[atom] = True
-        for k, (a, b) in enumerate(bonds):
-            if k != cut and atom in (a, b):
-                other = b if atom == a else a
-                if not side[other]:
-                    waiting.append(other)
+        if not side[atom]:
+            side[atom] = True
+            waiting += joined[atom]
     return None if side[first] else side
 
 

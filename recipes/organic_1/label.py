@@ -24,6 +24,7 @@ ORDER = (
     "(val|test)-md",
     "train-(clusters|dimers|ion|protons)",
     "train-molecules",
+    "train-more",
     "heldout",
     "train-md300-c",
     "train-md",

@@ -1,4 +1,4 @@
-"""Structures to label, from the files of make_molecules.py and make_ions.py. Needs NumPy only.
+"""Structures to label, from the files of make_molecules.py, make_ions.py and make_more.py. Needs NumPy only.
 
 python make_geometries.py --start start --output geometries
 """
@@ -23,6 +23,8 @@ CHUNKS = 16  # files of training molecules
 ION_ROUNDS = (("thermal",), ("torsion", "stretch", "rattle"), ("thermal",), ("scale", "torsion", "stretch"))
 ION_PARTS = 4  # files of a round of the training ions: each round has a frame of each ion
 ION_HELD_ROUNDS = 3  # rounds of validation and test
+MORE_ROUNDS = (*ION_ROUNDS, ("thermal", "rattle", "torsion"))  # of molecules of make_more.py
+MORE_ION_ROUNDS = 4  # of those of their ions
 MD_MOST_ATOMS = 26
 MD_CHUNK = 100  # molecules of a file
 TEMPERATURES = (300, 600, 1000)
@@ -66,6 +68,26 @@ def ion_frames(entries: list[Entry], subset: str, chunk: int, seed: int) -> list
             rng = np.random.default_rng([seed, 11, number, turn])
             frames.append(_frame(entry, Shaper(entry, rng).draw(str(rng.choice(ION_ROUNDS[turn])))))
     return frames
+
+
+def more_frames(entries: list[Entry], chunk: int, seed: int) -> list[Frame]:
+    """A part of one round of the molecules and ions of make_more.py."""
+    turn = chunk // ION_PARTS
+    frames: list[Frame] = []
+    for number in range(chunk % ION_PARTS, len(entries), ION_PARTS):
+        entry = entries[number]
+        if turn < MORE_ION_ROUNDS or not entry.charge:
+            rng = np.random.default_rng([seed, 19, number, turn])
+            frames.append(_frame(entry, Shaper(entry, rng).draw(str(rng.choice(MORE_ROUNDS[turn])))))
+    return frames
+
+
+def more_assemblies(old: list[Entry], more: list[Entry], common: set[str], seed: int) -> list[Frame]:
+    """Pairs and clusters of molecules and ions of make_more.py, with those that all subsets share."""
+    known = [e for e in old if e.name in common]
+    assembler = Assembler([*known, *more], common, "train", np.random.default_rng([seed, 23]), "more")
+    frames = [*assembler.ion_pairs([e for e in more if e.charge]), *assembler.dimers(), *assembler.clusters()]
+    return [frames[k] for k in np.random.default_rng(seed).permutation(len(frames))]
 
 
 def _frame(entry: Entry, positions: np.ndarray) -> Frame:
@@ -116,6 +138,10 @@ def do(job: Job) -> tuple[str, int, int]:
         frames = molecule_frames(list(enumerate(held)), LARGE_KINDS, seed + 1)
     elif job.kind == "ions":
         frames = ion_frames(read_entries(job.args.start / "ions.npz"), job.subset, job.chunk, seed)
+    elif job.kind == "more":
+        frames = more_frames(read_entries(job.args.start / "more.npz"), job.chunk, seed)
+    elif job.kind == "moreassemblies":
+        frames = more_assemblies(entries, read_entries(job.args.start / "more.npz"), common, seed)
     elif job.kind == "ionpairs":
         rng = np.random.default_rng([seed, 13, len(job.subset)])
         frames = Assembler(entries, common, job.subset, rng).ion_pairs(read_entries(job.args.start / "ions.npz"))
@@ -157,6 +183,8 @@ def main() -> None:
     jobs += [Job(kind, subset, 0, args) for kind in ("ionpairs", "ions") for subset in subsets[1:]]
     jobs += [Job("ionpairs", "train", 0, args)]
     jobs += [Job("ions", "train", chunk, args) for chunk in range(len(ION_ROUNDS) * ION_PARTS)]
+    jobs += [Job("more", "train", chunk, args) for chunk in range(len(MORE_ROUNDS) * ION_PARTS)]
+    jobs += [Job("moreassemblies", "train", 0, args)]
     if args.only:
         jobs = [job for job in jobs if job.kind in args.only]
     with multiprocessing.Pool(args.workers) as pool:

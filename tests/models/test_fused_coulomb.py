@@ -11,9 +11,13 @@ from conformance import coulomb
 from pair_lists import random
 
 from torchmdx import Batch, System
+from torchmdx.models.priors.base import Geometry
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.fused_coulomb import fused_pairs
+from torchmdx.neighbors.brute_force import brute_force
 
+fused = pytest.importorskip("torchmdx.models.kernels.coulomb")
+NearRows = pytest.importorskip("torchmdx.models.kernels.near_rows").NearRows
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -102,3 +106,61 @@ class TestKernel:
         for again in (False, True):
             found = torch.autograd.grad(energies.sum(), (positions, charges), create_graph=again, retain_graph=True)
             assert all((x == 0).all() for x in (energies, *found))
+
+    @pytest.mark.parametrize("cut", [False, True])
+    @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+    def test_all_at_once_is_what_autograd_finds(self, settings, cut):
+        changes, sets, channels = settings
+        changes = {**changes, "cutoff": 7.0, "cut_in_vacuum": cut}
+        prior, batch = Coulomb(coulomb(**changes), sets, channels), mixed_batch()
+        edges = brute_force(batch, 9.0, capacity=brute_force(batch, 9.0).capacity + 5)
+        charges = random(batch.num_atoms, sets * channels).requires_grad_()
+        positions = batch.positions.clone().requires_grad_()
+        strain = torch.zeros(batch.num_systems, 3, 3, dtype=torch.float64, requires_grad=True)
+        symmetric = (strain + strain.transpose(1, 2)) / 2
+        vectors = strained(edges.vectors(positions, batch.cell, batch.system_index), symmetric, batch, edges)
+        distance = torch.linalg.vector_norm(vectors, dim=-1)
+        exact = prior(Geometry(batch, edges, distance, positions, charges))
+        found = fused.evaluate(prior, batch, edges, charges.detach().float(), stress=True)
+        torch.testing.assert_close(found.energies.double(), exact, rtol=2e-6, atol=2e-5)
+        forces, pull, virial = torch.autograd.grad(exact.sum(), (positions, charges, strain))
+        torch.testing.assert_close(found.forces.double(), -forces, rtol=1e-5, atol=3e-5)
+        torch.testing.assert_close(found.pull.double(), pull, rtol=1e-5, atol=3e-5)
+        of_systems = torch.zeros_like(strain).index_add_(0, batch.system_index.long(), found.virial.double())
+        closed = batch.pbc.any(-1) | cut
+        torch.testing.assert_close(of_systems[closed], virial[closed].detach(), rtol=1e-5, atol=1e-4)
+        assert (of_systems[~closed] == 0).all()
+
+
+def strained(vectors, strain, batch, edges):
+    return vectors + torch.einsum("ei,eij->ej", vectors, strain[batch.system_index[edges.target].long()])
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="run by test_the_kernel_under_the_interpreter")
+class TestKernelOfNearRows:
+    @pytest.mark.parametrize("spare", [0, 70, -1])
+    def test_the_near_part_of_a_list(self, spare):
+        batch, cutoff = mixed_batch(), 4.0
+        far = brute_force(batch, 7.0, capacity=brute_force(batch, 7.0).capacity + 9)
+        wanted = brute_force(batch, cutoff)
+        near = NearRows(cutoff)
+        count = int(near.counts(batch, far).sum())
+        assert count == int(wanted.num_edges) > 20
+        near.capacity = count + spare
+        found = near.edges(batch, far)
+        assert bool(found.overflow) == bool(far.overflow) == (spare < 0)
+        assert int(found.needed) == count
+        assert found.capacity == count + spare
+        if spare < 0:
+            assert int(found.num_edges) == int(found.row_ptr.max()) == count + spare
+            return
+        torch.testing.assert_close(found.row_ptr, wanted.row_ptr)
+        padded = [torch.cat([getattr(wanted, k)[:count], torch.full((spare,), fill)]) for k, fill in PADDING.items()]
+        for name, expected in zip(PADDING, padded, strict=True):
+            torch.testing.assert_close(getattr(found, name), expected.int())
+        rows = torch.cat([wanted.shifts[:count], torch.zeros(spare, 3, dtype=torch.int32)])
+        torch.testing.assert_close(found.shifts, rows)
+
+
+LAST_ATOM = 27
+PADDING = {"source": LAST_ATOM, "target": LAST_ATOM}

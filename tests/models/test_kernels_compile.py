@@ -53,6 +53,22 @@ if sys.argv[1] == "step":
     print(*compiled, sep=" 0\\n", end=" 0\\n")
     sys.exit()
 
+if sys.argv[1] == "priors":
+    from torchmdx.models.kernels import coulomb, near_rows
+    from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
+
+    box = [[9, 0, 0], [0, 9, 0], [0, 0, 9]]
+    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=box, pbc=True)])
+    edges = brute_force(batch, 3.0)
+    switch = (1.0, 2.0) if sys.argv[2] == "switched" else None
+    coulomb.evaluate(Coulomb(CoulombConfig(cutoff=3.0, switch=switch)), batch, edges, torch.ones(2, 1), stress=True)
+    near = near_rows.NearRows(2.0)
+    near.capacity = 4
+    near.edges(batch, edges)
+    for name, shared in sorted(compiled.items()):
+        print(name, max(shared))
+    sys.exit()
+
 network, many = sys.argv[1], sys.argv[2] == "many"
 kind = FastTensorNet2 if network == "tensornet2" else FastTensorNet
 settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
@@ -74,6 +90,8 @@ EXPECTED = {
     ("tensornet", "many"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "read_energies"},
     ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
     ("step", "float32"): {"_prepare", "_finish"},
+    ("priors", "damped"): {"every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"},
+    ("priors", "switched"): {"every_pair", "within_cutoff"},
     ("step", "float64"): {"_prepare", "_finish"},
     ("tensornet2", "many"): {"first_values", "first_gradient", "charged_read_gradient", "charged_mix_in_gradient"},
 }

@@ -23,7 +23,7 @@ def test_total_energy_does_not_drift_in_float32(trained, ethanol, device):
     ethanol.calc = Calculator(potential, dtype="float64", device=device, mode="eager")
     with FIRE(ethanol, logfile=None) as relaxation:
         assert relaxation.run(fmax=0.02, steps=1000)
-    ethanol.calc = Calculator(potential, device=device)
+    ethanol.calc = Calculator(potential, device=device, mode="graph" if device == "cuda" else "auto")
     spread = np.sqrt(ethanol.get_masses() * units.kB * 300)[:, None]
     ethanol.set_momenta(spread * np.random.default_rng(0).normal(size=(9, 3)))
     energies, temperatures = [], []

@@ -64,20 +64,26 @@ def losses(step: TrainStep, given: list[LabelledBatch]) -> np.ndarray:
     return torch.stack([step(labelled) for labelled in given]).cpu().numpy()
 
 
+# Rounding of two ways to launch the same, and what twenty steps of an optimizer make of it.
+ROUNDING = {torch.float32: dict(rtol=1e-4, atol=1e-6), torch.float64: dict(rtol=1e-10, atol=1e-12)}
+
+
 @pytest.mark.parametrize("kind", POTENTIALS)
 @pytest.mark.parametrize("sizes", [[12, 12, 12], [5, 9, 14]])
-def test_recorded_steps_have_the_losses_of_launched_ones(sizes, kind):
-    given = batches(4, sizes) * 5
-    recorded, launched = make_step(True, kind=kind), make_step(False, kind=kind)
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+def test_recorded_steps_have_the_losses_of_launched_ones(dtype, sizes, kind):
+    given = batches(4, sizes, dtype=dtype) * 5
+    recorded, launched = make_step(True, dtype, kind), make_step(False, dtype, kind)
     assert recorded.pairwise
     first, second = losses(recorded, given), losses(launched, given)
     assert recorded.recorder.num_replays == len(given) - 2
     assert launched.recorder is None
-    np.testing.assert_allclose(first, second, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(first[:8], second[:8], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(first, second, **ROUNDING[dtype])
     assert first[-4:, 0].mean() < first[:4, 0].mean()
     weights = zip(recorded.potential.parameters(), launched.potential.parameters(), strict=True)
     for one, other in weights:
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(one, other, **ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("kind", POTENTIALS)

@@ -112,8 +112,7 @@ class FastTensorNet2(FastTensorNet):
         many = num_atoms * 48 >= MANY_EDGE_ROWS
         return replace(
             tiles,
-            edge_product=Block(columns=128 if many else 32),
-            edge_product_back=Block(columns=64 if many else 32),
+            edge_product=Block(128, 64, 32, 8) if many else Block(columns=32),
             messages=Walk(1, 256, 2, 1) if many else tiles.messages,
             messages_gradient=Walk(1, 64, 2, 1) if many else tiles.messages_gradient,
         )

@@ -122,10 +122,10 @@ class Potential(nn.Module):
         charge = batch.charge.index_select(0, batch.system_index)
         return self.network(edges, vectors, batch.atomic_numbers, charge), None
 
-    def prior_energies(self, geometry: Geometry) -> Tensor:
-        """Energies [N] of all priors, float64."""
+    def prior_energies(self, geometry: Geometry, priors: Sequence[Prior] | None = None) -> Tensor:
+        """Energies [N] of all priors, or of these, float64."""
         energies = geometry.distance.new_zeros(geometry.batch.num_atoms, dtype=torch.float64)
-        for prior in self._priors():
+        for prior in self._priors() if priors is None else priors:
             energies = energies + prior(geometry).double()
         return energies
 

@@ -152,7 +152,7 @@ class ChargedChain(Chain):
 
     def _back(self, x: Tensor, matrix: Split, out: Tensor, start: int) -> None:
         width, inner = matrix.big.shape
-        options = self.tiles.edge_product_back.options(inner, width)
+        options = self.tiles.edge_product.options(inner, width)
         grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
         edge_network.multiply_rows_back[grid](
             x, matrix.big, matrix.small, out, self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width,

@@ -82,7 +82,6 @@ class Tiles:
     surroundings_gradient: Walk  # takes all channels
     row: Row | None = None
     edge_product: Block = Block()
-    edge_product_back: Block = Block()
     head_warps: int = 2
     elements: int = 128  # of a program where an atom's channels are worked on one by one
     slices_first: bool = True

@@ -113,7 +113,12 @@ class Coulomb(Prior):
         if self.config.charges == "predicted":
             assert geometry.charges is not None, "the registry makes no such prior for other networks"
             return geometry.charges
-        given = geometry.batch.partial_charges
+        return self.given_charges(geometry.batch)
+
+    @staticmethod
+    def given_charges(batch: Batch) -> Tensor:
+        """Partial charges [N,1] of the structures. Raises ValueError where there are none."""
+        given = batch.partial_charges
         if given is None:
             raise ValueError(
                 "this potential takes partial charges as given: structures need partial_charges, which ASE calls "
@@ -156,11 +161,14 @@ class Coulomb(Prior):
         gap = 1 - torch.where(inside, square, 0.0)
         return torch.where(inside, 1 - torch.exp(1 - 1 / gap), 1.0)
 
+    @property
+    def field(self) -> tuple[float, float]:
+        """(a, b) of g(r) = 1 / r + a r² - b under the cutoff."""
+        # In terms of 1/ε, so that a conductor is no special case.
+        inverse, cutoff = 1 / self.config.dielectric, float(self.config.cutoff)
+        return (1 - inverse) / (2 + inverse) / cutoff**3, 3 / (2 + inverse) / cutoff
+
     def reaction_field(self, r: Tensor) -> Tensor:
         """g(r) under the cutoff."""
-        config = self.config
-        # In terms of 1/ε, so that a conductor is no special case.
-        inverse = 1 / config.dielectric
-        a = (1 - inverse) / (2 + inverse) / config.cutoff**3
-        b = 3 / (2 + inverse) / config.cutoff
+        a, b = self.field
         return 1 / r + a * r**2 - b
