@@ -53,6 +53,16 @@ CASES = [
         {"ms": ({}, "ms"), "energy only, ms": ({}, "energy_only_ms"), "edges": ({}, "edges")},
     ),
     (
+        "docs/performance.md",
+        "coulomb",
+        {
+            "without Coulomb, ms": ({}, "ms_without"),
+            "with it, ms": ({}, "ms"),
+            "share of Coulomb": ({}, "share"),
+            "force error at capture": ({}, "force_error"),
+        },
+    ),
+    (
         "docs/ensembles.md",
         "ensemble",
         {

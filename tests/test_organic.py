@@ -224,7 +224,7 @@ def test_the_minima_of_alanine_dipeptide(dipeptide):
     extended, ring = relaxed(atoms), relaxed(turned(pdb, atoms, -83, 73))
     for found, phi, psi in ((extended, -142.5, 162.7), (ring, -81.6, 73.9)):
         torsions = [(found.get_dihedral(*torsion) + 180) % 360 - 180 for torsion in (PHI, PSI)]
-        assert torsions == pytest.approx([phi, psi], abs=20)
+        assert torsions == pytest.approx([phi, psi], abs=30)
     difference = ring.get_potential_energy() - extended.get_potential_energy()
     assert difference == pytest.approx(-0.0737, abs=0.06)
     assert difference < 0

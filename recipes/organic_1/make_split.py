@@ -1,9 +1,6 @@
 """The split of a store by its files' names: train-*, val-* and test-*.
 
 python make_split.py organic_1.store split.json
-python make_split.py organic_1.store part.json --others 10000
-
---others: of the training frames all those of shared protons, and as many others as that, at random.
 """
 
 from __future__ import annotations
@@ -24,8 +21,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store")
     parser.add_argument("split")
-    parser.add_argument("--others", type=int)
-    parser.add_argument("--seed", type=int, default=20267)
     args = parser.parse_args()
     store = Store.open(args.store)
     names = np.array([Path(store.origin(k)[0]).name for k in range(len(store))])
@@ -34,10 +29,6 @@ def main() -> None:
     if unknown:
         raise ValueError(f"files must begin with {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     splits = {part: np.flatnonzero(subsets == subset) for subset, part in PARTS.items()}
-    if args.others is not None:
-        protons = np.array(["protons" in name for name in names[splits["train"]]])
-        others = np.random.default_rng(args.seed).permutation(splits["train"][~protons])[: args.others]
-        splits["train"] = np.sort(np.concatenate([splits["train"][protons], others]))
     write_split(args.split, splits, store)
     print(", ".join(f"{part}: {len(frames)} frames" for part, frames in splits.items()))
 
