@@ -17,6 +17,8 @@ from torchmdx.models.registry import model_from_dict
 
 
 def pytest_collection_modifyitems(items) -> None:
+    """The slow ones first: at the end, one of two workers would wait for them."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

@@ -22,6 +22,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernel runs in this process, or on a GPU")
+@pytest.mark.slow
 def test_the_kernel_under_the_interpreter():
     pytest.importorskip("triton")
     done = subprocess.run(

@@ -12,6 +12,7 @@ import torch
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the same tests run on the GPU")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["triton_brute_force", "triton_cell_list"])
 def test_the_suite_passes_under_the_interpreter(backend):
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]

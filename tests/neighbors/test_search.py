@@ -111,7 +111,8 @@ def test_updates_keep_the_buffers_and_follow_positions_and_cell(backend):
 
 
 def test_the_recovery_loop_of_the_docstring_loses_no_edge(backend):
-    wide, dense = liquid(25, cell=3 * CUBE), liquid(25, cell=0.6 * CUBE)
+    atoms = 10 if INTERPRETED else 25
+    wide, dense = liquid(atoms, cell=3 * CUBE), liquid(atoms, cell=0.6 * CUBE)
     search = EdgeSearch(3.0, backend=backend)
     search.allocate(batch_of(wide, backend))
     batch = batch_of(dense, backend)
