@@ -1,4 +1,4 @@
-"""Coulomb energies of a whole batch with their forces, their pull on charges and their virial, each pair seen once.
+"""Coulomb energies of a whole batch with their forces, their pull on charges and their virial, in one pass.
 
 For a step that differentiates nothing any further: of an atom, energy and derivatives are sums over the same partners.
 All pairs of systems without periodic directions are products of blocks: S Q for the potentials, with S the shape at
