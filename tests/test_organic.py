@@ -222,9 +222,10 @@ def test_the_minima_of_alanine_dipeptide(dipeptide):
     """C7eq, whose ring of a hydrogen bond makes it the lowest, and C5, where the structure starts."""
     pdb, atoms = dipeptide
     extended, ring = relaxed(atoms), relaxed(turned(pdb, atoms, -83, 73))
-    for found, phi, psi in ((extended, -142.5, 162.7), (ring, -81.6, 73.9)):
+    # With these weights the flat C5 lies 23 degrees from GFN2-xTB's.
+    for found, phi, psi, apart in ((extended, -142.5, 162.7, 25), (ring, -81.6, 73.9, 20)):
         torsions = [(found.get_dihedral(*torsion) + 180) % 360 - 180 for torsion in (PHI, PSI)]
-        assert torsions == pytest.approx([phi, psi], abs=30)
+        assert torsions == pytest.approx([phi, psi], abs=apart)
     difference = ring.get_potential_energy() - extended.get_potential_energy()
     assert difference == pytest.approx(-0.0737, abs=0.06)
     assert difference < 0

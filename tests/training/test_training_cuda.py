@@ -64,13 +64,16 @@ def losses(step: TrainStep, given: list[LabelledBatch]) -> np.ndarray:
     return torch.stack([step(labelled) for labelled in given]).cpu().numpy()
 
 
-# Rounding of two ways to launch the same, and what twenty steps of an optimizer make of it.
-ROUNDING = {torch.float32: dict(rtol=1e-4, atol=1e-6), torch.float64: dict(rtol=1e-10, atol=1e-12)}
+# Of losses and of weights: rounding of two ways to launch the same. Over twenty steps of an optimizer the energy of
+# charges makes more of it than the others do, in float32; in float64 one sees that it is nothing else.
+SINGLE = dict(rtol=1e-6, atol=1e-7), dict(rtol=1e-5, atol=1e-6)
+GROWN = (dict(rtol=1e-4, atol=1e-6),) * 2
+DOUBLE = (dict(rtol=1e-10, atol=1e-12),) * 2
 
 
 @pytest.mark.parametrize("kind", POTENTIALS)
 @pytest.mark.parametrize("sizes", [[12, 12, 12], [5, 9, 14]])
-@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_recorded_steps_have_the_losses_of_launched_ones(dtype, sizes, kind):
     given = batches(4, sizes, dtype=dtype) * 5
     recorded, launched = make_step(True, dtype, kind), make_step(False, dtype, kind)
@@ -79,11 +82,13 @@ def test_recorded_steps_have_the_losses_of_launched_ones(dtype, sizes, kind):
     assert recorded.recorder.num_replays == len(given) - 2
     assert launched.recorder is None
     np.testing.assert_allclose(first[:8], second[:8], rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(first, second, **ROUNDING[dtype])
+    single = GROWN if kind == "with its charges' energy" else SINGLE
+    of_losses, of_weights = DOUBLE if dtype == torch.float64 else single
+    np.testing.assert_allclose(first, second, **of_losses)
     assert first[-4:, 0].mean() < first[:4, 0].mean()
     weights = zip(recorded.potential.parameters(), launched.potential.parameters(), strict=True)
     for one, other in weights:
-        torch.testing.assert_close(one, other, **ROUNDING[dtype])
+        torch.testing.assert_close(one, other, **of_weights)
 
 
 @pytest.mark.parametrize("kind", POTENTIALS)
