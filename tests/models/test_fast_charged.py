@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from torchmdx.forces import evaluate
 from torchmdx.models import fast_charged
 from torchmdx.models.fast import FastTensorNet
 from torchmdx.models.fast_charged import FastTensorNet2
+from torchmdx.models.kernels.tiles import TwoMaps
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.system import Batch
 
@@ -74,6 +76,40 @@ def test_a_triclinic_crystal_agrees(make_potential, crystal):
 def test_all_ways_of_cutting_the_work_agree(make_potential, cut, ethanol, cation):
     potential = make_potential(model="tensornet2", num_channels=32, num_layers=1)
     assert_agrees(potential, batch_of(ethanol, cation), of_system=1, tiles=CUTS[cut])
+
+
+@needs_kernels
+@pytest.mark.parametrize(("most_rows", "layers"), [(20, 1), (10**6, 2)])
+def test_two_maps_in_one_kernel_agree(make_potential, most_rows, layers, ethanol, wire, monkeypatch):
+    monkeypatch.setattr(fast_charged, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(fast_charged, "PIECE", 48)
+    potential = make_potential(model="tensornet2", num_channels=32, num_layers=layers)
+    tiles = replace(CUTS["coarse"], two_maps=TwoMaps())
+    assert_agrees(potential, batch_of(ethanol, wire), of_system=1, tiles=tiles)
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", [1e-30, 1e-4, 1.0, 3e5])
+def test_parts_in_half_precision_hold_a_float(size):
+    from torchmdx.models.kernels.half_parts import HalfParts
+
+    values = (torch.randn(64, 32, generator=torch.Generator().manual_seed(0)) * size).to(DEVICE)
+    values[3] = 0.0
+    parts = HalfParts.of(values)
+    assert parts.big.dtype == parts.small.dtype == torch.float16
+    found = parts.unit * (parts.big.double() + parts.small.double())
+    assert (found - values.double()).abs().max() < 2.0**-22 * values.abs().max()
+    assert (found[3] == 0).all()
+    assert HalfParts.of(torch.zeros(16, 16)).unit == 1.0
+
+
+@needs_kernels
+def test_values_that_are_not_finite_show_behind_two_maps(make_potential, ethanol):
+    potential = make_potential(model="tensornet2", num_channels=32, num_layers=1)
+    potential.network.layers[0].filters[0].bias.data[3] = float("nan")
+    fast = FastTensorNet2(potential.to(DEVICE), bound=1.0)
+    found = evaluated(potential, batch_of(ethanol), fast=fast, tiles=replace(CUTS["coarse"], two_maps=TwoMaps()))
+    assert found.energy.isnan().all()
 
 
 @needs_kernels

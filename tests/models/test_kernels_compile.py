@@ -93,7 +93,13 @@ EXPECTED = {
     ("priors", "damped"): {"every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"},
     ("priors", "switched"): {"every_pair", "within_cutoff"},
     ("step", "float64"): {"_prepare", "_finish"},
-    ("tensornet2", "many"): {"first_values", "first_gradient", "charged_read_gradient", "charged_mix_in_gradient"},
+    ("tensornet2", "many"): {
+        "two_maps",
+        "first_values",
+        "first_gradient",
+        "charged_read_gradient",
+        "charged_mix_in_gradient",
+    },
 }
 
 

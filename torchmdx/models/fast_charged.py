@@ -1,9 +1,10 @@
 """TensorNet2's energy and forces in a fixed chain of kernels, float32, for a GPU.
 
 As `FastTensorNet`, but filters depend on the charges of both ends: what the distance does to their network is read from
-a table, the rest is computed for every edge on tensor cores, exact to float32 (kernels/edge_network.py). Of an edge,
-values behind the first map and before the last activation are kept for the way back; those between only for up to
-MOST_ROWS edges, and are made again, PIECE rows at a time, where there are more.
+a table, the rest is computed for every edge on tensor cores, exact to float32 (kernels/edge_network.py, and for many
+edges kernels/edge_forward.py). Of an edge, values before the last activation are kept for the way back. For up to
+MOST_ROWS edges those behind the second map are as well, and of many edges those behind the first are made again;
+beyond, it is the other way round, PIECE rows at a time.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from torch import Tensor, nn
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.fast import Buffers, FastTensorNet
 from torchmdx.models.interaction import Interaction
-from torchmdx.models.kernels.tiles import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, Walk
+from torchmdx.models.kernels.tiles import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, TwoMaps, Walk
 from torchmdx.models.potential import Potential
 from torchmdx.models.table import BOUND, TabulatedFilters
 from torchmdx.models.tensornet2 import TensorNet2
 
 MOST_ROWS, PIECE = 196608, 65536
+FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
 
 
 class RadialShares(nn.Module):
@@ -68,7 +70,14 @@ class FastTensorNet2(FastTensorNet):
         from torchmdx.models.kernels.charged_weights import ChargedWeights
 
         self.last_charges = priors
+        self.takes_half_parts = self._takes_half_parts()
         self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
+
+    def _takes_half_parts(self) -> bool:
+        """Whether kernels/edge_forward.py can be used: two programs have to fit into a multiprocessor."""
+        if self.dot_precision != "tf32x3" or not FEWEST_CHANNELS <= self.weights.channels <= MOST_CHANNELS:
+            return False
+        return self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) >= (9, 0)
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
@@ -85,7 +94,11 @@ class FastTensorNet2(FastTensorNet):
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
         self.neutral = new(max(num_systems, 1))  # the total charge that messages see
-        made = {"shares": new(n, 2, c), "scratch": new(min(rows, PIECE), 2 * c), "gq": new(n, k)}
+        made = {"shares": new(n, 2, c), "gq": new(n, k)}
+        two_maps = self.takes_half_parts and buffers.tiles.two_maps is not None
+        keep = forces and rows <= MOST_ROWS
+        if not two_maps or (forces and not keep):
+            made["scratch"] = new(min(rows, PIECE), 2 * c)
         layers = len(self.weights.layers)
         for i in range(layers + self.last_charges):
             made[f"q{i}"] = new(n, k)
@@ -93,9 +106,11 @@ class FastTensorNet2(FastTensorNet):
             made |= {f"first{i}": new(n, c), f"second{i}": new(n, c), f"proposed{i}": new(n, 2 * k)}
             made |= {f"sums{i}": new(max(num_systems, 1), 2, k, dtype=torch.float64)}
         for i in range(layers if forces else min(layers, 1)):
-            made |= {f"z1_{i}": new(rows, c), f"z3_{i}": new(rows, 3, c)}
-            if rows <= MOST_ROWS and forces:
+            made[f"z3_{i}"] = new(rows, 3, c)
+            if keep:
                 made[f"z2_{i}"] = new(rows, 2 * c)
+            if not (keep and two_maps):  # else in the place of the others, and made again
+                made[f"z1_{i}"] = new(rows, c)
         if self.last_charges:
             made["read_norms"] = new(n, 3, c)
         if forces:
@@ -113,6 +128,7 @@ class FastTensorNet2(FastTensorNet):
         return replace(
             tiles,
             edge_product=Block(128, 64, 32, 8) if many else Block(columns=32),
+            two_maps=TwoMaps() if many else None,
             messages=Walk(1, 256, 2, 1) if many else tiles.messages,
             messages_gradient=Walk(1, 64, 2, 1) if many else tiles.messages_gradient,
         )

@@ -20,7 +20,7 @@ import triton
 from torch import Tensor
 
 from torchmdx.models.charges import LEAST_SHARE
-from torchmdx.models.kernels import charges, edge_network, interaction
+from torchmdx.models.kernels import charges, edge_forward, edge_network, interaction
 from torchmdx.models.kernels.chain import SUM_BLOCK, Chain
 from torchmdx.models.kernels.split import Split
 from torchmdx.neighbors.edges import Edges
@@ -54,6 +54,7 @@ class ChargedChain(Chain):
         # Of an energy that is no part of the chain, in all charges [N,(L+1)K]; to be set before `backward`.
         self.pull_on_charges: Tensor | None = None
         self.charged = model.charged
+        self.two_maps = buffers.tiles.two_maps if model.takes_half_parts else None
         self.rows = self.n + max(edges.capacity, 1)
         self.cutoff = model.table.stretch.cutoff
         each = triton.next_power_of_2(max(1, triton.cdiv(self.n, max(1, buffers.num_systems))))
@@ -66,10 +67,7 @@ class ChargedChain(Chain):
         slot, after = (i, i + 1) if self.buffers.with_forces else (0, (i + 1) % 2)
         y, p, out = b[f"y{slot}"], b["p"], b[f"x{after}"]
         self._charges(i, slot, x, keep)
-        charges.shares[(triton.cdiv(n, FIRST_ROWS), 2)](
-            b[f"q{i}"], self.charged.filters[i].shares, b["shares"], n, K=self.charged.charges, CHANNELS=self.c,
-            ROWS=FIRST_ROWS,
-        )  # fmt: skip
+        self._shares(i)
         self._filters(i, slot)
         self._multiply_parts(x, self.split.mix_in[i], y)
         walk = t.messages.options(self.c)
@@ -108,22 +106,54 @@ class ChargedChain(Chain):
         )  # fmt: skip
 
     def _filters(self, i: int, slot: int) -> None:
-        b, w, own, e = self.b, self.charged.filters[i], self.weights.layers[i], self.edges
-        z1, z3 = b[f"z1_{slot}"], b[f"z3_{slot}"]
-        edge_network.first_values[(triton.cdiv(self.rows, FIRST_ROWS),)](
-            b["shares"], own.table, own.own, e.row_ptr, e.source, e.target, b["knot"], b["place"], z1, self.n,
-            CHANNELS=self.c, DEGREE=self.weights.degree, ROWS=FIRST_ROWS,
-        )  # fmt: skip
-        kept = b.get(f"z2_{slot}")
+        b, w = self.b, self.charged.filters[i]
+        z1, z3, kept = b.get(f"z1_{slot}"), b[f"z3_{slot}"], b.get(f"z2_{slot}")
+        self._first_values(i, slot)
+        if self.two_maps is not None:
+            edge_forward.two_maps[(triton.cdiv(self.rows, self.two_maps.rows),)](
+                z3 if z1 is None else z1, w.middle_parts.big, w.middle_parts.small, w.middle_bias, w.last_parts.big,
+                w.last_parts.small, w.last_bias, z3 if kept is None else kept, z3, self.edges.row_ptr, self.n,
+                w.middle_parts.unit, w.last_parts.unit, CHANNELS=self.c, STRIDE=self._stride(slot),
+                KEEP=kept is not None, **self.activation, **self.two_maps.options(),
+            )  # fmt: skip
+            return
+        assert z1 is not None
         for start, acted in self._pieces():
             rows = slice(start, start + len(acted))
             self._forth(z1[rows], w.middle, w.middle_bias, None if kept is None else kept[rows], acted, start)
             self._forth(acted, w.last, w.last_bias, z3[rows], None, start)
 
+    def _first_values(self, i: int, slot: int) -> None:
+        b, own, e = self.b, self.weights.layers[i], self.edges
+        edge_network.first_values[(triton.cdiv(self.rows, FIRST_ROWS),)](
+            b["shares"], own.table, own.own, e.row_ptr, e.source, e.target, b["knot"], b["place"],
+            b.get(f"z1_{slot}", b[f"z3_{slot}"]), self.n, CHANNELS=self.c, STRIDE=self._stride(slot),
+            DEGREE=self.weights.degree, ROWS=FIRST_ROWS,
+        )  # fmt: skip
+
+    def _stride(self, slot: int) -> int:
+        """Of rows of z₁, which may lie in those of z₃."""
+        return self.c if f"z1_{slot}" in self.b else 3 * self.c
+
+    def _shares(self, i: int) -> None:
+        """What the charges before layer i do to its filters."""
+        charges.shares[(triton.cdiv(self.n, FIRST_ROWS), 2)](
+            self.b[f"q{i}"], self.charged.filters[i].shares, self.b["shares"], self.n, K=self.charged.charges,
+            CHANNELS=self.c, ROWS=FIRST_ROWS,
+        )  # fmt: skip
+
     def _filters_gradient(self, i: int) -> None:
         """From the gradient in z₃ those in z₂ and z₁, in their places."""
         b, w = self.b, self.charged.filters[i]
-        z1, z3, kept = b[f"z1_{i}"], b[f"z3_{i}"], b.get(f"z2_{i}")
+        z1, z3, kept = b.get(f"z1_{i}"), b[f"z3_{i}"], b.get(f"z2_{i}")
+        if z1 is None:
+            assert kept is not None
+            self._back(z3, w.last_back, kept, 0)
+            if i + 1 < len(self.weights.layers):  # else they are those of this layer
+                self._shares(i)
+            self._first_values(i, i)
+            self._back(kept, w.middle_back, z3.flatten(1), 0)
+            return
         for start, z2 in [(0, kept)] if kept is not None else self._pieces():
             rows = slice(start, start + len(z2))
             if kept is None:
@@ -156,7 +186,7 @@ class ChargedChain(Chain):
         grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
         edge_network.multiply_rows_back[grid](
             x, matrix.big, matrix.small, out, self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width,
-            PRECISION=matrix.precision, **self.activation, **options,
+            STRIDE=out.stride(0), PRECISION=matrix.precision, **self.activation, **options,
         )  # fmt: skip
 
     def channels(self) -> Tensor:
@@ -194,8 +224,8 @@ class ChargedChain(Chain):
         )  # fmt: skip
         self._filters_gradient(i)
         edge_network.first_gradient[grid](
-            b[f"z1_{i}"], b["shares"], w.table, e.row_ptr, b["reverse"], b["knot"], b["place"], b["pull"], n,
-            e.capacity, CHANNELS=self.c, DEGREE=self.weights.degree, **walk,
+            b.get(f"z1_{i}", b[f"z3_{i}"]), b["shares"], w.table, e.row_ptr, b["reverse"], b["knot"], b["place"],
+            b["pull"], n, e.capacity, CHANNELS=self.c, STRIDE=self._stride(i), DEGREE=self.weights.degree, **walk,
         )  # fmt: skip
         self._charges_gradient(i)
         self._multiply_parts(gy, self.split.mix_in_back[i], y)

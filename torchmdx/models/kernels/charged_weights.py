@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchmdx.models.charges import ChargeEquilibration
 from torchmdx.models.interaction import Interaction
+from torchmdx.models.kernels.half_parts import HalfParts
 from torchmdx.models.kernels.split import Split
 from torchmdx.models.kernels.weights import padded
 from torchmdx.models.tensornet2 import TensorNet2
@@ -35,6 +36,8 @@ class FilterWeights:
     last: Split
     last_bias: Tensor
     last_back: Split
+    middle_parts: HalfParts
+    last_parts: HalfParts
 
     @classmethod
     def pack(cls, layer: Interaction, charges: int, channels: int, precision: str) -> FilterWeights:
@@ -55,6 +58,8 @@ class FilterWeights:
             last=Split.of(forth, precision),
             last_bias=padded(last.bias.unflatten(0, (3, width)), 3, channels),
             last_back=Split.of(forth.T.contiguous(), precision),
+            middle_parts=HalfParts.of(between),
+            last_parts=HalfParts.of(forth),
         )
 
 

@@ -8,7 +8,7 @@ the list. Rows of slots without an edge, or of edges beyond the cutoff, hold any
 
 | buffer | shape | holds |
 |---|---|---|
-| Z1 | [N+E,C] | z₁; on the way back the gradient there |
+| Z1 | [N+E,C] | z₁; on the way back the gradient there. May be the first C columns of Z3, if z₁ is made again |
 | Z3 | [N+E,3,C] | z₃; on the way back the gradient there |
 | SHARES | [N,2,C] | T and S; on the way back the gradient there |
 """
@@ -43,9 +43,9 @@ def _cut(STRETCH, e, mask, cutoff):
 @triton.jit(do_not_specialize=["num_atoms"])
 def first_values(
     SHARES, TABLE, OWN, ROW_PTR, SOURCE, TARGET, KNOT, PLACE, Z1, num_atoms,
-    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr, STRIDE: tl.constexpr, DEGREE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Z1. A program takes ROWS rows and all channels."""
+    """Z1, in rows STRIDE apart. A program takes ROWS rows and all channels."""
     first = tl.program_id(0) * ROWS
     count = tl.load(ROW_PTR + num_atoms)
     if first < num_atoms + count:
@@ -65,7 +65,7 @@ def first_values(
         there = (alone | inside)[:, None]
         z += tl.load(SHARES + i * (2 * CHANNELS) + c, mask=there, other=0.0)
         z += tl.load(SHARES + j * (2 * CHANNELS) + CHANNELS + c, mask=there, other=0.0)
-        tl.store(Z1 + row.to(tl.int64)[:, None] * CHANNELS + c, z, mask=there)
+        tl.store(Z1 + row.to(tl.int64)[:, None] * STRIDE + c, z, mask=there)
 
 
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
@@ -101,10 +101,10 @@ def multiply_rows(
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
 def multiply_rows_back(
     X, W, SMALL, Y, ROW_PTR, num_atoms, start, rows,
-    INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
-    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    STEP: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """Y becomes (X W) act'(Y); rows as above."""
+    """Y becomes (X W) act'(Y); rows as above, those of Y STRIDE apart."""
     first, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
     if first < last:
         row = first + tl.arange(0, ROWS)
@@ -115,7 +115,7 @@ def multiply_rows_back(
             k = inner + tl.arange(0, STEP)[None, :]
             x = tl.load(X + base + k, mask=valid, other=0.0)
             acc = product(acc, x, W, SMALL, n[:, None] * INNER + k, PRECISION)
-        at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
+        at = row.to(tl.int64)[:, None] * STRIDE + n[None, :]
         acc *= slope(tl.load(Y + at, mask=valid, other=0.0), ACTIVATION)
         tl.store(Y + at, acc, mask=valid)
 
@@ -282,7 +282,8 @@ def messages_gradient(
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def first_gradient(
     Z1, SHARES, TABLE, ROW_PTR, REVERSE, KNOT, PLACE, PULL, num_atoms, capacity,
-    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+    CHANNELS: tl.constexpr, STRIDE: tl.constexpr, DEGREE: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
 ):  # fmt: skip
     """SHARES: sums of the gradient in Z1 over the edges to an atom and from it; to PULL what comes by a(r)."""
     SLICES: tl.constexpr = CHANNELS // SLICE
@@ -294,7 +295,7 @@ def first_gradient(
     start = tl.load(ROW_PTR + row, mask=row < num_atoms, other=0)
     end = tl.load(ROW_PTR + row + 1, mask=row < num_atoms, other=0)
     depth = tl.arange(0, DEPTH)[None, :]
-    as_target = tl.load(Z1 + row.to(tl.int64)[:, None] * CHANNELS + c2, mask=valid, other=0.0)
+    as_target = tl.load(Z1 + row.to(tl.int64)[:, None] * STRIDE + c2, mask=valid, other=0.0)
     as_source = as_target
     PULL += part.to(tl.int64) * capacity
     for step in range(0, tl.max(end - start, 0), DEPTH):
@@ -305,10 +306,10 @@ def first_gradient(
         t = tl.load(PLACE + e.to(tl.int64) * 4 + 3, mask=mask, other=0.0)[:, :, None]
         entry = TABLE + knot.to(tl.int64)[:, :, None] * ((DEGREE + 1) * 3 * CHANNELS) + c
         _, da = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
-        g = tl.load(Z1 + (num_atoms + e).to(tl.int64)[:, :, None] * CHANNELS + c, mask=inside, other=0.0)
+        g = tl.load(Z1 + (num_atoms + e).to(tl.int64)[:, :, None] * STRIDE + c, mask=inside, other=0.0)
         back = num_atoms + tl.load(REVERSE + e, mask=mask, other=0).to(tl.int64)
         as_target += tl.sum(g, 1)
-        as_source += tl.sum(tl.load(Z1 + back[:, :, None] * CHANNELS + c, mask=inside, other=0.0), 1)
+        as_source += tl.sum(tl.load(Z1 + back[:, :, None] * STRIDE + c, mask=inside, other=0.0), 1)
         tl.store(PULL + e, tl.load(PULL + e, mask=mask, other=0.0) + tl.sum(g * da, 2), mask=mask)
     out = SHARES + row.to(tl.int64)[:, None] * (2 * CHANNELS) + c2
     tl.store(out, as_target, mask=valid)

@@ -69,10 +69,24 @@ class Row:
 
 
 @dataclass(frozen=True)
+class TwoMaps:
+    """Two maps of edges in one program (edge_forward.py): `columns` of the second at a time, for `rows` edges."""
+
+    rows: int = 64
+    columns: int = 32
+    warps: int = 4
+    stages: int = 3
+
+    def options(self) -> dict[str, Any]:
+        return dict(ROWS=self.rows, COLUMNS=self.columns, STAGES=self.stages, num_warps=self.warps)
+
+
+@dataclass(frozen=True)
 class Tiles:
     """The cut of every kernel, in groups of kernels that behave alike.
 
     row: if given, the short chain of rows.py, with one program for each atom, takes the place of most other kernels.
+    two_maps: if given, edge_forward.py takes the place of two products of edges, where it can.
     """
 
     product: Block
@@ -82,6 +96,7 @@ class Tiles:
     surroundings_gradient: Walk  # takes all channels
     row: Row | None = None
     edge_product: Block = Block()
+    two_maps: TwoMaps | None = None
     head_warps: int = 2
     elements: int = 128  # of a program where an atom's channels are worked on one by one
     slices_first: bool = True

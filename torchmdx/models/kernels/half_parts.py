@@ -1,0 +1,53 @@
+"""Products with weight matrices on tensor cores in half precision, exact to float32.
+
+A row of floats times a power of two that brings its largest to 2¹⁴ is the sum of two half-precision numbers: eleven
+bits each, the second of what the first leaves. So is a matrix, which has one power of two for all of it. Three products
+of such parts make one of float32, at twice the speed of TF32's (split.py), if rows stay where they are split.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LARGEST = 14  # exponent of the largest number of what is split; that of half precision is 15
+
+
+@dataclass(frozen=True, eq=False)
+class HalfParts:
+    """A matrix [outputs,inputs] as two of half precision: unit · (big + small)."""
+
+    big: Tensor
+    small: Tensor
+    unit: float
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> HalfParts:
+        largest = float(matrix.abs().amax())
+        known = math.isfinite(largest) and largest > 0
+        scale = 2.0 ** min(100, LARGEST - 1 - math.floor(math.log2(largest))) if known else 1.0
+        scaled = matrix * scale
+        big = scaled.half()
+        return cls(big.contiguous(), (scaled - big.float()).half().contiguous(), 1.0 / scale)
+
+
+@triton.jit
+def row_parts(x):
+    """(big, small, unit [rows]): x = unit · (big + small), a power of two for each row."""
+    bits = tl.max(tl.abs(x), 1).to(tl.int32, bitcast=True)
+    exponent = tl.minimum(tl.maximum(bits >> 23, 27), 250)  # with that of 1 being 127
+    scaled = x * ((268 - exponent) << 23).to(tl.float32, bitcast=True)[:, None]
+    big = scaled.to(tl.float16)
+    return big, (scaled - big.to(tl.float32)).to(tl.float16), ((exponent - 14) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def parts_product(big, small, w, w_small):
+    """(big + small) (w + w_small) without the product of the two small ones, which is below float32's last bit."""
+    total = tl.dot(small, w)
+    total = tl.dot(big, w_small, total)
+    return tl.dot(big, w, total)
