@@ -129,7 +129,7 @@ class CapturedStep:
         for _ in range(MOST_ROUNDS):
             with memory_explained(self.batch, self.device):
                 self._run(kind)
-            flags = self.buffers.host_outputs["flags"].numpy()
+            flags = self.buffers.host_arrays["flags"]
             if flags[FAR] and not flags[NOT_FINITE]:
                 self._refresh(kind)
             elif flags[OVERFLOW]:
@@ -238,8 +238,8 @@ class CapturedStep:
             self._given_out = torch.cuda.Event()
             self._given_out.record(torch.cuda.current_stream(self.device))
             return result
-        arrays = {n: v.numpy() for n, v in self.buffers.host_outputs.items() if n != "flags"}
-        return StepResult(**{n: a.copy() if copy else a for n, a in arrays.items()})
+        arrays = self.buffers.host_arrays
+        return StepResult(**{n: a.copy() if copy else a for n, a in arrays.items() if n != "flags"})
 
     # -- what can happen between two evaluations ---------------------------------------------------------------------
 

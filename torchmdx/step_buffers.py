@@ -59,6 +59,8 @@ class StepBuffers:
         self.outputs, self.host_outputs = (
             self._views_out(block, sizes_out) for block in (self.output, self.host_output)
         )
+        # Made once: five of them a step would cost as many microseconds.
+        self.host_arrays = {name: tensor.numpy() for name, tensor in self.host_outputs.items()}
         self.positions = torch.zeros(num_atoms, 3, dtype=dtype, device=device)
         self.cell = torch.zeros(num_systems, 3, 3, dtype=dtype, device=device)
         # The same before rounding: neighbours are looked for among rounded coordinates, but differences of these are
@@ -198,6 +200,8 @@ def copy_checked(name: str, target: Tensor, value: Any) -> None:
         if array.dtype.kind not in "fiu":
             raise TypeError(f"{name} must be numbers, got an array of {array.dtype}")
         source = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
-    if source.shape != target.shape and not (name == "cell" and source.shape == target.shape[1:] and len(target) == 1):
-        raise ValueError(f"{name} must have shape {list(target.shape)}, got {list(source.shape)}")
-    target.copy_(source.reshape(target.shape), non_blocking=target.device.type == "cuda")
+    if source.shape != target.shape:
+        if not (name == "cell" and source.shape == target.shape[1:] and len(target) == 1):
+            raise ValueError(f"{name} must have shape {list(target.shape)}, got {list(source.shape)}")
+        source = source[None]
+    target.copy_(source, non_blocking=target.device.type == "cuda")

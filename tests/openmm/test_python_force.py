@@ -17,7 +17,7 @@ from boxes import assert_same, context_of, empty_system, expected, found, topolo
 
 from torchmdx import save  # noqa: E402
 from torchmdx.openmm_force import add_potential  # noqa: E402
-from torchmdx.openmm_parts.python_transport import Computation  # noqa: E402
+from torchmdx.openmm_parts.python_transport import Computation, positions_of  # noqa: E402
 from torchmdx.openmm_parts.settings import ForceSettings  # noqa: E402
 from torchmdx.openmm_plugin import native  # noqa: E402
 from torchmdx.units import NANOMETER  # noqa: E402
@@ -38,6 +38,19 @@ def potential(make_potential):
 def system_of(potential, structure, **options):
     system = empty_system(structure)
     return system, add_potential(system, topology_of(structure), potential, **{**EXACT, **options})
+
+
+def test_positions_come_by_the_short_way_and_by_openmms_own(potential, ethanol):
+    context = context_of(system_of(potential, ethanol)[0], ethanol)
+    state = context.getState(positions=True)
+
+    class Plain:  # of an OpenMM that has no short way
+        getPositions = state.getPositions
+
+    for given in (state, Plain):
+        found = positions_of(given)
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(NANOMETER * found, ethanol.positions, atol=1e-6)
 
 
 def moved_on(context, structure):

@@ -27,6 +27,7 @@ from torchmdx.models.kernels.components import (
     scale_parts,
     store9,
 )
+from torchmdx.models.kernels.half_parts import row_parts
 from torchmdx.models.kernels.messages import filter_and_slope, filter_part
 from torchmdx.models.kernels.split import product
 
@@ -101,10 +102,10 @@ def multiply_rows(
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
 def multiply_rows_back(
     X, W, SMALL, Y, ROW_PTR, num_atoms, start, rows,
-    INNER: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    STEP: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """Y becomes (X W) act'(Y); rows as above, those of Y STRIDE apart."""
+    """Y becomes (X W) act'(Y); rows as above."""
     first, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
     if first < last:
         row = first + tl.arange(0, ROWS)
@@ -115,7 +116,7 @@ def multiply_rows_back(
             k = inner + tl.arange(0, STEP)[None, :]
             x = tl.load(X + base + k, mask=valid, other=0.0)
             acc = product(acc, x, W, SMALL, n[:, None] * INNER + k, PRECISION)
-        at = row.to(tl.int64)[:, None] * STRIDE + n[None, :]
+        at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
         acc *= slope(tl.load(Y + at, mask=valid, other=0.0), ACTIVATION)
         tl.store(Y + at, acc, mask=valid)
 
@@ -183,18 +184,43 @@ def messages(
     store9(P + at, normalise(message_product(y, m, factor, REFLECTIONS)), mask, CHANNELS)
 
 
+@triton.jit
+def _store_parts(
+    x, PARTS, UNITS, row, part, mask, which: tl.constexpr, CHANNELS: tl.constexpr, SLICE: tl.constexpr
+):  # fmt: skip
+    """x [rows,SLICE], a slice of one of three filters, as parts in the place of its floats."""
+    big, small, unit = row_parts(x)
+    out = PARTS + row[:, None] * (6 * CHANNELS) + (which * CHANNELS + part * SLICE) * 2 + tl.arange(0, SLICE)[None, :]
+    tl.store(out, big, mask=mask[:, None])
+    tl.store(out + SLICE, small, mask=mask[:, None])
+    tl.store(UNITS + row * (3 * CHANNELS // SLICE) + which * (CHANNELS // SLICE) + part, unit, mask=mask)
+
+
+@triton.jit
+def _store_edge_parts(
+    x, PARTS, UNITS, row, part, mask, which: tl.constexpr, CHANNELS: tl.constexpr, SLICE: tl.constexpr
+):  # fmt: skip
+    """As `_store_parts`, of x [atoms,edges,SLICE]."""
+    EDGES: tl.constexpr = x.shape[0] * x.shape[1]
+    flat = tl.reshape(x, (EDGES, SLICE))
+    _store_parts(
+        flat, PARTS, UNITS, tl.reshape(row, (EDGES,)), part, tl.reshape(mask, (EDGES,)), which, CHANNELS, SLICE
+    )
+
+
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def messages_gradient(
-    Y, GM, GY, Z3, ROW_PTR, SOURCE, REVERSE, KNOT, STRETCH, PULL, num_atoms, capacity, cutoff,
+    Y, GM, GY, Z3, PARTS, UNITS, ROW_PTR, SOURCE, REVERSE, KNOT, STRETCH, PULL, num_atoms, capacity, cutoff,
     CHANNELS: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
-    ACTIVATION: tl.constexpr, FIRST: tl.constexpr,
+    ACTIVATION: tl.constexpr, FIRST: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """Adds Σ_j f_ji GM_j + f_ii GM_i to GY_i; Z3 of every message that i sent becomes the gradient there.
 
     What i sent to j has the filter of the edge the other way: rows of Z3 are each read and written by one program, the
     sender's. PULL [slices,E], in the slot of the edge from j to i: the gradient in cut(r), as one in the table's
     variable, since both end up along the edge.
-    FIRST: PULL is written, not added to.
+    FIRST: PULL is written, not added to. SPLIT: the gradient is written as parts in half precision (half_parts.py),
+    those of a slice in the place of its floats, which PARTS points to as well; UNITS [N+E,3,slices].
     """
     SLICES: tl.constexpr = CHANNELS // SLICE
     part = tl.program_id(0) % SLICES
@@ -227,7 +253,11 @@ def messages_gradient(
         a0 += tl.sum(act * cut2 * g, 1)
         s = y[0][:, None, :] * g
         pull = act * s
-        tl.store(z, s * cut2 * slope(value, ACTIVATION), mask=inside)
+        s = s * cut2 * slope(value, ACTIVATION)
+        if SPLIT:
+            _store_edge_parts(s, PARTS, UNITS, back, part, within, 0, CHANNELS, SLICE)
+        else:
+            tl.store(z, s, mask=inside)
         value = tl.load(z + CHANNELS, mask=inside, other=0.0)
         act = activate(value, ACTIVATION)
         g = tl.load(gm + CHANNELS, mask=inside, other=0.0).to(tl.float32)
@@ -240,7 +270,11 @@ def messages_gradient(
         a3 += tl.sum(act * cut2 * g, 1)
         s += y[3][:, None, :] * g
         pull += act * s
-        tl.store(z + CHANNELS, s * cut2 * slope(value, ACTIVATION), mask=inside)
+        s = s * cut2 * slope(value, ACTIVATION)
+        if SPLIT:
+            _store_edge_parts(s, PARTS, UNITS, back, part, within, 1, CHANNELS, SLICE)
+        else:
+            tl.store(z + CHANNELS, s, mask=inside)
         value = tl.load(z + 2 * CHANNELS, mask=inside, other=0.0)
         act = activate(value, ACTIVATION)
         g = tl.load(gm + 4 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
@@ -259,7 +293,11 @@ def messages_gradient(
         a8 += tl.sum(act * cut2 * g, 1)
         s += y[8][:, None, :] * g
         pull += act * s
-        tl.store(z + 2 * CHANNELS, s * cut2 * slope(value, ACTIVATION), mask=inside)
+        s = s * cut2 * slope(value, ACTIVATION)
+        if SPLIT:
+            _store_edge_parts(s, PARTS, UNITS, back, part, within, 2, CHANNELS, SLICE)
+        else:
+            tl.store(z + 2 * CHANNELS, s, mask=inside)
         per_place = tl.load(STRETCH + e.to(tl.int64) * 2, mask=within, other=1.0)
         total = tl.sum(pull, 2) * dcut / per_place
         if not FIRST:
@@ -271,9 +309,16 @@ def messages_gradient(
     z1 = tl.load(z + CHANNELS, mask=valid, other=0.0)
     z2 = tl.load(z + 2 * CHANNELS, mask=valid, other=0.0)
     s0, s1, s2 = dot_parts(y, gm)
-    tl.store(z, s0 * slope(z0, ACTIVATION), mask=valid)
-    tl.store(z + CHANNELS, s1 * slope(z1, ACTIVATION), mask=valid)
-    tl.store(z + 2 * CHANNELS, s2 * slope(z2, ACTIVATION), mask=valid)
+    s0, s1, s2 = s0 * slope(z0, ACTIVATION), s1 * slope(z1, ACTIVATION), s2 * slope(z2, ACTIVATION)
+    if SPLIT:
+        there = row < num_atoms
+        _store_parts(s0, PARTS, UNITS, row.to(tl.int64), part, there, 0, CHANNELS, SLICE)
+        _store_parts(s1, PARTS, UNITS, row.to(tl.int64), part, there, 1, CHANNELS, SLICE)
+        _store_parts(s2, PARTS, UNITS, row.to(tl.int64), part, there, 2, CHANNELS, SLICE)
+    else:
+        tl.store(z, s0, mask=valid)
+        tl.store(z + CHANNELS, s1, mask=valid)
+        tl.store(z + 2 * CHANNELS, s2, mask=valid)
     own = scale_parts(gm, activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION))
     gy = add9(load9(GY + at, valid, CHANNELS), add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), own))
     store9(GY + at, gy, valid, CHANNELS)

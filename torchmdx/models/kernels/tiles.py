@@ -70,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True)
 class TwoMaps:
-    """Two maps of edges in one program (edge_forward.py): `columns` of the second at a time, for `rows` edges."""
+    """Two maps of `rows` edges in a program, and back (edge_forward.py, edge_backward.py): `columns` at a time."""
 
     rows: int = 64
     columns: int = 32
@@ -80,13 +80,17 @@ class TwoMaps:
     def options(self) -> dict[str, Any]:
         return dict(ROWS=self.rows, COLUMNS=self.columns, STAGES=self.stages, num_warps=self.warps)
 
+    def options_back(self, slice_: int) -> dict[str, Any]:
+        """For values in slices of so many."""
+        return dict(ROWS=self.rows, STEP=min(self.columns, slice_), STAGES=self.stages, num_warps=self.warps)
+
 
 @dataclass(frozen=True)
 class Tiles:
     """The cut of every kernel, in groups of kernels that behave alike.
 
     row: if given, the short chain of rows.py, with one program for each atom, takes the place of most other kernels.
-    two_maps: if given, edge_forward.py takes the place of two products of edges, where it can.
+    two_maps: if given, edge_forward.py and edge_backward.py take the place of products of edges, where they can.
     """
 
     product: Block
