@@ -17,9 +17,6 @@ ION_PAIRS = {"train": 300, "val": 20, "test": 30, "more": 2000}
 ION_RATIOS = ((0.66, 0.9), (0.9, 1.5))  # of contact, one frame in each range
 ION_PAIR_ATOMS = 20  # of the ion
 MIXED = {"train": 2600, "val": 110, "test": 170, "more": 1500}
-APART = 18000  # draws, most of them pairs
-APART_RATIOS = ((0.62, 0.95), (0.95, 1.3), (1.3, 2.6))  # of contact, one frame of a pair in each range
-APART_MOST = 44  # atoms
 WATERS = range(2, 13)
 MORE_WATER = 10  # how often it is in the draw beside the others
 OWN = 0.5  # share of draws that take a molecule of the subset, not one that all share
@@ -101,38 +98,6 @@ class Assembler:
                 )
         return frames
 
-    def apart(self, ions: list[Entry], count: int) -> list[Frame]:
-        """Pairs and small clusters out to where nobody sees the other; four in five have an ion.
-
-        A model is told the charge of all atoms together. That a molecule far from the ion has none of it, it learns here.
-        """
-        frames: list[Frame] = []
-        neutral = [e for e in self._common if e.charge == 0 and e is not self._water] + [self._water] * MORE_WATER
-        small = [e for e in self._own if e.charge == 0 and len(e.numbers) <= 16]
-        known = [e for e in self._common if e.charge]
-        found = [e for e in ions if e.subset == self._subset and len(e.numbers) <= ION_PAIR_ATOMS]
-        for _ in range(count):
-            others = [small if self._rng.random() < 0.6 else neutral for _ in range(self._rng.choice([1, 1, 1, 1, 2, 3]))]
-            first = small if self._rng.random() < 0.2 else known if self._rng.random() < 0.25 else found
-            members = self._choose([first, *others])
-            if sum(len(e.numbers) for e in members) > APART_MOST:
-                continue
-            if len(members) > 2:
-                frames += [self._heap(members, 0.66, 1.7) for _ in range(2)]
-            else:
-                frames += [self._beside(*members, low, high) for low, high in APART_RATIOS]
-        return frames
-
-    def _beside(self, first: Entry, second: Entry, low: float, high: float) -> Frame:
-        """A pair at so much of contact; of an ion, who has the hydrogen hands it over, if anybody."""
-        if first.charge < 0 or (not first.charge and self._rng.random() < 0.5):
-            first, second = second, first
-        place = _pointed if self._rng.random() < 0.6 else _random
-        a, b = self._shape(first), self._shape(second)
-        direction, b = place(first, a, second, b, self._rng)
-        ratio = self._rng.uniform(low, high)
-        return _join([first, second], [a, b + direction * _travel(first, a, second, b, direction, ratio)])
-
     def _pool(self, own: list[Entry]) -> list[Entry]:
         return own if own and self._rng.random() < OWN else self._common
 
@@ -153,15 +118,15 @@ class Assembler:
         positions = self._shapers[entry.name].draw("thermal")
         return positions - positions.mean(0)
 
-    def _heap(self, members: list[Entry], least: float, most: float = 0.98) -> Frame:
-        """Members one by one at so much of contact with those before."""
+    def _heap(self, members: list[Entry], least: float) -> Frame:
+        """Members one by one at contact with those before."""
         placed = [self._shape(members[0])]
         for count, entry in enumerate(members[1:], start=1):
             there = _merged(members[:count])
             points = np.concatenate(placed)
             pointed = self._rng.random() < 0.6
             direction, shape = (_pointed if pointed else _random)(there, points, entry, self._shape(entry), self._rng)
-            ratio = self._rng.uniform(least, most)
+            ratio = self._rng.uniform(least, 0.98)
             placed.append(shape + direction * _travel(there, points, entry, shape, direction, ratio))
         return _join(members, placed)
 

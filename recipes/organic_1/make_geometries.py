@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from assemblies import APART, Assembler, Frame
+from assemblies import Assembler, Frame
 from deform import Shaper
 from start_file import Entry, read_entries
 
@@ -25,7 +25,6 @@ ION_PARTS = 4  # files of a round of the training ions: each round has a frame o
 ION_HELD_ROUNDS = 3  # rounds of validation and test
 MORE_ROUNDS = (*ION_ROUNDS, ("thermal", "rattle", "torsion"))  # of molecules of make_more.py
 MORE_ION_ROUNDS = 4  # of those of their ions
-APART_PARTS = 8  # files of pairs and clusters at all distances
 MD_MOST_ATOMS = 26
 MD_CHUNK = 100  # molecules of a file
 TEMPERATURES = (300, 600, 1000)
@@ -91,14 +90,6 @@ def more_assemblies(old: list[Entry], more: list[Entry], common: set[str], seed:
     return [frames[k] for k in np.random.default_rng(seed).permutation(len(frames))]
 
 
-def apart_frames(job: Job, old: list[Entry], common: set[str]) -> list[Frame]:
-    """A part of the pairs and clusters at all distances, of everything that trains."""
-    more, ions = (read_entries(job.args.start / f"{name}.npz") for name in ("more", "ions"))
-    rng = np.random.default_rng([job.args.seed, 29, job.chunk])
-    assembler = Assembler([*old, *more], common, "train", rng)
-    return assembler.apart([e for e in [*old, *ions, *more] if e.charge and e.name not in common], APART // APART_PARTS)
-
-
 def _frame(entry: Entry, positions: np.ndarray) -> Frame:
     return Frame(entry.numbers, positions, entry.charge, entry.name)
 
@@ -151,8 +142,6 @@ def do(job: Job) -> tuple[str, int, int]:
         frames = more_frames(read_entries(job.args.start / "more.npz"), job.chunk, seed)
     elif job.kind == "moreassemblies":
         frames = more_assemblies(entries, read_entries(job.args.start / "more.npz"), common, seed)
-    elif job.kind == "moreapart":
-        frames = apart_frames(job, entries, common)
     elif job.kind == "ionpairs":
         rng = np.random.default_rng([seed, 13, len(job.subset)])
         frames = Assembler(entries, common, job.subset, rng).ion_pairs(read_entries(job.args.start / "ions.npz"))
@@ -196,7 +185,6 @@ def main() -> None:
     jobs += [Job("ions", "train", chunk, args) for chunk in range(len(ION_ROUNDS) * ION_PARTS)]
     jobs += [Job("more", "train", chunk, args) for chunk in range(len(MORE_ROUNDS) * ION_PARTS)]
     jobs += [Job("moreassemblies", "train", 0, args)]
-    jobs += [Job("moreapart", "train", chunk, args) for chunk in range(APART_PARTS)]
     if args.only:
         jobs = [job for job in jobs if job.kind in args.only]
     with multiprocessing.Pool(args.workers) as pool:

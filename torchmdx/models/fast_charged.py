@@ -111,9 +111,9 @@ class FastTensorNet2(FastTensorNet):
                 made[f"z2_{i}"] = new(rows, 2 * c)
             if not (keep and two_maps):  # else in the place of the others, and made again
                 made[f"z1_{i}"] = new(rows, c)
-        if two_maps and forces:
+        if two_maps and forces and not keep:
             slices = c // min(buffers.tiles.messages_gradient.slice, c)
-            made |= {"units": new(rows, 3, slices), "units2": new(rows if keep else min(rows, PIECE), 2)}
+            made |= {"units": new(rows, 3, slices), "units2": new(min(rows, PIECE), 2)}
         if self.last_charges:
             made["read_norms"] = new(n, 3, c)
         if forces:

@@ -55,6 +55,7 @@ class ChargedChain(Chain):
         self.pull_on_charges: Tensor | None = None
         self.charged = model.charged
         self.two_maps = buffers.tiles.two_maps if model.takes_half_parts else None
+        self.splits_gradient = "units" in buffers.tensors
         self.rows = self.n + max(edges.capacity, 1)
         self.cutoff = model.table.stretch.cutoff
         each = triton.next_power_of_2(max(1, triton.cdiv(self.n, max(1, buffers.num_systems))))
@@ -146,39 +147,39 @@ class ChargedChain(Chain):
         """From the gradient in z₃ those in z₂ and z₁, in their places."""
         b, w = self.b, self.charged.filters[i]
         z1, z3, kept = b.get(f"z1_{i}"), b[f"z3_{i}"], b.get(f"z2_{i}")
-        for start, z2 in [(0, kept)] if kept is not None else self._pieces():
+        if kept is not None:
+            self._back(z3, w.last_back, kept, 0)
+            if z1 is None:
+                if i + 1 < len(self.weights.layers):  # else they are those of this layer
+                    self._shares(i)
+                self._first_values(i, i)
+            self._back(kept, w.middle_back, z3.flatten(1) if z1 is None else z1, 0)
+            return
+        assert z1 is not None
+        for start, z2 in self._pieces():
             rows = slice(start, start + len(z2))
-            if self.two_maps is not None:
-                self._parts_back(i, rows, z2)
-                continue
-            assert z1 is not None
-            if kept is None:
+            if self.splits_gradient:
+                self._parts_back(i, z1[rows], z3[rows], b["units"][rows], z2, start)
+            else:
                 self._forth(z1[rows], w.middle, w.middle_bias, z2, None, start)
-            self._back(z3[rows], w.last_back, z2, start)
-            self._back(z2, w.middle_back, z1[rows], start)
+                self._back(z3[rows], w.last_back, z2, start)
+                self._back(z2, w.middle_back, z1[rows], start)
 
-    def _parts_back(self, i: int, rows: slice, z2: Tensor) -> None:
-        """The same in half-precision parts, for some rows. z2: kept, or room for the gradient there."""
+    def _parts_back(self, i: int, z1: Tensor, z3: Tensor, units: Tensor, room: Tensor, start: int) -> None:
+        """The same for some rows of a gradient that is split in parts. room: for that in z₂."""
         b, w, c = self.b, self.charged.filters[i], self.c
-        z1, z3 = b.get(f"z1_{i}"), b[f"z3_{i}"][rows]
-        middle, last, units2, parts2 = w.middle_parts, w.last_parts, b["units2"], z2.view(torch.float16)
+        middle, last, units2, parts2 = w.middle_parts, w.last_parts, b["units2"], room.view(torch.float16)
         assert self.two_maps is not None
-        where = (self.edges.row_ptr, self.n, rows.start, len(z2))
-        options = self.two_maps.options_back(c // b["units"].shape[2])
-        blocks = triton.cdiv(len(z2), self.two_maps.rows)
+        where, width = (self.edges.row_ptr, self.n, start, len(room)), c // units.shape[2]
+        options = self.two_maps.options_back(width) | dict(CHANNELS=c) | self.activation
+        blocks = triton.cdiv(len(room), self.two_maps.rows)
         edge_backward.first_back[(2 * blocks,)](
-            z3.view(torch.float16), b["units"][rows], last.big, last.small, z2 if z1 is None else z1[rows], middle.big,
-            middle.small, w.middle_bias, z2, parts2, units2, *where, middle.unit, last.unit, CHANNELS=c,
-            SLICE=c // b["units"].shape[2], KEPT=f"z2_{i}" in b, **self.activation, **options,
+            z3.view(torch.float16), units, last.big, last.small, z1, middle.big, middle.small, w.middle_bias, parts2,
+            units2, *where, middle.unit, last.unit, SLICE=width, **options,
         )  # fmt: skip
-        if z1 is None:
-            if i + 1 < len(self.weights.layers):  # else they are those of this layer
-                self._shares(i)
-            self._first_values(i, i)
         edge_backward.second_back[(blocks,)](
-            parts2, units2, middle.big, middle.small, z3 if z1 is None else z1[rows], *where, middle.unit, CHANNELS=c,
-            STRIDE=self._stride(i), **self.activation, **options,
-        )  # fmt: skip
+            parts2, units2, middle.big, middle.small, z1, *where, middle.unit, **options
+        )
 
     def _pieces(self) -> Iterator[tuple[int, Tensor]]:
         """(first row, scratch [rows,2C]) of every piece of the rows."""
@@ -205,7 +206,7 @@ class ChargedChain(Chain):
         grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
         edge_network.multiply_rows_back[grid](
             x, matrix.big, matrix.small, out, self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width,
-            PRECISION=matrix.precision, **self.activation, **options,
+            STRIDE=out.stride(0), PRECISION=matrix.precision, **self.activation, **options,
         )  # fmt: skip
 
     def channels(self) -> Tensor:
@@ -240,7 +241,7 @@ class ChargedChain(Chain):
         edge_network.messages_gradient[grid](
             y, gm, gy, b[f"z3_{i}"], b[f"z3_{i}"].view(torch.float16), b.get("units", b["pull"]), e.row_ptr, e.source,
             b["reverse"], b["knot"], b["stretch"], b["pull"], n, e.capacity, self.cutoff, CHANNELS=self.c, FIRST=first,
-            SPLIT=self.two_maps is not None, **self.activation, **walk,
+            SPLIT=self.splits_gradient, **self.activation, **walk,
         )  # fmt: skip
         self._filters_gradient(i)
         edge_network.first_gradient[grid](

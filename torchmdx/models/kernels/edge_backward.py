@@ -8,7 +8,7 @@ cores multiply then comes from memory as it is.
 |---|---|---|
 | G3 | [rows,3,slices,2,SLICE], half | parts of the gradient in z₃ |
 | UNITS | [rows,3,slices] | their powers of two |
-| G2 | [rows,2,2,C], half | parts of the gradient in z₂; may lie in the place of z₂ |
+| G2 | [rows,2,2,C], half | parts of the gradient in z₂ |
 | UNITS2 | [rows,2] | their powers of two |
 """
 
@@ -21,11 +21,11 @@ from torchmdx.models.kernels.half_parts import parts_product, row_parts
 
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
 def first_back(
-    G3, UNITS, LAST, LAST_SMALL, Z1, MIDDLE, MIDDLE_SMALL, MIDDLE_BIAS, Z2, G2, UNITS2, ROW_PTR, num_atoms, start, rows,
+    G3, UNITS, LAST, LAST_SMALL, Z1, MIDDLE, MIDDLE_SMALL, MIDDLE_BIAS, G2, UNITS2, ROW_PTR, num_atoms, start, rows,
     middle_unit, last_unit, CHANNELS: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
-    STAGES: tl.constexpr, ACTIVATION: tl.constexpr, KEPT: tl.constexpr,
+    STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """G2 for one half of the columns of z₂, which are read if KEPT, else made again from Z1.
+    """G2 for one half of the columns of z₂, which are made again from Z1.
 
     LAST is [3C,2C], MIDDLE [2C,C]. `rows` rows of those of atoms and edges, from row `start` on.
     """
@@ -47,14 +47,11 @@ def first_back(
             unit = tl.load(UNITS + row * (3 * CHANNELS // SLICE) + b // BLOCKS, mask=row < last, other=0.0)
             w = (b * STEP + k)[:, None] * (2 * CHANNELS) + half * CHANNELS + c[None, :]
             acc += parts_product(big, small, tl.load(LAST + w), tl.load(LAST_SMALL + w)) * (unit * last_unit)[:, None]
-        if KEPT:
-            z = tl.load(Z2 + row[:, None] * (2 * CHANNELS) + half * CHANNELS + c[None, :], mask=valid, other=0.0)
-        else:
-            x = tl.load(Z1 + row[:, None] * CHANNELS + c[None, :], mask=valid, other=0.0)
-            a, a_small, a_unit = row_parts(activate(x, ACTIVATION))
-            w = (half * CHANNELS + c)[:, None] * CHANNELS + c[None, :]
-            z = parts_product(a, a_small, tl.load(MIDDLE + w).T, tl.load(MIDDLE_SMALL + w).T)
-            z = z * (a_unit * middle_unit)[:, None] + tl.load(MIDDLE_BIAS + half * CHANNELS + c)[None, :]
+        x = tl.load(Z1 + row[:, None] * CHANNELS + c[None, :], mask=valid, other=0.0)
+        a, a_small, a_unit = row_parts(activate(x, ACTIVATION))
+        w = (half * CHANNELS + c)[:, None] * CHANNELS + c[None, :]
+        z = parts_product(a, a_small, tl.load(MIDDLE + w).T, tl.load(MIDDLE_SMALL + w).T)
+        z = z * (a_unit * middle_unit)[:, None] + tl.load(MIDDLE_BIAS + half * CHANNELS + c)[None, :]
         big2, small2, unit2 = row_parts(acc * slope(z, ACTIVATION))
         out = G2 + row[:, None] * (4 * CHANNELS) + half * (2 * CHANNELS) + c[None, :]
         tl.store(out, big2, mask=valid)
@@ -65,10 +62,9 @@ def first_back(
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
 def second_back(
     G2, UNITS2, MIDDLE, MIDDLE_SMALL, Z1, ROW_PTR, num_atoms, start, rows, middle_unit,
-    CHANNELS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
-    ACTIVATION: tl.constexpr,
+    CHANNELS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """Z1, in rows STRIDE apart, becomes the gradient there."""
+    """Z1 becomes the gradient there."""
     first = tl.program_id(0) * ROWS
     last = tl.minimum(num_atoms + tl.load(ROW_PTR + num_atoms) - start, rows)
     if first < last:
@@ -88,5 +84,5 @@ def second_back(
             unit = tl.load(UNITS2 + row * 2 + b // BLOCKS, mask=row < last, other=0.0) * middle_unit
             w = (b * STEP + k)[:, None] * CHANNELS + c[None, :]
             acc += parts_product(big, small, tl.load(MIDDLE + w), tl.load(MIDDLE_SMALL + w)) * unit[:, None]
-        at = Z1 + row[:, None] * STRIDE + c[None, :]
+        at = Z1 + row[:, None] * CHANNELS + c[None, :]
         tl.store(at, acc * slope(tl.load(at, mask=valid, other=0.0), ACTIVATION), mask=valid)

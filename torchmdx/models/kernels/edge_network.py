@@ -102,10 +102,10 @@ def multiply_rows(
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
 def multiply_rows_back(
     X, W, SMALL, Y, ROW_PTR, num_atoms, start, rows,
-    INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
-    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    STEP: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """Y becomes (X W) act'(Y); rows as above."""
+    """Y becomes (X W) act'(Y); rows as above, those of Y STRIDE apart."""
     first, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
     if first < last:
         row = first + tl.arange(0, ROWS)
@@ -116,7 +116,7 @@ def multiply_rows_back(
             k = inner + tl.arange(0, STEP)[None, :]
             x = tl.load(X + base + k, mask=valid, other=0.0)
             acc = product(acc, x, W, SMALL, n[:, None] * INNER + k, PRECISION)
-        at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
+        at = row.to(tl.int64)[:, None] * STRIDE + n[None, :]
         acc *= slope(tl.load(Y + at, mask=valid, other=0.0), ACTIVATION)
         tl.store(Y + at, acc, mask=valid)
 
