@@ -22,7 +22,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.table import BOUND, TabulatedFilters
 from torchmdx.models.tensornet2 import TensorNet2
 
-MOST_ROWS, PIECE = 196608, 65536
+MOST_ROWS, PIECE = 196608, 49152
 FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
 
 
