@@ -84,8 +84,12 @@ def test_two_maps_in_one_kernel_agree(make_potential, most_rows, layers, ethanol
     monkeypatch.setattr(fast_charged, "MOST_ROWS", most_rows)
     monkeypatch.setattr(fast_charged, "PIECE", 48)
     potential = make_potential(model="tensornet2", num_channels=32, num_layers=layers)
-    tiles = replace(CUTS["coarse"], two_maps=TwoMaps())
-    assert_agrees(potential, batch_of(ethanol, wire), of_system=1, tiles=tiles)
+    batch, tiles = batch_of(ethanol, wire), replace(CUTS["coarse"], two_maps=TwoMaps())
+    buffers = evaluated(potential, batch, tiles=tiles, forces=False)
+    assert "scratch" not in buffers.tensors
+    alone = buffers.energy.clone()
+    assert_agrees(potential.float(), batch, of_system=1, tiles=tiles)
+    torch.testing.assert_close(alone, evaluate(potential.double(), batch).energy, atol=1e-5, rtol=1e-7)
 
 
 @needs_kernels
