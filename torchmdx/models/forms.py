@@ -140,15 +140,15 @@ class PartSums:
         if slot == 2:
             assert a is not None
             assert b is not None
-            if a.is_cuda:
-                return _kernels().part_sums(a, b, self.parts, self.metric)
+            if kernels := _fused(a, b):
+                return kernels.part_sums(a, b, self.parts, self.metric)
             both = a * (undual(b) if self.metric else b)
             return part_sums(both) if self.parts == 3 else both.sum(1, keepdim=True)
         other = b if slot == 0 else a
         assert other is not None
         assert h is not None
-        if h.is_cuda:
-            return _kernels().scale_parts(other, h, self.metric)
+        if kernels := _fused(other, h):
+            return kernels.scale_parts(other, h, self.metric)
         return (spread(h) if self.parts == 3 else h) * (undual(other) if self.metric else other)
 
 

@@ -276,3 +276,46 @@ void NAME(products)(long first, long last, long C, long slot, long symmetric, co
         }
     }
 }
+
+/* Row q of what takes the place of b [9][C]: b itself, or with metric the numbers <., B> for each component. */
+static inline __attribute__((always_inline)) REAL NAME(lowered)(long C, int metric, long q, const REAL *restrict b,
+                                                                long c)
+{
+    const REAL value = b[q * C + c];
+    if (!metric) return value;
+    if (q == 0) return 3 * value;
+    if (q == 4) return 2 * value + b[7 * C + c];
+    if (q == 7) return 2 * value + b[4 * C + c];
+    return 2 * value;
+}
+
+/* out [parts][C] of every atom: sums of a b over the components of a part, or over all of them. */
+void NAME(part_sums)(long first, long last, long C, long parts, long metric, const REAL *a, const REAL *b, REAL *out)
+{
+    for (long i = first; i < last; i++) {
+        const REAL *restrict u = a + 9 * i * C, *restrict v = b + 9 * i * C;
+        REAL *o = out + parts * i * C;
+        for (long k = 0; k < parts * C; k++) o[k] = 0;
+        for (long part = 0; part < 3; part++)
+            for (long q = PART_START[part]; q < PART_END[part]; q++) {
+                REAL *restrict sum = o + (parts == 3 ? part * C : 0);
+                for (long c = 0; c < C; c++)
+                    sum[c] += u[q * C + c] * (metric ? NAME(lowered)(C, 1, q, v, c) : v[q * C + c]);
+            }
+    }
+}
+
+/* out [9][C] of every atom: b times h [parts][C], part by part. */
+void NAME(scale_parts)(long first, long last, long C, long parts, long metric, const REAL *h, const REAL *b, REAL *out)
+{
+    for (long i = first; i < last; i++) {
+        const REAL *restrict v = b + 9 * i * C;
+        REAL *restrict o = out + 9 * i * C;
+        for (long part = 0; part < 3; part++) {
+            const REAL *restrict w = h + (parts * i + (parts == 3 ? part : 0)) * C;
+            for (long q = PART_START[part]; q < PART_END[part]; q++)
+                for (long c = 0; c < C; c++)
+                    o[q * C + c] = w[c] * (metric ? NAME(lowered)(C, 1, q, v, c) : v[q * C + c]);
+        }
+    }
+}

@@ -76,18 +76,37 @@ def products(slot: int, symmetric: bool, a: Tensor | None, b: Tensor | None, h: 
     assert left is not None
     assert right is not None
     out = torch.empty_like(left)
-    fixed = [
-        *map(ctypes.c_long, (left.shape[2], slot, int(symmetric))),
-        *(pointer(array) for array in checked(left, right, out)),
-    ]
-    kernel = kernel_of("products", left)
-    threads = max(1, min(torch.get_num_threads(), len(left) // ATOMS_A_THREAD))
-    bounds = [len(left) * k // threads for k in range(threads + 1)]
+    over_atoms("products", (left.shape[2], slot, int(symmetric)), left, right, out)
+    return out
+
+
+def part_sums(a: Tensor, b: Tensor, parts: int, metric: bool) -> Tensor:
+    """PartSums' derivative in h, [N,parts,C]."""
+    out = a.new_empty(len(a), parts, a.shape[2])
+    over_atoms("part_sums", (a.shape[2], parts, int(metric)), a, b, out)
+    return out
+
+
+def scale_parts(b: Tensor, h: Tensor, metric: bool) -> Tensor:
+    """PartSums' derivative in one of the tensors, [N,9,C], from the other and h [N,parts,C]."""
+    if h.shape[1] == 1 and not metric:
+        return h * b  # nothing to gain
+    out = torch.empty_like(b)
+    over_atoms("scale_parts", (b.shape[2], h.shape[1], int(metric)), h, b, out)
+    return out
+
+
+def over_atoms(name: str, numbers: tuple[int, ...], *arrays: Tensor) -> None:
+    """Runs a kernel over atoms, in threads; numbers: what it is given before the arrays."""
+    count = len(arrays[-1])
+    fixed = [*map(ctypes.c_long, numbers), *map(pointer, checked(*arrays))]
+    kernel = kernel_of(name, arrays[0])
+    threads = max(1, min(torch.get_num_threads(), count // ATOMS_A_THREAD))
+    bounds = [count * k // threads for k in range(threads + 1)]
     in_threads(
         lambda first, last: kernel(ctypes.c_long(first), ctypes.c_long(last), *fixed),
         list(pairwise(bounds)),
     )
-    return out
 
 
 def over_rows(name: str, pairs: PairList, *arrays: Tensor, code: Tensor | None = None) -> None:
