@@ -19,6 +19,8 @@ def quicken() -> None:
         keep_types(interpreter, core)
         keep_shapes(core)
         leave_equal_shapes(interpreter, core)
+        leave_unread_checks(interpreter)
+        see_the_same_type(core)
         interpreter.is_quick = True
 
 
@@ -110,3 +112,24 @@ def leave_equal_shapes(interpreter, core) -> None:
         return broadcast(self, lhs, rhs)
 
     semantic.broadcast_impl_value = broadcast_others
+
+
+def leave_unread_checks(interpreter) -> None:
+    """Without `debug`, sums and products of integers are made in int64 to be looked at, and then nobody looks."""
+    semantic = type(interpreter.interpreter_semantic)
+    check = getattr(semantic, "binary_op_sanitize_overflow_impl", None)
+    if not takes(check, "self", "lhs", "rhs", "binary_op"):
+        return
+
+    def check_where_it_is_read(self, lhs, rhs, binary_op):
+        if self.builder.options.debug:
+            check(self, lhs, rhs, binary_op)
+
+    semantic.binary_op_sanitize_overflow_impl = check_where_it_is_read
+
+
+def see_the_same_type(core) -> None:
+    """One scalar type is equal to itself without a look at its name."""
+    equal = core.dtype.__eq__
+    if takes(equal, "self", "other"):
+        core.dtype.__eq__ = lambda self, other: self is other or equal(self, other)
