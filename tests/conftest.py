@@ -1,6 +1,7 @@
 """Structures and potentials that many tests share. Structures are fresh ASE Atoms for every test."""
 
 import functools
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,14 @@ from ase import Atoms
 from ase.build import molecule
 from conformance import KINDS, kinds
 from documents.blocks import summary
+from quick_interpreter import quicken
 from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
 from torchmdx.models.registry import model_from_dict
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    quicken()
 
 
 def pytest_collection_modifyitems(items) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
+from quick_interpreter import quicken
 
 from torchmdx import Batch, Potential, System, TensorNetConfig, evaluate
 from torchmdx.engines import KernelEngine
@@ -158,5 +159,6 @@ def test_members_in_kernels_on_a_gpu(sharing):
 
 
 if __name__ == "__main__":
+    quicken()
     found = {case: combined(*CASES[case]) for case in CASES}
     print(json.dumps(found | {"engines": engines_together()}))

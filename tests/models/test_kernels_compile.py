@@ -38,51 +38,53 @@ from torchmdx.models.fast import FastTensorNet
 from torchmdx.models.fast_charged import FastTensorNet2
 from torchmdx.neighbors.brute_force import brute_force
 
-if sys.argv[1] == "step":
+def step(kind):
     from torchmdx.step_buffers import StepBuffers
     from torchmdx.step_kernels import launch_finish, launch_prepare
 
-    box = [[9, 0, 0], [0, 9, 0], [0, 0, 9]]
-    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=box, pbc=True)])
+    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=BOX, pbc=True)])
     edges = brute_force(batch, 3.0)
-    dtype = getattr(torch, sys.argv[2])
+    dtype = getattr(torch, kind)
     buffers = StepBuffers(batch, dtype, stress=True, energies=True)
     launch_prepare(buffers, batch.system_index)
     energies, stress = torch.zeros(2, dtype=torch.float64), torch.zeros(1, 3, 3, dtype=torch.float64)
     launch_finish(buffers, edges, energies[:1], energies, torch.zeros(2, 3, dtype=dtype), stress)
-    print(*compiled, sep=" 0\\n", end=" 0\\n")
-    sys.exit()
 
-if sys.argv[1] == "priors":
+def priors(kind):
     from torchmdx.models.kernels import coulomb, near_rows
     from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 
-    box = [[9, 0, 0], [0, 9, 0], [0, 0, 9]]
-    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=box, pbc=True)])
+    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=BOX, pbc=True)])
     edges = brute_force(batch, 3.0)
-    switch = (1.0, 2.0) if sys.argv[2] == "switched" else None
+    switch = (1.0, 2.0) if kind == "switched" else None
     coulomb.evaluate(Coulomb(CoulombConfig(cutoff=3.0, switch=switch)), batch, edges, torch.ones(2, 1), stress=True)
     near = near_rows.NearRows(2.0)
     near.capacity = 4
     near.edges(batch, edges)
-    for name, shared in sorted(compiled.items()):
-        print(name, max(shared))
-    sys.exit()
 
-network, many = sys.argv[1], sys.argv[2] == "many"
-kind = FastTensorNet2 if network == "tensornet2" else FastTensorNet
-settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
-potential = conftest.random_potential(torch.float32, model=network, **settings).requires_grad_(False)
-batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
-edges = brute_force(batch, 3.0)
-priors = kind is FastTensorNet2
-fast = kind(potential, bound=1e-2, priors=priors)
-fast.allocate(2, 1, edges.capacity, tiles=fast.choose_tiles(20000 if many else 20))
-pull = (lambda chain: setattr(chain, "pull_on_charges", chain.channels())) if priors else None
-inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
-fast.run(*inputs, virial=True, between=pull)
-for name, shared in sorted(compiled.items()):
-    print(name, max(shared))
+def chain(network, atoms):
+    kind = FastTensorNet2 if network == "tensornet2" else FastTensorNet
+    settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
+    potential = conftest.random_potential(torch.float32, model=network, **settings).requires_grad_(False)
+    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
+    edges = brute_force(batch, 3.0)
+    priors = kind is FastTensorNet2
+    fast = kind(potential, bound=1e-2, priors=priors)
+    fast.allocate(2, 1, edges.capacity, tiles=fast.choose_tiles(20000 if atoms == "many" else 20))
+    pull = (lambda chain: setattr(chain, "pull_on_charges", chain.channels())) if priors else None
+    inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
+    fast.run(*inputs, virial=True, between=pull)
+
+BOX = [[9, 0, 0], [0, 9, 0], [0, 0, 9]]
+for case in sys.argv[1:]:
+    what, of = case.split("/")
+    compiled.clear()
+    if what in ("step", "priors"):
+        dict(step=step, priors=priors)[what](of)
+    else:
+        chain(what, of)
+    for name, shared in sorted(compiled.items()):
+        print(case, name, max(shared))
 """
 
 EXPECTED = {
@@ -103,18 +105,29 @@ EXPECTED = {
 }
 
 
+# Cases that one process looks at, one after the other: each process takes seconds to start.
+TOGETHER = [("tensornet",), ("tensornet2",), ("step", "priors")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "of"), EXPECTED)
-def test_every_kernel_compiles(what, of):
+@pytest.mark.parametrize("kinds", TOGETHER, ids="-".join)
+def test_every_kernel_compiles(kinds):
     pytest.importorskip("triton")
+    cases = {f"{what}/{of}": names for (what, of), names in EXPECTED.items() if what in kinds}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, what, of],
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, *cases],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    shared = dict(line.split() for line in done.stdout.splitlines())
-    assert EXPECTED[what, of] <= shared.keys()
-    assert max(map(int, shared.values())) <= MOST_SHARED
+    lines = [line.split() for line in done.stdout.splitlines()]
+    for case, names in cases.items():
+        shared = {name: int(size) for of, name, size in lines if of == case}
+        assert names <= shared.keys()
+        assert max(shared.values()) <= MOST_SHARED
+
+
+def test_no_case_is_left_out():
+    assert sorted(kind for kinds in TOGETHER for kind in kinds) == sorted({what for what, _ in EXPECTED})

@@ -96,13 +96,23 @@ def test_one_seed_one_result(config, tmp_path):
     assert (tmp_path / "a" / "steps.csv").read_text() != (tmp_path / "c" / "steps.csv").read_text()
 
 
+SIX_EPOCHS = ["--training.epochs", "6", "--schedule.name", "plateau", "--schedule.plateau_patience", "1"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, data):
+    """The directory of a run of SIX_EPOCHS that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "c.yaml").write_text(yaml.safe_dump(made_up.values(data)))
+    assert run(folder / "c.yaml", folder / "run", *SIX_EPOCHS) == 0
+    return folder / "run"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(config, tmp_path, number):
-    changes = ["--training.epochs", "6", "--schedule.name", "plateau", "--schedule.plateau_patience", "1"]
-    assert run(config, tmp_path / "whole", *changes) == 0
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(config, whole, tmp_path, number):
     directory = tmp_path / "stopped"
-    process = start(config, directory, *changes)
+    process = start(config, directory, *SIX_EPOCHS)
     wait_for_rows(directory / "steps.csv", 30, process)  # in the third epoch of twelve steps
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
@@ -113,11 +123,11 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(config, tmp_path, number):
         assert "go on with --resume" in said
     _, info = read_state(directory / "state.safetensors")
     assert info["epoch"] < 6
-    assert run(config, directory, *changes, "--resume") == 0
+    assert run(config, directory, *SIX_EPOCHS, "--resume") == 0
     for name in ("steps.csv", "epochs.csv"):
-        assert (directory / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert (directory / name).read_bytes() == (whole / name).read_bytes()
     for name in ("best.safetensors", "last.safetensors"):
-        assert same_weights(directory / name, tmp_path / "whole" / name)
+        assert same_weights(directory / name, whole / name)
 
 
 def test_a_full_disk_leaves_the_previous_state(config, tmp_path, monkeypatch, capsys):
