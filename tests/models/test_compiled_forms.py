@@ -9,7 +9,7 @@ from torchmdx.models.compiled import forms as compiled
 from torchmdx.models.compiled import messages
 from torchmdx.models.compiled.build import library
 from torchmdx.models.edge_rows import EdgeMessages, to_edges
-from torchmdx.models.forms import Messages, Products, Surroundings
+from torchmdx.models.forms import Messages, PartSums, Products, Surroundings
 from torchmdx.models.pairs import PairList
 
 needs_compiler = pytest.mark.skipif(library() is None, reason="needs a C compiler")
@@ -25,6 +25,9 @@ def cases(pairs, channels, dtype):
         Products(symmetric=False): [nine, nine, nine],
         Products(symmetric=True): [nine, nine, nine],
     }
+    for parts in (1, 3):
+        for metric in (False, True):
+            shapes[PartSums(parts, metric)] = [nine, nine, (n, parts, channels)]
     rows = (pairs.edges.capacity + n, 3, channels)
     shapes[EdgeMessages(pairs)] = [rows, nine, nine]
     return [(form, [random(*shape, seed=k).to(dtype) for k, shape in enumerate(all_)]) for form, all_ in shapes.items()]
