@@ -9,8 +9,8 @@ and back:
     W → update_gradient → messages_gradient → [E →] E → E → first_gradient → shares_gradient → equilibrate_gradient
     → W → W → W → W → charged_mix_in_gradient
 
-With `two_maps`, E → E is one kernel forth. Back, z₁ is made again between them (first_values), or, of so many edges that
-z₂ is, all three E are first_back → second_back.
+With `two_maps`, E → E is one kernel forth. Back, z₁ is made again between them (first_values), or, where there are so
+many edges that z₂ is, all three E are first_back → second_back.
 """
 
 from __future__ import annotations
