@@ -190,13 +190,14 @@ def main() -> None:
                 except Exception as error:
                     rows.append(dict(system=name, transport=transport, error=f"{type(error).__name__}: {error}"[:200]))
                 print(rows[-1], flush=True)
+                write("openmm", rows)
             if options.peer and name in ASKED_NS_DAY:  # the systems that there are numbers of it for
                 try:
                     rows.append(measure_peer(name, Path(folder)))
                 except Exception as error:
                     rows.append(dict(system=name, transport="peer", error=f"{type(error).__name__}: {error}"[:300]))
                 print(rows[-1], flush=True)
-    print(write("openmm", rows))
+                write("openmm", rows)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ DIMERS = {"train": 750, "val": 35, "test": 55, "more": 400}
 ION_PAIRS = {"train": 300, "val": 20, "test": 30, "more": 2000}
 ION_RATIOS = ((0.66, 0.9), (0.9, 1.5))  # of contact, one frame in each range
 ION_PAIR_ATOMS = 20  # of the ion
+APART = {"charged": 1060, "two ions": 60, "neutral": 380, "three": 310}  # compositions of a file of training frames
+APART_RATIOS = (0.62, 2.6)  # of contact, evenly in the logarithm
+APART_FRAMES = 3  # of a composition
 MIXED = {"train": 2600, "val": 110, "test": 170, "more": 1500}
 WATERS = range(2, 13)
 MORE_WATER = 10  # how often it is in the draw beside the others
@@ -24,12 +27,13 @@ OWN = 0.5  # share of draws that take a molecule of the subset, not one that all
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A structure. numbers [N], positions [N,3] Å, charge e, name for its comment line."""
+    """A structure. numbers [N], positions [N,3] Å, charge e, name; parts: atoms and charge of each of its molecules."""
 
     numbers: np.ndarray
     positions: np.ndarray
     charge: int
     name: str
+    parts: tuple[tuple[int, int], ...] = ()
 
 
 class Assembler:
@@ -98,6 +102,35 @@ class Assembler:
                 )
         return frames
 
+    def apart(self, ions: list[Entry]) -> list[Frame]:
+        """Two or three molecules at all distances, far ones too, most with one ion; each frame in shapes of its own."""
+        own = [e for e in ions if len(e.numbers) <= ION_PAIR_ATOMS]
+        small = [e for e in self._own if not e.charge and len(e.numbers) <= 16]
+        common, bare = [e for e in self._common if not e.charge], [e for e in self._common if e.charge]
+        kinds = {"charged": "+n", "two ions": "++", "neutral": "nn", "three": "+nn"}
+        frames: list[Frame] = []
+        for kind, count in APART.items():
+            made = 0
+            while made < count:
+                half = self._rng.random(len(kinds[kind])) < OWN
+                pools = {"+": (bare, own), "n": (common, small)}
+                members = self._choose([pools[k][int(mine)] for k, mine in zip(kinds[kind], half, strict=True)])
+                neutral_pair = kind != "two ions" or not sum(e.charge for e in members)
+                if neutral_pair and sum(len(e.numbers) for e in members) <= 36:
+                    frames += [self._loose(members) for _ in range(APART_FRAMES)]
+                    made += 1
+        return frames
+
+    def _loose(self, members: list[Entry]) -> Frame:
+        placed = [self._shape(members[0])]
+        for count, entry in enumerate(members[1:], start=1):
+            there, points = _merged(members[:count]), np.concatenate(placed)
+            place = _pointed if self._rng.random() < 0.5 else _random
+            direction, shape = place(there, points, entry, self._shape(entry), self._rng)
+            ratio = np.exp(self._rng.uniform(*np.log(APART_RATIOS)))
+            placed.append(shape + direction * _travel(there, points, entry, shape, direction, float(ratio)))
+        return _join(members, placed)
+
     def _pool(self, own: list[Entry]) -> list[Entry]:
         return own if own and self._rng.random() < OWN else self._common
 
@@ -132,9 +165,12 @@ class Assembler:
 
 
 def _join(members: list[Entry], placed: list[np.ndarray]) -> Frame:
-    names = " + ".join(sorted(e.name for e in members))
     return Frame(
-        np.concatenate([e.numbers for e in members]), np.concatenate(placed), sum(e.charge for e in members), names
+        numbers=np.concatenate([e.numbers for e in members]),
+        positions=np.concatenate(placed),
+        charge=sum(e.charge for e in members),
+        name=" + ".join(sorted(e.name for e in members)),
+        parts=tuple((len(e.numbers), e.charge) for e in members),
     )
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from assemblies import Assembler, Frame
 from deform import Shaper
+from frame_file import write_frames
 from start_file import Entry, read_entries
 
-SYMBOLS = {1: "H", 6: "C", 7: "N", 8: "O", 9: "F", 16: "S", 17: "Cl"}
 # What a molecule of 22 atoms gets, in shares; smaller ones get more frames, larger ones fewer.
 KINDS = (("thermal", 6), ("rattle", 2), ("scale", 1), ("torsion", 3), ("stretch", 2))
 LARGE_KINDS = (("thermal", 6), ("torsion", 4))
@@ -25,6 +25,7 @@ ION_PARTS = 4  # files of a round of the training ions: each round has a frame o
 ION_HELD_ROUNDS = 3  # rounds of validation and test
 MORE_ROUNDS = (*ION_ROUNDS, ("thermal", "rattle", "torsion"))  # of molecules of make_more.py
 MORE_ION_ROUNDS = 4  # of those of their ions
+APART_FILES = 8
 MD_MOST_ATOMS = 26
 MD_CHUNK = 100  # molecules of a file
 TEMPERATURES = (300, 600, 1000)
@@ -90,22 +91,15 @@ def more_assemblies(old: list[Entry], more: list[Entry], common: set[str], seed:
     return [frames[k] for k in np.random.default_rng(seed).permutation(len(frames))]
 
 
+def apart_frames(old: list[Entry], ions: list[Entry], common: set[str], chunk: int, seed: int) -> list[Frame]:
+    """Pairs and threes of any training molecules and ions at all distances: those of one file."""
+    rng = np.random.default_rng([seed, 29, chunk])
+    frames = Assembler(old, common, "train", rng).apart([e for e in ions if e.charge and e.subset == "train"])
+    return [frames[k] for k in rng.permutation(len(frames))]
+
+
 def _frame(entry: Entry, positions: np.ndarray) -> Frame:
     return Frame(entry.numbers, positions, entry.charge, entry.name)
-
-
-def write_frames(path: Path, frames: list[Frame]) -> None:
-    """Extended XYZ, with the total charge and the name."""
-    lines = []
-    for frame in frames:
-        name = frame.name.replace("\\", "\\\\")  # as extended XYZ wants it between quotes
-        lines.append(f"{len(frame.numbers)}")
-        lines.append(f'Properties=species:S:1:pos:R:3 charge={frame.charge} molecule="{name}" pbc="F F F"')
-        lines += [
-            f"{SYMBOLS[int(z)]} {x:.4f} {y:.4f} {w:.4f}"
-            for z, (x, y, w) in zip(frame.numbers, frame.positions, strict=True)
-        ]
-    path.write_text("\n".join(lines) + "\n")
 
 
 def dynamics_starts(entries: list[Entry], seed: int) -> list[tuple[str, list[Frame]]]:
@@ -142,6 +136,9 @@ def do(job: Job) -> tuple[str, int, int]:
         frames = more_frames(read_entries(job.args.start / "more.npz"), job.chunk, seed)
     elif job.kind == "moreassemblies":
         frames = more_assemblies(entries, read_entries(job.args.start / "more.npz"), common, seed)
+    elif job.kind == "moreapart":
+        more, ions = (read_entries(job.args.start / f"{name}.npz") for name in ("more", "ions"))
+        frames = apart_frames([*entries, *more], [*ions, *more, *entries], common, job.chunk, seed)
     elif job.kind == "ionpairs":
         rng = np.random.default_rng([seed, 13, len(job.subset)])
         frames = Assembler(entries, common, job.subset, rng).ion_pairs(read_entries(job.args.start / "ions.npz"))
@@ -185,6 +182,7 @@ def main() -> None:
     jobs += [Job("ions", "train", chunk, args) for chunk in range(len(ION_ROUNDS) * ION_PARTS)]
     jobs += [Job("more", "train", chunk, args) for chunk in range(len(MORE_ROUNDS) * ION_PARTS)]
     jobs += [Job("moreassemblies", "train", 0, args)]
+    jobs += [Job("moreapart", "train", chunk, args) for chunk in range(APART_FILES)]
     if args.only:
         jobs = [job for job in jobs if job.kind in args.only]
     with multiprocessing.Pool(args.workers) as pool:

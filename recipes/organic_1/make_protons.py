@@ -1,10 +1,10 @@
 """Protons between two atoms: training frames with a hydrogen bond, the proton moved along it. Needs NumPy only.
 
-python make_protons.py --data data --output geometries
+python make_protons.py --geometries geometries
 
 Frames of other kinds hardly ever have a proton half-way from one atom to another, and what a network makes of it then
-is anything. --data: of archive.py unpack. Halves of the frames are neutral and charged; bare ions of one atom, of
-which there are two, are repeated, since nothing else speaks for them.
+is anything. Reads what make_geometries.py wrote, and adds to it. Halves of the frames are neutral and charged; bare
+ions of one atom, of which there are two, are repeated, since nothing else speaks for them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from assemblies import Frame
-from make_geometries import write_frames
+from frame_file import read_frames, write_frames
 
 POLAR = (7, 8, 9, 16, 17)
 BONDED = {7: 1.25, 8: 1.2, 9: 1.15, 16: 1.55, 17: 1.5}  # Å, of a hydrogen and its atom at most
@@ -53,26 +53,23 @@ def moved(numbers: np.ndarray, positions: np.ndarray, bond: np.ndarray, rng: np.
     return found
 
 
-def frames_of(data: Path, count: int, seed: int) -> list[Frame]:
-    """So many frames, as many neutral as charged; no molecule of dynamics twice as often as another kind."""
+def frames_of(geometries: Path, count: int, seed: int) -> list[Frame]:
+    """So many frames, as many neutral as charged, of all training frames but dynamics."""
     rng = np.random.default_rng([seed, 17])
     neutral: list[Frame] = []
     charged: list[Frame] = []
     bare: dict[tuple[int, int], Frame] = {}
-    for path in sorted(data.glob("train-*.npz")):
-        names = path.with_suffix("").with_suffix("").name
-        with np.load(path, allow_pickle=False) as file:
-            numbers, places, charges = file["z"], file["R"], file["Q"]
-        for z, x, q in zip(numbers, places, charges, strict=True):
-            inside = z > 0
-            z, x, q = z[inside], x[inside].astype(float), round(float(q))
-            if len(z) == 1 and q:
-                bare[int(z[0]), q] = Frame(z, x, q, names)
+    for path in sorted(geometries.glob("train-*.xyz")):
+        if path.stem.startswith(("train-md", "train-protons")):
+            continue
+        for frame in read_frames(path):
+            if len(frame.numbers) == 1 and frame.charge:
+                bare[int(frame.numbers[0]), frame.charge] = frame
                 continue
-            bonds = hydrogen_bonds(z, x)
+            bonds = hydrogen_bonds(frame.numbers, frame.positions)
             if len(bonds):
-                frame = Frame(z, moved(z, x, bonds[rng.integers(len(bonds))], rng), q, names)
-                (charged if q else neutral).append(frame)
+                places = moved(frame.numbers, frame.positions, bonds[rng.integers(len(bonds))], rng)
+                (charged if frame.charge else neutral).append(Frame(frame.numbers, places, frame.charge, frame.name))
     chosen = [part[k] for part in (neutral, charged) for k in rng.permutation(len(part))[: count // 2]]
     print(f"{len(neutral)} neutral and {len(charged)} charged frames have hydrogen bonds; {len(chosen)} are taken")
     return [*chosen, *[frame for frame in bare.values() for _ in range(BARE)]]
@@ -81,16 +78,14 @@ def frames_of(data: Path, count: int, seed: int) -> list[Frame]:
 def main() -> None:
     """Writes the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("data"))
-    parser.add_argument("--output", type=Path, default=Path("geometries"))
-    parser.add_argument("--count", type=int, default=8000)
+    parser.add_argument("--geometries", type=Path, default=Path("geometries"))
+    parser.add_argument("--count", type=int, default=16000)
     parser.add_argument("--seed", type=int, default=20266)
     args = parser.parse_args()
-    args.output.mkdir(parents=True, exist_ok=True)
-    frames = frames_of(args.data, args.count, args.seed)
+    frames = frames_of(args.geometries, args.count, args.seed)
     frames = [frames[k] for k in np.random.default_rng(args.seed).permutation(len(frames))]
     for k in range(FILES):
-        write_frames(args.output / f"train-protons-{k:02d}.xyz", frames[k::FILES])
+        write_frames(args.geometries / f"train-protons-{k:02d}.xyz", frames[k::FILES])
 
 
 if __name__ == "__main__":

@@ -57,19 +57,14 @@ def test_only_the_proton_moves_and_no_nearer_than_a_bond(protons):
 
 def test_files_hold_neutral_and_charged_frames_and_bare_ions(protons, tmp_path, monkeypatch, capsys):
     numbers, positions = pair(2.7)
-    padded = np.zeros((9, 6), int)
-    padded[:8] = numbers
-    padded[8, 0] = 17
-    places = np.zeros((9, 6, 3))
-    places[:8] = positions
-    charges = np.array([0.0] * 4 + [1.0] * 4 + [-1.0])
-    np.savez(tmp_path / "train-0.npz", z=padded, R=places, Q=charges)
-    np.savez(tmp_path / "test-0.npz", z=padded, R=places, Q=charges)
-    monkeypatch.setattr(
-        sys, "argv", ["make_protons.py", "--data", str(tmp_path), "--output", str(tmp_path / "out"), "--count", "4"]
-    )
+    frame = protons.Frame
+    given = [frame(numbers, positions, charge, "pair") for charge in [0] * 4 + [1] * 4]
+    given.append(frame(np.array([17]), np.zeros((1, 3)), -1, "[Cl-]"))
+    for name in ("train-a", "train-md300-00", "test-a"):  # of which the first counts
+        protons.write_frames(tmp_path / f"{name}.xyz", given)
+    monkeypatch.setattr(sys, "argv", ["make_protons.py", "--geometries", str(tmp_path), "--count", "4"])
     protons.main()
     assert capsys.readouterr().out == "4 neutral and 4 charged frames have hydrogen bonds; 4 are taken\n"
-    frames = [atoms for path in sorted((tmp_path / "out").glob("*.xyz")) for atoms in read(path, ":")]
+    frames = [atoms for path in sorted(tmp_path.glob("train-protons-*.xyz")) for atoms in read(path, ":")]
     kinds = sorted((str(atoms.symbols), atoms.info["charge"]) for atoms in frames)
     assert kinds == [("Cl", -1)] * protons.BARE + [("OH2OH2", 0)] * 2 + [("OH2OH2", 1)] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from torchmdx.units import KJ_PER_MOL, NANOMETER
 
 TO_ENERGY = 1.0 / KJ_PER_MOL  # kJ/mol of 1 eV
 TO_FORCE = NANOMETER / KJ_PER_MOL  # kJ/mol/nm of 1 eV/Å
+# Up to this many, all particles are asked for by number: OpenMM fetches "all" by waking a thread on every core of the
+# machine, which takes longer than the evaluation of a small molecule.
+MOST_NAMED = 4096
 
 
 class Computation:
@@ -91,9 +95,11 @@ def make_python_force(evaluator: Evaluator, system: openmm.System) -> openmm.For
     parameters = {} if settings.scale_parameter is None else {settings.scale_parameter: 1.0}
     # OpenMM gives some particles as it keeps them, molecules moved by box vectors, but all of them as they are set.
     # Periodic images make no difference to a potential that has them itself.
-    selects = settings.atoms is not None and not settings.periodic and system.usesPeriodicBoundaryConditions()
-    force = openmm.PythonForce(
-        Computation(evaluator, selects), parameters, [] if selects else list(settings.atoms or ())
-    )
+    moved = not settings.periodic and system.usesPeriodicBoundaryConditions()
+    selects = settings.atoms is not None and moved
+    particles: Sequence[int] = () if moved else settings.atoms or ()
+    if settings.atoms is None and not moved and system.getNumParticles() <= MOST_NAMED:
+        particles = range(system.getNumParticles())
+    force = openmm.PythonForce(Computation(evaluator, selects), parameters, list(particles))
     force.setUsesPeriodicBoundaryConditions(settings.periodic)
     return system.getForce(system.addForce(force))

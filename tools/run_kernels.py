@@ -1,0 +1,69 @@
+"""Launches every kernel of the step once or twice on small systems, for NVIDIA's compute-sanitizer. Needs a GPU.
+
+    python tools/run_kernels.py                      # compiles them, which takes longer under the sanitizer
+    compute-sanitizer --tool memcheck --error-exitcode 1 python tools/run_kernels.py few
+    compute-sanitizer --tool racecheck --error-exitcode 1 python tools/run_kernels.py few
+
+Set PYTORCH_NO_CUDA_MEMORY_CACHING=1, so that tensors do not share allocations and memcheck sees where each one ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.systems import load
+from torchmdx import Potential, System, TensorNet2Config, TensorNetConfig
+from torchmdx.models import fast_charged
+from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.step import CapturedStep
+
+SMALL, BOX = "alanine_dipeptide", "water150"
+# Each: whether of a TensorNet2 with a Coulomb energy, the structure, and constants of models/fast_charged.py that make
+# so few edges take the kernels of many.
+CASES = {
+    "few": (False, SMALL, {}),
+    "many": (False, "water200", {}),
+    "charged-few": (True, SMALL, {}),
+    "charged-box": (True, BOX, {}),
+    "charged-two-maps": (True, BOX, {"MANY_EDGE_ROWS": 1}),
+    "charged-pieces": (True, BOX, {"MANY_EDGE_ROWS": 1, "MOST_ROWS": 0, "PIECE": 4096}),
+}
+
+
+def run(case: str) -> None:
+    """Two evaluations, launched without a graph: the list is made in the first and kept in the second."""
+    charged, name, constants = CASES[case]
+    before = {key: getattr(fast_charged, key) for key in constants}
+    for key, value in constants.items():
+        setattr(fast_charged, key, value)
+    torch.manual_seed(0)
+    config = TensorNet2Config(num_layers=1) if charged else TensorNetConfig()
+    potential = Potential(config, [CoulombConfig()] if charged else []).requires_grad_(False).cuda()
+    numbers, positions, cell = load(name)
+    system = System.create(positions, numbers, cell=cell, pbc=cell is not None, device="cuda")
+    step = CapturedStep(potential, system, mode="eager", stress=cell is not None, skin=0.3)
+    for _ in range(2):
+        forces = step(positions).forces
+    print(f"{case}: {step.report().engine}, largest force {abs(forces).max():.3g} eV/Å", flush=True)
+    for key, value in before.items():
+        setattr(fast_charged, key, value)
+
+
+def main() -> None:
+    """Runs the cases that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
+    cases = parser.parse_args().cases or list(CASES)
+    if unknown := set(cases) - set(CASES):
+        parser.error(f"cases must be of {', '.join(CASES)}, got {', '.join(sorted(unknown))}")
+    for case in cases:
+        run(case)
+
+
+if __name__ == "__main__":
+    main()
