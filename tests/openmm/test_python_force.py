@@ -17,6 +17,7 @@ from boxes import assert_same, context_of, empty_system, expected, found, topolo
 
 from torchmdx import save  # noqa: E402
 from torchmdx.openmm_force import add_potential  # noqa: E402
+from torchmdx.openmm_parts import python_transport  # noqa: E402
 from torchmdx.openmm_parts.python_transport import Computation, positions_of  # noqa: E402
 from torchmdx.openmm_parts.settings import ForceSettings  # noqa: E402
 from torchmdx.openmm_plugin import native  # noqa: E402
@@ -51,6 +52,35 @@ def test_positions_come_by_the_short_way_and_by_openmms_own(potential, ethanol):
         found = positions_of(given)
         assert found.dtype == np.float64
         np.testing.assert_allclose(NANOMETER * found, ethanol.positions, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("most", "system_periodic", "periodic", "named"),
+    [
+        (9, False, False, True),
+        (8, False, False, False),  # the way of larger systems
+        (9, True, True, True),  # images make no difference to it
+        (9, True, False, False),  # OpenMM would give molecules moved by box vectors
+    ],
+)
+def test_all_particles_of_a_small_system_are_named(
+    potential, ethanol, monkeypatch, most, system_periodic, periodic, named
+):
+    monkeypatch.setattr(python_transport, "MOST_NAMED", most)
+    assert len(ethanol) == 9
+    system = empty_system(ethanol)
+    if system_periodic:
+        ethanol.set_cell(12 * np.eye(3))
+        ethanol.pbc = True
+        spring = openmm.HarmonicBondForce()  # of no bonds
+        spring.setUsesPeriodicBoundaryConditions(True)
+        system.addForce(spring)
+    add_potential(system, topology_of(ethanol), potential, transport="python", periodic=periodic, **EXACT)
+    (force,) = [f for f in system.getForces() if isinstance(f, openmm.PythonForce)]
+    assert list(force.getParticles()) == (list(range(9)) if named else [])
+    alone = ethanol.copy()
+    alone.pbc = periodic
+    assert_same(found(context_of(system, ethanol)), expected(potential, alone))
 
 
 def moved_on(context, structure):
