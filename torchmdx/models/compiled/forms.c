@@ -212,6 +212,22 @@ void NAME(surroundings_directions)(long first, long last, long C, long own, cons
         }
 }
 
+/* On the components of one channel, in place. Not functions: arrays whose addresses are taken are not kept in vectors. */
+#undef DUAL
+#define DUAL(h)                                 \
+    do {                                        \
+        const REAL xx = h[4], yy = h[7];        \
+        h[0] *= third;                          \
+        for (int q = 1; q < 9; q++) h[q] *= half; \
+        h[4] = (2 * xx - yy) * third;           \
+        h[7] = (2 * yy - xx) * third;           \
+    } while (0)
+#undef TRANSPOSE
+#define TRANSPOSE(t)                             \
+    do {                                         \
+        for (int q = 1; q < 4; q++) t[q] = -t[q]; \
+    } while (0)
+
 /* Components of the product of matrices A and B, in slot 2; in slot 0 A is a gradient h and the result the derivative in
    the first factor, dual(A) B^T, as numbers for each component; in slot 1 B is h and the result A^T dual(B). symmetric:
    of both orders. */
@@ -219,20 +235,20 @@ static inline __attribute__((always_inline)) void NAME(multiply)(long C, int slo
                                                                  const REAL *restrict b, REAL *restrict out)
 {
     const REAL third = (REAL)1 / 3, half = (REAL)0.5;
+#pragma omp simd
     for (long c = 0; c < C; c++) {
         REAL u[9], v[9], m[9], n[9], p[9], o[9];
         for (int q = 0; q < 9; q++) {
             u[q] = a[q * C + c];
             v[q] = b[q * C + c];
         }
-        if (slot != 2) {
-            REAL *h = slot == 0 ? u : v, *t = slot == 0 ? v : u;
-            const REAL xx = h[4], yy = h[7];
-            h[0] *= third;
-            for (int q = 1; q < 9; q++) h[q] *= half;
-            h[4] = (2 * xx - yy) * third;
-            h[7] = (2 * yy - xx) * third;
-            for (int q = 1; q < 4; q++) t[q] = -t[q];
+        if (slot == 0) {
+            DUAL(u);
+            TRANSPOSE(v);
+        }
+        if (slot == 1) {
+            DUAL(v);
+            TRANSPOSE(u);
         }
         m[0] = u[0] + u[4], m[1] = u[5] - u[3], m[2] = u[6] + u[2];
         m[3] = u[5] + u[3], m[4] = u[0] + u[7], m[5] = u[8] - u[1];
