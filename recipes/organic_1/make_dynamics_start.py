@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 from card_methods import Structure, relax
+from frame_file import SYMBOLS
 from start_file import Entry, read_entries
 
-SYMBOLS = {1: "H", 6: "C", 7: "N", 8: "O", 9: "F", 16: "S", 17: "Cl"}
 NEUTRAL = 17
 SMALLEST, LARGEST = 10, 40  # atoms
 IONS = (-1, 1, 1)

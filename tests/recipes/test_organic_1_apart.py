@@ -1,26 +1,10 @@
 """Molecules apart in recipes/organic_1: their frames and files, and charge that crosses a gap."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "organic_1"
 WATER = np.array([[0.0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]])
 FORMALDEHYDE = np.array([[0.0, 0, 0], [1.2, 0, 0], [-0.6, 0.93, 0], [-0.6, -0.93, 0]])
-
-
-@pytest.fixture
-def recipe(monkeypatch):
-    """Imports a module of the recipe, which are scripts beside each other and no package."""
-    monkeypatch.syspath_prepend(str(RECIPE))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(RECIPE) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
 
 
 @pytest.fixture

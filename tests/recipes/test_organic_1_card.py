@@ -1,9 +1,7 @@
 """The model card's machinery in recipes/organic_1: bonds that dynamics watch, start structures, blocks of the page."""
 
-import importlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +10,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "organic_1"
 START = RECIPE / "dynamics_start.xyz"
-
-
-@pytest.fixture
-def recipe(monkeypatch):
-    """Imports a module of the recipe, which are scripts beside each other and no package."""
-    monkeypatch.syspath_prepend(str(RECIPE))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(RECIPE) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
 
 
 @pytest.fixture

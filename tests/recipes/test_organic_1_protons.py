@@ -1,25 +1,15 @@
 """Frames of shared protons in recipes/organic_1: which hydrogen bonds there are, and where a proton goes."""
 
-import importlib
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from ase.io import read
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "organic_1"
-
 
 @pytest.fixture
-def protons(monkeypatch):
-    """make_protons.py, a script beside others and no package."""
-    monkeypatch.syspath_prepend(str(RECIPE))
-    before = set(sys.modules)
-    yield importlib.import_module("make_protons")
-    for name in set(sys.modules) - before:
-        if str(RECIPE) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def protons(recipe):
+    return recipe("make_protons")
 
 
 def pair(apart: float) -> tuple[np.ndarray, np.ndarray]:
