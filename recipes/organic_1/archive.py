@@ -27,6 +27,7 @@ SUBSETS = {  # archives of each; ions, shared protons and what make_more.py make
     "heldout": 1,
     "train-ions": 1,
     "train-more": 4,
+    "train-yetmore": 4,
     "train-protons": 1,
     "val-ions": 1,
     "test-ions": 1,
@@ -134,7 +135,8 @@ def pack(labelled: Path, output: Path, workers: int) -> None:
 def _kind(path: Path) -> str:
     """What has archives of its own."""
     return next(
-        (kind for kind in ("protons", "more") if f"-{kind}" in path.stem), "ions" if "-ion" in path.stem else ""
+        (kind for kind in ("protons", "yetmore", "more") if f"-{kind}" in path.stem),
+        "ions" if "-ion" in path.stem else "",
     )
 
 

@@ -22,9 +22,9 @@ from pathlib import Path
 ORDER = (
     "(val|test)-(?!md)",
     "(val|test)-md",
-    "train-(clusters|dimers|ion|protons)",
+    "train-(clusters|dimers|ion|protons|hydrogens)",
     "train-molecules",
-    "train-more",
+    "train-(yet)?more",
     "heldout",
     "train-md300-c",
     "train-md",

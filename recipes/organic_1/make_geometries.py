@@ -25,6 +25,7 @@ ION_PARTS = 4  # files of a round of the training ions: each round has a frame o
 ION_HELD_ROUNDS = 3  # rounds of validation and test
 MORE_ROUNDS = (*ION_ROUNDS, ("thermal", "rattle", "torsion"))  # of molecules of make_more.py
 MORE_ION_ROUNDS = 4  # of those of their ions
+YET_MORE_ROUNDS = (("thermal", "rattle"), ("torsion", "stretch", "scale"))  # of the second call of make_more.py
 APART_FILES = 8
 MD_MOST_ATOMS = 26
 MD_CHUNK = 100  # molecules of a file
@@ -83,6 +84,18 @@ def more_frames(entries: list[Entry], chunk: int, seed: int) -> list[Frame]:
     return frames
 
 
+def yet_more_frames(entries: list[Entry], chunk: int, seed: int) -> list[Frame]:
+    """A part of one round of the molecules and ions of the second call of make_more.py: many, with two frames each."""
+    turn = chunk // ION_PARTS
+    frames: list[Frame] = []
+    for number in range(chunk % ION_PARTS, len(entries), ION_PARTS):
+        rng = np.random.default_rng([seed, 31, number, turn])
+        frames.append(
+            _frame(entries[number], Shaper(entries[number], rng).draw(str(rng.choice(YET_MORE_ROUNDS[turn]))))
+        )
+    return frames
+
+
 def more_assemblies(old: list[Entry], more: list[Entry], common: set[str], seed: int) -> list[Frame]:
     """Pairs and clusters of molecules and ions of make_more.py, with those that all subsets share."""
     known = [e for e in old if e.name in common]
@@ -134,6 +147,8 @@ def do(job: Job) -> tuple[str, int, int]:
         frames = ion_frames(read_entries(job.args.start / "ions.npz"), job.subset, job.chunk, seed)
     elif job.kind == "more":
         frames = more_frames(read_entries(job.args.start / "more.npz"), job.chunk, seed)
+    elif job.kind == "yetmore":
+        frames = yet_more_frames(read_entries(job.args.start / "yetmore.npz"), job.chunk, seed)
     elif job.kind == "moreassemblies":
         frames = more_assemblies(entries, read_entries(job.args.start / "more.npz"), common, seed)
     elif job.kind == "moreapart":
@@ -181,6 +196,7 @@ def main() -> None:
     jobs += [Job("ionpairs", "train", 0, args)]
     jobs += [Job("ions", "train", chunk, args) for chunk in range(len(ION_ROUNDS) * ION_PARTS)]
     jobs += [Job("more", "train", chunk, args) for chunk in range(len(MORE_ROUNDS) * ION_PARTS)]
+    jobs += [Job("yetmore", "train", chunk, args) for chunk in range(len(YET_MORE_ROUNDS) * ION_PARTS)]
     jobs += [Job("moreassemblies", "train", 0, args)]
     jobs += [Job("moreapart", "train", chunk, args) for chunk in range(APART_FILES)]
     if args.only:

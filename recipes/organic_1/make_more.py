@@ -1,9 +1,10 @@
 """More training molecules and ions, each with one conformer: the subsets of make_molecules.py stay as they are.
 
 python make_more.py --start start
+python make_more.py --start start --name yetmore --after more --count 50000 --seed 20270
 
-Molecules go on where make_molecules.py stopped. Those whose hash makes them validate or test are left out, and ions
-that a molecule of these subsets has as well. Needs RDKit.
+Molecules go on where make_molecules.py, or the call before, stopped. Those whose hash makes them validate or test are
+left out, and ions that a molecule of these subsets has as well. Needs RDKit.
 """
 
 from __future__ import annotations
@@ -54,16 +55,20 @@ def new_ions(
 
 
 def main() -> None:
-    """Writes more.npz and more.txt beside molecules.npz and ions.npz."""
+    """Writes the molecules and a list of them beside molecules.npz and ions.npz."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--start", type=Path, default=Path("start"))
-    parser.add_argument("--count", type=int, default=22000, help="molecules, those of make_molecules.py included")
+    parser.add_argument("--name", default="more", help="of the files")
+    parser.add_argument("--after", nargs="*", default=[], help="names of earlier calls")
+    parser.add_argument("--count", type=int, default=22000, help="molecules, all that are there already included")
     parser.add_argument("--molecules-seed", type=int, default=20261, help="of make_molecules.py")
     parser.add_argument("--seed", type=int, default=20268)
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     RDLogger.DisableLog("rdApp.*")
     old, old_ions = (read_entries(args.start / f"{name}.npz") for name in ("molecules", "ions"))
+    earlier = [entry for name in args.after for entry in read_entries(args.start / f"{name}.npz")]
+    old, old_ions = old + earlier, old_ions + earlier
     with multiprocessing.Pool(args.workers) as pool:
         new = new_molecules(old, args.count, args.molecules_seed, pool)
         ions = new_ions(old, old_ions, new, args.seed, pool)
@@ -73,8 +78,8 @@ def main() -> None:
         random.Random(args.seed).shuffle(jobs)
         made = pool.map(embed, [Job(j.smiles, j.group, j.subset, args.seed + k, 1) for k, j in enumerate(jobs)], 8)
     entries = [entry for entry in made if entry is not None]
-    write_entries(args.start / "more.npz", entries)
-    (args.start / "more.txt").write_text("".join(f"{entry.name}\n" for entry in entries))
+    write_entries(args.start / f"{args.name}.npz", entries)
+    (args.start / f"{args.name}.txt").write_text("".join(f"{entry.name}\n" for entry in entries))
     print(f"{len(entries)} have conformers, {np.mean([len(e.numbers) for e in entries]):.1f} atoms in the mean")
     print(", ".join(f"charge {q:+d}: {n}" for q, n in sorted(Counter(e.charge for e in entries).items())))
 

@@ -60,7 +60,7 @@ def frames_of(geometries: Path, count: int, seed: int) -> list[Frame]:
     charged: list[Frame] = []
     bare: dict[tuple[int, int], Frame] = {}
     for path in sorted(geometries.glob("train-*.xyz")):
-        if path.stem.startswith(("train-md", "train-protons")):
+        if path.stem.startswith(("train-md", "train-protons", "train-hydrogens")):
             continue
         for frame in read_frames(path):
             if len(frame.numbers) == 1 and frame.charge:
