@@ -47,7 +47,7 @@ def test_a_way_ends_at_a_bond_with_the_other_atom(hydrogens, monkeypatch):
     assert np.linalg.norm(np.cross(ways, np.ones(3)), axis=-1).max() < 1e-9  # straight
     assert end - 1e-9 <= left.min() < end + 0.1
     assert 2.6 - 0.2 * (2.6 - end) < left.max() <= 2.6 - 0.1 * (2.6 - end) + 1e-9  # from a tenth of it on
-    positions[5] *= 2  # now too far
+    monkeypatch.setattr(hydrogens, "REACH", 1.5)  # nothing is so near
     assert hydrogens.towards(numbers, positions, np.array([0, 1]), rng) is None
 
 
