@@ -57,9 +57,9 @@ def recorded(monkeypatch):
 
 
 def test_on_the_cpu_work_is_done_once():
-    runs = []
-    kernel_compile.run_compiled(lambda: runs.append(knobs.runtime.jit_cache_hook), torch.device("cpu"))
-    assert runs == [None]
+    kernels = Kernels()
+    kernel_compile.run_compiled(lambda: kernels.launch("embed"), torch.device("cpu"))
+    assert (kernels.compiled, kernels.launched) == ({"embed": 1}, ["embed"])
 
 
 def test_all_kernels_are_compiled_at_the_same_time_and_once(recorded, monkeypatch):
@@ -75,7 +75,22 @@ def test_all_kernels_are_compiled_at_the_same_time_and_once(recorded, monkeypatc
     assert kernels.launched == ["search", "embed", "search", "forces"]
     kernel_compile.run_compiled(work, GPU)  # nothing is missing any more: one run
     assert kernels.launched[4:] == ["search", "embed", "search", "forces"]
-    assert knobs.runtime.jit_cache_hook is None
+
+
+def test_kernels_of_other_threads_are_launched_as_ever(recorded):
+    kernels, other = Kernels(), Kernels()
+
+    def work():
+        thread = threading.Thread(target=other.launch, args=(f"other{len(other.launched)}",))
+        thread.start()
+        thread.join()
+        kernels.launch("embed")
+
+    kernel_compile.run_compiled(work, GPU)
+    assert kernels.launched == ["embed"]
+    assert other.launched == [f"other{k}" for k in range(3)]  # at each of the three times
+    kernels.launch("later")  # and so are this thread's, now that the work is done
+    assert kernels.launched == ["embed", "later"]
 
 
 def test_kernels_behind_a_look_at_the_device_come_in_a_later_round(recorded):
@@ -108,7 +123,9 @@ def test_errors_of_the_work_and_of_the_compiler_are_not_lost(recorded):
     kernels.preload = lambda name: (_ for _ in ()).throw(SyntaxError(f"{name} does not compile"))
     with pytest.raises(SyntaxError, match="forces does not compile"):
         kernel_compile.run_compiled(lambda: kernels.launch("forces"), GPU)
-    assert knobs.runtime.jit_cache_hook is None
+    kernels.preload = lambda name: kernels.compiled.setdefault(name, 1)
+    kernels.launch("read")  # nothing is left that would stop it
+    assert kernels.launched[-1] == "read"
 
 
 ON_A_GPU = """

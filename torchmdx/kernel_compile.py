@@ -13,6 +13,7 @@ import functools
 import importlib.util
 import logging
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -52,12 +53,21 @@ class _Wanted:
                 done.result()
 
 
+class _Here(threading.local):
+    """What is to be done about kernels that this thread launches; kernels of other threads are none of its business."""
+
+    hook: Callable[..., bool] | None = None
+
+
+_here = _Here()
+
+
 def run_compiled(work: Callable[[], object], device: torch.device) -> None:
     """Runs `work`, which may be begun more than once; its kernels are compiled together beforehand.
 
     work: launches on the current stream, the same at every call, that may also be recorded.
     """
-    if device.type != "cuda" or not _has_triton():
+    if device.type != "cuda" or not _hooked():
         work()
         return
     while True:
@@ -77,20 +87,29 @@ def run_compiled(work: Callable[[], object], device: torch.device) -> None:
 
 
 @functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def _hooked() -> bool:
+    """Whether there is Triton, which then asks this module, once and for all, before it compiles."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    from triton import knobs
+
+    before = knobs.runtime.jit_cache_hook
+
+    def ask(**given: Any) -> bool | None:
+        hook = _here.hook or before
+        return None if hook is None else hook(**given)
+
+    knobs.runtime.jit_cache_hook = ask
+    return True
 
 
 @contextlib.contextmanager
 def _before_compiling(hook: Callable[..., bool]) -> Iterator[None]:
-    from triton import knobs
-
-    before = knobs.runtime.jit_cache_hook
-    knobs.runtime.jit_cache_hook = hook
+    _here.hook = hook
     try:
         yield
     finally:
-        knobs.runtime.jit_cache_hook = before
+        _here.hook = None
 
 
 @contextlib.contextmanager

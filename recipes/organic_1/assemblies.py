@@ -107,6 +107,8 @@ class Assembler:
         own = [e for e in ions if len(e.numbers) <= ION_PAIR_ATOMS]
         small = [e for e in self._own if not e.charge and len(e.numbers) <= 16]
         common, bare = [e for e in self._common if not e.charge], [e for e in self._common if e.charge]
+        if len(signs := {e.charge for e in [*bare, *own]}) < 2:
+            raise ValueError(f"pairs of ions need ions of both signs, got charges {sorted(signs)}")
         kinds = {"charged": "+n", "two ions": "++", "neutral": "nn", "three": "+nn"}
         frames: list[Frame] = []
         for kind, count in APART.items():

@@ -49,6 +49,12 @@ def test_molecules_stand_at_all_distances_and_keep_their_charges(recipe, entries
     assert np.median(ratios) == pytest.approx(np.sqrt(low * high), rel=0.25)
 
 
+def test_pairs_of_ions_need_both_signs(recipe, entries):
+    assembler = recipe("assemblies").Assembler([*entries], {"O", "[Cl-]"}, "train", np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"ions of both signs, got charges \[-1\]"):
+        assembler.apart([entries[4]])
+
+
 def test_files_keep_names_charges_and_parts(recipe, tmp_path):
     frame, files = recipe("assemblies").Frame, recipe("frame_file")
     numbers, positions = np.array([8, 1, 1, 17]), np.concatenate([WATER, [[0.0, 0, 4]]])
