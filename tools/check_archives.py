@@ -10,7 +10,9 @@ MOST_BYTES = 5_000_000  # of a shipped potential
 NEEDED = (
     "torchmdx/py.typed",
     "torchmdx/demo/alanine_dipeptide.pdb",
+    "torchmdx/models/compiled/forms.c",
     "torchmdx/models/compiled/messages.c",
+    "torchmdx/models/compiled/rows.c",
     "torchmdx/openmm_plugin/cuda_kernel.cpp",
     "torchmdx/potentials/organic-1.safetensors",
 )

@@ -14,6 +14,7 @@ import hashlib
 import json
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,8 @@ class Run:
         self.done, self.seconds, self.timed = 0, 0.0, 0
         self.kept = self.world.state()
 
-    def to_end(self) -> None:
-        """All steps, checked every so many."""
+    def to_end(self, keep: Callable[[], None]) -> None:
+        """All steps, checked every so many. keep: is called now and then, so that a run that is broken off is known."""
         warm = False
         while self.done < self.args.steps and self.world.molecules:
             number = min(self.args.check_every, self.args.steps - self.done)
@@ -134,6 +135,7 @@ class Run:
             warm = whole
             if self.done % (20 * self.args.check_every) == 0:
                 print(f"{self._ps():8.1f} ps, {len(self.world.molecules)} molecules whole", flush=True)
+                keep()
 
     def _advance(self, number: int) -> bool:
         """Goes so many steps and checks. False where a molecule was lost."""
@@ -251,11 +253,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=20264)
     args = parser.parse_args()
     molecules, seed = read_molecules(args.start), args.seed
-    run = Run(molecules, args)
-    run.to_end()
-    found = result(molecules, run, args, seed)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    run = Run(molecules, args)
+
+    def keep() -> None:
+        found = result(molecules, run, args, seed)
+        args.output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+    run.to_end(keep)
+    keep()
+    found = result(molecules, run, args, seed)
     broken = sum(row["broken"] for row in found["molecules"])
     print(f"{found['reached_ps']:.1f} ps; {broken} of {len(molecules)} molecules changed; {found['ns_per_day']} ns/day")
 

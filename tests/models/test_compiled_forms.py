@@ -6,7 +6,7 @@ from pair_lists import listed, random, systems
 
 from torchmdx import Batch, System
 from torchmdx.models.compiled import forms as compiled
-from torchmdx.models.compiled import messages
+from torchmdx.models.compiled import rows
 from torchmdx.models.compiled.build import library
 from torchmdx.models.edge_rows import EdgeMessages, to_edges
 from torchmdx.models.forms import Messages, PartSums, Products, Surroundings
@@ -75,12 +75,12 @@ def test_slots_of_no_pair_stay_zero():
 @needs_compiler
 def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
     pairs = PairList.of(*listed(Batch.from_systems(systems())))
-    monkeypatch.setattr(messages, "EDGES_A_THREAD", 10)
+    monkeypatch.setattr(rows, "EDGES_A_THREAD", 10)
     monkeypatch.setattr(compiled, "ATOMS_A_THREAD", 2)
     found = []
     for threads in (1, 2, 5):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        assert len(messages.shares(pairs.edges)) == threads
+        assert len(rows.shares(pairs.edges)) == threads + 1
         found.append(partials(pairs, 5, torch.float32))
     for more in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], more, strict=True))

@@ -10,7 +10,7 @@ import torch
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.engines import ModelEngine
-from torchmdx.models.compiled import build, messages
+from torchmdx.models.compiled import build, messages, rows
 from torchmdx.models.compiled.messages import EmbeddingSum, MessageSum
 from torchmdx.models.tabulated import TabulatedTensorNet, table_of
 from torchmdx.models.tensors import from_direction
@@ -18,7 +18,7 @@ from torchmdx.neighbors.brute_force import brute_force
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 ROUNDING = {torch.float32: 2e-6, torch.float64: 1e-13}
-CHANNELS, INTERVALS = 11, 7  # C is no multiple of a vector register's width
+CHANNELS, INTERVALS = build.SLICE + 11, 7  # a whole slice, and one that is no multiple of a vector register's width
 
 
 @pytest.fixture(params=["C", "torch"])
@@ -50,6 +50,7 @@ class Case:
 
         n = self.batch.num_atoms
         self.table, self.y, self.grad = new(INTERVALS, 4, 3, CHANNELS), new(n, 9, CHANNELS), new(n, 9, CHANNELS)
+        self.sliced = messages.sliced(self.table)
         self.a, self.b = new(n, CHANNELS), new(n, CHANNELS)
 
     def filters(self, t):
@@ -78,7 +79,7 @@ def assert_near(got, wanted, dtype):
 def test_message_sums_and_their_gradients(crystal, dtype):
     case = Case(crystal, dtype)
     y, t = case.y.clone().requires_grad_(), case.t.clone().requires_grad_()
-    out = MessageSum.apply(y, t, case.interval, case.table, case.edges)
+    out = MessageSum.apply(y, t, case.interval, case.sliced, case.edges)
     y2, t2 = case.y.double().requires_grad_(), case.t.double().requires_grad_()
     wanted = case.summed(case.filters(t2) * y2[case.edges.source.long()])
     assert_near(out, wanted, dtype)
@@ -93,7 +94,7 @@ def test_message_sums_and_their_gradients(crystal, dtype):
 def test_embedding_sums_and_their_gradients(crystal, dtype):
     case = Case(crystal, dtype)
     t, d = case.t.clone().requires_grad_(), case.d.clone().requires_grad_()
-    out = EmbeddingSum.apply(t, d, case.a, case.b, case.interval, case.table, case.edges)
+    out = EmbeddingSum.apply(t, d, case.a, case.b, case.interval, case.sliced, case.edges)
     t2, d2 = case.t.double().requires_grad_(), case.d.double().requires_grad_()
     pair = case.a.double()[case.edges.target.long()] + case.b.double()[case.edges.source.long()]
     wanted = case.summed(case.filters(t2) * pair[:, None] * d2[:, :, None])
@@ -104,20 +105,33 @@ def test_embedding_sums_and_their_gradients(crystal, dtype):
         assert_near(got, expected, dtype)
 
 
+def test_slices_hold_the_table(crystal):
+    case = Case(crystal, torch.float64)
+    assert case.sliced.shape == (2, INTERVALS, 4, 3, build.SLICE)
+    assert torch.equal(messages.whole(case.sliced, case.y), case.table)
+    assert torch.equal(case.sliced[1, :, :, :, :11], case.table[..., build.SLICE :])
+    assert not case.sliced[1, :, :, :, 11:].any()
+
+
 @DTYPES
-def test_any_number_of_threads_gives_the_same_bits(crystal, dtype, monkeypatch):
+@pytest.mark.parametrize("openmp", [True, False], ids=["OpenMP", "threads"])
+def test_any_number_of_threads_gives_the_same_bits(crystal, dtype, openmp, monkeypatch):
     if build.library() is None:
         pytest.skip("needs a C compiler")
+    if not openmp:
+        monkeypatch.setattr(rows, "_openmp", lambda: None)
+    elif rows._openmp() is None:
+        pytest.skip("torch is linked to no OpenMP that is known")
     case, found = Case(crystal.repeat(2), dtype), []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(messages, "EDGES_A_THREAD", 10)
+        monkeypatch.setattr(rows, "EDGES_A_THREAD", 10)
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        shares = messages.shares(case.edges)
-        assert len(shares) == threads
-        assert [shares[0][0], shares[-1][1]] == [0, case.batch.num_atoms]
+        bounds = rows.shares(case.edges)
+        assert len(bounds) == threads + 1
+        assert [bounds[0], bounds[-1]] == [0, case.batch.num_atoms]
         y, t, d = (x.clone().requires_grad_() for x in (case.y, case.t, case.d))
-        out = MessageSum.apply(y, t, case.interval, case.table, case.edges)
-        other = EmbeddingSum.apply(t, d, case.a, case.b, case.interval, case.table, case.edges)
+        out = MessageSum.apply(y, t, case.interval, case.sliced, case.edges)
+        other = EmbeddingSum.apply(t, d, case.a, case.b, case.interval, case.sliced, case.edges)
         found.append([out, other, *gradients(out, case.grad, [y, t]), *gradients(other, case.grad, [t, d])])
     for more in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], more, strict=True))
@@ -126,7 +140,7 @@ def test_any_number_of_threads_gives_the_same_bits(crystal, dtype, monkeypatch):
 def test_sums_are_not_differentiated_twice(crystal):
     case = Case(crystal, torch.float64)
     y, t = case.y.requires_grad_(), case.t.requires_grad_()
-    out = MessageSum.apply(y, t, case.interval, case.table, case.edges)
+    out = MessageSum.apply(y, t, case.interval, case.sliced, case.edges)
     (slope,) = torch.autograd.grad((out**2).sum(), t, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()
@@ -230,7 +244,7 @@ def test_without_a_compiler_there_is_one_line_in_the_log(crystal, monkeypatch, c
     case = Case(crystal, torch.float64)
     with caplog.at_level(logging.DEBUG, "torchmdx"):
         for _ in range(3):
-            MessageSum.apply(case.y, case.t, case.interval, case.table, case.edges)
+            MessageSum.apply(case.y, case.t, case.interval, case.sliced, case.edges)
     assert [(record.levelname, record.message) for record in caplog.records] == [
         ("WARNING", "no C compiler found (cc, gcc, clang or $CC): the CPU runs slower kernels in torch")
     ]

@@ -174,6 +174,36 @@ def test_molecules_of_one_world_feel_nothing_of_each_other(recipe, tmp_path):
     assert abs(sum(wrong) - sum(alone)) > 1e-3  # so that a wrong charge would have been seen
 
 
+def test_dynamics_that_are_broken_off_leave_their_record(recipe, tmp_path):
+    import argparse
+    import json
+
+    import torch
+
+    import torchmdx
+
+    torch.manual_seed(0)
+    potential = torchmdx.Potential(torchmdx.TensorNetConfig(num_layers=1, num_channels=8, num_radial=8))
+    torchmdx.save(potential, tmp_path / "small.safetensors")
+    dynamics = recipe("dynamics")
+    molecules = dynamics.read_molecules(START)[:1]
+    args = argparse.Namespace(
+        checkpoint=str(tmp_path / "small.safetensors"), temperature=300.0, timestep=0.1, seed=1, transport="auto",
+        steps=50, check_every=1,
+    )  # fmt: skip
+    run = dynamics.Run(molecules, args)
+    kept = []
+    run.to_end(lambda: kept.append(dynamics.result(molecules, run, args, 1)["reached_ps"]))
+    assert kept == pytest.approx([0.002, 0.004])  # every twenty checks
+    cards = {name: json.loads((RECIPE / "card" / f"{name}.json").read_text()) for name in ("dynamics", "training")}
+    whole = recipe("card_page")._dynamics(cards)
+    assert "broken off" not in whole
+    cards["dynamics"]["reached_ps"] = 250.0
+    text = recipe("card_page")._dynamics(cards)
+    assert "kept every bond for 250 ps" in text
+    assert "**It was broken off, of 1000 ps.**" in text
+
+
 def test_a_line_of_a_proton_is_right_up_to_the_first_error(recipe):
     pytest.importorskip("rdkit", reason="needs RDKit")
     right_to = recipe("card_protons").right_to

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.models.compiled.messages import EmbeddingSum, MessageSum
+from torchmdx.models.compiled.messages import EmbeddingSum, MessageSum, sliced
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.pairwise_network import gated, interaction, read
 from torchmdx.models.table import BOUND, TabulatedFilters, tabulate
@@ -49,8 +49,7 @@ class TabulatedTensorNet(nn.Module):
         self.network = network
         # The fifth degree needs a tenth of the intervals of the third, so that the table stays in the cache.
         self.table = table_of(network, degree=5)
-        # The C kernels want each set of coefficients in one piece.
-        self.tables = [(c.contiguous(), own) for c, own in zip(self.table.coefficients, self.table.own, strict=True)]
+        self.tables = [(sliced(c), own) for c, own in zip(self.table.coefficients, self.table.own, strict=True)]
         self.error = self.table.error
 
     def forward(self, edges: Edges, vectors: Tensor, atomic_numbers: Tensor, charge: Tensor) -> Tensor:

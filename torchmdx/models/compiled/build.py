@@ -16,15 +16,17 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
-SOURCES = ("messages.c", "forms.c")
+SOURCES = ("rows.c", "messages.c", "forms.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp-simd", "-fPIC", "-shared", "-std=c11", "-w")
-PARTS = """\
-static const int PART_END[3] = {1, 4, 9};
-static const int PART_START[3] = {0, 1, 4};
+SLICE = 32  # channels that messages.c takes at a time
+PARTS = f"""\
+#define SLICE {SLICE}
+static const int PART_END[3] = {{1, 4, 9}};
+static const int PART_START[3] = {{0, 1, 4}};
 """
-BOTH_TYPES = PARTS + "".join(
+BOTH_TYPES = f'{PARTS}#include "{SOURCES[0]}"\n' + "".join(
     f"#define NAME(f) f##_{real}\n#define REAL {real}\n"
-    + "".join(f'#include "{source}"\n' for source in SOURCES)
+    + "".join(f'#include "{source}"\n' for source in SOURCES[1:])
     + "#undef NAME\n#undef REAL\n"
     for real in ("float", "double")
 )

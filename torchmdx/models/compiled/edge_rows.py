@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from torchmdx.models.compiled.forms import checked, kernel_of, over_rows
-from torchmdx.models.compiled.messages import in_threads, pointer, shares
+from torchmdx.models.compiled.forms import over_rows
+from torchmdx.models.compiled.rows import checked, run_rows, shares
 from torchmdx.models.tensors import PARTS, spread
 
 if TYPE_CHECKING:
@@ -64,10 +63,5 @@ def from_edges(
 def _rows_of_edges(name: str, pairs: PairList, others: Tensor, arrays: tuple[Tensor | None, ...]) -> None:
     """Runs a kernel over the rows of the list; others [E] are sources, or edges the other way."""
     edges, there = pairs.edges, checked(*(x for x in arrays if x is not None))
-    fixed = [
-        *map(ctypes.c_long, (there[0].shape[1], pairs.num_slots)),
-        *map(pointer, (edges.row_ptr, others, pairs.code)),
-        *(ctypes.c_void_p(None) if x is None else pointer(x) for x in arrays),
-    ]
-    kernel = kernel_of(name, there[0])
-    in_threads(lambda first, last: kernel(ctypes.c_long(first), ctypes.c_long(last), *fixed), shares(edges))
+    lists = edges.row_ptr, others, pairs.code
+    run_rows(name, there[0].dtype, shares(edges), there[0].shape[1], pairs.num_slots, *lists, *arrays)

@@ -11,7 +11,7 @@
 #define FLIP(q) ((q) >= 1 && (q) <= 3)
 
 /* out_i += sum_j f_ij x_j; here code [E] is the row of f for each edge. */
-void NAME(message_rows)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
+static void NAME(all_message_rows)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
                         const REAL *f, const REAL *x, REAL *out, REAL *unused)
 {
     for (long i = first; i < last; i++)
@@ -27,7 +27,7 @@ void NAME(message_rows)(long first, long last, long C, long own, const int *row_
 }
 
 /* out_p = sum over the components of a part of x_j g_i + x_i g_j. */
-void NAME(message_pairs)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
+static void NAME(all_message_pairs)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
                          const REAL *x, const REAL *g, REAL *out, REAL *unused)
 {
     for (long i = first; i < last; i++)
@@ -47,7 +47,7 @@ void NAME(message_pairs)(long first, long last, long C, long own, const int *row
 }
 
 /* out_e = sum over the components of a part of x_j g_i. */
-void NAME(message_edges)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
+static void NAME(all_message_edges)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
                          const REAL *x, const REAL *g, REAL *out, REAL *unused)
 {
     for (long i = first; i < last; i++)
@@ -63,7 +63,7 @@ void NAME(message_edges)(long first, long last, long C, long own, const int *row
 }
 
 /* Rows of edges [E][K] += those of pairs a, targets t and sources s, any of which may be null. */
-void NAME(to_edges)(long first, long last, long K, long own, const int *row_ptr, const int *source, const int *code,
+static void NAME(all_to_edges)(long first, long last, long K, long own, const int *row_ptr, const int *source, const int *code,
                     const REAL *a, const REAL *t, const REAL *s, REAL *out)
 {
     for (long i = first; i < last; i++)
@@ -80,7 +80,7 @@ void NAME(to_edges)(long first, long last, long K, long own, const int *row_ptr,
 
 /* Sums of rows g [E][K]: pairs [P][K] += both edges' where one speaks, targets += a row's, sources += those of the edges
    the other way, reverse [E]. Any of the three may be null. */
-void NAME(from_edges)(long first, long last, long K, long own, const int *row_ptr, const int *reverse, const int *code,
+static void NAME(all_from_edges)(long first, long last, long K, long own, const int *row_ptr, const int *reverse, const int *code,
                       const REAL *g, REAL *a, REAL *t, REAL *s)
 {
     for (long i = first; i < last; i++)
@@ -98,7 +98,7 @@ void NAME(from_edges)(long first, long last, long K, long own, const int *row_pt
 }
 
 /* The derivative in g: out_i = sum_j d_ij f_ij (z_i0 + z_j1), and the atom's own in the scalar. */
-void NAME(surroundings_rows)(long first, long last, long C, long own, const int *row_ptr, const int *source,
+static void NAME(all_surroundings_rows)(long first, long last, long C, long own, const int *row_ptr, const int *source,
                              const int *code, const REAL *d, const REAL *f, const REAL *z, REAL *out, REAL *weight)
 {
     for (long i = first; i < last; i++) {
@@ -122,7 +122,7 @@ void NAME(surroundings_rows)(long first, long last, long C, long own, const int 
 }
 
 /* The derivative in z, [N][2][C]: of an atom as target along its row, as source by the edges the other way. */
-void NAME(surroundings_atoms)(long first, long last, long C, long own, const int *row_ptr, const int *source,
+static void NAME(all_surroundings_atoms)(long first, long last, long C, long own, const int *row_ptr, const int *source,
                               const int *code, const REAL *d, const REAL *f, const REAL *g, REAL *out, REAL *weight)
 {
     REAL *back = weight + C;
@@ -155,7 +155,7 @@ void NAME(surroundings_atoms)(long first, long last, long C, long own, const int
 }
 
 /* The derivative in f: out_p = (z_i0 + z_j1) sum d_ij g_i + (z_j0 + z_i1) sum d_ji g_j, over components of a part. */
-void NAME(surroundings_filters)(long first, long last, long C, long own, const int *row_ptr, const int *source,
+static void NAME(all_surroundings_filters)(long first, long last, long C, long own, const int *row_ptr, const int *source,
                                 const int *code, const REAL *d, const REAL *z, const REAL *g, REAL *out, REAL *weight)
 {
     REAL *back = weight + C;
@@ -182,7 +182,7 @@ void NAME(surroundings_filters)(long first, long last, long C, long own, const i
 }
 
 /* The derivative in d: out_p [9] = sum_c f ((z_i0 + z_j1) g_i +- (z_j0 + z_i1) g_j), minus for the vector. */
-void NAME(surroundings_directions)(long first, long last, long C, long own, const int *row_ptr, const int *source,
+static void NAME(all_surroundings_directions)(long first, long last, long C, long own, const int *row_ptr, const int *source,
                                    const int *code, const REAL *f, const REAL *z, const REAL *g, REAL *out,
                                    REAL *weight)
 {
@@ -277,7 +277,7 @@ static inline __attribute__((always_inline)) void NAME(multiply)(long C, int slo
 }
 
 /* Of atoms [first, last). The cases are written out for the compiler, which then knows slot and symmetric. */
-void NAME(products)(long first, long last, long C, long slot, long symmetric, const REAL *a, const REAL *b, REAL *out)
+static void NAME(all_products)(long first, long last, long C, long slot, long symmetric, const REAL *a, const REAL *b, REAL *out)
 {
     for (long i = first; i < last; i++) {
         const REAL *u = a + 9 * i * C, *v = b + 9 * i * C;
@@ -306,7 +306,7 @@ static inline __attribute__((always_inline)) REAL NAME(lowered)(long C, int metr
 }
 
 /* out [parts][C] of every atom: sums of a b over the components of a part, or over all of them. */
-void NAME(part_sums)(long first, long last, long C, long parts, long metric, const REAL *a, const REAL *b, REAL *out)
+static void NAME(all_part_sums)(long first, long last, long C, long parts, long metric, const REAL *a, const REAL *b, REAL *out)
 {
     for (long i = first; i < last; i++) {
         const REAL *restrict u = a + 9 * i * C, *restrict v = b + 9 * i * C;
@@ -322,7 +322,7 @@ void NAME(part_sums)(long first, long last, long C, long parts, long metric, con
 }
 
 /* out [9][C] of every atom: b times h [parts][C], part by part. */
-void NAME(scale_parts)(long first, long last, long C, long parts, long metric, const REAL *h, const REAL *b, REAL *out)
+static void NAME(all_scale_parts)(long first, long last, long C, long parts, long metric, const REAL *h, const REAL *b, REAL *out)
 {
     for (long i = first; i < last; i++) {
         const REAL *restrict v = b + 9 * i * C;
@@ -335,3 +335,16 @@ void NAME(scale_parts)(long first, long last, long C, long parts, long metric, c
         }
     }
 }
+
+ROWS(message_rows, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), 0)
+ROWS(message_pairs, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), 0)
+ROWS(message_edges, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), 0)
+ROWS(surroundings_rows, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8), room)
+ROWS(surroundings_atoms, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8), room)
+ROWS(surroundings_filters, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8), room)
+ROWS(surroundings_directions, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8), room)
+ROWS(to_edges, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8))
+ROWS(from_edges, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8))
+ROWS(products, NUMBER(0), NUMBER(1), NUMBER(2), REALS(3), REALS(4), REALS(5))
+ROWS(part_sums, NUMBER(0), NUMBER(1), NUMBER(2), REALS(3), REALS(4), REALS(5))
+ROWS(scale_parts, NUMBER(0), NUMBER(1), NUMBER(2), REALS(3), REALS(4), REALS(5))

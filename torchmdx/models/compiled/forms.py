@@ -5,16 +5,13 @@ Nothing as large as the list times nine components is made on the way, which is 
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from torchmdx.models.compiled.build import library
-from torchmdx.models.compiled.messages import in_threads, pointer, shares
+from torchmdx.models.compiled.rows import TYPES, checked, run_rows, shares
 from torchmdx.models.tensors import PARTS, spread
 
 if TYPE_CHECKING:
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
 # Below this many atoms a second thread costs more than it saves in products of their tensors.
 ATOMS_A_THREAD = 256
-TYPES = {torch.float32: "float", torch.float64: "double"}
 # Kernels of the derivatives of surroundings, by slot.
 SURROUNDINGS = ("surroundings_directions", "surroundings_filters", "surroundings_atoms", "surroundings_rows")
 
@@ -99,46 +95,14 @@ def scale_parts(b: Tensor, h: Tensor, metric: bool) -> Tensor:
 def over_atoms(name: str, numbers: tuple[int, ...], *arrays: Tensor) -> None:
     """Runs a kernel over atoms, in threads; numbers: what it is given before the arrays."""
     count = len(arrays[-1])
-    fixed = [*map(ctypes.c_long, numbers), *map(pointer, checked(*arrays))]
-    kernel = kernel_of(name, arrays[0])
     threads = max(1, min(torch.get_num_threads(), count // ATOMS_A_THREAD))
     bounds = [count * k // threads for k in range(threads + 1)]
-    in_threads(
-        lambda first, last: kernel(ctypes.c_long(first), ctypes.c_long(last), *fixed),
-        list(pairwise(bounds)),
-    )
+    run_rows(name, arrays[0].dtype, bounds, *numbers, *checked(*arrays))
 
 
 def over_rows(name: str, pairs: PairList, *arrays: Tensor, code: Tensor | None = None) -> None:
     """Runs a kernel over the rows of the list, in threads."""
-    edges, like = pairs.edges, arrays[0]
+    edges = pairs.edges
     channels = next(a.shape[2] for a in arrays if a.dim() == 3)
-    fixed = [
-        *map(ctypes.c_long, (channels, pairs.num_slots)),
-        *map(pointer, (edges.row_ptr, edges.source, pairs.code if code is None else code)),
-        *map(pointer, checked(*arrays)),
-    ]
-    kernel = kernel_of(name, like)
-
-    def run(first: int, last: int) -> None:
-        room = torch.empty(2 * channels, dtype=like.dtype)
-        kernel(ctypes.c_long(first), ctypes.c_long(last), *fixed, pointer(room))
-
-    in_threads(run, shares(edges))
-
-
-def checked(*arrays: Tensor) -> tuple[Tensor, ...]:
-    """The same, as kernels take them."""
-    for array in arrays:
-        assert array.is_contiguous()
-        assert array.dtype == arrays[0].dtype
-    return arrays
-
-
-def kernel_of(name: str, like: Tensor) -> Callable[..., None]:
-    """A function of the library, for numbers of this type."""
-    compiled = library()
-    assert compiled is not None
-    kernel = compiled[f"{name}_{TYPES[like.dtype]}"]
-    kernel.restype = None
-    return kernel
+    lists = edges.row_ptr, edges.source, pairs.code if code is None else code
+    run_rows(name, arrays[0].dtype, shares(edges), channels, pairs.num_slots, *lists, *checked(*arrays))
