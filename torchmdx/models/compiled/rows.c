@@ -30,10 +30,11 @@ static void rows_share(void *data)
 }
 
 /* The kernel over `count` ranges of rows, range k from bounds[k] to bounds[k + 1], by the threads of an OpenMP that is
-   loaded already: GOMP_parallel, omp_get_thread_num and omp_get_num_threads. */
+   loaded already: GOMP_parallel, omp_get_thread_num and omp_get_num_threads. All of its threads come, as they do for
+   torch: another number would make it end some, and start them anew for torch's next operation. */
 void rows_parallel(void (*parallel)(void (*)(void *), void *, unsigned, unsigned), int (*number)(void),
                    int (*team)(void), rows_kernel kernel, long count, const long *bounds, const long *given)
 {
     struct rows_work work = {kernel, count, bounds, given, number, team};
-    parallel(rows_share, &work, (unsigned)count, 0);
+    parallel(rows_share, &work, 0, 0);
 }
