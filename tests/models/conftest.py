@@ -1,6 +1,7 @@
 """What tests of models share."""
 
 import pytest
+import torch
 
 from torchmdx.models.compiled import forms
 from torchmdx.models.compiled.build import library
@@ -13,3 +14,11 @@ def kernels_or_torch(request, monkeypatch):
         monkeypatch.setattr(forms, "serves", lambda *tensors: False)
     elif library() is None:
         pytest.skip("needs a C compiler")
+
+
+@pytest.fixture
+def own_threads():
+    """torch's number of threads may be changed: it is put back."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)

@@ -73,13 +73,14 @@ def test_slots_of_no_pair_stay_zero():
 
 
 @needs_compiler
+@pytest.mark.usefixtures("own_threads")
 def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
     pairs = PairList.of(*listed(Batch.from_systems(systems())))
     monkeypatch.setattr(rows, "EDGES_A_THREAD", 10)
     monkeypatch.setattr(compiled, "ATOMS_A_THREAD", 2)
     found = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        torch.set_num_threads(threads)
         assert len(rows.shares(pairs.edges)) == threads + 1
         found.append(partials(pairs, 5, torch.float32))
     for more in found[1:]:

@@ -115,6 +115,7 @@ def test_slices_hold_the_table(crystal):
 
 @DTYPES
 @pytest.mark.parametrize("openmp", [True, False], ids=["OpenMP", "threads"])
+@pytest.mark.usefixtures("own_threads")
 def test_any_number_of_threads_gives_the_same_bits(crystal, dtype, openmp, monkeypatch):
     if build.library() is None:
         pytest.skip("needs a C compiler")
@@ -125,7 +126,7 @@ def test_any_number_of_threads_gives_the_same_bits(crystal, dtype, openmp, monke
     case, found = Case(crystal.repeat(2), dtype), []
     for threads in (1, 2, 5):
         monkeypatch.setattr(rows, "EDGES_A_THREAD", 10)
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        torch.set_num_threads(threads)
         bounds = rows.shares(case.edges)
         assert len(bounds) == threads + 1
         assert [bounds[0], bounds[-1]] == [0, case.batch.num_atoms]
