@@ -110,6 +110,15 @@ def test_kernels_behind_a_look_at_the_device_come_in_a_later_round(recorded):
     assert kernels.launched[-2:] == ["count", "copy"]
 
 
+def test_a_kernel_that_is_not_known_again_is_left_to_its_launch(recorded):
+    kernels, asked = Kernels(), []
+    launch = kernels.launch
+    kernels.preload = asked.append
+    kernel_compile.run_compiled(lambda: launch("embed"), GPU)
+    assert asked == ["embed", "embed"]  # beside the others, and then at its launch
+    assert kernels.launched == ["embed"]
+
+
 def test_errors_of_the_work_and_of_the_compiler_are_not_lost(recorded):
     kernels = Kernels()
 

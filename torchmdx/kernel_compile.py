@@ -70,6 +70,7 @@ def run_compiled(work: Callable[[], object], device: torch.device) -> None:
     if device.type != "cuda" or not _hooked():
         work()
         return
+    compiled: set[tuple[str, str]] = set()
     while True:
         wanted = _Wanted()
         try:
@@ -79,10 +80,14 @@ def run_compiled(work: Callable[[], object], device: torch.device) -> None:
             pass
         else:
             return
+        if wanted.kernels.keys() <= compiled:  # Triton does not know it again: then as if this module were not there
+            work()
+            return
         start = time.perf_counter()
         with _before_compiling(wanted.note), _nothing_running(device):
             work()
         wanted.compile(device)
+        compiled |= wanted.kernels.keys()
         log.info("%d kernels compiled in %.1f s", len(wanted.kernels), time.perf_counter() - start)
 
 
