@@ -21,7 +21,6 @@ host
 potentials
 progress_line
 interrupt
-kernel_compile
 cell
 system
 neighbors/edges

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from torchmdx.kernel_compile import run_compiled
 from torchmdx.step_result import OutOfDeviceMemory
 from torchmdx.system import Batch
 
@@ -29,7 +28,7 @@ class Graph:
         # The first runs compile kernels and settle lazy set-up, which must not happen while recording.
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
-                run_compiled(work, device)
+                work()
         stream.synchronize()
         with torch.cuda.graph(self.graph, stream=stream):
             work()
