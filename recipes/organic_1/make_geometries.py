@@ -23,9 +23,13 @@ CHUNKS = 16  # files of training molecules
 ION_ROUNDS = (("thermal",), ("torsion", "stretch", "rattle"), ("thermal",), ("scale", "torsion", "stretch"))
 ION_PARTS = 4  # files of a round of the training ions: each round has a frame of each ion
 ION_HELD_ROUNDS = 3  # rounds of validation and test
-MORE_ROUNDS = (*ION_ROUNDS, ("thermal", "rattle", "torsion"))  # of molecules of make_more.py
-MORE_ION_ROUNDS = 4  # of those of their ions
-YET_MORE_ROUNDS = (("thermal", "rattle"), ("torsion", "stretch", "scale"))  # of the second call of make_more.py
+MORE_ION_ROUNDS = 4  # of ions of make_more.py; its molecules may have more
+Rounds = tuple[tuple[str, ...], ...]
+# Of each of its calls: rounds, and the stream of their random numbers.
+MORE: dict[str, tuple[Rounds, int]] = {
+    "more": ((*ION_ROUNDS, ("thermal", "rattle", "torsion")), 19),
+    "yetmore": ((("thermal", "rattle"), ("torsion", "stretch", "scale")), 31),
+}
 APART_FILES = 8
 MD_MOST_ATOMS = 26
 MD_CHUNK = 100  # molecules of a file
@@ -72,27 +76,15 @@ def ion_frames(entries: list[Entry], subset: str, chunk: int, seed: int) -> list
     return frames
 
 
-def more_frames(entries: list[Entry], chunk: int, seed: int) -> list[Frame]:
-    """A part of one round of the molecules and ions of make_more.py."""
+def more_frames(entries: list[Entry], rounds: Rounds, stream: int, chunk: int, seed: int) -> list[Frame]:
+    """A part of one round of what a call of make_more.py made. stream: of random numbers, its own for each call."""
     turn = chunk // ION_PARTS
     frames: list[Frame] = []
     for number in range(chunk % ION_PARTS, len(entries), ION_PARTS):
         entry = entries[number]
         if turn < MORE_ION_ROUNDS or not entry.charge:
-            rng = np.random.default_rng([seed, 19, number, turn])
-            frames.append(_frame(entry, Shaper(entry, rng).draw(str(rng.choice(MORE_ROUNDS[turn])))))
-    return frames
-
-
-def yet_more_frames(entries: list[Entry], chunk: int, seed: int) -> list[Frame]:
-    """A part of one round of the molecules and ions of the second call of make_more.py: many, with two frames each."""
-    turn = chunk // ION_PARTS
-    frames: list[Frame] = []
-    for number in range(chunk % ION_PARTS, len(entries), ION_PARTS):
-        rng = np.random.default_rng([seed, 31, number, turn])
-        frames.append(
-            _frame(entries[number], Shaper(entries[number], rng).draw(str(rng.choice(YET_MORE_ROUNDS[turn]))))
-        )
+            rng = np.random.default_rng([seed, stream, number, turn])
+            frames.append(_frame(entry, Shaper(entry, rng).draw(str(rng.choice(rounds[turn])))))
     return frames
 
 
@@ -145,10 +137,8 @@ def do(job: Job) -> tuple[str, int, int]:
         frames = molecule_frames(list(enumerate(held)), LARGE_KINDS, seed + 1)
     elif job.kind == "ions":
         frames = ion_frames(read_entries(job.args.start / "ions.npz"), job.subset, job.chunk, seed)
-    elif job.kind == "more":
-        frames = more_frames(read_entries(job.args.start / "more.npz"), job.chunk, seed)
-    elif job.kind == "yetmore":
-        frames = yet_more_frames(read_entries(job.args.start / "yetmore.npz"), job.chunk, seed)
+    elif job.kind in MORE:
+        frames = more_frames(read_entries(job.args.start / f"{job.kind}.npz"), *MORE[job.kind], job.chunk, seed)
     elif job.kind == "moreassemblies":
         frames = more_assemblies(entries, read_entries(job.args.start / "more.npz"), common, seed)
     elif job.kind == "moreapart":
@@ -195,8 +185,7 @@ def main() -> None:
     jobs += [Job(kind, subset, 0, args) for kind in ("ionpairs", "ions") for subset in subsets[1:]]
     jobs += [Job("ionpairs", "train", 0, args)]
     jobs += [Job("ions", "train", chunk, args) for chunk in range(len(ION_ROUNDS) * ION_PARTS)]
-    jobs += [Job("more", "train", chunk, args) for chunk in range(len(MORE_ROUNDS) * ION_PARTS)]
-    jobs += [Job("yetmore", "train", chunk, args) for chunk in range(len(YET_MORE_ROUNDS) * ION_PARTS)]
+    jobs += [Job(kind, "train", k, args) for kind, (rounds, _) in MORE.items() for k in range(len(rounds) * ION_PARTS)]
     jobs += [Job("moreassemblies", "train", 0, args)]
     jobs += [Job("moreapart", "train", chunk, args) for chunk in range(APART_FILES)]
     if args.only:
