@@ -11,8 +11,8 @@
 #define FLIP(q) ((q) >= 1 && (q) <= 3)
 
 /* out_i += sum_j f_ij x_j; here code [E] is the row of f for each edge. */
-static void NAME(all_message_rows)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
-                        const REAL *f, const REAL *x, REAL *out, REAL *unused)
+static void NAME(all_message_rows)(long first, long last, long C, long own, const int *row_ptr, const int *source,
+                                   const int *code, const REAL *f, const REAL *x, REAL *out)
 {
     for (long i = first; i < last; i++)
         for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++)
@@ -27,8 +27,8 @@ static void NAME(all_message_rows)(long first, long last, long C, long own, cons
 }
 
 /* out_p = sum over the components of a part of x_j g_i + x_i g_j. */
-static void NAME(all_message_pairs)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
-                         const REAL *x, const REAL *g, REAL *out, REAL *unused)
+static void NAME(all_message_pairs)(long first, long last, long C, long own, const int *row_ptr, const int *source,
+                                    const int *code, const REAL *x, const REAL *g, REAL *out)
 {
     for (long i = first; i < last; i++)
         for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
@@ -47,8 +47,8 @@ static void NAME(all_message_pairs)(long first, long last, long C, long own, con
 }
 
 /* out_e = sum over the components of a part of x_j g_i. */
-static void NAME(all_message_edges)(long first, long last, long C, long own, const int *row_ptr, const int *source, const int *code,
-                         const REAL *x, const REAL *g, REAL *out, REAL *unused)
+static void NAME(all_message_edges)(long first, long last, long C, long own, const int *row_ptr, const int *source,
+                                    const int *code, const REAL *x, const REAL *g, REAL *out)
 {
     for (long i = first; i < last; i++)
         for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++)
@@ -63,8 +63,8 @@ static void NAME(all_message_edges)(long first, long last, long C, long own, con
 }
 
 /* Rows of edges [E][K] += those of pairs a, targets t and sources s, any of which may be null. */
-static void NAME(all_to_edges)(long first, long last, long K, long own, const int *row_ptr, const int *source, const int *code,
-                    const REAL *a, const REAL *t, const REAL *s, REAL *out)
+static void NAME(all_to_edges)(long first, long last, long K, long own, const int *row_ptr, const int *source,
+                               const int *code, const REAL *a, const REAL *t, const REAL *s, REAL *out)
 {
     for (long i = first; i < last; i++)
         for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
@@ -80,8 +80,8 @@ static void NAME(all_to_edges)(long first, long last, long K, long own, const in
 
 /* Sums of rows g [E][K]: pairs [P][K] += both edges' where one speaks, targets += a row's, sources += those of the edges
    the other way, reverse [E]. Any of the three may be null. */
-static void NAME(all_from_edges)(long first, long last, long K, long own, const int *row_ptr, const int *reverse, const int *code,
-                      const REAL *g, REAL *a, REAL *t, REAL *s)
+static void NAME(all_from_edges)(long first, long last, long K, long own, const int *row_ptr, const int *reverse,
+                                 const int *code, const REAL *g, REAL *a, REAL *t, REAL *s)
 {
     for (long i = first; i < last; i++)
         for (long e = row_ptr[i]; e < row_ptr[i + 1]; e++) {
@@ -98,8 +98,9 @@ static void NAME(all_from_edges)(long first, long last, long K, long own, const 
 }
 
 /* The derivative in g: out_i = sum_j d_ij f_ij (z_i0 + z_j1), and the atom's own in the scalar. */
-static void NAME(all_surroundings_rows)(long first, long last, long C, long own, const int *row_ptr, const int *source,
-                             const int *code, const REAL *d, const REAL *f, const REAL *z, REAL *out, REAL *weight)
+static void NAME(all_surroundings_rows)(long first, long last, long C, long own, const int *row_ptr,
+                                        const int *source, const int *code, const REAL *d, const REAL *f,
+                                        const REAL *z, REAL *out, REAL *weight)
 {
     for (long i = first; i < last; i++) {
         const REAL *restrict zi = z + 2 * i * C;
@@ -122,8 +123,9 @@ static void NAME(all_surroundings_rows)(long first, long last, long C, long own,
 }
 
 /* The derivative in z, [N][2][C]: of an atom as target along its row, as source by the edges the other way. */
-static void NAME(all_surroundings_atoms)(long first, long last, long C, long own, const int *row_ptr, const int *source,
-                              const int *code, const REAL *d, const REAL *f, const REAL *g, REAL *out, REAL *weight)
+static void NAME(all_surroundings_atoms)(long first, long last, long C, long own, const int *row_ptr,
+                                         const int *source, const int *code, const REAL *d, const REAL *f,
+                                         const REAL *g, REAL *out, REAL *weight)
 {
     REAL *back = weight + C;
     for (long i = first; i < last; i++) {
@@ -155,8 +157,9 @@ static void NAME(all_surroundings_atoms)(long first, long last, long C, long own
 }
 
 /* The derivative in f: out_p = (z_i0 + z_j1) sum d_ij g_i + (z_j0 + z_i1) sum d_ji g_j, over components of a part. */
-static void NAME(all_surroundings_filters)(long first, long last, long C, long own, const int *row_ptr, const int *source,
-                                const int *code, const REAL *d, const REAL *z, const REAL *g, REAL *out, REAL *weight)
+static void NAME(all_surroundings_filters)(long first, long last, long C, long own, const int *row_ptr,
+                                           const int *source, const int *code, const REAL *d, const REAL *z,
+                                           const REAL *g, REAL *out, REAL *weight)
 {
     REAL *back = weight + C;
     for (long i = first; i < last; i++)
@@ -182,9 +185,9 @@ static void NAME(all_surroundings_filters)(long first, long last, long C, long o
 }
 
 /* The derivative in d: out_p [9] = sum_c f ((z_i0 + z_j1) g_i +- (z_j0 + z_i1) g_j), minus for the vector. */
-static void NAME(all_surroundings_directions)(long first, long last, long C, long own, const int *row_ptr, const int *source,
-                                   const int *code, const REAL *f, const REAL *z, const REAL *g, REAL *out,
-                                   REAL *weight)
+static void NAME(all_surroundings_directions)(long first, long last, long C, long own, const int *row_ptr,
+                                              const int *source, const int *code, const REAL *f, const REAL *z,
+                                              const REAL *g, REAL *out, REAL *weight)
 {
     REAL *back = weight + C;
     for (long i = first; i < last; i++)
@@ -231,7 +234,7 @@ static void NAME(all_surroundings_directions)(long first, long last, long C, lon
 /* Components of the product of matrices A and B, in slot 2; in slot 0 A is a gradient h and the result the derivative in
    the first factor, dual(A) B^T, as numbers for each component; in slot 1 B is h and the result A^T dual(B). symmetric:
    of both orders. */
-static inline __attribute__((always_inline)) void NAME(multiply)(long C, int slot, int symmetric, const REAL *restrict a,
+INLINE void NAME(multiply)(long C, int slot, int symmetric, const REAL *restrict a,
                                                                  const REAL *restrict b, REAL *restrict out)
 {
     const REAL third = (REAL)1 / 3, half = (REAL)0.5;
@@ -277,7 +280,8 @@ static inline __attribute__((always_inline)) void NAME(multiply)(long C, int slo
 }
 
 /* Of atoms [first, last). The cases are written out for the compiler, which then knows slot and symmetric. */
-static void NAME(all_products)(long first, long last, long C, long slot, long symmetric, const REAL *a, const REAL *b, REAL *out)
+static void NAME(all_products)(long first, long last, long C, long slot, long symmetric, const REAL *a, const REAL *b,
+                               REAL *out)
 {
     for (long i = first; i < last; i++) {
         const REAL *u = a + 9 * i * C, *v = b + 9 * i * C;
@@ -294,7 +298,7 @@ static void NAME(all_products)(long first, long last, long C, long slot, long sy
 }
 
 /* Row q of what takes the place of b [9][C]: b itself, or with metric the numbers <., B> for each component. */
-static inline __attribute__((always_inline)) REAL NAME(lowered)(long C, int metric, long q, const REAL *restrict b,
+INLINE REAL NAME(lowered)(long C, int metric, long q, const REAL *restrict b,
                                                                 long c)
 {
     const REAL value = b[q * C + c];
@@ -306,7 +310,8 @@ static inline __attribute__((always_inline)) REAL NAME(lowered)(long C, int metr
 }
 
 /* out [parts][C] of every atom: sums of a b over the components of a part, or over all of them. */
-static void NAME(all_part_sums)(long first, long last, long C, long parts, long metric, const REAL *a, const REAL *b, REAL *out)
+static void NAME(all_part_sums)(long first, long last, long C, long parts, long metric, const REAL *a, const REAL *b,
+                                REAL *out)
 {
     for (long i = first; i < last; i++) {
         const REAL *restrict u = a + 9 * i * C, *restrict v = b + 9 * i * C;
@@ -322,7 +327,8 @@ static void NAME(all_part_sums)(long first, long last, long C, long parts, long 
 }
 
 /* out [9][C] of every atom: b times h [parts][C], part by part. */
-static void NAME(all_scale_parts)(long first, long last, long C, long parts, long metric, const REAL *h, const REAL *b, REAL *out)
+static void NAME(all_scale_parts)(long first, long last, long C, long parts, long metric, const REAL *h,
+                                  const REAL *b, REAL *out)
 {
     for (long i = first; i < last; i++) {
         const REAL *restrict v = b + 9 * i * C;
@@ -336,15 +342,18 @@ static void NAME(all_scale_parts)(long first, long last, long C, long parts, lon
     }
 }
 
-ROWS(message_rows, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), 0)
-ROWS(message_pairs, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), 0)
-ROWS(message_edges, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), 0)
-ROWS(surroundings_rows, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8), room)
-ROWS(surroundings_atoms, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8), room)
-ROWS(surroundings_filters, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8), room)
-ROWS(surroundings_directions, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8), room)
-ROWS(to_edges, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8))
-ROWS(from_edges, NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4), REALS(5), REALS(6), REALS(7), REALS(8))
+/* Channels, number of the pairs' slots, row_ptr, source or another edge, code. */
+#undef LIST
+#define LIST NUMBER(0), NUMBER(1), INTS(2), INTS(3), INTS(4)
+ROWS(message_rows, LIST, REALS(5), REALS(6), REALS(7))
+ROWS(message_pairs, LIST, REALS(5), REALS(6), REALS(7))
+ROWS(message_edges, LIST, REALS(5), REALS(6), REALS(7))
+ROWS(surroundings_rows, LIST, REALS(5), REALS(6), REALS(7), REALS(8), room)
+ROWS(surroundings_atoms, LIST, REALS(5), REALS(6), REALS(7), REALS(8), room)
+ROWS(surroundings_filters, LIST, REALS(5), REALS(6), REALS(7), REALS(8), room)
+ROWS(surroundings_directions, LIST, REALS(5), REALS(6), REALS(7), REALS(8), room)
+ROWS(to_edges, LIST, REALS(5), REALS(6), REALS(7), REALS(8))
+ROWS(from_edges, LIST, REALS(5), REALS(6), REALS(7), REALS(8))
 ROWS(products, NUMBER(0), NUMBER(1), NUMBER(2), REALS(3), REALS(4), REALS(5))
 ROWS(part_sums, NUMBER(0), NUMBER(1), NUMBER(2), REALS(3), REALS(4), REALS(5))
 ROWS(scale_parts, NUMBER(0), NUMBER(1), NUMBER(2), REALS(3), REALS(4), REALS(5))

@@ -11,8 +11,7 @@
    PART_END[k]. Threads are the business of rows.c, which gives each its own rows. Every output element is written by
    one row only; all are added to. */
 
-#ifndef INLINE
-#define INLINE static inline __attribute__((always_inline))
+#ifndef EACH_SLICE
 /* A full slice has a width that the compiler knows. */
 #define EACH_SLICE(call)                                   \
     for (long begin = 0; begin < C; begin += SLICE) {      \
@@ -66,8 +65,9 @@ INLINE void NAME(gather_slice)(long first, long last, long C, long terms, const 
 }
 
 /* out_i += sum_j f(r_ij) in_j: messages, and, the list being symmetric, also their gradient. */
-static void NAME(all_gather)(long first, long last, long C, long terms, long intervals, const int *row_ptr, const int *source,
-                  const int *interval, const REAL *t, const REAL *table, const REAL *in, REAL *out)
+static void NAME(all_gather)(long first, long last, long C, long terms, long intervals, const int *row_ptr,
+                             const int *source, const int *interval, const REAL *t, const REAL *table, const REAL *in,
+                             REAL *out)
 {
     EACH_SLICE(NAME(gather_slice)(first, last, C, terms, row_ptr, source, interval, t, table, in + begin, out + begin,
                                   width))
@@ -108,8 +108,8 @@ INLINE void NAME(gather_back_slice)(long first, long last, long C, long terms, c
 /* The gradient of messages: grad_y_i += sum_j f(r_ij) g_j, for the list is symmetric, and
    slope_e += sum over parts and channels of df/dt (g_i . y_j), by t of edge e. */
 static void NAME(all_gather_back)(long first, long last, long C, long terms, long intervals, const int *row_ptr,
-                       const int *source, const int *interval, const REAL *t, const REAL *table, const REAL *y,
-                       const REAL *g, REAL *grad_y, REAL *slope)
+                                  const int *source, const int *interval, const REAL *t, const REAL *table,
+                                  const REAL *y, const REAL *g, REAL *grad_y, REAL *slope)
 {
     EACH_SLICE(NAME(gather_back_slice)(first, last, C, terms, row_ptr, source, interval, t, table, y + begin,
                                        g + begin, grad_y + begin, slope, width))
@@ -142,9 +142,9 @@ INLINE void NAME(embed_slice)(long first, long last, long C, long terms, const i
 }
 
 /* x_i += sum_j f(r_ij) (a_i + b_j) d_ij, d [E][9] the components of the edge's direction. */
-static void NAME(all_embed)(long first, long last, long C, long terms, long intervals, const int *row_ptr, const int *source,
-                 const int *interval, const REAL *t, const REAL *table, const REAL *a, const REAL *b, const REAL *d,
-                 REAL *x)
+static void NAME(all_embed)(long first, long last, long C, long terms, long intervals, const int *row_ptr,
+                            const int *source, const int *interval, const REAL *t, const REAL *table, const REAL *a,
+                            const REAL *b, const REAL *d, REAL *x)
 {
     EACH_SLICE(NAME(embed_slice)(first, last, C, terms, row_ptr, source, interval, t, table, a + begin, b + begin, d,
                                  x + begin, width))
@@ -173,8 +173,9 @@ INLINE void NAME(embed_slope_slice)(long C, long terms, REAL t, const REAL *row,
 
 /* Derivatives of sum_i g_i . x_i: slope [E] += those by t of each edge, grad_d [E][9] += by its components. */
 static void NAME(all_embed_slope)(long first, long last, long C, long terms, long intervals, const int *row_ptr,
-                       const int *source, const int *interval, const REAL *t, const REAL *table, const REAL *a,
-                       const REAL *b, const REAL *d, const REAL *g, REAL *slope, REAL *grad_d)
+                                  const int *source, const int *interval, const REAL *t, const REAL *table,
+                                  const REAL *a, const REAL *b, const REAL *d, const REAL *g, REAL *slope,
+                                  REAL *grad_d)
 {
     const REAL *all = table;
     for (long i = first; i < last; i++)
@@ -196,10 +197,10 @@ static void NAME(all_embed_slope)(long first, long last, long C, long terms, lon
         }
 }
 
-ROWS(gather, NUMBER(0), NUMBER(1), NUMBER(2), INTS(3), INTS(4), INTS(5), REALS(6), REALS(7), REALS(8), REALS(9))
-ROWS(gather_back, NUMBER(0), NUMBER(1), NUMBER(2), INTS(3), INTS(4), INTS(5), REALS(6), REALS(7), REALS(8), REALS(9),
-     REALS(10), REALS(11))
-ROWS(embed, NUMBER(0), NUMBER(1), NUMBER(2), INTS(3), INTS(4), INTS(5), REALS(6), REALS(7), REALS(8), REALS(9),
-     REALS(10), REALS(11))
-ROWS(embed_slope, NUMBER(0), NUMBER(1), NUMBER(2), INTS(3), INTS(4), INTS(5), REALS(6), REALS(7), REALS(8), REALS(9),
-     REALS(10), REALS(11), REALS(12), REALS(13))
+/* Channels, terms, intervals, row_ptr, source, interval, t, table. */
+#undef EDGES
+#define EDGES NUMBER(0), NUMBER(1), NUMBER(2), INTS(3), INTS(4), INTS(5), REALS(6), REALS(7)
+ROWS(gather, EDGES, REALS(8), REALS(9))
+ROWS(gather_back, EDGES, REALS(8), REALS(9), REALS(10), REALS(11))
+ROWS(embed, EDGES, REALS(8), REALS(9), REALS(10), REALS(11))
+ROWS(embed_slope, EDGES, REALS(8), REALS(9), REALS(10), REALS(11), REALS(12), REALS(13))

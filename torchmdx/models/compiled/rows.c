@@ -2,6 +2,8 @@
    addresses, in given. ROWS(name, ...) makes a kernel of the function all_name. The first number is that of the
    channels; room has place for twice as many. */
 
+#define INLINE static inline __attribute__((always_inline))
+
 #define NUMBER(k) given[k]
 #define INTS(k) ((const int *)given[k])
 #define REALS(k) ((REAL *)given[k])
