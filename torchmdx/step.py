@@ -222,13 +222,11 @@ class CapturedStep:
         buffers = self.buffers
         if not buffers.num_atoms:
             return  # every result is zero, as the buffers were made
-        if kind == "host":
-            buffers.copy_in()
-        buffers.prepare(self.ordered.system_index)
+        buffers.prepare(self.ordered.system_index, from_host=kind == "host")
         edges = self.search.update(buffers.positions, buffers.cell)
         outputs = self.engine.run(buffers.places, buffers.box, edges, forces=kind != "energy")
-        buffers.finish(edges, outputs.energy, outputs.energies, outputs.forces, outputs.stress, outputs.spread)
-        buffers.copy_out(everything=kind == "host")
+        results = (outputs.energy, outputs.energies, outputs.forces, outputs.stress, outputs.spread)
+        buffers.finish(edges, *results, to_host=kind == "host")
 
     def _give_out(self, kind: str, copy: bool) -> StepResult:
         if kind == "device":

@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from torchmdx.kernel_launch import overlapped
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.grid import blocks, choose_grid, groups, tiles
 from torchmdx.neighbors.kernels import bins, single_pass
@@ -119,6 +120,7 @@ class OnePassBruteForce(OnePassSearch):
             positions, cell, self.pbc, self.tiles, *self._outputs(), self.ticket, self.words, self.flaws,
             self.reference, self.reference_cell, self.limits, self.edges.capacity, len(self.tiles), self.num_atoms,
             TYPE=self.type, PADDERS=self.padders, WINDOW=WINDOW, SKIN=self.skin > 0, **self.sizes,
+            **overlapped(self.device),
         )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import triton
 from torch import Tensor
 
+from torchmdx.kernel_launch import overlapped
 from torchmdx.models.kernels import embedding, geometry, interaction, messages, readout, split, surroundings
 from torchmdx.models.kernels.split import Split
 from torchmdx.neighbors.edges import Edges
@@ -193,4 +194,5 @@ class Chain:
             geometry.sum_systems[(out.num_systems,)](
                 self.system, out.energies, self.weights.shift, self.b.get("virials", out.virial), out.energy,
                 out.virial, self.n, VIRIAL=virial, BLOCK=SUM_BLOCK, SEARCH=SUM_BLOCK,
+                **overlapped(self.positions.device),
             )  # fmt: skip

@@ -11,6 +11,8 @@
 import triton
 import triton.language as tl
 
+from torchmdx.kernel_launch import wait_for_results
+
 
 @triton.jit(do_not_specialize=["num_atoms", "last_interval"])
 def place_edges(
@@ -28,11 +30,13 @@ def place_edges(
     num_atoms,
     last_interval,
     BLOCK: tl.constexpr,
+    OVERLAPPED: tl.constexpr = False,
 ):
     """Direction and table position of every edge. Differences are taken in float64: atoms may be far from the origin.
 
     CONSTANTS: p, q, s, α, cutoff of x(r) = p + q r + s exp(-α r), float64.
     """
+    wait_for_results(OVERLAPPED)
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = e < tl.load(ROW_PTR + num_atoms)
     i = tl.load(TARGET + e, mask=mask, other=0).to(tl.int64)
@@ -89,6 +93,7 @@ def forces(
     VIRIAL: tl.constexpr,
     EDGES: tl.constexpr,
     CANDIDATES: tl.constexpr,
+    OVERLAPPED: tl.constexpr = False,
 ):
     """F_i = Σ_e (h_e - h_ē) over the edges e of row i, where ē is the same pair seen from the other atom.
 
@@ -97,6 +102,7 @@ def forces(
     up there, which costs less than a permutation kept beside the list.
     VIRIALS [N,9]: Σ_e h_e ⊗ v_e of each row.
     """
+    wait_for_results(OVERLAPPED)
     i = tl.program_id(0)
     start, end = tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)
     lane = tl.arange(0, EDGES)
@@ -185,11 +191,13 @@ def sum_systems(
     VIRIAL: tl.constexpr,
     BLOCK: tl.constexpr,
     SEARCH: tl.constexpr,
+    OVERLAPPED: tl.constexpr = False,
 ):
     """Sums of one system's atoms, in one order: energy [S] in float64, and the symmetric part of the virial [S,3,3].
 
     The potential's shift belongs to the system; its atoms share it, so that energies add up to the energy.
     """
+    wait_for_results(OVERLAPPED)
     system = tl.program_id(0)
     first = first_atom(SYSTEM, num_atoms, system, SEARCH)
     last = first_atom(SYSTEM, num_atoms, system + 1, SEARCH)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import triton
 
+from torchmdx.kernel_launch import overlapped
 from torchmdx.models.kernels import geometry, rows
 from torchmdx.models.kernels.chain import BLOCK, Chain
 
@@ -21,6 +23,8 @@ class RowChain(Chain):
             DEGREE=self.weights.degree,
             WORK_WIDTH=self.b["work"].shape[1],
             **self.activation,
+            AHEAD=int(os.environ.get("TM_AHEAD", "0")),
+            **overlapped(self.positions.device),
             **self.tiles.row.options(self.c),
         )
 
@@ -34,7 +38,7 @@ class RowChain(Chain):
         b, w, e = self.b, self.weights, self.edges
         geometry.place_edges[(max(1, triton.cdiv(e.capacity, BLOCK)),)](
             self.positions, self.cell, self.system, e.row_ptr, e.source, e.target, e.shifts, w.stretch,
-            b["knot"], b["place"], b["stretch"], self.n, w.num_intervals - 1, BLOCK=BLOCK,
+            b["knot"], b["place"], b["stretch"], self.n, w.num_intervals - 1, BLOCK=BLOCK, **overlapped(self.positions.device),
         )  # fmt: skip
         rows.embed[(self.n,)](
             self.numbers, w.targets, w.sources, w.table, w.own, *self._list(),
@@ -79,4 +83,5 @@ class RowChain(Chain):
         geometry.forces[(self.n,)](
             e.row_ptr, e.source, e.shifts, b["knot"], b["place"], b["stretch"], b["half"], self.buffers.forces,
             b["virials"], self.n, VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates,
+            **overlapped(self.positions.device),
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -112,7 +113,11 @@ class Tiles:
         """Measured on an H200, C = 128."""
         if num_atoms <= FEW_ATOMS:
             return cls(
-                row=Row(8, 8, 4) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 8),
+                row=Row(*map(int, os.environ["TM_ROW"].split(".")))
+                if "TM_ROW" in os.environ
+                else Row(8, 8, 4)
+                if num_atoms <= FEWEST_ATOMS
+                else Row(4, 8, 8),
                 product=Block(),
                 messages=Walk(1, 16, 8, 1),
                 messages_gradient=Walk(1, 16, 8, 1),
