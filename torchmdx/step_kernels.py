@@ -8,7 +8,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchmdx.kernel_launch import overlapped, wait_for_results
 from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ def launch_prepare(buffers: StepBuffers, system_index: Tensor, *, from_host: boo
         FROM_HOST=from_host,
         BLOCK=BLOCK,
         num_warps=4,
-        **overlapped(buffers.output.device),
     )
 
 
@@ -104,16 +102,14 @@ def launch_finish(
         TO_HOST=triton.next_power_of_2(to_host) if to_host else 0,
         BLOCK=block,
         num_warps=4,
-        **overlapped(buffers.output.device),
     )
 
 
 @triton.jit
 def _prepare(
-    given, given_cell, kept, kept_cell, order, images, origin, system_index, places, box, positions, cell, flags, num_atoms, num_cell,
-    ROUNDED: tl.constexpr, FROM_HOST: tl.constexpr, BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr = False,
+    given, given_cell, kept, kept_cell, order, images, origin, system_index, places, box, positions, cell, flags,
+    num_atoms, num_cell, ROUNDED: tl.constexpr, FROM_HOST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    wait_for_results(OVERLAPPED)
     block = tl.program_id(0)
     if block == 0:
         place = tl.arange(0, NUM_FLAGS)
@@ -152,9 +148,8 @@ def _finish(
     energy, energies, forces, stress, energy_spread, force_spread, positions, order, far, most_spread, needed, overflow,
     energy_out, energies_out, forces_out, stress_out, energy_spread_out, force_spread_out, flags, output,
     host, num_atoms, num_systems, to_host, ENERGIES: tl.constexpr, STRESS: tl.constexpr, SPREAD: tl.constexpr,
-    TO_HOST: tl.constexpr, BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr = False,
+    TO_HOST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    wait_for_results(OVERLAPPED)
     block = tl.program_id(0)
     i = block * BLOCK + tl.arange(0, BLOCK)
     if block == 0:

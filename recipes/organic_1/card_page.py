@@ -123,9 +123,11 @@ def _training(cards: Cards) -> str:
 def _dynamics(cards: Cards) -> str:
     run = cards["dynamics"]
     kept = [row for row in run["molecules"] if not row["broken"]]
+    number = run.get("contexts", 1)
+    contexts = "one context" if number == 1 else f"{number} contexts"
     first = (
         f"{len(kept)} of {len(run['molecules'])} molecules kept every bond for {run['reached_ps']:g} ps and made no "
-        f"new one ({run['device']}, {run['atoms']} atoms in one context, "
+        f"new one ({run['device']}, {run['atoms']} atoms in {contexts}, "
     )
     first += f"{run['ns_per_day']:.3g} ns/day of each molecule)." if run["ns_per_day"] else "no speed measured)."
     first += f" Bonds were looked at every {run['check_every_ps']:g} ps."

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import triton
 from torch import Tensor
 
-from torchmdx.kernel_launch import overlapped
 from torchmdx.models.kernels import embedding, geometry, interaction, messages, readout, split, surroundings
 from torchmdx.models.kernels.split import Split
 from torchmdx.neighbors.edges import Edges
@@ -152,7 +151,8 @@ class Chain:
         )  # fmt: skip
         geometry.forces[(n,)](
             e.row_ptr, e.source, e.shifts, b["knot"], b["place"], b["stretch"], b["half"], self.buffers.forces,
-            b["virials"], n, VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates,
+            b["virials"], self.system, self.buffers.energies, w.shift, self.buffers.energy, n, VIRIAL=virial,
+            EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=False, SUM=0,
         )  # fmt: skip
 
     def _read_gradient(self, last: int) -> None:
@@ -194,5 +194,4 @@ class Chain:
             geometry.sum_systems[(out.num_systems,)](
                 self.system, out.energies, self.weights.shift, self.b.get("virials", out.virial), out.energy,
                 out.virial, self.n, VIRIAL=virial, BLOCK=SUM_BLOCK, SEARCH=SUM_BLOCK,
-                **overlapped(self.positions.device),
             )  # fmt: skip

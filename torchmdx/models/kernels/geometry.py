@@ -11,8 +11,6 @@
 import triton
 import triton.language as tl
 
-from torchmdx.kernel_launch import wait_for_results
-
 
 @triton.jit(do_not_specialize=["num_atoms", "last_interval"])
 def place_edges(
@@ -30,13 +28,11 @@ def place_edges(
     num_atoms,
     last_interval,
     BLOCK: tl.constexpr,
-    OVERLAPPED: tl.constexpr = False,
 ):
     """Direction and table position of every edge. Differences are taken in float64: atoms may be far from the origin.
 
     CONSTANTS: p, q, s, α, cutoff of x(r) = p + q r + s exp(-α r), float64.
     """
-    wait_for_results(OVERLAPPED)
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = e < tl.load(ROW_PTR + num_atoms)
     i = tl.load(TARGET + e, mask=mask, other=0).to(tl.int64)
@@ -89,21 +85,31 @@ def forces(
     HALF,
     FORCES,
     VIRIALS,
+    SYSTEM,
+    ENERGIES,
+    SHIFT,
+    ENERGY,
     num_atoms,
     VIRIAL: tl.constexpr,
     EDGES: tl.constexpr,
     CANDIDATES: tl.constexpr,
-    OVERLAPPED: tl.constexpr = False,
+    AT_ONCE: tl.constexpr,
+    SUM: tl.constexpr,
 ):
     """F_i = Σ_e (h_e - h_ē) over the edges e of row i, where ē is the same pair seen from the other atom.
 
     The energy's slope along an edge is shared between its two directions: each row holds the part that it can compute
     from one gather. Both parts pull on both atoms. The list is full, so ē is in the row of the source: it is looked
     up there, which costs less than a permutation kept beside the list.
-    VIRIALS [N,9]: Σ_e h_e ⊗ v_e of each row.
+    VIRIALS [N,9]: Σ_e h_e ⊗ v_e of each row. AT_ONCE: sources and shifts are fetched side by side, not shifts only
+    where the source is right: more bytes, fewer trips to memory one after the other.
+    SUM: if not 0, programs from N on sum the energies of a system, so many at a time, as `sum_systems`.
     """
-    wait_for_results(OVERLAPPED)
     i = tl.program_id(0)
+    if SUM > 0:
+        if i >= num_atoms:
+            sum_energies(SYSTEM, ENERGIES, SHIFT, ENERGY, i - num_atoms, num_atoms, SUM, SUM)
+            return
     start, end = tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)
     lane = tl.arange(0, EDGES)
     candidate = tl.arange(0, CANDIDATES)[None, :]
@@ -128,12 +134,12 @@ def forces(
         back = tl.full((EDGES,), -1, tl.int32)
         for step in range(0, longest, CANDIDATES):
             other = row[:, None] + step + candidate
-            same = (step + candidate) < length[:, None]
-            same = same & (tl.load(SOURCE + other, mask=same, other=-1) == i)
+            within = (step + candidate) < length[:, None]
             there = SHIFTS + other.to(tl.int64) * 3
-            same = same & (tl.load(there, mask=same, other=0) == -sa)
-            same = same & (tl.load(there + 1, mask=same, other=0) == -sb)
-            same = same & (tl.load(there + 2, mask=same, other=0) == -sc)
+            same = within & (tl.load(SOURCE + other, mask=within, other=-1) == i)
+            same = same & (tl.load(there, mask=within if AT_ONCE else same, other=0) == -sa)
+            same = same & (tl.load(there + 1, mask=within if AT_ONCE else same, other=0) == -sb)
+            same = same & (tl.load(there + 2, mask=within if AT_ONCE else same, other=0) == -sc)
             back = tl.maximum(back, tl.max(tl.where(same, other, -1), 1))
         here = HALF + e.to(tl.int64) * 3
         there = HALF + back.to(tl.int64) * 3
@@ -179,26 +185,9 @@ def first_atom(SYSTEM, num_atoms, system, BLOCK: tl.constexpr):
     return low
 
 
-@triton.jit(do_not_specialize=["num_atoms"])
-def sum_systems(
-    SYSTEM,
-    ENERGIES,
-    SHIFT,
-    VIRIALS,
-    ENERGY,
-    VIRIAL_OUT,
-    num_atoms,
-    VIRIAL: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SEARCH: tl.constexpr,
-    OVERLAPPED: tl.constexpr = False,
-):
-    """Sums of one system's atoms, in one order: energy [S] in float64, and the symmetric part of the virial [S,3,3].
-
-    The potential's shift belongs to the system; its atoms share it, so that energies add up to the energy.
-    """
-    wait_for_results(OVERLAPPED)
-    system = tl.program_id(0)
+@triton.jit
+def sum_energies(SYSTEM, ENERGIES, SHIFT, ENERGY, system, num_atoms, BLOCK: tl.constexpr, SEARCH: tl.constexpr):
+    """The energy of a system from those of its atoms, which share the potential's shift; its first and end atom."""
     first = first_atom(SYSTEM, num_atoms, system, SEARCH)
     last = first_atom(SYSTEM, num_atoms, system + 1, SEARCH)
     share = tl.load(SHIFT) / tl.maximum(last - first, 1).to(tl.float64)
@@ -211,6 +200,28 @@ def sum_systems(
         tl.store(ENERGIES + start + lane, energies, mask=mask)
         total += energies
     tl.store(ENERGY + system, tl.sum(total, 0))
+    return first, last
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def sum_systems(
+    SYSTEM,
+    ENERGIES,
+    SHIFT,
+    VIRIALS,
+    ENERGY,
+    VIRIAL_OUT,
+    num_atoms,
+    VIRIAL: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SEARCH: tl.constexpr,
+):
+    """Sums of one system's atoms, in one order: energy [S] in float64, and the symmetric part of the virial [S,3,3].
+
+    The potential's shift belongs to the system; its atoms share it, so that energies add up to the energy.
+    """
+    system = tl.program_id(0)
+    first, last = sum_energies(SYSTEM, ENERGIES, SHIFT, ENERGY, system, num_atoms, BLOCK, SEARCH)
     if VIRIAL:
         ROWS: tl.constexpr = BLOCK // 16
         row = tl.arange(0, ROWS)[:, None]

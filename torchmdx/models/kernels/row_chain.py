@@ -7,13 +7,16 @@ from typing import Any
 
 import triton
 
-from torchmdx.kernel_launch import overlapped
 from torchmdx.models.kernels import geometry, rows
 from torchmdx.models.kernels.chain import BLOCK, Chain
+
+SUM_BLOCK = 512
 
 
 class RowChain(Chain):
     """The same function and the same buffers as `Chain`, for networks of at least one layer."""
+
+    _summed = False  # the kernel of the forces has done it
 
     def _options(self) -> dict[str, Any]:
         assert self.tiles.row is not None
@@ -24,7 +27,6 @@ class RowChain(Chain):
             WORK_WIDTH=self.b["work"].shape[1],
             **self.activation,
             AHEAD=int(os.environ.get("TM_AHEAD", "0")),
-            **overlapped(self.positions.device),
             **self.tiles.row.options(self.c),
         )
 
@@ -38,7 +40,7 @@ class RowChain(Chain):
         b, w, e = self.b, self.weights, self.edges
         geometry.place_edges[(max(1, triton.cdiv(e.capacity, BLOCK)),)](
             self.positions, self.cell, self.system, e.row_ptr, e.source, e.target, e.shifts, w.stretch,
-            b["knot"], b["place"], b["stretch"], self.n, w.num_intervals - 1, BLOCK=BLOCK, **overlapped(self.positions.device),
+            b["knot"], b["place"], b["stretch"], self.n, w.num_intervals - 1, BLOCK=BLOCK,
         )  # fmt: skip
         rows.embed[(self.n,)](
             self.numbers, w.targets, w.sources, w.table, w.own, *self._list(),
@@ -80,8 +82,16 @@ class RowChain(Chain):
                 HIDDEN_WIDTH=w.hidden, FIRST=i == len(w.layers) - 1, EMBEDDING=i == 0,
                 **self.reflections, **self._options(),
             )  # fmt: skip
-        geometry.forces[(self.n,)](
+        # Sums of virials need all forces first, those of energies don't.
+        systems = 0 if virial else self.buffers.num_systems
+        geometry.forces[(self.n + systems,)](
             e.row_ptr, e.source, e.shifts, b["knot"], b["place"], b["stretch"], b["half"], self.buffers.forces,
-            b["virials"], self.n, VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates,
-            **overlapped(self.positions.device),
+            b["virials"], self.system, self.buffers.energies, w.shift, self.buffers.energy, self.n, VIRIAL=virial,
+            EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=True, SUM=SUM_BLOCK if systems else 0,
+            num_warps=t.force_warps,
         )  # fmt: skip
+        self._summed = systems > 0
+
+    def total(self, virial: bool) -> None:
+        if not self._summed:
+            super().total(virial)

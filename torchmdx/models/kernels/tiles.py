@@ -107,12 +107,17 @@ class Tiles:
     slices_first: bool = True
     force_edges: int = 32
     force_candidates: int = 16
+    force_warps: int = 4
 
     @classmethod
     def choose(cls, num_atoms: int) -> Tiles:
         """Measured on an H200, C = 128."""
         if num_atoms <= FEW_ATOMS:
+            a, b, c = map(int, os.environ.get("TM_F", "32.16.4").split("."))
             return cls(
+                force_edges=a,
+                force_candidates=b,
+                force_warps=c,
                 row=Row(*map(int, os.environ["TM_ROW"].split(".")))
                 if "TM_ROW" in os.environ
                 else Row(8, 8, 4)

@@ -3,7 +3,6 @@
 import triton
 import triton.language as tl
 
-from torchmdx.kernel_launch import wait_for_results
 from torchmdx.neighbors.kernels.look_back import (
     fractional,
     has_place,
@@ -83,12 +82,10 @@ def brute_force(
     PADDERS: tl.constexpr,
     WINDOW: tl.constexpr,
     SKIN: tl.constexpr,
-    OVERLAPPED: tl.constexpr = False,
 ):
     """TILES [T,5]: system, first and end row, first and end atom of the system. FLAWS int32 [2], one per parity of
     the launch. Grid: tiles + PADDERS.
     """
-    wait_for_results(OVERLAPPED)
     if SKIN:
         if tl.load(ACTIVE) == 0:
             return
