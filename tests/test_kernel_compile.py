@@ -12,6 +12,7 @@ import torch
 
 from torchmdx import kernel_compile
 
+tl = pytest.importorskip("triton.language")
 knobs = pytest.importorskip("triton.knobs")
 GPU = torch.device("cuda", 0)
 
@@ -19,7 +20,8 @@ GPU = torch.device("cuda", 0)
 class Kernels:
     """Stands for Triton: `launch` asks the hook about a kernel that is not compiled, as JITFunction.run does."""
 
-    def __init__(self, together: int = 1) -> None:
+    def __init__(self, together: int = 1, constant: object = None) -> None:
+        self.constant = constant
         self.compiled: dict[str, int] = {}
         self.launched: list[str] = []
         self.gate = threading.Barrier(together)  # opens when so many are compiled at the same time
@@ -27,9 +29,9 @@ class Kernels:
     def launch(self, name: str) -> None:
         if name not in self.compiled:
             if (hook := knobs.runtime.jit_cache_hook) is not None:
-                function = SimpleNamespace(preload=self.preload)
-                if hook(key="float32", fn=SimpleNamespace(module="m", name=name, jit_function=function),
-                        compile={"specialization_data": name}, is_manual_warmup=False):  # fmt: skip
+                fn = SimpleNamespace(module="m", name=name, jit_function=SimpleNamespace(preload=self.preload))
+                given = {"specialization_data": name, "constants": {(3,): self.constant}}
+                if hook(key="float32", fn=fn, compile=given, is_manual_warmup=False):
                     return
             self.preload(name)
         self.launched.append(name)
@@ -117,6 +119,26 @@ def test_a_kernel_that_is_not_known_again_is_left_to_its_launch(recorded):
     kernel_compile.run_compiled(lambda: launch("embed"), GPU)
     assert asked == ["embed", "embed"]  # beside the others, and then at its launch
     assert kernels.launched == ["embed"]
+
+
+@pytest.mark.parametrize(("constant", "beside"), [("bf16", False), ("tf32x3", True), (3, True), (tl.bfloat16, True)])
+def test_a_constant_that_would_be_taken_for_a_type_is_left_to_its_launch(recorded, constant, beside):
+    """`preload` makes a type of the string "bf16": the kernel would be another one."""
+    kernels, other, asked = Kernels(constant=constant), Kernels(), []
+    other.preload = lambda name: (asked.append(name), other.compiled.setdefault(name, 1))
+    mine = kernels.preload
+    kernels.preload = lambda name: (asked.append((name, recorded[0], bool(kernel_compile._here.hook))), mine(name))
+
+    def work():
+        other.launch("embed")
+        kernels.launch("multiply")
+
+    kernel_compile.run_compiled(work, GPU)
+    assert asked[0] == "embed"
+    at_its_launch = ("multiply", False, True)  # in the evaluation itself, not in a thread
+    assert asked[1:] == [("multiply", False, False) if beside else at_its_launch]
+    assert kernels.compiled == {"multiply": 1}
+    assert kernels.launched[-1] == "multiply"
 
 
 def test_errors_of_the_work_and_of_the_compiler_are_not_lost(recorded):

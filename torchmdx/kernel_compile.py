@@ -29,6 +29,13 @@ class _Missing(Exception):
     """A kernel must be compiled first."""
 
 
+def _mistaken(constants: dict[Any, Any]) -> bool:
+    """Whether one of a kernel's constants is a string, as "bf16", that `preload` would take for the type."""
+    from triton.language import dtype
+
+    return any(isinstance(value, str) and dtype.is_dtype(value) for value in constants.values())
+
+
 class _Wanted:
     """Kernels to compile, in Triton's own description, each once."""
 
@@ -37,12 +44,15 @@ class _Wanted:
 
     def note(self, *, key: str, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
         """Triton's hook before it compiles: True, so that the kernel is neither compiled nor launched."""
-        self.kernels[f"{fn.module}.{fn.name}", key] = fn.jit_function, compile["specialization_data"]
+        if not _mistaken(compile["constants"]):
+            self.kernels[f"{fn.module}.{fn.name}", key] = fn.jit_function, compile["specialization_data"]
         return True
 
-    def stop(self, **given: Any) -> bool:
-        """The same, and ends the evaluation."""
-        self.note(**given)
+    def stop(self, *, compile: dict[str, Any], **given: Any) -> bool:
+        """The same, and ends the evaluation, but for a kernel that only its launch can compile."""
+        if _mistaken(compile["constants"]):
+            return False
+        self.note(compile=compile, **given)
         raise _Missing
 
     def compile(self, device: torch.device) -> None:

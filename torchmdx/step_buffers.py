@@ -10,7 +10,6 @@ order and flags what is not finite.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ NUM_FLAGS = 8
 FAR_FACTOR = 4.0
 LEAST_EXTENT = 64.0
 # Up to so many atoms the first and the last kernel read and write the host's blocks themselves: a copy costs more.
-MOST_DIRECT = 512 if os.environ.get("TM_DIRECT", "1") == "1" else 0
+MOST_DIRECT = 512
 
 
 class StepBuffers:

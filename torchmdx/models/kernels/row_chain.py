@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import triton
@@ -26,7 +25,6 @@ class RowChain(Chain):
             DEGREE=self.weights.degree,
             WORK_WIDTH=self.b["work"].shape[1],
             **self.activation,
-            AHEAD=int(os.environ.get("TM_AHEAD", "0")),
             **self.tiles.row.options(self.c),
         )
 

@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 
 from torchmdx.models.kernels import row_parts
-from torchmdx.models.kernels.ahead import prefetch, prefetch3
 from torchmdx.models.kernels.components import load9, store9
 from torchmdx.models.kernels.messages import filter_and_slope, filter_part
 
@@ -268,13 +267,9 @@ def embed(
     A, HIDDEN, GATE, MIXED, X, INVERSE, Y, WORK, epsilon,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HIDDEN_WIDTH: tl.constexpr, DEGREE: tl.constexpr,
     WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
-    ACTIVATION: tl.constexpr, KEEP: tl.constexpr, AHEAD: tl.constexpr = 0,
+    ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """The embedding of atom i, and Y of the first layer. GATE and MIXED are stored for the gradient."""
-    SQUARE: tl.constexpr = CHANNELS * CHANNELS
-    HOW: tl.constexpr = AHEAD % 4
-    MID: tl.constexpr = AHEAD >= 4
-    prefetch(GATE_IN, CHANNELS * HIDDEN_WIDTH // 32, HOW)
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts = work + PARTS * CHANNELS
@@ -286,12 +281,9 @@ def embed(
         parts, NUMBERS, TARGETS, SOURCES, OWN, GATE_SCALE, GATE_OFFSET, a, work, i, epsilon, WIDTH, CHANNELS, DEPTH
     )
     multiply1(work, GATE_IN, parts, CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL)
-    prefetch3(GATE_OUT, CHANNELS * HIDDEN_WIDTH, HOW if MID else 0)
     row_parts.activated(parts, GATE_IN_BIAS, hidden, work + CHANNELS, HIDDEN_WIDTH, GROUPS, ACTIVATION)
     multiply3(work + CHANNELS, GATE_OUT, parts, HIDDEN_WIDTH, CHANNELS, GROUPS, UNROLL)
-    prefetch3(MIX, SQUARE, HOW if MID else 0)
     multiply9(a, MIX, more, CHANNELS, GROUPS, UNROLL)
-    prefetch3(MIX_IN, SQUARE, HOW if MID else 0)
     row_parts.gated(
         parts, more, GATE_OUT_BIAS, GATE + i * (3 * CHANNELS), MIXED + row, x, INVERSE + i * CHANNELS,
         CHANNELS, GROUPS, ACTIVATION, KEEP,
@@ -309,17 +301,12 @@ def layer(
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, DEGREE: tl.constexpr,
     WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
     ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
-    AHEAD: tl.constexpr = 0,
 ):  # fmt: skip
     """X' = X̂ + D + (1 + q/10) D D with D = P̂ W and P = product(Y, M): a layer of atom i; see interaction.py.
 
     Then Y of the next layer. LAST: the energy of atom i, and if KEEP what `layer_gradient` of this layer starts from:
     G, GY, and M becomes the gradient in M.
     """
-    SQUARE: tl.constexpr = CHANNELS * CHANNELS
-    HOW: tl.constexpr = AHEAD % 4
-    MID: tl.constexpr = AHEAD >= 4
-    prefetch3(MIX_OUT, SQUARE, HOW)
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts = work + PARTS * CHANNELS
@@ -328,10 +315,6 @@ def layer(
     tl.debug_barrier()
     row_parts.message_out(parts, Y + row, OWN, CHARGE, SYSTEM, M + row, work, i, CHANNELS, DEPTH, REFLECTIONS, KEEP)
     multiply9(work, MIX_OUT, parts, CHANNELS, GROUPS, UNROLL)
-    if LAST:
-        prefetch3(READ, SQUARE, HOW if MID else 0)
-    else:
-        prefetch3(MIX_IN, SQUARE, HOW if MID else 0)
     row_parts.updated(
         parts, X + row, D + row, CHARGE, SYSTEM, x, NEXT_INVERSE + i * CHANNELS, i, CHANNELS, GROUPS, KEEP, LAST
     )
@@ -343,8 +326,6 @@ def layer(
         tl.debug_barrier()
         row_parts.read_norms(x, READ_SCALE, READ_OFFSET, work, epsilon, WIDTH, CHANNELS)
         multiply1(work, READ, parts, 3 * CHANNELS, CHANNELS, GROUPS, UNROLL)
-        prefetch(HEAD_IN, CHANNELS * HEAD // 32, HOW if MID else 0)
-        prefetch3(READ_BACK, SQUARE, HOW if MID else 0)
         row_parts.activated(parts, READ_BIAS, features, work + 4 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
         multiply1(work + 4 * CHANNELS, HEAD_IN, parts, CHANNELS, HEAD, GROUPS, UNROLL)
         row_parts.energy_out(
@@ -354,7 +335,6 @@ def layer(
             multiply1(head, HEAD_BACK, parts, HEAD, CHANNELS, GROUPS, UNROLL)
             row_parts.times_slope(parts, features, work + 5 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
             multiply3(work + 5 * CHANNELS, READ_BACK, parts, CHANNELS, CHANNELS, GROUPS, UNROLL)
-            prefetch3(MIX_OUT_BACK, SQUARE, HOW if MID else 0)
             row_parts.read_gradient(
                 parts, x, READ_SCALE, D + row, CHARGE, SYSTEM, G + row, work + 11 * CHANNELS, i, epsilon,
                 WIDTH, CHANNELS, GROUPS,
@@ -375,16 +355,11 @@ def layer_gradient(
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HIDDEN_WIDTH: tl.constexpr, DEGREE: tl.constexpr,
     WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
     ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, FIRST: tl.constexpr, EMBEDDING: tl.constexpr,
-    AHEAD: tl.constexpr = 0,
 ):  # fmt: skip
     """From GM and GY of a layer to those of the layer before, or, of the first (EMBEDDING), to HALF of every edge.
 
     FIRST: the first of these kernels, which writes PULL instead of adding to it.
     """
-    SQUARE: tl.constexpr = CHANNELS * CHANNELS
-    HOW: tl.constexpr = AHEAD % 4
-    MID: tl.constexpr = AHEAD >= 4
-    prefetch3(MIX_IN_BACK, SQUARE, HOW)
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts = work + PARTS * CHANNELS
@@ -396,23 +371,19 @@ def layer_gradient(
     if EMBEDDING:
         more, hidden = parts + (WORK_WIDTH - PARTS * CHANNELS) // 2, work + 3 * CHANNELS
         mixed, ga = work + 9 * CHANNELS, work + 18 * CHANNELS
-        prefetch3(GATE_OUT_BACK, CHANNELS * HIDDEN_WIDTH, HOW if MID else 0)
         row_parts.gate_gradient(
             parts, G + row, x, inverse, GATE + i * (3 * CHANNELS), MIXED + row, work, mixed,
             CHANNELS, GROUPS, ACTIVATION,
         )  # fmt: skip
         multiply1(work, GATE_OUT_BACK, parts, 3 * CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL)
-        prefetch(GATE_IN_BACK, CHANNELS * HIDDEN_WIDTH // 32, HOW if MID else 0)
         row_parts.times_slope(parts, HIDDEN + i * HIDDEN_WIDTH, hidden, HIDDEN_WIDTH, GROUPS, ACTIVATION)
         multiply1(hidden, GATE_IN_BACK, parts, HIDDEN_WIDTH, CHANNELS, GROUPS, UNROLL)
-        prefetch3(MIX_BACK, SQUARE, HOW if MID else 0)
         multiply9(mixed, MIX_BACK, more, CHANNELS, GROUPS, UNROLL)
         row_parts.surroundings_norm_gradient(parts, more, GATE_SCALE, A + row, ga, epsilon, WIDTH, CHANNELS, GROUPS)
         tl.debug_barrier()
         _edges_gradient(NUMBERS, TARGETS, SOURCES, ga, FILTERS, ROW_PTR, SOURCE, KNOT, PLACE,
                         STRETCH, PULL, HALF, CHANNELS, DEGREE, DEPTH)  # fmt: skip
     else:
-        prefetch3(MIX_OUT_BACK, SQUARE, HOW if MID else 0)
         row_parts.input_gradient(parts, G + row, x, inverse, D + row, CHARGE, SYSTEM, work, i, CHANNELS, GROUPS)
         multiply9(work, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL)
         row_parts.product_gradient(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -113,16 +112,10 @@ class Tiles:
     def choose(cls, num_atoms: int) -> Tiles:
         """Measured on an H200, C = 128."""
         if num_atoms <= FEW_ATOMS:
-            a, b, c = map(int, os.environ.get("TM_F", "32.16.4").split("."))
             return cls(
-                force_edges=a,
-                force_candidates=b,
-                force_warps=c,
-                row=Row(*map(int, os.environ["TM_ROW"].split(".")))
-                if "TM_ROW" in os.environ
-                else Row(8, 8, 4)
-                if num_atoms <= FEWEST_ATOMS
-                else Row(4, 8, 8),
+                row=Row(8, 8, 8) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 16),
+                force_candidates=64,
+                force_warps=8,
                 product=Block(),
                 messages=Walk(1, 16, 8, 1),
                 messages_gradient=Walk(1, 16, 8, 1),
