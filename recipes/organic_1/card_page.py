@@ -133,8 +133,8 @@ def _dynamics(cards: Cards) -> str:
     first += f" Bonds were looked at every {run['check_every_ps']:g} ps."
     if run["reached_ps"] < run["length_ps"]:
         first += f" **It was broken off, of {run['length_ps']:g} ps.**"
-    if run["sha256"] != cards["training"]["sha256"]:
-        first += f" **This was another file than that of the tables above: SHA-256 `{run['sha256'][:16]}…`.**"
+    if run["weights"] != cards["training"]["weights"]:
+        first += f" **These were other weights than those of the tables above: SHA-256 `{run['weights'][:16]}…`.**"
     rows = [
         [
             f"`{row['molecule']}`",

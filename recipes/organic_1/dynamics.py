@@ -15,7 +15,6 @@ its inner motion alone. Needs torchmdx, OpenMM and ASE; start structures are in 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import time
 import warnings
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 import openmm
 import torch
-from dynamics_molecules import Molecule, joined, part_of, read_molecules
+from dynamics_molecules import Molecule, joined, part_of, read_molecules, weights_hash
 from openmm import app, unit
 
 import torchmdx
@@ -227,7 +226,7 @@ def result(molecules: list[Molecule], run: Run, args: argparse.Namespace, seed: 
         for m in molecules
     ]
     return {
-        "sha256": hashlib.sha256(located(args.checkpoint).read_bytes()).hexdigest(),
+        "weights": weights_hash(located(args.checkpoint)),
         "length_ps": args.steps * args.timestep * 1e-3,
         "reached_ps": run.done * args.timestep * 1e-3,
         "timestep_fs": args.timestep,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +56,12 @@ class Molecule:
 
     def _atom(self, index: int) -> str:
         return f"{chemical_symbols[self.numbers[index]]}{index}"
+
+
+def weights_hash(file: Path) -> str:
+    """SHA-256 of a safetensors file behind its header: of the weights, whatever name and description it has."""
+    content = file.read_bytes()
+    return hashlib.sha256(content[8 + int.from_bytes(content[:8], "little") :]).hexdigest()
 
 
 def part_of(molecules: list[Molecule], part: str) -> list[Molecule]:
