@@ -21,6 +21,7 @@ host
 potentials
 progress_line
 interrupt
+kernel_compile
 cell
 system
 neighbors/edges

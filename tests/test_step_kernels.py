@@ -78,11 +78,27 @@ def results(batch, buffers, sizes, dtype, stress=False, capacity=None, bad=False
     return edges, energy, energies, forces, stresses, spreads
 
 
-def outcome(case, *, kernels, device="cpu"):
-    """Everything that `prepare` and `finish` write."""
+def apart_from_the_host(buffers):
+    """The host's blocks are blocks of their own, as with a GPU; inputs are there, and nowhere else."""
+    if not buffers.on_gpu:
+        buffers.host_input, buffers.host_output = torch.zeros_like(buffers.input), torch.zeros_like(buffers.output)
+        sizes = [view.numel() for view in buffers.inputs.values()]
+        buffers.host_inputs = buffers._views_in(buffers.host_input, tuple(sizes))
+    buffers.host_input.copy_(buffers.input)
+    buffers.host_output.fill_(77.0)
+    buffers.input.fill_(55.0)
+
+
+def outcome(case, *, kernels, device="cpu", direct=False):
+    """Everything that `prepare` and `finish` write. direct: from and to the host's blocks."""
     settings = CASES[case]
     batch, buffers = make(**settings, device=device)
-    if kernels:
+    if direct:
+        apart_from_the_host(buffers)
+        from torchmdx.step_kernels import launch_finish, launch_prepare
+
+        launch_prepare(buffers, batch.system_index, from_host=True)
+    elif kernels:
         from torchmdx.step_kernels import launch_finish, launch_prepare
 
         launch_prepare(buffers, batch.system_index)
@@ -90,16 +106,20 @@ def outcome(case, *, kernels, device="cpu"):
         buffers.prepare(batch.system_index)
     placed = buffers.positions.clone()
     given = results(batch, buffers, **settings)
-    if kernels:
+    if direct:
+        launch_finish(buffers, *given, to_host=len(buffers.output))
+        assert torch.equal(buffers.host_output.cpu().view(torch.int64), buffers.output.cpu().view(torch.int64))
+        assert torch.equal(buffers.input.cpu(), buffers.host_input)  # kept, for whoever looks at them later
+    elif kernels:
         launch_finish(buffers, *given)
     else:
         buffers.finish(*given)
     return {"positions": placed, "cell": buffers.cell, **buffers.outputs}
 
 
-def differences(case, device="cpu"):
+def differences(case, device="cpu", direct=False):
     """What the kernels write otherwise than torch does, in words."""
-    wanted, found = outcome(case, kernels=False), outcome(case, kernels=True, device=device)
+    wanted, found = outcome(case, kernels=False), outcome(case, kernels=True, device=device, direct=direct)
     assert wanted.keys() == found.keys()
     wrong = []
     for name, value in wanted.items():
@@ -124,15 +144,35 @@ def interpreted():
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.parametrize("direct", [False, True], ids=["", "direct"])
 @pytest.mark.parametrize("case", CASES)
-def test_kernels_under_the_interpreter(interpreted, case):
-    assert interpreted[case] == []
+def test_kernels_under_the_interpreter(interpreted, case, direct):
+    assert interpreted[case][direct] == []
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("direct", [False, True], ids=["", "direct"])
 @pytest.mark.parametrize("case", CASES)
-def test_kernels_on_a_gpu(case):
-    assert differences(case, device="cuda") == []
+def test_kernels_on_a_gpu(case, direct):
+    assert differences(case, device="cuda", direct=direct) == []
+
+
+def test_energies_and_flags_alone_go_to_the_host(interpreted):
+    assert interpreted["energies and flags alone"] == []
+
+
+def differences_of_part():
+    """A kernel that is told to bring so many numbers to the host brings these."""
+    from torchmdx.step_kernels import launch_finish
+
+    settings = CASES["stress and energies"]
+    batch, buffers = make(**settings)
+    buffers.prepare(batch.system_index)
+    apart_from_the_host(buffers)
+    length = buffers._first_out
+    launch_finish(buffers, *results(batch, buffers, **settings), to_host=length)
+    wrong = [] if torch.equal(buffers.host_output[:length], buffers.output[:length]) else ["energies and flags"]
+    return wrong if (buffers.host_output[length:] == 77.0).all() else [*wrong, "what comes after them"]
 
 
 # What torch does is held to the meaning of the words.
@@ -190,4 +230,5 @@ def test_finish_tells_what_is_wrong(case):
 
 
 if __name__ == "__main__":
-    print(json.dumps({case: differences(case) for case in CASES}))
+    found = {case: [differences(case, direct=direct) for direct in (False, True)] for case in CASES}
+    print(json.dumps(found | {"energies and flags alone": differences_of_part()}))

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from torchmdx.cell import require_lattice
-from torchmdx.engines import Engine
 from torchmdx.ensemble_engine import engine_for, exact_engine_for
+from torchmdx.kernel_compile import run_compiled
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
@@ -107,7 +107,6 @@ class CapturedStep:
         self._refresh("device")
         self.search = EdgeSearch(self.potential.search_cutoff(self.batch), skin=self.skin)
         self.search.allocate(self.ordered)
-        self.engine: Engine
         self.engine, self.engine_why = engine_for(self.potential, self.ordered, stress=stress, precision=self.precision)
         self.engine.reserve(self.search.capacity)
 
@@ -212,7 +211,7 @@ class CapturedStep:
         if graph:
             graph.replay()
         else:
-            self._launch(kind)
+            run_compiled(lambda: self._launch(kind), self.device)
         if self.buffers.on_gpu:
             torch.cuda.current_stream(self.device).synchronize()
         if not graph:
@@ -223,13 +222,11 @@ class CapturedStep:
         buffers = self.buffers
         if not buffers.num_atoms:
             return  # every result is zero, as the buffers were made
-        if kind == "host":
-            buffers.copy_in()
-        buffers.prepare(self.ordered.system_index)
+        buffers.prepare(self.ordered.system_index, from_host=kind == "host")
         edges = self.search.update(buffers.positions, buffers.cell)
         outputs = self.engine.run(buffers.places, buffers.box, edges, forces=kind != "energy")
-        buffers.finish(edges, outputs.energy, outputs.energies, outputs.forces, outputs.stress, outputs.spread)
-        buffers.copy_out(everything=kind == "host")
+        results = (outputs.energy, outputs.energies, outputs.forces, outputs.stress, outputs.spread)
+        buffers.finish(edges, *results, to_host=kind == "host")
 
     def _give_out(self, kind: str, copy: bool) -> StepResult:
         if kind == "device":

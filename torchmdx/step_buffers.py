@@ -26,6 +26,8 @@ NUM_FLAGS = 8
 # Coordinates beyond this multiple of a structure's own extent, or of 64 Å, are too coarse in float32.
 FAR_FACTOR = 4.0
 LEAST_EXTENT = 64.0
+# Up to so many atoms the first and the last kernel read and write the host's blocks themselves: a copy costs more.
+MOST_DIRECT = 512
 
 
 class StepBuffers:
@@ -39,6 +41,7 @@ class StepBuffers:
         self.num_atoms, self.num_systems = num_atoms, num_systems
         self.stress_wanted, self.energies_wanted, self.spread_given = stress, energies, spread
         self.on_gpu = device.type == "cuda"
+        self.direct = self.on_gpu and num_atoms <= MOST_DIRECT and 9 * num_systems <= MOST_DIRECT
         sizes_in = (3 * num_atoms, 9 * num_systems)
         sizes_out = (
             num_systems,
@@ -104,12 +107,6 @@ class StepBuffers:
         host, device = self.host_inputs["cell"], self.inputs["cell"]
         (device.copy_(host) if to == "device" else host.copy_(device))
 
-    def copy_out(self, everything: bool) -> None:
-        """To the host's block: all results, or energies and flags only, which every evaluation reads there."""
-        if self.on_gpu:
-            length = len(self.output) if everything else self._first_out
-            self.host_output[:length].copy_(self.output[:length], non_blocking=True)
-
     def refresh(self, batch: Batch, order: Tensor | None) -> None:
         """Chooses images and origins for the positions in `inputs`, and takes a new order of the atoms.
 
@@ -131,12 +128,17 @@ class StepBuffers:
             self.order.copy_(order)
         self.images.copy_(torch.nan_to_num(images)[self.order.long()])
 
-    def prepare(self, system_index: Tensor) -> None:
-        """Fills places and box, and both rounded; system_index [N] in the model's order. Resets flags."""
+    def prepare(self, system_index: Tensor, *, from_host: bool = False) -> None:
+        """Fills places and box, and both rounded; system_index [N] in the model's order. Resets flags.
+
+        from_host: inputs are those of the host, which are fetched first.
+        """
+        if from_host and not self.direct:
+            self.copy_in()
         if self.on_gpu:
             from torchmdx.step_kernels import launch_prepare
 
-            launch_prepare(self, system_index)
+            launch_prepare(self, system_index, from_host=from_host and self.direct)
             return
         cell = self.inputs["cell"]
         moved = self.inputs["positions"][self.order]
@@ -155,15 +157,22 @@ class StepBuffers:
         forces: Tensor,
         stress: Tensor | None,
         spread: tuple[Tensor, Tensor] | None = None,
+        *,
+        to_host: bool = True,
     ) -> None:
         """Fills `outputs` from the model's results, in the caller's order, and flags what is wrong with them.
 
         spread: of an ensemble's energy [S] and forces [N].
+        to_host: all results go there, otherwise energies and flags only, which every evaluation reads there.
         """
         if self.on_gpu:
             from torchmdx.step_kernels import launch_finish
 
-            launch_finish(self, edges, energy, energies, forces, stress, spread)
+            length = len(self.output) if to_host else self._first_out
+            given = (energy, energies, forces, stress, spread)
+            launch_finish(self, edges, *given, to_host=length if self.direct else 0)
+            if not self.direct:
+                self.host_output[:length].copy_(self.output[:length], non_blocking=True)
             return
         out = self.outputs
         order = self.order.long()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from torchmdx.kernel_compile import run_compiled
 from torchmdx.step_result import OutOfDeviceMemory
 from torchmdx.system import Batch
 
@@ -28,7 +29,7 @@ class Graph:
         # The first runs compile kernels and settle lazy set-up, which must not happen while recording.
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
-                work()
+                run_compiled(work, device)
         stream.synchronize()
         with torch.cuda.graph(self.graph, stream=stream):
             work()

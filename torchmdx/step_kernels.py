@@ -24,10 +24,16 @@ UNCERTAIN = tl.constexpr(5)
 NUM_FLAGS = tl.constexpr(8)
 
 
-def launch_prepare(buffers: StepBuffers, system_index: Tensor) -> None:
-    """places = inputs[order] - images @ cell - origin; box = cell; both rounded in positions and cell; flags reset."""
+def launch_prepare(buffers: StepBuffers, system_index: Tensor, *, from_host: bool = False) -> None:
+    """places = inputs[order] - images @ cell - origin; box = cell; both rounded in positions and cell; flags reset.
+
+    from_host: the kernel itself gets inputs from the host's block.
+    """
     work = max(buffers.num_atoms, 9 * buffers.num_systems)
+    given = buffers.host_inputs if from_host else buffers.inputs
     _prepare[(triton.cdiv(work, BLOCK),)](
+        given["positions"],
+        given["cell"],
         buffers.inputs["positions"],
         buffers.inputs["cell"],
         buffers.order,
@@ -42,6 +48,7 @@ def launch_prepare(buffers: StepBuffers, system_index: Tensor) -> None:
         buffers.num_atoms,
         9 * buffers.num_systems,
         ROUNDED=buffers.places is not buffers.positions,
+        FROM_HOST=from_host,
         BLOCK=BLOCK,
         num_warps=4,
     )
@@ -55,12 +62,18 @@ def launch_finish(
     forces: Tensor,
     stress: Tensor | None,
     spread: tuple[Tensor, Tensor] | None = None,
+    *,
+    to_host: int = 0,
 ) -> None:
-    """Results in the caller's order and in float64, and the flags. spread: of energy [S] and forces [N], float64."""
+    """Results in the caller's order and in float64, and the flags. spread: of energy [S] and forces [N], float64.
+
+    to_host: so many numbers of the output go to the host's block, by the kernel itself, in one program.
+    """
     out: dict[str, Any] = buffers.outputs
     unused = energy, energies  # of the same kinds, and never touched
     work = max(buffers.num_atoms, 9 * buffers.num_systems)
-    _finish[(triton.cdiv(work, BLOCK),)](
+    block = triton.next_power_of_2(work) if to_host else BLOCK
+    _finish[(triton.cdiv(work, block),)](
         energy,
         energies,
         forces,
@@ -78,20 +91,24 @@ def launch_finish(
         energy if stress is None else out["stress"],
         *((out["energy_spread"], out["force_spread"]) if spread else unused),
         out["flags"],
+        buffers.output,
+        buffers.host_output,
         buffers.num_atoms,
         buffers.num_systems,
+        to_host,
         ENERGIES=buffers.energies_wanted,
         STRESS=stress is not None,
         SPREAD=spread is not None,
-        BLOCK=BLOCK,
+        TO_HOST=triton.next_power_of_2(to_host) if to_host else 0,
+        BLOCK=block,
         num_warps=4,
     )
 
 
 @triton.jit
 def _prepare(
-    given, given_cell, order, images, origin, system_index, places, box, positions, cell, flags, num_atoms, num_cell,
-    ROUNDED: tl.constexpr, BLOCK: tl.constexpr,
+    given, given_cell, kept, kept_cell, order, images, origin, system_index, places, box, positions, cell, flags,
+    num_atoms, num_cell, ROUNDED: tl.constexpr, FROM_HOST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     if block == 0:
@@ -102,6 +119,8 @@ def _prepare(
     entry = i < num_cell
     value = tl.load(given_cell + i, mask=entry, other=0.0)
     tl.store(box + i, value, mask=entry)
+    if FROM_HOST:
+        tl.store(kept_cell + i, value, mask=entry)
     if ROUNDED:
         tl.store(cell + i, value.to(cell.dtype.element_ty), mask=entry)
     here = i < num_atoms
@@ -113,6 +132,8 @@ def _prepare(
     n2 = tl.load(images + 3 * i + 2, mask=here, other=0).to(tl.float64)
     for k in tl.static_range(3):
         x = tl.load(given + 3 * atom + k, mask=here, other=0.0)
+        if FROM_HOST:
+            tl.store(kept + 3 * atom + k, x, mask=here)
         x -= n0 * tl.load(given_cell + 9 * system + k, mask=here, other=0.0)
         x -= n1 * tl.load(given_cell + 9 * system + 3 + k, mask=here, other=0.0)
         x -= n2 * tl.load(given_cell + 9 * system + 6 + k, mask=here, other=0.0)
@@ -125,8 +146,9 @@ def _prepare(
 @triton.jit
 def _finish(
     energy, energies, forces, stress, energy_spread, force_spread, positions, order, far, most_spread, needed, overflow,
-    energy_out, energies_out, forces_out, stress_out, energy_spread_out, force_spread_out, flags, num_atoms,
-    num_systems, ENERGIES: tl.constexpr, STRESS: tl.constexpr, SPREAD: tl.constexpr, BLOCK: tl.constexpr,
+    energy_out, energies_out, forces_out, stress_out, energy_spread_out, force_spread_out, flags, output,
+    host, num_atoms, num_systems, to_host, ENERGIES: tl.constexpr, STRESS: tl.constexpr, SPREAD: tl.constexpr,
+    TO_HOST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     i = block * BLOCK + tl.arange(0, BLOCK)
@@ -147,7 +169,9 @@ def _finish(
         apart = tl.load(force_spread + i, mask=here, other=0.0)
         tl.store(force_spread_out + atom, apart, mask=here)
         uncertain = tl.sum((here & (apart > tl.load(most_spread))).to(tl.int64), 0)
-        if uncertain > 0:
+        if TO_HOST > 0:  # one program, whose stores it can read back; of sums in memory it could not be sure
+            tl.store(flags + UNCERTAIN, uncertain)
+        elif uncertain > 0:
             tl.atomic_add(flags + UNCERTAIN, uncertain)
     limit = tl.load(far)
     e = tl.load(energies + i, mask=here, other=0.0)
@@ -164,8 +188,18 @@ def _finish(
         away = away | (tl.abs(p) > limit)
     bad = here & (rest != 0.0)
     count = tl.sum(bad.to(tl.int64), 0)
-    if count > 0:
-        tl.atomic_add(flags + NOT_FINITE, count)
-        tl.atomic_min(flags + FIRST_BAD, tl.min(tl.where(bad, atom, num_atoms), 0))
-    if tl.sum(away.to(tl.int32), 0) > 0:
-        tl.atomic_max(flags + FAR, tl.full((), 1, tl.int64))
+    first_bad = tl.min(tl.where(bad, atom, num_atoms), 0)
+    far_away = tl.max(away.to(tl.int64), 0)
+    if TO_HOST > 0:
+        tl.store(flags + NOT_FINITE, count)
+        tl.store(flags + FIRST_BAD, first_bad.to(tl.int64))
+        tl.store(flags + FAR, far_away)
+        tl.debug_barrier()
+        k = tl.arange(0, TO_HOST)
+        tl.store(host + k, tl.load(output + k, mask=k < to_host), mask=k < to_host)
+    else:
+        if count > 0:
+            tl.atomic_add(flags + NOT_FINITE, count)
+            tl.atomic_min(flags + FIRST_BAD, first_bad)
+        if far_away > 0:
+            tl.atomic_max(flags + FAR, far_away)

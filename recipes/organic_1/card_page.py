@@ -123,16 +123,18 @@ def _training(cards: Cards) -> str:
 def _dynamics(cards: Cards) -> str:
     run = cards["dynamics"]
     kept = [row for row in run["molecules"] if not row["broken"]]
+    number = run.get("contexts", 1)
+    contexts = "one context" if number == 1 else f"{number} contexts"
     first = (
         f"{len(kept)} of {len(run['molecules'])} molecules kept every bond for {run['reached_ps']:g} ps and made no "
-        f"new one ({run['device']}, {run['atoms']} atoms in one context, "
+        f"new one ({run['device']}, {run['atoms']} atoms in {contexts}, "
     )
     first += f"{run['ns_per_day']:.3g} ns/day of each molecule)." if run["ns_per_day"] else "no speed measured)."
     first += f" Bonds were looked at every {run['check_every_ps']:g} ps."
     if run["reached_ps"] < run["length_ps"]:
         first += f" **It was broken off, of {run['length_ps']:g} ps.**"
-    if run["sha256"] != cards["training"]["sha256"]:
-        first += f" **This was another file than that of the tables above: SHA-256 `{run['sha256'][:16]}…`.**"
+    if run["weights"] != cards["training"]["weights"]:
+        first += f" **These were other weights than those of the tables above: SHA-256 `{run['weights'][:16]}…`.**"
     rows = [
         [
             f"`{row['molecule']}`",

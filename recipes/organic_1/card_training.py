@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from dynamics_molecules import weights_hash
 
 import torchmdx
 from torchmdx.checkpoint import located
@@ -25,6 +26,7 @@ def training(checkpoint: str | Path | None, stages: list[Path], data: Path) -> d
     priors = ", ".join(type(prior).__name__ for prior in potential.priors) or "none"
     return {
         "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "weights": weights_hash(file),
         "megabytes": file.stat().st_size / 1e6,
         "network": f"{type(config).__name__.removesuffix('Config')}, {config.num_layers} layers, {config.num_channels} "
         f"channels, {config.num_radial} radial functions, {config.cutoff:g} Å; {weights:,} weights; priors: {priors}",

@@ -2,6 +2,11 @@
 
 python dynamics.py --checkpoint best.safetensors --output card/dynamics.json
 
+With several GPUs, a part of the molecules on each, and one record of all:
+
+CUDA_VISIBLE_DEVICES=0 python dynamics.py --part 1/2 --output first.json & (as many as there are GPUs)
+python dynamics.py --join first.json second.json --output card/dynamics.json
+
 Langevin at 300 K and 1/ps, steps of 2.5 fs with hydrogens of 4 amu, 400,000 of them: 1 ns of each molecule. The
 molecules stand on a grid, far beyond the potential's cutoff of each other; a spring holds each one's centre, and leaves
 its inner motion alone. Needs torchmdx, OpenMM and ASE; start structures are in dynamics_start.xyz.
@@ -10,7 +15,6 @@ its inner motion alone. Needs torchmdx, OpenMM and ASE; start structures are in 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import time
 import warnings
@@ -21,7 +25,7 @@ from typing import Any
 import numpy as np
 import openmm
 import torch
-from dynamics_molecules import Molecule, read_molecules
+from dynamics_molecules import Molecule, joined, part_of, read_molecules, weights_hash
 from openmm import app, unit
 
 import torchmdx
@@ -222,7 +226,7 @@ def result(molecules: list[Molecule], run: Run, args: argparse.Namespace, seed: 
         for m in molecules
     ]
     return {
-        "sha256": hashlib.sha256(located(args.checkpoint).read_bytes()).hexdigest(),
+        "weights": weights_hash(located(args.checkpoint)),
         "length_ps": args.steps * args.timestep * 1e-3,
         "reached_ps": run.done * args.timestep * 1e-3,
         "timestep_fs": args.timestep,
@@ -251,9 +255,16 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=300.0, help="K")
     parser.add_argument("--transport", default="auto")
     parser.add_argument("--seed", type=int, default=20264)
+    parser.add_argument("--part", default="1/1", help="K/N: this part of the molecules")
+    parser.add_argument("--join", type=Path, nargs="+", help="records of all parts: writes one of them, runs nothing")
     args = parser.parse_args()
-    molecules, seed = read_molecules(args.start), args.seed
     args.output.parent.mkdir(parents=True, exist_ok=True)
+    if args.join:
+        names = [molecule.name for molecule in read_molecules(args.start)]
+        record = joined([json.loads(path.read_text()) for path in args.join], names)
+        args.output.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        return
+    molecules, seed = part_of(read_molecules(args.start), args.part), args.seed
     run = Run(molecules, args)
 
     def keep() -> None:

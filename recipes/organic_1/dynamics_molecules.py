@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import ase.io
 import numpy as np
@@ -54,6 +56,42 @@ class Molecule:
 
     def _atom(self, index: int) -> str:
         return f"{chemical_symbols[self.numbers[index]]}{index}"
+
+
+def weights_hash(file: Path) -> str:
+    """SHA-256 of a safetensors file behind its header: of the weights, whatever name and description it has."""
+    content = file.read_bytes()
+    return hashlib.sha256(content[8 + int.from_bytes(content[:8], "little") :]).hexdigest()
+
+
+def part_of(molecules: list[Molecule], part: str) -> list[Molecule]:
+    """Part "K/N" of the molecules, K from 1 on: those of one charge together, which share a force."""
+    which, number = (int(word) for word in part.split("/"))
+    if not 1 <= which <= number <= len(molecules):
+        raise ValueError(f"a part must be K/N with 1 <= K <= N <= {len(molecules)}, got {part!r}")
+    ordered = sorted(molecules, key=lambda m: m.charge)
+    return ordered[(which - 1) * len(ordered) // number : which * len(ordered) // number]
+
+
+def joined(parts: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    """One record of those of all parts, molecules in the order of names; times are those of the slowest."""
+    own = ("reached_ps", "seconds", "ns_per_day", "atoms", "molecules")
+    for part in parts[1:]:
+        for key, value in parts[0].items():
+            if key not in own and part[key] != value:
+                raise ValueError(f"parts must agree in {key!r}, got {value!r} and {part[key]!r}")
+    rows = {row["molecule"]: row for part in parts for row in part["molecules"]}
+    if sorted(rows) != sorted(names) or sum(len(part["molecules"]) for part in parts) != len(names):
+        raise ValueError(f"parts must have each of the {len(names)} molecules once, got {len(rows)} molecules")
+    speeds = [part["ns_per_day"] for part in parts]
+    return parts[0] | {
+        "contexts": len(parts),
+        "reached_ps": min(part["reached_ps"] for part in parts),
+        "seconds": max(part["seconds"] for part in parts),
+        "ns_per_day": min(speeds) if all(speeds) else None,
+        "atoms": sum(part["atoms"] for part in parts),
+        "molecules": [rows[name] for name in names],
+    }
 
 
 def read_molecules(path: Path) -> list[Molecule]:

@@ -204,6 +204,39 @@ def test_dynamics_that_are_broken_off_leave_their_record(recipe, tmp_path):
     assert "**It was broken off, of 1000 ps.**" in text
 
 
+def test_dynamics_in_parts_are_those_of_all_molecules(recipe):
+    import json
+
+    part_of, joined = (getattr(recipe("dynamics_molecules"), name) for name in ("part_of", "joined"))
+    molecules = recipe("dynamics_molecules").read_molecules(START)
+    parts = [part_of(molecules, f"{k}/7") for k in range(1, 8)]
+    assert sorted(m.name for part in parts for m in part) == sorted(m.name for m in molecules)
+    assert {len(part) for part in parts} == {2, 3}
+    assert max(len({m.charge for m in part}) for part in parts) <= 2
+    for wrong in ("0/2", "3/2", "1/21"):
+        with pytest.raises(ValueError, match=wrong):
+            part_of(molecules, wrong)
+    whole = json.loads((RECIPE / "card" / "dynamics.json").read_text())
+    rows = {row["molecule"]: row for row in whole["molecules"]}
+    names = [m.name for m in molecules]
+    records = [
+        whole | {"molecules": [rows[m.name] for m in part], "atoms": sum(len(m.numbers) for m in part), "seconds": 1.0}
+        for part in parts
+    ]
+    records[3] = records[3] | {"reached_ps": 500.0, "ns_per_day": 12.0, "seconds": 9.0}
+    found = joined(records, names)
+    assert found["molecules"] == whole["molecules"]
+    assert (found["atoms"], found["contexts"]) == (whole["atoms"], 7)
+    assert (found["reached_ps"], found["ns_per_day"], found["seconds"]) == (500.0, 12.0, 9.0)
+    with pytest.raises(ValueError, match="each of the 20 molecules once, got 18"):
+        joined(records[1:], names)
+    with pytest.raises(ValueError, match="agree in 'temperature', got 300.0 and 310.0"):
+        joined([records[0], records[1] | {"temperature": 310.0}], names)
+    cards = {name: json.loads((RECIPE / "card" / f"{name}.json").read_text()) for name in ("dynamics", "training")}
+    cards["dynamics"] = found
+    assert "489 atoms in 7 contexts" in recipe("card_page")._dynamics(cards)
+
+
 def test_a_line_of_a_proton_is_right_up_to_the_first_error(recipe):
     pytest.importorskip("rdkit", reason="needs RDKit")
     right_to = recipe("card_protons").right_to

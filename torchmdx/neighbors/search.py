@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.cell import require_lattice
+from torchmdx.kernel_compile import run_compiled
 from torchmdx.neighbors.backends import CpuSearch, Search, torch_brute_force, torch_cluster, vesin
 from torchmdx.neighbors.backends.frame import Pairs
 from torchmdx.neighbors.brute_force import require_cutoff
@@ -74,7 +75,8 @@ class EdgeSearch:
         if capacity is None:
             # A list too short to hold anything still counts what it would need.
             self._make(1)
-            needed = int(self.update(batch.positions, batch.cell).needed)
+            run_compiled(lambda: self.update(batch.positions, batch.cell), batch.positions.device)
+            needed = int(self.edges.needed)
             capacity = with_head_room(needed, batch.num_atoms)
         self._make(capacity)
         return self.update(batch.positions, batch.cell)

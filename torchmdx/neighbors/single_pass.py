@@ -83,7 +83,7 @@ class OnePassBruteForce(OnePassSearch):
         self, batch: Batch, cutoff: float, skin: float, edges: Edges, sizes: tuple[int, int, int] | None = None
     ) -> None:
         super().__init__(batch, cutoff, skin, edges)
-        rows, columns, warps = sizes or self._sizes(max(self.counts))
+        rows, columns, warps = sizes or self._sizes(max(self.counts), self.num_atoms)
         self.sizes = dict(ROWS=rows, COLUMNS=columns, num_warps=warps)
         # Systems of other sizes may need more tiles: each can leave one part-filled.
         number = triton.cdiv(self.num_atoms, rows) + len(self.counts)
@@ -110,9 +110,11 @@ class OnePassBruteForce(OnePassSearch):
         return True
 
     @staticmethod
-    def _sizes(largest: int) -> tuple[int, int, int]:
-        """(rows, columns, warps) of a program, for the largest system."""
-        return (16, 32, 1) if largest <= 64 else (2, 256, 4) if largest <= 1024 else (4, 256, 4)
+    def _sizes(largest: int, num_atoms: int) -> tuple[int, int, int]:
+        """(rows, columns, warps) of a program, for the largest system and for all atoms."""
+        if largest <= 64:
+            return (2, 32, 1) if num_atoms <= 1024 else (16, 32, 1)
+        return (2, 256, 4) if largest <= 1024 else (4, 256, 4)
 
     def _search(self, positions: Tensor, cell: Tensor) -> None:
         single_pass.brute_force[(len(self.tiles) + self.padders,)](

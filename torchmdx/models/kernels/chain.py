@@ -151,7 +151,8 @@ class Chain:
         )  # fmt: skip
         geometry.forces[(n,)](
             e.row_ptr, e.source, e.shifts, b["knot"], b["place"], b["stretch"], b["half"], self.buffers.forces,
-            b["virials"], n, VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates,
+            b["virials"], self.system, self.buffers.energies, w.shift, self.buffers.energy, n, VIRIAL=virial,
+            EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=False, SUM=0,
         )  # fmt: skip
 
     def _read_gradient(self, last: int) -> None:

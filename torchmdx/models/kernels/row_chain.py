@@ -9,9 +9,13 @@ import triton
 from torchmdx.models.kernels import geometry, rows
 from torchmdx.models.kernels.chain import BLOCK, Chain
 
+SUM_BLOCK = 512
+
 
 class RowChain(Chain):
     """The same function and the same buffers as `Chain`, for networks of at least one layer."""
+
+    _summed = False  # the kernel of the forces has done it
 
     def _options(self) -> dict[str, Any]:
         assert self.tiles.row is not None
@@ -76,7 +80,16 @@ class RowChain(Chain):
                 HIDDEN_WIDTH=w.hidden, FIRST=i == len(w.layers) - 1, EMBEDDING=i == 0,
                 **self.reflections, **self._options(),
             )  # fmt: skip
-        geometry.forces[(self.n,)](
+        # Sums of virials need all forces first, those of energies don't.
+        systems = 0 if virial else self.buffers.num_systems
+        geometry.forces[(self.n + systems,)](
             e.row_ptr, e.source, e.shifts, b["knot"], b["place"], b["stretch"], b["half"], self.buffers.forces,
-            b["virials"], self.n, VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates,
+            b["virials"], self.system, self.buffers.energies, w.shift, self.buffers.energy, self.n, VIRIAL=virial,
+            EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=True, SUM=SUM_BLOCK if systems else 0,
+            num_warps=t.force_warps,
         )  # fmt: skip
+        self._summed = systems > 0
+
+    def total(self, virial: bool) -> None:
+        if not self._summed:
+            super().total(virial)

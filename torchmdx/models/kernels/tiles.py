@@ -106,13 +106,16 @@ class Tiles:
     slices_first: bool = True
     force_edges: int = 32
     force_candidates: int = 16
+    force_warps: int = 4
 
     @classmethod
     def choose(cls, num_atoms: int) -> Tiles:
         """Measured on an H200, C = 128."""
         if num_atoms <= FEW_ATOMS:
             return cls(
-                row=Row(8, 8, 4) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 8),
+                row=Row(8, 8, 8) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 16),
+                force_candidates=64,
+                force_warps=8,
                 product=Block(),
                 messages=Walk(1, 16, 8, 1),
                 messages_gradient=Walk(1, 16, 8, 1),

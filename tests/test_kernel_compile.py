@@ -1,0 +1,196 @@
+"""Kernels of a first evaluation are compiled together: which, how often, and what becomes of errors."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from torchmdx import kernel_compile
+
+tl = pytest.importorskip("triton.language")
+knobs = pytest.importorskip("triton.knobs")
+GPU = torch.device("cuda", 0)
+
+
+class Kernels:
+    """Stands for Triton: `launch` asks the hook about a kernel that is not compiled, as JITFunction.run does."""
+
+    def __init__(self, together: int = 1, constant: object = None) -> None:
+        self.constant = constant
+        self.compiled: dict[str, int] = {}
+        self.launched: list[str] = []
+        self.gate = threading.Barrier(together)  # opens when so many are compiled at the same time
+
+    def launch(self, name: str) -> None:
+        if name not in self.compiled:
+            if (hook := knobs.runtime.jit_cache_hook) is not None:
+                fn = SimpleNamespace(module="m", name=name, jit_function=SimpleNamespace(preload=self.preload))
+                given = {"specialization_data": name, "constants": {(3,): self.constant}}
+                if hook(key="float32", fn=fn, compile=given, is_manual_warmup=False):
+                    return
+            self.preload(name)
+        self.launched.append(name)
+
+    def preload(self, name: str) -> None:
+        self.gate.wait(timeout=20)
+        self.compiled[name] = self.compiled.get(name, 0) + 1
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Says whether launches are only recorded; nothing here needs a GPU."""
+    now = [False]
+
+    @contextlib.contextmanager
+    def nothing_running(device):
+        now[0] = True
+        with contextlib.suppress(RuntimeError):
+            yield
+        now[0] = False
+
+    monkeypatch.setattr(kernel_compile, "_nothing_running", nothing_running)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    return now
+
+
+def test_on_the_cpu_work_is_done_once():
+    kernels = Kernels()
+    kernel_compile.run_compiled(lambda: kernels.launch("embed"), torch.device("cpu"))
+    assert (kernels.compiled, kernels.launched) == ({"embed": 1}, ["embed"])
+
+
+def test_all_kernels_are_compiled_at_the_same_time_and_once(recorded, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2})
+    kernels = Kernels(together=3)
+
+    def work():
+        for name in ("search", "embed", "search", "forces"):
+            kernels.launch(name)
+
+    kernel_compile.run_compiled(work, GPU)
+    assert kernels.compiled == {"search": 1, "embed": 1, "forces": 1}
+    assert kernels.launched == ["search", "embed", "search", "forces"]
+    kernel_compile.run_compiled(work, GPU)  # nothing is missing any more: one run
+    assert kernels.launched[4:] == ["search", "embed", "search", "forces"]
+
+
+def test_kernels_of_other_threads_are_launched_as_ever(recorded):
+    kernels, other = Kernels(), Kernels()
+
+    def work():
+        thread = threading.Thread(target=other.launch, args=(f"other{len(other.launched)}",))
+        thread.start()
+        thread.join()
+        kernels.launch("embed")
+
+    kernel_compile.run_compiled(work, GPU)
+    assert kernels.launched == ["embed"]
+    assert other.launched == [f"other{k}" for k in range(3)]  # at each of the three times
+    kernels.launch("later")  # and so are this thread's, now that the work is done
+    assert kernels.launched == ["embed", "later"]
+
+
+def test_kernels_behind_a_look_at_the_device_come_in_a_later_round(recorded):
+    kernels, seen = Kernels(), []
+
+    def work():
+        kernels.launch("count")
+        if not seen:
+            if recorded[0]:
+                raise RuntimeError("an evaluation must have run before it is captured")
+            seen.append(len(kernels.launched))
+        kernels.launch("copy")
+
+    kernel_compile.run_compiled(work, GPU)
+    assert kernels.compiled == {"count": 1, "copy": 1}
+    assert seen == [1]  # looked at after its kernel had run
+    assert kernels.launched[-2:] == ["count", "copy"]
+
+
+def test_a_kernel_that_is_not_known_again_is_left_to_its_launch(recorded):
+    kernels, asked = Kernels(), []
+    launch = kernels.launch
+    kernels.preload = asked.append
+    kernel_compile.run_compiled(lambda: launch("embed"), GPU)
+    assert asked == ["embed", "embed"]  # beside the others, and then at its launch
+    assert kernels.launched == ["embed"]
+
+
+@pytest.mark.parametrize(("constant", "beside"), [("bf16", False), ("tf32x3", True), (3, True), (tl.bfloat16, True)])
+def test_a_constant_that_would_be_taken_for_a_type_is_left_to_its_launch(recorded, constant, beside):
+    """`preload` makes a type of the string "bf16": the kernel would be another one."""
+    kernels, other, asked = Kernels(constant=constant), Kernels(), []
+    other.preload = lambda name: (asked.append(name), other.compiled.setdefault(name, 1))
+    mine = kernels.preload
+    kernels.preload = lambda name: (asked.append((name, recorded[0], bool(kernel_compile._here.hook))), mine(name))
+
+    def work():
+        other.launch("embed")
+        kernels.launch("multiply")
+
+    kernel_compile.run_compiled(work, GPU)
+    assert asked[0] == "embed"
+    at_its_launch = ("multiply", False, True)  # in the evaluation itself, not in a thread
+    assert asked[1:] == [("multiply", False, False) if beside else at_its_launch]
+    assert kernels.compiled == {"multiply": 1}
+    assert kernels.launched[-1] == "multiply"
+
+
+def test_errors_of_the_work_and_of_the_compiler_are_not_lost(recorded):
+    kernels = Kernels()
+
+    def broken():
+        kernels.launch("embed")
+        if not recorded[0]:
+            raise ValueError("charges must be whole")
+
+    with pytest.raises(ValueError, match="whole"):
+        kernel_compile.run_compiled(broken, GPU)
+    kernels.preload = lambda name: (_ for _ in ()).throw(SyntaxError(f"{name} does not compile"))
+    with pytest.raises(SyntaxError, match="forces does not compile"):
+        kernel_compile.run_compiled(lambda: kernels.launch("forces"), GPU)
+    kernels.preload = lambda name: kernels.compiled.setdefault(name, 1)
+    kernels.launch("read")  # nothing is left that would stop it
+    assert kernels.launched[-1] == "read"
+
+
+ON_A_GPU = """
+import logging, torch
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+from torchmdx import System, load
+from torchmdx.step import CapturedStep
+from torchmdx.models.potential import Potential
+
+potential = load("organic-1", dtype=torch.float32, device="cuda")
+places = torch.tensor([[0.0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]])
+def forces(mode, **more):
+    return CapturedStep(potential, System.create(places, [8, 1, 1]), mode=mode, **more)(places).forces
+first = forces("MODE")
+logging.info("again")
+again = forces("MODE")
+logging.info("done")
+exact = CapturedStep(load("organic-1", dtype=torch.float64, device="cuda"), System.create(places, [8, 1, 1]))(places)
+assert abs(first - again).max() == 0 and abs(first - exact.forces).max() < 1e-4, (first, again, exact.forces)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_first_step_on_a_fresh_machine(mode, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ON_A_GPU.replace("MODE", mode)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    lines = done.stderr.splitlines()
+    first = lines[: lines.index("again")]
+    assert max(int(line.split()[0]) for line in first if "kernels compiled" in line) >= 5
+    assert "kernels compiled" not in "".join(lines[len(first) : lines.index("done")])
