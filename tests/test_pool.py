@@ -100,7 +100,7 @@ def test_molecules_of_about_one_size_share_a_step(trained, ethanol, cation, chir
 
 @pytest.mark.gpu
 def test_a_shared_step_is_captured_once(trained, ethanol, cation, chiral):
-    pool = StepPool(trained("cuda"))
+    pool = StepPool(trained("cuda"), mode="graph")  # whether a graph is faster is no matter of a test
     for _ in range(3):
         for atoms in (ethanol[:7], cation, chiral):
             pool(System.from_ase(atoms))
