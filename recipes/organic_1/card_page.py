@@ -153,6 +153,20 @@ def _dynamics(cards: Cards) -> str:
     )
 
 
+def _time_step(cards: Cards) -> str:
+    rows = [
+        [
+            f"{r['timestep_fs']:g}",
+            f"{r['hydrogen_amu']:g}",
+            f"{r['temperature_K']:g}",
+            f"{r['ps']:,.0f}",
+            str(r["lost"]),
+        ]
+        for r in cards["time_step"]
+    ]
+    return table("time step, fs | hydrogen, amu | K | of ethane with GFN2-xTB, ps | hydrogens lost", rows)
+
+
 def _made(cards: Cards) -> str:
     run = cards["run"]
     return (
@@ -175,6 +189,7 @@ BLOCKS: dict[str, tuple[tuple[str, ...], Callable[[Cards], str]]] = {
     "waters": (("waters",), waters),
     "pairs": (("pairs",), pairs),
     "dynamics": (("dynamics", "training"), _dynamics),
+    "time_step": (("time_step",), _time_step),
     "rotors": (("rotors",), rotors),
     "alone": (("ions",), alone),
     "chains": (("ions",), chains),

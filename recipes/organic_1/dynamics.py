@@ -7,7 +7,7 @@ With several GPUs, a part of the molecules on each, and one record of all:
 CUDA_VISIBLE_DEVICES=0 python dynamics.py --part 1/2 --output first.json & (as many as there are GPUs)
 python dynamics.py --join first.json second.json --output card/dynamics.json
 
-Langevin at 300 K and 1/ps, steps of 2.5 fs with hydrogens of 4 amu, 400,000 of them: 1 ns of each molecule. The
+Langevin at 300 K and 1/ps, steps of 1.6 fs with hydrogens of 3 amu, 625,000 of them: 1 ns of each molecule. The
 molecules stand on a grid, far beyond the potential's cutoff of each other; a spring holds each one's centre, and leaves
 its inner motion alone. Needs torchmdx, OpenMM and ASE; start structures are in dynamics_start.xyz.
 """
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import openmm
 import torch
-from dynamics_molecules import Molecule, joined, part_of, read_molecules, weights_hash
+from dynamics_molecules import HYDROGEN, Molecule, joined, part_of, read_molecules, weights_hash
 from openmm import app, unit
 
 import torchmdx
@@ -230,6 +230,7 @@ def result(molecules: list[Molecule], run: Run, args: argparse.Namespace, seed: 
         "length_ps": args.steps * args.timestep * 1e-3,
         "reached_ps": run.done * args.timestep * 1e-3,
         "timestep_fs": args.timestep,
+        "hydrogen_amu": HYDROGEN,
         "temperature": args.temperature,
         "check_every_ps": args.check_every * args.timestep * 1e-3,
         "seed": seed,
@@ -249,9 +250,9 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="organic-1", help="a path or a name")
     parser.add_argument("--start", type=Path, default=here / "dynamics_start.xyz")
     parser.add_argument("--output", type=Path, default=here / "card" / "dynamics.json")
-    parser.add_argument("--steps", type=int, default=400_000)
-    parser.add_argument("--check-every", type=int, default=2000, help="steps")
-    parser.add_argument("--timestep", type=float, default=2.5, help="fs")
+    parser.add_argument("--steps", type=int, default=625_000)
+    parser.add_argument("--check-every", type=int, default=3125, help="steps")
+    parser.add_argument("--timestep", type=float, default=1.6, help="fs")
     parser.add_argument("--temperature", type=float, default=300.0, help="K")
     parser.add_argument("--transport", default="auto")
     parser.add_argument("--seed", type=int, default=20264)

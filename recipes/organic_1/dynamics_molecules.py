@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import ase
 import ase.io
 import numpy as np
 from ase.data import atomic_masses, chemical_symbols, covalent_radii
 
-HYDROGEN = 4.0  # amu
+HYDROGEN = 3.0  # amu; methyl carbons keep 6
 BOND, BROKEN = 1.3, 1.6  # a bond: within so many covalent radii; broken: so many times its length at the start
 
 
@@ -94,19 +95,24 @@ def joined(parts: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     }
 
 
+def heavy_hydrogens(atoms: ase.Atoms, hydrogen: float) -> tuple[np.ndarray, np.ndarray]:
+    """Masses, amu, and bonds [B,2]. What hydrogens have more than their own mass is taken from their neighbours."""
+    radii = covalent_radii[atoms.numbers]
+    bonds = np.argwhere(np.triu(atoms.get_all_distances() < BOND * np.add.outer(radii, radii), 1))
+    masses = atomic_masses[atoms.numbers].copy()
+    for a, b in [*bonds, *bonds[:, ::-1]]:
+        if atoms.numbers[a] == 1 and atoms.numbers[b] != 1 and masses[a] < hydrogen:
+            masses[b] -= hydrogen - masses[a]
+            masses[a] = hydrogen
+    return masses, bonds
+
+
 def read_molecules(path: Path) -> list[Molecule]:
     """The start structures with their bonds and masses. A hydrogen's mass is taken from its neighbour."""
     found = []
     for atoms in ase.io.read(path, index=":"):
-        radii = covalent_radii[atoms.numbers]
-        apart = atoms.get_all_distances()
-        bonds = np.argwhere(np.triu(apart < BOND * np.add.outer(radii, radii), 1))
-        masses = atomic_masses[atoms.numbers].copy()
-        for a, b in [*bonds, *bonds[:, ::-1]]:
-            if atoms.numbers[a] == 1 and atoms.numbers[b] != 1 and masses[a] < HYDROGEN:
-                masses[b] -= HYDROGEN - masses[a]
-                masses[a] = HYDROGEN
-        lengths = apart[bonds[:, 0], bonds[:, 1]]
+        masses, bonds = heavy_hydrogens(atoms, HYDROGEN)
+        lengths = atoms.get_all_distances()[bonds[:, 0], bonds[:, 1]]
         charge = int(atoms.info["charge"])
         found.append(
             Molecule(str(atoms.info["molecule"]), charge, atoms.numbers, atoms.positions, masses, bonds, lengths)

@@ -29,9 +29,9 @@ def test_bonds_and_masses_of_ethanol(ethanol):
     joined = sorted("".join(sorted("CHO"[[6, 1, 8].index(ethanol.numbers[k])] for k in bond)) for bond in ethanol.bonds)
     assert joined == ["CC", "CH", "CH", "CH", "CH", "CH", "CO", "HO"]
     assert ethanol.masses.sum() == pytest.approx(2 * 12.011 + 15.999 + 6 * 1.008, abs=0.01)
-    assert np.all(ethanol.masses[ethanol.numbers == 1] == 4.0)
+    assert np.all(ethanol.masses[ethanol.numbers == 1] == 3.0)
     methyl = min(ethanol.masses[ethanol.numbers == 6])
-    assert methyl == pytest.approx(12.011 - 3 * (4.0 - 1.008), abs=0.01)
+    assert methyl == pytest.approx(12.011 - 3 * (3.0 - 1.008), abs=0.01)
 
 
 def test_a_bond_is_broken_beyond_1_6_of_its_length(ethanol):
@@ -60,6 +60,21 @@ def test_a_bond_is_formed_by_far_atoms_alone(ethanol):
     assert "formed" in fault
     squeezed = ethanol.positions * 0.9  # atoms two bonds apart within bonding distance or not: no new bond
     assert ethanol.check(squeezed) is None
+
+
+def test_ethane_of_the_time_step_vibrates_as_gfn2_does(recipe):
+    pytest.importorskip("tblite", reason="needs tblite")
+    ethane = recipe("time_step").Ethane(3.0, 0.0, seed=1)  # at rest
+    assert ethane.masses.ravel() == pytest.approx([6.0] * 2 + [3.0] * 6, abs=0.05)
+    assert len(ethane.bonds) == 7
+    assert all(ethane.step(0.2) for _ in range(50))
+    assert np.abs(ethane.f).max() < 1.0
+    lengths = np.linalg.norm(ethane.x[ethane.bonds[:, 0]] - ethane.x[ethane.bonds[:, 1]], axis=1)
+    assert 1.0 < lengths.min() < 1.15
+    ethane.x[0] -= 1.0  # away from its hydrogens
+    assert not ethane.step(0.2)
+    ethane.begin()
+    assert ethane.step(0.2)
 
 
 def test_start_structures_are_test_molecules_of_all_elements():
