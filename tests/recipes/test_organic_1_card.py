@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,24 @@ def test_ethane_of_the_time_step_vibrates_as_gfn2_does(recipe):
     assert not ethane.step(0.2)
     ethane.begin()
     assert ethane.step(0.2)
+
+
+def test_weights_are_known_by_their_numbers_not_by_their_names(recipe, tmp_path):
+    import torch
+
+    import torchmdx
+
+    def saved(seed, name):
+        torch.manual_seed(seed)
+        potential = torchmdx.Potential(torchmdx.TensorNetConfig(num_layers=1, num_channels=8, num_radial=8))
+        potential.card = replace(potential.card, name=name)
+        torchmdx.save(potential, tmp_path / f"{seed}{name}.safetensors")
+        return tmp_path / f"{seed}{name}.safetensors"
+
+    files = [saved(0, "one"), saved(0, "another"), saved(1, "one")]
+    first, renamed, other = (recipe("dynamics_molecules").weights_hash(file) for file in files)
+    assert files[0].read_bytes() != files[1].read_bytes()
+    assert first == renamed != other
 
 
 def test_start_structures_are_test_molecules_of_all_elements():
