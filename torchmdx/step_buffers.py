@@ -1,11 +1,12 @@
 """What goes into and comes out of a captured step: fixed buffers, and the kernels that fill them.
 
 One block of float64 goes in (positions, cell), one comes out (energy, energy spread, flags, stress, energies, forces,
-force spread: what there is of them), so that each way is one copy. Between the caller's coordinates and the model's
-lies `prepare`: it takes atoms in `order`, moves each by whole lattice vectors (`images`) and its system by `origin`,
-and only then rounds to the model's dtype what the search sees. Images and order are chosen on the host now and then
-(`StepBuffers.refresh`); a kernel flags atoms that have left for places where float32 is coarse. `finish` undoes the
-order and flags what is not finite.
+force spread: what there is of them), so that each way is one copy, or, of few atoms, none: the first and the last
+kernel then read and write the host's blocks. Between the caller's coordinates and the model's lies `prepare`: it takes
+atoms in `order`, moves each by whole lattice vectors (`images`) and its system by `origin`, and only then rounds to the
+model's dtype what the search sees. Images and order are chosen on the host now and then (`StepBuffers.refresh`); a
+kernel flags atoms that have left for places where float32 is coarse. `finish` undoes the order and flags what is not
+finite.
 """
 
 from __future__ import annotations
