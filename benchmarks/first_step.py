@@ -1,0 +1,92 @@
+"""The first step of a process: with all kernels on disk, and with none, compiled side by side or one after the other.
+
+    python benchmarks/first_step.py [--names chignolin,dhfr]
+
+The potentials of benchmarks/step.py, each first step in a process and a folder of kernels of its own. setup_s: from the
+first line of torchmdx to the first forces, CUDA's own start left out; capture_s is part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import record
+import step
+
+from torchmdx import kernel_compile
+from torchmdx.step import CapturedStep
+
+# "on disk" takes what "side by side", just before it, has left.
+WAYS = ("side by side", "on disk", "one after the other")
+NAMES = ("alanine_dipeptide", "chignolin", "dhfr")
+
+
+def first_step(name: str, way: str, second: bool) -> None:
+    """In a process of its own: prints what it took."""
+    if way == "one after the other":
+        kernel_compile._hooked = lambda: False  # type: ignore[assignment]
+    model = step.potential(second).cuda()
+    batch = step.batch_of(name, 1)
+    torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    captured = CapturedStep(model, batch, mode="graph")
+    captured(batch.positions.numpy())
+    took = time.perf_counter() - start
+    print(json.dumps({"setup_s": round(took, 2), "capture_s": round(captured.report().capture_s, 2)}))
+
+
+def measured(name: str, way: str, second: bool, kernels: str) -> dict[str, float]:
+    """The same, of another process that keeps its kernels in a folder. Raises RuntimeError with its last words."""
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        __file__,
+        "--one",
+        name,
+        way,
+        "--model",
+        "tensornet2" if second else "tensornet",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"TRITON_CACHE_DIR": kernels}, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the first step of {name}, {way}, must end well, got {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", default=",".join(NAMES))
+    parser.add_argument("--model", choices=("tensornet", "tensornet2"), default="tensornet")
+    parser.add_argument("--one", nargs=2, metavar=("NAME", "WAY"), help="this one, in this process")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("first_step.py needs a CUDA GPU, got none")
+    second = options.model == "tensornet2"
+    if options.one:
+        first_step(*options.one, second)
+        return
+    rows = []
+    for name in options.names.split(","):
+        with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as empty:
+            for way, folder in zip(WAYS, (kept, kept, empty), strict=True):
+                rows.append({"system": name, "model": options.model, "way": way} | measured(name, way, second, folder))
+                print(rows[-1], flush=True)
+                record.write("first_step", rows)
+
+
+if __name__ == "__main__":
+    main()
