@@ -267,6 +267,18 @@ def test_what_is_late_is_loaded_on_first_use():
     assert "ase" in modules_after("import torchmdx", "torchmdx.Calculator")
 
 
+def test_a_first_energy_and_forces_need_no_compiler_of_torch():
+    """torch._dynamo and sympy take seconds to import, and some derivatives of torch import them."""
+    loaded = modules_after(
+        "import torchmdx, ase",
+        "atoms = ase.Atoms('OH', [[0, 0, 0], [0, 0, 1]], info={'charge': -1})",
+        "atoms.calc = torchmdx.Calculator()",
+        "atoms.get_forces()",
+    )
+    assert "torchmdx.models.table" in loaded
+    assert not {"torch._dynamo", "torch._inductor", "sympy"} & loaded
+
+
 def test_public_names_are_there():
     for name in torchmdx.__all__:
         assert getattr(torchmdx, name) is not None

@@ -23,6 +23,7 @@ class Kernels:
     def __init__(self, together: int = 1, constant: object = None) -> None:
         self.constant = constant
         self.compiled: dict[str, int] = {}
+        self.launchers: list[str] = []
         self.launched: list[str] = []
         self.gate = threading.Barrier(together)  # opens when so many are compiled at the same time
 
@@ -36,9 +37,22 @@ class Kernels:
             self.preload(name)
         self.launched.append(name)
 
-    def preload(self, name: str) -> None:
+    def preload(self, name: str) -> "Compiled":
         self.gate.wait(timeout=20)
         self.compiled[name] = self.compiled.get(name, 0) + 1
+        return Compiled(name, self.launchers)
+
+
+class Compiled:
+    """Stands for a compiled kernel, whose launcher is made when it is first asked for."""
+
+    def __init__(self, name: str, launchers: list[str]) -> None:
+        self.name, self.launchers = name, launchers
+
+    @property
+    def run(self) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        self.launchers.append(self.name)
 
 
 @pytest.fixture
@@ -74,6 +88,7 @@ def test_all_kernels_are_compiled_at_the_same_time_and_once(recorded, monkeypatc
 
     kernel_compile.run_compiled(work, GPU)
     assert kernels.compiled == {"search": 1, "embed": 1, "forces": 1}
+    assert sorted(kernels.launchers) == ["embed", "forces", "search"]
     assert kernels.launched == ["search", "embed", "search", "forces"]
     kernel_compile.run_compiled(work, GPU)  # nothing is missing any more: one run
     assert kernels.launched[4:] == ["search", "embed", "search", "forces"]
@@ -125,9 +140,9 @@ def test_a_kernel_that_is_not_known_again_is_left_to_its_launch(recorded):
 def test_a_constant_that_would_be_taken_for_a_type_is_left_to_its_launch(recorded, constant, beside):
     """`preload` makes a type of the string "bf16": the kernel would be another one."""
     kernels, other, asked = Kernels(constant=constant), Kernels(), []
-    other.preload = lambda name: (asked.append(name), other.compiled.setdefault(name, 1))
+    other.preload = lambda name: (asked.append(name), other.compiled.setdefault(name, 1), None)[-1]
     mine = kernels.preload
-    kernels.preload = lambda name: (asked.append((name, recorded[0], bool(kernel_compile._here.hook))), mine(name))
+    kernels.preload = lambda name: (asked.append((name, recorded[0], bool(kernel_compile._here.hook))), mine(name))[-1]
 
     def work():
         other.launch("embed")
@@ -154,7 +169,7 @@ def test_errors_of_the_work_and_of_the_compiler_are_not_lost(recorded):
     kernels.preload = lambda name: (_ for _ in ()).throw(SyntaxError(f"{name} does not compile"))
     with pytest.raises(SyntaxError, match="forces does not compile"):
         kernel_compile.run_compiled(lambda: kernels.launch("forces"), GPU)
-    kernels.preload = lambda name: kernels.compiled.setdefault(name, 1)
+    kernels.preload = Kernels().preload
     kernels.launch("read")  # nothing is left that would stop it
     assert kernels.launched[-1] == "read"
 

@@ -36,6 +36,13 @@ def _mistaken(constants: dict[Any, Any]) -> bool:
     return any(isinstance(value, str) and dtype.is_dtype(value) for value in constants.values())
 
 
+def _make(kernel: Any, specialization: str) -> None:
+    """A kernel and what launches it, a module in C that the first look at `run` compiles."""
+    compiled = kernel.preload(specialization)
+    if compiled is not None:
+        _ = compiled.run
+
+
 class _Wanted:
     """Kernels to compile, in Triton's own description, each once."""
 
@@ -59,7 +66,7 @@ class _Wanted:
         """All of them, as many at a time as there are cores."""
         workers = min(len(self.kernels), len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(workers, initializer=lambda: torch.cuda.set_device(device)) as pool:
-            for done in [pool.submit(kernel.preload, data) for kernel, data in self.kernels.values()]:
+            for done in [pool.submit(_make, kernel, data) for kernel, data in self.kernels.values()]:
                 done.result()
 
 

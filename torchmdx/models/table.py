@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import jvp
 
 # Largest error of a filter's value and slope, relative to the largest value and slope of its set.
 BOUND = 1e-6
@@ -145,11 +145,22 @@ def tabulate(
 def _filters(network: Any, distance: Tensor) -> tuple[Tensor, Tensor]:
     """Exact filters [L+1,E,3,C] and their slopes."""
 
-    def stacked(r: Tensor) -> Tensor:
-        return torch.stack(network.filters(r))
+    return _with_slopes(lambda r: torch.stack(network.filters(r)), distance)
 
-    values, slopes = cast(tuple[Tensor, Tensor], jvp(stacked, (distance,), (torch.ones_like(distance),)))
-    return values, slopes
+
+def _with_slopes(function: Callable[[Tensor], Tensor], distance: Tensor) -> tuple[Tensor, Tensor]:
+    """Values [L+1,E,3,C] of a function of each distance alone, and their slopes.
+
+    By two reverse derivatives of sums, the second of a gradient that is linear in its weights. torch's forward mode
+    would import torch._dynamo for this, and weights handed to its reverse mode sympy: seconds of a first step.
+    """
+    with torch.enable_grad():
+        distance = distance.detach().requires_grad_()
+        values = function(distance)
+        weights = torch.zeros_like(values, requires_grad=True)
+        (gradient,) = torch.autograd.grad((weights * values).sum(), distance, create_graph=True)
+        (slopes,) = torch.autograd.grad(gradient.sum(), weights)
+    return values.detach(), slopes
 
 
 def _build(network: Any, stretch: Stretch, degree: int) -> TabulatedFilters:
@@ -183,7 +194,7 @@ def _error(network: Any, table: TabulatedFilters) -> float:
     for probe in PROBES:
         x = torch.arange(n, dtype=torch.float64, device=device) + probe
         r = table.stretch.inverse(x)
-        tabulated = jvp(lambda s: torch.stack(table(s)), (r,), (torch.ones_like(r),))
+        tabulated = _with_slopes(lambda s: torch.stack(table(s)), r)
         for exact, approximate in zip(_filters(network, r), tabulated, strict=True):
             scale = exact.abs().amax(dim=(1, 2, 3)).clamp(min=torch.finfo(torch.float64).tiny)
             worst = max(worst, float(((exact - approximate).abs().amax(dim=(1, 2, 3)) / scale).max()))
