@@ -20,6 +20,7 @@ from safetensors.torch import save as serialize
 from torch import Tensor
 
 from torchmdx.ensemble_file import Parts, files_in, is_ensemble_file, pack, unpack
+from torchmdx.grad_mode import outside_inference_mode
 from torchmdx.located import located
 from torchmdx.models.card import Card
 from torchmdx.models.ensemble import Ensemble, require_alike
@@ -93,6 +94,7 @@ def write_whole(path: Path, content: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
+@outside_inference_mode
 def load(
     source: Source | None = None,
     *,
@@ -120,6 +122,7 @@ def load(
     return Ensemble(potentials, [reading.report.source for reading in readings])
 
 
+@outside_inference_mode
 def load_one(
     path: str | Path | None = None,
     *,
@@ -131,6 +134,7 @@ def load_one(
     return _ready(read(path, sha256=sha256).potential, dtype, device)
 
 
+@outside_inference_mode
 def load_ensemble(
     source: Source, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
 ) -> list[Potential]:

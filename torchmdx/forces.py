@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.cell import recentre, volume
+from torchmdx.grad_mode import outside_inference_mode
 from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
@@ -39,6 +40,7 @@ class Result:
     force_spread: Tensor | None = None
 
 
+@outside_inference_mode
 def evaluate(
     potential: Potential | Ensemble,
     batch: Batch | System,
@@ -55,6 +57,8 @@ def evaluate(
     Raises ValueError for elements beyond the model, an overflowed list, or two atoms at one place.
     """
     batch = Batch.of(batch)
+    if batch.positions.is_inference():
+        batch = batch.clone()
     if edges is None:
         near = recentre(batch.positions, batch.cell, batch.pbc, batch.system_index)
         batch = replace(batch, positions=near).to(potential.device, potential.dtype)
@@ -190,6 +194,8 @@ def _gradients(
         found = torch.autograd.grad(
             energy.sum(), inputs, create_graph=create_graph, allow_unused=True, materialize_grads=True
         )
+    elif energy.is_inference():
+        raise RuntimeError("forces and stress need gradients, got an energy made under torch.inference_mode")
     else:  # a batch without atoms
         found = tuple(torch.zeros_like(x) for x in inputs)
     remaining = iter(found)

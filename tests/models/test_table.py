@@ -45,6 +45,15 @@ def test_a_lower_bound_takes_more_intervals():
     assert fine.error <= 1e-9
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_table_is_made_where_gradients_are_switched_off(mode):
+    wanted = tabulate(make_network(), 1e-4, torch.float64)
+    with mode():
+        found = tabulate(make_network(), 1e-4, torch.float64)
+    assert found.error == wanted.error
+    assert torch.equal(found.coefficients, wanted.coefficients)
+
+
 def test_an_even_spacing_is_taken_where_the_basis_is_even():
     assert tabulate(make_network(radial_basis="gauss", num_radial=32), 1e-3, degree=5).stretch.uniform == 1.0
     assert tabulate(make_network(num_radial=32), 1e-3, degree=5).stretch.uniform < 0.5

@@ -32,6 +32,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchmdx.grad_mode import outside_inference_mode
+
 # Largest error of a filter's value and slope, relative to the largest value and slope of its set.
 BOUND = 1e-6
 MOST_INTERVALS = 8192
@@ -113,6 +115,7 @@ class TabulatedFilters(nn.Module):
         return found
 
 
+@outside_inference_mode
 def tabulate(
     network: Any, bound: float = BOUND, dtype: torch.dtype = torch.float32, degree: int = 3
 ) -> TabulatedFilters:
