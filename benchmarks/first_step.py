@@ -43,7 +43,8 @@ def first_step(name: str, way: str, second: bool) -> None:
     captured = CapturedStep(model, batch, mode="graph")
     captured(batch.positions.numpy())
     took = time.perf_counter() - start
-    print(json.dumps({"setup_s": round(took, 2), "capture_s": round(captured.report().capture_s, 2)}))
+    capture = captured.report().capture_s
+    print(json.dumps({"atoms": batch.num_atoms, "setup_s": round(took, 2), "capture_s": round(capture, 2)}))
 
 
 def measured(name: str, way: str, second: bool, kernels: str) -> dict[str, float]:

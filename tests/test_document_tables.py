@@ -54,6 +54,16 @@ CASES = [
     ),
     (
         "docs/performance.md",
+        "first_step",
+        {
+            "side by side": ({"way": "side by side"}, "setup_s"),
+            "one after the other": ({"way": "one after the other"}, "setup_s"),
+            "on disk": ({"way": "on disk"}, "setup_s"),
+            "of that, the capture": ({"way": "on disk"}, "capture_s"),
+        },
+    ),
+    (
+        "docs/performance.md",
         "coulomb",
         {
             "without Coulomb, ms": ({}, "ms_without"),
