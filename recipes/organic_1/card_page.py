@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,14 +126,16 @@ def _dynamics(cards: Cards) -> str:
     kept = [row for row in run["molecules"] if not row["broken"]]
     number = run.get("contexts", 1)
     contexts = "one context" if number == 1 else f"{number} contexts"
+    lengths = Counter(row["reached_ps"] for row in kept)
+    each = " and ".join(f"{count} for {ps:g} ps" for ps, count in sorted(lengths.items(), reverse=True))
     first = (
-        f"{len(kept)} of {len(run['molecules'])} molecules kept every bond for {run['reached_ps']:g} ps and made no "
-        f"new one ({run['device']}, {run['atoms']} atoms in {contexts}, "
+        f"{len(kept)} of {len(run['molecules'])} molecules kept every bond and made no new one, {each} "
+        f"({run['device']}, {run['atoms']} atoms in {contexts}, "
     )
     first += f"{run['ns_per_day']:.3g} ns/day of each molecule)." if run["ns_per_day"] else "no speed measured)."
     first += f" Bonds were looked at every {run['check_every_ps']:g} ps."
     if run["reached_ps"] < run["length_ps"]:
-        first += f" **It was broken off, of {run['length_ps']:g} ps.**"
+        first += f" **Those of less than {run['length_ps']:g} ps were broken off.**"
     if run["weights"] != cards["training"]["weights"]:
         first += f" **These were other weights than those of the tables above: SHA-256 `{run['weights'][:16]}…`.**"
     rows = [

@@ -220,6 +220,7 @@ def result(molecules: list[Molecule], run: Run, args: argparse.Namespace, seed: 
             "broken": m.fault is not None,
             "fault": m.fault,
             "ended_ps": m.ended_ps,
+            "reached_ps": run.done * args.timestep * 1e-3,
             "longest_bond": round(m.longest, 3),
             "temperature": float(np.mean(m.temperatures[len(m.temperatures) // 2 :])) if m.temperatures else None,
         }

@@ -230,12 +230,17 @@ def test_dynamics_that_are_broken_off_leave_their_record(recipe, tmp_path):
     run.to_end(lambda: kept.append(dynamics.result(molecules, run, args, 1)["reached_ps"]))
     assert kept == pytest.approx([0.002, 0.004])  # every twenty checks
     cards = {name: json.loads((RECIPE / "card" / f"{name}.json").read_text()) for name in ("dynamics", "training")}
-    whole = recipe("card_page")._dynamics(cards)
-    assert "broken off" not in whole
-    cards["dynamics"]["reached_ps"] = 250.0
+    rows = cards["dynamics"]["molecules"]
+    for row in rows:
+        row |= {"broken": row is rows[0], "fault": "bond C0–H1 broken", "ended_ps": 20.0, "reached_ps": 1000.0}
+    cards["dynamics"]["reached_ps"] = 1000.0
     text = recipe("card_page")._dynamics(cards)
-    assert "kept every bond for 250 ps" in text
-    assert "**It was broken off, of 1000 ps.**" in text
+    assert "19 of 20 molecules kept every bond and made no new one, 19 for 1000 ps (" in text
+    assert "broken off" not in text
+    cards["dynamics"]["reached_ps"] = rows[1]["reached_ps"] = rows[2]["reached_ps"] = 250.0
+    text = recipe("card_page")._dynamics(cards)
+    assert "no new one, 17 for 1000 ps and 2 for 250 ps (" in text
+    assert "**Those of less than 1000 ps were broken off.**" in text
 
 
 def test_dynamics_in_parts_are_those_of_all_molecules(recipe):
@@ -253,13 +258,16 @@ def test_dynamics_in_parts_are_those_of_all_molecules(recipe):
     whole = json.loads((RECIPE / "card" / "dynamics.json").read_text())
     rows = {row["molecule"]: row for row in whole["molecules"]}
     names = [m.name for m in molecules]
+    whole |= {"reached_ps": 1000.0, "seconds": 1.0}
     records = [
-        whole | {"molecules": [rows[m.name] for m in part], "atoms": sum(len(m.numbers) for m in part), "seconds": 1.0}
+        whole | {"molecules": [rows[m.name] for m in part], "atoms": sum(len(m.numbers) for m in part)}
         for part in parts
     ]
     records[3] = records[3] | {"reached_ps": 500.0, "ns_per_day": 12.0, "seconds": 9.0}
     found = joined(records, names)
-    assert found["molecules"] == whole["molecules"]
+    slow = {m.name for m in parts[3]}
+    wanted = [row | {"reached_ps": 500.0 if row["molecule"] in slow else 1000.0} for row in whole["molecules"]]
+    assert found["molecules"] == wanted
     assert (found["atoms"], found["contexts"]) == (whole["atoms"], 7)
     assert (found["reached_ps"], found["ns_per_day"], found["seconds"]) == (500.0, 12.0, 9.0)
     with pytest.raises(ValueError, match="each of the 20 molecules once, got 18"):
