@@ -81,7 +81,7 @@ def joined(parts: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
         for key, value in parts[0].items():
             if key not in own and part[key] != value:
                 raise ValueError(f"parts must agree in {key!r}, got {value!r} and {part[key]!r}")
-    rows = {row["molecule"]: row | {"reached_ps": part["reached_ps"]} for part in parts for row in part["molecules"]}
+    rows = {row["molecule"]: row for part in parts for row in part["molecules"]}
     if sorted(rows) != sorted(names) or sum(len(part["molecules"]) for part in parts) != len(names):
         raise ValueError(f"parts must have each of the {len(names)} molecules once, got {len(rows)} molecules")
     speeds = [part["ns_per_day"] for part in parts]
