@@ -35,7 +35,7 @@ REFRESH_EVERY = 2000
 MOST_ROUNDS = 8  # growing once is the rule; a list that does not fit then belongs to a collapsed structure
 
 
-@methods_outside_inference_mode("__init__", "__call__", "assign", "capture")
+@methods_outside_inference_mode("__init__", "__call__", "assign", "capture", "capture_energy")
 class CapturedStep:
     """Evaluates a structure, or a batch, at changing positions and cells, as fast as this machine can.
 

@@ -147,7 +147,6 @@ def tabulate(
 
 def _filters(network: Any, distance: Tensor) -> tuple[Tensor, Tensor]:
     """Exact filters [L+1,E,3,C] and their slopes."""
-
     return _with_slopes(lambda r: torch.stack(network.filters(r)), distance)
 
 
