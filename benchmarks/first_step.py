@@ -2,8 +2,9 @@
 
     python benchmarks/first_step.py [--names chignolin,dhfr]
 
-The potentials of benchmarks/step.py, each first step in a process and a folder of kernels of its own. setup_s: from the
-first line of torchmdx to the first forces, CUDA's own start left out; capture_s is part of it.
+The potentials of benchmarks/step.py, each first step in a process and a folder of kernels of its own. setup_s: from
+making the step to its first forces, what imports itself then included, CUDA's own start left out; capture_s is part
+of it.
 """
 
 from __future__ import annotations
