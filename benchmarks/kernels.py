@@ -26,6 +26,7 @@ from torchmdx.forces import evaluate
 from torchmdx.models.fast import FastTensorNet, curve_order
 from torchmdx.models.kernels.tiles import Tiles
 from torchmdx.models.table import TabulatedFilters
+from torchmdx.models.tabulated import table_of
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.system import Batch
 
@@ -131,6 +132,8 @@ class Case:
         self.batch = self.host.to("cuda")
         self.edges = neighbors(self.host, model.cutoff, "cuda")
         self.single = self.host.to("cuda", torch.float32)
+        if table is None:
+            table = table_of(model.network, FastTensorNet.table_degree(self.batch.num_atoms))
         self.fast = FastTensorNet(model, table=table)
 
     def allocate(self, tiles: Tiles | None = None) -> None:
@@ -206,7 +209,9 @@ def main() -> None:
         row["energy_only_ms"] = round(median_ms(case.graph(forces=False).replay), 4)
         row["asked_ms"] = ASKED_MS.get(name)
         row["memory_gb"] = round((torch.cuda.memory_allocated() - before) / 1e9, 3)
-        row["table"] = dict(intervals=case.fast.table.stretch.num_intervals, error=case.fast.table.error)
+        table = case.fast.table
+        degree = table.coefficients.shape[2] - 1
+        row["table"] = dict(degree=degree, intervals=table.stretch.num_intervals, error=table.error)
         graph.replay()
         if case.batch.num_atoms <= EXACT_ATOMS:
             row["force_error"], row["energy_error"] = case.errors()

@@ -29,6 +29,7 @@ SMALL, BOX = "alanine_dipeptide", "water150"
 # so few edges take the kernels of many.
 CASES = {
     "few": (False, SMALL, {}),
+    "some": (False, "chignolin", {}),
     "many": (False, "water200", {}),
     "charged-few": (True, SMALL, {}),
     "charged-box": (True, BOX, {}),

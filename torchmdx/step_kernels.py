@@ -117,30 +117,46 @@ def _prepare(
         tl.store(flags + place, start.to(tl.int64))
     i = block * BLOCK + tl.arange(0, BLOCK)
     entry = i < num_cell
+    here = i < num_atoms
+    at = i.to(tl.int64)
+    atom = tl.load(order + at, mask=here, other=0).to(tl.int64)
+    system = tl.load(system_index + at, mask=here, other=0).to(tl.int64)
+    # All loads stand before the first store: the host's memory is microseconds away, and a store waits for its value.
     value = tl.load(given_cell + i, mask=entry, other=0.0)
+    x0, x1, x2 = _three(given + 3 * atom, here)
+    a0, a1, a2 = _three(given_cell + 9 * system, here)
+    b0, b1, b2 = _three(given_cell + 9 * system + 3, here)
+    c0, c1, c2 = _three(given_cell + 9 * system + 6, here)
+    n0, n1, n2 = _three(images + 3 * at, here)
+    n0, n1, n2 = n0.to(tl.float64), n1.to(tl.float64), n2.to(tl.float64)
+    o0, o1, o2 = _three(origin + 3 * system, here)
     tl.store(box + i, value, mask=entry)
     if FROM_HOST:
         tl.store(kept_cell + i, value, mask=entry)
+        _store_three(kept + 3 * atom, x0, x1, x2, here)
     if ROUNDED:
         tl.store(cell + i, value.to(cell.dtype.element_ty), mask=entry)
-    here = i < num_atoms
-    i = i.to(tl.int64)
-    atom = tl.load(order + i, mask=here, other=0).to(tl.int64)
-    system = tl.load(system_index + i, mask=here, other=0).to(tl.int64)
-    n0 = tl.load(images + 3 * i, mask=here, other=0).to(tl.float64)
-    n1 = tl.load(images + 3 * i + 1, mask=here, other=0).to(tl.float64)
-    n2 = tl.load(images + 3 * i + 2, mask=here, other=0).to(tl.float64)
-    for k in tl.static_range(3):
-        x = tl.load(given + 3 * atom + k, mask=here, other=0.0)
-        if FROM_HOST:
-            tl.store(kept + 3 * atom + k, x, mask=here)
-        x -= n0 * tl.load(given_cell + 9 * system + k, mask=here, other=0.0)
-        x -= n1 * tl.load(given_cell + 9 * system + 3 + k, mask=here, other=0.0)
-        x -= n2 * tl.load(given_cell + 9 * system + 6 + k, mask=here, other=0.0)
-        x -= tl.load(origin + 3 * system + k, mask=here, other=0.0)
-        tl.store(places + 3 * i + k, x, mask=here)
-        if ROUNDED:
-            tl.store(positions + 3 * i + k, x.to(positions.dtype.element_ty), mask=here)
+    x0 = x0 - n0 * a0 - n1 * b0 - n2 * c0 - o0
+    x1 = x1 - n0 * a1 - n1 * b1 - n2 * c1 - o1
+    x2 = x2 - n0 * a2 - n1 * b2 - n2 * c2 - o2
+    _store_three(places + 3 * at, x0, x1, x2, here)
+    if ROUNDED:
+        kind = positions.dtype.element_ty
+        _store_three(positions + 3 * at, x0.to(kind), x1.to(kind), x2.to(kind), here)
+
+
+@triton.jit
+def _three(pointer, mask):
+    """Three numbers one after the other, 0 where masked."""
+    x = tl.load(pointer, mask=mask, other=0)
+    return x, tl.load(pointer + 1, mask=mask, other=0), tl.load(pointer + 2, mask=mask, other=0)
+
+
+@triton.jit
+def _store_three(pointer, x, y, z, mask):
+    tl.store(pointer, x, mask=mask)
+    tl.store(pointer + 1, y, mask=mask)
+    tl.store(pointer + 2, z, mask=mask)
 
 
 @triton.jit

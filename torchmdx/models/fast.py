@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 # What the products of matrices round to: three TF32 products make one of float32.
 PRECISIONS = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
 MOST_CHANNELS = 256
-# Of the table's polynomials: with the fifth degree, the intervals most edges fall into fit into the first cache.
-DEGREE = 5
+# Of the table's polynomials. With the fifth degree, the intervals that most edges fall into fit into the first cache.
+# Few atoms have too few edges to find anything there, and what counts is how much each edge reads.
+DEGREE, DEGREE_OF_FEW = 5, 3
 
 
 @dataclass(eq=False)
@@ -229,6 +230,11 @@ class FastTensorNet:
             chain.backward(virial)
         chain.total(virial)
         return buffers
+
+    @classmethod
+    def table_degree(cls, num_atoms: int) -> int:
+        """Of the polynomials of the table that is fastest for so many atoms."""
+        return DEGREE if cls.choose_tiles(num_atoms).row is None else DEGREE_OF_FEW
 
     @staticmethod
     def choose_tiles(num_atoms: int) -> Tiles:

@@ -36,6 +36,14 @@ def place_edges(
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = e < tl.load(ROW_PTR + num_atoms)
     i = tl.load(TARGET + e, mask=mask, other=0).to(tl.int64)
+    place(e, mask, i, POSITIONS, CELL, SYSTEM, SOURCE, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, last_interval)
+
+
+@triton.jit
+def place(
+    e, mask, i, POSITIONS, CELL, SYSTEM, SOURCE, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, last_interval
+):  # fmt: skip
+    """The same of edges e [B] of targets i [B] (int64), where mask is set."""
     j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)
     cell = CELL + tl.load(SYSTEM + i, mask=mask, other=0).to(tl.int64) * 9
     sa = tl.load(SHIFTS + e.to(tl.int64) * 3, mask=mask, other=0).to(tl.float64)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import triton
-
 from torchmdx.models.kernels import geometry, rows
-from torchmdx.models.kernels.chain import BLOCK, Chain
+from torchmdx.models.kernels.chain import Chain
 
 SUM_BLOCK = 512
 
@@ -36,11 +34,8 @@ class RowChain(Chain):
         if not self.n:
             return
         b, w, e = self.b, self.weights, self.edges
-        geometry.place_edges[(max(1, triton.cdiv(e.capacity, BLOCK)),)](
-            self.positions, self.cell, self.system, e.row_ptr, e.source, e.target, e.shifts, w.stretch,
-            b["knot"], b["place"], b["stretch"], self.n, w.num_intervals - 1, BLOCK=BLOCK,
-        )  # fmt: skip
         rows.embed[(self.n,)](
+            self.positions, self.cell, self.system, e.shifts, w.stretch, b["stretch"], w.num_intervals - 1,
             self.numbers, w.targets, w.sources, w.table, w.own, *self._list(),
             w.gate_scale, w.gate_offset, w.gate_in, w.gate_in_bias, w.gate_out, w.gate_out_bias, w.mix,
             w.layers[0].mix_in, b["a"], b["hidden"], b["gate"], b.get("mixed", b["a"]), b["x0"], b["inverse0"],

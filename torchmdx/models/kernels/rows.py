@@ -14,20 +14,19 @@ threads leaves its share of a product in memory; the function that goes on with 
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels import row_parts
+from torchmdx.models.kernels import geometry, row_parts
 from torchmdx.models.kernels.components import load9, store9
 from torchmdx.models.kernels.messages import filter_and_slope, filter_part
 
 # In channels, where in WORK the shares begin.
 PARTS = tl.constexpr(32)
+# Edges of a row that are placed at once: most rows have no more.
+EDGES = tl.constexpr(64)
 
 
 @triton.jit
-def multiply9(X, W, OUT, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr):
-    """OUT [GROUPS,9,C] = shares of X [9,C] W, one matrix of W [3,C,C] for each part; a barrier before and after.
-
-    Each group has its share of the rows of W, and reads UNROLL of them at a time.
-    """
+def _multiply9(X, W, OUT, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr):
+    """See `multiply9`. Each group has its share of the rows of W, and reads UNROLL of them at a time."""
     SQUARE: tl.constexpr = CHANNELS * CHANNELS
     tl.debug_barrier()
     share = tl.arange(0, GROUPS)[:, None] * (CHANNELS // GROUPS)
@@ -62,8 +61,8 @@ def put9(OUT, x, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def multiply1(X, W, OUT, INNER: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr):
-    """OUT [GROUPS,WIDTH] = shares of X [INNER] W; a barrier before and after."""
+def _multiply1(X, W, OUT, INNER: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr):
+    """See `multiply1`."""
     STEP: tl.constexpr = UNROLL if UNROLL < INNER // GROUPS else INNER // GROUPS
     tl.debug_barrier()
     n = tl.arange(0, WIDTH)
@@ -78,8 +77,8 @@ def multiply1(X, W, OUT, INNER: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.co
 
 
 @triton.jit
-def multiply3(X, W, OUT, INNER: tl.constexpr, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr):
-    """OUT [GROUPS,3,C] = shares of X [INNER] W, W [INNER,3,C]; a barrier before and after."""
+def _multiply3(X, W, OUT, INNER: tl.constexpr, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr):
+    """See `multiply3`."""
     STEP: tl.constexpr = UNROLL if UNROLL < INNER // GROUPS else INNER // GROUPS
     tl.debug_barrier()
     n = tl.arange(0, CHANNELS)
@@ -260,35 +259,91 @@ def _edges_gradient(
         tl.store(half + 2, radial * dz + sz * inverse, mask=mask)
 
 
+# The same, not inlined: APART. A kernel of such functions compiles in half the time, since one pass of Triton looks at
+# every load of a function from every other; with few atoms it takes a tenth longer to run.
+_multiply9_apart = triton.jit(_multiply9.fn, noinline=True)
+_multiply1_apart = triton.jit(_multiply1.fn, noinline=True)
+_multiply3_apart = triton.jit(_multiply3.fn, noinline=True)
+_messages_apart = triton.jit(_messages.fn, noinline=True)
+_messages_gradient_apart = triton.jit(_messages_gradient.fn, noinline=True)
+_edges_gradient_apart = triton.jit(_edges_gradient.fn, noinline=True)
+
+
 @triton.jit
+def multiply9(
+    X, W, OUT, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, APART: tl.constexpr
+):  # fmt: skip
+    """OUT [GROUPS,9,C] = shares of X [9,C] W, one matrix of W [3,C,C] for each part; a barrier before and after."""
+    (_multiply9_apart if APART else _multiply9)(X, W, OUT, CHANNELS, GROUPS, UNROLL)
+
+
+@triton.jit
+def multiply1(
+    X, W, OUT, INNER: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
+    APART: tl.constexpr,
+):  # fmt: skip
+    """OUT [GROUPS,WIDTH] = shares of X [INNER] W; a barrier before and after."""
+    (_multiply1_apart if APART else _multiply1)(X, W, OUT, INNER, WIDTH, GROUPS, UNROLL)
+
+
+@triton.jit
+def multiply3(
+    X, W, OUT, INNER: tl.constexpr, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
+    APART: tl.constexpr,
+):  # fmt: skip
+    """OUT [GROUPS,3,C] = shares of X [INNER] W, W [INNER,3,C]; a barrier before and after."""
+    (_multiply3_apart if APART else _multiply3)(X, W, OUT, INNER, CHANNELS, GROUPS, UNROLL)
+
+
+@triton.jit(noinline=True)
+def _place_row(
+    POSITIONS, CELL, SYSTEM, ROW_PTR, SOURCE, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, last_interval, i,
+    EDGES: tl.constexpr,
+):  # fmt: skip
+    """Direction and table position of the edges of row i, EDGES at a time; see geometry.place_edges."""
+    end = tl.load(ROW_PTR + i + 1)
+    target = tl.zeros((EDGES,), tl.int64) + i
+    for first in range(tl.load(ROW_PTR + i), end, EDGES):
+        e = first + tl.arange(0, EDGES)
+        geometry.place(
+            e, e < end, target, POSITIONS, CELL, SYSTEM, SOURCE, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, last_interval
+        )
+
+
+@triton.jit(do_not_specialize=["last_interval"])
 def embed(
+    POSITIONS, CELL, SYSTEM, SHIFTS, CONSTANTS, STRETCH, last_interval,
     NUMBERS, TARGETS, SOURCES, TABLE, OWN, ROW_PTR, SOURCE, KNOT, PLACE,
     GATE_SCALE, GATE_OFFSET, GATE_IN, GATE_IN_BIAS, GATE_OUT, GATE_OUT_BIAS, MIX, MIX_IN,
     A, HIDDEN, GATE, MIXED, X, INVERSE, Y, WORK, epsilon,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HIDDEN_WIDTH: tl.constexpr, DEGREE: tl.constexpr,
-    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
+    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr, APART: tl.constexpr,
     ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """The embedding of atom i, and Y of the first layer. GATE and MIXED are stored for the gradient."""
+    """Places the edges of atom i; its embedding, and Y of the first layer. The gradient needs GATE and MIXED."""
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts = work + PARTS * CHANNELS
     more = parts + (WORK_WIDTH - PARTS * CHANNELS) // 2
     a, x, hidden = A + row, X + row, HIDDEN + i * HIDDEN_WIDTH
+    _place_row(
+        POSITIONS, CELL, SYSTEM, ROW_PTR, SOURCE, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, last_interval, i, EDGES
+    )
+    tl.debug_barrier()
     _surroundings(NUMBERS, TARGETS, SOURCES, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, parts, CHANNELS, DEGREE, DEPTH)
     tl.debug_barrier()
     row_parts.surroundings_norm(
         parts, NUMBERS, TARGETS, SOURCES, OWN, GATE_SCALE, GATE_OFFSET, a, work, i, epsilon, WIDTH, CHANNELS, DEPTH
     )
-    multiply1(work, GATE_IN, parts, CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL)
+    multiply1(work, GATE_IN, parts, CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL, APART)
     row_parts.activated(parts, GATE_IN_BIAS, hidden, work + CHANNELS, HIDDEN_WIDTH, GROUPS, ACTIVATION)
-    multiply3(work + CHANNELS, GATE_OUT, parts, HIDDEN_WIDTH, CHANNELS, GROUPS, UNROLL)
-    multiply9(a, MIX, more, CHANNELS, GROUPS, UNROLL)
+    multiply3(work + CHANNELS, GATE_OUT, parts, HIDDEN_WIDTH, CHANNELS, GROUPS, UNROLL, APART)
+    multiply9(a, MIX, more, CHANNELS, GROUPS, UNROLL, APART)
     row_parts.gated(
         parts, more, GATE_OUT_BIAS, GATE + i * (3 * CHANNELS), MIXED + row, x, INVERSE + i * CHANNELS,
         CHANNELS, GROUPS, ACTIVATION, KEEP,
     )  # fmt: skip
-    multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL)
+    multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
     row_parts.put_sum9(parts, Y + row, CHANNELS, GROUPS)
 
 
@@ -299,7 +354,7 @@ def layer(
     READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
     CONSTANTS, REFERENCES, NUMBERS, ENERGIES, WORK, epsilon,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, DEGREE: tl.constexpr,
-    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
+    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr, APART: tl.constexpr,
     ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """X' = X̂ + D + (1 + q/10) D D with D = P̂ W and P = product(Y, M): a layer of atom i; see interaction.py.
@@ -311,35 +366,35 @@ def layer(
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts = work + PARTS * CHANNELS
     x = NEXT_X + row
-    _messages(Y, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, parts, CHANNELS, DEGREE, DEPTH)
+    (_messages_apart if APART else _messages)(Y, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, parts, CHANNELS, DEGREE, DEPTH)
     tl.debug_barrier()
     row_parts.message_out(parts, Y + row, OWN, CHARGE, SYSTEM, M + row, work, i, CHANNELS, DEPTH, REFLECTIONS, KEEP)
-    multiply9(work, MIX_OUT, parts, CHANNELS, GROUPS, UNROLL)
+    multiply9(work, MIX_OUT, parts, CHANNELS, GROUPS, UNROLL, APART)
     row_parts.updated(
         parts, X + row, D + row, CHARGE, SYSTEM, x, NEXT_INVERSE + i * CHANNELS, i, CHANNELS, GROUPS, KEEP, LAST
     )
     if not LAST:
-        multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL)
+        multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
         row_parts.put_sum9(parts, NEXT_Y + row, CHANNELS, GROUPS)
     else:
         features, head = work + 9 * CHANNELS, work + 10 * CHANNELS
         tl.debug_barrier()
         row_parts.read_norms(x, READ_SCALE, READ_OFFSET, work, epsilon, WIDTH, CHANNELS)
-        multiply1(work, READ, parts, 3 * CHANNELS, CHANNELS, GROUPS, UNROLL)
+        multiply1(work, READ, parts, 3 * CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
         row_parts.activated(parts, READ_BIAS, features, work + 4 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
-        multiply1(work + 4 * CHANNELS, HEAD_IN, parts, CHANNELS, HEAD, GROUPS, UNROLL)
+        multiply1(work + 4 * CHANNELS, HEAD_IN, parts, CHANNELS, HEAD, GROUPS, UNROLL, APART)
         row_parts.energy_out(
             parts, HEAD_BIAS, HEAD_OUT, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, head, i, HEAD, GROUPS, ACTIVATION
         )
         if KEEP:
-            multiply1(head, HEAD_BACK, parts, HEAD, CHANNELS, GROUPS, UNROLL)
+            multiply1(head, HEAD_BACK, parts, HEAD, CHANNELS, GROUPS, UNROLL, APART)
             row_parts.times_slope(parts, features, work + 5 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
-            multiply3(work + 5 * CHANNELS, READ_BACK, parts, CHANNELS, CHANNELS, GROUPS, UNROLL)
+            multiply3(work + 5 * CHANNELS, READ_BACK, parts, CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
             row_parts.read_gradient(
                 parts, x, READ_SCALE, D + row, CHARGE, SYSTEM, G + row, work + 11 * CHANNELS, i, epsilon,
                 WIDTH, CHANNELS, GROUPS,
             )  # fmt: skip
-            multiply9(work + 11 * CHANNELS, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL)
+            multiply9(work + 11 * CHANNELS, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
             row_parts.product_gradient(
                 parts, Y + row, M + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS
             )
@@ -353,7 +408,7 @@ def layer_gradient(
     A, HIDDEN, GATE, MIXED, GATE_SCALE, GATE_IN_BACK, GATE_OUT_BACK, MIX_BACK, FILTERS, NUMBERS, TARGETS, SOURCES,
     WORK, epsilon,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HIDDEN_WIDTH: tl.constexpr, DEGREE: tl.constexpr,
-    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
+    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr, APART: tl.constexpr,
     ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, FIRST: tl.constexpr, EMBEDDING: tl.constexpr,
 ):  # fmt: skip
     """From GM and GY of a layer to those of the layer before, or, of the first (EMBEDDING), to HALF of every edge.
@@ -364,10 +419,12 @@ def layer_gradient(
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts = work + PARTS * CHANNELS
     x, inverse = X + row, INVERSE + i * CHANNELS
-    _messages_gradient(Y, GM, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, PULL, parts, CHANNELS, DEGREE, DEPTH, FIRST)
+    (_messages_gradient_apart if APART else _messages_gradient)(
+        Y, GM, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, PULL, parts, CHANNELS, DEGREE, DEPTH, FIRST
+    )
     tl.debug_barrier()
     row_parts.messages_back(parts, GM + row, GY + row, OWN, work, CHANNELS, DEPTH)
-    multiply9(work, MIX_IN_BACK, parts, CHANNELS, GROUPS, UNROLL)
+    multiply9(work, MIX_IN_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
     if EMBEDDING:
         more, hidden = parts + (WORK_WIDTH - PARTS * CHANNELS) // 2, work + 3 * CHANNELS
         mixed, ga = work + 9 * CHANNELS, work + 18 * CHANNELS
@@ -375,17 +432,19 @@ def layer_gradient(
             parts, G + row, x, inverse, GATE + i * (3 * CHANNELS), MIXED + row, work, mixed,
             CHANNELS, GROUPS, ACTIVATION,
         )  # fmt: skip
-        multiply1(work, GATE_OUT_BACK, parts, 3 * CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL)
+        multiply1(work, GATE_OUT_BACK, parts, 3 * CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL, APART)
         row_parts.times_slope(parts, HIDDEN + i * HIDDEN_WIDTH, hidden, HIDDEN_WIDTH, GROUPS, ACTIVATION)
-        multiply1(hidden, GATE_IN_BACK, parts, HIDDEN_WIDTH, CHANNELS, GROUPS, UNROLL)
-        multiply9(mixed, MIX_BACK, more, CHANNELS, GROUPS, UNROLL)
+        multiply1(hidden, GATE_IN_BACK, parts, HIDDEN_WIDTH, CHANNELS, GROUPS, UNROLL, APART)
+        multiply9(mixed, MIX_BACK, more, CHANNELS, GROUPS, UNROLL, APART)
         row_parts.surroundings_norm_gradient(parts, more, GATE_SCALE, A + row, ga, epsilon, WIDTH, CHANNELS, GROUPS)
         tl.debug_barrier()
-        _edges_gradient(NUMBERS, TARGETS, SOURCES, ga, FILTERS, ROW_PTR, SOURCE, KNOT, PLACE,
-                        STRETCH, PULL, HALF, CHANNELS, DEGREE, DEPTH)  # fmt: skip
+        (_edges_gradient_apart if APART else _edges_gradient)(
+            NUMBERS, TARGETS, SOURCES, ga, FILTERS, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF,
+            CHANNELS, DEGREE, DEPTH,
+        )  # fmt: skip
     else:
         row_parts.input_gradient(parts, G + row, x, inverse, D + row, CHARGE, SYSTEM, work, i, CHANNELS, GROUPS)
-        multiply9(work, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL)
+        multiply9(work, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
         row_parts.product_gradient(
             parts, BEFORE_Y + row, BEFORE_M + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS
         )

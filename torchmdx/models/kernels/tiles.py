@@ -52,11 +52,15 @@ class Walk:
 
 @dataclass(frozen=True)
 class Row:
-    """One program an atom (rows.py): warps share inner sums; `unroll` rows of a matrix, `depth` edges at once."""
+    """One program an atom (rows.py): warps share inner sums; `unroll` rows of a matrix, `depth` edges at once.
+
+    apart: products and walks are functions that are not inlined, which compile faster.
+    """
 
     warps: int
     depth: int
     unroll: int
+    apart: bool = False
 
     def work(self, channels: int) -> int:
         """Floats of an atom's own memory: 32 places of all channels, and shares of two products (rows.PARTS)."""
@@ -65,7 +69,8 @@ class Row:
     def options(self, channels: int) -> dict[str, Any]:
         """Launch options; every group of the inner sum has at least one channel."""
         groups = min(self.warps, channels)
-        return dict(GROUPS=groups, UNROLL=min(self.unroll, channels // groups), DEPTH=self.depth, num_warps=self.warps)
+        unroll = min(self.unroll, channels // groups)
+        return dict(GROUPS=groups, UNROLL=unroll, DEPTH=self.depth, APART=self.apart, num_warps=self.warps)
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class Tiles:
         """Measured on an H200, C = 128."""
         if num_atoms <= FEW_ATOMS:
             return cls(
-                row=Row(8, 8, 8) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 16),
+                row=Row(8, 8, 8) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 16, apart=True),
                 force_candidates=64,
                 force_warps=8,
                 product=Block(),

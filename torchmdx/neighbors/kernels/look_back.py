@@ -68,12 +68,15 @@ def whole_cell(CELL, PBC, system):
     cx = tl.where(p2 != 0, tl.load(at + 6).to(tl.float64), 0.0)
     cy = tl.where(p2 != 0, tl.load(at + 7).to(tl.float64), 0.0)
     cz = tl.where(p2 != 0, tl.load(at + 8).to(tl.float64), 0.0)
-    if p0 == 0:
-        ax, ay, az = orthogonal(bx, by, bz, cx, cy, cz)
-    if p1 == 0:
-        bx, by, bz = orthogonal(cx, cy, cz, ax, ay, az)
-    if p2 == 0:
-        cx, cy, cz = orthogonal(ax, ay, az, bx, by, bz)
+    if (p0 | p1 | p2) == 0:  # any axes will do, and molecules should not wait for roots and divisions
+        ax, by, cz = ax + 1.0, by + 1.0, cz + 1.0
+    else:
+        if p0 == 0:
+            ax, ay, az = orthogonal(bx, by, bz, cx, cy, cz)
+        if p1 == 0:
+            bx, by, bz = orthogonal(cx, cy, cz, ax, ay, az)
+        if p2 == 0:
+            cx, cy, cz = orthogonal(ax, ay, az, bx, by, bz)
     return ax, ay, az, bx, by, bz, cx, cy, cz, p0, p1, p2
 
 
