@@ -26,7 +26,6 @@ from torchmdx.forces import evaluate
 from torchmdx.models.fast import FastTensorNet, curve_order
 from torchmdx.models.kernels.tiles import Tiles
 from torchmdx.models.table import TabulatedFilters
-from torchmdx.models.tabulated import table_of
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.system import Batch
 
@@ -132,8 +131,6 @@ class Case:
         self.batch = self.host.to("cuda")
         self.edges = neighbors(self.host, model.cutoff, "cuda")
         self.single = self.host.to("cuda", torch.float32)
-        if table is None:
-            table = table_of(model.network, FastTensorNet.table_degree(self.batch.num_atoms))
         self.fast = FastTensorNet(model, table=table)
 
     def allocate(self, tiles: Tiles | None = None) -> None:

@@ -128,10 +128,11 @@ def kernels_for(potential: Potential) -> type[FastTensorNet]:
     return FastTensorNet2 if isinstance(potential.network, TensorNet2) else FastTensorNet
 
 
-def make_kernels(potential: Potential, batch: Batch, precision: str, *, priors: bool) -> FastTensorNet:
-    """A potential's kernels for so many atoms. priors: leave them out; without, one that has any is refused."""
+def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastTensorNet:
+    """A potential's kernels. priors: leave them out; without this a potential that has any is refused."""
     kind = kernels_for(potential)
-    table = table_of(potential.network, kind.table_degree(batch.num_atoms), kind.tabulated)
+    # The fifth degree needs a tenth of the intervals of the third: the table stays in the GPU's first-level caches.
+    table = table_of(potential.network, 5, kind.tabulated)
     return kind(potential, precision=precision, table=table, priors=priors)
 
 
@@ -139,7 +140,7 @@ class KernelEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward."""
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
-        self.model = make_kernels(potential, batch, precision, priors=False)
+        self.model = make_kernels(potential, precision, priors=False)
         self.name, self.table_error = f"kernels, {precision}", self.model.table.error
         self.batch, self.stress = batch, stress
 
@@ -181,7 +182,7 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
     if potential.device.type == "cuda":
         reason = kernels_for(potential).why_not(potential, priors=True)
         if reason is None and potential.prior_configs:
-            model = make_kernels(potential, batch, precision, priors=True)
+            model = make_kernels(potential, precision, priors=True)
             return PriorKernelEngine(model, potential, batch, stress=stress), "fused kernels, and priors beside them"
         if reason is None:
             return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"

@@ -18,7 +18,7 @@ with W a product with weights (kernels/split.py).
 
 For few atoms (`Tiles.row`) most of it is done by one program for each atom:
 
-    place_edges → embed → L x layer → L x layer_gradient → forces → sum_systems
+    embed → L x layer → L x layer_gradient → forces → sum_systems
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ if TYPE_CHECKING:
 # What the products of matrices round to: three TF32 products make one of float32.
 PRECISIONS = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
 MOST_CHANNELS = 256
-# Of the table's polynomials. With the fifth degree, the intervals that most edges fall into fit into the first cache.
-# Few atoms have too few edges to find anything there, and what counts is how much each edge reads.
-DEGREE, DEGREE_OF_FEW = 5, 3
+# Of the table's polynomials: with the fifth degree, the intervals most edges fall into fit into the first cache.
+DEGREE = 5
 
 
 @dataclass(eq=False)
@@ -230,11 +229,6 @@ class FastTensorNet:
             chain.backward(virial)
         chain.total(virial)
         return buffers
-
-    @classmethod
-    def table_degree(cls, num_atoms: int) -> int:
-        """Of the polynomials of the table that is fastest for so many atoms."""
-        return DEGREE if cls.choose_tiles(num_atoms).row is None else DEGREE_OF_FEW
 
     @staticmethod
     def choose_tiles(num_atoms: int) -> Tiles:
