@@ -12,8 +12,6 @@ from torchmdx import Batch, System, evaluate
 from torchmdx.engines import ModelEngine
 from torchmdx.models.compiled import build, messages, rows
 from torchmdx.models.compiled.messages import EmbeddingSum, MessageSum
-from torchmdx.models.fast import FastTensorNet
-from torchmdx.models.table import tabulate
 from torchmdx.models.tabulated import TabulatedTensorNet, table_of
 from torchmdx.models.tensors import from_direction
 from torchmdx.neighbors.brute_force import brute_force
@@ -282,17 +280,3 @@ def test_where_the_library_is_kept(monkeypatch, tmp_path):
     monkeypatch.delenv("TORCHMDX_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert build.cache_directory() == tmp_path / "xdg" / "torchmdx"
-
-
-def test_kernels_share_a_table_and_copy_it_only_to_pad_its_channels(make_potential):
-    pytest.importorskip("triton")
-    for channels, shared in ((32, True), (24, False)):
-        potential = make_potential(num_channels=channels)
-        table = tabulate(potential.network, 1e-2)
-        weights = FastTensorNet(potential, table=table).weights
-        for read, made in zip(
-            (weights.table, *(layer.table for layer in weights.layers)), table.coefficients, strict=True
-        ):
-            assert torch.equal(read[..., :channels], made)
-            assert not read[..., channels:].any()
-            assert (read.data_ptr() == made.data_ptr()) == shared

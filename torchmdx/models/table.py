@@ -182,7 +182,7 @@ def _build(network: Any, stretch: Stretch, degree: int) -> TabulatedFilters:
     slope_rows = power * place[:, None] ** (power - 1).clamp(min=0)
     solve = torch.linalg.inv(torch.stack([value_rows, slope_rows], dim=1).flatten(0, 1))
     given = torch.stack([values, slopes], dim=2).unflatten(1, (n, len(nodes))).flatten(2, 3)
-    coefficients = torch.einsum("pq,lnqsc->lnpsc", solve, given).contiguous()  # as the kernels read it
+    coefficients = torch.einsum("pq,lnqsc->lnpsc", solve, given)
     table = TabulatedFilters(coefficients, own, stretch, math.inf)
     table.error = _error(network, table)
     return table

@@ -29,13 +29,6 @@ def padded(values: Tensor, *shape: int) -> Tensor:
     return out
 
 
-def padded_table(table: Tensor, channels: int) -> Tensor:
-    """A table [n,degree+1,3,C] for so many channels: itself if it has as many. It may be large, and never changes."""
-    if table.dtype == torch.float32 and table.shape[-1] == channels and table.is_contiguous():
-        return table.detach()
-    return padded(table, *table.shape[:3], channels)
-
-
 @dataclass(frozen=True, eq=False)
 class LayerWeights:
     """table [n,degree+1,3,C] and own [3,C] of the filters; matrices [3,C,C] with inputs, `_back` outputs, as rows."""
@@ -117,7 +110,7 @@ class Weights:
             ),
             num_intervals=table.stretch.num_intervals,
             degree=coefficients.shape[2] - 1,
-            table=padded_table(coefficients[0], channels),
+            table=padded(coefficients[0], *coefficients.shape[1:4], channels),
             own=padded(own[0], 3, channels),
             targets=padded(elements @ pair_target.T + embedding.pair.bias.double(), len(elements), channels),
             sources=padded(elements @ pair_source.T, len(elements), channels),
@@ -199,7 +192,7 @@ def _parts(linear: PartwiseLinear, channels: int, *, back: bool) -> Tensor:
 
 def _layer(layer: Interaction, table: Tensor, own: Tensor, channels: int) -> LayerWeights:
     return LayerWeights(
-        table=padded_table(table, channels),
+        table=padded(table, *table.shape[:3], channels),
         own=padded(own, 3, channels),
         mix_in=_parts(layer.mix_in, channels, back=False),
         mix_in_back=_parts(layer.mix_in, channels, back=True),
