@@ -221,7 +221,7 @@ def test_all_graphs_are_recorded_again(policy):
     chosen, calls = policy("graph", eager=3e-3, replay=1e-3), []
     chosen.consider("host", lambda: None, forces, no_objection)
     old = chosen.graphs["host"]
-    chosen.record_again(lambda kind: lambda: calls.append(kind))
+    chosen.record_again(chosen.drop(), lambda kind: lambda: calls.append(kind))
     assert calls == ["host"]
     assert chosen.graphs["host"] is not old
 

@@ -82,16 +82,15 @@ class Calculator(AseCalculator):
         self.charge = None if charge is None else checked_charge(charge)
         self._last_charge: Any = None
         self._asked_about: tuple[bytes, float] | None = None
-        self._stress_wanted = False
-        self.pool = self._make_pool()
+        self.pool = self._make_pool(stress=False)
 
     def __repr__(self) -> str:
         several = f"{len(self.potential)} potentials, " if isinstance(self.potential, Ensemble) else ""
         where = f"{self.dtype} on {self.potential.device}"
         return f"torchmdx.Calculator({several}{where}, cutoff {self.potential.cutoff} Å)"
 
-    def _make_pool(self) -> StepPool:
-        return StepPool(self.potential, mode=self.mode, stress=self._stress_wanted, precision=self.dtype)
+    def _make_pool(self, *, stress: bool) -> StepPool:
+        return StepPool(self.potential, mode=self.mode, stress=stress, precision=self.dtype)
 
     def report(self) -> StepReport | None:
         """How the last structure was evaluated, in numbers; None before the first."""
@@ -112,6 +111,7 @@ class Calculator(AseCalculator):
         system_changes: Sequence[str] = tuple(all_changes),
     ) -> None:
         """Fills `results`. Energy, forces and spreads always; stress from the first time it is asked for."""
+        self.results = {}  # those of other atoms, should this fail or be interrupted
         super().calculate(atoms, properties, system_changes)
         structure = self.atoms
         assert structure is not None
@@ -121,9 +121,8 @@ class Calculator(AseCalculator):
                 f"stress needs a cell with three lattice vectors, got one of rank {structure.cell.rank}"
             )
         self._last_charge = self._charge(structure)
-        if "stress" in properties and not self._stress_wanted:
-            self._stress_wanted = True
-            self.pool = self._make_pool()
+        if "stress" in properties and not self.pool.stress:
+            self.pool = self._make_pool(stress=True)
         system = System.from_ase(structure, self.charge)
         self._warn_of_doubts(system)
         result = self.pool(system)
@@ -147,8 +146,8 @@ class Calculator(AseCalculator):
         """Once for every composition and charge in a row, not at each step of a simulation."""
         key = (system.atomic_numbers.numpy().tobytes(), system.charge)
         if key != self._asked_about:
-            self._asked_about = key
             self.potential.require_elements(system.atomic_numbers)  # an error says more than a doubt
+            self._asked_about = key
             for doubt in self.potential.doubts(system.atomic_numbers.tolist(), system.charge):
                 warnings.warn(doubt, stacklevel=2)
 

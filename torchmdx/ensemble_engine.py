@@ -113,13 +113,15 @@ class EnsembleEngine:
         What a branch allocates it also frees, on its own stream: results leave it in the stacks alone.
         """
         main = torch.cuda.current_stream(device)
-        for member, stream in enumerate(self.streams, start=1):
-            stream.wait_stream(main)
-            with torch.cuda.stream(stream):
-                evaluate(member)
-        evaluate(0)
-        for stream in self.streams:
-            main.wait_stream(stream)
+        try:
+            for member, stream in enumerate(self.streams, start=1):
+                stream.wait_stream(main)
+                with torch.cuda.stream(stream):
+                    evaluate(member)
+            evaluate(0)
+        finally:  # also after an error: memory that is freed next must not be written to any more
+            for stream in self.streams:
+                main.wait_stream(stream)
 
     def _take(self, member: int, outputs: Outputs) -> None:
         self.energy.take(member, outputs.energy)

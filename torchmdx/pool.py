@@ -108,22 +108,22 @@ class StepPool:
     def _slot(self, system: System) -> _Slot:
         # A search made for open boundaries is simpler, so periodic structures do not share with others.
         key = (self._size(system.num_atoms), bool(system.pbc.any()), system.partial_charges is not None)
-        slot = self._slots.get(key)
+        # Back in its place only once it holds the system: what is interrupted below forgets the step.
+        slot = self._slots.pop(key, None)
         if slot is not None and slot.holds(system):
-            self._slots.move_to_end(key)
+            self._slots[key] = slot
             return slot
         batch = padded(system, key[0], self.potential.cutoff)
         if slot is None:
             while len(self._slots) >= self.most_steps:
                 self._slots.popitem(last=False)
             slot = _Slot(self._make(batch))
-            self._slots[key] = slot
         else:
             slot.step.assign(batch)
-        self._slots.move_to_end(key)
         slot.numbers, slot.pbc = system.atomic_numbers.numpy().copy(), system.pbc.numpy().copy()
         slot.charge, slot.positions = system.charge, batch.positions.numpy().copy()
         slot.partial_charges = None if system.partial_charges is None else system.partial_charges.numpy().copy()
+        self._slots[key] = slot
         return slot
 
     def _make(self, batch: Batch) -> CapturedStep:

@@ -71,8 +71,9 @@ class PriorKernelEngine:
         if self.near.capacity is None:
             if shapes_are_fixed(batch.positions):
                 raise RuntimeError("an evaluation must have run before it is captured")
-            self.near.capacity = with_head_room(int(self.near.counts(batch, edges).sum()), batch.num_atoms)
-            self.model.allocate(batch.num_atoms, batch.num_systems, self.near.capacity)
+            capacity = with_head_room(int(self.near.counts(batch, edges).sum()), batch.num_atoms)
+            self.model.allocate(batch.num_atoms, batch.num_systems, capacity)
+            self.near.capacity = capacity
         return self.near.edges(batch, edges)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.cell import require_lattice
-from torchmdx.ensemble_engine import engine_for, exact_engine_for
+from torchmdx.ensemble_engine import engine_for
 from torchmdx.grad_mode import methods_outside_inference_mode
 from torchmdx.kernel_compile import run_compiled
 from torchmdx.models.ensemble import Ensemble
@@ -20,15 +18,13 @@ from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step_audit import disagreement, require_finite
 from torchmdx.step_buffers import FAR, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers, copy_checked
+from torchmdx.step_change import fall_back, fill_inputs, grow, refresh, settle, take_over
 from torchmdx.step_graph import Graph, memory_allocated, memory_explained
-from torchmdx.step_order import choose_order
 from torchmdx.step_policy import GraphPolicy, require_mode
 from torchmdx.step_report import StepReport
 from torchmdx.step_result import AuditError, StepResult
 from torchmdx.step_spread import checked_limit, require_agreement
 from torchmdx.system import Batch, System
-
-log = logging.getLogger(__name__)
 
 # Evaluations between new choices of images and order: atoms diffuse slowly.
 REFRESH_EVERY = 2000
@@ -81,7 +77,8 @@ class CapturedStep:
         self.skin, self.audit_every = skin, audit_every
         self.num_evaluations = self.num_recoveries = 0
         self.error: float | None = None
-        self._last_kind, self._audit_owed = "host", False
+        self._last_kind, self.audit_owed = "host", False
+        self.unsettled = self.assigning = False  # see step_change
         self._given_out: torch.cuda.Event | None = None
         before = memory_allocated(self.device)
         with memory_explained(self.batch, self.device):
@@ -103,65 +100,54 @@ class CapturedStep:
         batch = self.batch
         spread = isinstance(self.potential, Ensemble)
         self.buffers = buffers = StepBuffers(batch, dtype, stress=stress, energies=energies, spread=spread)
-        self._fill_inputs()
+        fill_inputs(self)
         # What the model sees: the same atoms, in the order and the frame of the buffers.
         self.ordered = replace(batch.clone().to(dtype=dtype), positions=buffers.positions, cell=buffers.cell)
-        self._refresh("device")
+        refresh(self, "device")
         self.search = EdgeSearch(self.potential.search_cutoff(self.batch), skin=self.skin)
         self.search.allocate(self.ordered)
         self.engine, self.engine_why = engine_for(self.potential, self.ordered, stress=stress, precision=self.precision)
         self.engine.reserve(self.search.capacity)
 
-    def _fill_inputs(self) -> None:
-        for inputs in (self.buffers.inputs, self.buffers.host_inputs):
-            inputs["positions"].copy_(self.batch.positions)
-            inputs["cell"].copy_(self.batch.cell)
-
     def __call__(self, positions: Any, cell: Any = None, *, copy: bool = True) -> StepResult:
-        """Energy, forces, and stress if wanted, at positions [N,3] Å and cell [3,3] or [S,3,3] Å (None: as before).
+        """Energy, forces, and stress if wanted, at positions [N,3] Å and cell [3,3] or [S,3,3] Å (None: the last).
 
         copy=False gives views of the step's own buffers, valid until the next call. Raises ValueError or TypeError
         for positions and cells that do not fit, NonFiniteError, SpreadError, OutOfDeviceMemory.
         """
+        self._require_assigned()
         kind = self._take_in(positions, cell)
         self.num_evaluations += 1
-        if self.num_evaluations % REFRESH_EVERY == 0:
-            self._refresh(kind)
-        for _ in range(MOST_ROUNDS):
-            with memory_explained(self.batch, self.device):
-                self._run(kind)
-            flags = self.buffers.host_arrays["flags"]
-            if flags[FAR] and not flags[NOT_FINITE]:
-                self._refresh(kind)
-            elif flags[OVERFLOW]:
-                self._grow(int(flags[NEEDED]))
-            else:
-                require_finite(self, flags)
-                if self._trusted():
-                    require_agreement(self, flags)
-                    return self._give_out(kind, copy)
+        with memory_explained(self.batch, self.device):
+            if self.unsettled:
+                settle(self, kind)
+            elif self.num_evaluations % REFRESH_EVERY == 0:
+                refresh(self, kind)
+            for _ in range(MOST_ROUNDS):
+                try:
+                    result = self._round(kind, copy)
+                except torch.cuda.OutOfMemoryError as error:
+                    if not self.policy.give_up(error):
+                        raise
+                    self.audit_owed = False  # it was owed for the graphs
+                    settle(self, kind)
+                    continue
+                if result is not None:
+                    return result
+        flags = self.buffers.host_arrays["flags"]
         raise RuntimeError(f"the neighbour list did not fit after {MOST_ROUNDS} rounds of growing: {flags.tolist()}")
 
     def assign(self, structure: System | Batch | Sequence[System]) -> None:
         """Another structure of the same numbers of atoms and systems, in the same buffers and graphs.
 
-        Raises ValueError for other sizes, or for periodic directions where there were none at all.
+        Raises ValueError for other sizes, or for periodic directions where there were none at all; the step keeps its
+        structure then. After an interruption or OutOfDeviceMemory it evaluates nothing until another assign succeeds.
         """
-        given = Batch.of(structure).to(self.device)
-        if (sizes := (given.num_atoms, given.num_systems)) != (own := (self.batch.num_atoms, self.batch.num_systems)):
-            raise ValueError(f"assign needs {own[0]} atoms in {own[1]} systems, got {sizes[0]} in {sizes[1]}")
-        self.potential.require_elements(given.atomic_numbers)
-        # Everything is checked before anything is changed: the step stays usable when this raises.
-        require_lattice(given.cell.double(), given.pbc)
-        if bool(given.pbc.any()) and not bool(self.batch.pbc.any()):
-            raise ValueError("a step that was allocated without periodic directions can't take a periodic structure")
-        self.batch.copy_(given)
-        self._fill_inputs()
-        for name in ("system_index", "pbc", "charge"):
-            getattr(self.ordered, name).copy_(getattr(given, name))
-        self._refresh("device")
-        if not self.search.assign(self.ordered):
-            self._remake()
+        take_over(self, Batch.of(structure).to(self.device))
+
+    def _require_assigned(self) -> None:
+        if self.assigning:
+            raise RuntimeError("the last assign did not finish: call assign again before an evaluation")
 
     def report(self) -> StepReport:
         """What this step does and costs, in numbers."""
@@ -176,17 +162,44 @@ class CapturedStep:
 
         kind: "host" or "device", where positions come from. Raises GraphRefused if mode="graph" cannot be had.
         """
+        self._require_assigned()
         with memory_explained(self.batch, self.device):
+            if self.unsettled:
+                settle(self, kind)
+            self.unsettled = True
             reason = self.policy.consider(kind, lambda: self._launch(kind), self.buffers.compared, self._judge)
-        if reason is not None:
-            self._fall_back(reason)
+            self.unsettled = False
+            if reason is not None:
+                fall_back(self, reason)
+            elif not self.policy.graphs:
+                self.audit_owed = False  # refused for its time or memory
 
     def capture_energy(self) -> None:
         """Captures energy alone, from device inputs, as the graph "energy"."""
+        self._require_assigned()
         with memory_explained(self.batch, self.device):
+            if self.unsettled:
+                settle(self, "device")
+            self.unsettled = True
             self.policy.graphs["energy"] = Graph(lambda: self._launch("energy"), self.device)
+            self.unsettled = False
 
     # -- one evaluation ----------------------------------------------------------------------------------------------
+
+    def _round(self, kind: str, copy: bool) -> StepResult | None:
+        """An evaluation that is given out; None where it has to be done again after a repair."""
+        self._run(kind)
+        flags = self.buffers.host_arrays["flags"]
+        if flags[FAR] and not flags[NOT_FINITE]:
+            refresh(self, kind)
+        elif flags[OVERFLOW]:
+            grow(self, int(flags[NEEDED]))
+        else:
+            require_finite(self, flags)
+            if self._trusted():
+                require_agreement(self, flags)
+                return self._give_out(kind, copy)
+        return None
 
     def _take_in(self, positions: Any, cell: Any) -> str:
         on_device = isinstance(positions, Tensor) and positions.device.type == "cuda"
@@ -210,12 +223,16 @@ class CapturedStep:
             self.capture(kind)
         graph = self.policy.graphs.get(kind)
         start = time.perf_counter()
-        if graph:
-            graph.replay()
-        else:
-            run_compiled(lambda: self._launch(kind), self.device)
-        if self.buffers.on_gpu:
-            torch.cuda.current_stream(self.device).synchronize()
+        try:
+            if graph:
+                graph.replay()
+            else:
+                self.unsettled = True  # kernels count in scratch that only a complete evaluation resets
+                run_compiled(lambda: self._launch(kind), self.device)
+                self.unsettled = False
+        finally:  # the next call writes to what this one reads
+            if self.buffers.on_gpu:
+                torch.cuda.current_stream(self.device).synchronize()
         if not graph:
             self.policy.eager_seconds = time.perf_counter() - start
 
@@ -240,60 +257,30 @@ class CapturedStep:
         arrays = self.buffers.host_arrays
         return StepResult(**{n: a.copy() if copy else a for n, a in arrays.items() if n != "flags"})
 
-    # -- what can happen between two evaluations ---------------------------------------------------------------------
-
-    def _refresh(self, kind: str) -> None:
-        """New images, origins and order, for the positions that are in the input buffers."""
-        if not self.buffers.num_atoms:
-            return
-        if kind == "host":
-            self.buffers.copy_in()
-        order = choose_order(self.batch, self.buffers.inputs["positions"], self.buffers.inputs["cell"])
-        self.buffers.refresh(self.batch, order)
-        index = self.buffers.order.long()
-        self.ordered.atomic_numbers.copy_(self.batch.atomic_numbers[index])
-        if self.ordered.partial_charges is not None and self.batch.partial_charges is not None:
-            self.ordered.partial_charges.copy_(self.batch.partial_charges[index])
-        self.buffers.prepare(self.ordered.system_index)
-
-    def _grow(self, needed: int) -> None:
-        """Room for more edges; the evaluation is then done again, from the same positions."""
-        before = self.search.capacity
-        self.search.grow()
-        self.num_recoveries += 1
-        log.info("neighbour list needed %d edges, had %d: grown to %d", needed, before, self.search.capacity)
-        self._remake()
-
-    def _remake(self) -> None:
-        """After the search has made new buffers: scratch and graphs anew."""
-        self.engine.reserve(self.search.capacity)
-        with memory_explained(self.batch, self.device):
-            self.policy.record_again(lambda kind: lambda: self._launch(kind))
-        self._audit_owed = bool(self.policy.graphs)
+    # -- whether the fast path can be trusted ------------------------------------------------------------------------
 
     def _judge(self, launched: Tensor | None = None) -> str | None:
         """What speaks against the graph that was just replayed; None if nothing does."""
         flags = self.buffers.host_outputs["flags"]
-        # No forces to compare: the evaluation in hand repairs or reports this first, and is then audited.
-        self._audit_owed = bool(flags[FAR] or flags[OVERFLOW] or flags[NOT_FINITE])
-        return None if self._audit_owed else disagreement(self, launched)
+        self.audit_owed = True  # until one has passed
+        if flags[FAR] or flags[OVERFLOW] or flags[NOT_FINITE]:
+            return None  # no forces to compare: the evaluation in hand is repaired or refused first, and then audited
+        reason = disagreement(self, launched)
+        self.audit_owed = reason is not None
+        return reason
 
     def _trusted(self) -> bool:
         """Audits the evaluation in hand where that is due; False after a fall-back, when it has to be done again."""
         due = bool(self.audit_every) and self.num_evaluations % self.audit_every == 0
-        if not (due or self._audit_owed):
+        if not (due or self.audit_owed):
             return True
+        owed = self.audit_owed
         reason = self._judge()
         if reason is None:
             return True
         if due:
+            self.audit_owed = owed
             raise AuditError(f"the audit of evaluation {self.num_evaluations}: {reason}")
         self.policy.refuse(reason)
-        self._fall_back(reason)
+        fall_back(self, reason)
         return False
-
-    def _fall_back(self, reason: str) -> None:
-        """The exact model from now on: the fast path has been found wrong."""
-        self.policy.graphs.clear()
-        self.engine = exact_engine_for(self.potential, self.ordered, stress=self.buffers.stress_wanted)
-        self.engine_why = self.policy.why = f"exact model, launched: {reason}"

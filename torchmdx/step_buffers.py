@@ -111,23 +111,30 @@ class StepBuffers:
     def refresh(self, batch: Batch, order: Tensor | None) -> None:
         """Chooses images and origins for the positions in `inputs`, and takes a new order of the atoms.
 
-        batch: gives pbc and system_index, in the caller's order.
+        batch: gives pbc and system_index, in the caller's order. Systems that are not finite keep images and origin.
         """
         positions, cell = self.inputs["positions"], self.inputs["cell"]
         index, pbc = batch.system_index, batch.pbc
         full = lattice.complete(cell, pbc)
-        fractional = torch.einsum("ni,nij->nj", positions, torch.linalg.inv(full)[index])
+        fractional = torch.einsum("ni,nij->nj", positions, torch.linalg.inv_ex(full).inverse[index])
         images = torch.where(pbc[index], torch.floor(fractional), 0.0)
         counts = batch.counts().clamp(min=1)[:, None]
         mean = fractional.new_zeros(self.num_systems, 3).index_add(0, index, fractional) / counts
         # Atoms are wrapped along periodic directions, systems centred along the others.
-        self.origin.copy_(torch.einsum("si,sij->sj", torch.where(pbc, 0.0, mean), full))
-        near = positions - torch.einsum("ni,nij->nj", images, cell[index]) - self.origin[index]
-        extent = near.abs().max() if self.num_atoms else near.new_zeros(())
-        self.far.copy_(FAR_FACTOR * torch.nan_to_num(extent, 0.0, 0.0, 0.0).clamp(min=LEAST_EXTENT))
+        origin = torch.einsum("si,sij->sj", torch.where(pbc, 0.0, mean), full)
+        fine = (images.abs() <= torch.iinfo(torch.int32).max).all(-1) & torch.isfinite(origin).all(-1)[index]
+        ill = torch.zeros(self.num_systems, dtype=torch.int64, device=index.device).index_add(0, index, (~fine).long())
+        fine = (ill == 0)[:, None]
+        old = torch.zeros_like(images).index_copy(0, self.order.long(), self.images.to(images.dtype))
+        images = torch.where(fine[index], images, old)
+        origin = torch.where(fine, origin, self.origin)
+        near = positions - torch.einsum("ni,nij->nj", images, cell[index]) - origin[index]
+        extent = torch.where(fine[index], near, 0.0).abs().max() if self.num_atoms else near.new_zeros(())
+        self.origin.copy_(origin)
+        self.far.copy_(FAR_FACTOR * extent.clamp(min=LEAST_EXTENT))
         if order is not None:
             self.order.copy_(order)
-        self.images.copy_(torch.nan_to_num(images)[self.order.long()])
+        self.images.copy_(images[self.order.long()])
 
     def prepare(self, system_index: Tensor, *, from_host: bool = False) -> None:
         """Fills places and box, and both rounded; system_index [N] in the model's order. Resets flags.
@@ -209,7 +216,9 @@ def copy_checked(name: str, target: Tensor, value: Any) -> None:
         array = np.asarray(value)
         if array.dtype.kind not in "fiu":
             raise TypeError(f"{name} must be numbers, got an array of {array.dtype}")
-        source = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+        array = np.ascontiguousarray(array, dtype=np.float64)
+        # torch has no read-only tensors, and warns of arrays that are.
+        source = torch.from_numpy(array if array.flags.writeable else array.copy())
     if source.shape != target.shape:
         if not (name == "cell" and source.shape == target.shape[1:] and len(target) == 1):
             raise ValueError(f"{name} must have shape {list(target.shape)}, got {list(source.shape)}")

@@ -13,7 +13,9 @@ FEWEST_ATOMS = 6000
 
 
 def choose_order(batch: Batch, positions: Tensor, cell: Tensor) -> Tensor | None:
-    """Atom numbers [N] int32 along a curve, system by system; None where order gains nothing."""
+    """Atom numbers [N] int32 along a curve, system by system; None where order gains nothing, or isn't defined."""
     if batch.num_atoms < FEWEST_ATOMS or batch.positions.device.type != "cuda":
         return None
-    return curve_order(torch.nan_to_num(positions), cell, batch.pbc, batch.system_index).to(torch.int32)
+    if not bool(torch.isfinite(positions).all() & torch.isfinite(cell).all()):
+        return None
+    return curve_order(positions, cell, batch.pbc, batch.system_index).to(torch.int32)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchmdx.step_graph import Graph, seconds_per_run
+from torchmdx.kernel_compile import run_compiled
+from torchmdx.step_graph import Graph, release_frames, seconds_per_run
 from torchmdx.step_result import GraphRefused
 
 log = logging.getLogger(__name__)
@@ -52,21 +53,26 @@ class GraphPolicy:
         forces: Callable[[], Tensor],
         judge: Callable[[Tensor], str | None],
     ) -> str | None:
-        """Captures `work`, measures it both ways, has a replay judged, and keeps the graph or says why not.
+        """Measures `work`, captures it, has a replay judged, and keeps the graph or says why not.
 
         forces: those of the last run. judge: what speaks against a replay, given the forces of a launch. Returns that.
+        Where memory runs out on the way, no graph is kept; an insisted-on one raises torch.cuda.OutOfMemoryError.
         """
         if self.device.type != "cuda" or self.asked == "eager":
             return None
         try:
-            graph = Graph(work, self.device)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            self.refuse(f"capture failed: {error}", error)
+            # Before the capture: launches beside the graph would need the same memory a second time.
+            run_compiled(work, self.device)
+            self.eager_seconds = seconds_per_run(work, self.device)
+            launched = forces().clone()
+            graph = self._record(work)
+            return None if graph is None else self._weigh(kind, graph, launched, judge)
+        except torch.cuda.OutOfMemoryError as error:
+            self._no_memory(error)
             return None
-        self.eager_seconds = seconds_per_run(work, self.device)
-        launched = forces().clone()
+
+    def _weigh(self, kind: str, graph: Graph, launched: Tensor, judge: Callable[[Tensor], str | None]) -> str | None:
+        """Keeps a graph that pays and is right. Returns what the judge says against it."""
         self.replay_seconds = seconds_per_run(graph.replay, self.device)
         saved = self.eager_seconds - self.replay_seconds
         if self.asked == "auto" and saved <= 0:
@@ -83,12 +89,47 @@ class GraphPolicy:
         )
         return None
 
-    def record_again(self, work_of: Callable[[str], Callable[[], object]]) -> None:
-        """Captures anew what was captured, after buffers have been replaced."""
+    def drop(self) -> list[str]:
+        """Forgets all graphs, before the buffers that they hold change; returns their kinds."""
         kinds = list(self.graphs)
-        self.graphs.clear()  # their memory first
+        self.graphs.clear()
+        return kinds
+
+    def record_again(self, kinds: list[str], work_of: Callable[[str], Callable[[], object]]) -> None:
+        """Captures anew what was captured, after buffers have been replaced. Refuses as `consider`."""
         for kind in kinds:
-            self.graphs[kind] = Graph(work_of(kind), self.device)
+            try:
+                graph = self._record(work_of(kind))
+            except torch.cuda.OutOfMemoryError as error:
+                self._no_memory(error)
+                return
+            if graph is None:
+                return
+            self.graphs[kind] = graph
+
+    def give_up(self, error: torch.cuda.OutOfMemoryError) -> bool:
+        """Frees the memory of graphs where an evaluation had too little; False where there is none to free."""
+        if not self.graphs or self.asked == "graph":
+            return False
+        self._no_memory(error)
+        return True
+
+    def _record(self, work: Callable[[], object]) -> Graph | None:
+        try:
+            return Graph(work, self.device)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.refuse(f"capture failed: {error}", error)
+            return None
+
+    def _no_memory(self, error: torch.cuda.OutOfMemoryError) -> None:
+        """No graph from now on: there is no room for it beside the rest. Raises the error if one was insisted on."""
+        release_frames(error)
+        if self.asked == "graph":
+            raise error
+        self.graphs.clear()
+        self.refuse(f"out of memory with a graph: {str(error).splitlines()[0]}")
 
     def refuse(self, reason: str, cause: Exception | None = None) -> None:
         """No graph from now on. Raises GraphRefused if one was insisted on."""

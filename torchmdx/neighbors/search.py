@@ -43,6 +43,8 @@ class EdgeSearch:
     graphs that hold the old ones must be captured again.
 
     Updates of one search share its scratch: on a GPU one must be ordered after the other, as on one stream.
+    An `allocate` or `grow` that fails or is interrupted leaves the search as it was. After an interrupted `assign` or
+    `update` call `renew`.
 
     skin: Å beyond the cutoff. An update returns at once, without the host taking part, unless an atom moved more
         than skin/2 or the cell changed enough to matter; `num_updates()` counts the real searches.
@@ -59,6 +61,7 @@ class EdgeSearch:
         self.reverse_wanted = reverse
         self.reverse: Tensor | None = None
         self.batch: Batch | None = None
+        self._half_assigned = False
         self._handle = remember(self)
 
     def allocate(self, batch: Batch, capacity: int | None = None) -> Edges:
@@ -70,16 +73,20 @@ class EdgeSearch:
         require_lattice(batch.cell.double(), batch.pbc)
         if capacity is not None:
             require_capacity(capacity)
-        self.batch = batch
-        self.backend = choose_backend(self.asked, batch)
+        backend = choose_backend(self.asked, batch)
         if capacity is None:
-            # A list too short to hold anything still counts what it would need.
-            self._make(1)
-            run_compiled(lambda: self.update(batch.positions, batch.cell), batch.positions.device)
-            needed = int(self.edges.needed)
-            capacity = with_head_room(needed, batch.num_atoms)
-        self._make(capacity)
+            capacity = with_head_room(self._needed(batch, backend), batch.num_atoms)
+        self._make(batch, backend, capacity)
         return self.update(batch.positions, batch.cell)
+
+    def _needed(self, batch: Batch, backend: str) -> int:
+        """Edges of a batch, counted by a list too short to hold them."""
+        edges = empty_edges(batch, 1)
+        search = make_search(backend, batch, self.cutoff, self.skin, edges)
+        positions, cell = batch.positions.detach().contiguous(), batch.cell.detach().contiguous()
+        if batch.num_atoms:
+            run_compiled(lambda: search.update(positions, cell), positions.device)
+        return int(edges.needed)
 
     def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
         """Other atoms in the same buffers: as many atoms and systems as allocated, in systems of other sizes.
@@ -90,7 +97,9 @@ class EdgeSearch:
         counts: atoms of each system, where the host knows them: then nothing is read from the device, and a bad cell
         is not refused here but flagged by the next update, as one that is given to `update`.
         """
-        old = self._require_allocated()
+        old = self.batch
+        if old is None:
+            raise RuntimeError("allocate must be called before assign")
         if (batch.num_atoms, batch.num_systems) != (old.num_atoms, old.num_systems):
             raise ValueError(
                 f"assign needs {old.num_atoms} atoms in {old.num_systems} systems, "
@@ -103,10 +112,11 @@ class EdgeSearch:
                 f"counts must be of {batch.num_systems} systems with {batch.num_atoms} atoms in all, "
                 f"got {len(counts)} with {sum(counts)}"
             )
-        self.batch = batch
-        if self._search.assign(batch, counts):
+        half, self._half_assigned = self._half_assigned, True
+        if not half and self._search.assign(batch, counts):
+            self.batch, self._half_assigned = batch, False
             return True
-        self._make(self.capacity)
+        self._make(batch, self.backend, self.capacity)
         return False
 
     def update(self, positions: Tensor, cell: Tensor | None = None) -> Edges:
@@ -138,10 +148,17 @@ class EdgeSearch:
         batch = self._require_allocated()
         needed = int(self.edges.needed)
         require_addressable(needed)
-        before = self._search.updates
-        self._make(with_head_room(max(needed, self.capacity), batch.num_atoms))
-        self._search.updates.copy_(before)
+        self._make(
+            batch, self.backend, with_head_room(max(needed, self.capacity), batch.num_atoms), self._search.updates
+        )
         return self.capacity
+
+    def renew(self) -> None:
+        """New buffers of the same capacity, after an update that was interrupted; the next update searches.
+
+        The searches on a GPU count in scratch that only a complete update resets.
+        """
+        self._make(self._require_allocated(), self.backend, self.capacity, self._search.updates)
 
     @property
     def capacity(self) -> int:
@@ -162,14 +179,20 @@ class EdgeSearch:
     def _require_allocated(self) -> Batch:
         if self.batch is None:
             raise RuntimeError("allocate must be called before update and grow")
+        if self._half_assigned:
+            raise RuntimeError("the last assign did not finish: call assign or allocate before update and grow")
         return self.batch
 
-    def _make(self, capacity: int) -> None:
-        batch = self._require_allocated()
-        self.edges = empty_edges(batch, capacity)
-        self._search: Search = make_search(self.backend, batch, self.cutoff, self.skin, self.edges)
-        if self.reverse_wanted:
-            self.reverse = torch.zeros(capacity, dtype=torch.int32, device=batch.positions.device)
+    def _make(self, batch: Batch, backend: str, capacity: int, updates: Tensor | None = None) -> None:
+        """Replaces list and scratch together, once all of them exist. updates: the count to go on from."""
+        edges = empty_edges(batch, capacity)
+        search: Search = make_search(backend, batch, self.cutoff, self.skin, edges)
+        if updates is not None:
+            search.updates.copy_(updates)
+        reverse = torch.zeros(capacity, dtype=torch.int32, device=edges.source.device) if self.reverse_wanted else None
+        # No call stands between these stores, so that no signal handler runs between them.
+        self.batch, self.backend, self.edges, self._search = batch, backend, edges, search
+        self.reverse, self._half_assigned = reverse, False
 
     def update_buffers(self, positions: Tensor, cell: Tensor) -> None:
         """What `update` does, without its checks: the body of the torch operator."""

@@ -56,7 +56,7 @@ class Slot:
     labelled: LabelledBatch
     search: EdgeSearch
     near: NearList | None
-    layout: tuple[bytes, bytes]
+    layout: tuple[bytes, bytes] | None
     graphs: Graphs = field(default_factory=dict)
 
 
@@ -126,12 +126,14 @@ class TrainStep:
         if slot is None:
             own = labelled.map(Tensor.clone)
             search = self._search(own, self._capacities.get(key))
-            slot = self._slots[key] = Slot(own, search, self._near(self._capacities.get(_near(key))), layout)
+            slot = Slot(own, search, self._near(self._capacities.get(_near(key))), layout)
             self._make_room(slot)
+            self._slots[key] = slot
             return slot
         for name, buffer in slot.labelled.tensors().items():
             buffer.copy_(labelled.tensors()[name])
         if slot.layout != layout:
+            slot.layout = None  # until the list is the new layout's
             if not slot.search.assign(slot.labelled.batch, labelled.counts()):
                 slot.graphs.clear()  # they hold buffers that were replaced
             slot.layout = layout

@@ -1,0 +1,113 @@
+"""What changes in a step between two evaluations: images and order, room for edges, the structure, the engine.
+
+A change may be interrupted at any line, or run out of memory. So each says first that it has begun, and last that it is
+complete: while `step.unsettled` is set, order, list, scratch and graphs may not belong together, and the next
+evaluation settles them; while `step.assigning` is set, the structure is neither the old one nor the new one, and
+evaluations are refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from torchmdx.cell import require_lattice
+from torchmdx.ensemble_engine import exact_engine_for
+from torchmdx.neighbors.capacity import require_addressable
+from torchmdx.step_graph import memory_explained
+from torchmdx.step_order import choose_order
+from torchmdx.system import Batch
+
+if TYPE_CHECKING:
+    from torchmdx.step import CapturedStep
+
+log = logging.getLogger("torchmdx.step")
+
+
+def fill_inputs(step: CapturedStep) -> None:
+    """Positions and cell of the batch, to both input blocks."""
+    for inputs in (step.buffers.inputs, step.buffers.host_inputs):
+        inputs["positions"].copy_(step.batch.positions)
+        inputs["cell"].copy_(step.batch.cell)
+
+
+def refresh(step: CapturedStep, kind: str) -> None:
+    """New images, origins and order, for the positions in the input buffers.
+
+    kind: "host" or "device", where these came from.
+    """
+    buffers, batch, ordered = step.buffers, step.batch, step.ordered
+    if not buffers.num_atoms:
+        return
+    if kind == "host":
+        buffers.copy_in()
+    before, step.unsettled = step.unsettled, True
+    buffers.refresh(batch, choose_order(batch, buffers.inputs["positions"], buffers.inputs["cell"]))
+    index = buffers.order.long()
+    ordered.atomic_numbers.copy_(batch.atomic_numbers[index])
+    if ordered.partial_charges is not None and batch.partial_charges is not None:
+        ordered.partial_charges.copy_(batch.partial_charges[index])
+    buffers.prepare(ordered.system_index)
+    step.unsettled = before
+
+
+def settle(step: CapturedStep, kind: str) -> None:
+    """After a change or an evaluation that did not finish: list, order, scratch and graphs anew."""
+    kinds = step.policy.drop()
+    step.search.renew()
+    refresh(step, kind)
+    _remake(step, kinds)
+
+
+def grow(step: CapturedStep, needed: int) -> None:
+    """Room for more edges; the evaluation is then done again, from the same positions. Raises CapacityError."""
+    require_addressable(needed)
+    before = step.search.capacity
+    kinds = step.policy.drop()  # their memory is needed, and they hold buffers that are replaced
+    step.unsettled = True
+    step.search.grow()
+    step.num_recoveries += 1
+    log.info("neighbour list needed %d edges, had %d: grown to %d", needed, before, step.search.capacity)
+    _remake(step, kinds)
+
+
+def take_over(step: CapturedStep, given: Batch) -> None:
+    """Another structure, on the step's device. Raises ValueError, and keeps the old one, where it does not fit."""
+    if (sizes := (given.num_atoms, given.num_systems)) != (own := (step.batch.num_atoms, step.batch.num_systems)):
+        raise ValueError(f"assign needs {own[0]} atoms in {own[1]} systems, got {sizes[0]} in {sizes[1]}")
+    step.potential.require_elements(given.atomic_numbers)
+    require_lattice(given.cell.double(), given.pbc)
+    if bool(given.pbc.any()) and not bool(step.batch.pbc.any()):
+        raise ValueError("a step that was allocated without periodic directions can't take a periodic structure")
+    before, step.assigning = step.assigning, True
+    try:
+        step.batch.copy_(given)
+    except ValueError:  # raised before anything is copied
+        step.assigning = before
+        raise
+    fill_inputs(step)
+    for name in ("system_index", "pbc", "charge"):
+        getattr(step.ordered, name).copy_(getattr(given, name))
+    anew = before or step.unsettled
+    refresh(step, "device")
+    with memory_explained(step.batch, step.device):
+        if not step.search.assign(step.ordered) or anew:
+            _remake(step, step.policy.drop())
+    step.assigning = False
+
+
+def fall_back(step: CapturedStep, reason: str) -> None:
+    """The exact model from now on: the fast path has been found wrong."""
+    step.policy.drop()
+    engine = exact_engine_for(step.potential, step.ordered, stress=step.buffers.stress_wanted)
+    step.engine, step.audit_owed = engine, False
+    step.engine_why = step.policy.why = f"exact model, launched: {reason}"
+
+
+def _remake(step: CapturedStep, kinds: list[str]) -> None:
+    """After the search has made new buffers: scratch anew, and the graphs of these kinds, dropped before."""
+    step.unsettled = True
+    step.engine.reserve(step.search.capacity)
+    step.policy.record_again(kinds, lambda kind: lambda: step._launch(kind))
+    step.audit_owed = step.audit_owed or bool(step.policy.graphs)
+    step.unsettled = False
