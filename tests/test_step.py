@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from torchmdx import Batch, System, evaluate
+from torchmdx import Batch, System, evaluate, step_change
 from torchmdx import step as step_module
-from torchmdx.step import CapturedStep
+from torchmdx.neighbors.capacity import CapacityError
+from torchmdx.step import REFRESH_EVERY, CapturedStep
 from torchmdx.step_result import NonFiniteError
 
 # Relative error of forces against float64: tables within 1e-6, rounding, and the cancellation of a small molecule.
@@ -119,10 +120,17 @@ def test_only_what_was_asked_for_is_given(trained, crystal, device):
     assert result.stress is None
 
 
+def read_only(array):
+    array = np.array(array, dtype=float)
+    array.flags.writeable = False
+    return array
+
+
 KINDS = {
     "numpy": np.array,
     "numpy, float32": lambda x: x.astype(np.float32),
     "numpy, transposed": lambda x: np.asfortranarray(x),
+    "numpy, read-only": lambda x: read_only(x),
     "a list": lambda x: x.tolist(),
     "a tensor": torch.tensor,
     "a tensor that wants gradients": lambda x: torch.tensor(x, requires_grad=True),
@@ -290,6 +298,36 @@ def test_what_is_not_finite_is_named(trained, device, name, value, request):
     np.testing.assert_allclose(step(atoms.positions).forces, wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])
+def test_a_bad_frame_at_a_refresh_harms_no_later_one(trained, ethanol, chiral, device, value):
+    """Images and origins are chosen anew at such an evaluation: those of the bad system stay."""
+    step = CapturedStep(trained(device), [System.from_ase(a) for a in (ethanol, chiral)], mode=insist(device))
+    good = np.concatenate([ethanol.positions, chiral.positions])
+    wanted = step(good)
+    bad = good + np.repeat([[0.0], [300.0]], [9, 5], axis=0)
+    bad[2, 0] = value
+    step.num_evaluations = REFRESH_EVERY - 1
+    origin = step.buffers.origin.clone()
+    with pytest.raises(NonFiniteError, match="evaluation 2000: .* of 1 atoms are not finite, the first of them atom 2"):
+        step(bad)
+    assert torch.equal(step.buffers.origin[0], origin[0])
+    moved = (step.buffers.origin[1] - origin[1]).cpu().numpy()
+    np.testing.assert_allclose(moved, [300.0] * 3)
+    found = step(good)
+    assert_close(found.forces, wanted.forces)
+    np.testing.assert_allclose(found.energy, wanted.energy, atol=1e-5)
+
+
+def test_a_bad_cell_at_a_refresh_harms_no_later_frame(trained, crystal, device):
+    step = CapturedStep(trained(device), System.from_ase(crystal), mode=insist(device))
+    wanted = step(crystal.positions, crystal.cell.array)
+    for bad in (np.full((3, 3), np.nan), np.zeros((3, 3))):
+        step.num_evaluations = REFRESH_EVERY - 1
+        with pytest.raises((NonFiniteError, CapacityError)):
+            step(crystal.positions, bad)
+        assert_close(step(crystal.positions, crystal.cell.array).forces, wanted.forces)
+
+
 def test_a_cell_that_is_not_finite_is_refused(trained, crystal, device):
     step = CapturedStep(trained(device), System.from_ase(crystal), mode=insist(device))
     wanted = step(crystal.positions).forces
@@ -326,7 +364,7 @@ def test_atoms_may_leave_their_cell_by_many_cells(trained, crystal, device):
 def test_another_order_of_atoms_inside_changes_no_number(trained, crystal, device, monkeypatch):
     potential, atoms = trained(device), crystal.repeat(2)
     orders = iter(torch.randperm(len(atoms), generator=torch.Generator().manual_seed(k)) for k in range(100))
-    monkeypatch.setattr(step_module, "choose_order", lambda batch, *_: next(orders).to(batch.positions.device))
+    monkeypatch.setattr(step_change, "choose_order", lambda batch, *_: next(orders).to(batch.positions.device))
     monkeypatch.setattr(step_module, "REFRESH_EVERY", 3)
     step = CapturedStep(potential, System.from_ase(atoms), mode=insist(device), energies=True, stress=True)
     seen = set()

@@ -3,16 +3,18 @@
 import gc
 import logging
 import math
+import threading
+import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from torchmdx import Batch, System, step_audit, step_policy
+from torchmdx import Batch, System, step_audit, step_change, step_policy
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step import CapturedStep
-from torchmdx.step_graph import Graph
+from torchmdx.step_graph import Graph, memory_explained, record
 from torchmdx.step_policy import GraphPolicy
 from torchmdx.step_result import AuditError, GraphRefused, OutOfDeviceMemory
 
@@ -217,6 +219,60 @@ def test_when_a_capture_is_due(policy, mode, first):
     assert chosen.due("device", 6)
 
 
+def out_of_memory(*_):
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nAnd a second line.")
+
+
+class TooLarge(FakeGraph):
+    def __init__(self, work, device):
+        out_of_memory()
+
+
+NO_MEMORY = "out of memory with a graph: CUDA out of memory. Tried to allocate 20.00 GiB."
+
+
+@pytest.mark.parametrize("where", ["launching", "capturing", "judging"])
+def test_out_of_memory_on_the_way_to_a_graph_is_a_refusal(policy, where):
+    def make(mode):
+        chosen = policy(mode, eager=3e-3, replay=1e-3, graph=TooLarge if where == "capturing" else FakeGraph)
+        chosen.graphs["device"] = FakeGraph(lambda: None, None)
+        return chosen
+
+    work = out_of_memory if where == "launching" else lambda: None
+    judge = out_of_memory if where == "judging" else no_objection
+    chosen = make("auto")
+    assert chosen.consider("host", work, forces, judge) is None
+    assert (chosen.graphs, chosen.why) == ({}, NO_MEMORY)
+    assert not chosen.due("host", 4)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        make("graph").consider("host", work, forces, judge)
+
+
+def test_launches_are_timed_before_a_graph_takes_its_memory(policy):
+    events = []
+
+    class Noted(FakeGraph):
+        def __init__(self, work, device):
+            events.append("capture")
+
+    chosen = policy("auto", eager=3e-3, replay=1e-3, graph=Noted)
+    chosen.consider("host", lambda: events.append("launch"), lambda: events.append("forces") or forces(), no_objection)
+    assert events == ["launch", "forces", "capture"]  # the clock is made up and launches nothing
+
+
+def test_out_of_memory_beside_graphs_gives_them_up(policy):
+    chosen = policy("auto", eager=3e-3, replay=1e-3)
+    error = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+    assert not chosen.give_up(error)
+    chosen.consider("host", lambda: None, forces, no_objection)
+    assert chosen.give_up(error)
+    assert (chosen.graphs, chosen.refused, chosen.why) == ({}, True, NO_MEMORY)
+    insisting = policy("graph", eager=3e-3, replay=1e-3)
+    insisting.consider("host", lambda: None, forces, no_objection)
+    assert not insisting.give_up(error)
+    assert list(insisting.graphs) == ["host"]
+
+
 def test_all_graphs_are_recorded_again(policy):
     chosen, calls = policy("graph", eager=3e-3, replay=1e-3), []
     chosen.consider("host", lambda: None, forces, no_objection)
@@ -400,3 +456,182 @@ def test_out_of_memory_in_an_evaluation(trained, ethanol, device, monkeypatch):
         with pytest.raises(OutOfDeviceMemory, match=OUT_OF_MEMORY):
             step(ethanol.positions)
     np.testing.assert_array_equal(step(ethanol.positions).forces, wanted)
+
+
+class Recorded:
+    """In the place of a graph: what it recorded, whose buffers must still be there when it is replayed."""
+
+    seconds, num_bytes, num_nodes = 0.5, 0, 3
+
+    def __init__(self, step):
+        self.step, self.search = step, step.search._search
+
+    def replay(self):
+        assert self.search is self.step.search._search, "a graph was replayed over buffers that are gone"
+        self.step._launch("host")
+
+
+@pytest.mark.usefixtures("small_gpu")
+@pytest.mark.parametrize("failing", ["the search", "the engine"])
+def test_out_of_memory_while_the_list_grows_leaves_no_old_graph(trained, failing, monkeypatch):
+    grid = np.array([(i, j, k) for i in range(3) for j in range(3) for k in range(3)], dtype=float)
+    loose, tight = 4.0 * grid, 1.6 * grid
+    step = CapturedStep(trained("cpu"), System.create(loose, [6] * 27))
+    wanted = [CapturedStep(trained("cpu"), System.create(x, [6] * 27))(x).forces for x in (loose, tight)]
+    step(loose)
+    step.policy.graphs["host"] = Recorded(step)
+    with monkeypatch.context() as patch:
+        patch.setattr(*((step.search, "grow") if failing == "the search" else (step.engine, "reserve")), exhausted)
+        with pytest.raises(OutOfDeviceMemory, match="a step of 27 atoms needs more than the GPU has"):
+            step(tight)
+    assert not step.policy.graphs
+    for positions, forces in zip((loose, tight), wanted, strict=True):
+        np.testing.assert_allclose(step(positions).forces, forces, atol=1e-5)
+
+
+@pytest.mark.usefixtures("small_gpu")
+def test_out_of_memory_beside_a_graph_is_done_again_without_it(trained, ethanol, monkeypatch):
+    step = CapturedStep(trained("cpu"), System.from_ase(ethanol))
+    wanted = step(ethanol.positions).forces
+    graph = Recorded(step)
+    step.policy.graphs["host"] = graph
+    monkeypatch.setattr(graph, "replay", exhausted)
+    np.testing.assert_array_equal(step(ethanol.positions).forces, wanted)
+    assert (step.mode, step.why) == ("eager", NO_MEMORY)
+
+
+@pytest.mark.usefixtures("small_gpu")
+def test_a_fall_back_that_fails_leaves_no_wrong_engine_in_use(trained, ethanol, monkeypatch):
+    step = CapturedStep(trained("cpu"), System.from_ase(ethanol))
+    wanted = step(ethanol.positions).forces
+    spoil(step)
+    step.audit_owed = True
+    with monkeypatch.context() as patch:
+        patch.setattr(step_change, "exact_engine_for", exhausted)
+        for _ in range(2):
+            with pytest.raises(OutOfDeviceMemory):
+                step(ethanol.positions)
+    np.testing.assert_allclose(step(ethanol.positions).forces, wanted, atol=1e-5)
+    assert step.report().engine == "exact"
+
+
+@pytest.mark.usefixtures("small_gpu")
+def test_an_assignment_without_memory_is_refused_until_one_succeeds(trained, ethanol, monkeypatch):
+    other = ethanol.copy()
+    other.numbers[0] = 7
+    step = CapturedStep(trained("cpu"), System.from_ase(ethanol))
+    wanted = CapturedStep(trained("cpu"), System.from_ase(other))(other.positions)
+    with monkeypatch.context() as patch:
+        patch.setattr(EdgeSearch, "assign", exhausted)
+        with pytest.raises(OutOfDeviceMemory, match=OUT_OF_MEMORY):
+            step.assign(System.from_ase(other))
+    for use in (lambda: step(other.positions), step.capture, step.capture_energy):
+        with pytest.raises(RuntimeError, match="the last assign did not finish: call assign again"):
+            use()
+    step.assign(System.from_ase(other))
+    np.testing.assert_array_equal(step(other.positions).forces, wanted.forces)
+
+
+def test_memory_of_calls_that_failed_is_not_kept_by_the_error(small_gpu):
+    class Large:
+        pass
+
+    def fail():
+        large = Large()
+        kept.append(weakref.ref(large))
+        exhausted()
+
+    kept = []
+    batch = Batch.of(System.create(np.zeros((1, 3)), [1]))
+    with pytest.raises(OutOfDeviceMemory), memory_explained(batch, torch.device("cpu")):
+        fail()
+    assert kept[0]() is None
+
+
+# -- beside other threads, and with little memory ------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_captures_and_other_threads_do_not_disturb_each_other(trained, ethanol):
+    """Others poll events, allocate, copy from pinned memory and capture steps of their own meanwhile."""
+    potential, stop, errors = trained("cuda"), threading.Event(), []
+    wanted = CapturedStep(potential, System.from_ase(ethanol), mode="eager")(ethanol.positions).forces
+
+    def noted(work):
+        def run():
+            try:
+                while not stop.is_set():
+                    work()
+            except BaseException as error:
+                errors.append(error)
+
+        return threading.Thread(target=run)
+
+    def poll():
+        event = torch.cuda.Event()
+        event.record(stream)
+        while not event.query():
+            pass
+
+    def allocate():
+        with torch.cuda.stream(stream):
+            torch.empty(3_000_000, pin_memory=True).cuda(non_blocking=True).sum().item()
+
+    def capture():
+        step = CapturedStep(potential, System.from_ase(ethanol), mode="graph")
+        for _ in range(3):
+            np.testing.assert_allclose(step(ethanol.positions).forces, wanted, atol=1e-4)
+
+    stream = torch.cuda.Stream()
+    threads = [noted(work) for work in (poll, allocate, capture)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(30):
+            capture()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+
+
+@pytest.mark.gpu
+def test_a_failed_recording_leaves_torch_as_it_was():
+    stream = torch.cuda.Stream()
+    before = torch.cuda.current_stream()
+
+    def reading():
+        return torch.ones(3, device="cuda").sum().item()
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            record(reading, stream)
+        assert torch.cuda.current_stream() == before
+        torch.cuda.empty_cache()  # which torch refuses while it takes a recording to be under way
+    graph = record(lambda: torch.ones(3, device="cuda"), stream)
+    graph.instantiate()
+    graph.replay()
+
+
+@pytest.mark.gpu
+def test_a_step_that_has_no_room_for_a_graph_stays_usable(trained, crystal):
+    """With more than half the memory taken by an evaluation, a graph with memory of its own has no room."""
+    potential, atoms = trained("cuda", torch.float64), crystal.repeat(6)
+    step = CapturedStep(potential, System.from_ase(atoms), mode="auto")
+    gc.collect()
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
+    wanted = step(atoms.positions).forces
+    needed = torch.cuda.max_memory_reserved() - held
+    total = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (held + 1.3 * needed) / total))
+    try:
+        for _ in range(6):
+            np.testing.assert_allclose(step(atoms.positions).forces, wanted, atol=1e-9)
+            np.testing.assert_allclose(
+                step(torch.tensor(atoms.positions, device="cuda")).forces.cpu(), wanted, atol=1e-9
+            )
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)

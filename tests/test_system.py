@@ -8,12 +8,19 @@ from torchmdx import Batch, System
 WATER = ([[0, 0, 0], [0, 0, 0.96], [0.93, 0, -0.24]], [8, 1, 1])
 
 
+def read_only(values, dtype):
+    array = np.array(values, dtype)
+    array.flags.writeable = False
+    return array
+
+
 def test_arrays_lists_and_tensors_give_the_same_system():
     positions, numbers = WATER
     kinds = [
         (positions, numbers),
         (np.array(positions), np.array(numbers, dtype=np.int8)),
         (torch.tensor(positions), torch.tensor(numbers, dtype=torch.int32)),
+        (read_only(positions, float), read_only(numbers, int)),
     ]
     for system in (System.create(*kind, cell=5 * np.eye(3), pbc=[1, 0, 1], charge=-1) for kind in kinds):
         assert system.positions.dtype == torch.float64

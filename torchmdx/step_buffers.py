@@ -122,14 +122,14 @@ class StepBuffers:
         mean = fractional.new_zeros(self.num_systems, 3).index_add(0, index, fractional) / counts
         # Atoms are wrapped along periodic directions, systems centred along the others.
         origin = torch.einsum("si,sij->sj", torch.where(pbc, 0.0, mean), full)
-        fine = (images.abs() <= torch.iinfo(torch.int32).max).all(-1) & torch.isfinite(origin).all(-1)[index]
-        ill = torch.zeros(self.num_systems, dtype=torch.int64, device=index.device).index_add(0, index, (~fine).long())
-        fine = (ill == 0)[:, None]
+        moved = positions - torch.einsum("ni,nij->nj", images, cell[index]) - origin[index]
+        fine = (moved.abs() <= torch.finfo(self.positions.dtype).max) & (images.abs() <= torch.iinfo(torch.int32).max)
+        bad = torch.zeros_like(batch.counts()).index_add(0, index, (~fine.all(-1)).long())
+        kept = (bad > 0)[:, None]
         old = torch.zeros_like(images).index_copy(0, self.order.long(), self.images.to(images.dtype))
-        images = torch.where(fine[index], images, old)
-        origin = torch.where(fine, origin, self.origin)
-        near = positions - torch.einsum("ni,nij->nj", images, cell[index]) - origin[index]
-        extent = torch.where(fine[index], near, 0.0).abs().max() if self.num_atoms else near.new_zeros(())
+        images = torch.where(kept[index], old, images)
+        origin = torch.where(kept, self.origin, origin)
+        extent = torch.where(kept[index], 0.0, moved).abs().max() if self.num_atoms else moved.new_zeros(())
         self.origin.copy_(origin)
         self.far.copy_(FAR_FACTOR * extent.clamp(min=LEAST_EXTENT))
         if order is not None:

@@ -271,3 +271,47 @@ def test_lists_beyond_int32_are_refused(backend):
     edges.needed.fill_(2**31)
     with pytest.raises(CapacityError, match="needs 2147483648 edges, but at most 2147483647"):
         search.grow()
+
+
+def broken(*_, **__):
+    raise MemoryError
+
+
+def test_an_allocation_or_growth_that_fails_leaves_the_search_as_it_was(monkeypatch):
+    few, many = (batch_of(liquid(count), "brute_force") for count in (12, 30))
+    search = EdgeSearch(3.0, backend="brute_force", reverse=True)
+    wanted = pairs(search.allocate(few, 400))
+    held = search.edges, search.reverse
+    for work in (lambda: search.allocate(many), search.grow):
+        with monkeypatch.context() as patch:
+            patch.setattr("torchmdx.neighbors.search.make_search", broken)
+            with pytest.raises(MemoryError):
+                work()
+        assert (search.edges, search.reverse) == held
+        assert pairs(search.update(few.positions, few.cell)) == wanted
+
+
+def test_an_assignment_that_fails_is_made_again_or_refused(monkeypatch):
+    first, second = (batch_of(liquid(12, seed), "brute_force") for seed in (0, 1))
+    search = EdgeSearch(3.0, backend="brute_force")
+    search.allocate(first, 400)
+    with monkeypatch.context() as patch:
+        patch.setattr(search._search, "assign", broken)
+        with pytest.raises(MemoryError):
+            search.assign(second)
+    for work in (lambda: search.update(second.positions), search.grow):
+        with pytest.raises(RuntimeError, match="the last assign did not finish: call assign or allocate before"):
+            work()
+    assert not search.assign(second)  # in buffers that are new
+    assert pairs(search.update(second.positions)) == pairs(EdgeSearch(3.0, backend="brute_force").allocate(second))
+
+
+def test_a_renewed_search_has_new_buffers_and_goes_on_counting(backend):
+    batch = batch_of(liquid(12), backend)
+    search = EdgeSearch(3.0, skin=0.5, backend=backend)
+    old = search.allocate(batch, 400)
+    wanted, count = pairs(old), search.num_updates()
+    search.renew()
+    assert search.edges is not old
+    assert pairs(search.update(batch.positions, batch.cell)) == wanted
+    assert (search.capacity, search.num_updates()) == (400, count + 1)
