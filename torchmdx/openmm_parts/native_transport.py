@@ -28,7 +28,7 @@ class GraphSession:
     def start(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> Handles:
         """Captures. Raises GraphRefused where that cannot be done, ValueError for another GPU than the potential's."""
         own = self.evaluator.potential.device
-        if own.type != "cuda" or (own.index or 0) != self.device:
+        if own.type != "cuda" or own.index != self.device:
             raise ValueError(
                 f"transport 'native' needs the potential on the GPU of the Context, cuda:{self.device}, got {own}: "
                 f"give device='cuda:{self.device}', or DeviceIndex to the Context"
