@@ -3,11 +3,15 @@
 torch's own operations run where their tensors are. Triton launches on the current device of the calling thread, which
 is GPU 0 unless somebody has changed it; so do CUDA graphs, and synchronisation without a device. Public entries
 therefore make the device of their tensors current, for as long as they run.
+
+A capture begins by synchronising its device, which CUDA forbids while another thread captures on it: captures, and what
+else has to wait for a whole device, take turns by `capture_lock`.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar
@@ -20,6 +24,7 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 Of = TypeVar("Of", bound=type)
 _CPU = torch.device("cpu")
+capture_lock = threading.RLock()
 
 
 def _is_current(device: torch.device) -> bool:

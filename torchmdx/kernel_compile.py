@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchmdx.device_guard import runs_on
+from torchmdx.device_guard import capture_lock, runs_on
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ def _nothing_running(device: torch.device) -> Iterator[None]:
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    with warnings.catch_warnings(), torch.cuda.stream(stream):
+    with capture_lock, warnings.catch_warnings(), torch.cuda.stream(stream):
         warnings.filterwarnings("ignore", message=".*CUDA Graph is empty.*")
         graph.capture_begin(capture_error_mode="relaxed")
         try:

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import time
 from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
 
 import torch
 
+from torchmdx.device_guard import capture_lock
 from torchmdx.kernel_compile import run_compiled
 from torchmdx.step_result import OutOfDeviceMemory
 from torchmdx.system import Batch
 
 WARM_UP = 3
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def one_at_a_time(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """A function that captures: it waits for the captures of other threads."""
+
+    @functools.wraps(function)
+    def run(*args: Given.args, **options: Given.kwargs) -> Result:
+        with capture_lock:
+            return function(*args, **options)
+
+    return run
 
 
 class Graph:
     """A recorded sequence of kernels and copies. `seconds` is what recording took."""
 
+    @one_at_a_time
     def __init__(self, work: Callable[[], object], device: torch.device) -> None:
         start = time.perf_counter()
         before = torch.cuda.memory_reserved(device)
@@ -35,7 +52,7 @@ class Graph:
             work()
         self.graph.instantiate()
         torch.cuda.current_stream(device).wait_stream(stream)
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
         self.seconds = time.perf_counter() - start
         self.num_bytes = max(0, torch.cuda.memory_reserved(device) - before)
         self.num_nodes = count_nodes(self.graph)
@@ -57,10 +74,10 @@ def seconds_per_run(run: Callable[[], object], device: torch.device, repeats: in
     """Median wall-clock seconds of `run`, each waited for."""
     times = []
     for _ in range(repeats):
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
         start = time.perf_counter()
         run()
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
         times.append(time.perf_counter() - start)
     return sorted(times)[len(times) // 2]
 
