@@ -24,10 +24,12 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 def pytest_collection_modifyitems(items) -> None:
     """The slow ones first: at the end, one of two workers would wait for them."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for item in items:
+        if item.get_closest_marker("gpu") and not count:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+        elif item.get_closest_marker("two_gpus") and count < 2:
+            item.add_marker(pytest.mark.skip(reason=f"needs two CUDA GPUs, found {count}"))
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
@@ -172,7 +174,7 @@ def trained_potential(device: str, dtype: torch.dtype = torch.float32, seed: int
         potential = Potential(exact.config)
         potential.load_state_dict(exact.state_dict())
         return potential.to(device=device, dtype=dtype).eval().requires_grad_(False)
-    size = dict(num_channels=128, num_radial=32) if device == "cuda" else dict(num_channels=16, num_radial=8)
+    size = dict(num_channels=128, num_radial=32) if device.startswith("cuda") else dict(num_channels=16, num_radial=8)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         potential = Potential(TensorNetConfig(num_layers=2, cutoff=5.0, max_z=35, **size))

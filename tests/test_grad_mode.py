@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import torchmdx
-from torchmdx import System, evaluate, grad_mode
+from torchmdx import System, evaluate
 from torchmdx.forces import differentiate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step import CapturedStep
@@ -55,17 +55,3 @@ def test_what_cannot_be_had_in_inference_mode_is_an_error(trained, ethanol):
         edges = brute_force(batch, potential.search_cutoff(batch))
         with pytest.raises(RuntimeError, match="need gradients, got an energy made under torch.inference_mode"):
             differentiate(potential, batch, edges)
-
-
-def test_methods_of_a_class_leave_the_mode_and_come_back():
-    @grad_mode.methods_outside_inference_mode("look")
-    class Looker:
-        def look(self):
-            return torch.is_inference_mode_enabled()
-
-        def stay(self):
-            return torch.is_inference_mode_enabled()
-
-    with torch.inference_mode():
-        assert (Looker().look(), Looker().stay()) == (False, True)
-        assert torch.is_inference_mode_enabled()

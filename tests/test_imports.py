@@ -22,6 +22,7 @@ potentials
 progress_line
 interrupt
 grad_mode
+device_guard
 kernel_compile
 cell
 system

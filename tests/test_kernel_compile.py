@@ -14,14 +14,19 @@ from torchmdx import kernel_compile
 
 tl = pytest.importorskip("triton.language")
 knobs = pytest.importorskip("triton.knobs")
+JITFunction = pytest.importorskip("triton.runtime.jit").JITFunction
 GPU = torch.device("cuda", 0)
 
 
 class Kernels:
-    """Stands for Triton: `launch` asks the hook about a kernel that is not compiled, as JITFunction.run does."""
+    """Stands for Triton: `launch` describes a kernel that is not compiled to the hook, as JITFunction.run does.
 
-    def __init__(self, together: int = 1, constant: object = None) -> None:
-        self.constant = constant
+    module: where the kernels belong. constant: of every kernel; a set has no form as text.
+    """
+
+    def __init__(self, together: int = 1, constant: object = None, module: str = "torchmdx.models.kernels.m") -> None:
+        self.constant, self.module = constant, module
+        self.described: list[str] = []
         self.compiled: dict[str, int] = {}
         self.launchers: list[str] = []
         self.launched: list[str] = []
@@ -29,13 +34,25 @@ class Kernels:
 
     def launch(self, name: str) -> None:
         if name not in self.compiled:
-            if (hook := knobs.runtime.jit_cache_hook) is not None:
-                fn = SimpleNamespace(module="m", name=name, jit_function=SimpleNamespace(preload=self.preload))
-                given = {"specialization_data": name, "constants": {(3,): self.constant}}
-                if hook(key="float32", fn=fn, compile=given, is_manual_warmup=False):
-                    return
+            kernel = SimpleNamespace(
+                preload=self.preload, fn=SimpleNamespace(__module__=self.module), name=name, of=self
+            )
+            if JITFunction._call_hook(kernel, knobs.runtime.jit_cache_hook, "float32"):
+                return
             self.preload(name)
         self.launched.append(name)
+
+    @staticmethod
+    def call_hook(kernel: SimpleNamespace, hook, key: str) -> bool | None:
+        """In place of JITFunction._call_hook."""
+        if not hook:
+            return None
+        kernel.of.described.append(kernel.name)
+        if isinstance(kernel.of.constant, set):
+            raise TypeError("Object of type set is not JSON serializable")
+        fn = SimpleNamespace(module=kernel.of.module, name=kernel.name, jit_function=kernel)
+        given = {"specialization_data": kernel.name, "constants": {(3,): kernel.of.constant}}
+        return hook(key=key, fn=fn, compile=given, is_manual_warmup=False)
 
     def preload(self, name: str) -> "Compiled":
         self.gate.wait(timeout=20)
@@ -68,11 +85,13 @@ def recorded(monkeypatch):
         now[0] = False
 
     monkeypatch.setattr(kernel_compile, "_nothing_running", nothing_running)
+    monkeypatch.setattr(JITFunction, "_call_hook", Kernels.call_hook)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     return now
 
 
-def test_on_the_cpu_work_is_done_once():
+def test_on_the_cpu_work_is_done_once(recorded):
     kernels = Kernels()
     kernel_compile.run_compiled(lambda: kernels.launch("embed"), torch.device("cpu"))
     assert (kernels.compiled, kernels.launched) == ({"embed": 1}, ["embed"])
@@ -142,7 +161,7 @@ def test_a_constant_that_would_be_taken_for_a_type_is_left_to_its_launch(recorde
     kernels, other, asked = Kernels(constant=constant), Kernels(), []
     other.preload = lambda name: (asked.append(name), other.compiled.setdefault(name, 1), None)[-1]
     mine = kernels.preload
-    kernels.preload = lambda name: (asked.append((name, recorded[0], bool(kernel_compile._here.hook))), mine(name))[-1]
+    kernels.preload = lambda name: (asked.append((name, recorded[0], bool(kernel_compile._here.asked))), mine(name))[-1]
 
     def work():
         other.launch("embed")
@@ -166,12 +185,93 @@ def test_errors_of_the_work_and_of_the_compiler_are_not_lost(recorded):
 
     with pytest.raises(ValueError, match="whole"):
         kernel_compile.run_compiled(broken, GPU)
-    kernels.preload = lambda name: (_ for _ in ()).throw(SyntaxError(f"{name} does not compile"))
+    kernels.preload = lambda name: (_ for _ in ()).throw(SyntaxError(f"{name} does not compile"))  # at its launch too
     with pytest.raises(SyntaxError, match="forces does not compile"):
         kernel_compile.run_compiled(lambda: kernels.launch("forces"), GPU)
     kernels.preload = Kernels().preload
     kernels.launch("read")  # nothing is left that would stop it
     assert kernels.launched[-1] == "read"
+
+
+def test_kernels_of_others_are_not_described(recorded):
+    """Describing one fails where a constant has no form as text."""
+    own, library, beside = Kernels(), Kernels(constant={1}, module="library"), Kernels(constant={1})
+
+    def work():
+        thread = threading.Thread(target=beside.launch, args=("beside",))  # of this package, in another thread
+        thread.start()
+        thread.join()
+        library.launch("theirs")
+        own.launch("embed")
+
+    kernel_compile.run_compiled(work, GPU)
+    assert own.described == ["embed"] * 2
+    assert library.described == beside.described == []
+    assert (library.compiled, beside.compiled, own.compiled) == ({"theirs": 1}, {"beside": 1}, {"embed": 1})
+
+
+def test_triton_is_changed_only_while_an_evaluation_runs(recorded):
+    before, seen = JITFunction._call_hook, []
+    assert knobs.runtime.jit_cache_hook is None
+
+    def inner():
+        seen.append(JITFunction._call_hook)
+
+    def work():
+        seen.append(JITFunction._call_hook)
+        kernel_compile.run_compiled(inner, GPU)
+        seen.append(JITFunction._call_hook)
+        assert knobs.runtime.jit_cache_hook is None
+
+    kernel_compile.run_compiled(work, GPU)
+    assert seen == [kernel_compile._call_hook] * 3
+    assert JITFunction._call_hook is before
+    with pytest.raises(ZeroDivisionError):
+        kernel_compile.run_compiled(lambda: 1 / 0, GPU)
+    assert JITFunction._call_hook is before
+
+
+def test_hooks_of_others_are_asked_as_ever(recorded, monkeypatch):
+    asked = []
+    monkeypatch.setattr(knobs.runtime, "jit_cache_hook", lambda *, fn, **_: asked.append(fn.name))
+    own, library = Kernels(), Kernels(module="library")
+
+    def work():
+        library.launch("theirs")
+        own.launch("embed")
+
+    kernel_compile.run_compiled(work, GPU)
+    assert asked == ["theirs"]
+    own.launch("later")
+    assert asked == ["theirs", "later"]
+
+
+def test_kernels_that_cannot_be_described_are_compiled_where_they_are_launched(recorded):
+    kernels = Kernels(constant={1})
+    kernel_compile.run_compiled(lambda: [kernels.launch(name) for name in ("embed", "forces")], GPU)
+    assert kernels.compiled == {"embed": 1, "forces": 1}
+    assert kernels.launched == ["embed", "forces"]
+
+
+@pytest.mark.parametrize("signature", ["hook last", "no preload", "nothing"])
+def test_a_triton_of_another_form_compiles_one_after_the_other(recorded, monkeypatch, signature):
+    if signature == "hook last":
+        monkeypatch.setattr(JITFunction, "_call_hook", lambda self, key, signature, before: None)
+    else:
+        monkeypatch.delattr(JITFunction, "preload" if signature == "no preload" else "_call_hook")
+    kernel_compile._describes.cache_clear()
+    done = []
+    try:
+        kernel_compile.run_compiled(lambda: done.append(getattr(JITFunction, "_call_hook", None)), GPU)
+    finally:
+        kernel_compile._describes.cache_clear()
+    assert len(done) == 1
+    assert done[0] is not kernel_compile._call_hook
+
+
+def test_the_triton_that_is_installed_has_the_form_that_is_known():
+    kernel_compile._describes.cache_clear()
+    assert kernel_compile._describes()
 
 
 ON_A_GPU = """

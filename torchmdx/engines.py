@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from torchmdx.device_guard import device_of_positions, runs_on
 from torchmdx.forces import differentiate, per_volume
 from torchmdx.host import keep_freed_memory
 from torchmdx.models import pairwise
@@ -96,6 +97,7 @@ class PairwiseEngine:
             self.near.capacity = None
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
 
+    @runs_on(device_of_positions)
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         find_reverse(edges, self.reverse)
         batch, stress = replace(self.batch, positions=positions, cell=cell), self.stress and forces
@@ -163,6 +165,7 @@ class KernelEngine:
             if name in own.tensors and own.tensors[name].shape == tensor.shape:
                 own.tensors[name] = tensor
 
+    @runs_on(device_of_positions)
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         batch = self.batch
         inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, edges)

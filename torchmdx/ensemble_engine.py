@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from torchmdx.device_guard import device_of_positions, runs_on
 from torchmdx.engines import Engine, KernelEngine, ModelEngine, choose_engine
 from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
@@ -90,6 +91,7 @@ class EnsembleEngine:
                     engine.share_scratch(first)
         self._describe()
 
+    @runs_on(device_of_positions)
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         def evaluate(member: int) -> None:
             self._take(member, self.engines[member].run(positions, cell, edges, forces=forces))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.cell import recentre, volume
+from torchmdx.device_guard import device_of_potential, runs_on
 from torchmdx.grad_mode import outside_inference_mode
 from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
@@ -40,6 +41,7 @@ class Result:
     force_spread: Tensor | None = None
 
 
+@runs_on(device_of_potential)
 @outside_inference_mode
 def evaluate(
     potential: Potential | Ensemble,
@@ -71,6 +73,7 @@ def evaluate(
     return differentiate(potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph)
 
 
+@runs_on(device_of_potential)
 def differentiate(
     potential: Potential | Ensemble,
     batch: Batch,

@@ -14,7 +14,6 @@ import torch
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
-Of = TypeVar("Of", bound=type)
 
 
 def outside_inference_mode(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -28,14 +27,3 @@ def outside_inference_mode(function: Callable[Given, Result]) -> Callable[Given,
             return function(*args, **options)
 
     return run
-
-
-def methods_outside_inference_mode(*names: str) -> Callable[[Of], Of]:
-    """A class whose methods of these names leave torch.inference_mode."""
-
-    def changed(kind: Of) -> Of:
-        for name in names:
-            setattr(kind, name, outside_inference_mode(getattr(kind, name)))
-        return kind
-
-    return changed

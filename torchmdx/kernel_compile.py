@@ -4,6 +4,11 @@ A kernel is compiled when it is first launched, so a first evaluation takes the 
 kernel that is not there yet stops the evaluation; its launches are gone through once more, recorded into a CUDA graph
 that is thrown away, so that nothing runs; the kernels met there are compiled by a thread each; and the evaluation is
 begun again. Where nothing is missing, it is only run.
+
+Triton describes a kernel to whoever asks before it compiles. It is asked while an evaluation of this package runs, in
+the thread that runs it and about the kernels of this package: launches of other threads and of other libraries are as
+if this module were not there. A kernel that Triton can't describe, or can't compile from its description, is compiled
+where it is launched.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import inspect
 import logging
 import os
 import threading
@@ -18,9 +24,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+
+from torchmdx.device_guard import capture_lock, runs_on
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +45,16 @@ def _mistaken(constants: dict[Any, Any]) -> bool:
 
 
 def _make(kernel: Any, specialization: str) -> None:
-    """A kernel and what launches it, a module in C that the first look at `run` compiles."""
-    compiled = kernel.preload(specialization)
-    if compiled is not None:
-        _ = compiled.run
+    """A kernel and what launches it, a module in C that the first look at `run` compiles.
+
+    An error is not raised: the launch compiles the kernel then, or raises the error.
+    """
+    try:
+        compiled = kernel.preload(specialization)
+        if compiled is not None:
+            _ = compiled.run
+    except Exception as error:
+        log.debug("%s is left to its launch: %s: %s", kernel, type(error).__name__, error)
 
 
 class _Wanted:
@@ -70,28 +84,39 @@ class _Wanted:
                 done.result()
 
 
-class _Here(threading.local):
-    """What is to be done about kernels that this thread launches; kernels of other threads are none of its business."""
+class _Asked(NamedTuple):
+    """What answers for a kernel that is missing, and the answer for one that Triton can't describe."""
 
-    hook: Callable[..., bool] | None = None
+    hook: Callable[..., bool]
+    unknown: bool
+
+
+class _Here(threading.local):
+    """Of the evaluation that this thread runs; other threads see None."""
+
+    asked: _Asked | None = None
 
 
 _here = _Here()
+_lock = threading.Lock()
+_running = 0  # evaluations, in all threads, for which Triton's JITFunction is changed
+_original: Callable[..., Any] | None = None  # its own _call_hook, from the first change on
 
 
+@runs_on(lambda _, device: device)
 def run_compiled(work: Callable[[], object], device: torch.device) -> None:
     """Runs `work`, which may be begun more than once; its kernels are compiled together beforehand.
 
     work: launches on the current stream, the same at every call, that may also be recorded.
     """
-    if device.type != "cuda" or not _hooked():
+    if device.type != "cuda" or not _describes():
         work()
         return
     compiled: set[tuple[str, str]] = set()
     while True:
         wanted = _Wanted()
         try:
-            with _before_compiling(wanted.stop):
+            with _before_compiling(_Asked(wanted.stop, unknown=False)):
                 work()
         except _Missing:
             pass
@@ -101,7 +126,7 @@ def run_compiled(work: Callable[[], object], device: torch.device) -> None:
             work()
             return
         start = time.perf_counter()
-        with _before_compiling(wanted.note), _nothing_running(device):
+        with _before_compiling(_Asked(wanted.note, unknown=True)), _nothing_running(device):
             work()
         wanted.compile(device)
         compiled |= wanted.kernels.keys()
@@ -109,29 +134,61 @@ def run_compiled(work: Callable[[], object], device: torch.device) -> None:
 
 
 @functools.cache
-def _hooked() -> bool:
-    """Whether there is Triton, which then asks this module, once and for all, before it compiles."""
+def _describes() -> bool:
+    """Whether there is a Triton whose parts that are used here have the form they are known in (3.4 to 3.7)."""
     if importlib.util.find_spec("triton") is None:
         return False
-    from triton import knobs
+    from triton.runtime.jit import JITFunction
 
-    before = knobs.runtime.jit_cache_hook
-
-    def ask(**given: Any) -> bool | None:
-        hook = _here.hook or before
-        return None if hook is None else hook(**given)
-
-    knobs.runtime.jit_cache_hook = ask
+    call_hook = getattr(JITFunction, "_call_hook", None)
+    known = call_hook is not None and list(inspect.signature(call_hook).parameters)[1:2] == ["hook"]
+    if not known or not hasattr(JITFunction, "preload"):
+        log.debug("kernels are compiled one after the other: this version of Triton is not known")
+        return False
     return True
 
 
 @contextlib.contextmanager
-def _before_compiling(hook: Callable[..., bool]) -> Iterator[None]:
-    _here.hook = hook
+def _before_compiling(asked: _Asked) -> Iterator[None]:
+    """Triton asks about the kernels of this package that this thread launches and that are not compiled yet."""
+    before, _here.asked = _here.asked, asked
+    _change_triton(+1)
     try:
         yield
     finally:
-        _here.hook = None
+        _here.asked = before
+        _change_triton(-1)
+
+
+def _change_triton(count: int) -> None:
+    """Puts `_call_hook` into JITFunction with the first evaluation that needs it, and takes it out after the last."""
+    global _running, _original
+    from triton.runtime.jit import JITFunction
+
+    with _lock:
+        before, _running = _running, _running + count
+        if before == 0:
+            _original = JITFunction._call_hook
+            JITFunction._call_hook = _call_hook
+        elif _running == 0 and JITFunction._call_hook is _call_hook:  # else changed by somebody else meanwhile
+            JITFunction._call_hook = _original
+
+
+def _call_hook(self: Any, hook: Any, *given: Any, **named: Any) -> Any:
+    """In place of JITFunction._call_hook, which describes a kernel, at some expense, to `hook` if there is one."""
+    original, asked = _original, _here.asked
+    assert original is not None
+    if asked is not None and self.fn.__module__.startswith("torchmdx."):
+        try:
+            answer = original(self, asked.hook, *given, **named)
+        except _Missing:
+            raise
+        except Exception as error:  # constants that have no form as text, or a version that is not known
+            log.debug("%s is left to its launch: %s: %s", self, type(error).__name__, error)
+            answer = asked.unknown
+        if answer:
+            return answer
+    return original(self, hook, *given, **named)
 
 
 @contextlib.contextmanager
@@ -140,7 +197,7 @@ def _nothing_running(device: torch.device) -> Iterator[None]:
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    with warnings.catch_warnings(), torch.cuda.stream(stream):
+    with capture_lock, warnings.catch_warnings(), torch.cuda.stream(stream):
         warnings.filterwarnings("ignore", message=".*CUDA Graph is empty.*")
         graph.capture_begin(capture_error_mode="relaxed")
         try:

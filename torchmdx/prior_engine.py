@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from torchmdx.device_guard import device_of_positions, runs_on
 from torchmdx.forces import per_volume
 from torchmdx.models.fast import FastTensorNet
 from torchmdx.models.pair_geometry import pair_geometry
@@ -54,6 +55,7 @@ class PriorKernelEngine:
         else:
             self.near.capacity = None
 
+    @runs_on(device_of_positions)
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         batch = replace(self.batch, positions=positions, cell=cell)
         inner = edges if self.near is None else self._nearer(batch, edges)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmdx.device_guard import entries
 from torchmdx.ensemble_engine import engine_for
-from torchmdx.grad_mode import methods_outside_inference_mode
 from torchmdx.kernel_compile import run_compiled
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
@@ -31,7 +31,7 @@ REFRESH_EVERY = 2000
 MOST_ROUNDS = 8  # growing once is the rule; a list that does not fit then belongs to a collapsed structure
 
 
-@methods_outside_inference_mode("__init__", "__call__", "assign", "capture", "capture_energy")
+@entries("__init__", "__call__", "assign", "capture", "capture_energy")
 class CapturedStep:
     """Evaluates a structure, or a batch, at changing positions and cells, as fast as this machine can.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 
 import torch
 
+from torchmdx.device_guard import capture_lock
 from torchmdx.kernel_compile import run_compiled
 from torchmdx.step_result import OutOfDeviceMemory
 from torchmdx.system import Batch
@@ -19,8 +19,6 @@ WARM_UP = 3
 # What another thread does meanwhile, such as waiting for the whole device, can end a recording.
 MOST_ATTEMPTS = 3
 
-# torch frees no cached memory while a graph is recorded, so that recordings in several threads follow each other.
-_recording = threading.RLock()
 # Recordings that could not be ended. torch's allocators keep pointers to them.
 _unfinished: list[torch.cuda.CUDAGraph] = []
 
@@ -74,7 +72,8 @@ def record(work: Callable[[], object], stream: torch.cuda.Stream) -> torch.cuda.
 def _record_once(work: Callable[[], object], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     pool = torch.cuda.graph_pool_handle()
-    with _recording, torch.cuda.stream(stream):
+    # torch frees no cached memory while a graph is recorded: recordings in several threads follow each other.
+    with capture_lock, torch.cuda.stream(stream):
         with contextlib.suppress(RuntimeError):  # while somebody else records; then memory stays cached
             torch.cuda.empty_cache()
         try:

@@ -64,7 +64,12 @@ def test_print_config_writes_what_it_would_run(tmp_path, capsys):
         (["--loss.change_from", "0.5", "--loss.change_to", "0.2"], "change_from must be <= change_to, got 0.5 and 0.2"),
         (["--output.loggers", "[tensorbord]"], "loggers must be of csv, tensorboard, wandb, got 'tensorbord'"),
         (["--training.batch_size", "9", "--training.devices", "2"], "multiple of devices x nodes = 2, got 9"),
-        (["--training.device", "tpu"], "device must be auto, cpu or cuda, got 'tpu'"),
+        (["--training.device", "tpu"], "device must be auto, cpu, cuda or cuda:1, got 'tpu'"),
+        (["--training.device", "cuda:x"], "device must be auto, cpu, cuda or cuda:1, got 'cuda:x'"),
+        (
+            ["--training.device", "cuda:1", "--training.devices", "2"],
+            "device must be cuda where devices x nodes is 2: each process takes a GPU, got 'cuda:1'",
+        ),
         (["--training.epochs"], "--training.epochs needs a value"),
         (["training.epochs", "3"], "changes must look like --section.key value, got 'training.epochs'"),
     ],

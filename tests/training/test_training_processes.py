@@ -52,11 +52,9 @@ def two_nodes(config, directory, *changes):
     return first, command(config, directory, *words, start_new_session=True)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.two_gpus])])
 @pytest.mark.parametrize("by", ["devices", "torchrun"])
 def test_two_processes_are_one(config, tmp_path, by, device):
-    if device == "cuda" and torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
     changes = [
         "--training.device",
         device,

@@ -26,7 +26,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--temperature", type=float, default=500.0, metavar="K", help="500 K (the default) moves more than 300 K does"
     )
-    parser.add_argument("--device", metavar="NAME", help="of the network: cpu or cuda (default: cuda if there is one)")
+    parser.add_argument(
+        "--device", metavar="NAME", help="of the network: cpu, cuda or cuda:1 (default: cuda if there is one)"
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of velocities and random forces (default: 1)")
     parser.set_defaults(run=run)
 

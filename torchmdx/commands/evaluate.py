@@ -50,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--units", choices=("meV", "kcal"), default="meV", help="of the errors; kcal is kcal/mol")
     parser.add_argument("--split", metavar="FILE", help="a recorded split (.json): evaluate its parts")
     parser.add_argument("--part", action="append", choices=PARTS, help="of the split (default: all; may be repeated)")
-    parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if there is one)")
     parser.add_argument(
         "--dtype", choices=("float32", "float64"), default="float32", help="of the network (default: float32)"
     )

@@ -48,7 +48,9 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--charge", type=float, metavar="Q", help="total charge in e (default: what the file says, else 0)"
     )
     group.add_argument("--engine", choices=ENGINES, default="openmm", help="what integrates (default: openmm)")
-    group.add_argument("--device", metavar="NAME", help="of the network: cpu or cuda (default: cuda if there is one)")
+    group.add_argument(
+        "--device", metavar="NAME", help="of the network: cpu, cuda or cuda:1 (default: cuda if there is one)"
+    )
     group.add_argument(
         "--precision",
         "--dtype",

@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--skin", type=float, default=0.0, help="Å added to the radius (default: 0)")
     parser.add_argument("--index", default="-1", help="which structure of the file (default: the last)")
     parser.add_argument("--backend", default="auto", help="search to use (default: the fastest for the device)")
-    parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if there is one)")
     parser.set_defaults(run=run)
 
 

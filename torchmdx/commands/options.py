@@ -29,7 +29,7 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -
         default=dtype,
         help=f"of the network; tf32 and bfloat16, on a GPU only, are fast and coarse (default: {dtype})",
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if there is one)")
 
 
 def add_model_option(parser: Any, *, several: bool = False) -> None:

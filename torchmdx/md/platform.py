@@ -7,6 +7,7 @@ from collections.abc import Callable
 import openmm
 
 from torchmdx.ase_calculator import choose_device
+from torchmdx.device_guard import gpu_index
 from torchmdx.md.settings import Evaluation
 
 _PRECISION = {"float32": "mixed", "tf32": "mixed", "bfloat16": "mixed", "float64": "double"}
@@ -49,5 +50,5 @@ def _properties(platform: openmm.Platform, evaluation: Evaluation) -> dict[str, 
         properties["Precision"] = _PRECISION[evaluation.precision]
     device = choose_device(evaluation.device)
     if platform.getName() in _DEVICE_INDEX and device.type == "cuda":
-        properties[_DEVICE_INDEX[platform.getName()]] = str(device.index or 0)
+        properties[_DEVICE_INDEX[platform.getName()]] = str(gpu_index(device))
     return properties

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from torchmdx.device_guard import device_of_potential, runs_on
 from torchmdx.forces import Result, dipole_moments, per_volume
 from torchmdx.models.edge_filters import through
 from torchmdx.models.heads import ScalarHead
@@ -69,6 +70,7 @@ def strained_positions(positions: Tensor, strain: Tensor, batch: Batch) -> Tenso
     return positions + torch.einsum("ni,nij->nj", positions, of_atoms.unflatten(1, (3, 3)))
 
 
+@runs_on(device_of_potential)
 def differentiate_pairwise(
     potential: Potential,
     batch: Batch,

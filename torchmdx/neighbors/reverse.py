@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchmdx.device_guard import on_device
 from torchmdx.neighbors.edges import Edges
 
 
@@ -16,7 +17,8 @@ def find_reverse(edges: Edges, out: Tensor) -> None:
     if out.device.type == "cuda":
         from torchmdx.neighbors.kernels.reverse import launch
 
-        launch(edges, out)
+        with on_device(out.device):
+            launch(edges, out)
         return
     count = int(edges.num_edges)
     out.copy_(torch.arange(len(out), dtype=torch.int32))

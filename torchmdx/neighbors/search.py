@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.cell import require_lattice
+from torchmdx.device_guard import device_of_positions, runs_on
 from torchmdx.kernel_compile import run_compiled
 from torchmdx.neighbors.backends import CpuSearch, Search, torch_brute_force, torch_cluster, vesin
 from torchmdx.neighbors.backends.frame import Pairs
@@ -194,6 +195,7 @@ class EdgeSearch:
         self.batch, self.backend, self.edges, self._search = batch, backend, edges, search
         self.reverse, self._half_assigned = reverse, False
 
+    @runs_on(device_of_positions)
     def update_buffers(self, positions: Tensor, cell: Tensor) -> None:
         """What `update` does, without its checks: the body of the torch operator."""
         if len(positions) == 0:

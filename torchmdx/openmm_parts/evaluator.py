@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torchmdx.device_guard import capture_lock
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_parts.settings import ForceSettings
@@ -104,7 +105,8 @@ class Evaluator:
             return None
         step = steps[-1]
         if step.device.type == "cuda":
-            torch.cuda.synchronize(step.device)  # a replay may run on OpenMM's stream
+            with capture_lock:
+                torch.cuda.synchronize(step.device)  # a replay may run on OpenMM's stream
         out = step.buffers.outputs
         return Spread(float(out["energy_spread"][0]), out["force_spread"].cpu().numpy().copy())
 

@@ -28,7 +28,7 @@ class GraphSession:
     def start(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> Handles:
         """Captures. Raises GraphRefused where that cannot be done, ValueError for another GPU than the potential's."""
         own = self.evaluator.potential.device
-        if own.type != "cuda" or (own.index or 0) != self.device:
+        if own.type != "cuda" or own.index != self.device:
             raise ValueError(
                 f"transport 'native' needs the potential on the GPU of the Context, cuda:{self.device}, got {own}: "
                 f"give device='cuda:{self.device}', or DeviceIndex to the Context"
@@ -40,7 +40,7 @@ class GraphSession:
             if "device" not in step.policy.graphs:  # the exact model has taken over
                 raise GraphRefused(f"transport 'native' needs a CUDA graph, which was refused: {step.why}")
             step.capture_energy()
-            torch.cuda.synchronize(own)
+            torch.cuda.current_stream(own).synchronize()
             return self._handles(step)
 
     def _redo(self, step: CapturedStep) -> None:
@@ -55,7 +55,7 @@ class GraphSession:
             self._redo(step)
             if not step.policy.graphs:
                 raise GraphRefused(f"transport 'native' cannot go on without a CUDA graph: {step.why}; use 'python'")
-            torch.cuda.synchronize(step.device)
+            torch.cuda.current_stream(step.device).synchronize()
             return self._handles(step)
 
     @staticmethod

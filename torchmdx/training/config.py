@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
@@ -191,7 +192,7 @@ class TrainingSection(Section):
     epochs: Count = Field(default=300, description="passes over the training frames")
     batch_size: Count = Field(default=32, description="frames in a step, over all devices")
     seed: int = Field(default=0, description="seed of weights and order")
-    device: str = Field(default="auto", description="auto, cpu, cuda")
+    device: str = Field(default="auto", description="auto, cpu, cuda, or one GPU by its number, as cuda:1")
     devices: Count = Field(default=1, description="devices of each node; as many processes")
     nodes: Count = Field(default=1, description="computers that take part")
     rendezvous: str | None = Field(default=None, description="host:port of the first node, where nodes is more than 1")
@@ -217,8 +218,8 @@ class TrainingSection(Section):
     @field_validator("device")
     @classmethod
     def _known_device(cls, value: str) -> str:
-        if value not in ("auto", "cpu", "cuda"):
-            raise ValueError(f"device must be auto, cpu or cuda, got {value!r}")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+            raise ValueError(f"device must be auto, cpu, cuda or cuda:1, got {value!r}")
         return value
 
     @model_validator(mode="after")
@@ -227,6 +228,10 @@ class TrainingSection(Section):
         for name, size in (("batch_size", self.batch_size), ("validation_batch_size", self.validation_batch_size)):
             if size is not None and size % ranks:
                 raise ValueError(f"{name} must be a multiple of devices x nodes = {ranks}, got {size}")
+        if ":" in self.device and ranks > 1:
+            raise ValueError(
+                f"device must be cuda where devices x nodes is {ranks}: each process takes a GPU, got {self.device!r}"
+            )
         if self.precision == "tf32" and self.device == "cpu":
             raise ValueError("precision tf32 needs a GPU, got device cpu")
         return self

@@ -45,12 +45,15 @@ class Group:
 
 
 def choose_device(asked: str) -> torch.device:
-    """cpu or cuda, without a number. Raises ValueError where there is no GPU."""
+    """cpu or cuda, with a number if one is asked for. Raises ValueError where there is no such GPU."""
     if asked == "auto":
         asked = "cuda" if torch.cuda.is_available() else "cpu"
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise ValueError("training.device cuda needs a GPU that PyTorch can use, found none")
-    return torch.device(asked)
+    device = torch.device(asked)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"training.device {asked} needs a GPU that PyTorch can use, found none")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"training.device must be one of the {torch.cuda.device_count()} GPUs here, got {asked}")
+    return device
 
 
 def launched() -> bool:
@@ -63,6 +66,8 @@ def join(device: torch.device) -> Group:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cuda":
+        if device.index is not None:
+            raise ValueError(f"training.device must be cuda where torchrun starts processes, got {device}")
         if local >= torch.cuda.device_count():
             raise ValueError(
                 f"training.devices must be at most {torch.cuda.device_count()}, the GPUs here, got {local + 1}"

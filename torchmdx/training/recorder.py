@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchmdx.device_guard import capture_lock
+
 log = logging.getLogger(__name__)
 
 # Runs that are launched before one is recorded: they compile kernels and settle what is set up at the first use.
@@ -61,11 +63,12 @@ class Recorder:
         result = torch.empty_like(recorded.result)  # outside the pool, which other graphs use again
         try:
             # Of this thread alone: another one reads ahead meanwhile, and pins memory.
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            with capture_lock, torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 result.copy_(work())
         except RuntimeError as error:
             self.num_failures += 1
-            torch.cuda.synchronize()
+            with capture_lock:
+                torch.cuda.synchronize()
             if self.num_failures < MOST_FAILURES:
                 return
             self.why_not = str(error).splitlines()[0]

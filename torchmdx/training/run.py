@@ -88,7 +88,7 @@ def _one(
     """One potential, from the beginning or from its state, and its report. False where a signal stopped it."""
     dtype = DTYPES[config.training.precision]
     if device.type == "cuda":
-        device = torch.device("cuda", group.local_rank)
+        device = torch.device("cuda", group.local_rank if device.index is None else device.index)
         torch.set_float32_matmul_precision("high" if config.training.precision == "tf32" else "highest")
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(config.training.deterministic)

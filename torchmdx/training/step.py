@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchmdx.device_guard import entries
 from torchmdx.forces import Result, differentiate
 from torchmdx.host import keep_freed_memory
 from torchmdx.models import pairwise
@@ -60,6 +61,7 @@ class Slot:
     graphs: Graphs = field(default_factory=dict)
 
 
+@entries("__init__", "__call__", "load", "compute", "apply", "evaluate", "grow")
 class TrainStep:
     """One step after another: `step(labelled)` is load, compute, reduce, apply.
 
@@ -81,18 +83,19 @@ class TrainStep:
         capacities: dict[str, int] | None = None,
         record: bool = True,
     ) -> None:
-        self.potential, self.loss, self.bf16, self.reduce = potential, loss, bf16, reduce
+        self.potential, self.device = potential, potential.device
+        self.loss, self.bf16, self.reduce = loss, bf16, reduce
         self.terms = used_terms(loss)
         named = [(name, weight) for name, weight in potential.named_parameters() if weight.requires_grad]
         self.flat = FlatParameters(named, extra=len(VALUES))
         self.optimizer = AdamW(self.flat, potential, optimizer)
         self.pairwise = pairwise.serves(potential)
-        self.recorder = Recorder() if record and potential.device.type == "cuda" else None
+        self.recorder = Recorder() if record and self.device.type == "cuda" else None
         self.weights = self.flat.values.new_zeros(3)
         self.stop = self.flat.values.new_zeros(())
         self._capacities = dict(capacities or {})
         self._slots: dict[str, Slot] = {}
-        if potential.device.type == "cpu":
+        if self.device.type == "cpu":
             keep_freed_memory()
 
     def __call__(self, labelled: LabelledBatch) -> Tensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from torchmdx.device_guard import on_device
 from torchmdx.models.priors.all_pairs import open_systems
 from torchmdx.system import Batch
 
@@ -53,4 +54,5 @@ def _plain(ctx: Any, positions: Tensor, charges: Tensor, cotangent: Tensor) -> l
 
 def fused_pairs(prior: Coulomb, batch: Batch, positions: Tensor, charges: Tensor) -> Tensor:
     """Energies [N] of all pairs of systems without periodic directions, from positions [N,3] and charges [N,M]."""
-    return _Fused.apply(prior, batch, positions.contiguous(), charges.contiguous())
+    with on_device(positions.device):
+        return _Fused.apply(prior, batch, positions.contiguous(), charges.contiguous())

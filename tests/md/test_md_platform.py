@@ -1,0 +1,28 @@
+"""OpenMM's device is the network's, however that is called."""
+
+import pytest
+import torch
+
+pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
+
+from torchmdx.md.platform import _properties
+from torchmdx.md.settings import Evaluation
+
+
+class Platform:
+    def getName(self):
+        return "CUDA"
+
+    def getPropertyNames(self):
+        return ("Precision", "DeviceIndex")
+
+
+@pytest.mark.parametrize(
+    ("device", "current", "index"), [("cuda:1", 0, "1"), ("cuda:0", 1, "0"), ("cuda", 1, "1"), ("cuda", 0, "0")]
+)
+def test_a_gpu_by_its_number_or_the_current_one(monkeypatch, device, current, index):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    nothing = dict.fromkeys(Evaluation.__dataclass_fields__)
+    evaluation = Evaluation(**nothing | {"device": device, "precision": "float32"})
+    assert _properties(Platform(), evaluation) == {"Precision": "mixed", "DeviceIndex": index}

@@ -1,0 +1,43 @@
+"""Which device a training takes, on a machine whose GPUs are made up."""
+
+import pytest
+import torch
+
+from torchmdx.training.distributed import choose_device, join
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """gpus(count): as if there were so many."""
+
+    def there(count):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+    return there
+
+
+@pytest.mark.parametrize(
+    ("asked", "count", "device"),
+    [("auto", 0, "cpu"), ("auto", 2, "cuda"), ("cpu", 2, "cpu"), ("cuda", 1, "cuda"), ("cuda:1", 2, "cuda:1")],
+)
+def test_what_is_asked_for_is_taken(gpus, asked, count, device):
+    gpus(count)
+    assert choose_device(asked) == torch.device(device)
+
+
+def test_gpus_that_are_not_there_are_refused(gpus):
+    gpus(2)
+    with pytest.raises(ValueError, match="training.device must be one of the 2 GPUs here, got cuda:2"):
+        choose_device("cuda:2")
+    gpus(0)
+    with pytest.raises(ValueError, match="training.device cuda:1 needs a GPU that PyTorch can use, found none"):
+        choose_device("cuda:1")
+
+
+def test_processes_of_torchrun_take_a_gpu_each(gpus, monkeypatch):
+    gpus(2)
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="must be cuda where torchrun starts processes, got cuda:1"):
+        join(torch.device("cuda:1"))
