@@ -106,6 +106,7 @@ openmm_parts/evaluator
 openmm_parts/references
 openmm_parts/python_transport
 openmm_parts/torch_transport
+openmm_parts/native_audit
 openmm_parts/native_transport
 openmm_parts/add
 openmm_parts/mixed_bonded

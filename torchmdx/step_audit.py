@@ -27,6 +27,9 @@ MOST_ATOMS = 600
 # (a crystal at rest) make it large without harm, hence the floor in eV/Å that counts as force.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "tf32": 2e-2, "bfloat16": 1e-1}
 LEAST_FORCE = 1e-2
+# What the same tolerances allow of energies: eV for each atom, and for each eV/Å of force on it, so that reference
+# energies of hundreds of eV hide nothing.
+ENERGY_SCALE = 1.0
 
 
 def audit(step: CapturedStep) -> float:
@@ -36,15 +39,40 @@ def audit(step: CapturedStep) -> float:
     A structure too large for the exact model is judged by a cluster of its atoms, evaluated anew by an engine of the
     same kind.
     """
-    structure = replace(
-        step.batch, positions=step.buffers.inputs["positions"].clone(), cell=step.buffers.inputs["cell"].clone()
-    )
-    part, atoms, as_it_is = sample(structure)
+    part, atoms, as_it_is = sample(structure_of(step))
     if as_it_is:
         found = step.buffers.compared().index_select(0, atoms)
     else:
         found = _evaluate_anew(step, part)
-    return relative_error(found, exact_forces(step.potential, part))
+    return relative_error(found, exact_results(step.potential, part)[1])
+
+
+def structure_of(step: CapturedStep) -> Batch:
+    """A copy of the structure in a step's input buffers on the model's device."""
+    inputs = step.buffers.inputs
+    return replace(step.batch, positions=inputs["positions"].clone(), cell=inputs["cell"].clone())
+
+
+def objection(step: CapturedStep, structure: Batch, compared: Tensor, energy: Tensor) -> str | None:
+    """What speaks against results that a step gave earlier for a structure; None if nothing does. Sets `error`.
+
+    compared: copy of `buffers.compared()`. energy [S]: compared where the whole structure fits the exact model.
+    """
+    allowed = TOLERANCES[step.precision]
+    part, atoms, as_it_is = sample(structure)
+    found = compared.index_select(0, atoms) if as_it_is else _evaluate_anew(step, part)
+    exact_energy, exact = exact_results(step.potential, part)
+    step.error = relative_error(found, exact)
+    if not step.error <= allowed:
+        return _differing(step.error, allowed)
+    if not as_it_is or part.num_systems < structure.num_systems:
+        return None
+    scale = ENERGY_SCALE * (len(atoms) + float(torch.linalg.vector_norm(exact[:, :3], dim=1).sum()))
+    difference = float((energy.to(exact_energy) - exact_energy).abs().sum())
+    if difference <= allowed * scale:
+        return None
+    limit = f"{allowed * scale:.0e} eV"
+    return f"its energy differs from the exact model's by {difference:.1e} eV (at most {limit} is allowed)"
 
 
 def require_finite(step: CapturedStep, flags: Any) -> None:
@@ -72,9 +100,11 @@ def disagreement(step: CapturedStep, launched: Tensor | None = None) -> str | No
         if not difference <= allowed:
             return f"its forces differ by {difference:.1e} (relative) between a replay and a launch"
     step.error = audit(step)
-    if step.error <= allowed:
-        return None
-    return f"its forces differ from the exact model's by {step.error:.1e} (relative; at most {allowed:.0e} is allowed)"
+    return None if step.error <= allowed else _differing(step.error, allowed)
+
+
+def _differing(error: float, allowed: float) -> str:
+    return f"its forces differ from the exact model's by {error:.1e} (relative; at most {allowed:.0e} is allowed)"
 
 
 def _evaluate_anew(step: CapturedStep, part: Batch) -> Tensor:
@@ -115,11 +145,11 @@ def sample(batch: Batch) -> tuple[Batch, Tensor, bool]:
     return replace(part, cell=torch.zeros_like(part.cell), pbc=torch.zeros_like(part.pbc)), atoms, False
 
 
-def exact_forces(potential: Potential | Ensemble, batch: Batch) -> Tensor:
-    """Forces [N,3] of the exact model in float64; of an ensemble [N,4], their spread with them."""
+def exact_results(potential: Potential | Ensemble, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Energy [S] and forces [N,3] of the exact model in float64; of an ensemble [N,4], their spread with them."""
     result = evaluate(copy.deepcopy(potential).double(), batch.to(dtype=torch.float64))
     assert result.forces is not None
-    return _columns(result.forces, result.force_spread)
+    return result.energy, _columns(result.forces, result.force_spread)
 
 
 def _columns(forces: Tensor, spread: Tensor | None) -> Tensor:

@@ -1,6 +1,7 @@
 """`torchmdx md` from end to end: what it writes, and the physics of what it writes."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +13,14 @@ from ase import Atoms, units
 from dcd import read_dcd
 from runs import SAME_SEED, assert_same_run, md, rows
 
-from torchmdx import Calculator, cli
+from torchmdx import Calculator, cli, step
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
 import openmm
 
 from torchmdx.md.log import read_log
+from torchmdx.openmm_plugin import native
 
 
 def test_a_run_writes_what_was_asked_for(capsys, model, ethanol, ethanol_file):
@@ -155,3 +157,14 @@ def test_without_matplotlib_there_is_no_plot(capsys, monkeypatch, model, ethanol
     assert md(ethanol_file, model, "run", "--steps", 2) == 0
     assert "no plot: matplotlib is not installed (pip install matplotlib)" in capsys.readouterr().err
     assert not os.path.exists("run.png")
+
+
+@pytest.mark.parametrize("transport", ["python", "native"])
+def test_an_audit_stops_a_run_at_a_stated_step(capsys, model, ethanol_file, monkeypatch, transport):
+    if transport == "native" and (reason := native.unavailable(cuda=False)) is not None:
+        pytest.skip(f"no plugin: {reason}")
+    options = ["--ensemble", "nve", "--steps", 20, "--transport", transport, "--audit-every", 10]
+    assert md(ethanol_file, model, "right", *options) == 0
+    monkeypatch.setattr(step, "disagreement", lambda *given: "its forces are wrong")
+    assert md(ethanol_file, model, "wrong", *options) != 0
+    assert re.search(r"step \d+: the audit of evaluation 10: its forces are wrong", capsys.readouterr().err)

@@ -92,6 +92,7 @@ def test_a_restart_without_its_files_is_refused(capsys, done):
         (["--ensemble", "nve", "--temperature", -1], "--temperature must be finite and >= 0 K, got -1.0"),
         (["--friction", 0], "--friction must be finite and > 0 1/ps, got 0.0"),
         (["--skin", -1], "--skin must be finite and >= 0 Å, got -1.0"),
+        (["--audit-every", -1], "--audit-every must be >= 0 evaluations, got -1"),
         (["--steps", 0], "--steps must be >= 1 step, got 0"),
         (["--save-every", 0], "--save-every must be >= 1 step, got 0"),
         (["--log-every", -2], "--log-every must be >= 1 step, got -2"),

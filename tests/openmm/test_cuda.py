@@ -11,8 +11,11 @@ import torch
 openmm = pytest.importorskip("openmm", reason="needs OpenMM")
 from ase import Atoms  # noqa: E402
 from boxes import assert_same, box_of, context_of, empty_system, expected, found, topology_of  # noqa: E402
+from mixed_systems import mix  # noqa: E402
+from mm_systems import SOLUTE, mm_system, water_box  # noqa: E402
+from openmm import app, unit  # noqa: E402
 
-from torchmdx import save  # noqa: E402
+from torchmdx import Ensemble, save  # noqa: E402
 from torchmdx.openmm_force import add_potential  # noqa: E402
 from torchmdx.units import NANOMETER  # noqa: E402
 
@@ -244,6 +247,73 @@ def test_xml_of_a_system_with_a_checkpoint(potential, ethanol, tmp_path, transpo
     system, _ = system_of(path, ethanol, transport=transport)
     for again in (openmm.XmlSerializer.clone(system), copy.deepcopy(system)):
         assert_same(found(context_of(again, ethanol, "CUDA")), expected(potential, ethanol), TOLERANCE)
+
+
+def test_no_graph_survives_a_failed_recovery(make_potential, tmp_path):
+    """The list grows, graphs are recorded again, and only then the members are found to disagree."""
+    positions = np.array([[i, j, k] for i in range(4) for j in range(4) for k in range(4)], dtype=float)
+    loose, dense = Atoms("H64", positions * 4.5), Atoms("H64", positions * 1.1)
+    members = [make_potential(num_channels=16, num_layers=1, cutoff=4.0, seed=seed) for seed in (0, 1)]
+    ensemble = Ensemble(members)
+    limits = dict(max_force_spread=1e-3, spread_file=str(tmp_path / "uncertain.xyz"))
+    system, force = system_of(ensemble, loose, transport="native", **limits)
+    context = context_of(system, loose, "CUDA")
+    wanted = found(context)
+    for _ in range(3):
+        context.setPositions(dense.positions / NANOMETER)
+        with pytest.raises(openmm.OpenMMException, match="the force spread of the ensemble must be at most 0.001 eV/Å"):
+            found(context)
+        context.setPositions(loose.positions / NANOMETER)
+        assert_same(found(context), wanted, TOLERANCE)
+    assert force.num_recoveries >= 1
+
+
+def test_audits_run_beside_a_native_run(potential, monkeypatch):
+    from torchmdx.openmm_parts import native_audit
+
+    seen, judged = [], native_audit.objection
+
+    def objection(*given):
+        seen.append(judged(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(native_audit, "objection", objection)
+    atoms = water(3)
+    system, _ = system_of(potential, atoms, transport="native", audit_every=50)
+    context = context_of(system, atoms, "CUDA")
+    context.setVelocitiesToTemperature(300, 1)
+    context.getIntegrator().step(1000)
+    del context  # waits for the last
+    assert len(seen) >= 19
+    assert set(seen) == {None}
+
+    monkeypatch.setattr(native_audit, "objection", lambda *given: "its forces are wrong")
+    context = context_of(system, atoms, "CUDA")
+    with pytest.raises(openmm.OpenMMException, match=r"^the audit of evaluation 50, at step \d+: its forces are wrong"):
+        context.getIntegrator().step(1000)
+    assert 48 <= context.getStepCount() <= 101  # at the latest where the next audit is due
+    assert np.isfinite(found(context)[0])
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_forces_are_those_without_a_stream_for_pme(potential, transport):
+    """PME adds to the same buffer of forces on a stream of its own."""
+    topology, positions = water_box()
+    mm = mm_system(topology, nonbondedMethod=app.PME, nonbondedCutoff=0.75 * unit.nanometer)
+    options = dict(transport=transport, device="cuda", precision="float32")
+    forces = {}
+    for disabled in ("false", "true"):
+        mixed = mix(mm, topology, list(SOLUTE), potential, **options)
+        platform = openmm.Platform.getPlatformByName("CUDA")
+        context = openmm.Context(mixed, openmm.VerletIntegrator(0.0005), platform, {"DisablePmeStream": disabled})
+        context.setPositions(positions)
+        found = [context.getState(forces=True).getForces(asNumpy=True)._value for _ in range(300)]
+        forces[disabled] = np.array(found)
+        del context
+    wanted = np.median(forces["true"], axis=0)
+    size = np.abs(wanted[list(SOLUTE)]).max()
+    for found in forces.values():
+        assert np.abs(found - wanted).max() < 1e-4 * size
 
 
 OWN = """

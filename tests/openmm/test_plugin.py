@@ -240,6 +240,7 @@ def failing(error: BaseException) -> Maker:
         (ValueError("cutoff must be > 0 Å, got -1.0"), "cutoff must be > 0 Å, got -1.0"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
         (ValueError("x" * 10_000), "x{4000,4095}"),
+        (ValueError("xx" + "Å" * 10_000), "xxÅ{2000,2047}"),  # cut between characters
     ],
 )
 def test_errors_of_python_arrive_as_openmms_with_their_text(error, text):
@@ -247,6 +248,40 @@ def test_errors_of_python_arrive_as_openmms_with_their_text(error, text):
     for _ in range(2):
         with pytest.raises(openmm.OpenMMException, match=f"^{text}$"):
             found(context)
+
+
+INTERRUPTED = """
+import ctypes, os, signal, threading, time
+import openmm
+from torchmdx.openmm_plugin import native
+class Session:
+    num_atoms = 1
+    def evaluate(self, positions, cell): return 0.5 * float((positions**2).sum()), -positions
+    def close(self): pass
+class Provider:
+    def open(self, device): return Session()
+system = openmm.System()
+system.addParticle(1.0)
+native.add_force(system, Provider(), atoms=None, periodic=False, scale_parameter=None, reference="", cuda=False)
+context = openmm.Context(system, openmm.VerletIntegrator(1e-5), openmm.Platform.getPlatformByName("Reference"))
+context.setPositions([openmm.Vec3(1, 0, 0)])
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+end = time.time() + 60
+try:
+    while time.time() < end:
+        context.getIntegrator().step(100_000)
+except openmm.OpenMMException as error:
+    print(error)
+except KeyboardInterrupt:  # between two calls of step
+    print("KeyboardInterrupt")
+"""
+
+
+def test_an_interrupted_evaluation_stops_the_run():
+    """Python raises KeyboardInterrupt before the first line of a callback, where nothing can catch it."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout in ("Python was interrupted before it answered\n", "KeyboardInterrupt\n")
 
 
 def test_a_session_that_cannot_be_opened_says_why():

@@ -23,6 +23,9 @@ DIALECT = """
 #define GLOBAL_ID 0
 #define GLOBAL_SIZE 1
 typedef long long mm_long;
+typedef unsigned long long mm_ulong;
+extern "C" { int num_atomic; }
+#define ATOMIC_ADD(dest, value) (void) (num_atomic++, __atomic_fetch_add(dest, value, __ATOMIC_SEQ_CST))
 struct int4 { int x, y, z, w; };
 struct real4 { REAL x, y, z, w; };
 """
@@ -91,7 +94,11 @@ def added(folder: Path, forces: np.ndarray, flag: int | None) -> tuple[np.ndarra
         flags[flag] = 1
     index, place = places()
     pointers = [address(x) for x in (forces, flags, after, index, place)]
-    compiled(folder, "single", False).addForces(*pointers, NUM, PADDED, ctypes.c_double(FACTOR))
+    library = compiled(folder, "single", False)
+    library.addForces(*pointers, NUM, PADDED, ctypes.c_double(FACTOR))
+    # Kernels on OpenMM's other streams may add to the same buffer meanwhile.
+    changed = int((before != after).sum())
+    assert ctypes.c_int.in_dll(library, "num_atomic").value == changed
     return before, after
 
 

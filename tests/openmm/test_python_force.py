@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from torchmdx.openmm_parts import python_transport  # noqa: E402
 from torchmdx.openmm_parts.python_transport import Computation, positions_of  # noqa: E402
 from torchmdx.openmm_parts.settings import ForceSettings  # noqa: E402
 from torchmdx.openmm_plugin import native  # noqa: E402
+from torchmdx.step import REFRESH_EVERY  # noqa: E402
 from torchmdx.units import NANOMETER  # noqa: E402
 
 EXACT = dict(device="cpu", precision="float64")
@@ -265,3 +267,36 @@ def test_what_is_no_potential_or_no_name_is_refused(potential, ethanol):
     with pytest.raises(ValueError, match="scale_parameter must be a name, or None for none, got ''"):
         add_potential(system, topology, potential, scale_parameter="", **EXACT)
     assert system.getNumForces() == 0
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_nan_where_images_are_chosen_anew_spoils_that_evaluation_alone(potential, ethanol, transport):
+    """Every so many evaluations a step takes new images and origins from the positions in hand."""
+    system, force = system_of(potential, ethanol, transport=transport)
+    context = context_of(system, ethanol)
+    wanted = found(context)
+    bad = ethanol.positions / NANOMETER
+    bad[4, 1] = np.nan
+    force.evaluator._step.num_evaluations = REFRESH_EVERY - 1
+    context.setPositions(bad)
+    with pytest.raises(openmm.OpenMMException, match=f"evaluation {REFRESH_EVERY}: .* the first of them atom 4"):
+        context.getState(energy=True, forces=True)
+    context.setPositions(ethanol.positions / NANOMETER)
+    for _ in range(2):
+        assert_same(found(context), wanted)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_audit_stops_a_run_that_is_wrong(potential, ethanol, transport):
+    system, force = system_of(potential, ethanol, transport=transport, audit_every=3)
+    context = context_of(system, ethanol)
+    wanted = found(context)
+    found(context), found(context)
+    step = force.evaluator._step
+    run = step.engine.run
+    step.engine.run = lambda *given, **options: replace((right := run(*given, **options)), forces=1.01 * right.forces)
+    found(context), found(context)
+    with pytest.raises(openmm.OpenMMException, match="the audit of evaluation 6: its forces differ from the exact"):
+        context.getState(energy=True, forces=True)
+    step.engine.run = run
+    assert_same(found(context), wanted)

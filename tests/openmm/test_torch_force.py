@@ -7,6 +7,7 @@ one, where that works beside this torch.
 import io
 import subprocess
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -182,6 +183,22 @@ def test_wrapped_positions_are_refused(potential, reduced):
     assert system.getNumForces() == 1
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_warnings_inside_the_library_stay_there(potential, ethanol, monkeypatch):
+    """An error there would cross C++ and abort the process."""
+
+    class Warning_(StandIn):
+        def __init__(self, module):
+            warnings.warn("`torch.jit.save` is deprecated", DeprecationWarning, stacklevel=1)
+            super().__init__(module)
+
+    monkeypatch.setitem(sys.modules, "openmmtorch", SimpleNamespace(TorchForce=Warning_))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        force = add_potential(empty_system(ethanol), topology_of(ethanol), potential, transport="torch", **EXACT)
+    assert force.transport == "torch"
+
+
 def test_missing_and_broken_libraries_are_named(monkeypatch, potential, ethanol):
     why_not_torch = torch_transport.why_not_torch.__wrapped__
     monkeypatch.setattr(add, "why_not_torch", why_not_torch)
@@ -202,11 +219,7 @@ def test_missing_and_broken_libraries_are_named(monkeypatch, potential, ethanol)
 
 
 def test_the_real_one(potential, reduced):
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # openmm-torch 1.5 imports simtk
-        reason = torch_transport.why_not_torch(False)
+    reason = torch_transport.why_not_torch(False)
     if reason is not None:
         pytest.skip(reason)
     chosen = [2, 0]
@@ -215,3 +228,23 @@ def test_the_real_one(potential, reduced):
     assert force.transport == "torch"
     energy, forces = found(context_of(system, reduced))
     assert_same((energy, forces[chosen]), expected(potential, reduced[chosen]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["ethanol", "reduced"])
+@pytest.mark.parametrize("precision", ["single", "mixed", "double"])
+def test_the_real_one_on_a_gpu(potential, request, name, precision):
+    reason = torch_transport.why_not_torch(True)
+    if reason is not None:
+        pytest.skip(f"{reason}; pip install 'torchmdx[openmm-torch]'")
+    atoms = request.getfixturevalue(name)
+    system = empty_system(atoms)
+    force = add_potential(system, topology_of(atoms), potential, transport="torch", device="cuda", scale_parameter="s")
+    context = context_of(system, atoms, "CUDA", Precision=precision)
+    energy, forces = expected(potential, atoms)
+    for scale in (1.0, 1.0, 1.0, 0.5):  # launched, captured, replayed
+        context.setParameter("s", scale)
+        assert_same(found(context), (scale * energy, scale * forces), 2e-5)
+    assert (force.transport, force.report().mode) == ("torch", "graph")
+    context.getIntegrator().step(50)
+    assert np.isfinite(found(context)[0])

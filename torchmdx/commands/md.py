@@ -67,6 +67,13 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--skin", type=float, default=0.0, help="Å added to the search radius (default: 0)")
     group.add_argument(
+        "--audit-every",
+        type=int,
+        default=0,
+        metavar="N",
+        help="compare every Nth evaluation with the exact model, and stop where they disagree (default: never)",
+    )
+    group.add_argument(
         "--max-force-spread",
         type=float,
         metavar="S",

@@ -66,7 +66,7 @@ def _simulation(structure: Structure, options: argparse.Namespace) -> Simulation
     )  # fmt: skip
     evaluation = Evaluation(
         models=(located(options.model),), precision="float32", transport="auto", device=options.device, platform=None,
-        skin=0.0, max_force_spread=None, spread_file=None,
+        skin=0.0, audit_every=0, max_force_spread=None, spread_file=None,
     )  # fmt: skip
     return Simulation(structure, dynamics, evaluation, options.seed)
 

@@ -95,6 +95,7 @@ class Evaluation:
     device: str | None
     platform: str | None
     skin: float
+    audit_every: int
     max_force_spread: float | None
     spread_file: Path | None
 
@@ -108,6 +109,8 @@ class Evaluation:
         limit: float | None = options.max_force_spread
         if limit is not None:
             limit = _number("--max-force-spread", limit, "eV/Å")
+        if options.audit_every < 0:
+            raise ValueError(f"--audit-every must be >= 0 evaluations, got {options.audit_every}")
         return cls(
             models=_located(options.model),
             precision=options.precision,
@@ -115,6 +118,7 @@ class Evaluation:
             device=options.device,
             platform=options.platform,
             skin=_number("--skin", options.skin, "Å", zero=True),
+            audit_every=options.audit_every,
             max_force_spread=limit,
             spread_file=None if limit is None else Path(options.output + UNCERTAIN),
         )

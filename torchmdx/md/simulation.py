@@ -220,6 +220,7 @@ def make_system(
         precision=evaluation.precision,
         device=evaluation.device,
         skin=evaluation.skin,
+        audit_every=evaluation.audit_every,
         max_force_spread=evaluation.max_force_spread,
         spread_file=evaluation.spread_file,
         periodic=structure.cell is not None,

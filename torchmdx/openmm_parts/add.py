@@ -95,7 +95,9 @@ def add_potential(
 
     potential: as for `torchmdx.Calculator`, one or an ensemble; None for the one that torchmdx comes with.
     atoms: indices of the particles that the potential sees, None for all; nothing else of the system is touched.
-    charge: total charge of these atoms, e. mode, precision, skin, audit_every: as for CapturedStep.
+    charge: total charge of these atoms, e. mode, precision, skin: as for CapturedStep.
+    audit_every: compare every so many evaluations with the exact model, 0 for none; an OpenMMException stops the run
+        where they disagree, with "native" some evaluations later.
     device: where torch works: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
     transport: how positions and forces travel between OpenMM and torch; "auto" takes the fastest that works here.
     periodic: whether atoms see periodic images; None: if system or topology has a box.

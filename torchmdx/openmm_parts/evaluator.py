@@ -57,9 +57,13 @@ class Evaluator:
         )
 
     def make_step(
-        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, mode: str | None = None
+        self,
+        positions: NDArray[np.float64],
+        cell: NDArray[np.float64] | None,
+        mode: str | None = None,
+        audit_every: int | None = None,
     ) -> CapturedStep:
-        """A step of its own for somebody who keeps it; mode None: that of the settings."""
+        """A step of its own for somebody who keeps it; mode, audit_every None: those of the settings."""
         settings = self.settings
         return CapturedStep(
             self.potential,
@@ -67,7 +71,7 @@ class Evaluator:
             mode=mode or settings.mode,
             skin=settings.skin,
             precision=settings.precision,
-            audit_every=settings.audit_every,
+            audit_every=settings.audit_every if audit_every is None else audit_every,
             max_force_spread=settings.max_force_spread,
         )
 

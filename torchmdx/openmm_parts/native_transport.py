@@ -8,13 +8,17 @@ import torch
 from numpy.typing import NDArray
 
 from torchmdx.openmm_parts.evaluator import Evaluator
+from torchmdx.openmm_parts.native_audit import BackgroundAudit
 from torchmdx.openmm_parts.references import evaluator_of, reference_to
 from torchmdx.openmm_parts.settings import ForceSettings
 from torchmdx.openmm_plugin import native
 from torchmdx.openmm_plugin.native import Handles
 from torchmdx.openmm_plugin.one_context import share_context
 from torchmdx.step import CapturedStep
-from torchmdx.step_result import GraphRefused
+from torchmdx.step_result import AuditError, GraphRefused, SpreadError
+
+# Raised for a structure that cannot be evaluated, and not for lack of memory or an interruption: the step stays sound.
+_OF_STRUCTURES = (ArithmeticError, SpreadError, ValueError)
 
 
 class GraphSession:
@@ -24,9 +28,13 @@ class GraphSession:
         self.evaluator, self.device = evaluator, device
         self.num_atoms = len(evaluator.settings.numbers)
         self.step: CapturedStep | None = None
+        self.audits: BackgroundAudit | None = None
 
     def start(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> Handles:
-        """Captures. Raises GraphRefused where that cannot be done, ValueError for another GPU than the potential's."""
+        """Captures. Raises GraphRefused where that cannot be done, ValueError for another GPU than the potential's.
+
+        After a failed recovery: goes on with the step if that is sound, else with a new one.
+        """
         own = self.evaluator.potential.device
         if own.type != "cuda" or own.index != self.device:
             raise ValueError(
@@ -34,32 +42,48 @@ class GraphSession:
                 f"give device='cuda:{self.device}', or DeviceIndex to the Context"
             )
         with torch.cuda.device(own):
-            self.step = step = self.evaluator.make_step(positions, cell, mode="graph")
-            self.evaluator.keep_track(step)
-            self._redo(step)
-            if "device" not in step.policy.graphs:  # the exact model has taken over
-                raise GraphRefused(f"transport 'native' needs a CUDA graph, which was refused: {step.why}")
-            step.capture_energy()
-            torch.cuda.current_stream(own).synchronize()
-            return self._handles(step)
-
-    def _redo(self, step: CapturedStep) -> None:
-        """Evaluates what is in the device buffers; mends, or raises, what the flags say."""
-        inputs = step.buffers.inputs
-        self.evaluator.run(step, inputs["positions"], inputs["cell"], copy=False)
+            step = self.step
+            if step is None:
+                # Audits of the step's own would count its evaluations, which are few, and be waited for.
+                step = self.evaluator.make_step(positions, cell, mode="graph", audit_every=0)
+                self.evaluator.keep_track(step)
+                self.step = step
+            else:
+                step.buffers.inputs["positions"].copy_(torch.from_numpy(positions))
+                if cell is not None:
+                    step.buffers.inputs["cell"].copy_(torch.from_numpy(cell))
+            return self._renewed(step)
 
     def recover(self, energy_only: bool) -> Handles:
         step = self.step
         assert step is not None
         with torch.cuda.device(step.device):
-            self._redo(step)
-            if not step.policy.graphs:
-                raise GraphRefused(f"transport 'native' cannot go on without a CUDA graph: {step.why}; use 'python'")
+            return self._renewed(step)
+
+    def _renewed(self, step: CapturedStep) -> Handles:
+        """Evaluates what is in the device buffers, with new graphs where needed; drops a step that is left unsound."""
+        try:
+            if self.audits is not None:
+                self.audits.settle()  # capturing disturbs what runs beside it
+            inputs = step.buffers.inputs
+            self.evaluator.run(step, inputs["positions"], inputs["cell"], copy=False)
+            if "device" not in step.policy.graphs:  # the exact model has taken over
+                raise GraphRefused(
+                    f"transport 'native' needs a CUDA graph, which was refused: {step.why}; use 'python'"
+                )
+            if "energy" not in step.policy.graphs:
+                step.capture_energy()
+            if self.audits is None and (every := self.evaluator.settings.audit_every):
+                self.audits = BackgroundAudit(step, every)
             torch.cuda.current_stream(step.device).synchronize()
             return self._handles(step)
+        except (*_OF_STRUCTURES, AuditError):
+            raise
+        except BaseException:
+            self.close()
+            raise
 
-    @staticmethod
-    def _handles(step: CapturedStep) -> Handles:
+    def _handles(self, step: CapturedStep) -> Handles:
         graphs, buffers = step.policy.graphs, step.buffers
         energy = graphs.get("energy")
         return Handles(
@@ -71,7 +95,13 @@ class GraphSession:
             device_flags=buffers.outputs["flags"].data_ptr(),
             host_energy=buffers.host_outputs["energy"].data_ptr(),
             host_flags=buffers.host_outputs["flags"].data_ptr(),
+            audit_every=0 if self.audits is None else self.audits.every,
+            audit_failed=0 if self.audits is None else self.audits.failed.ctypes.data,
         )
+
+    def audit(self, evaluation: int, step: int) -> None:
+        assert self.audits is not None
+        self.audits.start(evaluation, step)
 
     def evaluate(
         self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
@@ -79,7 +109,9 @@ class GraphSession:
         return self.evaluator.evaluate(positions, cell)
 
     def close(self) -> None:
-        self.step = None
+        audits, self.step, self.audits = self.audits, None, None
+        if audits is not None:
+            audits.close()
 
 
 class StepProvider:
@@ -100,8 +132,6 @@ def why_not_native(settings: ForceSettings, asked: bool) -> str | None:
             reason = share_context()
         if reason is None and settings.mode == "eager":
             reason = "mode 'eager' was asked for, and it replays CUDA graphs"
-        if reason is None and settings.audit_every:
-            reason = "audits need Python at every evaluation"
         return reason
     if not asked:
         return f"the potential is on the {settings.device}, where the C++ force would call Python as well"

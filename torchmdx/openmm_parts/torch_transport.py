@@ -112,6 +112,21 @@ def _scripted(module: torch.nn.Module) -> Any:
         return torch.jit.script(module)
 
 
+def _torch_force(module: Any) -> Any:
+    """A TorchForce that takes forces from a module.
+
+    The constructor saves the module by torch.jit.save, which warns; a warning that is turned into an error there would
+    cross C++ and abort the process.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import openmmtorch
+
+        force = openmmtorch.TorchForce(module)
+    force.setOutputsForces(True)
+    return force
+
+
 @functools.cache
 def why_not_torch(cuda: bool) -> str | None:
     """None if openmm-torch works beside this torch, which a TorchForce of one particle decides; else why not.
@@ -119,19 +134,15 @@ def why_not_torch(cuda: bool) -> str | None:
     cuda: on OpenMM's CUDA platform, whose part is code of its own; else on the Reference platform.
     """
     try:
-        import openmmtorch
-    except ImportError as error:
-        return f"openmm-torch cannot be imported: {error}"
-    try:
-        force = openmmtorch.TorchForce(_scripted(_Probe()))
-        force.setOutputsForces(True)
         system = openmm.System()
         system.addParticle(1.0)
-        system.addForce(force)
+        system.addForce(_torch_force(_scripted(_Probe())))
         platform = openmm.Platform.getPlatformByName("CUDA" if cuda else "Reference")
         context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
         context.setPositions([openmm.Vec3(1, 2, 3)])
         context.getState(energy=True, forces=True)
+    except ImportError as error:
+        return f"openmm-torch cannot be imported: {error}"
     except Exception as error:  # whatever a library built for another torch trips over
         return f"openmm-torch does not work with torch {torch.__version__}: {str(error).splitlines()[0]}"
     return None
@@ -155,16 +166,13 @@ def make_torch_force(evaluator: Evaluator, system: openmm.System) -> openmm.Forc
     Raises ValueError for a potential without images in a periodic system: openmm-torch hands over positions that OpenMM
     has moved into the box, atom by atom where nothing bonds them.
     """
-    import openmmtorch
-
     settings = evaluator.settings
     if not settings.periodic and system.usesPeriodicBoundaryConditions():
         raise ValueError(
             "transport 'torch' needs periodic=True in a periodic system, because openmm-torch gives positions wrapped "
             "into the box; use transport 'native' or 'python' for periodic=False"
         )
-    force = openmmtorch.TorchForce(module_of(evaluator))
-    force.setOutputsForces(True)
+    force = _torch_force(module_of(evaluator))
     force.setUsesPeriodicBoundaryConditions(settings.periodic)
     if settings.scale_parameter is not None:
         force.addGlobalParameter(settings.scale_parameter, 1.0)

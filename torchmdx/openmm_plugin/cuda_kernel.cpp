@@ -56,9 +56,10 @@ KERNEL void gatherPositions(GLOBAL const real4* RESTRICT posq,
     }
 }
 
-/* Nothing is added where a flag says that the evaluation failed: the host sees it too, and has it done again. */
+/* Nothing is added where a flag says that the evaluation failed: the host sees it too, and has it done again. Forces are
+   added atomically: kernels on other streams of OpenMM's, such as PME's, may add to the same buffer at the same time. */
 KERNEL void addForces(GLOBAL const double* RESTRICT forces, GLOBAL const mm_long* RESTRICT flags,
-        GLOBAL mm_long* RESTRICT forceBuffers, GLOBAL const int* RESTRICT atomIndex, GLOBAL const int* RESTRICT place,
+        GLOBAL mm_ulong* RESTRICT forceBuffers, GLOBAL const int* RESTRICT atomIndex, GLOBAL const int* RESTRICT place,
         int numAtoms, int paddedNumAtoms, double factor) {
     if (flags[OVERFLOW_FLAG] != 0 || flags[NOT_FINITE_FLAG] != 0 || flags[FAR_FLAG] != 0 || flags[UNCERTAIN_FLAG] != 0)
         return;
@@ -66,9 +67,9 @@ KERNEL void addForces(GLOBAL const double* RESTRICT forces, GLOBAL const mm_long
         int at = place[atomIndex[i]];
         if (at < 0)
             continue;
-        forceBuffers[i] += (mm_long) (forces[3*at]*factor);
-        forceBuffers[i+paddedNumAtoms] += (mm_long) (forces[3*at+1]*factor);
-        forceBuffers[i+2*paddedNumAtoms] += (mm_long) (forces[3*at+2]*factor);
+        ATOMIC_ADD(&forceBuffers[i], (mm_ulong) (mm_long) (forces[3*at]*factor));
+        ATOMIC_ADD(&forceBuffers[i+paddedNumAtoms], (mm_ulong) (mm_long) (forces[3*at+1]*factor));
+        ATOMIC_ADD(&forceBuffers[i+2*paddedNumAtoms], (mm_ulong) (mm_long) (forces[3*at+2]*factor));
     }
 }
 )";
@@ -105,13 +106,19 @@ public:
 
     double execute(ContextImpl& context, bool includeForces, bool) override {
         ContextSelector selector(cu);
-        if (!started)
+        if (!handles)
             start(context);
+        if (!done)
+            makeKernels();
+        if (auditFailed())
+            audit(context);  // throws
+        evaluations++;
         double scale = scaleParameter.empty() ? 1.0 : context.getParameter(scaleParameter);
-        bool energyOnly = !includeForces && handles.energyGraph != 0;
+        bool energyOnly = !includeForces && handles->energyGraph != 0;
+        auto graph = reinterpret_cast<CUgraphExec>(energyOnly ? handles->energyGraph : handles->graph);
         CUstream stream = cu.getCurrentStream();
         gatherPositions();
-        check(cuGraphLaunch(reinterpret_cast<CUgraphExec>(energyOnly ? handles.energyGraph : handles.graph), stream), "a replay");
+        check(cuGraphLaunch(graph, stream), "a replay");
         check(cuEventRecord(done, stream), "recording an event");
         // Queued before the flags are known, so that the GPU need not wait for the host.
         if (includeForces)
@@ -125,7 +132,10 @@ public:
             if (includeForces)
                 addForces(scale);
         }
-        return *reinterpret_cast<const double*>(handles.hostEnergy) * units.energy * scale;
+        sinceAudit++;
+        if (includeForces && handles->auditEvery != 0 && sinceAudit >= handles->auditEvery)
+            audit(context);
+        return *reinterpret_cast<const double*>(handles->hostEnergy) * units.energy * scale;
     }
 
     ~CudaTorchmdxKernel() override {
@@ -150,11 +160,15 @@ private:
                 "set); use transport='python'");
     }
 
+    // Before the first evaluation and after a failed recovery.
     void start(ContextImpl& context) {
         vector<double> positions = positionsOf(context, particles), cell = cellOf(context);
-        char message[MESSAGE] = "";
-        if (!callbacks.start(session.id, positions.data(), periodic ? cell.data() : nullptr, &handles, message, MESSAGE))
-            throw OpenMMException(message);
+        handles.renew([&](Handles* fresh, char* message) {
+            return callbacks.start(session.id, positions.data(), periodic ? cell.data() : nullptr, fresh, message, MESSAGE);
+        });
+    }
+
+    void makeKernels() {
         std::map<string, string> defines;
         defines["OVERFLOW_FLAG"] = std::to_string(OVERFLOW_FLAG);
         defines["NOT_FINITE_FLAG"] = std::to_string(NOT_FINITE_FLAG);
@@ -174,23 +188,22 @@ private:
         gather->addArg(cu.getAtomIndexArray());
         gather->addArg(place);
         gatherFirst = 4 + (cu.getUseMixedPrecision() ? 1 : 0) + (useOffsets ? 1 : 0) - 1;
-        gather->addArg((long long)handles.positions);
-        gather->addArg((long long)handles.cell);
+        gather->addArg((long long)handles->positions);
+        gather->addArg((long long)handles->cell);
         gather->addArg(cu.getNumAtoms());
         gather->addArg(units.length);
         for (int i = 0; i < 9; i++)
             gather->addArg(0.0);
         add = program->createKernel("addForces");
-        add->addArg((long long)handles.forces);
-        add->addArg((long long)handles.deviceFlags);
+        add->addArg((long long)handles->forces);
+        add->addArg((long long)handles->deviceFlags);
         add->addArg(cu.getLongForceBuffer());
         add->addArg(cu.getAtomIndexArray());
         add->addArg(place);
         add->addArg(cu.getNumAtoms());
         add->addArg(cu.getPaddedNumAtoms());
         add->addArg(0.0);
-        check(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING), "creating an event");
-        started = true;
+        check(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING), "creating an event");  // last: execute looks at it
     }
 
     // Compared at every evaluation: setPositions and rejected moves of a barostat change the offsets, and OpenMM tells
@@ -199,15 +212,15 @@ private:
         const vector<mm_int4>& now = cu.getPosCellOffsets();
         if (uploaded.size() == now.size() && std::memcmp(uploaded.data(), now.data(), now.size() * sizeof(mm_int4)) == 0)
             return;
+        offsets.upload(now);
         uploaded = now;
-        offsets.upload(uploaded);
     }
 
     void gatherPositions() {
         if (useOffsets)
             updateOffsets();
-        gather->setArg(gatherFirst, (long long)handles.positions);
-        gather->setArg(gatherFirst + 1, (long long)handles.cell);
+        gather->setArg(gatherFirst, (long long)handles->positions);
+        gather->setArg(gatherFirst + 1, (long long)handles->cell);
         Vec3 box[3];
         cu.getPeriodicBoxVectors(box[0], box[1], box[2]);
         // A potential without images ignores its cell, but not a singular one.
@@ -217,29 +230,43 @@ private:
     }
 
     void addForces(double scale) {
-        add->setArg(0, (long long)handles.forces);
-        add->setArg(1, (long long)handles.deviceFlags);
+        add->setArg(0, (long long)handles->forces);
+        add->setArg(1, (long long)handles->deviceFlags);
         add->setArg(7, units.force * scale * 4294967296.0);
         add->execute(cu.getNumAtoms());
     }
 
     bool failed() const {
-        const auto* flags = reinterpret_cast<const volatile long long*>(handles.hostFlags);
+        const auto* flags = reinterpret_cast<const volatile long long*>(handles->hostFlags);
         return flags[OVERFLOW_FLAG] != 0 || flags[NOT_FINITE_FLAG] != 0 || flags[FAR_FLAG] != 0 || flags[UNCERTAIN_FLAG] != 0;
     }
 
     void recover(bool energyOnly) {
         check(cuStreamSynchronize(cu.getCurrentStream()), "waiting for a replay");
-        char message[MESSAGE] = "";
-        if (!callbacks.recover(session.id, energyOnly, &handles, message, MESSAGE))
-            throw OpenMMException(message);
+        handles.renew([&](Handles* fresh, char* message) {
+            return callbacks.recover(session.id, energyOnly, fresh, message, MESSAGE);
+        });
+    }
+
+    bool auditFailed() const {
+        return handles->auditFailed != 0 && *reinterpret_cast<const volatile long long*>(handles->auditFailed) != 0;
+    }
+
+    // Has the evaluation in the buffers audited. Throws, stopping the run, where the audit before it has failed.
+    void audit(ContextImpl& context) {
+        sinceAudit = 0;
+        answerOf([&](char* message) {
+            return callbacks.audit(session.id, evaluations, context.getStepCount(), message, MESSAGE);
+        });
     }
 
     CudaContext& cu;
     vector<int> particles;
-    bool periodic = false, started = false, useOffsets = false;
+    bool periodic = false, useOffsets = false;
     string scaleParameter;
-    Handles handles{};
+    HeldHandles handles;
+    long long evaluations = 0;
+    unsigned long long sinceAudit = 0;  // evaluations
     CudaArray place, offsets;
     vector<mm_int4> uploaded;  // what is in offsets
     ComputeKernel gather, add;

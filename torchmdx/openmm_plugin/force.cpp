@@ -52,10 +52,7 @@ map<string, double> TorchmdxForceImpl::getDefaultParameters() {
 
 void Session::open(long long provider, int device) {
     requireAlive();
-    char message[MESSAGE] = "";
-    id = callbacks.open(provider, device, message, MESSAGE);
-    if (!id)
-        throw OpenMMException(message);
+    id = answerOf([&](char* message) { return callbacks.open(provider, device, message, MESSAGE); });
 }
 
 vector<double> positionsOf(ContextImpl& context, const vector<int>& particles) {
@@ -103,11 +100,11 @@ public:
         vector<double> positions = positionsOf(context, particles), cell, found(positions.size());
         if (periodic)
             cell = cellOf(context);
-        char message[MESSAGE] = "";
         double energy = 0.0;
-        if (!callbacks.evaluate(session.id, positions.data(), periodic ? cell.data() : nullptr, &energy, found.data(),
-                                message, MESSAGE))
-            throw OpenMMException(message);
+        answerOf([&](char* message) {
+            return callbacks.evaluate(session.id, positions.data(), periodic ? cell.data() : nullptr, &energy, found.data(),
+                                      message, MESSAGE);
+        });
         double scale = scaleParameter.empty() ? 1.0 : context.getParameter(scaleParameter);
         if (includeForces) {
             auto* data = static_cast<ReferencePlatform::PlatformData*>(context.getPlatformData());
@@ -175,10 +172,8 @@ public:
         force->reference = text.substr(0, text.size() - END.size());
         for (const SerializationNode& particle : node.getChildNode("Particles").getChildren())
             force->particles.push_back(particle.getIntProperty("index"));
-        char message[MESSAGE] = "";
-        force->provider = callbacks.restore(force->reference.c_str(), message, MESSAGE);
-        if (!force->provider)
-            throw OpenMMException(message);
+        force->provider =
+            answerOf([&](char* message) { return callbacks.restore(force->reference.c_str(), message, MESSAGE); });
         return force.release();
     }
 };

@@ -26,6 +26,33 @@ constexpr int MESSAGE = 4096;
 
 void requireAlive();
 
+// Calls Python by `call(message)`. Throws OpenMMException with Python's message, or if Python did not answer at all.
+template <class Call> auto answerOf(Call call) {
+    char message[MESSAGE] = "Python was interrupted before it answered";
+    auto answer = call(message);
+    if (message[0] != 0)
+        throw OpenMM::OpenMMException(message);
+    return answer;
+}
+
+// Handles of a session's graphs. Python may destroy graphs whenever it is asked for handles, so none are kept meanwhile.
+class HeldHandles {
+public:
+    explicit operator bool() const { return held.graph != 0; }
+    const Handles* operator->() const { return &held; }
+
+    // ask(handles, message): asks Python, which fills the handles. Nothing is held if that throws.
+    template <class Ask> void renew(Ask ask) {
+        held = Handles{};
+        Handles fresh{};
+        answerOf([&](char* message) { return ask(&fresh, message); });
+        held = fresh;
+    }
+
+private:
+    Handles held{};
+};
+
 class TorchmdxForce : public OpenMM::Force {
 public:
     long long provider = 0;

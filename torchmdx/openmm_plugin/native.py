@@ -21,7 +21,10 @@ from torchmdx.units import KJ_PER_MOL, NANOMETER
 
 @dataclass(frozen=True)
 class Handles:
-    """Addresses in a captured step: graphs (energy_graph 0 for none), device buffers in float64, pinned host memory."""
+    """Addresses in a captured step: graphs (energy_graph 0 for none), device buffers in float64, pinned host memory.
+
+    audit_every: evaluations between audits, 0 for none. audit_failed: of a host int64, not 0 once an audit has failed.
+    """
 
     graph: int
     energy_graph: int
@@ -31,6 +34,8 @@ class Handles:
     device_flags: int
     host_energy: int
     host_flags: int
+    audit_every: int = 0
+    audit_failed: int = 0
 
 
 class Session(Protocol):
@@ -39,10 +44,19 @@ class Session(Protocol):
     num_atoms: int
 
     def start(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> Handles:
-        """On a GPU, before the first evaluation: captures."""
+        """On a GPU, before the first evaluation and after a failed recovery: captures what is not captured."""
 
     def recover(self, energy_only: bool) -> Handles:
-        """Evaluates what is in the device buffers again after a flag was raised; raises if that cannot be mended."""
+        """Evaluates what is in the device buffers again after a flag was raised; raises if that cannot be mended.
+
+        Graphs whose handles were given before may be destroyed, whether it raises or not: C++ holds none meanwhile.
+        """
+
+    def audit(self, evaluation: int, step: int) -> None:
+        """Starts an audit of what is in the device buffers; raises if the one before has failed.
+
+        step: of the Context, where the evaluation was made.
+        """
 
     def evaluate(
         self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
@@ -61,19 +75,7 @@ class Provider(Protocol):
 
 
 class _Handles(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_ulonglong)
-        for name in (
-            "graph",
-            "energy_graph",
-            "positions",
-            "cell",
-            "forces",
-            "device_flags",
-            "host_energy",
-            "host_flags",
-        )
-    ]
+    _fields_ = [(name, ctypes.c_ulonglong) for name in Handles.__dataclass_fields__]
 
 
 class _Units(ctypes.Structure):
@@ -85,6 +87,7 @@ _HANDLES = ctypes.POINTER(_Handles)
 _OPEN = ctypes.CFUNCTYPE(_ID, _ID, ctypes.c_int, _TEXT, ctypes.c_int)
 _START = ctypes.CFUNCTYPE(ctypes.c_int, _ID, _DOUBLES, _DOUBLES, _HANDLES, _TEXT, ctypes.c_int)
 _RECOVER = ctypes.CFUNCTYPE(ctypes.c_int, _ID, ctypes.c_int, _HANDLES, _TEXT, ctypes.c_int)
+_AUDIT = ctypes.CFUNCTYPE(ctypes.c_int, _ID, ctypes.c_longlong, ctypes.c_longlong, _TEXT, ctypes.c_int)
 _EVALUATE = ctypes.CFUNCTYPE(ctypes.c_int, _ID, _DOUBLES, _DOUBLES, _DOUBLES, _DOUBLES, _TEXT, ctypes.c_int)
 _CLOSE = ctypes.CFUNCTYPE(None, _ID)
 _RESTORE = ctypes.CFUNCTYPE(_ID, ctypes.c_char_p, _TEXT, ctypes.c_int)
@@ -96,6 +99,7 @@ class _Callbacks(ctypes.Structure):
         ("open", _OPEN),
         ("start", _START),
         ("recover", _RECOVER),
+        ("audit", _AUDIT),
         ("evaluate", _EVALUATE),
         ("close", _CLOSE),
         ("restore", _RESTORE),
@@ -110,15 +114,22 @@ _restorers: list[Callable[[str], Provider]] = []
 
 
 def _guarded(work: Callable[..., int]) -> Callable[..., int]:
-    """No exception crosses C++: its text does, and the answer is 0. The last two arguments are where the text goes."""
+    """No exception crosses C++: its text does. The last two arguments are where it goes, an empty text on success.
+
+    C++ fills in a text of its own before it calls: a pending signal raises before the first line of `call`, and ctypes
+    then returns an undefined value.
+    """
 
     @functools.wraps(work)
     def call(*arguments: Any) -> int:
         *given, message, size = arguments
         try:
-            return work(*given)
+            answer = work(*given)
+            message[0] = b"\0"
+            return answer
         except BaseException as error:  # KeyboardInterrupt too: it would be lost
-            text = (str(error) or type(error).__name__).encode()[: size - 1]
+            text = (str(error) or type(error).__name__).encode(errors="replace")[: size - 1]
+            text = text.decode(errors="ignore").encode()  # no half character at the end
             ctypes.memmove(message, text + b"\0", len(text) + 1)
             return 0
 
@@ -155,6 +166,12 @@ def _recover(session: int, energy_only: int, out: Any) -> int:
 
 
 @_guarded
+def _audit(session: int, evaluation: int, step: int) -> int:
+    _sessions[session].audit(evaluation, step)
+    return 1
+
+
+@_guarded
 def _evaluate(session: int, positions: Any, cell: Any, energy: Any, forces: Any) -> int:
     found = _sessions[session]
     box = _array(cell, 3) if cell else None
@@ -186,6 +203,7 @@ _CALLBACKS = _Callbacks(
     _OPEN(_open),
     _START(_start),
     _RECOVER(_recover),
+    _AUDIT(_audit),
     _EVALUATE(_evaluate),
     _CLOSE(_close),
     _RESTORE(_restore),
@@ -250,10 +268,10 @@ def add_force(
     cuda: bool = True,
 ) -> openmm.Force:
     """Adds a force to the system and returns it; reference: what `restore_with` makes the provider of again."""
-    number = next(_numbers)
-    _providers[number] = provider
+    library, number = _library(cuda), next(_numbers)
     chosen = (ctypes.c_int * len(atoms or ()))(*(atoms or ()))
-    index = _library(cuda).torchmdx_add(
+    _providers[number] = provider  # nothing below fails: the force frees it
+    index = library.torchmdx_add(
         ctypes.c_void_p(int(system.this)),
         ctypes.c_longlong(number),
         chosen,

@@ -25,7 +25,7 @@ typedef int Result;
 typedef int Device;
 typedef void *Context;
 
-enum { SUCCESS = 0, MOST_SLOTS = 16, SPIN = 1, SCHEDULING = 7 };
+enum { SUCCESS = 0, OUT_OF_MEMORY = 2, MOST_SLOTS = 16, SPIN = 1, SCHEDULING = 7 };
 
 static struct driver {
     Result (*retain)(Context *, Device);
@@ -48,12 +48,15 @@ static Result hand_out(Context *context, unsigned flags, Device device) {
     /* OpenMM asks for spinning when UseBlockingSync is "false", its default; blocking would slow torch down: not passed on. */
     if ((flags & SCHEDULING) == SPIN && driver.set_flags)
         driver.set_flags(device, SPIN);
+    /* Before the context is handed out: one that is not in the table would really be destroyed. */
+    struct handed_out *fresh = calloc(1, sizeof *fresh);
+    if (!fresh)
+        return OUT_OF_MEMORY;
     Result result = driver.retain(context, device);
-    if (result != SUCCESS)
-        return result;
-    result = driver.push(*context);
-    if (result != SUCCESS) {
+    if (result == SUCCESS && (result = driver.push(*context)) != SUCCESS)
         driver.release(device);
+    if (result != SUCCESS) {
+        free(fresh);
         return result;
     }
     pthread_mutex_lock(&lock);
@@ -61,18 +64,17 @@ static Result hand_out(Context *context, unsigned flags, Device device) {
     while (entry && entry->context != *context)
         entry = entry->next;
     if (!entry) {
-        entry = calloc(1, sizeof *entry);
-        if (entry) {
-            entry->context = *context;
-            entry->device = device;
-            entry->next = table;
-            table = entry;
-        }
+        entry = fresh;
+        fresh = NULL;
+        entry->context = *context;
+        entry->device = device;
+        entry->next = table;
+        table = entry;
     }
-    if (entry)
-        entry->count++;
+    entry->count++;
     num_created++;
     pthread_mutex_unlock(&lock);
+    free(fresh);
     return SUCCESS;
 }
 

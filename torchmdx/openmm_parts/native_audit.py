@@ -1,0 +1,73 @@
+"""Audits of the native transport: results are compared with the exact model while OpenMM goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchmdx.step import CapturedStep
+from torchmdx.step_audit import objection, structure_of
+from torchmdx.step_result import AuditError
+
+log = logging.getLogger(__name__)
+
+
+class BackgroundAudit:
+    """Audits evaluations of a step in a thread, and on a GPU on a stream, of its own.
+
+    `start` copies what the evaluation left in the step's buffers, which the next one overwrites, and returns. At most
+    one audit runs: the next one waits for it. `failed` is 1 once an audit has failed, until `settle` raises its error.
+    """
+
+    def __init__(self, step: CapturedStep, every: int) -> None:
+        self.every = every
+        self.failed = np.zeros(1, np.int64)
+        self._step = step
+        self._stream = torch.cuda.Stream(step.device) if step.device.type == "cuda" else None
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torchmdx-audit")
+        self._pending: Future[str | None] | None = None
+
+    def start(self, evaluation: int, step: int) -> None:
+        """Audits the results in the buffers, of an evaluation at a step of the Context. Raises as `settle`."""
+        self.settle()
+        with self._aside():
+            structure, compared = structure_of(self._step), self._step.buffers.compared().clone()
+            energy = self._step.buffers.outputs["energy"].clone()
+            if self._stream is not None:
+                self._stream.synchronize()
+        title = f"the audit of evaluation {evaluation}, at step {step}"
+        self._pending = self._worker.submit(self._compare, title, structure, compared, energy)
+
+    def settle(self) -> None:
+        """Waits for the audit that runs, if one does. Raises AuditError if it has failed."""
+        pending = self._pending
+        reason = None if pending is None else pending.result()
+        self._pending = None
+        self.failed[0] = 0
+        if reason is not None:
+            raise AuditError(reason)
+
+    def close(self) -> None:
+        """Waits for the audit that runs; a failure that no evaluation was left to raise is in the log."""
+        self._worker.shutdown(wait=True)
+
+    def _compare(self, title: str, *results: Any) -> str | None:
+        try:
+            with self._aside():
+                reason = objection(self._step, *results)
+        except Exception as error:
+            reason = f"it could not be done: {error}"
+        if reason is None:
+            return None
+        reason = f"{title}: {reason}"
+        log.error("%s", reason)
+        self.failed[0] = 1
+        return reason
+
+    def _aside(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
