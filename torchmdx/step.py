@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.cell import require_lattice
 from torchmdx.ensemble_engine import engine_for, exact_engine_for
 from torchmdx.grad_mode import methods_outside_inference_mode
 from torchmdx.kernel_compile import run_compiled
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.neighbors.images import require_countable
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step_audit import disagreement, require_finite
 from torchmdx.step_buffers import FAR, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers, copy_checked
@@ -152,7 +152,7 @@ class CapturedStep:
             raise ValueError(f"assign needs {own[0]} atoms in {own[1]} systems, got {sizes[0]} in {sizes[1]}")
         self.potential.require_elements(given.atomic_numbers)
         # Everything is checked before anything is changed: the step stays usable when this raises.
-        require_lattice(given.cell.double(), given.pbc)
+        require_countable(given.cell, given.pbc, self.search.radius)
         if bool(given.pbc.any()) and not bool(self.batch.pbc.any()):
             raise ValueError("a step that was allocated without periodic directions can't take a periodic structure")
         self.batch.copy_(given)
