@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +47,7 @@ class CapturedStep:
     waited for once, on the caller's current stream. The step owns its buffers: positions and cell are copied in,
     results out; no array of the caller's is kept or overwritten. A replay fixes atoms, elements, charges and periodic
     directions; positions and cell may change at will, and the neighbour list grows, with a new capture, when it must.
+    The weights are those the potential had when the step was made; after a change of weights make another step.
 
     mode: "graph" insists on a graph (GraphRefused otherwise), "eager" never captures, "auto" captures at the third
         evaluation and keeps the graph if it is measured to be faster. `mode`, `why` and `report()` say what runs.
@@ -75,7 +77,8 @@ class CapturedStep:
         dtype = torch.float64 if self.precision == "float64" else torch.float32
         if potential.dtype != dtype:
             raise ValueError(f"precision {self.precision!r} needs a potential in {dtype}, got {potential.dtype}")
-        self.potential, self.device = potential, potential.device
+        # A copy: kernels, tables and graphs hold the weights of this moment, and what checks them must see the same.
+        self.potential, self.device = deepcopy(potential).requires_grad_(False), potential.device
         self.batch = Batch.of(structure).to(self.device).clone()
         potential.require_elements(self.batch.atomic_numbers)
         self.skin, self.audit_every = skin, audit_every

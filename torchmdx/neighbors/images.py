@@ -76,7 +76,7 @@ def too_many(batch: Batch, radius: float) -> int | None:
     scatter = index[:, None].expand(-1, 3)
     low = torch.full_like(cells, torch.inf).scatter_reduce(0, scatter, along, "amin")
     high = torch.full_like(cells, -torch.inf).scatter_reduce(0, scatter, along, "amax")
-    # Directions that are not periodic: the extent of the atoms, or, of few Å, the side of a cube as large as the sphere.
+    # Across a direction that is not periodic: the extent of the atoms, or the side of a cube as large as the sphere.
     sphere = 4 / 3 * math.pi * radius**3
     sides = torch.where(batch.pbc, 1.0, torch.hypot((high - low).clamp(min=0.0), cells.new_tensor(sphere ** (1 / 3))))
     expected = float((atoms**2 * sphere / (lattice.volume(full) * sides.prod(-1))).sum())

@@ -146,14 +146,20 @@ class EdgeSearch:
         searched, because it has no volume or the radius covers too many of its images. Then nothing has changed.
         """
         batch = self._require_allocated()
-        needed = int(self.edges.needed)
-        if needed >= UNCOUNTABLE and self._searched_cell is not None:
-            require_countable(self._searched_cell, batch.pbc, self.radius)
-        self._require_room(needed)
+        needed = self.require_growable()
         before = self._search.updates
         self._make(with_head_room(max(needed, self.capacity), batch.num_atoms))
         self._search.updates.copy_(before)
         return self.capacity
+
+    def require_growable(self) -> int:
+        """How many edges the last update needed; raises CapacityError as `grow` does. Reads the device."""
+        batch = self._require_allocated()
+        needed = int(self.edges.needed)
+        if needed >= UNCOUNTABLE and self._searched_cell is not None:
+            require_countable(self._searched_cell, batch.pbc, self.radius)
+        self._require_room(needed)
+        return needed
 
     @property
     def radius(self) -> float:
