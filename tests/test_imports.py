@@ -18,6 +18,7 @@ PACKAGE = Path(torchmdx.__file__).parent
 LADDER = """
 units
 host
+compile_cache
 potentials
 progress_line
 interrupt

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from torchmdx.ensemble_engine import engine_for, exact_engine_for
 from torchmdx.grad_mode import methods_outside_inference_mode
 from torchmdx.kernel_compile import run_compiled
-from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.images import require_countable
 from torchmdx.neighbors.search import EdgeSearch
@@ -77,8 +76,7 @@ class CapturedStep:
         dtype = torch.float64 if self.precision == "float64" else torch.float32
         if potential.dtype != dtype:
             raise ValueError(f"precision {self.precision!r} needs a potential in {dtype}, got {potential.dtype}")
-        # A copy: kernels, tables and graphs hold the weights of this moment, and what checks them must see the same.
-        self.potential, self.device = deepcopy(potential).requires_grad_(False), potential.device
+        self.potential, self.device = frozen(potential), potential.device
         self.batch = Batch.of(structure).to(self.device).clone()
         potential.require_elements(self.batch.atomic_numbers)
         self.skin, self.audit_every = skin, audit_every
