@@ -14,6 +14,7 @@ from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
+from torchmdx.neighbors.images import require_countable
 from torchmdx.system import Batch, System
 
 # Atoms closer than this, Å, are at the same place: their direction is rounding of their coordinates.
@@ -56,12 +57,14 @@ def evaluate(
 
     edges: a list for this batch within at least `potential.search_cutoff(batch)`; None searches.
     create_graph keeps the graph, so that a loss on forces or stress can be differentiated again.
-    Raises ValueError for elements beyond the model, an overflowed list, or two atoms at one place.
+    Raises ValueError for elements beyond the model, an overflowed list, two atoms at one place, or a cell that can't be
+    searched (CapacityError).
     """
     batch = Batch.of(batch)
     if batch.positions.is_inference():
         batch = batch.clone()
     if edges is None:
+        require_countable(batch.cell, batch.pbc, potential.search_cutoff(batch))
         near = recentre(batch.positions, batch.cell, batch.pbc, batch.system_index)
         batch = replace(batch, positions=near).to(potential.device, potential.dtype)
         edges = brute_force(batch, potential.search_cutoff(batch))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmdx.models.compiled.build import cache_directory
+from torchmdx.compile_cache import usable_directory
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def fetch(name: str, sha256: str | None = None) -> Path:
             f"fetching {name!r} needs huggingface_hub: pip install 'torchmdx[hub]'; or download {release.filename} "
             f"from {release.page} and give its path"
         ) from error
-    pins = cache_directory() / "releases.json"
+    pins = usable_directory() / "releases.json"
     known = sha256 or release.sha256 or _read_pins(pins).get(name)
     path = _download(name, release, huggingface_hub, cached_will_do=known is not None)
     if known is None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.step import CapturedStep
 from torchmdx.step_result import StepResult
@@ -68,7 +68,7 @@ class StepPool:
     ) -> None:
         if most_steps < 1:
             raise ValueError(f"most_steps must be >= 1, got {most_steps}")
-        self.potential, self.most_steps = potential, most_steps
+        self.potential, self.most_steps = frozen(potential), most_steps
         self.mode, self.stress, self.precision, self.audit_every = mode, stress, precision, audit_every
         self._slots: OrderedDict[tuple[int, bool, bool], _Slot] = OrderedDict()
 

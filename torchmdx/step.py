@@ -13,7 +13,7 @@ from torch import Tensor
 from torchmdx.device_guard import entries
 from torchmdx.ensemble_engine import engine_for
 from torchmdx.kernel_compile import run_compiled
-from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step_audit import disagreement, require_finite
@@ -42,6 +42,7 @@ class CapturedStep:
     waited for once, on the caller's current stream. The step owns its buffers: positions and cell are copied in,
     results out; no array of the caller's is kept or overwritten. A replay fixes atoms, elements, charges and periodic
     directions; positions and cell may change at will, and the neighbour list grows, with a new capture, when it must.
+    The weights are those the potential had when the step was made; after a change of weights make another step.
 
     mode: "graph" insists on a graph (GraphRefused otherwise), "eager" never captures, "auto" captures at the third
         evaluation and keeps the graph if it is measured to be faster. `mode`, `why` and `report()` say what runs.
@@ -71,7 +72,7 @@ class CapturedStep:
         dtype = torch.float64 if self.precision == "float64" else torch.float32
         if potential.dtype != dtype:
             raise ValueError(f"precision {self.precision!r} needs a potential in {dtype}, got {potential.dtype}")
-        self.potential, self.device = potential, potential.device
+        self.potential, self.device = frozen(potential), potential.device
         self.batch = Batch.of(structure).to(self.device).clone()
         potential.require_elements(self.batch.atomic_numbers)
         self.skin, self.audit_every = skin, audit_every

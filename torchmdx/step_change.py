@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from torchmdx.cell import require_lattice
 from torchmdx.ensemble_engine import exact_engine_for
-from torchmdx.neighbors.capacity import require_addressable
+from torchmdx.neighbors.images import require_countable
 from torchmdx.step_graph import memory_explained
 from torchmdx.step_order import choose_order
 from torchmdx.system import Batch
@@ -61,7 +60,7 @@ def settle(step: CapturedStep, kind: str) -> None:
 
 def grow(step: CapturedStep, needed: int) -> None:
     """Room for more edges; the evaluation is then done again, from the same positions. Raises CapacityError."""
-    require_addressable(needed)
+    step.search.require_growable()
     before = step.search.capacity
     kinds = step.policy.drop()  # their memory is needed, and they hold buffers that are replaced
     step.unsettled = True
@@ -76,7 +75,7 @@ def take_over(step: CapturedStep, given: Batch) -> None:
     if (sizes := (given.num_atoms, given.num_systems)) != (own := (step.batch.num_atoms, step.batch.num_systems)):
         raise ValueError(f"assign needs {own[0]} atoms in {own[1]} systems, got {sizes[0]} in {sizes[1]}")
     step.potential.require_elements(given.atomic_numbers)
-    require_lattice(given.cell.double(), given.pbc)
+    require_countable(given.cell, given.pbc, step.search.radius)
     if bool(given.pbc.any()) and not bool(step.batch.pbc.any()):
         raise ValueError("a step that was allocated without periodic directions can't take a periodic structure")
     before, step.assigning = step.assigning, True

@@ -7,14 +7,17 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.engines import ModelEngine
+from torchmdx.models import tabulated as tables
 from torchmdx.models.compiled import build, messages, rows
 from torchmdx.models.compiled.messages import EmbeddingSum, MessageSum
-from torchmdx.models.tabulated import TabulatedTensorNet, table_of
+from torchmdx.models.tabulated import TabulatedTensorNet, fingerprint, table_of
 from torchmdx.models.tensors import from_direction
 from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.training.optimizer import FlatParameters
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 ROUNDING = {torch.float32: 2e-6, torch.float64: 1e-13}
@@ -208,22 +211,90 @@ def test_the_charge_counts(trained, cation):
         np.testing.assert_allclose(found.forces, evaluate(potential, batch).forces, rtol=0, atol=1e-5)
 
 
-def test_a_table_is_made_once_and_again_for_other_weights(make_potential, ethanol):
+def test_a_table_is_made_once_for_the_same_weights(make_potential):
     potential = make_potential()
     network = TabulatedTensorNet(potential.network)
     assert TabulatedTensorNet(potential.network).table is network.table
+    assert table_of(copy.deepcopy(potential).network, 5) is network.table
+    assert table_of(potential.network, 3) is not network.table
     assert 0 < network.error <= 1e-6
-    other = copy.deepcopy(potential)
+
+
+def by_data(network):
+    for parameter in network.parameters():
+        parameter.data.copy_(parameter.data * 1.01)
+
+
+def by_flat_vector(network):
+    FlatParameters(list(network.named_parameters())).values.mul_(1.01)
+
+
+def by_moved_vector(network):
+    """The second change through one vector, with the parameters where they were."""
+    if not hasattr(network, "flat"):
+        object.__setattr__(network, "flat", FlatParameters(list(network.named_parameters())))
+    network.flat.values.mul_(1.01)
+
+
+def by_vector_to_parameters(network):
+    vector = parameters_to_vector(network.parameters()).detach()
+    vector_to_parameters(vector * 1.01, network.parameters())
+
+
+def by_optimizer(network):
     with torch.no_grad():
-        other.network.layers[0].filters[4].weight.mul_(1.5)
-        assert table_of(other.network, 3) is not network.table
-        before = table_of(other.network, 3)
-        other.network.layers[1].filters[4].weight.mul_(1.5)
-    assert table_of(other.network, 3) is not before
+        for parameter in network.parameters():
+            parameter.mul_(1.01)
+
+
+def by_numpy(network):
+    for parameter in network.parameters():
+        parameter.detach().numpy()[...] *= 1.01
+
+
+WAYS = [by_data, by_flat_vector, by_moved_vector, by_vector_to_parameters, by_optimizer, by_numpy]
+
+
+@pytest.mark.parametrize("change", WAYS)
+def test_a_table_follows_the_weights_however_they_are_changed(make_potential, ethanol, change):
+    potential = make_potential()
     batch = Batch.from_systems([System.from_ase(ethanol)])
-    found = tabulated(other, batch, brute_force(batch, other.cutoff))
-    wanted = evaluate(other, batch).forces
-    np.testing.assert_allclose(found.forces, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+    edges = brute_force(batch, potential.cutoff)
+    for _ in range(2):
+        tabulated(potential, batch, edges)
+        change(potential.network)
+        found, wanted = tabulated(potential, batch, edges), evaluate(potential, batch)
+        np.testing.assert_allclose(found.energy, wanted.energy, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found.forces, wanted.forces, rtol=0, atol=1e-5 * float(wanted.forces.abs().max()))
+
+
+def test_the_fingerprint_sees_one_bit_and_two_weights_that_change_places(make_potential):
+    network = make_potential().network
+    before = fingerprint(network)
+    assert fingerprint(copy.deepcopy(network)) == before
+    weight = network.layers[0].filters[4].weight.data.view(-1)
+    kept = weight.clone()
+    weight[7] = torch.nextafter(weight[7], weight.new_tensor(torch.inf))
+    assert fingerprint(network) != before
+    weight.copy_(kept)
+    assert fingerprint(network) == before
+    weight[:2] = kept[:2].flip(0)
+    assert fingerprint(network) != before
+    weight.copy_(kept)
+    assert fingerprint(copy.deepcopy(network).float()) != before
+    with torch.inference_mode():
+        assert fingerprint(copy.deepcopy(network)) == before
+
+
+def test_old_tables_are_forgotten(make_potential, monkeypatch):
+    monkeypatch.setattr(tables, "_kept", {})
+    monkeypatch.setattr(tables, "MOST_KEPT", 2)
+    monkeypatch.setattr(tables, "tabulate", lambda *_: object())
+    networks = [make_potential(seed=seed).network for seed in range(3)]
+    first, second, _ = (table_of(network, 5) for network in networks)
+    assert len(tables._kept) == 2
+    assert table_of(networks[1], 5) is second
+    assert table_of(networks[0], 5) is not first
 
 
 # -- the compiler --------------------------------------------------------------------------------------------------
@@ -247,7 +318,7 @@ def test_without_a_compiler_there_is_one_line_in_the_log(crystal, monkeypatch, c
         for _ in range(3):
             MessageSum.apply(case.y, case.t, case.interval, case.sliced, case.edges)
     assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("WARNING", "no C compiler found (cc, gcc, clang or $CC): the CPU runs slower kernels in torch")
+        ("WARNING", "the CPU runs slower kernels in torch: no compiler found (cc, gcc, clang or $CC)")
     ]
 
 
@@ -270,13 +341,5 @@ def test_the_compiled_library_is_kept_on_disk(fresh_library, monkeypatch):
     (made,) = fresh_library.glob("*")
     assert made.suffix == ".so"
     build.library.cache_clear()
-    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr(build, "run_compiler", lambda *_, **__: pytest.fail("compiled again"))
     assert build.library() is not None
-
-
-def test_where_the_library_is_kept(monkeypatch, tmp_path):
-    monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path))
-    assert build.cache_directory() == tmp_path
-    monkeypatch.delenv("TORCHMDX_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert build.cache_directory() == tmp_path / "xdg" / "torchmdx"

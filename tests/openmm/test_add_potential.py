@@ -336,7 +336,7 @@ def test_an_error_of_the_plugin_names_what_is_missing(monkeypatch):
     from torchmdx.openmm_plugin import build
 
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(build.BuildError, match=r"no compiler found \(c\+\+, g\+\+ or \$CXX\)"):
         build.compiled("x", ["force.cpp"], [], [])
 

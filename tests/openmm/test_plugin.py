@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from torchmdx.openmm_plugin import build, native  # noqa: E402
 from torchmdx.units import KJ_PER_MOL, NANOMETER  # noqa: E402
 
 # Known on its own, not through the plugin: a skip must not hide a plugin that no longer compiles.
-pytestmark = pytest.mark.skipif(not build.shutil.which("g++"), reason="needs a C++ compiler")
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 
 PLATFORMS = ("Reference", "CPU")
 STIFFNESS, PRESSURE = 0.37, 0.0021  # eV/Å², eV/Å³
@@ -386,7 +387,7 @@ def test_what_cannot_be_compiled_is_told_in_a_line(monkeypatch, tmp_path):
     with pytest.raises(build.BuildError, match=r"could not compile force\.cpp: .*error"):
         build.compiled("x", ["force.cpp"], ["-DMESSAGE=?"], [])
     assert list((tmp_path / "new").iterdir()) == []  # nothing half made is kept
-    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(build.BuildError, match=r"^no compiler found \(c\+\+, g\+\+ or \$CXX\)$"):
         build.compiled("x", ["force.cpp"], [], [])
 

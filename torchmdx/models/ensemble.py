@@ -10,6 +10,7 @@ the scatter of all without bias in its square. Mean forces are the derivative of
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -136,3 +137,11 @@ def spread_of(values: Tensor, vectors: bool = False) -> Tensor:
     if vectors:
         squares = squares.sum(-1)
     return torch.sqrt(squares.sum(0) / (len(values) - 1))
+
+
+def frozen(potential: Potential | Ensemble) -> Potential | Ensemble:
+    """A copy that keeps the weights of this moment, without gradients.
+
+    Kernels, tables and graphs are made for the weights there are; what checks them must see the same.
+    """
+    return copy.deepcopy(potential).requires_grad_(False)

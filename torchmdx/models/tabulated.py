@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
+import hashlib
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -18,23 +19,42 @@ from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.models.tensors import from_direction, spread
 from torchmdx.neighbors.edges import Edges
 
-# Tables take a second or two to make: one for each network and degree, while its weights stay as they are.
-_State = tuple[int, ...]
-_made: weakref.WeakKeyDictionary[nn.Module, dict[int, tuple[_State, TabulatedFilters]]] = weakref.WeakKeyDictionary()
+# A table takes a second or two to make, and some MB. The most recent ones are kept, whichever copy they were made for.
+MOST_KEPT = 16
+_kept: dict[tuple[str, int], TabulatedFilters] = {}
+_lock = threading.Lock()
 
 
 def table_of(
     network: TensorNet | TensorNet2, degree: int, of: Callable[[Any], nn.Module] = lambda network: network
 ) -> TabulatedFilters:
-    """The network's table in its dtype and on its device, within BOUND if that can be reached; made once.
+    """The network's table in its dtype and on its device, within BOUND if that can be reached.
 
-    of: from the network to what has the filters; always the same one for a network.
+    A table is made once for the same weights, to the last bit: what they are is read, not when they were written.
+    of: from the network to what has the filters.
     """
-    state = (network.readout.weight.data_ptr(), *(weight._version for weight in network.parameters()))
-    made = _made.setdefault(network, {})
-    if degree not in made or made[degree][0] != state:
-        made[degree] = (state, tabulate(of(network), BOUND, network.readout.weight.dtype, degree))
-    return made[degree][1]
+    filters = of(network)
+    key = fingerprint(filters), degree
+    with _lock:
+        table = _kept.get(key)
+    if table is None:
+        table = tabulate(filters, BOUND, network.readout.weight.dtype, degree)
+    with _lock:
+        _kept.pop(key, None)
+        _kept[key] = table  # at the end: the newest
+        while len(_kept) > MOST_KEPT:
+            del _kept[next(iter(_kept))]
+    return table
+
+
+def fingerprint(network: nn.Module) -> str:
+    """SHA-256 of a network's modules and settings, and the bits of its weights and buffers; reads the device."""
+    digest = hashlib.sha256(f"{network} {getattr(network, 'config', None)}".encode())
+    with torch.no_grad():
+        for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {tensor.device}".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 class TabulatedTensorNet(nn.Module):

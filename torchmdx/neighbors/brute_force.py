@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from torchmdx import cell as lattice
+from torchmdx.neighbors.capacity import require_memory
 from torchmdx.neighbors.edges import Edges, from_lists
+from torchmdx.neighbors.images import reach, require_countable, too_many
 from torchmdx.system import Batch
 
-# Distances looked at in one go; bounds the memory of a large system to a few hundred MB.
+# Distances looked at in one go; bounds the memory of a large system, or of many images, to a few hundred MB.
 CHUNK = 4_000_000
 
 
@@ -17,9 +19,12 @@ def brute_force(batch: Batch, cutoff: float, capacity: int | None = None) -> Edg
     """All pairs closer than `cutoff` (Å) in a batch of any cells, sorted by target, then source, then shift.
 
     capacity: number of slots; None for as many as there are edges. Raises ValueError for a cutoff that is not
-    positive and finite.
+    positive and finite, CapacityError for cells that can't be searched (`images`) and more edges than memory holds.
     """
     require_cutoff(cutoff)
+    require_countable(batch.cell, batch.pbc, cutoff)
+    if (expected := too_many(batch, cutoff)) is not None:
+        require_memory(expected)
     with torch.no_grad():
         parts = []
         first = 0
@@ -38,9 +43,9 @@ def require_cutoff(cutoff: float) -> None:
 
 def image_shifts(cell: Tensor, pbc: Tensor, cutoff: float) -> Tensor:
     """Translations [M,3] int64 that can bring an atom of the cell within the cutoff of another one in it."""
-    reach = cutoff / lattice.heights(cell[None].double(), pbc[None])[0]
-    # Fractional coordinates differ by less than 1, so |n| < reach + 1; the margin is for rounding.
-    most = [int(r) if p else 0 for r, p in zip(torch.floor(reach + 1 + 1e-6).tolist(), pbc.tolist(), strict=True)]
+    cells = reach(cell[None], pbc[None], cutoff)[0]
+    # Fractional coordinates differ by less than 1, so |n| < cells + 1; the margin is for rounding.
+    most = [int(r) if p else 0 for r, p in zip(torch.floor(cells + 1 + 1e-6).tolist(), pbc.tolist(), strict=True)]
     ranges = [torch.arange(-m, m + 1, device=cell.device) for m in most]
     return torch.cartesian_prod(*ranges)
 
@@ -53,17 +58,26 @@ def _search(positions: Tensor, cell: Tensor, pbc: Tensor, cutoff: float, first: 
     )
     shifts = image_shifts(cell, pbc, cutoff)
     translations = shifts.to(cell.dtype) @ cell
-    found = []
+    atoms = torch.arange(num_atoms, device=positions.device)
+    # Many images of many atoms are looked at in pieces, even for a single target.
     rows = max(1, CHUNK // max(1, num_atoms * len(shifts)))
+    pieces = max(1, CHUNK // max(1, num_atoms))
+    found = []
     for start in range(0, num_atoms, rows):
-        here = wrapped[start : start + rows]
-        vectors = wrapped[None, :, None] - here[:, None, None] + translations  # [rows, N, M, 3]
-        near = (vectors**2).sum(-1) < cutoff**2
-        itself = (shifts == 0).all(-1)
-        atoms = torch.arange(num_atoms, device=positions.device)
-        near &= ~((atoms[start : start + rows, None, None] == atoms[None, :, None]) & itself)
-        target, source, which = near.nonzero(as_tuple=True)
-        found.append((target + start, source, which))
+        here, in_row = wrapped[start : start + rows], []
+        for piece in range(0, len(shifts), pieces):
+            some = slice(piece, piece + pieces)
+            vectors = wrapped[None, :, None] - here[:, None, None] + translations[some]  # [rows, N, M, 3]
+            near = (vectors**2).sum(-1) < cutoff**2
+            itself = (shifts[some] == 0).all(-1)
+            near &= ~((atoms[start : start + rows, None, None] == atoms[None, :, None]) & itself)
+            target, source, which = near.nonzero(as_tuple=True)
+            in_row.append((target + start, source, which + piece))
+        target, source, which = (torch.cat(columns) for columns in zip(*in_row, strict=True))
+        if len(in_row) > 1:  # one target, whose sources must ascend
+            order = source.argsort(stable=True)
+            target, source, which = target[order], source[order], which[order]
+        found.append((target, source, which))
     if not found:
         empty = positions.new_zeros(0, dtype=torch.int64)
         return empty, empty, positions.new_zeros(0, 3, dtype=torch.int64)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import resource
+
 from torchmdx.neighbors.edges import MOST_EDGES
 
 # Density fluctuates by a few per cent in a liquid; a molecule of some atoms can fold, hence the share of each atom.
@@ -9,6 +12,8 @@ HEAD_ROOM = 1.15
 SLOTS_AN_ATOM = 4
 # What kernels report instead of a count when a cell has no volume or needs absurdly many images.
 UNCOUNTABLE = 1 << 62
+# Memory of an edge while a search on the CPU runs: 20 bytes in the list, the rest in what the search returns.
+BYTES_AN_EDGE = 64
 
 
 class CapacityError(ValueError):
@@ -32,11 +37,27 @@ def require_addressable(needed: int) -> None:
     """Raises CapacityError for a list that is too long for int32, or that could not be counted at all."""
     if needed >= UNCOUNTABLE:
         raise CapacityError(
-            "the neighbour list can't be counted: a cell has no volume, is not finite, or is so small that the "
-            "cutoff reaches over more than 512 of its images"
+            "the neighbour list can't be counted: a cell has changed too much since the search was allocated; "
+            "allocate it for the new cell"
         )
     if needed > MOST_EDGES:
         raise CapacityError(
             f"the neighbour list needs {needed} edges, but at most {MOST_EDGES} can be numbered with int32: "
             "use a smaller cutoff or fewer atoms"
+        )
+
+
+def memory_for_edges() -> int:
+    """How many edges a search on the CPU could hold in this machine's memory, or what the process may take of it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return (memory if limit == resource.RLIM_INFINITY else min(memory, limit)) // BYTES_AN_EDGE
+
+
+def require_memory(needed: int) -> None:
+    """Raises CapacityError for a list on the CPU that exceeds the memory."""
+    if needed > (most := memory_for_edges()):
+        raise CapacityError(
+            f"the neighbour list needs about {needed} edges, but memory holds at most {most}: use a smaller cutoff or "
+            "fewer atoms, or check whether the cell has collapsed"
         )

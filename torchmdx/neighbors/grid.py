@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmdx import cell as lattice
+from torchmdx.neighbors.images import countable
 from torchmdx.system import Batch
 
 # Bins to a cutoff along each direction.
@@ -63,10 +64,14 @@ def groups(grid: Grid, width: int) -> Tensor:
 
 
 def choose_grid(batch: Batch, radius: float, parts: tuple[int, int, int] = PARTS) -> Grid:
-    """Bins for a search within `radius` (Å), on the CPU. A system has at least one bin."""
+    """Bins for a search within `radius` (Å), on the CPU. A system has at least one bin.
+
+    A cell that the search will refuse gets the bins of a cube of 1 Å.
+    """
     positions, cell = batch.positions.detach().cpu().double(), batch.cell.detach().cpu().double()
     pbc, index = batch.pbc.cpu(), batch.system_index.cpu()
-    full = lattice.complete(cell, pbc)
+    searched = countable(cell, pbc, radius)[:, None, None]
+    full = torch.where(searched, lattice.complete(cell, pbc), torch.eye(3, dtype=cell.dtype))
     inverse = torch.linalg.inv(full)
     fractional = torch.nan_to_num(torch.einsum("ni,nij->nj", positions, inverse[index]), 0.0, 0.0, 0.0)
     scatter = index[:, None].expand(-1, 3)

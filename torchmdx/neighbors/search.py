@@ -9,14 +9,20 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from torchmdx.cell import require_lattice
 from torchmdx.device_guard import device_of_positions, runs_on
 from torchmdx.kernel_compile import run_compiled
 from torchmdx.neighbors.backends import CpuSearch, Search, torch_brute_force, torch_cluster, vesin
 from torchmdx.neighbors.backends.frame import Pairs
 from torchmdx.neighbors.brute_force import require_cutoff
-from torchmdx.neighbors.capacity import require_addressable, require_capacity, with_head_room
+from torchmdx.neighbors.capacity import (
+    UNCOUNTABLE,
+    require_addressable,
+    require_capacity,
+    require_memory,
+    with_head_room,
+)
 from torchmdx.neighbors.edges import Edges
+from torchmdx.neighbors.images import require_countable
 from torchmdx.neighbors.operator import remember, update_edges
 from torchmdx.neighbors.reverse import find_reverse
 from torchmdx.system import Batch
@@ -63,20 +69,24 @@ class EdgeSearch:
         self.reverse: Tensor | None = None
         self.batch: Batch | None = None
         self._half_assigned = False
+        self._searched_cell: Tensor | None = None
         self._handle = remember(self)
 
     def allocate(self, batch: Batch, capacity: int | None = None) -> Edges:
         """Buffers for these atoms, systems and periodic directions, and the list at the batch's positions.
 
-        capacity: slots; None for what the structures need now and head-room. Raises ValueError for cells that do not
-        span their periodic directions, a backend that cannot serve, a capacity outside [1, 2^31), and CapacityError.
+        capacity: slots; None for what the structures need now and head-room. Raises ValueError for a backend that
+        cannot serve and a capacity outside [1, 2^31), and CapacityError for a cell that does not span its periodic
+        directions, or is so small that the radius covers too many of its images, and for more edges than memory holds.
         """
-        require_lattice(batch.cell.double(), batch.pbc)
+        require_countable(batch.cell, batch.pbc, self.radius)
         if capacity is not None:
             require_capacity(capacity)
         backend = choose_backend(self.asked, batch)
         if capacity is None:
-            capacity = with_head_room(self._needed(batch, backend), batch.num_atoms)
+            needed = self._needed(batch, backend)
+            _require_room(needed, batch.positions.device)
+            capacity = with_head_room(needed, batch.num_atoms)
         self._make(batch, backend, capacity)
         return self.update(batch.positions, batch.cell)
 
@@ -93,7 +103,7 @@ class EdgeSearch:
         """Other atoms in the same buffers: as many atoms and systems as allocated, in systems of other sizes.
 
         The next update searches, whatever the skin. False where the search cannot keep its buffers: they are new, as
-        after `grow`. Raises ValueError for other numbers, and for cells that do not span their periodic directions.
+        after `grow`. Raises ValueError for other numbers, and CapacityError for cells that can't be searched.
 
         counts: atoms of each system, where the host knows them: then nothing is read from the device, and a bad cell
         is not refused here but flagged by the next update, as one that is given to `update`.
@@ -107,7 +117,7 @@ class EdgeSearch:
                 f"got {batch.num_atoms} in {batch.num_systems}"
             )
         if counts is None:
-            require_lattice(batch.cell.double(), batch.pbc)
+            require_countable(batch.cell, batch.pbc, self.radius)
         elif len(counts) != batch.num_systems or sum(counts) != batch.num_atoms:
             raise ValueError(
                 f"counts must be of {batch.num_systems} systems with {batch.num_atoms} atoms in all, "
@@ -144,15 +154,24 @@ class EdgeSearch:
     def grow(self) -> int:
         """Makes room for what the last update needed, and head-room; returns the new capacity. Reads the device.
 
-        Raises CapacityError when no capacity will do: too many edges for int32, or a cell without volume.
+        Raises CapacityError when no capacity will do: too many edges for int32 or for memory, or a cell that can't be
+        searched, because it has no volume or the radius covers too many of its images. Then nothing has changed.
         """
         batch = self._require_allocated()
-        needed = int(self.edges.needed)
-        require_addressable(needed)
+        needed = self.require_growable()
         self._make(
             batch, self.backend, with_head_room(max(needed, self.capacity), batch.num_atoms), self._search.updates
         )
         return self.capacity
+
+    def require_growable(self) -> int:
+        """How many edges the last update needed; raises CapacityError as `grow` does. Reads the device."""
+        batch = self._require_allocated()
+        needed = int(self.edges.needed)
+        if needed >= UNCOUNTABLE and self._searched_cell is not None:
+            require_countable(self._searched_cell, batch.pbc, self.radius)
+        _require_room(needed, self.edges.source.device)
+        return needed
 
     def renew(self) -> None:
         """New buffers of the same capacity, after an update that was interrupted; the next update searches.
@@ -160,6 +179,11 @@ class EdgeSearch:
         The searches on a GPU count in scratch that only a complete update resets.
         """
         self._make(self._require_allocated(), self.backend, self.capacity, self._search.updates)
+
+    @property
+    def radius(self) -> float:
+        """How far the search looks: cutoff + skin, Å."""
+        return self.cutoff + self.skin
 
     @property
     def capacity(self) -> int:
@@ -200,6 +224,7 @@ class EdgeSearch:
         """What `update` does, without its checks: the body of the torch operator."""
         if len(positions) == 0:
             return
+        self._searched_cell = cell  # of a captured search the buffer, which has the cell of the last replay
         self._search.update(positions.contiguous(), cell.contiguous())
         if self.reverse is not None:
             find_reverse(self.edges, self.reverse)
@@ -256,3 +281,9 @@ def make_search(backend: str, batch: Batch, cutoff: float, skin: float, edges: E
 
 def _interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _require_room(needed: int, device: torch.device) -> None:
+    require_addressable(needed)
+    if device.type == "cpu":
+        require_memory(needed)

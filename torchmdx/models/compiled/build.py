@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import logging
-import os
 import platform
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
+
+from torchmdx.compile_cache import CompileError, find_compiler, load_library, run_compiler
 
 log = logging.getLogger(__name__)
 
@@ -34,40 +31,19 @@ BOTH_TYPES = f'{PARTS}#include "{SOURCES[0]}"\n' + "".join(
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels; None, with one line in the log, where there is no working C compiler."""
-    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        log.warning("no C compiler found (cc, gcc, clang or $CC): the CPU runs slower kernels in torch")
-        return None
-    # The processor is part of the key: -march=native code from another machine's home directory may not run here.
-    texts = [(FOLDER / source).read_text() for source in SOURCES]
-    parts = (*texts, BOTH_TYPES, " ".join(FLAGS), compiler, platform.machine(), _processor())
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    path = cache_directory() / f"kernels-{key}.so"
+    """The compiled kernels; None, with one line in the log, where they can't be compiled, kept or loaded."""
     try:
-        if not path.exists():
-            _compile(compiler, path)
-        return ctypes.CDLL(str(path))
-    except (OSError, subprocess.CalledProcessError) as error:
-        message = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
-        log.warning("%s could not compile %s, the CPU runs slower kernels in torch: %s", compiler, FOLDER, message)
+        compiler = find_compiler("CC", "cc", "gcc", "clang")
+        command = [compiler, *FLAGS, "-I", str(FOLDER), "-x", "c", "-"]
+        # The processor is part of the key: -march=native code from another machine's home directory may not run here.
+        texts = [(FOLDER / source).read_text() for source in SOURCES]
+        key = (*texts, BOTH_TYPES, " ".join(FLAGS), compiler, platform.machine(), _processor())
+        return load_library(
+            "kernels", key, lambda made: run_compiler([*command, "-o", str(made), "-lm"], str(FOLDER), text=BOTH_TYPES)
+        )
+    except (OSError, CompileError) as error:
+        log.warning("the CPU runs slower kernels in torch: %s", error)
         return None
-
-
-def cache_directory() -> Path:
-    """Where compiled code is kept: $TORCHMDX_CACHE, else the user's cache directory."""
-    if "TORCHMDX_CACHE" in os.environ:
-        return Path(os.environ["TORCHMDX_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torchmdx"
-
-
-def _compile(compiler: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        command = [compiler, *FLAGS, "-I", str(FOLDER), "-x", "c", "-", "-o", str(made), "-lm"]
-        subprocess.run(command, input=BOTH_TYPES, text=True, check=True, capture_output=True)
-        os.replace(made, path)  # several processes may compile at once; each leaves a whole file
 
 
 def _processor() -> str:

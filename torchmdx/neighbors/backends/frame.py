@@ -11,8 +11,9 @@ from torch import Tensor
 
 from torchmdx import cell as lattice
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.neighbors.capacity import UNCOUNTABLE
+from torchmdx.neighbors.capacity import UNCOUNTABLE, CapacityError
 from torchmdx.neighbors.edges import Edges
+from torchmdx.neighbors.images import require_countable, too_many
 from torchmdx.system import Batch
 
 # target [E], source [E] and shifts [E,3], sorted by target.
@@ -62,11 +63,15 @@ class CpuSearch:
         self.reference = None
         self.invalid.copy_(~torch.isfinite(positions).all())
         try:
-            lattice.require_lattice(cell.double(), batch.pbc)
-        except ValueError:  # as the GPU searches do: flagged, and told in words by grow()
+            require_countable(cell, batch.pbc, self.cutoff + self.skin)
+        except CapacityError:  # as the GPU searches do: flagged, and told in words by grow()
             edges.needed.fill_(UNCOUNTABLE)
             edges.overflow.fill_(True)
             self.invalid.fill_(True)
+            return
+        if (expected := too_many(batch, self.cutoff + self.skin)) is not None:
+            edges.needed.fill_(expected)
+            edges.overflow.fill_(True)
             return
         fill(edges, *self.pairs(batch, self.cutoff + self.skin))
         if self.skin > 0 and not bool(edges.overflow | self.invalid):

@@ -88,7 +88,7 @@ def count_bins(
     q0 = cutoff * length(ux, uy, uz)
     q1 = cutoff * length(vx, vy, vz)
     q2 = cutoff * length(wx, wy, wz)
-    good = usable(q0 * s0, q1 * s1, q2 * s2)
+    good = usable(tl.where(p0 != 0, q0 * s0, 0.0), tl.where(p1 != 0, q1 * s1, 0.0), tl.where(p2 != 0, q2 * s2, 0.0))
     place = atom.to(tl.int64) * 3
     x = tl.load(POSITIONS + place, mask=mask, other=0.0)
     y = tl.load(POSITIONS + place + 1, mask=mask, other=0.0)

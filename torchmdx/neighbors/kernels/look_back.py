@@ -13,6 +13,8 @@ launch, so that nothing has to be cleared between launches.
 import triton
 import triton.language as tl
 
+from torchmdx.neighbors import images
+
 # Bits of a published word: the count below, the launch and the kind of the count (1 own, 2 prefix) above.
 COUNT_BITS: tl.constexpr = tl.constexpr(48)
 COUNT_MASK: tl.constexpr = tl.constexpr((1 << 48) - 1)
@@ -24,8 +26,8 @@ UNCOUNTABLE: tl.constexpr = tl.constexpr(1 << 62)
 MOST_CELLS: tl.constexpr = tl.constexpr(2.0**20)
 FARTHEST: tl.constexpr = tl.constexpr(2.0**30)
 # More images than this, along one direction and in all, are a collapsed cell.
-MOST_REACH: tl.constexpr = tl.constexpr(500.0)
-MOST_IMAGES: tl.constexpr = tl.constexpr(1048576.0)
+MOST_REACH: tl.constexpr = tl.constexpr(images.MOST_REACH)
+MOST_IMAGES: tl.constexpr = tl.constexpr(images.MOST_IMAGES)
 
 
 @triton.jit
@@ -98,9 +100,15 @@ def length(x, y, z):
 
 @triton.jit
 def usable(q0, q1, q2):
-    """Whether a cutoff of q bins along each direction can be searched: false for a cell with NaN or no volume."""
+    """Whether a cutoff of q cells, or bins, along each direction can be searched: false for NaN or no volume.
+
+    q is 0 where not periodic. The rule of torchmdx.neighbors.images.
+    """
     fits = (q0 < MOST_REACH) & (q1 < MOST_REACH) & (q2 < MOST_REACH)
-    return fits & ((2 * q0 + 3) * (2 * q1 + 3) * (2 * q2 + 3) < MOST_IMAGES)
+    n0 = tl.where(q0 > 0, 2 * q0 + 3, 1.0)
+    n1 = tl.where(q1 > 0, 2 * q1 + 3, 1.0)
+    n2 = tl.where(q2 > 0, 2 * q2 + 3, 1.0)
+    return fits & (n0 * n1 * n2 < MOST_IMAGES)
 
 
 @triton.jit
