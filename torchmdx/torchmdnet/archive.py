@@ -31,6 +31,11 @@ STORAGES = {
     "BoolStorage": torch.bool,
 }
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in STORAGES.values()}
+# Operations that make objects, sets and buffers.
+REFUSED = (
+    *(pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.INST, pickle.OBJ, pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.PERSID),
+    *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
+)
 # A zip of weights is not compressed, and text a few times at most.
 LARGEST_RATIO, SMALL = 20, 1 << 20
 # Tensors may share numbers, as tied weights do: all of them, apart, may take this many times the file.
@@ -168,17 +173,7 @@ class _Reader(pickle._Unpickler):
     dispatch[pickle.SETITEM[0]] = load_setitem
     dispatch[pickle.SETITEMS[0]] = load_setitems
     dispatch[pickle.DICT[0]] = load_dict
-    for _code in (
-        *(pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.INST, pickle.OBJ, pickle.EXT1, pickle.EXT2, pickle.EXT4),
-        *(
-            pickle.EMPTY_SET,
-            pickle.ADDITEMS,
-            pickle.FROZENSET,
-            pickle.PERSID,
-            pickle.NEXT_BUFFER,
-            pickle.READONLY_BUFFER,
-        ),
-    ):
+    for _code in REFUSED:
         dispatch[_code[0]] = load_refused
 
 
