@@ -19,6 +19,7 @@ LADDER = """
 units
 host
 compile_cache
+damaged_file
 potentials
 progress_line
 interrupt
@@ -52,6 +53,7 @@ models/heads
 models/registry
 models/table
 models/compiled/*
+models/skeleton
 models/potential
 models/wanted
 models/ensemble
@@ -85,6 +87,7 @@ integrators
 recorded_energy
 ensemble_file
 torchmdnet/report
+torchmdnet/archive
 torchmdnet/container
 torchmdnet/*
 torchmdnet/reader

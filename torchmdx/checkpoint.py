@@ -19,6 +19,7 @@ from safetensors.torch import load as deserialize
 from safetensors.torch import save as serialize
 from torch import Tensor
 
+from torchmdx.damaged_file import WRONG_VALUES, is_newer, naming, parse_json
 from torchmdx.ensemble_file import Parts, files_in, is_ensemble_file, pack, unpack
 from torchmdx.grad_mode import outside_inference_mode
 from torchmdx.located import located
@@ -27,6 +28,7 @@ from torchmdx.models.ensemble import Ensemble, require_alike
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.registry import ModelConfig, model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
+from torchmdx.models.skeleton import require_sizes
 from torchmdx.recorded_energy import recheck, record
 from torchmdx.torchmdnet.container import is_ensemble, members
 from torchmdx.torchmdnet.reader import read_torchmdnet_bytes
@@ -194,9 +196,10 @@ def _ready(potential: Potential, dtype: torch.dtype | None, device: torch.device
 
 
 def _read(data: bytes, origin: str, total_energy: bool) -> Reading:
-    if _is_foreign(data, origin):
-        return read_torchmdnet_bytes(data, origin, total_energy=total_energy)
-    return _read_own(data, origin)
+    with naming(origin):
+        if _is_foreign(data, origin):
+            return read_torchmdnet_bytes(data, origin, total_energy=total_energy)
+        return _read_own(data, origin)
 
 
 def _is_foreign(data: bytes, origin: str) -> bool:
@@ -210,8 +213,8 @@ def _deserialized(data: bytes, origin: str) -> Parts:
     try:
         tensors = deserialize(data)
         length = int.from_bytes(data[:8], "little")
-        return json.loads(data[8 : 8 + length]).get("__metadata__") or {}, tensors
-    except (SafetensorError, OSError, ValueError) as error:
+        return parse_json(data[8 : 8 + length]).get("__metadata__") or {}, tensors
+    except (SafetensorError, OSError, ValueError, *WRONG_VALUES) as error:
         raise ValueError(f"{origin!r} is not a readable checkpoint (safetensors says: {error})") from error
 
 
@@ -221,12 +224,15 @@ def _read_own(data: bytes, origin: str) -> Reading:
 
 
 def _read_own_ensemble(data: bytes, origin: str) -> list[Reading]:
-    found = unpack(*_deserialized(data, origin), origin)
-    return [_reading(*parts, f"{origin}/member {k}", data) for k, parts in enumerate(found)]
+    with naming(origin):
+        found = unpack(*_deserialized(data, origin), origin)
+        return [_reading(*parts, f"{origin}/member {k}", data) for k, parts in enumerate(found)]
 
 
 def _reading(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str, data: bytes) -> Reading:
     """The potential of one set of metadata and tensors, from a file of these bytes."""
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise ValueError(f"the metadata of {origin!r} must be text")
     if metadata.get("format") != FORMAT:
         raise ValueError(
             f"{origin!r} is a safetensors file but not a torchmdx potential: its format must be {FORMAT!r}, "
@@ -236,23 +242,27 @@ def _reading(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str, 
     if version not in READABLE_VERSIONS:
         raise ValueError(
             f"this torchmdx reads format versions {' and '.join(READABLE_VERSIONS)}, {origin!r} has version {version!r}"
-            + ("; update torchmdx" if version.isdigit() and int(version) > FORMAT_VERSION else "")
+            + ("; update torchmdx" if is_newer(version, FORMAT_VERSION) else "")
         )
-    potential = Potential(*_configs(metadata, origin))
+    config, priors = _configs(metadata, origin)
+    require_sizes(config, priors, tensors, repr(origin))
+    potential = Potential(config, priors)
     potential.fill(tensors, repr(origin))
     potential.card = _card(metadata, origin)
     if "energies" in metadata:
-        recheck(potential, json.loads(metadata["energies"]), origin)
+        recheck(potential, parse_json(metadata["energies"]), origin)
     return Reading(potential, _report_of_own(metadata, data, origin))
 
 
 def _configs(metadata: dict[str, str], origin: str) -> tuple[ModelConfig, list[PriorConfig]]:
     texts = metadata.get("config", ""), metadata.get("priors", "[]")
     try:
-        config, priors = (json.loads(text) for text in texts)
+        config, priors = (parse_json(text) for text in texts)
         if not isinstance(config, dict) or "model" not in config or not isinstance(priors, list):
             raise TypeError
-    except (json.JSONDecodeError, TypeError) as error:
+        if not all(isinstance(prior, dict) for prior in priors):
+            raise TypeError
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{origin!r} holds no readable configuration, got {texts[0][:80]!r}") from error
     try:
         return model_from_dict(config), [prior_from_dict(prior) for prior in priors]

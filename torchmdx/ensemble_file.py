@@ -13,8 +13,11 @@ from pathlib import Path
 from safetensors.torch import save as serialize
 from torch import Tensor
 
+from torchmdx.damaged_file import is_newer, parse_json
+
 FORMAT = "torchmdx-ensemble"
 FORMAT_VERSION = "1"
+LONGEST_HEAD = 100_000_000  # bytes; safetensors reads none that is longer
 # As trainings name them.
 MEMBER, BEST = "member-", "best.safetensors"
 
@@ -39,21 +42,22 @@ def unpack(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str) ->
     if version != FORMAT_VERSION:
         raise ValueError(
             f"this torchmdx reads ensembles of format version {FORMAT_VERSION}, {origin!r} has version {version!r}"
-            + ("; update torchmdx" if version.isdigit() and int(version) > int(FORMAT_VERSION) else "")
+            + ("; update torchmdx" if is_newer(version, int(FORMAT_VERSION)) else "")
         )
     try:
-        listed = json.loads(metadata.get("members", ""))
+        listed = parse_json(metadata.get("members", ""))
         if not isinstance(listed, list) or not all(isinstance(held, dict) for held in listed) or not listed:
             raise TypeError
-    except (json.JSONDecodeError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{origin!r} lists no readable members, got {metadata.get('members', '')[:80]!r}") from error
     shares: list[dict[str, Tensor]] = [{} for _ in listed]
+    numbers = {str(k): k for k in range(len(listed))}
     for name, value in tensors.items():
         word, _, rest = name.partition(".")
         number, _, own = rest.partition(".")
-        if word != "members" or not number.isdecimal() or int(number) >= len(listed):
+        if word != "members" or number not in numbers:
             raise ValueError(f"the tensors of {origin!r} must belong to its {len(listed)} members, got {name!r}")
-        shares[int(number)][own] = value
+        shares[numbers[number]][own] = value
     return list(zip(listed, shares, strict=True))
 
 
@@ -63,9 +67,11 @@ def is_ensemble_file(path: Path) -> bool:
         start = file.read(9)
         if start[8:] != b"{":
             return False
-        length = min(int.from_bytes(start[:8], "little"), path.stat().st_size)
+        length = int.from_bytes(start[:8], "little")
+        if not 0 < length <= LONGEST_HEAD:
+            return False
         try:
-            head = json.loads(b"{" + file.read(length - 1))
+            head = parse_json(b"{" + file.read(length - 1))
         except ValueError:
             return False
     metadata = head.get("__metadata__") if isinstance(head, dict) else None

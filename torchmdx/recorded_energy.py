@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torchmdx.forces import evaluate
 from torchmdx.models.potential import Potential
@@ -14,6 +15,8 @@ from torchmdx.system import Batch, System
 
 # Energies are summed in float64 by the same formulas: they differ between machines by rounding alone.
 TOLERANCE = 1e-6  # eV, and relative
+# What a file may ask to be evaluated, which is to take a second and a gigabyte at most.
+MOST_STRUCTURES, MOST_ATOMS, MOST_NUMBERS = 16, 64, 1 << 27
 _POSITIONS = [[0.0, 0.0, 0.0], [1.1, 0.1, -0.2], [-0.4, 1.2, 0.3], [0.3, -0.5, 1.3]]
 _CELL = [[3.4, 0.0, 0.2], [0.5, 3.7, 0.0], [-0.3, 0.4, 3.9]]
 _CHARGES = [0.4, -0.1, 0.3, -0.6]
@@ -26,6 +29,7 @@ def record(potential: Potential) -> dict[str, Any]:
         dict(numbers=[numbers[k % len(numbers)] for k in range(4)], positions=_POSITIONS, charges=_CHARGES, **more)
         for more in (dict(cell=None, charge=1.0), dict(cell=_CELL, charge=0.0))
     ]
+    _require_small(potential, structures, "a checkpoint")
     energies = _energies(potential, structures)
     if not all(map(math.isfinite, energies)):
         raise ValueError(f"a potential must give finite energies, got {energies} for {structures}")
@@ -34,14 +38,50 @@ def record(potential: Potential) -> dict[str, Any]:
 
 def recheck(potential: Potential, recorded: dict[str, Any], origin: str) -> None:
     """Raises ValueError, naming `origin`, unless a potential gives the recorded energies."""
-    wanted = [float(energy) for energy in recorded["energies"]]
-    found = _energies(potential, recorded["structures"])
+    wanted, structures = _checked(recorded, origin)
+    _require_small(potential, structures, origin)
+    found = _energies(potential, structures)
     for energy, expected in zip(found, wanted, strict=True):
         if not abs(energy - expected) <= TOLERANCE * max(1.0, abs(expected)):
             raise ValueError(
                 f"{origin!r} records an energy of {expected:.9f} eV for a small structure, which its weights give as "
                 f"{energy:.9f} eV here: the file is damaged, or was written for other formulas"
             )
+
+
+def _checked(recorded: Any, origin: str) -> tuple[list[float], list[dict[str, Any]]]:
+    """Energies and structures. Raises ValueError, naming `origin`, for anything but as many of one as of the other."""
+    try:
+        energies, structures = recorded["energies"], recorded["structures"]
+        wanted = [float(energy) for energy in energies]
+        atoms = [len(held["numbers"]) for held in structures]
+        if not 0 < len(wanted) == len(atoms) <= MOST_STRUCTURES or max(atoms) > MOST_ATOMS:
+            raise ValueError(f"{len(wanted)} energies of structures of {atoms[:MOST_STRUCTURES]} atoms")
+    except (TypeError, LookupError, ValueError, OverflowError) as error:
+        raise ValueError(f"{origin!r} records no readable energies of small structures ({error})") from error
+    return wanted, structures
+
+
+def _require_small(potential: Potential, structures: list[dict[str, Any]], origin: str) -> None:
+    """Raises ValueError where a periodic structure is so dense, or a cutoff so long, that its energy takes long."""
+    channels = getattr(potential.config, "num_channels", 1)
+    for held in structures:
+        if held["cell"] is None:
+            continue
+        cell = torch.tensor(held["cell"], dtype=torch.float64)
+        near, far = (_num_pairs(cell, len(held["numbers"]), r) for r in (potential.config.cutoff, potential.cutoff))
+        if not 9 * channels * near + 9 * far <= MOST_NUMBERS:
+            raise ValueError(
+                f"the recorded structures of {origin!r} must be small, got one of about {far:.3g} pairs of atoms "
+                f"within {potential.cutoff} Å"
+            )
+
+
+def _num_pairs(cell: Tensor, num_atoms: int, cutoff: float) -> float:
+    """An upper bound, about: atoms of all cells that reach into the sphere of the cutoff around each atom."""
+    volume = float(torch.linalg.det(cell).abs())
+    reach = cutoff + float(torch.linalg.vector_norm(cell, dim=-1).sum())
+    return num_atoms**2 * 4 / 3 * math.pi * reach**3 / volume if volume > 0 else math.inf
 
 
 def _energies(potential: Potential, structures: list[dict[str, Any]]) -> list[float]:

@@ -133,7 +133,7 @@ def _atomic_numbers(values: Any, size: int, atoms: int) -> Any:
         array = np.broadcast_to(array, (size, len(array)))
     if array.shape != (size, atoms):
         raise ValueError(f"atomic numbers must have shape [{atoms}] or [{size}, {atoms}], got {list(array.shape)}")
-    if not (np.isfinite(array).all() and (array == np.round(array)).all()):
+    if not ((np.abs(array) < 2.0**31).all() and (array == np.round(array)).all()):
         raise ValueError("atomic numbers must be whole numbers")
     return array.astype(np.int64)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from torchmdx.damaged_file import WRONG_VALUES, naming
 from torchmdx.datasets.blocks import Block, Blocks, Keys, Unreadable, block, is_shared, rows_of_a_block
-from torchmdx.datasets.npz_files import choose
+from torchmdx.datasets.npz_files import WHOLE, choose
 
 TORCHMDNET: dict[str, tuple[str, ...]] = {
     "positions": ("pos",),
@@ -29,6 +31,8 @@ SPICE: dict[str, tuple[str, ...]] = {
     "forces": (GRADIENT,),
     "charge": ("total_charge",),
 }
+# Bytes of an array for each that is stored, the most that compression may save.
+LARGEST_RATIO = 2000
 BRACKET = re.compile(r"\[[^\]]*?(?:([+-])(\d+)|(\++)|(-+))(?::\d+)?\]")
 
 
@@ -44,7 +48,7 @@ def read_spice(path: Path, keys: Keys) -> Blocks:
 
 def layout(path: Path) -> str:
     """Which it is, spice or torchmdnet-hdf5. Raises ValueError for neither."""
-    with _opened(path) as file:
+    with _opened(path) as file, _damage_named(path):
         for _, group in _groups(file, None):
             if SPICE["positions"][0] in group:
                 return "spice"
@@ -72,21 +76,36 @@ def _opened(path: Path) -> Iterator[Any]:
         raise ImportError("HDF5 files need h5py: pip install 'torchmdx[train]'") from error
     try:
         file = h5py.File(path, "r")
-    except OSError as error:
+    except (ValueError, OSError, *WRONG_VALUES) as error:
         raise ValueError(f"{str(path)!r} is not a whole HDF5 file: {error}") from error
     with file:
         yield file
 
 
-def _groups(group: Any, positions: str | None) -> Iterator[tuple[str, Any]]:
-    """Groups that hold arrays, with positions if these are named, in the file's order."""
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """As `naming`; HDF5 says with OSError, too, that it trips over what a file holds."""
+    with naming(path):
+        try:
+            yield
+        except OSError as error:
+            raise ValueError(f"{str(path)!r} is damaged: {error}") from error
+
+
+def _groups(group: Any, positions: str | None, seen: set[Any] | None = None) -> Iterator[tuple[str, Any]]:
+    """Groups that hold arrays, with positions if these are named, in the file's order; each once, as links may loop."""
     import h5py
 
+    seen = set() if seen is None else seen
+    info = h5py.h5o.get_info(group.id)
+    if (info.fileno, info.addr) in seen:
+        return
+    seen.add((info.fileno, info.addr))
     if positions in group if positions else any(_is_array(group, name) for name in group):
         yield group.name, group
     for name in group:
         if name != "_metadata" and group.get(name, getclass=True) is h5py.Group:
-            yield from _groups(group[name], positions)
+            yield from _groups(group[name], positions, seen)
 
 
 def _is_array(group: Any, name: str) -> bool:
@@ -98,7 +117,7 @@ def _is_array(group: Any, name: str) -> bool:
 def _read(path: Path, keys: Keys, usual: dict[str, tuple[str, ...]]) -> Blocks:
     first = 0
     positions = keys.positions or usual["positions"][0]
-    with _opened(path) as file:
+    with _opened(path) as file, _damage_named(path):
         for name, group in _groups(file, positions):
             count, done = 1, 0
             try:
@@ -109,7 +128,7 @@ def _read(path: Path, keys: Keys, usual: dict[str, tuple[str, ...]]) -> Blocks:
                 for found in _blocks(group, chosen, usual, first):
                     done += len(found.frames)
                     yield found
-            except (ValueError, OSError, KeyError, RuntimeError) as error:  # h5py raises all of these for damage
+            except (ValueError, OSError, *WRONG_VALUES) as error:  # h5py raises most of these for damage
                 yield Unreadable(first + done, count - done, f"group {name!r}: {error}")
             first += count
     if first == 0:
@@ -120,6 +139,8 @@ def _blocks(group: Any, chosen: dict[str, str], usual: dict[str, tuple[str, ...]
     shape = group[chosen["positions"]].shape
     if len(shape) != 3:
         raise ValueError(f"{chosen['positions']!r} must be [frames, atoms, 3], got {list(shape)}")
+    for key in chosen.values():
+        _require_stored(group[key])
     # A group appears whole or not at all: its shapes are looked at before the first of its blocks is given.
     constant: dict[str, Any] = {}
     if usual is SPICE and "charge" not in chosen and "smiles" in group:
@@ -136,6 +157,14 @@ def _blocks(group: Any, chosen: dict[str, str], usual: dict[str, tuple[str, ...]
         if chosen.get("forces") == GRADIENT:
             part["forces"] = -part["forces"]
         yield block(first + start, **constant | part)
+
+
+def _require_stored(dataset: Any) -> None:
+    """Raises ValueError for a shape far beyond what the file holds of it: the rest would be made up, without end."""
+    size = math.prod(dataset.shape or ()) * dataset.dtype.itemsize
+    stored = dataset.id.get_storage_size()
+    if not dataset.is_virtual and size > max(WHOLE, LARGEST_RATIO * stored):
+        raise ValueError(f"{dataset.name!r} must be stored whole, got {stored} bytes for shape {list(dataset.shape)}")
 
 
 def _text(dataset: Any) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.damaged_file import WRONG_VALUES
+from torchmdx.datasets.npz_files import Rows
 from torchmdx.datasets.splits import PARTS, Split
 from torchmdx.datasets.store import Store
 
@@ -20,9 +23,10 @@ def read_indices(path: str | Path) -> NDArray[np.int64]:
         raise FileNotFoundError(f"no file of indices at {str(path)!r}")
     try:
         if path.suffix == ".npy":
-            return _whole(np.load(path, allow_pickle=False))
+            # Mapped, so that a shape larger than the file is refused before memory is asked for.
+            return _whole(np.load(path, mmap_mode="r", allow_pickle=False))
         return _whole(np.array([float(word) for word in path.read_text().replace(",", " ").split()]))
-    except (ValueError, EOFError, UnicodeDecodeError) as error:
+    except (ValueError, *WRONG_VALUES) as error:
         raise ValueError(f"{str(path)!r} must hold the numbers of frames: {error}") from error
 
 
@@ -32,9 +36,9 @@ def read_torchmdnet(path: str | Path) -> Split:
     if not path.is_file():
         raise FileNotFoundError(f"no split at {str(path)!r}")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: _whole(file[key]) for name, key in TORCHMDNET.items()}
-    except (KeyError, ValueError, EOFError, OSError, TypeError) as error:
+        with zipfile.ZipFile(path) as archive:
+            return {name: _whole(Rows(path, archive, key).whole()) for name, key in TORCHMDNET.items()}
+    except (ValueError, OSError, *WRONG_VALUES) as error:
         wanted = ", ".join(TORCHMDNET.values())
         raise ValueError(f"{str(path)!r} must be a .npz file with {wanted}: {error}") from error
 
@@ -57,6 +61,9 @@ def checked(splits: Split, store: Store) -> Split:
 
 
 def _whole(values: NDArray[np.generic]) -> NDArray[np.int64]:
-    if values.dtype.kind not in "iuf" or not (values == np.round(values.astype(np.float64))).all():
+    if values.dtype.kind not in "iuf":
         raise ValueError(f"indices must be whole numbers, got {values.dtype}")
+    numbers = values.astype(np.float64)
+    if not (np.abs(numbers) < 2.0**53).all() or not (numbers == np.round(numbers)).all():
+        raise ValueError("indices must be whole numbers, got others")
     return values.reshape(-1).astype(np.int64)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from torchmdx.damaged_file import WRONG_VALUES, naming
 from torchmdx.datasets.blocks import Blocks, Keys, block, is_shared, rows_of_a_block
 
 USUAL: dict[str, tuple[str, ...]] = {
@@ -20,17 +23,20 @@ USUAL: dict[str, tuple[str, ...]] = {
     "cell": ("cell", "box"),
 }
 
+# Of arrays, or rows, that are read at once: bytes, and bytes for each one that is stored.
+WHOLE, LARGEST_RATIO = 1 << 28, 20
+
 
 def read(path: Path, keys: Keys) -> Blocks:
     """Frames in blocks, without having whole arrays in memory. Raises ValueError that names the file and the array."""
     try:
         archive = zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
+    except (ValueError, *WRONG_VALUES) as error:
         raise ValueError(f"{str(path)!r} is not a whole NPZ file: {error}") from error
-    with archive:
+    with naming(path), archive:
         names = [Path(name).stem for name in archive.namelist() if name.endswith(".npy")]
         chosen = choose(keys, USUAL, names, str(path))
-        arrays = {name: _Rows(path, archive, key) for name, key in chosen.items()}
+        arrays = {name: Rows(path, archive, key) for name, key in chosen.items()}
         shape = arrays["positions"].shape
         if len(shape) != 3:
             raise ValueError(f"{chosen['positions']!r} of {str(path)!r} must be [frames, atoms, 3], got {list(shape)}")
@@ -47,10 +53,7 @@ def read(path: Path, keys: Keys) -> Blocks:
         for first in range(0, total, step):
             count = min(step, total - first)
             part = {name: rows.take(count) for name, rows in arrays.items() if name not in constant}
-            try:
-                yield block(first, **constant | part)
-            except ValueError as error:
-                raise ValueError(f"{str(path)!r}: {error}") from error
+            yield block(first, **constant | part)
 
 
 def choose(keys: Keys, usual: dict[str, tuple[str, ...]], names: list[str], where: str) -> dict[str, str]:
@@ -73,17 +76,22 @@ def choose(keys: Keys, usual: dict[str, tuple[str, ...]], names: list[str], wher
     return chosen
 
 
-class _Rows:
+class Rows:
     """An array of an archive, read from its beginning on."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, key: str) -> None:
         self._where = f"{key!r} of {str(path)!r}"
-        self._file = archive.open(f"{key}.npy")
+        stored = archive.getinfo(f"{key}.npy")
+        self._most_whole = max(WHOLE, LARGEST_RATIO * stored.compress_size)
+        self._file = archive.open(stored)
         version = np.lib.format.read_magic(self._file)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         self.shape, column_major, self._dtype = header(self._file)
         if self._dtype.hasobject:
             raise ValueError(f"{self._where} must be numbers; Python objects, which may run code, are not loaded")
+        size = math.prod(self.shape) * self._dtype.itemsize
+        if min(self.shape, default=0) < 0 or size > stored.file_size:
+            raise ValueError(f"{self._where} must have {size} bytes for its shape, got {stored.file_size}")
         # Columns first on disk: rows are not contiguous there.
         self._all = self._read(self.shape[::-1]).T if column_major and len(self.shape) > 1 else None
         self._next = 0
@@ -100,10 +108,12 @@ class _Rows:
         return self._all if self._all is not None else self._read(self.shape)
 
     def _read(self, shape: tuple[int, ...]) -> Any:
-        wanted = int(np.prod(shape)) * self._dtype.itemsize
+        wanted = math.prod(shape) * self._dtype.itemsize
+        if wanted > self._most_whole:
+            raise ValueError(f"{self._where} is too large for what the file holds of it: {wanted} bytes at once")
         try:
             raw = self._file.read(wanted)
-        except (zipfile.BadZipFile, EOFError, OSError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise ValueError(f"{self._where} is damaged: {error}") from error
         if len(raw) != wanted:
             raise ValueError(f"{self._where} must have {wanted} more bytes, got {len(raw)}")

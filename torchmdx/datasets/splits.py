@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.checkpoint import write_whole
+from torchmdx.damaged_file import WRONG_VALUES, parse_json
 from torchmdx.datasets.store import Store
 
 PARTS = ("train", "validation", "test")
@@ -117,16 +119,23 @@ def read_split(path: str | Path, store: Store) -> Split:
     if not path.is_file():
         raise FileNotFoundError(f"no split at {str(path)!r}")
     try:
-        content = json.loads(path.read_text())
-        splits = {name: np.sort(np.array(content.get(name, []), np.int64)) for name in PARTS}
+        content = parse_json(path.read_text())
+        splits = {name: np.sort(_frames_of(content.get(name, []))) for name in PARTS}
         kind, digest = content.get("format"), content.get("digest")
-    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, TypeError, ValueError) as error:
+    except (ValueError, *WRONG_VALUES) as error:
         raise ValueError(f"{str(path)!r} is not a readable split: {error}") from error
     if kind != FORMAT:
         raise ValueError(f"{str(path)!r} is not a split: its format must be {FORMAT!r}, got {kind!r}")
     if digest != store.digest:
         raise ValueError(f"the split {str(path)!r} is of other data than the store {str(store.path)!r}")
     everything = np.concatenate(list(splits.values()))
-    if len(np.unique(everything)) != len(everything) or (len(everything) and everything.max() >= len(store)):
+    outside = len(everything) and (everything.min() < 0 or everything.max() >= len(store))
+    if len(np.unique(everything)) != len(everything) or outside:
         raise ValueError(f"the parts of {str(path)!r} must be disjoint frames below {len(store)}")
     return splits
+
+
+def _frames_of(values: Any) -> NDArray[np.int64]:
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise ValueError("parts must be lists of whole numbers")
+    return np.array(values, np.int64)

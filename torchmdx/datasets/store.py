@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.damaged_file import naming, parse_json
 from torchmdx.datasets.frames import Frames, Whole, rows_of
+from torchmdx.system import LAST_ELEMENT
 
 FORMAT, FORMAT_VERSION = "torchmdx-store", 1
 DESCRIPTION = "store.json"
@@ -22,7 +25,7 @@ ARRAYS: dict[str, tuple[str, tuple[int, ...], bool]] = {
     "positions": ("<f8", (3,), True),
     "atomic_numbers": ("|u1", (), True),
     "cell": ("<f8", (3, 3), False),
-    "pbc": ("|b1", (3,), False),
+    "pbc": ("|u1", (3,), False),  # 0 or 1
     "charge": ("<f8", (), False),
     "energy": ("<f8", (), False),
     "forces": ("<f4", (3,), True),
@@ -50,16 +53,18 @@ class Store:
         self.elements = tuple(description["elements"])
         self.sources: list[str] = description["sources"]
         self.units: dict[str, str] = description["units"]
+        self._known = np.zeros(256, bool)
+        self._known[list(self.elements)] = True
 
     @classmethod
     def open(cls, path: str | Path) -> Store:
         """Raises FileNotFoundError where there is none, and ValueError for one that is broken or of another version."""
         path = Path(path)
         try:
-            description = json.loads((path / DESCRIPTION).read_text())
+            description = parse_json((path / DESCRIPTION).read_text())
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(f"no store of frames at {str(path)!r} ({DESCRIPTION} is not there)") from None
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except ValueError as error:
             raise ValueError(f"{DESCRIPTION} of {str(path)!r} is not readable: {error}") from error
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise ValueError(f"{str(path)!r} is not a store of frames: its format must be {FORMAT!r}")
@@ -68,7 +73,11 @@ class Store:
                 f"this torchmdx reads stores of version {FORMAT_VERSION}, "
                 f"{str(path)!r} has version {description.get('version')!r}"
             )
-        return cls(path, description, {name: _mapped(path, name, description) for name in ARRAYS})
+        with naming(path):
+            _require_description(description, path)
+            arrays = {name: _mapped(path, name, description) for name in ARRAYS}
+            _require_whole(arrays, description, path)
+            return cls(path, description, arrays)
 
     @staticmethod
     def is_store(path: str | Path) -> bool:
@@ -95,7 +104,21 @@ class Store:
             for name, (_, _, of_atoms) in ARRAYS.items()
             if not name.startswith("origin")
         }
+        self._require_sound(taken)
+        taken["pbc"] = taken["pbc"].astype(bool)
         return Frames(**taken | {"counts": counts, "atomic_numbers": taken["atomic_numbers"].astype(np.int64)})
+
+    def _require_sound(self, taken: dict[str, NDArray[Any]]) -> None:
+        """Raises ValueError for what no store was written with, and what would harm whoever takes it for numbers."""
+        sound = {
+            "atomic_numbers": self._known[taken["atomic_numbers"]],
+            "pbc": taken["pbc"] <= 1,
+            **{name: np.isfinite(taken[name]) for name in ("positions", "cell", "charge")},
+        }
+        for name, good in sound.items():
+            if not good.all():
+                wrong = taken[name][~good][0]
+                raise ValueError(f"{name}.bin of the store {str(self.path)!r} is damaged, got {wrong}")
 
     @property
     def origin_files(self) -> Whole:
@@ -111,13 +134,50 @@ def _mapped(path: Path, name: str, description: dict[str, Any]) -> NDArray[Any]:
     kind, entry, of_atoms = ARRAYS[name]
     shape = (description["num_atoms"] if of_atoms else description["num_frames"], *entry)
     file = path / f"{name}.bin"
-    expected = int(np.prod(shape)) * np.dtype(kind).itemsize
+    expected = math.prod(shape) * np.dtype(kind).itemsize
     size = file.stat().st_size if file.is_file() else None
     if size != expected:
         raise ValueError(f"{file.name} of the store {str(path)!r} must have {expected} bytes, got {size}")
     if expected == 0:  # which cannot be mapped
         return np.zeros(shape, kind)
     return np.memmap(file, kind, "r", shape=shape)
+
+
+def _require_description(description: dict[str, Any], path: Path) -> None:
+    """Raises ValueError for a description that lacks something, or has it of another kind."""
+
+    def texts(value: Any) -> bool:
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+    def element(value: Any) -> bool:
+        return type(value) is int and 0 < value <= LAST_ELEMENT
+
+    units = description.get("units")
+    sound = {
+        **{name: type(description.get(name)) is int and description[name] > 0 for name in ("num_frames", "num_atoms")},
+        "labels": texts(description.get("labels")) and set(description["labels"]) <= set(LABELS),
+        "elements": isinstance(description.get("elements"), list) and all(map(element, description["elements"])),
+        "units": isinstance(units, dict) and texts(list(units.values())),
+        "sources": texts(description.get("sources")),
+        "digest": isinstance(description.get("digest"), str),
+    }
+    for name, good in sound.items():
+        if not good:
+            raise ValueError(f"{name} in {DESCRIPTION} of {str(path)!r} is damaged, got {description.get(name)!r:.80}")
+
+
+def _require_whole(arrays: dict[str, NDArray[Any]], description: dict[str, Any], path: Path) -> None:
+    """Raises ValueError unless the frames' atoms are those that there are, and their sources listed."""
+    counts, atoms = arrays["counts"], description["num_atoms"]
+    total = 0
+    if ((counts >= 0) & (counts <= atoms)).all():
+        ends = np.cumsum(counts)
+        total = int(ends[-1]) if (ends >= 0).all() else 0  # negative where it overflowed
+    if total != atoms:
+        raise ValueError(f"counts.bin of the store {str(path)!r} must add up to {atoms} atoms: it is damaged")
+    files = arrays["origin_file"]
+    if files.min() < 0 or files.max() >= len(description["sources"]):
+        raise ValueError(f"origin_file.bin of the store {str(path)!r} must number its sources: it is damaged")
 
 
 class StoreWriter:

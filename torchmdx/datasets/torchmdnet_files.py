@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from torchmdx.damaged_file import WRONG_VALUES
 from torchmdx.datasets.blocks import Blocks, Keys, Unreadable, block, rows_of_a_block
 
 GLOBS = {"positions": "*coord*.npy", "atomic_numbers": "*embed*.npy", "energy": "*energ*.npy", "forces": "*force*.npy"}
@@ -47,7 +48,7 @@ def read(path: Path, keys: Keys) -> Blocks:
                 part = {key: arrays[key][start : start + step] for key in ("positions", *labels)}
                 try:
                     yield block(first + start, atomic_numbers=arrays["atomic_numbers"], **part)
-                except ValueError as error:
+                except (ValueError, *WRONG_VALUES) as error:
                     yield Unreadable(first + start, len(part["positions"]), f"{name}: {error}")
         first += shape[0] if shape else 1
 
@@ -55,5 +56,5 @@ def read(path: Path, keys: Keys) -> Blocks:
 def _mapped(path: Path) -> Any:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except (ValueError, *WRONG_VALUES) as error:
         raise ValueError(f"{str(path)!r} is not a whole .npy file of numbers: {error}") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import struct
 import time
@@ -20,11 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from torchmdx.damaged_file import naming, parse_json
+
 MAGIC = b"torchmdx label 1\n"
 MARK = b"\xf5rec"  # begins a record; 0xf5 occurs in no UTF-8 text
 PREFIX = struct.Struct("<4sIQI")  # mark, bytes of the header, bytes of the arrays, CRC-32 of both and of their lengths
 DTYPES = {"<f8", "<i8", "|b1"}
 SEARCHED = 1 << 20  # bytes at a time
+WASTED = 16  # times the file that may be read in vain for records that are not whole
 SYNCED_EVERY = 1.0  # s: what a power failure may cost; a kill costs nothing that was appended
 
 
@@ -42,8 +46,10 @@ class Journal:
         try:
             self._lock()
             found = self._find_records()
+            before = self._settings(found[0]) if found and not anew else settings
             if len(found) > 1 and not anew:
-                _require_same(path, self._settings(found[0]), settings)
+                _require_same(path, before, settings)
+                os.ftruncate(self._file, self._end)
             else:
                 self._begin(settings)
         except BaseException:
@@ -74,15 +80,22 @@ class Journal:
         if parts is None:
             raise OSError(f"{str(self.path)!r} changed while it was in use: no whole record at byte {offset}")
         head, body = parts
-        header = json.loads(head)
-        arrays, start = {}, 0
-        for name, dtype, shape in header.pop("arrays", []):
-            if dtype not in DTYPES:
-                raise ValueError(f"{str(self.path)!r} must hold arrays of {', '.join(sorted(DTYPES))}, got {dtype!r}")
-            count = int(np.prod(shape, dtype=np.int64))
-            arrays[name] = np.frombuffer(body, dtype, count, start).reshape(shape)
-            start += count * np.dtype(dtype).itemsize
-        return header, arrays
+        with naming(self.path):
+            header = parse_json(head)
+            if not isinstance(header, dict):
+                raise ValueError(f"the header of the record at byte {offset} must be an object")
+            arrays, start = {}, 0
+            for name, dtype, shape in header.pop("arrays", []):
+                if dtype not in DTYPES:
+                    raise ValueError(f"arrays must be of {', '.join(sorted(DTYPES))}, got {dtype!r}")
+                if not all(type(length) is int and length >= 0 for length in shape):
+                    raise ValueError(f"array {name!r} must have lengths >= 0, got {shape!r:.80}")
+                count = math.prod(shape)
+                arrays[name] = (
+                    np.frombuffer(body, dtype, count, start).reshape(shape) if count else np.zeros(shape, dtype)
+                )
+                start += count * np.dtype(dtype).itemsize
+            return header, arrays
 
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Where each record after the settings stands, and its header."""
@@ -104,7 +117,7 @@ class Journal:
             ) from None
 
     def _find_records(self) -> list[int]:
-        """Where whole records stand; cuts off what stands beyond the last."""
+        """Where whole records stand; what stands beyond the last is to be cut off."""
         size = os.fstat(self._file).st_size
         if not MAGIC.startswith(os.pread(self._file, len(MAGIC), 0)):
             raise ValueError(f"{str(self.path)!r} must be a journal of torchmdx label, got another file")
@@ -115,7 +128,6 @@ class Journal:
             whole += self._length(offset)
         self.discarded = size - whole if found else 0
         self._end = found[-1] + self._length(found[-1]) if found else 0
-        os.ftruncate(self._file, self._end)
         return found
 
     def _settings(self, offset: int) -> dict[str, Any]:
@@ -134,11 +146,16 @@ class Journal:
     def _whole(self) -> Iterator[int]:
         """Where each whole record stands; looks for the next mark where one is not whole."""
         offset = len(MAGIC)
+        # Marks that are none, each with a length up to the end, would have the file read once for each of them.
+        left = WASTED * self._end + SEARCHED
         while offset < self._end:
             if self._parts(offset) is not None:
                 yield offset
                 offset += self._length(offset)
             else:
+                left -= self._claimed(offset)
+                if left < 0:
+                    raise ValueError(f"{str(self.path)!r} is damaged in too many places to be read")
                 offset = self._next_mark(offset + 1)
 
     def _next_mark(self, start: int) -> int:
@@ -180,6 +197,14 @@ class Journal:
         if len(data) < first + second or zlib.crc32(data, zlib.crc32(prefix[:-4])) != checksum:
             return None
         return data[:first], data[first:]
+
+    def _claimed(self, offset: int) -> int:
+        """Bytes that were read to find that no whole record stands there."""
+        prefix = os.pread(self._file, PREFIX.size, offset)
+        if len(prefix) < PREFIX.size or not prefix.startswith(MARK):
+            return 0
+        length = self._length(offset)
+        return length if offset + length <= self._end else 0
 
     def _length(self, offset: int) -> int:
         """Bytes of the record that stands there."""

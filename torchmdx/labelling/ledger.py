@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from torchmdx.damaged_file import naming
 from torchmdx.labelling.geometry import Geometry, Labels
 from torchmdx.labelling.journal import Journal
+from torchmdx.system import LAST_ELEMENT
 
 # (source, number in it): a file and a frame of it, or a molecule and a geometry sampled from it
 Key = tuple[int, int]
@@ -42,8 +45,9 @@ class Ledger:
         self._labelled: dict[Key, int] = {}
         self._sampled: dict[int, tuple[int, int, str]] = {}  # where it stands, how many, note
         self.failures: dict[Key, Failure] = {}
-        for offset, header in journal.records():
-            self._enter(offset, header)
+        with naming(journal.path):
+            for offset, header in journal.records():
+                self._enter(offset, header)
 
     @property
     def num_labelled(self) -> int:
@@ -96,8 +100,10 @@ class Ledger:
         """Origin, structure and labels of every labelled frame, in order of sources and numbers."""
         for key in sorted(self._labelled):
             header, arrays = self._journal.read(self._labelled[key])
-            labels = Labels(header["energy"], arrays["forces"], arrays.get("stress"))
-            yield header["origin"], _geometry(header, arrays, arrays["positions"]), labels
+            with naming(self._journal.path):
+                geometry = _geometry(header, arrays, arrays["positions"])
+                labels = _labels(header, arrays)
+            yield header["origin"], geometry, labels
 
     def num_sampled(self, source: int) -> int:
         """How many geometries were made of a source."""
@@ -106,7 +112,8 @@ class Ledger:
     def sampled(self, source: int) -> tuple[str, list[Geometry]]:
         """Origin and geometries of a source that was sampled."""
         header, arrays = self._journal.read(self._sampled[source][0])
-        return header["origin"], [_geometry(header, arrays, positions) for positions in arrays["positions"]]
+        with naming(self._journal.path):
+            return header["origin"], [_geometry(header, arrays, positions) for positions in arrays["positions"]]
 
     def notes(self) -> list[str]:
         """What sampling remarked."""
@@ -118,24 +125,57 @@ class Ledger:
     def _enter(self, offset: int, header: dict[str, Any]) -> None:
         if "labels" in header:
             key = _key(header["labels"])
+            _text(header, "origin")
             self._labelled[key] = offset
             self.failures.pop(key, None)
         elif "failure" in header:
             key = _key(header["failure"])
-            self.failures[key] = Failure(key, header["origin"], header["reason"])
+            self.failures[key] = Failure(key, _text(header, "origin"), _text(header, "reason"))
         elif "sampled" in header:
-            source = int(header["sampled"])
-            self._sampled[source] = (offset, int(header["count"]), _note(header))
+            source, count = _key([header["sampled"], header["count"]])
+            self._sampled[source] = (offset, count, _note(header))
             self.failures.pop((source, -1), None)
 
 
 def _note(header: dict[str, Any]) -> str:
-    return f"{header['origin']}: {header['note']}" if header["note"] else ""
+    origin, note = _text(header, "origin"), _text(header, "note")
+    return f"{origin}: {note}" if note else ""
+
+
+def _text(header: dict[str, Any], name: str) -> str:
+    value = header[name]
+    if not isinstance(value, str):
+        raise ValueError(f"{name} of a record must be text, got {value!r:.80}")
+    return value
 
 
 def _key(pair: list[int]) -> Key:
     source, number = pair
+    if type(source) is not int or type(number) is not int:
+        raise ValueError(f"records must be numbered by whole numbers, got {pair!r:.80}")
     return source, number
+
+
+def _number(header: dict[str, Any], name: str) -> float:
+    value = header[name]
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{name} of a record must be a finite number, got {value!r:.80}")
+    return float(value) if name == "energy" else value
+
+
+def _labels(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Labels:
+    count = len(arrays["numbers"])
+    shapes = {"forces": (count, 3)} | ({"stress": (3, 3)} if "stress" in arrays else {})
+    _require_arrays(arrays, shapes)
+    return Labels(_number(header, "energy"), arrays["forces"], arrays.get("stress"))
+
+
+def _require_arrays(arrays: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raises ValueError unless arrays are finite numbers of these shapes."""
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape or not np.isfinite(arrays[name]).all():
+            got = list(arrays[name].shape)
+            raise ValueError(f"{name} of a record must be finite numbers of shape {list(shape)}, got shape {got}")
 
 
 def _state(geometry: Geometry) -> dict[str, Any]:
@@ -143,6 +183,14 @@ def _state(geometry: Geometry) -> dict[str, Any]:
 
 
 def _geometry(header: dict[str, Any], arrays: dict[str, np.ndarray], positions: np.ndarray) -> Geometry:
-    return Geometry(
-        arrays["numbers"], positions, arrays["cell"], arrays["pbc"], header["charge"], header["multiplicity"]
-    )
+    """Raises ValueError, or what a record without its parts makes Python raise."""
+    numbers = arrays["numbers"]
+    count = len(numbers)
+    held = {**arrays, "positions": positions}
+    _require_arrays(held, {"numbers": (count,), "positions": (count, 3), "cell": (3, 3), "pbc": (3,)})
+    if numbers.dtype.kind != "i" or not ((numbers >= 1) & (numbers <= LAST_ELEMENT)).all():
+        raise ValueError(f"numbers of a record must be atomic numbers from 1 to {LAST_ELEMENT}")
+    multiplicity = header["multiplicity"]
+    if multiplicity is not None and (type(multiplicity) is not int or multiplicity < 1):
+        raise ValueError(f"multiplicity of a record must be a whole number >= 1, got {multiplicity!r:.80}")
+    return Geometry(numbers, positions, arrays["cell"], arrays["pbc"], _number(header, "charge"), multiplicity)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchmdx.damaged_file import WRONG_VALUES, naming, parse_json
+from torchmdx.md.restore import sealed
 from torchmdx.md.settings import UNCERTAIN, Dynamics, Evaluation, Schedule
 from torchmdx.md.simulation import Checkpoint
 from torchmdx.md.structure import SUFFIXES, Structure
@@ -86,16 +88,15 @@ class Files:
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replaces both forms, each in one go: a kill at any moment leaves whole files."""
         replace(self.portable, checkpoint.portable.encode())
-        replace(self.exact, checkpoint.exact)
+        replace(self.exact, sealed(checkpoint.exact))
 
     def read_checkpoint(self) -> tuple[bytes | None, str | None]:
         """Both forms, None for one that is missing. Raises FileNotFoundError without either."""
         if not (self.exact.is_file() or self.portable.is_file()):
             raise FileNotFoundError(f"--restart needs a checkpoint, got none at {str(self.exact)!r}")
-        return (
-            self.exact.read_bytes() if self.exact.is_file() else None,
-            self.portable.read_text() if self.portable.is_file() else None,
-        )
+        with naming(self.portable):
+            portable = self.portable.read_text() if self.portable.is_file() else None
+        return self.exact.read_bytes() if self.exact.is_file() else None, portable
 
     def write_settings(self, settings: dict[str, Any]) -> None:
         text = json.dumps({"format": FORMAT, **settings}, indent=1)
@@ -106,9 +107,9 @@ class Files:
         if not self.settings.is_file():
             raise FileNotFoundError(f"--restart needs the settings of the run, got no {str(self.settings)!r}")
         try:
-            settings: dict[str, Any] = json.loads(self.settings.read_text())
+            settings: dict[str, Any] = parse_json(self.settings.read_text())
             found = settings.pop("format")
-        except (ValueError, AttributeError, KeyError, TypeError) as error:
+        except (ValueError, *WRONG_VALUES) as error:
             raise ValueError(f"{str(self.settings)!r} must hold the settings of a run, got something else") from error
         if found != FORMAT:
             raise ValueError(f"{str(self.settings)!r} must have format {FORMAT}, got {found!r}")

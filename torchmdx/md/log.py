@@ -10,6 +10,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.damaged_file import naming
+
 COLUMNS = ("step", "time_ps", "potential_eV", "kinetic_eV", "total_eV", "temperature_K")
 PERIODIC_COLUMNS = ("volume_A3", "density_g_per_cm3")
 ENSEMBLE_COLUMNS = ("energy_spread_eV", "force_spread_eV_per_A")
@@ -84,6 +86,11 @@ class Log:
     @staticmethod
     def bytes_up_to(step: int, path: Path, columns: tuple[str, ...], interval: int) -> int:
         """How much of a file its rows up to a step take. Raises ValueError if it is another file or shorter."""
+        with naming(path):
+            return Log._bytes_up_to(step, path, columns, interval)
+
+    @staticmethod
+    def _bytes_up_to(step: int, path: Path, columns: tuple[str, ...], interval: int) -> int:
         lines = path.read_bytes().splitlines(keepends=True)
         if not lines or lines[0] != _title(columns):
             raise ValueError(f"{str(path)!r} must be a log whose first line is {_title(columns).decode().strip()!r}")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import openmm
 
+from torchmdx.damaged_file import naming
 from torchmdx.interrupt import Interrupts
 from torchmdx.md.files import Files, require_same, settings_of
 from torchmdx.md.log import read_log
@@ -66,7 +67,8 @@ def _refuse_options_of_a_start(options: argparse.Namespace) -> None:
 
 
 def _resume(simulation: Simulation, files: Files, schedule: Schedule) -> Recorder:
-    why = simulation.restore(*files.read_checkpoint())
+    with naming(files.portable):
+        why = simulation.restore(*files.read_checkpoint())
     step, num_steps = simulation.current_step, simulation.dynamics.num_steps
     if why is not None:
         print(f"continued from {files.portable}, not from {files.exact.name}: {why}")

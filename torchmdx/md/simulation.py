@@ -13,6 +13,7 @@ from openmm import unit
 
 from torchmdx.md.log import Row, columns_of
 from torchmdx.md.platform import make_context
+from torchmdx.md.restore import restore
 from torchmdx.md.settings import Dynamics, Evaluation
 from torchmdx.md.structure import Structure
 from torchmdx.openmm_force import PotentialForce, add_potential
@@ -154,20 +155,7 @@ class Simulation:
 
         Raises ValueError when neither fits.
         """
-        reason = "it is missing"
-        if exact is not None:
-            try:
-                self.context.loadCheckpoint(exact)
-                return None
-            except openmm.OpenMMException as error:
-                reason = str(error)
-        if portable is None:
-            raise ValueError(f"the checkpoint must come from this machine and platform: {reason}")
-        try:
-            self.context.setState(openmm.XmlSerializer.deserialize(portable))
-        except (openmm.OpenMMException, ValueError) as error:
-            raise ValueError(f"the state in the .xml file can't be read: {error}") from error
-        return reason
+        return restore(self.context, exact, portable)
 
     def _require_finite(self, what: str, values: NDArray[np.float64]) -> None:
         bad = np.flatnonzero(~np.isfinite(values).all(1))

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from torchmdx.damaged_file import parse_json
 from torchmdx.system import LAST_ELEMENT
 
 
@@ -33,6 +34,9 @@ class Card:
                 raise ValueError(f"{field} of a potential must be text, got {getattr(self, field)!r}")
         if not isinstance(self.closed_shell, bool):
             raise ValueError(f"closed_shell of a potential must be True or False, got {self.closed_shell!r}")
+        for field in ("elements", "charges"):
+            if not isinstance(getattr(self, field), tuple | None):
+                raise ValueError(f"{field} of a potential must be several numbers, got {getattr(self, field)!r}")
         if self.elements is not None:
             whole = all(type(number) is int and 1 <= number <= LAST_ELEMENT for number in self.elements)
             if not self.elements or not whole:
@@ -61,8 +65,8 @@ class Card:
     def from_text(cls, text: str) -> Card:
         """What `to_text` wrote. Facts that a later version added are left out. Raises ValueError for anything else."""
         try:
-            values = json.loads(text)
-        except json.JSONDecodeError:
+            values = parse_json(text)
+        except ValueError:
             values = None
         if not isinstance(values, dict):
             raise ValueError(f"facts about a potential must be a JSON object, got {text[:80]!r}")

@@ -14,6 +14,7 @@ from torchmdx.models.charges import conserved
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.registry import ModelConfig, make_head, make_network, make_prior
+from torchmdx.models.skeleton import CONSTANTS, require_fit
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.system import Batch
@@ -37,7 +38,6 @@ class Potential(nn.Module):
     scale: Tensor
     shift: Tensor
     reference_energies: Tensor
-    _CONSTANTS = ("scale", "shift", "reference_energies")
 
     def __init__(self, config: ModelConfig, priors: Sequence[PriorConfig] = ()) -> None:
         """Random weights. Raises ValueError for a prior that the model cannot serve."""
@@ -200,22 +200,17 @@ class Potential(nn.Module):
 
     def fill(self, tensors: dict[str, Tensor], origin: str) -> None:
         """Takes over tensors by their names, in their dtype; raises ValueError, naming `origin`, if they don't fit."""
-        wanted = self.state_dict()
-        missing, unknown = wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys()
-        if missing or unknown:
-            raise ValueError(
-                f"the tensors of {origin} do not fit its configuration: "
-                f"missing {sorted(missing)}, unexpected {sorted(unknown)}"
-            )
-        for name, value in tensors.items():
-            shape = list(wanted[name].shape)
-            if list(value.shape) != shape:
-                raise ValueError(f"{name} in {origin} must have shape {shape}, got {list(value.shape)}")
+        require_fit(self.state_dict(), tensors, origin)
+        # Embeddings and reference energies of elements that nobody trained may hold anything.
+        tables = [f"{name}.weight" for name, part in self.named_modules() if isinstance(part, nn.Embedding)]
+        for name in ("scale", "shift", *(name for name, _ in self.named_parameters() if name not in tables)):
+            if not tensors[name].isfinite().all():
+                raise ValueError(f"{name} in {origin} must be finite, got NaN or infinity")
         self.to(dtype=tensors[self._last_weight()].dtype)
         self.load_state_dict(tensors)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Potential:
-        exact = {name: getattr(self, name) for name in self._CONSTANTS}
+        exact = {name: getattr(self, name) for name in CONSTANTS}
         super()._apply(fn, recurse)
         for name, value in exact.items():  # moved, but never rounded
             setattr(self, name, value.to(device=getattr(self, name).device))

@@ -171,12 +171,12 @@ def prior_from_dict(values: Mapping[str, Any]) -> PriorConfig:
 def _from_dict(values: Mapping[str, Any], kind: str, known: Mapping[str, type[Any]]) -> Any:
     settings = dict(values)
     name = settings.pop(kind, None)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise ValueError(f"{kind} must be one of {', '.join(known)}, got {name!r}")
     unknown = settings.keys() - {field.name for field in fields(known[name])}
     if unknown:
         raise ValueError(f"the {kind} {name} has no settings {', '.join(sorted(unknown))}")
     try:
         return known[name](**settings)
-    except TypeError as error:
+    except (TypeError, ArithmeticError) as error:
         raise ValueError(f"the {kind} {name} cannot be made of its settings: {error}") from error

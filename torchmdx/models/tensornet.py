@@ -16,6 +16,10 @@ from torchmdx.models.tensors import part_norms
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import LAST_ELEMENT
 
+# Far above any model in use. They bound what a damaged configuration can ask for.
+MOST = {"num_channels": 4096, "num_layers": 64, "num_radial": 4096, "num_head_layers": 64, "max_z": LAST_ELEMENT}
+SHORTEST_CUTOFF, LONGEST_CUTOFF = 0.1, 100.0  # Å
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorNetConfig:
@@ -38,12 +42,14 @@ class TensorNetConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < bound:
                 raise ValueError(f"{name} must be a whole number >= {bound}, got {value!r}")
-        if self.max_z > LAST_ELEMENT:
-            raise ValueError(f"max_z must be <= {LAST_ELEMENT}, got {self.max_z}")
+            if value > MOST[name]:
+                raise ValueError(f"{name} must be <= {MOST[name]}, got {value}")
         if isinstance(self.cutoff, bool) or not isinstance(self.cutoff, (int, float)):
             raise ValueError(f"cutoff must be a number of Å, got {self.cutoff!r}")
         if not (0 < self.cutoff < math.inf):
             raise ValueError(f"cutoff must be > 0 Å and finite, got {self.cutoff}")
+        if not SHORTEST_CUTOFF <= self.cutoff <= LONGEST_CUTOFF:
+            raise ValueError(f"cutoff must be from {SHORTEST_CUTOFF} to {LONGEST_CUTOFF} Å, got {self.cutoff}")
         if not isinstance(self.trainable_basis, bool):
             raise ValueError(f"trainable_basis must be True or False, got {self.trainable_basis!r}")
         choices = {
@@ -52,8 +58,9 @@ class TensorNetConfig:
             "group": ("O(3)", "SO(3)"),
         }
         for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
 class TensorNet(nn.Module):

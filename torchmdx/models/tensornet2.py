@@ -18,6 +18,8 @@ from torchmdx.models.tensors import part_norms, spread
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import Batch
 
+MOST_CHARGES = 1024  # as the bounds of a TensorNet: far above any model in use
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorNet2Config(TensorNetConfig):
@@ -31,6 +33,8 @@ class TensorNet2Config(TensorNetConfig):
         value = self.num_charges
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"num_charges must be a whole number >= 1, got {value!r}")
+        if value > MOST_CHARGES:
+            raise ValueError(f"num_charges must be <= {MOST_CHARGES}, got {value}")
         slack = self.charge_slack
         if isinstance(slack, bool) or not isinstance(slack, (int, float)) or not 0 <= slack < 1:
             raise ValueError(f"charge_slack must be >= 0 and < 1, got {slack!r}")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import pickle
-import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from torchmdx.damaged_file import WRONG_VALUES, naming
+from torchmdx.torchmdnet import archive
+
 ENDING = ".ckpt"
+MOST_VALUES, DEEPEST = 100_000, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,31 +35,56 @@ def read_file(path: Path) -> Content:
 def read_bytes(data: bytes, origin: str) -> Content:
     """As `read_file`, from bytes in memory."""
     try:
-        checkpoint = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        kind = re.search(r"GLOBAL ([\w.]+)", str(error))
+        checkpoint = archive.load(data)
+    except archive.Forbidden as error:
         raise ValueError(
-            f"{origin!r} holds more than tensors, numbers and text{f' ({kind[1]})' if kind else ''}, and was not "
+            f"{origin!r} holds more than tensors, numbers and text ({error}), and was not "
             "loaded: torchmdx never runs code from a checkpoint"
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, TypeError) as error:
+    except (ValueError, OSError, *WRONG_VALUES) as error:
         raise ValueError(f"{origin!r} is not a readable checkpoint ({error})") from error
     parts = ("hyper_parameters", "state_dict")
     if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(part), dict) for part in parts):
         raise ValueError(f"{origin!r} is no torchmd-net checkpoint: it needs {' and '.join(parts)}")
+    require_plain(checkpoint["hyper_parameters"], origin)
     weights = checkpoint["state_dict"]
     wrong = [name for name, value in weights.items() if not isinstance(value, Tensor)]
     if wrong:
         raise ValueError(f"{origin!r} is no torchmd-net checkpoint: {wrong[0]} in its state_dict is no tensor")
+    if not all(isinstance(name, str) for name in weights):
+        raise ValueError(f"{origin!r} is no torchmd-net checkpoint: names in its state_dict must be text")
     return Content(origin, hashlib.sha256(data).hexdigest(), checkpoint["hyper_parameters"], weights)
+
+
+def require_plain(options: dict[Any, Any], origin: str) -> None:
+    """Raises ValueError for settings without end, or too many: values in a pickle may hold themselves."""
+    left, level = MOST_VALUES, [options]
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for value in level:
+            held = list(value.values()) if isinstance(value, dict) else list(value)
+            left -= len(held)
+            if left < 0:
+                break
+            inner += [one for one in held if isinstance(one, (dict, list, tuple))]
+        if left < 0 or not inner:
+            break
+        level = inner
+    if left < 0 or inner:
+        raise ValueError(f"the settings of {origin!r} must be at most {MOST_VALUES} values, {DEEPEST} levels deep")
+    if not all(isinstance(name, str) for name in options):
+        raise ValueError(f"names of the settings of {origin!r} must be text")
 
 
 def is_ensemble(path: Path) -> bool:
     """Whether a file is a zip of checkpoints. A checkpoint is a zip too, but has none inside."""
     if not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
-        return not any(name.endswith("data.pkl") for name in archive.namelist())
+    try:
+        with zipfile.ZipFile(path) as zipped:
+            return not any(name.endswith("data.pkl") for name in zipped.namelist())
+    except (ValueError, *WRONG_VALUES):  # not a whole zip, which reading it will say
+        return False
 
 
 def members(path: Path) -> list[tuple[str, bytes]]:
@@ -68,14 +93,15 @@ def members(path: Path) -> list[tuple[str, bytes]]:
     Raises ValueError for a zip that is broken, or holds no checkpoint.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            files = [info for info in archive.infolist() if not info.is_dir()]
+        with naming(path), zipfile.ZipFile(path) as zipped:
+            files = [info for info in zipped.infolist() if not info.is_dir()]
             chosen = sorted(info.filename for info in files if _is_checkpoint(info.filename))
             if not chosen:
                 held = ", ".join(sorted(info.filename for info in files)) or "nothing"
                 raise ValueError(f"{str(path)!r} must hold checkpoints ({ENDING}, .safetensors), it holds {held}")
-            return [(f"{path}/{name}", archive.read(name)) for name in chosen]
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
+            archive.require_unpacked_size(zipped, path.stat().st_size)
+            return [(f"{path}/{name}", zipped.read(name)) for name in chosen]
+    except OSError as error:
         raise ValueError(f"{str(path)!r} is not a readable zip ({error})") from error
 
 

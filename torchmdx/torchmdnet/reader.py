@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
+from torchmdx.damaged_file import naming
 from torchmdx.models.potential import Potential
+from torchmdx.models.skeleton import require_sizes
 from torchmdx.torchmdnet.container import Content, read_bytes, read_file
 from torchmdx.torchmdnet.priors import read_priors, read_references
 from torchmdx.torchmdnet.report import Reading, Report
@@ -19,12 +23,14 @@ def read_torchmdnet(path: Path, *, total_energy: bool = False) -> Reading:
     Raises ValueError for a file that is broken or is no such checkpoint, and UnsupportedCheckpoint, naming the key,
     for an option or prior that torchmdx does not have.
     """
-    return _read(read_file(path), total_energy)
+    with naming(path):
+        return _read(read_file(path), total_energy)
 
 
 def read_torchmdnet_bytes(data: bytes, origin: str, *, total_energy: bool = False) -> Reading:
     """As `read_torchmdnet`, from a file in memory that messages call `origin`."""
-    return _read(read_bytes(data, origin), total_energy)
+    with naming(origin):
+        return _read(read_bytes(data, origin), total_energy)
 
 
 def _read(content: Content, total_energy: bool) -> Reading:
@@ -34,9 +40,11 @@ def _read(content: Content, total_energy: bool) -> Reading:
     tensors = translate(state, config, content.options)
     scale = tensors["scale"]
     priors = read_priors(content, state, scale.item() if scale.ndim == 0 else 1.0)  # another shape is refused below
-    potential = Potential(config, priors)
-    tensors["reference_energies"] = read_references(content, state, potential.reference_energies, total_energy)
+    zeros = torch.zeros(config.max_z + 1, dtype=torch.float64)
+    tensors["reference_energies"] = read_references(content, state, zeros, total_energy)
     state.require_nothing_left()
+    require_sizes(config, priors, tensors, repr(content.origin))
+    potential = Potential(config, priors)
     report.read.append(f"{state.num_tensors} tensors")
     potential.fill(tensors, repr(content.origin))
     # Decided by what the file itself says, whatever anybody's options: files written while torchmd-net still had this

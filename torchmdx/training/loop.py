@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.checkpoint import save
+from torchmdx.damaged_file import naming
 from torchmdx.datasets.splits import Split
 from torchmdx.datasets.store import Store
 from torchmdx.interrupt import Interrupts
@@ -85,7 +86,10 @@ class Trainer:
 
     def resume(self) -> None:
         """Takes over what `_save` wrote. Raises FileNotFoundError, and ValueError for a run of other settings."""
-        tensors, info = read_state(self.directory / STATE)
+        with naming(self.directory / STATE):
+            self._take_over(*read_state(self.directory / STATE))
+
+    def _take_over(self, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
         require_same(self.config.plain(), info["config"])
         if info["digest"] != self.store.digest or info["train"] != _digest(self.parts):
             raise ValueError(

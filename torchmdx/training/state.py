@@ -11,6 +11,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
+from torchmdx.damaged_file import WRONG_VALUES, naming, parse_json
+from torchmdx.training.means import TERMS
+
 FORMAT, FORMAT_VERSION = "torchmdx-training", 1
 # What a run that is resumed may change.
 FREE = (
@@ -66,7 +69,7 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, *WRONG_VALUES) as error:
         raise ValueError(f"{str(path)!r} is not readable (safetensors says: {error})") from error
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{str(path)!r} is no state of a training: format is {metadata.get('format')!r}")
@@ -74,8 +77,49 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(
             f"this torchmdx resumes version {FORMAT_VERSION}, {str(path)!r} has {metadata.get('format_version')!r}"
         )
-    info: dict[str, Any] = json.loads(metadata["info"])
+    with naming(path):
+        info = parse_json(metadata["info"])
+        _require_info(info)
     return tensors, info
+
+
+def _require_info(info: Any) -> None:
+    """Raises ValueError that names the first entry of a state that is missing or of another kind."""
+    if not isinstance(info, dict):
+        raise ValueError(f"the state of a training must be an object, got {info!r:.80}")
+    schedule = info.get("schedule")
+    schedule = schedule if isinstance(schedule, dict) else {}
+    means = info.get("means")
+    sound = {
+        "config": isinstance(info.get("config"), dict),
+        **{name: isinstance(info.get(name), str) for name in ("digest", "train")},
+        **{
+            name: _is_count(info.get(name))
+            for name in ("epoch", "done", "global_step", "best_epoch", "waited", "ranks")
+        },
+        "best": info.get("best", "") is None or _is_number(info["best"]),
+        "schedule": _is_number(schedule.get("factor"))
+        and _is_count(schedule.get("waited"))
+        and (schedule.get("best", "") is None or _is_number(schedule["best"])),
+        "means": isinstance(means, dict)
+        and set(means) == set(TERMS)
+        and all(isinstance(sums, list) and len(sums) == 3 and all(map(_is_number, sums)) for sums in means.values()),
+        "remembered": isinstance(info.get("remembered"), dict) and all(map(_is_number, info["remembered"].values())),
+        "capacities": isinstance(info.get("capacities"), list)
+        and len(info["capacities"]) == info.get("ranks")
+        and all(isinstance(one, dict) and all(map(_is_count, one.values())) for one in info["capacities"]),
+    }
+    for name, good in sound.items():
+        if not good:
+            raise ValueError(f"{name} of the state is damaged, got {info.get(name)!r:.80}")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**62
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 2.0**1000
 
 
 def require_same(config: dict[str, Any], saved: dict[str, Any]) -> None:

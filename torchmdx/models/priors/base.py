@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import LAST_ELEMENT, Batch
 
+LONGEST = 10_000.0  # Å; bounds what a damaged configuration can ask for
+
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
@@ -63,6 +65,8 @@ class PriorConfig:
             value = getattr(self, name)
             if not _is_number(value) or not 0 < value < math.inf:
                 raise ValueError(f"{name} of the prior {self.name} must be > 0 Å and finite, got {value!r}")
+            if value > LONGEST:
+                raise ValueError(f"{name} of the prior {self.name} must be <= {LONGEST} Å, got {value!r}")
 
     def _require_finite(self, *names: str) -> None:
         for name in names:

@@ -45,7 +45,8 @@ class CoulombConfig(PriorConfig):
         self._require_finite("strength")
         if not isinstance(self.cut_in_vacuum, bool):
             raise ValueError(f"cut_in_vacuum of the prior coulomb must be True or False, got {self.cut_in_vacuum!r}")
-        if isinstance(self.dielectric, bool) or not self.dielectric >= 1:
+        number = isinstance(self.dielectric, (int, float)) and not isinstance(self.dielectric, bool)
+        if not number or not self.dielectric >= 1:
             raise ValueError(f"dielectric of the prior coulomb must be >= 1, got {self.dielectric!r}")
         if self.charges not in ("predicted", "given"):
             raise ValueError(f"charges of the prior coulomb must be predicted or given, got {self.charges!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -33,6 +34,9 @@ class D2Config(PriorConfig):
             raise ValueError(
                 f"c6 and radii of the prior d2 must list the same elements, got {len(self.c6)} and {len(self.radii)}"
             )
+
+        if not all(math.isfinite(value) for table in (self.c6, self.radii) for value in table[1:]):
+            raise ValueError("c6 and radii of the prior d2 must be finite, got NaN or infinity")
 
     def scaled(self, factor: float) -> Self:
         return replace(self, c6=tuple(value * factor for value in self.c6))

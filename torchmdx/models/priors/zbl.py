@@ -99,6 +99,8 @@ def _radii(radii: tuple[float, ...] | str) -> tuple[float, ...]:
     if isinstance(radii, str) or not radii:
         raise ValueError(f"radii of the prior zbl must be 'covalent' or numbers of Å, got {radii!r}")
     values = tuple(float(radius) for radius in radii)
+    if len(values) < 2:
+        raise ValueError(f"radii of the prior zbl must begin with those of elements 0 and 1, got {len(values)}")
     if not all(0 < radius < 100 for radius in values[1:]):
         raise ValueError(f"radii of the prior zbl must be > 0 Å and < 100 Å, got {min(values[1:])}")
     return values
