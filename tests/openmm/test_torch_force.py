@@ -7,6 +7,7 @@ one, where that works beside this torch.
 import io
 import subprocess
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -99,7 +100,6 @@ except Exception as error:
 """
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.save` is deprecated:DeprecationWarning")
 def test_a_module_from_another_process_is_refused(potential, ethanol, request):
     file = io.BytesIO()
     torch.jit.save(torch_transport.module_of(evaluator_of(potential, ethanol)), file)
@@ -201,12 +201,23 @@ def test_missing_and_broken_libraries_are_named(monkeypatch, potential, ethanol)
     assert system.getNumForces() == 0
 
 
-def test_the_real_one(potential, reduced):
-    import warnings
+def test_warnings_as_errors_do_not_reach_openmm_torch(potential, ethanol, monkeypatch):
+    """It calls torch.jit.save from C++ that no Python exception can leave: an error would abort the process."""
 
+    def saves(module):
+        torch.jit.save(module, io.BytesIO())
+        return StandIn(module)
+
+    monkeypatch.setitem(sys.modules, "openmmtorch", SimpleNamespace(TorchForce=saves))
+    system = openmm.System()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # openmm-torch 1.5 imports simtk
-        reason = torch_transport.why_not_torch(False)
+        warnings.simplefilter("error")
+        torch_transport.make_torch_force(evaluator_of(potential, ethanol), system)
+    assert system.getNumForces() == 1
+
+
+def test_the_real_one(potential, reduced):
+    reason = torch_transport.why_not_torch(False)
     if reason is not None:
         pytest.skip(reason)
     chosen = [2, 0]

@@ -112,6 +112,21 @@ def _scripted(module: torch.nn.Module) -> Any:
         return torch.jit.script(module)
 
 
+def _torch_force(scripted: Any) -> Any:
+    """A TorchForce that gives forces.
+
+    It calls torch.jit.save from C++ that no Python exception can leave: a DeprecationWarning that is an error would
+    abort the process.
+    """
+    import openmmtorch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        force = openmmtorch.TorchForce(scripted)
+    force.setOutputsForces(True)
+    return force
+
+
 @functools.cache
 def why_not_torch(cuda: bool) -> str | None:
     """None if openmm-torch works beside this torch, which a TorchForce of one particle decides; else why not.
@@ -119,12 +134,11 @@ def why_not_torch(cuda: bool) -> str | None:
     cuda: on OpenMM's CUDA platform, whose part is code of its own; else on the Reference platform.
     """
     try:
-        import openmmtorch
+        import openmmtorch  # noqa: F401
     except ImportError as error:
         return f"openmm-torch cannot be imported: {error}"
     try:
-        force = openmmtorch.TorchForce(_scripted(_Probe()))
-        force.setOutputsForces(True)
+        force = _torch_force(_scripted(_Probe()))
         system = openmm.System()
         system.addParticle(1.0)
         system.addForce(force)
@@ -155,16 +169,13 @@ def make_torch_force(evaluator: Evaluator, system: openmm.System) -> openmm.Forc
     Raises ValueError for a potential without images in a periodic system: openmm-torch hands over positions that OpenMM
     has moved into the box, atom by atom where nothing bonds them.
     """
-    import openmmtorch
-
     settings = evaluator.settings
     if not settings.periodic and system.usesPeriodicBoundaryConditions():
         raise ValueError(
             "transport 'torch' needs periodic=True in a periodic system, because openmm-torch gives positions wrapped "
             "into the box; use transport 'native' or 'python' for periodic=False"
         )
-    force = openmmtorch.TorchForce(module_of(evaluator))
-    force.setOutputsForces(True)
+    force = _torch_force(module_of(evaluator))
     force.setUsesPeriodicBoundaryConditions(settings.periodic)
     if settings.scale_parameter is not None:
         force.addGlobalParameter(settings.scale_parameter, 1.0)
