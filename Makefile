@@ -14,7 +14,7 @@ TEST_THREADS := $(shell echo $$(($(CORES) / $(WORKERS))))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cluster examples docs lint types format clean
+.PHONY: help setup demo test nightly newest oldest cluster examples docs lint types format clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -24,12 +24,22 @@ demo: ## a minute and a half of molecular dynamics; pictures and a trajectory in
 	@./tools/setup.sh openmm
 	@$(BIN)/torchmdx demo
 
-test: setup ## run the tests (those that need a GPU are left out)
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu" $(ARGS)
+test: setup ## run the tests (not those that need a GPU, or run for minutes)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not nightly" $(ARGS)
+
+# pytest exits with 5 where no test is marked so.
+nightly: setup ## run the tests that take minutes
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "nightly and not gpu" $(ARGS) || [ $$? -eq 5 ]
+
+newest: setup ## run a quick part of the tests with the newest dependencies, in build/newest
+	./tools/test_versions.sh newest
+
+oldest: setup ## run them with the oldest dependencies that pyproject.toml allows, in build/oldest
+	./tools/test_versions.sh oldest
 
 cluster: setup ## compile torch-cluster (ten minutes, once) and run the tests that need it
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation wheel torch-cluster
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python -m pytest -m "not gpu" -k cluster tests/neighbors $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python -m pytest -m "not gpu and not nightly" -k cluster tests/neighbors $(ARGS)
 
 # One thread: molecules of ten atoms are slower with more.
 examples: setup ## run the numbered scripts of examples/, and the notebook

@@ -13,12 +13,17 @@ from conformance import KINDS, kinds
 from documents.blocks import summary
 from quick_interpreter import quicken
 from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
+from warning_policy import own_modules
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
 from torchmdx.models.registry import model_from_dict
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     quicken()
+
+
+def pytest_configure(config) -> None:
+    config.addinivalue_line("filterwarnings", f"error:::{own_modules()}")
 
 
 def pytest_collection_modifyitems(items) -> None:

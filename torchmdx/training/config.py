@@ -20,6 +20,8 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Below1 = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Part = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)]
 Function = Literal["mse", "mae", "huber"]
 
@@ -108,8 +110,8 @@ class DataSection(Section):
     validation: Part = Field(default=0.1, description="validation frames: a number, or a share below 1; 0: none")
     test: Part = Field(default=0.1, description="test frames: a number, or a share below 1; 0: none")
     split_by: Literal["frame", "formula", "file"] = Field(default="frame", description="what stays together in a split")
-    seed: int = Field(default=0, description="seed of the split; that of the training is training.seed")
-    references: Literal["fit", "zero"] | dict[int, float] = Field(
+    seed: Seed = Field(default=0, description="seed of the split; that of the training is training.seed")
+    references: Literal["fit", "zero"] | dict[int, Finite] = Field(
         default="fit",
         description="energies of lone atoms: fit (least squares), zero, or eV by atomic number {1: -13.6}",
     )
@@ -191,7 +193,7 @@ class TrainingSection(Section):
 
     epochs: Count = Field(default=300, description="passes over the training frames")
     batch_size: Count = Field(default=32, description="frames in a step, over all devices")
-    seed: int = Field(default=0, description="seed of weights and order")
+    seed: Seed = Field(default=0, description="seed of weights and order")
     device: str = Field(default="auto", description="auto, cpu, cuda, or one GPU by its number, as cuda:1")
     devices: Count = Field(default=1, description="devices of each node; as many processes")
     nodes: Count = Field(default=1, description="computers that take part")

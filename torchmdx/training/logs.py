@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,12 +34,8 @@ class Logs:
     def __init__(
         self, directory: Path, loggers: tuple[str, ...], config: dict[str, Any], resume_at: int | None = None
     ) -> None:
-        unknown = [name for name in loggers if name not in LOGGERS]
-        if unknown:
-            raise ValueError(f"loggers must be of {', '.join(LOGGERS)}, got {unknown[0]!r}")
-        makers: dict[str, type[_Logger]] = {"csv": _Csv, "tensorboard": _TensorBoard, "wandb": _WeightsAndBiases}
-        for name in loggers:  # all of them are there before anything is touched
-            makers[name].require()
+        require_loggers(loggers)  # all of them are there before anything is touched
+        makers = _makers()
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._loggers: list[_Logger] = []
@@ -64,6 +60,19 @@ class Logs:
         """Ends the files; once more does nothing."""
         while self._loggers:
             self._loggers.pop().close()
+
+
+def require_loggers(loggers: Sequence[str]) -> None:
+    """Raises ValueError for an unknown logger, ImportError for one that is not installed."""
+    unknown = [name for name in loggers if name not in LOGGERS]
+    if unknown:
+        raise ValueError(f"loggers must be of {', '.join(LOGGERS)}, got {unknown[0]!r}")
+    for name in loggers:
+        _makers()[name].require()
+
+
+def _makers() -> dict[str, type[_Logger]]:
+    return {"csv": _Csv, "tensorboard": _TensorBoard, "wandb": _WeightsAndBiases}
 
 
 class _Logger(Protocol):

@@ -27,7 +27,7 @@ from torchmdx.training.means import Means
 from torchmdx.training.progress import Progress
 from torchmdx.training.reader import Reader, TrainingError
 from torchmdx.training.schedule import Schedule
-from torchmdx.training.state import read_state, require_same, write_state
+from torchmdx.training.state import read_state, write_state
 from torchmdx.training.step import OVERFLOW, STOP, VALUES, TrainStep
 
 STATE, LAST, BEST = "state.safetensors", "last.safetensors", "best.safetensors"
@@ -85,12 +85,14 @@ class Trainer:
     # Going on
 
     def resume(self) -> None:
-        """Takes over what `_save` wrote. Raises FileNotFoundError, and ValueError for a run of other settings."""
+        """Takes over what `_save` wrote by a run of the same settings.
+
+        Raises FileNotFoundError, and ValueError for damaged files, other data or another model.
+        """
         with naming(self.directory / STATE):
             self._take_over(*read_state(self.directory / STATE))
 
     def _take_over(self, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
-        require_same(self.config.plain(), info["config"])
         if info["digest"] != self.store.digest or info["train"] != _digest(self.parts):
             raise ValueError(
                 f"a run is resumed with its own data: {str(self.directory / STATE)!r} was trained on other frames "

@@ -17,16 +17,18 @@ from torchmdx.checkpoint import load_one
 from torchmdx.datasets.splits import Split, read_split, write_split
 from torchmdx.datasets.store import Store
 from torchmdx.interrupt import Interrupts
+from torchmdx.models.potential import Potential
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import write_text
 from torchmdx.training.distributed import Group, choose_device, join, launched, leave, spread
-from torchmdx.training.logs import Logs
+from torchmdx.training.logs import Logs, require_loggers
 from torchmdx.training.loop import BEST, LAST, STATE, Trainer
-from torchmdx.training.prepare import make_potential, open_data, open_store, require_usable
+from torchmdx.training.prepare import freeze, make_potential, open_data, open_store, require_usable
 from torchmdx.training.progress import Progress
-from torchmdx.training.state import write_whole
+from torchmdx.training.state import read_state, require_same, write_whole
 
 CONFIG, SPLIT, ENVIRONMENT = "config.yaml", "split.json", "environment.json"
+MEMBER = "member-"
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32, "float64": torch.float64}
 
 
@@ -38,6 +40,7 @@ def train(config: Config, resume: bool = False) -> int:
     """
     device = choose_device(config.training.device)
     _require_directory(config, resume)
+    _require_possible(config)
     if launched():
         return _worker(config, resume)
     store, parts = _data(config, Path(config.output.directory), resume)
@@ -71,15 +74,17 @@ def _members(config: Config, resume: bool, group: Group, device: torch.device) -
     directory, size = Path(config.output.directory), config.training.ensemble
     with Interrupts(patient=group.size > 1) as interrupts:
         for member in range(size):
-            one, place = config, directory
-            if size > 1:
-                seed = config.training.seed + member
-                one = config.model_copy(update={"training": config.training.model_copy(update={"seed": seed})})
-                place = directory / f"member-{member}"
+            one, place = (_member(config, member), directory / f"{MEMBER}{member}") if size > 1 else (config, directory)
             if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
                 # The same in all processes, whichever of them got the signal.
                 return interrupts.status or 128 + signal.SIGTERM
     return 0
+
+
+def _member(config: Config, number: int) -> Config:
+    """The configuration of an ensemble's potential."""
+    seed = config.training.seed + number
+    return config.model_copy(update={"training": config.training.model_copy(update={"seed": seed})})
 
 
 def _one(
@@ -152,9 +157,9 @@ def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.dev
 
 
 def _data(config: Config, directory: Path, resume: bool) -> tuple[Store, Split]:
-    """Data as configured; a resumed run keeps the split that it recorded."""
+    """Data as configured; a resumed run keeps the split that it recorded, unless a split is named: it must be equal."""
     place, several = Path(config.output.directory), config.training.nodes > 1
-    if resume and (directory / SPLIT).exists():
+    if resume and config.data.split is None and (directory / SPLIT).exists():
         store = open_store(config.data, place, several)
         return store, read_split(directory / SPLIT, store)
     return open_data(config.data, place, several)
@@ -188,12 +193,31 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _require_directory(config: Config, resume: bool) -> None:
+    """Raises FileExistsError, FileNotFoundError, or ValueError where the run in the directory has other settings."""
     directory = Path(config.output.directory)
-    places = [directory, *(directory / f"member-{k}" for k in range(config.training.ensemble))]
-    there = [place for place in places if (place / STATE).exists()]
+    members = [path for path in sorted(directory.glob(f"{MEMBER}*")) if path.name.removeprefix(MEMBER).isdigit()]
+    there = [place for place in (directory, *members) if (place / STATE).exists()]
     if there and not resume:
         raise FileExistsError(
             f"{str(there[0])!r} holds a training already: go on with --resume, or choose another output.directory"
         )
     if resume and not there:
         raise FileNotFoundError(f"nothing to resume: no {STATE} in {str(directory)!r}")
+    for place in there:
+        number = place.name.removeprefix(MEMBER) if place != directory else "0"
+        require_same(_member(config, int(number)).plain(), read_state(place / STATE)[1]["config"])
+
+
+def _require_possible(config: Config) -> None:
+    """Raises for what cannot serve whatever the data are: converting them may take hours."""
+    require_loggers(config.output.loggers)
+    if config.output.report:
+        from torchmdx.report.style import require_matplotlib
+
+        require_matplotlib()
+    checkpoint = config.finetune.checkpoint
+    if checkpoint is None:
+        potential = Potential(config.model.network(), config.model.prior_configs())
+    else:
+        potential = load_one(checkpoint).requires_grad_(True)
+    freeze(potential, config.finetune.freeze)

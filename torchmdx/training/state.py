@@ -15,21 +15,18 @@ from torchmdx.damaged_file import WRONG_VALUES, naming, parse_json
 from torchmdx.training.means import TERMS
 
 FORMAT, FORMAT_VERSION = "torchmdx-training", 1
-# What a run that is resumed may change.
+# Settings that may change when a run is resumed: they decide where it runs, how long, and what it writes.
+FREE_SECTIONS = ("output.",)
 FREE = (
-    "output.",
-    "data.path",
-    "data.split",
+    "data.path",  # the frames are compared instead: data may move
+    "data.split",  # likewise
     "training.epochs",
+    "training.stop_after",
     "training.device",
     "training.devices",
     "training.nodes",
     "training.rendezvous",
-    "training.stop_after",
     "training.prefetch",
-    "training.ensemble",
-    "training.deterministic",
-    "training.seed",  # of an ensemble's members; compared for each
 )
 
 
@@ -123,13 +120,22 @@ def _is_number(value: Any) -> bool:
 
 
 def require_same(config: dict[str, Any], saved: dict[str, Any]) -> None:
-    """Raises ValueError for a setting that differs from the run's and that cannot change on the way."""
+    """Raises ValueError that lists every setting that differs from the run's and that cannot change on the way.
+
+    Both as JSON holds them. A setting that one of them lacks differs too.
+    """
     now, then = dict(flatten(config)), dict(flatten(saved))
-    for key in now:
-        if not key.startswith(FREE) and now[key] != then.get(key):
-            raise ValueError(
-                f"a run is resumed with its own configuration: {key} was {then.get(key)!r}, got {now[key]!r}"
-            )
+    differences = [
+        f"{key} was {_shown(then, key)}, got {_shown(now, key)}"
+        for key in dict.fromkeys((*now, *then))
+        if key not in FREE and not key.startswith(FREE_SECTIONS) and _shown(now, key) != _shown(then, key)
+    ]
+    if differences:
+        raise ValueError(f"a run is resumed with its own settings: {'; '.join(differences)}")
+
+
+def _shown(settings: dict[str, Any], key: str) -> str:
+    return repr(settings[key]) if key in settings else "not set"
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
