@@ -53,7 +53,7 @@ def fingerprint(network: nn.Module) -> str:
     with torch.no_grad():
         for name, tensor in (*network.named_parameters(), *network.named_buffers()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {tensor.device}".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
