@@ -120,6 +120,8 @@ def load(
     if isinstance(source, (str, Path)) and not holds_several(source):
         return _ready(read(source).potential, dtype, device)
     readings = read_ensemble(source)
+    if len(readings) < 2 and isinstance(source, (str, Path)):
+        raise ValueError(f"an ensemble needs at least 2 potentials, got {len(readings)} in {str(source)!r}")
     potentials = [_ready(reading.potential, dtype, device) for reading in readings]
     return Ensemble(potentials, [reading.report.source for reading in readings])
 

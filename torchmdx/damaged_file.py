@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ WRONG_VALUES = (
     TypeError,
     pickle.UnpicklingError,
     struct.error,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -44,6 +47,10 @@ def naming(origin: str | Path) -> Iterator[None]:
         if name in str(error) or repr(name) in str(error):
             raise
         raise ValueError(f"{name!r}: {error}") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # seeking to an impossible place, which the file tells
+            raise
+        raise ValueError(f"{name!r} is damaged ({error})") from error
     except MemoryError as error:
         raise ValueError(f"{name!r} needs more memory than there is, or is damaged") from error
     except WRONG_VALUES as error:

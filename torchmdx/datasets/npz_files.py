@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.damaged_file import WRONG_VALUES, naming
+from torchmdx.damaged_file import naming
 from torchmdx.datasets.blocks import Blocks, Keys, block, is_shared, rows_of_a_block
 
 USUAL: dict[str, tuple[str, ...]] = {
@@ -30,8 +30,9 @@ WHOLE, LARGEST_RATIO = 1 << 28, 20
 def read(path: Path, keys: Keys) -> Blocks:
     """Frames in blocks, without having whole arrays in memory. Raises ValueError that names the file and the array."""
     try:
-        archive = zipfile.ZipFile(path)
-    except (ValueError, *WRONG_VALUES) as error:
+        with naming(path):
+            archive = zipfile.ZipFile(path)
+    except ValueError as error:
         raise ValueError(f"{str(path)!r} is not a whole NPZ file: {error}") from error
     with naming(path), archive:
         names = [Path(name).stem for name in archive.namelist() if name.endswith(".npy")]
