@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import struct
 import zlib
 from collections.abc import Callable
@@ -115,7 +116,9 @@ def _pack_ckpt(value: object, data: bytes) -> bytes:
     for name, shape in (shapes if isinstance(shapes, dict) else {}).items():
         old = weights.pop(name, torch.zeros(1))
         if shape != list(old.shape):
-            small = isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**31 for n in shape)
+            small = (
+                isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) and math.prod(shape) < 2**62
+            )
             weights[name] = torch.zeros(1).as_strided(shape, [0] * len(shape)) if small else shape
         else:
             weights[name] = old
@@ -309,7 +312,13 @@ def _pack_journal(value: object, data: bytes) -> bytes:
 def _make_state(folder: Path) -> Path:
     info = {
         "config": {"model": {"num_channels": 4}},
-        "digest": "a", "train": "b", "epoch": 1, "done": 2, "global_step": 3, "best": None, "best_epoch": 0,
+        "digest": "a",
+        "train": "b",
+        "epoch": 1,
+        "done": 2,
+        "global_step": 3,
+        "best": None,
+        "best_epoch": 0,
         "waited": 0,
         "schedule": {"factor": 1.0, "best": 0.5, "waited": 0},
         "means": {name: [0.0, 1.0, 2.0] for name in TERMS},

@@ -174,3 +174,36 @@ def test_an_error_is_named_once_and_those_of_the_file_system_pass():
         raise KeyError("x")
     with pytest.raises(FileNotFoundError), naming("a.b"):
         raise FileNotFoundError("b")
+
+
+def test_a_journal_whose_settings_are_damaged_keeps_its_records(tmp_path):
+    kind = FORMATS["journal"]
+    path = kind.make(tmp_path)
+    records = kind.unpack(path.read_bytes())
+    path.write_bytes(kind.pack([records[1]], b""))
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="labels.journal' is damaged: it must begin with the settings of its run"):
+        kind.read(path)
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_exact_checkpoint_is_known_by_its_checksum():
+    pytest.importorskip("openmm")
+    from torchmdx.md.restore import sealed, unsealed
+
+    data = bytearray(sealed(b"state" * 9))
+    assert unsealed(bytes(data)) == b"state" * 9
+    data[3] ^= 1
+    with pytest.raises(ValueError, match="it is damaged: its checksum is another"):
+        unsealed(bytes(data))
+    with pytest.raises(ValueError, match="of a torchmdx that kept no checksum"):
+        unsealed(b"state" * 9)
+
+
+@pytest.mark.parametrize(("name", "value"), [("pbc.bin", 2), ("atomic_numbers.bin", 0), ("atomic_numbers.bin", 92)])
+def test_entries_that_no_store_was_written_with_are_refused(tmp_path, name, value):
+    kind = FORMATS[name]
+    path = kind.make(tmp_path)
+    path.write_bytes(bytes([value]) + path.read_bytes()[1:])
+    with pytest.raises(ValueError, match=f"{name} of the store '.*set.store' is damaged, got {value}"):
+        kind.read(path)

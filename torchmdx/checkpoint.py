@@ -1,7 +1,7 @@
 """Potentials on disk: one safetensors file that holds the weights, the whole configuration and a format version.
 
 Loading never runs code from a file: safetensors holds numbers and text only, and foreign checkpoints are read by
-`torch.load(weights_only=True)`.
+`torchmdnet.archive`. Shapes are compared with the configuration's before memory is allocated for a model.
 """
 
 from __future__ import annotations

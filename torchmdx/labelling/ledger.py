@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,7 +170,7 @@ def _labels(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Labels:
     return Labels(_number(header, "energy"), arrays["forces"], arrays.get("stress"))
 
 
-def _require_arrays(arrays: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
+def _require_arrays(arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raises ValueError unless arrays are finite numbers of these shapes."""
     for name, shape in shapes.items():
         if arrays[name].shape != shape or not np.isfinite(arrays[name]).all():

@@ -12,7 +12,7 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -74,7 +74,11 @@ def load(data: bytes) -> Any:
 class _Reader(pickle._Unpickler):
     """Makes plain values, ordered dictionaries, dtypes and tensors, and nothing else."""
 
-    dispatch = dict(pickle._Unpickler.dispatch)
+    # What it works on: its stack, and functions by operation.
+    stack: list[Any]
+    append: Callable[[Any], None]
+    pop_mark: Callable[[], list[Any]]
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def __init__(self, file: io.BytesIO, numbers: Callable[[str], bytes], most_bytes: int) -> None:
         """numbers: what the file holds of a storage. most_bytes: of all tensors."""

@@ -78,9 +78,9 @@ def require_plain(options: dict[Any, Any], origin: str) -> None:
 
 def is_ensemble(path: Path) -> bool:
     """Whether a file is a zip of checkpoints. A checkpoint is a zip too, but has none inside."""
-    if not zipfile.is_zipfile(path):
-        return False
     try:
+        if not zipfile.is_zipfile(path):
+            return False
         with zipfile.ZipFile(path) as zipped:
             return not any(name.endswith("data.pkl") for name in zipped.namelist())
     except (ValueError, *WRONG_VALUES):  # not a whole zip, which reading it will say
