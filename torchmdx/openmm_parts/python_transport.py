@@ -90,7 +90,7 @@ def restore(text: str, selects: bool) -> Computation | Unrestored:
 def make_python_force(evaluator: Evaluator, system: openmm.System) -> openmm.Force:
     """Adds a PythonForce. Raises ImportError for an OpenMM that has none."""
     if not hasattr(openmm, "PythonForce"):
-        raise ImportError(f"transport 'python' needs OpenMM 8.4 or newer, got {openmm.version.short_version}")
+        raise ImportError(f"transport 'python' needs OpenMM 8.5 or newer, got {openmm.version.short_version}")
     settings = evaluator.settings
     parameters = {} if settings.scale_parameter is None else {settings.scale_parameter: 1.0}
     # OpenMM gives some particles as it keeps them, molecules moved by box vectors, but all of them as they are set.
