@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -265,3 +266,10 @@ def test_what_is_no_potential_or_no_name_is_refused(potential, ethanol):
     with pytest.raises(ValueError, match="scale_parameter must be a name, or None for none, got ''"):
         add_potential(system, topology, potential, scale_parameter="", **EXACT)
     assert system.getNumForces() == 0
+
+
+@pytest.mark.parametrize("version", ["8.3.1", "8.5", "8.5.2"])
+def test_an_older_openmm_is_named(potential, ethanol, monkeypatch, version):
+    monkeypatch.setattr(openmm.version, "short_version", version)
+    with pytest.raises(ImportError, match=re.escape(f"needs OpenMM 8.6 or newer, got {version}")):
+        add_potential(empty_system(ethanol), topology_of(ethanol), potential, transport="python", **EXACT)
