@@ -33,7 +33,6 @@ else
     printf '%s\n' "$TORCH" >"$VENV/constraints.txt"
 fi
 say "installing torchmdx with ${EXTRAS[*]}, constrained by $(tr '\n' ' ' <"$VENV/constraints.txt")in $VENV"
-# Wheels only: building an old version from its source would test the compiler of this machine.
 "$BIN/python" -m pip --require-virtualenv install --quiet --no-compile --prefer-binary --upgrade \
     --upgrade-strategy eager --constraint "$VENV/constraints.txt" \
     --editable ".[$(IFS=,; echo "${EXTRAS[*]}")]" "$TORCH" "${TOOLS[@]}"

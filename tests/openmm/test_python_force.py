@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -300,3 +301,10 @@ def test_an_audit_stops_a_run_that_is_wrong(potential, ethanol, transport):
         context.getState(energy=True, forces=True)
     step.engine.run = run
     assert_same(found(context), wanted)
+
+
+@pytest.mark.parametrize("version", ["8.3.1", "8.5", "8.5.2"])
+def test_an_older_openmm_is_named(potential, ethanol, monkeypatch, version):
+    monkeypatch.setattr(openmm.version, "short_version", version)
+    with pytest.raises(ImportError, match=re.escape(f"needs OpenMM 8.6 or newer, got {version}")):
+        add_potential(empty_system(ethanol), topology_of(ethanol), potential, transport="python", **EXACT)

@@ -88,9 +88,10 @@ def restore(text: str, selects: bool) -> Computation | Unrestored:
 
 
 def make_python_force(evaluator: Evaluator, system: openmm.System) -> openmm.Force:
-    """Adds a PythonForce. Raises ImportError for an OpenMM that has none."""
-    if not hasattr(openmm, "PythonForce"):
-        raise ImportError(f"transport 'python' needs OpenMM 8.4 or newer, got {openmm.version.short_version}")
+    """Adds a PythonForce. Raises ImportError before OpenMM 8.6, whose PythonForce is the first to take particles."""
+    version = openmm.version.short_version
+    if tuple(int(part) for part in version.split(".")[:2]) < (8, 6):
+        raise ImportError(f"transport 'python' needs OpenMM 8.6 or newer, got {version}")
     settings = evaluator.settings
     parameters = {} if settings.scale_parameter is None else {settings.scale_parameter: 1.0}
     # OpenMM gives some particles as it keeps them, molecules moved by box vectors, but all of them as they are set.
