@@ -332,7 +332,7 @@ def test_a_cell_that_is_not_finite_is_refused(trained, crystal, device):
     step = CapturedStep(trained(device), System.from_ase(crystal), mode=insist(device))
     wanted = step(crystal.positions).forces
     for bad in (np.full((3, 3), np.nan), np.zeros((3, 3))):
-        with pytest.raises(ValueError, match="a cell has no volume, is not finite"):
+        with pytest.raises(CapacityError, match="can't be counted: .*(cell must be finite|is zero)"):
             step(crystal.positions, bad)
     np.testing.assert_allclose(step(crystal.positions, crystal.cell.array).forces, wanted, rtol=0, atol=1e-5)
 

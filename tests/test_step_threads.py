@@ -68,8 +68,8 @@ def test_a_step_is_captured_while_another_thread_works(trained, ethanol, work):
     potential, system = trained("cuda"), System.from_ase(ethanol)
     wanted = evaluate(trained("cuda", torch.float64), system).forces.cpu().numpy()
     with meanwhile(work) as rounds:
+        before = rounds[0]
         for _ in range(CAPTURES):
-            before = rounds[0]
             step = CapturedStep(potential, system, mode="graph")
             found = step(ethanol.positions)
             assert step.mode == "graph"

@@ -131,7 +131,7 @@ def test_a_list_that_grows_is_captured_again(trained, crystal):
     shrunk = crystal.copy()
     shrunk.set_cell(cell)
     shrunk.positions = positions
-    assert_close(found.forces, evaluate(trained("cpu", torch.float64), System.from_ase(shrunk)).forces, 1e-4)
+    assert_close(found.forces, evaluate(trained(SECOND, torch.float64), System.from_ase(shrunk)).forces, 1e-4)
 
 
 def test_a_pool_on_the_second(trained, ethanol, cation, chiral, crystal, slab):

@@ -24,6 +24,7 @@ from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
 from torchmdx.outputs import Outputs
+from torchmdx.own_streams import own_stream
 from torchmdx.system import Batch
 
 # Up to so many atoms members run side by side. The exact model takes some MB an atom, and each branch its own.
@@ -73,7 +74,7 @@ class EnsembleEngine:
         fast = all(isinstance(engine, KernelEngine) for engine in self.engines)
         if device.type != "cuda" or num_atoms > (MOST_SIDE_BY_SIDE if fast else MOST_EXACT_SIDE_BY_SIDE):
             return []
-        return [torch.cuda.Stream(device) for _ in self.engines[1:]]
+        return [own_stream(device, number) for number in range(1, len(self.engines))]
 
     def _describe(self) -> None:
         names = list(dict.fromkeys(engine.name for engine in self.engines))

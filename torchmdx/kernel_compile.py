@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchmdx.device_guard import capture_lock, runs_on
+from torchmdx.own_streams import own_stream
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ def _call_hook(self: Any, hook: Any, *given: Any, **named: Any) -> Any:
 def _nothing_running(device: torch.device) -> Iterator[None]:
     """Launches are recorded and forgotten. What can't be recorded ends the block early, without an error."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    stream = torch.cuda.Stream(device)
+    stream = own_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with capture_lock, warnings.catch_warnings(), torch.cuda.stream(stream):
         warnings.filterwarnings("ignore", message=".*CUDA Graph is empty.*")

@@ -12,6 +12,7 @@ import torch
 
 from torchmdx.device_guard import capture_lock
 from torchmdx.kernel_compile import run_compiled
+from torchmdx.own_streams import own_stream
 from torchmdx.step_result import OutOfDeviceMemory
 from torchmdx.system import Batch
 
@@ -33,7 +34,7 @@ class Graph:
         start = time.perf_counter()
         before = torch.cuda.memory_reserved(device)
         self.device = device
-        stream = torch.cuda.Stream(device)
+        stream = own_stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         # The first runs compile kernels and settle lazy set-up, which must not happen while recording.
         with torch.cuda.stream(stream):

@@ -59,6 +59,7 @@ def at(context, atoms):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_device_index_1(potential, ethanol, crystal, transport):
+    crystal.set_cell([[3.2, 0, 0], [0.5, 3.1, 0], [-0.6, 0.4, 3.3]], scale_atoms=True)  # as OpenMM wants a box
     crystal = crystal.repeat(3)
     for atoms in (ethanol, crystal):
         context = context_on(1, potential, atoms, transport)

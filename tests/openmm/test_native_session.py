@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ com
 TESTS = Path(__file__).parents[1]
 
 PRELUDE = """
-import contextlib, ctypes, gc, itertools, sys, threading, weakref
+import contextlib, ctypes, gc, itertools, sys, threading, types, weakref
 import numpy as np, openmm, torch
 from boxes import empty_system, topology_of
 from ase import Atoms
@@ -32,6 +32,7 @@ from torchmdx.units import KJ_PER_MOL, NANOMETER
 
 torch.cuda.device = lambda device: contextlib.nullcontext()
 torch.cuda.synchronize = lambda device=None: None
+torch.cuda.current_stream = lambda device=None: types.SimpleNamespace(synchronize=lambda: None)
 addresses = itertools.count(0x1000)
 alive = weakref.WeakValueDictionary()  # graphs by their address
 launched = []

@@ -238,7 +238,9 @@ def test_the_real_one_on_a_gpu(potential, request, name, precision):
         pytest.skip(f"{reason}; pip install 'torchmdx[openmm-torch]'")
     atoms = request.getfixturevalue(name)
     system = empty_system(atoms)
-    force = add_potential(system, topology_of(atoms), potential, transport="torch", device="cuda", scale_parameter="s")
+    force = add_potential(
+        system, topology_of(atoms), potential, transport="torch", device="cuda", mode="graph", scale_parameter="s"
+    )
     context = context_of(system, atoms, "CUDA", Precision=precision)
     energy, forces = expected(potential, atoms)
     for scale in (1.0, 1.0, 1.0, 0.5):  # launched, captured, replayed

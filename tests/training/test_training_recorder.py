@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from torchmdx.training import recorder
 from torchmdx.training.recorder import LAUNCHED, MOST_FAILURES, Recorder
 
 
@@ -34,29 +35,30 @@ def failures(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Replayed)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(recorder, "own_stream", lambda device: None)
     return left
 
 
 def ran(count):
-    recorder, graphs = Recorder(), {}
+    made, graphs = Recorder(), {}
     for _ in range(count):
-        assert recorder.run(graphs, "step", lambda: torch.ones(2)).tolist() == [1.0, 1.0]
-    return recorder
+        assert made.run(graphs, "step", lambda: torch.ones(2)).tolist() == [1.0, 1.0]
+    return made
 
 
 @pytest.mark.parametrize("failed", range(MOST_FAILURES))
 def test_a_recording_that_fails_now_and_then_is_tried_again(failures, failed, caplog):
     failures[0] = failed
-    recorder = ran(LAUNCHED + failed + 4)
-    assert (recorder.num_replays, recorder.why_not) == (4, None)
+    made = ran(LAUNCHED + failed + 4)
+    assert (made.num_replays, made.why_not) == (4, None)
     assert not caplog.records
 
 
 def test_after_some_failures_steps_are_launched_and_that_is_said_once(failures, caplog):
     failures[0] = 100
-    recorder = ran(LAUNCHED + 20)
-    assert recorder.num_replays == 0
+    made = ran(LAUNCHED + 20)
+    assert made.num_replays == 0
     assert 100 - failures[0] == MOST_FAILURES
     (record,) = caplog.records
     assert record.getMessage() == (

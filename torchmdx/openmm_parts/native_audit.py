@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchmdx.own_streams import own_stream
 from torchmdx.step import CapturedStep
 from torchmdx.step_audit import objection, structure_of
 from torchmdx.step_result import AuditError
 
 log = logging.getLogger(__name__)
+
+
+AUDIT = -1  # the number of the stream of audits
 
 
 class BackgroundAudit:
@@ -28,7 +32,7 @@ class BackgroundAudit:
         self.every = every
         self.failed = np.zeros(1, np.int64)
         self._step = step
-        self._stream = torch.cuda.Stream(step.device) if step.device.type == "cuda" else None
+        self._stream = own_stream(step.device, AUDIT) if step.device.type == "cuda" else None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torchmdx-audit")
         self._pending: Future[str | None] | None = None
 

@@ -66,7 +66,7 @@ def join(device: torch.device) -> Group:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cuda":
-        if device.index is not None:
+        if str(device) != "cuda":
             raise ValueError(f"training.device must be cuda where torchrun starts processes, got {device}")
         if local >= torch.cuda.device_count():
             raise ValueError(

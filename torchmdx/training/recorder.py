@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.device_guard import capture_lock
+from torchmdx.own_streams import own_stream
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +64,18 @@ class Recorder:
         result = torch.empty_like(recorded.result)  # outside the pool, which other graphs use again
         try:
             # Of this thread alone: another one reads ahead meanwhile, and pins memory.
-            with capture_lock, torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            # On a stream of this GPU: that of torch.cuda.graph is on the GPU that first recorded.
+            with (
+                capture_lock,
+                torch.cuda.graph(
+                    graph, pool=self.pool, stream=own_stream(result.device), capture_error_mode="thread_local"
+                ),
+            ):
                 result.copy_(work())
         except RuntimeError as error:
             self.num_failures += 1
             with capture_lock:
-                torch.cuda.synchronize()
+                torch.cuda.synchronize(result.device)
             if self.num_failures < MOST_FAILURES:
                 return
             self.why_not = str(error).splitlines()[0]
