@@ -128,10 +128,9 @@ def add_and_dot_symmetric(a4, a5, a6, a7, a8, f, y, g, inside, CHANNELS: tl.cons
 
 
 @triton.jit
-def pair_embedding(target, j, mask, inside, NUMBERS, SOURCES, c, CHANNELS: tl.constexpr):
-    """Z_ij = U[Z_i] + V[Z_j] of edges, given target = U[Z_i]."""
-    other = tl.expand_dims(tl.load(NUMBERS + j, mask=mask, other=0), -1)
-    return target + tl.load(SOURCES + other * CHANNELS + c, mask=inside, other=0.0)
+def pair_embedding(target, element, inside, SOURCES, c, CHANNELS: tl.constexpr):
+    """Z_ij = U[Z_i] + V[Z_j] of edges, from target = U[Z_i] and the element Z_j of the source."""
+    return target + tl.load(SOURCES + tl.expand_dims(element, -1) * CHANNELS + c, mask=inside, other=0.0)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 """LayerNorm over the channels of an atom, and its gradient.
 
-Blocks are [ROWS,C] or [C]; statistics have a last dimension of 1. Channels are padded with weights of zero, so only the
-`width` real ones count. The readout standardises three norms of each channel together, as 3 · width numbers. Kernels of
-many and of few atoms add these up in different orders, each fixed.
+Blocks are [ROWS,C], with statistics [ROWS,1], or [C], with scalar ones. Channels are padded with weights of zero, so
+only the `width` real ones count. The readout standardises three norms of each channel together, as 3 · width numbers.
+Kernels of many and of few atoms add these up in different orders, each fixed.
 """
 
 import triton
@@ -11,8 +11,9 @@ import triton.language as tl
 
 @triton.jit
 def channel_sum(x):
-    """Σ_c x, with a last dimension of 1."""
-    return tl.expand_dims(tl.sum(x, -1), -1)
+    """Σ_c x."""
+    total = tl.sum(x, -1)
+    return total[:, None] if len(x.shape) == 2 else total
 
 
 @triton.jit

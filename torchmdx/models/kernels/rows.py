@@ -122,7 +122,7 @@ def _surroundings(
         inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         x, y, z = direction(e, mask, PLACE)
         x, y, z = x[:, None], y[:, None], z[:, None]
-        pair = pair_embedding(target, j, mask, inside, NUMBERS, SOURCES, c, CHANNELS)
+        pair = pair_embedding(target, tl.load(NUMBERS + j), inside, SOURCES, c, CHANNELS)
         a0 += filter_part(entry, 0, t, inside, CHANNELS, DEGREE) * pair
         f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE) * pair
         a1 += f * x
@@ -220,7 +220,7 @@ def _edges_gradient(
         inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         dx, dy, dz = direction(e, mask, PLACE)
         pull = tl.load(PULL + e, mask=mask, other=0.0)
-        pair = pair_embedding(target, j, mask, inside, NUMBERS, SOURCES, c, CHANNELS)
+        pair = pair_embedding(target, tl.load(NUMBERS + j), inside, SOURCES, c, CHANNELS)
         store_edge_gradient(e, mask, inside, entry, t, pair, pull, dx, dy, dz, g, STRETCH, HALF, CHANNELS, DEGREE)
 
 

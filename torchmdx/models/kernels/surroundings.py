@@ -53,7 +53,8 @@ def surroundings(
         inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         x, y, z = direction(e, mask, PLACE)
         x, y, z = x[:, :, None], y[:, :, None], z[:, :, None]
-        pair = pair_embedding(target[:, None, :], j, mask, inside, NUMBERS, SOURCES, c, CHANNELS)
+        element_of_j = tl.load(NUMBERS + j, mask=mask, other=0)
+        pair = pair_embedding(target[:, None, :], element_of_j, inside, SOURCES, c, CHANNELS)
         a0 += tl.sum(filter_part(entry, 0, t, inside, CHANNELS, DEGREE) * pair, 1)
         f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE) * pair
         a1 += tl.sum(f * x, 1)
@@ -112,7 +113,8 @@ def surroundings_gradient(
         pull = tl.load(PULL + e, mask=mask, other=0.0)
         for part in tl.static_range(1, SLICES):
             pull += tl.load(PULL + part * capacity.to(tl.int64) + e, mask=mask, other=0.0)
-        pair = pair_embedding(target, j, mask, inside, NUMBERS, SOURCES, c, CHANNELS)
+        element_of_j = tl.load(NUMBERS + j, mask=mask, other=0)
+        pair = pair_embedding(target, element_of_j, inside, SOURCES, c, CHANNELS)
         store_edge_gradient(
             e, mask, inside, entry, t, pair, pull, dx, dy, dz, between(g), STRETCH, HALF, CHANNELS, DEGREE
         )
