@@ -248,8 +248,9 @@ class ChargedChain(Chain):
         )  # fmt: skip
         self._filters_gradient(i)
         edge_network.first_gradient[grid](
-            b.get(f"z1_{i}", b[f"z3_{i}"]), b["shares"], w.table, e.row_ptr, b["reverse"], b["knot"], b["place"],
-            b["pull"], n, e.capacity, CHANNELS=self.c, STRIDE=self._stride(i), DEGREE=self.weights.degree, **walk,
+            b.get(f"z1_{i}", b[f"z3_{i}"]), b["shares"], w.table, e.row_ptr, e.source, b["reverse"], b["knot"],
+            b["place"], b["pull"], n, e.capacity, CHANNELS=self.c, STRIDE=self._stride(i), DEGREE=self.weights.degree,
+            **walk,
         )  # fmt: skip
         self._charges_gradient(i)
         self._multiply_parts(gy, self.split.mix_in_back[i], y)

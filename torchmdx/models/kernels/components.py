@@ -39,6 +39,44 @@ def store9(pointer, x, mask, channels: tl.constexpr):
 
 
 @triton.jit
+def load3(pointer, mask, channels: tl.constexpr):
+    """Three blocks, one for each part; 0 where masked. mask: None reads them all."""
+    if mask is None:
+        x = tl.load(pointer), tl.load(pointer + channels), tl.load(pointer + 2 * channels)
+    else:
+        x = (
+            tl.load(pointer, mask=mask, other=0.0),
+            tl.load(pointer + channels, mask=mask, other=0.0),
+            tl.load(pointer + 2 * channels, mask=mask, other=0.0),
+        )
+    return x
+
+
+@triton.jit
+def store3(pointer, x, mask, channels: tl.constexpr):
+    """Writes three blocks."""
+    tl.store(pointer, x[0], mask=mask)
+    tl.store(pointer + channels, x[1], mask=mask)
+    tl.store(pointer + 2 * channels, x[2], mask=mask)
+
+
+@triton.jit
+def between(x):
+    """Nine blocks [ROWS,C] as [ROWS,1,C], to be combined with blocks of edges."""
+    return (
+        x[0][:, None, :],
+        x[1][:, None, :],
+        x[2][:, None, :],
+        x[3][:, None, :],
+        x[4][:, None, :],
+        x[5][:, None, :],
+        x[6][:, None, :],
+        x[7][:, None, :],
+        x[8][:, None, :],
+    )
+
+
+@triton.jit
 def add9(x, y):
     """x + y."""
     return (

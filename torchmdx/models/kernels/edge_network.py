@@ -17,18 +17,22 @@ import triton
 import triton.language as tl
 
 from torchmdx.models.kernels.activations import activate, slope
-from torchmdx.models.kernels.components import (
-    add9,
-    charge_factor,
-    dot_parts,
-    load9,
-    message_product,
-    normalise,
-    scale_parts,
-    store9,
+from torchmdx.models.kernels.components import add9, dot_parts, load3, load9, scale_parts, store3, store9
+from torchmdx.models.kernels.edge_walk import (
+    add_and_dot_symmetric,
+    add_and_dot_vector,
+    add_scalar,
+    add_symmetric,
+    add_vector,
+    dot,
+    edges_at,
+    filter_and_slope,
+    filter_part,
+    read_edge,
+    row_ends,
 )
 from torchmdx.models.kernels.half_parts import row_parts
-from torchmdx.models.kernels.messages import filter_and_slope, filter_part
+from torchmdx.models.kernels.messages import store_product
 from torchmdx.models.kernels.split import product
 
 
@@ -144,14 +148,11 @@ def messages(
     row = (tl.program_id(0) // SLICES) * ROWS + tl.arange(0, ROWS)
     c2 = ((tl.program_id(0) % SLICES) * SLICE + tl.arange(0, SLICE))[None, :]
     c = c2[:, None, :]
-    start = tl.load(ROW_PTR + row, mask=row < num_atoms, other=0)
-    end = tl.load(ROW_PTR + row + 1, mask=row < num_atoms, other=0)
-    depth = tl.arange(0, DEPTH)[None, :]
+    start, end = row_ends(ROW_PTR, row, row < num_atoms)
     m0 = tl.zeros((ROWS, SLICE), tl.float32)
     m1, m2, m3, m4, m5, m6, m7, m8 = m0, m0, m0, m0, m0, m0, m0, m0
     for step in range(0, tl.max(end - start, 0), DEPTH):
-        e = (start + step)[:, None] + depth
-        mask = e < end[:, None]
+        e, mask = edges_at(start, end, step, DEPTH)
         within = tl.load(KNOT + e, mask=mask, other=-1) >= 0
         j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)[:, :, None]
         cut, _ = _cut(STRETCH, e, within, cutoff)
@@ -159,29 +160,28 @@ def messages(
         z = Z3 + (num_atoms + e).to(tl.int64)[:, :, None] * (3 * CHANNELS) + c
         y = Y + j * (9 * CHANNELS) + c
         f = activate(tl.load(z, mask=inside, other=0.0), ACTIVATION) * cut
-        m0 += tl.sum(f * tl.load(y, mask=inside, other=0.0), 1)
+        m0 = add_scalar(m0, f, y, inside)
         f = activate(tl.load(z + CHANNELS, mask=inside, other=0.0), ACTIVATION) * cut
-        m1 += tl.sum(f * tl.load(y + CHANNELS, mask=inside, other=0.0), 1)
-        m2 += tl.sum(f * tl.load(y + 2 * CHANNELS, mask=inside, other=0.0), 1)
-        m3 += tl.sum(f * tl.load(y + 3 * CHANNELS, mask=inside, other=0.0), 1)
+        m1, m2, m3 = add_vector(m1, m2, m3, f, y, inside, CHANNELS)
         f = activate(tl.load(z + 2 * CHANNELS, mask=inside, other=0.0), ACTIVATION) * cut
-        m4 += tl.sum(f * tl.load(y + 4 * CHANNELS, mask=inside, other=0.0), 1)
-        m5 += tl.sum(f * tl.load(y + 5 * CHANNELS, mask=inside, other=0.0), 1)
-        m6 += tl.sum(f * tl.load(y + 6 * CHANNELS, mask=inside, other=0.0), 1)
-        m7 += tl.sum(f * tl.load(y + 7 * CHANNELS, mask=inside, other=0.0), 1)
-        m8 += tl.sum(f * tl.load(y + 8 * CHANNELS, mask=inside, other=0.0), 1)
-    mask = (row < num_atoms)[:, None]
-    at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
-    y = load9(Y + at, mask, CHANNELS)
-    z = Z3 + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c2
-    f0 = activate(tl.load(z, mask=mask, other=0.0), ACTIVATION)
-    f1 = activate(tl.load(z + CHANNELS, mask=mask, other=0.0), ACTIVATION)
-    f2 = activate(tl.load(z + 2 * CHANNELS, mask=mask, other=0.0), ACTIVATION)
-    m = add9((m0, m1, m2, m3, m4, m5, m6, m7, m8), scale_parts(y, f0, f1, f2))
-    if KEEP:
-        store9(M + at, m, mask, CHANNELS)
-    factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
-    store9(P + at, normalise(message_product(y, m, factor, REFLECTIONS)), mask, CHANNELS)
+        m4, m5, m6, m7, m8 = add_symmetric(m4, m5, m6, m7, m8, f, y, inside, CHANNELS)
+    z0, z1, z2 = load3(Z3 + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c2, (row < num_atoms)[:, None], CHANNELS)
+    own = activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION)
+    store_product(
+        (m0, m1, m2, m3, m4, m5, m6, m7, m8),
+        own,
+        Y,
+        M,
+        P,
+        CHARGE,
+        SYSTEM,
+        row,
+        c2,
+        num_atoms,
+        CHANNELS,
+        REFLECTIONS,
+        KEEP,
+    )
 
 
 @triton.jit
@@ -208,6 +208,18 @@ def _store_edge_parts(
     )
 
 
+@triton.jit
+def _store_gradient(
+    s, z, inside, PARTS, UNITS, row, part, within, which: tl.constexpr,
+    CHANNELS: tl.constexpr, SLICE: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """The gradient in z₃ of one of three filters of edges, as parts if SPLIT, else in the place of z₃."""
+    if SPLIT:
+        _store_edge_parts(s, PARTS, UNITS, row, part, within, which, CHANNELS, SLICE)
+    else:
+        tl.store(z + which * CHANNELS, s, mask=inside)
+
+
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def messages_gradient(
     Y, GM, GY, Z3, PARTS, UNITS, ROW_PTR, SOURCE, REVERSE, KNOT, STRETCH, PULL, num_atoms, capacity, cutoff,
@@ -228,17 +240,14 @@ def messages_gradient(
     c2 = (part * SLICE + tl.arange(0, SLICE))[None, :]
     c = c2[:, None, :]
     valid = (row < num_atoms)[:, None]
-    start = tl.load(ROW_PTR + row, mask=row < num_atoms, other=0)
-    end = tl.load(ROW_PTR + row + 1, mask=row < num_atoms, other=0)
-    depth = tl.arange(0, DEPTH)[None, :]
+    start, end = row_ends(ROW_PTR, row, row < num_atoms)
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
     y = load9(Y + at, valid, CHANNELS)
     a0 = tl.zeros((ROWS, SLICE), tl.float32)
     a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
     PULL += part.to(tl.int64) * capacity
     for step in range(0, tl.max(end - start, 0), DEPTH):
-        e = (start + step)[:, None] + depth
-        mask = e < end[:, None]
+        e, mask = edges_at(start, end, step, DEPTH)
         within = tl.load(KNOT + e, mask=mask, other=-1) >= 0
         inside = within[:, :, None]
         j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)[:, :, None]
@@ -249,55 +258,22 @@ def messages_gradient(
         gm = GM + j * (9 * CHANNELS) + c
         value = tl.load(z, mask=inside, other=0.0)
         act = activate(value, ACTIVATION)
-        g = tl.load(gm, mask=inside, other=0.0).to(tl.float32)
-        a0 += tl.sum(act * cut2 * g, 1)
-        s = y[0][:, None, :] * g
+        a0, s = dot(a0, act * cut2, y[0], gm, inside)
         pull = act * s
         s = s * cut2 * slope(value, ACTIVATION)
-        if SPLIT:
-            _store_edge_parts(s, PARTS, UNITS, back, part, within, 0, CHANNELS, SLICE)
-        else:
-            tl.store(z, s, mask=inside)
+        _store_gradient(s, z, inside, PARTS, UNITS, back, part, within, 0, CHANNELS, SLICE, SPLIT)
         value = tl.load(z + CHANNELS, mask=inside, other=0.0)
         act = activate(value, ACTIVATION)
-        g = tl.load(gm + CHANNELS, mask=inside, other=0.0).to(tl.float32)
-        a1 += tl.sum(act * cut2 * g, 1)
-        s = y[1][:, None, :] * g
-        g = tl.load(gm + 2 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
-        a2 += tl.sum(act * cut2 * g, 1)
-        s += y[2][:, None, :] * g
-        g = tl.load(gm + 3 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
-        a3 += tl.sum(act * cut2 * g, 1)
-        s += y[3][:, None, :] * g
+        a1, a2, a3, s = add_and_dot_vector(a1, a2, a3, act * cut2, y, gm, inside, CHANNELS)
         pull += act * s
         s = s * cut2 * slope(value, ACTIVATION)
-        if SPLIT:
-            _store_edge_parts(s, PARTS, UNITS, back, part, within, 1, CHANNELS, SLICE)
-        else:
-            tl.store(z + CHANNELS, s, mask=inside)
+        _store_gradient(s, z, inside, PARTS, UNITS, back, part, within, 1, CHANNELS, SLICE, SPLIT)
         value = tl.load(z + 2 * CHANNELS, mask=inside, other=0.0)
         act = activate(value, ACTIVATION)
-        g = tl.load(gm + 4 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
-        a4 += tl.sum(act * cut2 * g, 1)
-        s = y[4][:, None, :] * g
-        g = tl.load(gm + 5 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
-        a5 += tl.sum(act * cut2 * g, 1)
-        s += y[5][:, None, :] * g
-        g = tl.load(gm + 6 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
-        a6 += tl.sum(act * cut2 * g, 1)
-        s += y[6][:, None, :] * g
-        g = tl.load(gm + 7 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
-        a7 += tl.sum(act * cut2 * g, 1)
-        s += y[7][:, None, :] * g
-        g = tl.load(gm + 8 * CHANNELS, mask=inside, other=0.0).to(tl.float32)
-        a8 += tl.sum(act * cut2 * g, 1)
-        s += y[8][:, None, :] * g
+        a4, a5, a6, a7, a8, s = add_and_dot_symmetric(a4, a5, a6, a7, a8, act * cut2, y, gm, inside, CHANNELS)
         pull += act * s
         s = s * cut2 * slope(value, ACTIVATION)
-        if SPLIT:
-            _store_edge_parts(s, PARTS, UNITS, back, part, within, 2, CHANNELS, SLICE)
-        else:
-            tl.store(z + 2 * CHANNELS, s, mask=inside)
+        _store_gradient(s, z, inside, PARTS, UNITS, back, part, within, 2, CHANNELS, SLICE, SPLIT)
         per_place = tl.load(STRETCH + e.to(tl.int64) * 2, mask=within, other=1.0)
         total = tl.sum(pull, 2) * dcut / per_place
         if not FIRST:
@@ -305,9 +281,7 @@ def messages_gradient(
         tl.store(PULL + e, total, mask=mask)
     gm = load9(GM + at, valid, CHANNELS)
     z = Z3 + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c2
-    z0 = tl.load(z, mask=valid, other=0.0)
-    z1 = tl.load(z + CHANNELS, mask=valid, other=0.0)
-    z2 = tl.load(z + 2 * CHANNELS, mask=valid, other=0.0)
+    z0, z1, z2 = load3(z, valid, CHANNELS)
     s0, s1, s2 = dot_parts(y, gm)
     s0, s1, s2 = s0 * slope(z0, ACTIVATION), s1 * slope(z1, ACTIVATION), s2 * slope(z2, ACTIVATION)
     if SPLIT:
@@ -316,9 +290,7 @@ def messages_gradient(
         _store_parts(s1, PARTS, UNITS, row.to(tl.int64), part, there, 1, CHANNELS, SLICE)
         _store_parts(s2, PARTS, UNITS, row.to(tl.int64), part, there, 2, CHANNELS, SLICE)
     else:
-        tl.store(z, s0, mask=valid)
-        tl.store(z + CHANNELS, s1, mask=valid)
-        tl.store(z + 2 * CHANNELS, s2, mask=valid)
+        store3(z, (s0, s1, s2), valid, CHANNELS)
     own = scale_parts(gm, activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION))
     gy = add9(load9(GY + at, valid, CHANNELS), add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), own))
     store9(GY + at, gy, valid, CHANNELS)
@@ -326,7 +298,7 @@ def messages_gradient(
 
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def first_gradient(
-    Z1, SHARES, TABLE, ROW_PTR, REVERSE, KNOT, PLACE, PULL, num_atoms, capacity,
+    Z1, SHARES, TABLE, ROW_PTR, SOURCE, REVERSE, KNOT, PLACE, PULL, num_atoms, capacity,
     CHANNELS: tl.constexpr, STRIDE: tl.constexpr, DEGREE: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):  # fmt: skip
@@ -337,19 +309,13 @@ def first_gradient(
     c2 = (part * SLICE + tl.arange(0, SLICE))[None, :]
     c = c2[:, None, :]
     valid = (row < num_atoms)[:, None]
-    start = tl.load(ROW_PTR + row, mask=row < num_atoms, other=0)
-    end = tl.load(ROW_PTR + row + 1, mask=row < num_atoms, other=0)
-    depth = tl.arange(0, DEPTH)[None, :]
+    start, end = row_ends(ROW_PTR, row, row < num_atoms)
     as_target = tl.load(Z1 + row.to(tl.int64)[:, None] * STRIDE + c2, mask=valid, other=0.0)
     as_source = as_target
     PULL += part.to(tl.int64) * capacity
     for step in range(0, tl.max(end - start, 0), DEPTH):
-        e = (start + step)[:, None] + depth
-        mask = e < end[:, None]
-        knot = tl.load(KNOT + e, mask=mask, other=-1)
-        inside = (knot >= 0)[:, :, None]
-        t = tl.load(PLACE + e.to(tl.int64) * 4 + 3, mask=mask, other=0.0)[:, :, None]
-        entry = TABLE + knot.to(tl.int64)[:, :, None] * ((DEGREE + 1) * 3 * CHANNELS) + c
+        e, mask = edges_at(start, end, step, DEPTH)
+        inside, _, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         _, da = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
         g = tl.load(Z1 + (num_atoms + e).to(tl.int64)[:, :, None] * STRIDE + c, mask=inside, other=0.0)
         back = num_atoms + tl.load(REVERSE + e, mask=mask, other=0).to(tl.int64)

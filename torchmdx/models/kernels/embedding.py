@@ -22,14 +22,7 @@ from torchmdx.models.kernels.components import (
     store9,
 )
 from torchmdx.models.kernels.interaction import atoms_here, store_output
-
-
-@triton.jit
-def statistics(x, width, real, epsilon):
-    """Mean and 1 / deviation over the `width` real columns of rows x."""
-    mean = tl.sum(x, 1)[:, None] / width
-    centred = tl.where(real, x - mean, 0.0)
-    return mean, 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 1)[:, None] / width + epsilon)
+from torchmdx.models.kernels.layer_norm import statistics
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -48,7 +41,7 @@ def standardised_norms(
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
     norm = squared_norm(load9(A + r * (9 * CHANNELS) + c, valid, CHANNELS))
-    mean, inverse = statistics(norm, WIDTH, c < WIDTH, epsilon)
+    mean, inverse = statistics(norm, c < WIDTH, WIDTH, epsilon)
     norm = (norm - mean) * inverse * tl.load(SCALE + c) + tl.load(OFFSET + c)
     tl.store(NORMS + r * CHANNELS + c, norm, mask=valid)
 
@@ -93,7 +86,7 @@ def surroundings_mix_gradient(
     at = r * (9 * CHANNELS) + c
     a = load9(A + at, valid, CHANNELS)
     norm = squared_norm(a)
-    mean, inverse = statistics(norm, WIDTH, c < WIDTH, epsilon)
+    mean, inverse = statistics(norm, c < WIDTH, WIDTH, epsilon)
     # The gradient of a LayerNorm takes two means over all channels.
     g = tl.load(GNORM + r * CHANNELS + c, mask=valid, other=0.0)
     level = tl.sum(g, 1)[:, None] / WIDTH

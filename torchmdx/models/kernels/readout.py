@@ -12,19 +12,9 @@ import triton
 import triton.language as tl
 
 from torchmdx.models.kernels.activations import activate, slope
-from torchmdx.models.kernels.components import load9, part_norms, part_norms_gradient
+from torchmdx.models.kernels.components import load3, load9, part_norms, part_norms_gradient, store3
 from torchmdx.models.kernels.interaction import atoms_here, store_gradient
-
-
-@triton.jit
-def statistics(n0, n1, n2, real, width, epsilon):
-    """Mean and 1 / deviation over the 3 · width real norms of each row."""
-    mean = (tl.sum(n0, 1) + tl.sum(n1, 1) + tl.sum(n2, 1))[:, None] / (3 * width)
-    c0 = tl.where(real, n0 - mean, 0.0)
-    c1 = tl.where(real, n1 - mean, 0.0)
-    c2 = tl.where(real, n2 - mean, 0.0)
-    variance = tl.sum(c0 * c0 + c1 * c1 + c2 * c2, 1)[:, None] / (3 * width)
-    return mean, 1.0 / tl.sqrt_rn(variance + epsilon)
+from torchmdx.models.kernels.layer_norm import part_gradient, part_statistics_of_rows
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -43,14 +33,12 @@ def read_norms(
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
     n0, n1, n2 = part_norms(load9(X + r * (9 * CHANNELS) + c, valid, CHANNELS))
-    mean, inverse = statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
+    mean, inverse = part_statistics_of_rows(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
     n0 = (n0 - mean) * inverse * tl.load(SCALE + c) + tl.load(OFFSET + c)
     n1 = (n1 - mean) * inverse * tl.load(SCALE + CHANNELS + c) + tl.load(OFFSET + CHANNELS + c)
     n2 = (n2 - mean) * inverse * tl.load(SCALE + 2 * CHANNELS + c) + tl.load(OFFSET + 2 * CHANNELS + c)
     at = NORMS + r * (3 * CHANNELS) + c
-    tl.store(at, n0, mask=valid)
-    tl.store(at + CHANNELS, n1, mask=valid)
-    tl.store(at + 2 * CHANNELS, n2, mask=valid)
+    store3(at, (n0, n1, n2), valid, CHANNELS)
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -138,12 +126,7 @@ def read_gradient(x, NORMS, row, c, valid, epsilon, WIDTH: tl.constexpr, CHANNEL
 @triton.jit
 def standardised_gradient(n0, n1, n2, GNORMS, row, c, valid, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
     """From the gradient in standardised numbers, [N,3,C] in memory, that in the three as they were."""
-    mean, inverse = statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
-    gnorms = GNORMS + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c
-    g0 = tl.load(gnorms, mask=valid, other=0.0)
-    g1 = tl.load(gnorms + CHANNELS, mask=valid, other=0.0)
-    g2 = tl.load(gnorms + 2 * CHANNELS, mask=valid, other=0.0)
+    mean, inverse = part_statistics_of_rows(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
+    g0, g1, g2 = load3(GNORMS + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c, valid, CHANNELS)
     n0, n1, n2 = (n0 - mean) * inverse, (n1 - mean) * inverse, (n2 - mean) * inverse
-    level = tl.sum(g0 + g1 + g2, 1)[:, None] / (3 * WIDTH)
-    along = tl.sum(g0 * n0 + g1 * n1 + g2 * n2, 1)[:, None] / (3 * WIDTH)
-    return inverse * (g0 - level - n0 * along), inverse * (g1 - level - n1 * along), inverse * (g2 - level - n2 * along)
+    return part_gradient(g0, g1, g2, n0, n1, n2, inverse, WIDTH)

@@ -13,6 +13,7 @@ from torchmdx.models.kernels.activations import activate, slope
 from torchmdx.models.kernels.components import (
     add9,
     dot_parts,
+    load3,
     load9,
     message_product,
     message_product_gradient,
@@ -25,8 +26,10 @@ from torchmdx.models.kernels.components import (
     square,
     square_gradient,
     squared_norm,
+    store3,
     store9,
 )
+from torchmdx.models.kernels.layer_norm import part_gradient, part_statistics, statistics
 
 
 @triton.jit
@@ -60,25 +63,10 @@ def sum3(PARTS, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def load3(pointer, CHANNELS: tl.constexpr):
-    """Three blocks, C apart."""
-    return tl.load(pointer), tl.load(pointer + CHANNELS), tl.load(pointer + 2 * CHANNELS)
-
-
-@triton.jit
-def store3(pointer, x, CHANNELS: tl.constexpr):
-    """Writes three blocks."""
-    tl.store(pointer, x[0])
-    tl.store(pointer + CHANNELS, x[1])
-    tl.store(pointer + 2 * CHANNELS, x[2])
-
-
-@triton.jit
 def standardised(x, real, width, epsilon):
     """(x - mean) / deviation over the real channels, 0 in the others, and 1 / deviation."""
-    centred = tl.where(real, x - tl.sum(x, 0) / width, 0.0)
-    inverse = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 0) / width + epsilon)
-    return centred * inverse, inverse
+    mean, inverse = statistics(x, real, width, epsilon)
+    return tl.where(real, x - mean, 0.0) * inverse, inverse
 
 
 @triton.jit
@@ -130,11 +118,11 @@ def gated(
     """X = MIXED act(GATE), stored as X̂ and INVERSE; MIXED and GATE are stored if KEEP."""
     n = tl.arange(0, CHANNELS)
     g0, g1, g2 = sum3(PARTS, CHANNELS, GROUPS)
-    b0, b1, b2 = load3(BIAS + n, CHANNELS)
+    b0, b1, b2 = load3(BIAS + n, None, CHANNELS)
     g0, g1, g2 = g0 + b0, g1 + b1, g2 + b2
     mixed = sum9(MORE_PARTS, CHANNELS, GROUPS)
     if KEEP:
-        store3(GATE + n, (g0, g1, g2), CHANNELS)
+        store3(GATE + n, (g0, g1, g2), None, CHANNELS)
         store9(MIXED + n, mixed, n < CHANNELS, CHANNELS)
     x = scale_parts(mixed, activate(g0, ACTIVATION), activate(g1, ACTIVATION), activate(g2, ACTIVATION))
     _store_input(X, INVERSE, x, CHANNELS)
@@ -158,7 +146,7 @@ def message_out(
     n = tl.arange(0, CHANNELS)
     every = n < CHANNELS
     y = load9(Y + n, every, CHANNELS)
-    f0, f1, f2 = load3(OWN + n, CHANNELS)
+    f0, f1, f2 = load3(OWN + n, None, CHANNELS)
     m = add9(sum9(PARTS, CHANNELS, DEPTH), scale_parts(y, f0, f1, f2))
     if KEEP:
         store9(M + n, m, every, CHANNELS)
@@ -190,9 +178,8 @@ def _standardised_norms(x, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr)
     """Squared norms of the three parts of x, standardised together over the real channels, and 1 / deviation."""
     real = tl.arange(0, CHANNELS) < WIDTH
     n0, n1, n2 = part_norms(x)
-    mean = tl.sum(n0 + n1 + n2, 0) / (3 * WIDTH)
+    mean, inverse = part_statistics(n0, n1, n2, real, WIDTH, epsilon)
     n0, n1, n2 = tl.where(real, n0 - mean, 0.0), tl.where(real, n1 - mean, 0.0), tl.where(real, n2 - mean, 0.0)
-    inverse = 1.0 / tl.sqrt_rn(tl.sum(n0 * n0 + n1 * n1 + n2 * n2, 0) / (3 * WIDTH) + epsilon)
     return (n0 * inverse, n1 * inverse, n2 * inverse), inverse
 
 
@@ -201,9 +188,9 @@ def read_norms(X, SCALE, OFFSET, OUT, epsilon, WIDTH: tl.constexpr, CHANNELS: tl
     """OUT [3,C] = LayerNorm(|s|², |a|², |q|²)."""
     n = tl.arange(0, CHANNELS)
     norms, _ = _standardised_norms(load9(X + n, n < CHANNELS, CHANNELS), epsilon, WIDTH, CHANNELS)
-    s0, s1, s2 = load3(SCALE + n, CHANNELS)
-    o0, o1, o2 = load3(OFFSET + n, CHANNELS)
-    store3(OUT + n, (norms[0] * s0 + o0, norms[1] * s1 + o1, norms[2] * s2 + o2), CHANNELS)
+    s0, s1, s2 = load3(SCALE + n, None, CHANNELS)
+    o0, o1, o2 = load3(OFFSET + n, None, CHANNELS)
+    store3(OUT + n, (norms[0] * s0 + o0, norms[1] * s1 + o1, norms[2] * s2 + o2), None, CHANNELS)
 
 
 @triton.jit(noinline=True)
@@ -239,13 +226,9 @@ def read_gradient(
     norms, inverse = _standardised_norms(x, epsilon, WIDTH, CHANNELS)
     n0, n1, n2 = norms
     g0, g1, g2 = sum3(PARTS, CHANNELS, GROUPS)
-    s0, s1, s2 = load3(SCALE + n, CHANNELS)
+    s0, s1, s2 = load3(SCALE + n, None, CHANNELS)
     g0, g1, g2 = g0 * s0, g1 * s1, g2 * s2
-    level = tl.sum(g0 + g1 + g2, 0) / (3 * WIDTH)
-    along = tl.sum(g0 * n0 + g1 * n1 + g2 * n2, 0) / (3 * WIDTH)
-    g0 = inverse * (g0 - level - n0 * along)
-    g1 = inverse * (g1 - level - n1 * along)
-    g2 = inverse * (g2 - level - n2 * along)
+    g0, g1, g2 = part_gradient(g0, g1, g2, n0, n1, n2, inverse, WIDTH)
     g = part_norms_gradient(x, g0, g1, g2)
     store9(G + n, g, every, CHANNELS)
     _store_update_gradient(GD, D, CHARGE, SYSTEM, g, i, CHANNELS)
@@ -283,7 +266,7 @@ def messages_back(PARTS, GM, GY, OWN, OUT, CHANNELS: tl.constexpr, DEPTH: tl.con
     """OUT [9,C], the whole gradient in Y: through messages to neighbours, to itself, and GY."""
     n = tl.arange(0, CHANNELS)
     every = n < CHANNELS
-    f0, f1, f2 = load3(OWN + n, CHANNELS)
+    f0, f1, f2 = load3(OWN + n, None, CHANNELS)
     g = add9(sum9(PARTS, CHANNELS, DEPTH), scale_parts(load9(GM + n, every, CHANNELS), f0, f1, f2))
     store9(OUT + n, add9(g, load9(GY + n, every, CHANNELS)), every, CHANNELS)
 
@@ -318,10 +301,10 @@ def gate_gradient(
     n = tl.arange(0, CHANNELS)
     every = n < CHANNELS
     g = _input_gradient(PARTS, G, X, INVERSE, CHANNELS, GROUPS)
-    z0, z1, z2 = load3(GATE + n, CHANNELS)
+    z0, z1, z2 = load3(GATE + n, None, CHANNELS)
     s0, s1, s2 = dot_parts(g, load9(MIXED + n, every, CHANNELS))
     s = (s0 * slope(z0, ACTIVATION), s1 * slope(z1, ACTIVATION), s2 * slope(z2, ACTIVATION))
-    store3(GGATE + n, s, CHANNELS)
+    store3(GGATE + n, s, None, CHANNELS)
     g = scale_parts(g, activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION))
     store9(GMIXED + n, g, every, CHANNELS)
 

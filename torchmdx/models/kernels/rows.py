@@ -15,8 +15,15 @@ import triton
 import triton.language as tl
 
 from torchmdx.models.kernels import geometry, row_parts
-from torchmdx.models.kernels.components import load9, store9
-from torchmdx.models.kernels.messages import filter_and_slope, filter_part
+from torchmdx.models.kernels.components import load9, store3, store9
+from torchmdx.models.kernels.edge_walk import (
+    direction,
+    filter_and_slope,
+    filter_part,
+    pair_embedding,
+    read_edge,
+    store_edge_gradient,
+)
 
 # In channels, where in WORK the shares begin.
 PARTS = tl.constexpr(32)
@@ -93,27 +100,8 @@ def _multiply3(X, W, OUT, INNER: tl.constexpr, CHANNELS: tl.constexpr, GROUPS: t
             a += x * tl.load(w)
             b += x * tl.load(w + CHANNELS)
             c += x * tl.load(w + 2 * CHANNELS)
-    row_parts.store3(OUT + tl.arange(0, GROUPS)[:, None] * (3 * CHANNELS) + n[None, :], (a, b, c), CHANNELS)
+    store3(OUT + tl.arange(0, GROUPS)[:, None] * (3 * CHANNELS) + n[None, :], (a, b, c), None, CHANNELS)
     tl.debug_barrier()
-
-
-@triton.jit
-def edge(e, end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS: tl.constexpr, DEGREE: tl.constexpr):
-    """Of edges e [D]: which are inside the cutoff, source, the table's interval at channels c [1,C], place in it."""
-    mask = e < end
-    knot = tl.load(KNOT + e, mask=mask, other=-1)
-    j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)
-    t = tl.load(PLACE + e.to(tl.int64) * 4 + 3, mask=mask, other=0.0)[:, None]
-    entry = TABLE + knot.to(tl.int64)[:, None] * ((DEGREE + 1) * 3 * CHANNELS) + c
-    return (knot >= 0)[:, None], j, entry, t
-
-
-@triton.jit
-def direction(e, end, PLACE):
-    """Unit vectors of edges e [D]."""
-    mask, place = e < end, PLACE + e.to(tl.int64) * 4
-    x = tl.load(place, mask=mask, other=0.0)
-    return x, tl.load(place + 1, mask=mask, other=0.0), tl.load(place + 2, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -130,11 +118,11 @@ def _surroundings(
     a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
     for first in range(tl.load(ROW_PTR + i), end, DEPTH):
         e = first + tl.arange(0, DEPTH)
-        inside, j, entry, t = edge(e, end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
-        x, y, z = direction(e, end, PLACE)
+        mask = e < end
+        inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        x, y, z = direction(e, mask, PLACE)
         x, y, z = x[:, None], y[:, None], z[:, None]
-        other = tl.load(NUMBERS + j)[:, None]
-        pair = target + tl.load(SOURCES + other * CHANNELS + c, mask=inside, other=0.0)
+        pair = pair_embedding(target, tl.load(NUMBERS + j), inside, SOURCES, c, CHANNELS)
         a0 += filter_part(entry, 0, t, inside, CHANNELS, DEGREE) * pair
         f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE) * pair
         a1 += f * x
@@ -161,7 +149,7 @@ def _messages(
     m1, m2, m3, m4, m5, m6, m7, m8 = m0, m0, m0, m0, m0, m0, m0, m0
     for first in range(tl.load(ROW_PTR + i), end, DEPTH):
         e = first + tl.arange(0, DEPTH)
-        inside, j, entry, t = edge(e, end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        inside, j, entry, t = read_edge(e, e < end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         y = load9(Y + j[:, None] * (9 * CHANNELS) + c, inside, CHANNELS)
         m0 += filter_part(entry, 0, t, inside, CHANNELS, DEGREE) * y[0]
         f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE)
@@ -191,7 +179,7 @@ def _messages_gradient(
     a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
     for first in range(tl.load(ROW_PTR + i), end, DEPTH):
         e = first + tl.arange(0, DEPTH)
-        inside, j, entry, t = edge(e, end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        inside, j, entry, t = read_edge(e, e < end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         g = load9(GM + j[:, None] * (9 * CHANNELS) + c, inside, CHANNELS)
         f, df = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
         a0 += f * g[0]
@@ -225,38 +213,15 @@ def _edges_gradient(
     c = tl.arange(0, CHANNELS)[None, :]
     end = tl.load(ROW_PTR + i + 1)
     target = tl.load(TARGETS + tl.load(NUMBERS + i) * CHANNELS + c)
-    g0, g1, g2, g3, g4, g5, g6, g7, g8 = load9(GA + c, c < CHANNELS, CHANNELS)
-    third = (g4 + g7) * 0.3333333333333333
+    g = load9(GA + c, c < CHANNELS, CHANNELS)
     for first in range(tl.load(ROW_PTR + i), end, DEPTH):
         e = first + tl.arange(0, DEPTH)
         mask = e < end
-        inside, j, entry, t = edge(e, end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
-        dx, dy, dz = direction(e, end, PLACE)
-        x, y, z = dx[:, None], dy[:, None], dz[:, None]
-        stretch = tl.load(STRETCH + e.to(tl.int64) * 2, mask=mask, other=0.0)
-        inverse = tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=0.0)
+        inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        dx, dy, dz = direction(e, mask, PLACE)
         pull = tl.load(PULL + e, mask=mask, other=0.0)
-        pair = target + tl.load(SOURCES + tl.load(NUMBERS + j)[:, None] * CHANNELS + c, mask=inside, other=0.0)
-        f, along = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
-        along = along * g0
-        f, df = filter_and_slope(entry, 1, t, inside, CHANNELS, DEGREE)
-        along += df * (g1 * x + g2 * y + g3 * z)
-        vx, vy, vz = f * g1, f * g2, f * g3
-        f, df = filter_and_slope(entry, 2, t, inside, CHANNELS, DEGREE)
-        # Half the gradient of dᵀ G d: twice contracted with d it is the value itself.
-        qx = g4 * x + 0.5 * (g5 * y + g6 * z)
-        qy = g7 * y + 0.5 * (g5 * x + g8 * z)
-        qz = 0.5 * (g6 * x + g8 * y)
-        along += df * (qx * x + qy * y + qz * z - third)
-        pull += tl.sum(along * pair, 1)
-        sx = tl.sum((vx + 2.0 * f * qx) * pair, 1)
-        sy = tl.sum((vy + 2.0 * f * qy) * pair, 1)
-        sz = tl.sum((vz + 2.0 * f * qz) * pair, 1)
-        radial = pull * stretch - (sx * dx + sy * dy + sz * dz) * inverse
-        half = HALF + e.to(tl.int64) * 3
-        tl.store(half, radial * dx + sx * inverse, mask=mask)
-        tl.store(half + 1, radial * dy + sy * inverse, mask=mask)
-        tl.store(half + 2, radial * dz + sz * inverse, mask=mask)
+        pair = pair_embedding(target, tl.load(NUMBERS + j), inside, SOURCES, c, CHANNELS)
+        store_edge_gradient(e, mask, inside, entry, t, pair, pull, dx, dy, dz, g, STRETCH, HALF, CHANNELS, DEGREE)
 
 
 # The same, not inlined: APART. A kernel of such functions compiles in half the time, since one pass of Triton looks at

@@ -7,7 +7,16 @@ tables, small enough to stay in cache, so that nothing of a neighbour is gathere
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.messages import filter_and_slope, filter_part
+from torchmdx.models.kernels.components import between, load9, store9
+from torchmdx.models.kernels.edge_walk import (
+    direction,
+    edges_at,
+    filter_part,
+    pair_embedding,
+    read_edge,
+    row_ends,
+    store_edge_gradient,
+)
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -34,27 +43,18 @@ def surroundings(
     c2 = (tl.program_id(1) * SLICE + tl.arange(0, SLICE))[None, :]
     c = c2[:, None, :]
     valid = row < num_atoms
-    start = tl.load(ROW_PTR + row, mask=valid, other=0)
-    end = tl.load(ROW_PTR + row + 1, mask=valid, other=0)
-    depth = tl.arange(0, DEPTH)[None, :]
+    start, end = row_ends(ROW_PTR, row, valid)
     element = tl.load(NUMBERS + row, mask=valid, other=0)[:, None]
     target = tl.load(TARGETS + element * CHANNELS + c2)
     a0 = tl.zeros((ROWS, SLICE), tl.float32)
     a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
     for step in range(0, tl.max(end - start, 0), DEPTH):
-        e = (start + step)[:, None] + depth
-        mask = e < end[:, None]
-        knot = tl.load(KNOT + e, mask=mask, other=-1)
-        j = tl.load(SOURCE + e, mask=mask, other=0)
-        place = PLACE + e.to(tl.int64) * 4
-        x = tl.load(place, mask=mask, other=0.0)[:, :, None]
-        y = tl.load(place + 1, mask=mask, other=0.0)[:, :, None]
-        z = tl.load(place + 2, mask=mask, other=0.0)[:, :, None]
-        t = tl.load(place + 3, mask=mask, other=0.0)[:, :, None]
-        inside = (knot >= 0)[:, :, None]
-        entry = TABLE + knot.to(tl.int64)[:, :, None] * ((DEGREE + 1) * 3 * CHANNELS) + c
-        other = tl.load(NUMBERS + j, mask=mask, other=0)[:, :, None]
-        pair = target[:, None, :] + tl.load(SOURCES + other * CHANNELS + c, mask=inside, other=0.0)
+        e, mask = edges_at(start, end, step, DEPTH)
+        inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        x, y, z = direction(e, mask, PLACE)
+        x, y, z = x[:, :, None], y[:, :, None], z[:, :, None]
+        element_of_j = tl.load(NUMBERS + j, mask=mask, other=0)
+        pair = pair_embedding(target[:, None, :], element_of_j, inside, SOURCES, c, CHANNELS)
         a0 += tl.sum(filter_part(entry, 0, t, inside, CHANNELS, DEGREE) * pair, 1)
         f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE) * pair
         a1 += tl.sum(f * x, 1)
@@ -68,17 +68,8 @@ def surroundings(
         a8 += tl.sum(f * (y * z), 1)
     # Alone in the message to itself, an atom has no direction: only the scalar part sees it.
     a0 += tl.load(OWN + c2) * (target + tl.load(SOURCES + element * CHANNELS + c2))
-    out = A + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
-    mask = valid[:, None]
-    tl.store(out, a0, mask=mask)
-    tl.store(out + CHANNELS, a1, mask=mask)
-    tl.store(out + 2 * CHANNELS, a2, mask=mask)
-    tl.store(out + 3 * CHANNELS, a3, mask=mask)
-    tl.store(out + 4 * CHANNELS, a4, mask=mask)
-    tl.store(out + 5 * CHANNELS, a5, mask=mask)
-    tl.store(out + 6 * CHANNELS, a6, mask=mask)
-    tl.store(out + 7 * CHANNELS, a7, mask=mask)
-    tl.store(out + 8 * CHANNELS, a8, mask=mask)
+    at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
+    store9(A + at, (a0, a1, a2, a3, a4, a5, a6, a7, a8), valid[:, None], CHANNELS)
 
 
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
@@ -111,63 +102,19 @@ def surroundings_gradient(
     c2 = tl.arange(0, CHANNELS)[None, :]
     c = c2[:, None, :]
     valid = row < num_atoms
-    start = tl.load(ROW_PTR + row, mask=valid, other=0)
-    end = tl.load(ROW_PTR + row + 1, mask=valid, other=0)
-    depth = tl.arange(0, DEPTH)[None, :]
+    start, end = row_ends(ROW_PTR, row, valid)
     element = tl.load(NUMBERS + row, mask=valid, other=0)[:, None]
     target = tl.load(TARGETS + element * CHANNELS + c2)[:, None, :]
-    ga = GA + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
-    keep = valid[:, None]
-    g0 = tl.load(ga, mask=keep, other=0.0)[:, None, :]
-    g1 = tl.load(ga + CHANNELS, mask=keep, other=0.0)[:, None, :]
-    g2 = tl.load(ga + 2 * CHANNELS, mask=keep, other=0.0)[:, None, :]
-    g3 = tl.load(ga + 3 * CHANNELS, mask=keep, other=0.0)[:, None, :]
-    g4 = tl.load(ga + 4 * CHANNELS, mask=keep, other=0.0)[:, None, :]
-    g5 = tl.load(ga + 5 * CHANNELS, mask=keep, other=0.0)[:, None, :]
-    g6 = tl.load(ga + 6 * CHANNELS, mask=keep, other=0.0)[:, None, :]
-    g7 = tl.load(ga + 7 * CHANNELS, mask=keep, other=0.0)[:, None, :]
-    g8 = tl.load(ga + 8 * CHANNELS, mask=keep, other=0.0)[:, None, :]
-    third = (g4 + g7) * 0.3333333333333333
+    g = load9(GA + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2, valid[:, None], CHANNELS)
     for step in range(0, tl.max(end - start, 0), DEPTH):
-        e = (start + step)[:, None] + depth
-        mask = e < end[:, None]
-        knot = tl.load(KNOT + e, mask=mask, other=-1)
-        j = tl.load(SOURCE + e, mask=mask, other=0)
-        place = PLACE + e.to(tl.int64) * 4
-        dx = tl.load(place, mask=mask, other=0.0)
-        dy = tl.load(place + 1, mask=mask, other=0.0)
-        dz = tl.load(place + 2, mask=mask, other=0.0)
-        x, y, z = dx[:, :, None], dy[:, :, None], dz[:, :, None]
-        t = tl.load(place + 3, mask=mask, other=0.0)[:, :, None]
-        stretch = tl.load(STRETCH + e.to(tl.int64) * 2, mask=mask, other=0.0)
-        inverse = tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=0.0)
+        e, mask = edges_at(start, end, step, DEPTH)
+        inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        dx, dy, dz = direction(e, mask, PLACE)
         pull = tl.load(PULL + e, mask=mask, other=0.0)
         for part in tl.static_range(1, SLICES):
             pull += tl.load(PULL + part * capacity.to(tl.int64) + e, mask=mask, other=0.0)
-        inside = (knot >= 0)[:, :, None]
-        entry = TABLE + knot.to(tl.int64)[:, :, None] * ((DEGREE + 1) * 3 * CHANNELS) + c
-        other = tl.load(NUMBERS + j, mask=mask, other=0)[:, :, None]
-        pair = target + tl.load(SOURCES + other * CHANNELS + c, mask=inside, other=0.0)
-        f, along = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
-        along = along * g0
-        f, df = filter_and_slope(entry, 1, t, inside, CHANNELS, DEGREE)
-        along += df * (g1 * x + g2 * y + g3 * z)
-        vx, vy, vz = f * g1, f * g2, f * g3
-        f, df = filter_and_slope(entry, 2, t, inside, CHANNELS, DEGREE)
-        # Half the gradient of dᵀ G d: twice contracted with d it is the value itself.
-        qx = g4 * x + 0.5 * (g5 * y + g6 * z)
-        qy = g7 * y + 0.5 * (g5 * x + g8 * z)
-        qz = 0.5 * (g6 * x + g8 * y)
-        along += df * (qx * x + qy * y + qz * z - third)
-        vx += 2.0 * f * qx
-        vy += 2.0 * f * qy
-        vz += 2.0 * f * qz
-        pull += tl.sum(along * pair, 2)
-        sx = tl.sum(vx * pair, 2)
-        sy = tl.sum(vy * pair, 2)
-        sz = tl.sum(vz * pair, 2)
-        radial = pull * stretch - (sx * dx + sy * dy + sz * dz) * inverse
-        half = HALF + e.to(tl.int64) * 3
-        tl.store(half, radial * dx + sx * inverse, mask=mask)
-        tl.store(half + 1, radial * dy + sy * inverse, mask=mask)
-        tl.store(half + 2, radial * dz + sz * inverse, mask=mask)
+        element_of_j = tl.load(NUMBERS + j, mask=mask, other=0)
+        pair = pair_embedding(target, element_of_j, inside, SOURCES, c, CHANNELS)
+        store_edge_gradient(
+            e, mask, inside, entry, t, pair, pull, dx, dy, dz, between(g), STRETCH, HALF, CHANNELS, DEGREE
+        )
