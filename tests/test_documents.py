@@ -78,8 +78,18 @@ def run(block: Block, names: dict[str, object]) -> None:
                 more.remove(mine[0])
 
 
+def register_models(page: str) -> None:
+    """Runs a page up to its last registration of a model, so that its configurations may name the model."""
+    blocks = [block for block in blocks_of(page) if block.language == "python" and not block.not_run]
+    last = max((k for k, block in enumerate(blocks) if "register_model(" in block.text), default=-1)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks[: last + 1]:
+        run(block, names)
+
+
 @pytest.mark.parametrize("page", pages())
 def test_blocks_have_a_language_and_can_be_read(page, tmp_path):
+    register_models(page)
     for block in blocks_of(page):
         assert block.language in LANGUAGES, f"{block.place}: the language of a block is one of {', '.join(LANGUAGES)}"
         if block.language == "python":

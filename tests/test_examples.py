@@ -61,7 +61,7 @@ def test_the_page_about_models_names_every_check_and_every_key():
     from torchmdx.training.config import ModelSection
 
     page = (ROOT / "docs" / "add_a_model.md").read_text()
-    table = page[page.index("| check | asks |") :].split("\n\n")[0]
+    table = page[page.index("| check | tests |") :].split("\n\n")[0]
     named = [name for row in table.splitlines()[2:] for name in row.split("|")[1].strip().split(", ")]
     assert named == [name for name, *_ in SUITE]
     for key in ModelSection.model_fields.keys() - {"name", "settings", "priors"}:

@@ -12,12 +12,21 @@ import torchmdx
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def check_archives():
-    spec = importlib.util.spec_from_file_location("check_archives", ROOT / "tools" / "check_archives.py")
+def load_tool(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def check_archives():
+    return load_tool("check_archives")
+
+
+@pytest.fixture(scope="module")
+def check_release():
+    return load_tool("check_release")
 
 
 def test_the_changelog_has_the_version_below_what_is_unreleased():
@@ -110,3 +119,82 @@ def test_wrong_metadata_are_named(check_archives, line, problem):
 def test_what_the_checkout_must_have_is_there(check_archives):
     files = check_archives.package_files(ROOT)
     assert not [name for name in check_archives.NEEDED if name not in files]
+
+
+CHANGELOG = """# Changelog
+
+## [Unreleased]
+
+## [0.2.0] - 2026-12-01
+
+### Added
+
+- Something.
+"""
+CITATION = 'title: torchmdx\nversion: 0.2.0\ndate-released: "2026-12-01"\n'
+
+
+def test_a_changelog_that_is_ready_passes(check_release):
+    assert check_release.changelog_problem("0.2.0", CHANGELOG) == ""
+    assert check_release.citation_problem("0.2.0", CHANGELOG, CITATION) == ""
+    assert check_release.version_of('x = 1\n__version__ = "0.2.0"\n') == "0.2.0"
+
+
+@pytest.mark.parametrize(
+    ("version", "old", "new", "problem"),
+    [
+        ("0.3.0", "", "", "the second heading must be [0.3.0] - YYYY-MM-DD, got [0.2.0] - 2026-12-01"),
+        ("0.2.0", " - 2026-12-01", "", "the second heading must be [0.2.0] - YYYY-MM-DD, got [0.2.0]"),
+        ("0.2.0", "## [Unreleased]\n", "", "the first heading must be [Unreleased], got [0.2.0] - 2026-12-01"),
+        (
+            "0.2.0",
+            "[Unreleased]\n",
+            "[Unreleased]\n\n- New.\n",
+            "[Unreleased] must be empty: move its entries to [0.2.0]",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_changelog_is_named(check_release, version, old, new, problem):
+    assert check_release.changelog_problem(version, CHANGELOG.replace(old, new)) == problem
+
+
+def test_an_empty_changelog_is_named(check_release):
+    assert check_release.changelog_problem("0.2.0", "") == "the first heading must be [Unreleased], got none"
+    assert check_release.changelog_problem("0.2.0", "## [Unreleased]\n") == (
+        "the second heading must be [0.2.0] - YYYY-MM-DD, got none"
+    )
+
+
+def test_another_version_or_date_to_cite_is_named(check_release):
+    citation = CITATION.replace("0.2.0", "0.1.0").replace("2026-12-01", "2026-11-21")
+    assert check_release.citation_problem("0.2.0", CHANGELOG, citation) == (
+        "version must be 0.2.0, got 0.1.0; date-released must be 2026-12-01, got 2026-11-21"
+    )
+
+
+def test_the_citation_is_that_of_the_version(check_release):
+    text = {name: (ROOT / name).read_text() for name in ("CHANGELOG.md", "CITATION.cff")}
+    assert check_release.citation_problem(torchmdx.__version__, text["CHANGELOG.md"], text["CITATION.cff"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("tags", "changes", "problem"),
+    [
+        (["v0.2.0"], "", ""),
+        ([], "", "the commit must have the tag v0.2.0, got none"),
+        (["v0.1.0", "x"], "", "the commit must have the tag v0.2.0, got v0.1.0, x"),
+        (["v0.2.0"], " M a\n?? b", "the checkout must be clean, got 2 changed files"),
+    ],
+)
+def test_a_missing_tag_and_changed_files_are_named(check_release, tags, changes, problem):
+    assert check_release.tag_problem("0.2.0", tags, changes) == problem
+
+
+def test_each_check_is_printed_and_failures_count(check_release, capsys):
+    assert check_release.run({"one": lambda: "", "two": lambda: "it is wrong"}) == 1
+    assert capsys.readouterr().out == "pass  one\nFAIL  two: it is wrong\n"
+
+
+def test_a_command_that_fails_shows_what_it_printed(check_release):
+    assert check_release.command_problem("true") == ""
+    assert check_release.command_problem("sh", "-c", "echo oh; exit 3") == "exit status 3\noh"
