@@ -23,7 +23,7 @@ import step
 
 from torchmdx import Potential
 from torchmdx.models.priors.coulomb import CoulombConfig
-from torchmdx.step import CapturedStep
+from torchmdx.step.captured_step import CapturedStep
 
 NAMES = ("alanine_dipeptide", "chignolin", "dhfr", "factorIX", "water1000", "water8000")
 MOST_SHARE = 1 / 3  # of a step, at about 2,000 atoms

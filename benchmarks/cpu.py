@@ -53,7 +53,7 @@ def ours(what: str, name: str) -> tuple[Run, np.ndarray | None]:
     import step
 
     from torchmdx import evaluate
-    from torchmdx.step import CapturedStep
+    from torchmdx.step.captured_step import CapturedStep
 
     second = what == "tensornet2"
     batch = step.batch_of(name, 1)

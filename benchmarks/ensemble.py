@@ -24,7 +24,8 @@ import peer_model
 import record
 import systems
 
-from torchmdx import CapturedStep, Ensemble, Potential, System, TensorNetConfig, ensemble_engine
+from torchmdx import CapturedStep, Ensemble, Potential, System, TensorNetConfig
+from torchmdx.engines import ensemble
 
 # name: most times a single potential that an ensemble of four may take
 CASES: dict[str, float | None] = {"alanine_dipeptide": 2.2, "chignolin": None, "dhfr": None}
@@ -64,12 +65,12 @@ def timed(model: Potential | Ensemble, system: System, positions: np.ndarray) ->
 
 def in_turn(model: Ensemble, system: System, positions: np.ndarray) -> float:
     """ms of a step whose members follow each other."""
-    limits = ensemble_engine.MOST_SIDE_BY_SIDE
-    ensemble_engine.MOST_SIDE_BY_SIDE = 0
+    limits = ensemble.MOST_SIDE_BY_SIDE
+    ensemble.MOST_SIDE_BY_SIDE = 0
     try:
         return float(timed(model, system, positions)[0]["ms"])
     finally:
-        ensemble_engine.MOST_SIDE_BY_SIDE = limits
+        ensemble.MOST_SIDE_BY_SIDE = limits
 
 
 def compare(name: str, members: list[Potential]) -> list[dict[str, Any]]:

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import record
 import step
 
-from torchmdx import kernel_compile
-from torchmdx.step import CapturedStep
+from torchmdx.runtime import kernel_compile
+from torchmdx.step.captured_step import CapturedStep
 
 # "on disk" takes what "side by side", just before it, has left.
 WAYS = ("side by side", "on disk", "one after the other")

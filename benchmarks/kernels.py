@@ -22,11 +22,12 @@ import torch
 
 from benchmarks.record import write
 from torchmdx import Potential, TensorNetConfig
-from torchmdx.forces import evaluate
-from torchmdx.models.fast import FastTensorNet, curve_order
-from torchmdx.models.kernels.tiles import Tiles
-from torchmdx.models.table import TabulatedFilters
+from torchmdx.engines.filter_table import TabulatedFilters
+from torchmdx.engines.fused.launch_sizes import Tiles
+from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.edges import Edges, from_lists
+from torchmdx.step.atom_order import curve_order
 from torchmdx.system import Batch
 
 SYSTEMS = ("alanine_dipeptide", "chignolin", "dhfr", "factorIX", "water24000", "water98304", "batch1024")

@@ -27,7 +27,7 @@ import systems
 
 from torchmdx import Batch, Potential, System, TensorNet2Config, TensorNetConfig, evaluate
 from torchmdx.commands.bench import roofline_seconds
-from torchmdx.step import CapturedStep
+from torchmdx.step.captured_step import CapturedStep
 
 # name: (copies, modes of the peer, of which the fastest counts, ms asked)
 CASES: dict[str, tuple[int, str, float | None]] = {

@@ -13,7 +13,7 @@ from ase import units
 from ase.md.langevin import Langevin
 
 import torchmdx
-from torchmdx.step_result import SpreadError
+from torchmdx.step.results import SpreadError
 from torchmdx.training.config_file import make_config
 from torchmdx.training.run import train
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import molecule
-from conformance import KINDS, kinds
 from documents.blocks import summary
+from model_kinds import KINDS, kinds
 from quick_interpreter import quicken
 from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
 from warning_policy import own_modules

@@ -59,7 +59,7 @@ def _potential(seed: int = 0) -> torchmdx.Potential:
     torch.manual_seed(seed)
     config = TensorNet2Config(num_channels=4, num_layers=1, num_radial=4, max_z=9, cutoff=3.0, num_charges=2)
     potential = torchmdx.Potential(config, [ZBLConfig(), CoulombConfig(cutoff=4.0)])
-    potential.card = torchmdx.models.card.Card(name="small", elements=(1, 6, 8), charges=(0.0, 1.0))
+    potential.card = torchmdx.models.model_card.Card(name="small", elements=(1, 6, 8), charges=(0.0, 1.0))
     return potential
 
 
@@ -372,9 +372,9 @@ def _make_checkpoint(ending: str) -> Callable[[Path], Path]:
 
 
 def _read_checkpoint(path: Path) -> None:
-    from torchmdx.damaged_file import naming
     from torchmdx.md.files import Files
     from torchmdx.md.restore import restore
+    from torchmdx.runtime.damaged_file import naming
 
     exact, portable = Files(str(path.with_suffix("")), ".xyz").read_checkpoint()
     context = _context()

@@ -12,7 +12,7 @@ import torch
 from ase import Atoms
 
 import torchmdx
-import torchmdx.checkpoint
+import torchmdx.checkpoints.save_load
 from torchmdx import Calculator, cli
 from torchmdx.units import GPA, HARTREE
 
@@ -286,7 +286,7 @@ def test_an_ensemble_is_converted_to_a_zip(capsys, data, molecule_file, tmp_path
     target = tmp_path / "ensemble.zip"
     assert cli.main(["convert", *map(str, given), str(target)]) == 0
     assert capsys.readouterr().out.count("TensorNet, 2 layers") == 2
-    for path, potential in zip(sources, torchmdx.checkpoint.load_ensemble(target), strict=True):
+    for path, potential in zip(sources, torchmdx.checkpoints.save_load.load_ensemble(target), strict=True):
         wanted = torchmdx.load(path)
         assert all(torch.equal(value, potential.state_dict()[name]) for name, value in wanted.state_dict().items())
     assert cli.main(["info", str(target)]) == 0

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchmdx import compile_cache
-from torchmdx.compile_cache import CacheError, cache_directory, load_library, run_compiler, usable_directory
+from torchmdx.runtime import compile_cache
+from torchmdx.runtime.compile_cache import CacheError, cache_directory, load_library, run_compiler, usable_directory
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 VARIABLES = ("TORCHMDX_CACHE", "XDG_CACHE_HOME", "HOME")

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import torchmdx
-from torchmdx.damaged_file import naming
+from torchmdx.runtime.damaged_file import naming
 
 QUICK, LONG = 12, 420  # damaged files of each format
 

@@ -6,8 +6,15 @@ import threading
 import pytest
 import torch
 
-from torchmdx import device_guard
-from torchmdx.device_guard import device_of_positions, device_of_potential, entries, gpu_index, on_device, runs_on
+from torchmdx.runtime import device_guard
+from torchmdx.runtime.device_guard import (
+    device_of_positions,
+    device_of_potential,
+    entries,
+    gpu_index,
+    on_device,
+    runs_on,
+)
 
 
 @pytest.fixture
@@ -125,8 +132,8 @@ def test_public_entries_enter_their_device(monkeypatch, trained, ethanol):
     """Of every entry: the device whose tensors it works on is looked at before anything is launched."""
     from torchmdx import System, evaluate
     from torchmdx.neighbors.search import EdgeSearch
-    from torchmdx.pool import StepPool
-    from torchmdx.step import CapturedStep
+    from torchmdx.step.captured_step import CapturedStep
+    from torchmdx.step.pool import StepPool
 
     seen = []
     inside = device_guard._is_current

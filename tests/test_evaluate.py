@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conformance import kinds
+from model_kinds import kinds
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.neighbors.brute_force import brute_force

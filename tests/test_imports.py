@@ -271,7 +271,7 @@ def test_importing_the_package_adds_little_to_torch():
 
 def test_what_is_late_is_loaded_on_first_use():
     loaded = modules_after("import torchmdx", "torchmdx.load")
-    assert "torchmdx.checkpoint" in loaded
+    assert "torchmdx.checkpoints.save_load" in loaded
     assert "ase" not in loaded
     assert "ase" in modules_after("import torchmdx", "torchmdx.Calculator")
 
@@ -284,7 +284,7 @@ def test_a_first_energy_and_forces_need_no_compiler_of_torch():
         "atoms.calc = torchmdx.Calculator()",
         "atoms.get_forces()",
     )
-    assert "torchmdx.models.table" in loaded
+    assert "torchmdx.engines.filter_table" in loaded
     assert not {"torch._dynamo", "torch._inductor", "sympy"} & loaded
 
 

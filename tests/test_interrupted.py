@@ -9,9 +9,10 @@ import torch
 from ase.build import molecule
 
 import torchmdx
-from torchmdx import Calculator, System, step_change
-from torchmdx.pool import StepPool
-from torchmdx.step import REFRESH_EVERY, CapturedStep
+from torchmdx import Calculator, System
+from torchmdx.step import change
+from torchmdx.step.captured_step import REFRESH_EVERY, CapturedStep
+from torchmdx.step.pool import StepPool
 
 PACKAGE = Path(torchmdx.__file__).parent
 WATCHED = {
@@ -114,7 +115,7 @@ def test_a_step_interrupted_while_its_list_grows_and_its_order_changes(trained, 
         return last.to(positions.device)
 
     orders = [torch.arange(27, dtype=torch.int32)]
-    monkeypatch.setattr(step_change, "choose_order", other_order)
+    monkeypatch.setattr(change, "choose_order", other_order)
 
     def prepare():
         step = CapturedStep(potential, system, mode=insist(device))

@@ -22,7 +22,7 @@ class Hopper:
 
 driver.set_active(Hopper())
 from foreign import theirs
-from torchmdx import kernel_compile
+from torchmdx.runtime import kernel_compile
 from torchmdx import Batch, System
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.kernels.reverse import launch

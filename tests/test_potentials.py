@@ -15,7 +15,7 @@ from openmmml import MLPotential
 
 import torchmdx
 from torchmdx import cli, potentials
-from torchmdx.models.card import Card
+from torchmdx.models.model_card import Card
 from torchmdx.openmm_force import add_potential, create_mixed_system
 
 CARD = Card(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchmdx import System, evaluate
-from torchmdx.step import CapturedStep
+from torchmdx.step.captured_step import CapturedStep
 
 pytestmark = pytest.mark.gpu
 CAPTURES = 20

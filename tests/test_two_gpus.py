@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 from ase.build import bulk, molecule
-from conformance import kinds
+from model_kinds import kinds
 
 import torchmdx
 from torchmdx import Batch, Calculator, Ensemble, System, evaluate
-from torchmdx.engines import choose_engine
-from torchmdx.ensemble_engine import engine_for
+from torchmdx.checkpoints.prepare import prepared
+from torchmdx.engines.choose import choose_engine, engine_for
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.search import EdgeSearch
-from torchmdx.pool import StepPool
-from torchmdx.prepared import prepared
-from torchmdx.step import CapturedStep
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.pool import StepPool
 
 pytestmark = [pytest.mark.gpu, pytest.mark.two_gpus]
 GPUS = ("cuda:0", "cuda:1")

@@ -7,7 +7,7 @@ import pytest
 WARNS = "import warnings\ndef warn(category, stacklevel=1): warnings.warn('of the policy', category, stacklevel)"
 CALLS = "def call(function, *arguments): function(*arguments)"
 OURS = (
-    *("torchmdx", "torchmdx.step", "torchmdx.models.potential", "__main__"),
+    *("torchmdx", "torchmdx.step.captured_step", "torchmdx.models.potential", "__main__"),
     *("test_warning_policy", "conftest", "structures", "documents.blocks", "01_energy_and_forces"),
 )
 OTHERS = (

@@ -10,10 +10,10 @@ MOST_BYTES = 5_000_000  # of a shipped potential
 NEEDED = (
     "torchmdx/py.typed",
     "torchmdx/demo/alanine_dipeptide.pdb",
-    "torchmdx/models/compiled/forms.c",
-    "torchmdx/models/compiled/messages.c",
-    "torchmdx/models/compiled/rows.c",
-    "torchmdx/openmm_plugin/cuda_kernel.cpp",
+    "torchmdx/engines/cpu/pair_forms.c",
+    "torchmdx/engines/cpu/messages.c",
+    "torchmdx/engines/cpu/threads.c",
+    "torchmdx/openmm_force/native/cuda_kernel.cpp",
     "torchmdx/potentials/organic-1.safetensors",
 )
 

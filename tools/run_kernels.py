@@ -20,13 +20,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.systems import load
 from torchmdx import Potential, System, TensorNet2Config, TensorNetConfig
-from torchmdx.models import fast_charged
+from torchmdx.engines.fused import tensornet2
 from torchmdx.models.priors.coulomb import CoulombConfig
-from torchmdx.step import CapturedStep
+from torchmdx.step.captured_step import CapturedStep
 
 SMALL, BOX = "alanine_dipeptide", "water150"
-# Each: whether of a TensorNet2 with a Coulomb energy, the structure, and constants of models/fast_charged.py that make
-# so few edges take the kernels of many.
+# Each: whether of a TensorNet2 with a Coulomb energy, the structure, and constants of engines/fused/tensornet2.py
+# that make so few edges take the kernels of many.
 CASES = {
     "few": (False, SMALL, {}),
     "some": (False, "chignolin", {}),
@@ -41,9 +41,9 @@ CASES = {
 def run(case: str) -> None:
     """Two evaluations, launched without a graph: the list is made in the first and kept in the second."""
     charged, name, constants = CASES[case]
-    before = {key: getattr(fast_charged, key) for key in constants}
+    before = {key: getattr(tensornet2, key) for key in constants}
     for key, value in constants.items():
-        setattr(fast_charged, key, value)
+        setattr(tensornet2, key, value)
     torch.manual_seed(0)
     config = TensorNet2Config(num_layers=1) if charged else TensorNetConfig()
     potential = Potential(config, [CoulombConfig()] if charged else []).requires_grad_(False).cuda()
@@ -54,7 +54,7 @@ def run(case: str) -> None:
         forces = step(positions).forces
     print(f"{case}: {step.report().engine}, largest force {abs(forces).max():.3g} eV/Å", flush=True)
     for key, value in before.items():
-        setattr(fast_charged, key, value)
+        setattr(tensornet2, key, value)
 
 
 def main() -> None:

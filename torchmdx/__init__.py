@@ -3,11 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.host import wait_briefly
+from torchmdx.runtime.cpu_memory import wait_briefly
 
 wait_briefly()  # torch reads it when it is loaded
 
-from torchmdx.forces import Result, evaluate
+from torchmdx.evaluate import Result, evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.models.registry import register_model
@@ -17,10 +17,10 @@ from torchmdx.system import Batch, System
 
 if TYPE_CHECKING:
     from torchmdx.ase_calculator import Calculator
-    from torchmdx.checkpoint import load, load_ensemble, save
+    from torchmdx.checkpoints.save_load import load, load_ensemble, save
     from torchmdx.neighbors.search import EdgeSearch
-    from torchmdx.pool import StepPool
-    from torchmdx.step import CapturedStep
+    from torchmdx.step.captured_step import CapturedStep
+    from torchmdx.step.pool import StepPool
 
 __version__ = "0.1.0"
 __all__ = [
@@ -46,12 +46,12 @@ __all__ = [
 # Imported on first use: ASE takes half a second, and not everybody needs it.
 _LAZY = {
     "Calculator": "torchmdx.ase_calculator",
-    "CapturedStep": "torchmdx.step",
+    "CapturedStep": "torchmdx.step.captured_step",
     "EdgeSearch": "torchmdx.neighbors.search",
-    "StepPool": "torchmdx.pool",
-    "load": "torchmdx.checkpoint",
-    "load_ensemble": "torchmdx.checkpoint",
-    "save": "torchmdx.checkpoint",
+    "StepPool": "torchmdx.step.pool",
+    "load": "torchmdx.checkpoints.save_load",
+    "load_ensemble": "torchmdx.checkpoints.save_load",
+    "save": "torchmdx.checkpoints.save_load",
 }
 
 

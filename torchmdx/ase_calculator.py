@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +13,14 @@ from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from torchmdx.forces import evaluate
+from torchmdx.checkpoints.prepare import Given, prepared
+from torchmdx.evaluate import evaluate
 from torchmdx.models.ensemble import Ensemble
-from torchmdx.pool import StepPool
-from torchmdx.prepared import Given, prepared
-from torchmdx.step_policy import require_mode
-from torchmdx.step_report import StepReport
-from torchmdx.step_spread import SpreadLimit
+from torchmdx.runtime.devices import choose_device
+from torchmdx.step.capture_policy import require_mode
+from torchmdx.step.pool import StepPool
+from torchmdx.step.report import StepReport
+from torchmdx.step.spread_limit import SpreadLimit
 from torchmdx.system import System, checked_charge
 
 DTYPES = {
@@ -165,15 +165,3 @@ class Calculator(AseCalculator):
 
     def _charge(self, atoms: Atoms) -> Any:
         return atoms.info.get("charge", 0) if self.charge is None else self.charge
-
-
-def choose_device(device: torch.device | str | None) -> torch.device:
-    """The device asked for, or a GPU if there is one. Raises ValueError for one this machine lacks."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu(:0)?|cuda(:\d+)?", str(device)):
-        raise ValueError(f"device must be cpu or cuda, got {str(device)!r}")
-    chosen = torch.device(device)
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {str(device)!r} is not there: torch sees {torch.cuda.device_count()} CUDA GPUs")
-    return chosen

@@ -25,7 +25,7 @@ from torchmdx.commands import (
     relax,
     train,
 )
-from torchmdx.step_result import StepError
+from torchmdx.step.results import StepError
 
 COMMANDS = (demo, energy, relax, md, label, data, train, evaluate, neighbors, convert, bench, profile, info)
 DESCRIPTION = """\

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from torchmdx.cell import recentre, volume
-from torchmdx.device_guard import device_of_potential, runs_on
-from torchmdx.grad_mode import outside_inference_mode
 from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.images import require_countable
+from torchmdx.runtime.device_guard import device_of_potential, runs_on
+from torchmdx.runtime.inference_mode import outside_inference_mode
 from torchmdx.system import Batch, System
 
 # Atoms closer than this, Å, are at the same place: their direction is rounding of their coordinates.

@@ -95,7 +95,7 @@ def ours(labels: dict[str, np.ndarray], split: dict[str, np.ndarray], epochs: in
     from torchmdx.datasets.frames import Frames
     from torchmdx.datasets.splits import write_split
     from torchmdx.datasets.store import Store, StoreWriter
-    from torchmdx.forces import evaluate
+    from torchmdx.evaluate import evaluate
     from torchmdx.system import Batch, System
 
     with StoreWriter(folder / "aspirin.store") as writer:

@@ -13,8 +13,8 @@ import yaml
 from dynamics_molecules import weights_hash
 
 import torchmdx
-from torchmdx.checkpoint import located
-from torchmdx.models.card import symbols
+from torchmdx.checkpoints.save_load import located
+from torchmdx.models.model_card import symbols
 
 
 def training(checkpoint: str | Path | None, stages: list[Path], data: Path) -> dict[str, Any]:

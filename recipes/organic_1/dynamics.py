@@ -29,7 +29,7 @@ from dynamics_molecules import HYDROGEN, Molecule, joined, part_of, read_molecul
 from openmm import app, unit
 
 import torchmdx
-from torchmdx.checkpoint import located
+from torchmdx.checkpoints.save_load import located
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.openmm_force import add_potential
 from torchmdx.units import BOLTZMANN, KJ_PER_MOL

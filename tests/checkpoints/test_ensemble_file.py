@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import torchmdx
 from torchmdx import Calculator, Ensemble, cli
-from torchmdx.checkpoint import load_ensemble, load_one
+from torchmdx.checkpoints.save_load import load_ensemble, load_one
 from torchmdx.training import loop
 
 
@@ -145,10 +145,10 @@ def test_a_tensor_that_is_missing_is_named(file):
 
 def test_a_reader_of_single_potentials_refuses_the_file_clearly(file):
     """What every version before ensembles says: it knows the format "torchmdx-potential" alone."""
-    from torchmdx import checkpoint
+    from torchmdx.checkpoints import save_load
 
     with pytest.raises(ValueError, match="its format must be 'torchmdx-potential', got 'torchmdx-ensemble'"):
-        checkpoint._read_own(file.read_bytes(), str(file))
+        save_load._read_own(file.read_bytes(), str(file))
 
 
 def test_other_cutoffs_are_refused_with_the_names_of_the_files(make_potential, tmp_path):

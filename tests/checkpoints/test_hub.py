@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import torchmdx
-from torchmdx import hub
+from torchmdx.checkpoints import hub
 
 
 class StandIn:

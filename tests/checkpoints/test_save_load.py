@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conformance import kinds
+from model_kinds import kinds
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 import torchmdx
 from torchmdx import System, TensorNetConfig, evaluate
-from torchmdx.checkpoint import read
+from torchmdx.checkpoints.save_load import read
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.torchmdnet.report import Report

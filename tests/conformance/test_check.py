@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from conformance import kinds
+from model_kinds import kinds
 from outside_model import Outside, outside_potential, registration  # noqa: F401 (used by every test)
 
 import torchmdx
-from torchmdx.conformance import SUITE, check
+from torchmdx.conformance import check
+from torchmdx.conformance.check import SUITE
 from torchmdx.models import registry
 
 

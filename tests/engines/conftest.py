@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from torchmdx.models.compiled import forms
-from torchmdx.models.compiled.build import library
+from torchmdx.engines.cpu import pair_forms
+from torchmdx.engines.cpu.build import library
 
 
 @pytest.fixture(params=["C", "torch"])
 def kernels_or_torch(request, monkeypatch):
     """On a CPU: by kernels in C, or written out in torch."""
     if request.param == "torch":
-        monkeypatch.setattr(forms, "serves", lambda *tensors: False)
+        monkeypatch.setattr(pair_forms, "serves", lambda *tensors: False)
     elif library() is None:
         pytest.skip("needs a C compiler")
 

@@ -6,14 +6,17 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from conformance import d2, kinds, zbl
+from model_kinds import d2, kinds, zbl
 
 from torchmdx import Batch, Potential, System, evaluate
-from torchmdx.engines import ModelEngine, PairwiseEngine, choose_engine, kernels_for
-from torchmdx.models.compiled.build import library
-from torchmdx.models.fast import MOST_CHANNELS, FastTensorNet
+from torchmdx.engines.choose import choose_engine
+from torchmdx.engines.cpu.build import library
+from torchmdx.engines.exact import ModelEngine
+from torchmdx.engines.fused.engine import kernels_for
+from torchmdx.engines.fused.tensornet import MOST_CHANNELS, FastTensorNet
+from torchmdx.engines.pairs.engine import PairwiseEngine
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step import CapturedStep
+from torchmdx.step.captured_step import CapturedStep
 
 
 def batch_of(potential, *structures):
@@ -108,7 +111,7 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, c
 
 
 def test_without_a_compiler_the_exact_model_is_the_faster_one(make_kind, ethanol, monkeypatch):
-    monkeypatch.setattr("torchmdx.engines.library", lambda: None)
+    monkeypatch.setattr("torchmdx.engines.choose.library", lambda: None)
     potential = make_kind("tensornet2", torch.float32)
     engine, why = choose_engine(potential, batch_of(potential, ethanol), stress=False, precision="float32")
     assert engine.name == "exact"
@@ -156,7 +159,7 @@ def test_a_step_grows_both_lists_of_pairs(make_kind, crystal, monkeypatch):
     def pairs(potential, batch, *, stress, precision):
         return PairwiseEngine(potential, batch, stress=stress), "asked for"
 
-    monkeypatch.setattr("torchmdx.ensemble_engine.choose_engine", pairs)
+    monkeypatch.setattr("torchmdx.engines.choose.choose_engine", pairs)
     potential = make_kind("coulomb")
     atoms = crystal.repeat(2)
     step = CapturedStep(potential, System.from_ase(atoms), stress=True)

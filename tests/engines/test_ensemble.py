@@ -13,14 +13,14 @@ import torch
 from ase import Atoms, units
 from ase.io.trajectory import Trajectory
 from ase.md.verlet import VelocityVerlet
-from conformance import coulomb, zbl
+from model_kinds import coulomb, zbl
 from structures import STRUCTURES
 
 import torchmdx
 from torchmdx import Calculator, CapturedStep, Ensemble, StepPool, System, evaluate
-from torchmdx.engines import PairwiseEngine
-from torchmdx.pool import padded_size
-from torchmdx.step_result import AuditError, NonFiniteError, SpreadError
+from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.step.padding import padded_size
+from torchmdx.step.results import AuditError, NonFiniteError, SpreadError
 
 SEEDS = (2, 3, 4)
 
@@ -186,7 +186,7 @@ def test_members_on_lists_of_pairs(make_potential, crystal, monkeypatch):
     def pairs(potential, batch, *, stress, precision):
         return PairwiseEngine(potential, batch, stress=stress), "asked for"
 
-    monkeypatch.setattr("torchmdx.ensemble_engine.choose_engine", pairs)
+    monkeypatch.setattr("torchmdx.engines.choose.choose_engine", pairs)
     members = [make_potential(torch.float64, seed, "tensornet2", [coulomb]) for seed in SEEDS]
     atoms = crystal.repeat((2, 1, 1))
     step = CapturedStep(Ensemble(members), System.from_ase(atoms), stress=True, energies=True)
@@ -290,7 +290,7 @@ def test_members_are_branches_of_one_graph(several, ethanol):
 
 @pytest.mark.gpu
 def test_members_of_a_large_system_take_turns(several, crystal, monkeypatch):
-    monkeypatch.setattr("torchmdx.ensemble_engine.MOST_SIDE_BY_SIDE", 8)
+    monkeypatch.setattr("torchmdx.engines.ensemble.MOST_SIDE_BY_SIDE", 8)
     atoms, ensemble = crystal.repeat(2), Ensemble(several("cuda"))
     turns = CapturedStep(ensemble, System.from_ase(atoms), mode="graph")
     monkeypatch.undo()

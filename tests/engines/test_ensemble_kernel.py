@@ -17,8 +17,8 @@ from ase import Atoms
 from quick_interpreter import quicken
 
 from torchmdx import Batch, Potential, System, TensorNetConfig, evaluate
-from torchmdx.engines import KernelEngine
-from torchmdx.ensemble_engine import EnsembleEngine
+from torchmdx.engines.ensemble import EnsembleEngine
+from torchmdx.engines.fused.engine import KernelEngine
 from torchmdx.neighbors.brute_force import brute_force
 
 # (members, atoms of each system, stress): over 128 atoms or 14 systems the kernel takes several programs.
@@ -69,7 +69,7 @@ def combined(shape, repeated, device="cpu", kernel=True):
         wanted = {name.replace("stresses", "stress"): values[0] for name, values in given.items()}
         wanted |= {"energy_spread": np.zeros(len(SHAPES[shape][1])), "force_spread": np.zeros(sum(SHAPES[shape][1]))}
     if kernel:
-        from torchmdx.models.kernels.combine import launch_combine
+        from torchmdx.engines.ensemble_kernel import launch_combine
 
         launch_combine(engine)
     else:
@@ -124,7 +124,7 @@ def interpreted():
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         cwd=Path.cwd(),
     )
     assert done.returncode == 0, done.stderr

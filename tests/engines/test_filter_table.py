@@ -3,7 +3,7 @@ import torch
 from torch.func import jvp
 
 from torchmdx import TensorNetConfig
-from torchmdx.models.table import NODES, Stretch, tabulate
+from torchmdx.engines.filter_table import NODES, Stretch, tabulate
 from torchmdx.models.tensornet import TensorNet
 
 SETTINGS = [

@@ -13,14 +13,15 @@ from ase import Atoms, units
 from dcd import read_dcd
 from runs import SAME_SEED, assert_same_run, md, rows
 
-from torchmdx import Calculator, cli, step
+from torchmdx import Calculator, cli
+from torchmdx.step import captured_step
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
 import openmm
 
 from torchmdx.md.log import read_log
-from torchmdx.openmm_plugin import native
+from torchmdx.openmm_force.native import native
 
 
 def test_a_run_writes_what_was_asked_for(capsys, model, ethanol, ethanol_file):
@@ -165,6 +166,6 @@ def test_an_audit_stops_a_run_at_a_stated_step(capsys, model, ethanol_file, monk
         pytest.skip(f"no plugin: {reason}")
     options = ["--ensemble", "nve", "--steps", 20, "--transport", transport, "--audit-every", 10]
     assert md(ethanol_file, model, "right", *options) == 0
-    monkeypatch.setattr(step, "disagreement", lambda *given: "its forces are wrong")
+    monkeypatch.setattr(captured_step, "disagreement", lambda *given: "its forces are wrong")
     assert md(ethanol_file, model, "wrong", *options) != 0
     assert re.search(r"step \d+: the audit of evaluation 10: its forces are wrong", capsys.readouterr().err)

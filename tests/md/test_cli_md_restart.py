@@ -15,8 +15,8 @@ from torchmdx.md import recorder as recorder_module
 from torchmdx.md.log import read_log
 from torchmdx.md.recorder import Recorder
 from torchmdx.md.simulation import Simulation
-from torchmdx.step import CapturedStep
-from torchmdx.step_result import NonFiniteError
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.results import NonFiniteError
 
 
 @pytest.mark.parametrize("ensemble", ["nve", "nvt"])

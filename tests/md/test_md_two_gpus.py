@@ -18,7 +18,7 @@ OPTIONS = ["--ensemble", "nve", "--steps", 40, "--save-every", 10, "--log-every"
 @pytest.mark.parametrize("transport", ["native", "python", "torch", "auto"])
 def test_a_run_on_either_gpu(model, ethanol_file, unplotted, transport):
     if transport == "torch":
-        from torchmdx.openmm_parts.torch_transport import why_not_torch
+        from torchmdx.openmm_force.transport_torch import why_not_torch
 
         if (reason := why_not_torch(cuda=True)) is not None:
             pytest.skip(reason)

@@ -7,8 +7,8 @@ import torch
 from ase import Atoms
 
 import torchmdx
-from torchmdx.checkpoint import READABLE_VERSIONS
-from torchmdx.models.card import Card
+from torchmdx.checkpoints.save_load import READABLE_VERSIONS
+from torchmdx.models.model_card import Card
 
 ORGANIC = Card(
     name="small-1",
@@ -156,7 +156,7 @@ def test_the_calculator_warns_of_a_charge_once_a_composition(organic, recwarn):
 
 
 def test_padding_of_steps_is_made_of_elements_that_the_potential_knows(make_potential):
-    from torchmdx.pool import padded
+    from torchmdx.step.padding import padded
 
     copper = torchmdx.System.create([[0, 0, 0], [2.5, 0, 0]], [29, 29])
     potential = make_potential()

@@ -13,7 +13,7 @@ import torch
 from ase import Atoms
 from ase.build import bulk, molecule
 from ase.data import covalent_radii
-from conformance import SMALL_D3, coulomb, d2, needs_dispersion, zbl
+from model_kinds import SMALL_D3, coulomb, d2, needs_dispersion, zbl
 
 from torchmdx import Batch, Potential, System, TensorNetConfig, evaluate
 from torchmdx.models.priors.coulomb import CoulombConfig

@@ -5,8 +5,9 @@ import oracles
 import pytest
 import torch
 
+from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.cutoff import cosine_cutoff
-from torchmdx.models.radial import ACTIVATIONS, RADIAL_BASES
+from torchmdx.models.radial import RADIAL_BASES
 
 CUTOFF = 4.5
 

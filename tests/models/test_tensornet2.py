@@ -4,10 +4,10 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import molecule
-from conformance import coulomb
+from model_kinds import coulomb
 
 from torchmdx import Batch, System, evaluate
-from torchmdx.models.charges import equilibrated
+from torchmdx.models.charge_equilibration import equilibrated
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.units import COULOMB

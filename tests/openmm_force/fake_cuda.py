@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from torchmdx.openmm_plugin import build
+from torchmdx.openmm_force.native import build
 
 CONTEXT = """
 #pragma once

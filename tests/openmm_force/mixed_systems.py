@@ -8,7 +8,7 @@ from mm_systems import SOLUTE, cluster, mm_system, water_box
 from openmm import app, unit
 
 from torchmdx import Potential
-from torchmdx.openmm_parts.mixed import create_mixed_system
+from torchmdx.openmm_force.mixed import create_mixed_system
 
 LAMBDA = "lambda_interpolate"
 FF19 = ("amber19-all.xml", "amber19/tip3p.xml")  # has CMAP terms

@@ -18,7 +18,7 @@ from openmm import app, unit  # noqa: E402
 
 from torchmdx import CapturedStep, System, save  # noqa: E402
 from torchmdx.openmm_force import add_potential  # noqa: E402
-from torchmdx.openmm_plugin import native  # noqa: E402
+from torchmdx.openmm_force.native import native  # noqa: E402
 from torchmdx.units import NANOMETER  # noqa: E402
 
 EXACT = dict(device="cpu", precision="float64")
@@ -333,7 +333,7 @@ def test_the_callers_potential_stays_as_it_is(potential, ethanol):
 
 
 def test_an_error_of_the_plugin_names_what_is_missing(monkeypatch):
-    from torchmdx.openmm_plugin import build
+    from torchmdx.openmm_force.native import build
 
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr("shutil.which", lambda name: None)

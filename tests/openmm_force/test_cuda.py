@@ -26,7 +26,7 @@ TOLERANCE = 2e-5  # OpenMM's positions are float32 in single precision, ours in 
 
 @pytest.fixture(autouse=True)
 def transports_there(request):
-    from torchmdx.openmm_parts.torch_transport import why_not_torch
+    from torchmdx.openmm_force.transport_torch import why_not_torch
 
     if "CUDA" not in [openmm.Platform.getPlatform(i).getName() for i in range(openmm.Platform.getNumPlatforms())]:
         pytest.skip("needs OpenMM's CUDA platform")
@@ -75,7 +75,7 @@ def test_energies_and_forces_are_those_of_the_calculator(potential, ethanol, tra
 
 
 def test_auto_is_native_and_openmm_shares_the_context(potential, ethanol):
-    from torchmdx.openmm_plugin.one_context import contexts_handed_out
+    from torchmdx.openmm_force.native.one_context import contexts_handed_out
 
     system, force = system_of(potential, ethanol)
     assert (force.transport, force.why) == ("native", "the fastest, and it works here")
@@ -269,7 +269,7 @@ def test_no_graph_survives_a_failed_recovery(make_potential, tmp_path):
 
 
 def test_audits_run_beside_a_native_run(potential, monkeypatch):
-    from torchmdx.openmm_parts import native_audit
+    from torchmdx.openmm_force import native_audit
 
     seen, judged = [], native_audit.objection
 
@@ -317,7 +317,7 @@ def test_forces_are_those_without_a_stream_for_pme(potential, transport):
 
 
 OWN = """
-import sys; sys.path[:0] = ["tests", "tests/openmm"]
+import sys; sys.path[:0] = ["tests", "tests/openmm_force"]
 import torch, openmm
 from ase.build import molecule
 from boxes import context_of, empty_system, found, topology_of

@@ -23,7 +23,7 @@ TOLERANCE = 2e-5
 
 @pytest.fixture(autouse=True)
 def the_current_gpu_stays(request):
-    from torchmdx.openmm_parts.torch_transport import why_not_torch
+    from torchmdx.openmm_force.transport_torch import why_not_torch
 
     if "CUDA" not in [openmm.Platform.getPlatform(i).getName() for i in range(openmm.Platform.getNumPlatforms())]:
         pytest.skip("needs OpenMM's CUDA platform")
@@ -137,7 +137,7 @@ def test_an_ensemble_on_the_second(make_potential, ethanol, transport):
 
 
 FIRST_IN_THE_PROCESS = """
-import sys; sys.path[:0] = ["tests", "tests/openmm"]
+import sys; sys.path[:0] = ["tests", "tests/openmm_force"]
 import ase.build
 from boxes import context_of, empty_system, found, topology_of
 from torchmdx.openmm_force import add_potential

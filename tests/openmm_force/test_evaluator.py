@@ -13,10 +13,10 @@ from boxes import assert_same, context_of, empty_system, expected, found, topolo
 
 from torchmdx import Calculator, Ensemble, save  # noqa: E402
 from torchmdx.openmm_force import add_potential, create_mixed_system  # noqa: E402
-from torchmdx.openmm_parts.native_transport import GraphSession  # noqa: E402
-from torchmdx.openmm_plugin import native  # noqa: E402
-from torchmdx.step_buffers import UNCERTAIN  # noqa: E402
-from torchmdx.step_result import SpreadError  # noqa: E402
+from torchmdx.openmm_force.native import native  # noqa: E402
+from torchmdx.openmm_force.transport_native import GraphSession  # noqa: E402
+from torchmdx.step.buffers import UNCERTAIN  # noqa: E402
+from torchmdx.step.results import SpreadError  # noqa: E402
 from torchmdx.units import NANOMETER  # noqa: E402
 
 EXACT = dict(device="cpu", precision="float64")

@@ -17,7 +17,7 @@ from mm_systems import (
 )
 from openmm import app, unit
 
-from torchmdx.openmm_plugin import native
+from torchmdx.openmm_force.native import native
 
 
 @pytest.mark.parametrize("names", [(), FF19], ids=["ff14SB", "ff19SB"])

@@ -22,12 +22,12 @@ import numpy as np, openmm, torch
 from boxes import empty_system, topology_of
 from ase import Atoms
 from conftest import random_potential
-from torchmdx import step_policy
+from torchmdx.step import capture_policy as step_policy
 from torchmdx.models.ensemble import Ensemble
-from torchmdx.openmm_parts import native_transport
-from torchmdx.openmm_parts.evaluator import Evaluator
-from torchmdx.openmm_parts.settings import ForceSettings
-from torchmdx.openmm_plugin import native
+from torchmdx.openmm_force import transport_native as native_transport
+from torchmdx.openmm_force.evaluator import Evaluator
+from torchmdx.openmm_force.settings import ForceSettings
+from torchmdx.openmm_force.native import native
 from torchmdx.units import KJ_PER_MOL, NANOMETER
 
 torch.cuda.device = lambda device: contextlib.nullcontext()
@@ -192,7 +192,7 @@ AUDITS = """
 potential = random_potential(num_channels=8, num_layers=1, cutoff=3.0).float()
 context, evaluator = context_of(potential, audit_every=3)
 energy(context, DENSE)
-from torchmdx.openmm_parts import native_audit
+from torchmdx.openmm_force import native_audit
 seen, gate, judged = [], threading.Event(), native_audit.objection
 def objection(step, *results):
     gate.wait(30)

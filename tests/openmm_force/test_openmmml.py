@@ -23,12 +23,12 @@ from openmm import app, unit
 from structures import DATA
 
 from torchmdx import load, save
-from torchmdx.openmm_parts.mixed import create_mixed_system
+from torchmdx.openmm_force.mixed import create_mixed_system
 
 openmmml = pytest.importorskip("openmmml")
 from openmmml import MLPotential  # noqa: E402
 
-from torchmdx.openmm_parts.openmmml import INTERPOLATE, PotentialFactory  # noqa: E402
+from torchmdx.openmm_force.openmmml import INTERPOLATE, PotentialFactory  # noqa: E402
 
 PYTHON = dict(transport="python", device="cpu", precision="float64")
 

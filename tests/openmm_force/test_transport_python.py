@@ -18,12 +18,14 @@ from ase import Atoms  # noqa: E402
 from boxes import assert_same, context_of, empty_system, expected, found, topology_of  # noqa: E402
 
 from torchmdx import save  # noqa: E402
-from torchmdx.openmm_force import add_potential  # noqa: E402
-from torchmdx.openmm_parts import python_transport  # noqa: E402
-from torchmdx.openmm_parts.python_transport import Computation, positions_of  # noqa: E402
-from torchmdx.openmm_parts.settings import ForceSettings  # noqa: E402
-from torchmdx.openmm_plugin import native  # noqa: E402
-from torchmdx.step import REFRESH_EVERY  # noqa: E402
+from torchmdx.openmm_force import (  # noqa: E402
+    add_potential,
+    transport_python,
+)
+from torchmdx.openmm_force.native import native  # noqa: E402
+from torchmdx.openmm_force.settings import ForceSettings  # noqa: E402
+from torchmdx.openmm_force.transport_python import Computation, positions_of  # noqa: E402
+from torchmdx.step.captured_step import REFRESH_EVERY  # noqa: E402
 from torchmdx.units import NANOMETER  # noqa: E402
 
 EXACT = dict(device="cpu", precision="float64")
@@ -69,7 +71,7 @@ def test_positions_come_by_the_short_way_and_by_openmms_own(potential, ethanol):
 def test_all_particles_of_a_small_system_are_named(
     potential, ethanol, monkeypatch, most, system_periodic, periodic, named
 ):
-    monkeypatch.setattr(python_transport, "MOST_NAMED", most)
+    monkeypatch.setattr(transport_python, "MOST_NAMED", most)
     assert len(ethanol) == 9
     system = empty_system(ethanol)
     if system_periodic:

@@ -17,8 +17,11 @@ import torch
 openmm = pytest.importorskip("openmm", reason="needs OpenMM")
 from boxes import assert_same, context_of, empty_system, expected, found, topology_of  # noqa: E402
 
-from torchmdx.openmm_force import add_potential  # noqa: E402
-from torchmdx.openmm_parts import add, torch_transport  # noqa: E402
+from torchmdx.openmm_force import (  # noqa: E402
+    add,
+    add_potential,
+    transport_torch,
+)
 from torchmdx.units import KJ_PER_MOL, NANOMETER  # noqa: E402
 
 EXACT = dict(device="cpu", precision="float64")
@@ -55,7 +58,7 @@ def called(module, structure, *scale, dtype=torch.float64):
 @pytest.mark.parametrize("name", ["ethanol", "reduced"])
 def test_the_module_takes_nanometres_and_gives_kilojoules(potential, request, name):
     atoms = request.getfixturevalue(name)
-    module = torch_transport.module_of(evaluator_of(potential, atoms))
+    module = transport_torch.module_of(evaluator_of(potential, atoms))
     assert_same(called(module, atoms), expected(potential, atoms))
     atoms.rattle(0.05, seed=3)
     assert_same(called(module, atoms), expected(potential, atoms))
@@ -63,14 +66,14 @@ def test_the_module_takes_nanometres_and_gives_kilojoules(potential, request, na
 
 
 def test_the_scale_multiplies_both(potential, reduced):
-    module = torch_transport.module_of(evaluator_of(potential, reduced, scale_parameter="s"))
+    module = transport_torch.module_of(evaluator_of(potential, reduced, scale_parameter="s"))
     energy, forces = expected(potential, reduced)
     assert_same(called(module, reduced, 0.25), (0.25 * energy, 0.25 * forces))
 
 
 def test_a_subset_in_its_order_and_zeros_elsewhere(potential, ethanol):
     chosen = [5, 0, 2, 1, 8]
-    module = torch_transport.module_of(evaluator_of(potential, ethanol, atoms=chosen))
+    module = transport_torch.module_of(evaluator_of(potential, ethanol, atoms=chosen))
     energy, forces = called(module, ethanol)
     assert_same((energy, forces[chosen]), expected(potential, ethanol[chosen]))
     assert not np.delete(forces, chosen, axis=0).any()
@@ -79,7 +82,7 @@ def test_a_subset_in_its_order_and_zeros_elsewhere(potential, ethanol):
 def test_a_large_energy_keeps_its_digits(make_potential, ethanol):
     potential = make_potential(num_channels=8, num_layers=1, cutoff=3.0)
     potential.reference_energies[6] = -1.0e6
-    module = torch_transport.module_of(evaluator_of(potential, ethanol))
+    module = transport_torch.module_of(evaluator_of(potential, ethanol))
     assert called(module, ethanol, dtype=torch.float32)[0] == pytest.approx(expected(potential, ethanol)[0], abs=1e-4)
 
 
@@ -89,7 +92,7 @@ from ase.build import molecule
 from boxes import empty_system, topology_of
 from conftest import random_potential
 from torchmdx.openmm_force import add_potential
-from torchmdx.openmm_parts.torch_transport import module_of
+from torchmdx.openmm_force.transport_torch import module_of
 atoms = molecule("CH3CH2OH")
 force = add_potential(empty_system(atoms), topology_of(atoms), random_potential(), transport="python", device="cpu")
 module_of(force.evaluator)
@@ -102,7 +105,7 @@ except Exception as error:
 
 def test_a_module_from_another_process_is_refused(potential, ethanol, request):
     file = io.BytesIO()
-    torch.jit.save(torch_transport.module_of(evaluator_of(potential, ethanol)), file)
+    torch.jit.save(transport_torch.module_of(evaluator_of(potential, ethanol)), file)
     tests = request.config.rootpath / "tests"
     script = f"import sys; sys.path[:0] = [{str(tests)!r}, {str(tests / 'openmm')!r}]" + LOADS
     done = subprocess.run(
@@ -199,7 +202,7 @@ def test_warnings_inside_the_library_stay_there(potential, ethanol, monkeypatch)
 
 
 def test_missing_and_broken_libraries_are_named(monkeypatch, potential, ethanol):
-    why_not_torch = torch_transport.why_not_torch.__wrapped__
+    why_not_torch = transport_torch.why_not_torch.__wrapped__
     monkeypatch.setattr(add, "why_not_torch", why_not_torch)
     monkeypatch.setitem(sys.modules, "openmmtorch", None)
     assert why_not_torch(False).startswith("openmm-torch cannot be imported: ")
@@ -218,7 +221,7 @@ def test_missing_and_broken_libraries_are_named(monkeypatch, potential, ethanol)
 
 
 def test_the_real_one(potential, reduced):
-    reason = torch_transport.why_not_torch(False)
+    reason = transport_torch.why_not_torch(False)
     if reason is not None:
         pytest.skip(reason)
     chosen = [2, 0]
@@ -233,7 +236,7 @@ def test_the_real_one(potential, reduced):
 @pytest.mark.parametrize("name", ["ethanol", "reduced"])
 @pytest.mark.parametrize("precision", ["single", "mixed", "double"])
 def test_the_real_one_on_a_gpu(potential, request, name, precision):
-    reason = torch_transport.why_not_torch(True)
+    reason = transport_torch.why_not_torch(True)
     if reason is not None:
         pytest.skip(f"{reason}; pip install 'torchmdx[openmm-torch]'")
     atoms = request.getfixturevalue(name)

@@ -4,7 +4,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from conformance import coulomb, zbl
+from model_kinds import coulomb, zbl
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.neighbors.brute_force import brute_force

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from conformance import kinds
+from model_kinds import kinds
 
 from torchmdx import System, evaluate
 

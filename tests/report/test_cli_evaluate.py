@@ -9,7 +9,7 @@ import torch
 from ase.calculators.singlepoint import SinglePointCalculator
 from frame_sets import frames_of, molecules, write_store
 
-from torchmdx import checkpoint
+from torchmdx.checkpoints import save_load
 from torchmdx.cli import main
 from torchmdx.datasets.splits import write_split
 from torchmdx.report.predict import predict
@@ -18,7 +18,7 @@ from torchmdx.report.predict import predict
 @pytest.fixture(scope="module")
 def potential_file(tmp_path_factory, other):
     path = tmp_path_factory.mktemp("potentials") / "other.safetensors"
-    checkpoint.save(other, path)
+    save_load.save(other, path)
     return str(path)
 
 

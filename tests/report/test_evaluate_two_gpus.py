@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from torchmdx import checkpoint
+from torchmdx.checkpoints import save_load
 from torchmdx.cli import main
 
 pytestmark = [pytest.mark.gpu, pytest.mark.two_gpus]
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.two_gpus]
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_errors_on_either_gpu(capsys, tmp_path, other, store, dtype):
-    checkpoint.save(other, tmp_path / "other.safetensors")
+    save_load.save(other, tmp_path / "other.safetensors")
     found = []
     for device in ("cpu", "cuda:0", "cuda:1"):
         arguments = [str(tmp_path / "other.safetensors"), str(store.path), "--device", device, "--dtype", dtype]
@@ -27,7 +27,7 @@ def test_errors_on_either_gpu(capsys, tmp_path, other, store, dtype):
 
 
 def test_a_gpu_that_is_not_there(capsys, tmp_path, other, store):
-    checkpoint.save(other, tmp_path / "other.safetensors")
+    save_load.save(other, tmp_path / "other.safetensors")
     device = f"cuda:{torch.cuda.device_count()}"
     assert main(["evaluate", str(tmp_path / "other.safetensors"), str(store.path), "--device", device]) == 2
     assert f"device '{device}' is not there" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from torchmdx import System, evaluate
 from torchmdx.report import predict as predict_module
 from torchmdx.report.evaluation import evaluate_sets
 from torchmdx.report.predict import Predictor, pack, predict
-from torchmdx.step_result import OutOfDeviceMemory
+from torchmdx.step.results import OutOfDeviceMemory
 
 DTYPES = {torch.float64: 1e-10, torch.float32: 1e-5}
 
@@ -97,7 +97,7 @@ def test_a_neighbour_list_that_overflows_is_grown(tmp_path, trained, caplog):
     (step,) = predictor._steps.values()
     step.search.allocate(step.ordered, capacity=5)
     step.engine.reserve(5)
-    with caplog.at_level(logging.INFO, "torchmdx.step"):
+    with caplog.at_level(logging.INFO, "torchmdx.step.captured_step"):
         found = next(parts)
     assert step.num_recoveries == 1
     assert "grown" in caplog.text

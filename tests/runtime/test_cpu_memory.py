@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from torchmdx.host import CHOICES, SPINS
+from torchmdx.runtime.cpu_memory import CHOICES, SPINS
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the C library glibc")
 

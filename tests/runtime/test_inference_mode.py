@@ -6,9 +6,9 @@ import torch
 
 import torchmdx
 from torchmdx import System, evaluate
-from torchmdx.forces import differentiate
+from torchmdx.evaluate import differentiate
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step import CapturedStep
+from torchmdx.step.captured_step import CapturedStep
 
 MODES = [torch.no_grad, torch.inference_mode]
 

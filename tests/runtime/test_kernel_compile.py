@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from torchmdx import kernel_compile
+from torchmdx.runtime import kernel_compile
 
 tl = pytest.importorskip("triton.language")
 knobs = pytest.importorskip("triton.knobs")
@@ -24,7 +24,9 @@ class Kernels:
     module: where the kernels belong. constant: of every kernel; a set has no form as text.
     """
 
-    def __init__(self, together: int = 1, constant: object = None, module: str = "torchmdx.models.kernels.m") -> None:
+    def __init__(
+        self, together: int = 1, constant: object = None, module: str = "torchmdx.engines.fused.kernels.m"
+    ) -> None:
         self.constant, self.module = constant, module
         self.described: list[str] = []
         self.compiled: dict[str, int] = {}
@@ -278,7 +280,7 @@ ON_A_GPU = """
 import logging, torch
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 from torchmdx import System, load
-from torchmdx.step import CapturedStep
+from torchmdx.step.captured_step import CapturedStep
 from torchmdx.models.potential import Potential
 
 potential = load("organic-1", dtype=torch.float32, device="cuda")

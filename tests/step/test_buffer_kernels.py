@@ -16,7 +16,7 @@ import torch
 
 from torchmdx import Batch, System
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step_buffers import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN, StepBuffers
+from torchmdx.step.buffers import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN, StepBuffers
 
 # Atoms of each system; more than 128 take several programs, an empty system has results all the same.
 CASES = {
@@ -95,11 +95,11 @@ def outcome(case, *, kernels, device="cpu", direct=False):
     batch, buffers = make(**settings, device=device)
     if direct:
         apart_from_the_host(buffers)
-        from torchmdx.step_kernels import launch_finish, launch_prepare
+        from torchmdx.step.buffer_kernels import launch_finish, launch_prepare
 
         launch_prepare(buffers, batch.system_index, from_host=True)
     elif kernels:
-        from torchmdx.step_kernels import launch_finish, launch_prepare
+        from torchmdx.step.buffer_kernels import launch_finish, launch_prepare
 
         launch_prepare(buffers, batch.system_index)
     else:
@@ -163,7 +163,7 @@ def test_energies_and_flags_alone_go_to_the_host(interpreted):
 
 def differences_of_part():
     """A kernel that is told to bring so many numbers to the host brings these."""
-    from torchmdx.step_kernels import launch_finish
+    from torchmdx.step.buffer_kernels import launch_finish
 
     settings = CASES["stress and energies"]
     batch, buffers = make(**settings)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from torchmdx import Batch, System, step_audit, step_change, step_policy
+from torchmdx import Batch, System
 from torchmdx.neighbors.search import EdgeSearch
-from torchmdx.step import CapturedStep
-from torchmdx.step_graph import Graph, memory_explained, record
-from torchmdx.step_policy import GraphPolicy
-from torchmdx.step_result import AuditError, GraphRefused, OutOfDeviceMemory
+from torchmdx.step import audit, capture_policy, change
+from torchmdx.step.capture_policy import GraphPolicy
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.graph import Graph, memory_explained, record
+from torchmdx.step.results import AuditError, GraphRefused, OutOfDeviceMemory
 
 
 def spoil(step, factor=1.01):
@@ -33,14 +34,14 @@ def spoil(step, factor=1.01):
 @pytest.fixture
 def graphs_pay(monkeypatch):
     """Graphs are the faster, whoever else uses the GPU: what that is measured to be is no matter of a test."""
-    seconds_per_run = step_policy.seconds_per_run
+    seconds_per_run = capture_policy.seconds_per_run
 
     def seconds(run, device):
         replay = getattr(run, "__func__", None) is Graph.replay
         seconds_per_run(run, device)
         return 1e-3 if replay else 2e-3
 
-    monkeypatch.setattr(step_policy, "seconds_per_run", seconds)
+    monkeypatch.setattr(capture_policy, "seconds_per_run", seconds)
 
 
 # -- modes ---------------------------------------------------------------------------------------------------------
@@ -143,9 +144,9 @@ def policy(monkeypatch):
     """policy(mode, eager seconds, replay seconds) on a GPU that is not there."""
 
     def make(mode, eager, replay, graph=FakeGraph):
-        monkeypatch.setattr(step_policy, "Graph", graph)
+        monkeypatch.setattr(capture_policy, "Graph", graph)
         times = iter([eager, replay])
-        monkeypatch.setattr(step_policy, "seconds_per_run", lambda *_: next(times))
+        monkeypatch.setattr(capture_policy, "seconds_per_run", lambda *_: next(times))
         monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
         return GraphPolicy(mode, torch.device("cuda"), "fused kernels")
 
@@ -324,7 +325,7 @@ def test_a_graph_with_wrong_forces_is_refused(trained, ethanol, caplog, graphs_p
 
 @pytest.mark.parametrize("periodic", [False, True])
 def test_a_large_structure_is_audited_by_a_part_of_it(trained, crystal, device, periodic, monkeypatch):
-    monkeypatch.setattr(step_audit, "MOST_ATOMS", 10)
+    monkeypatch.setattr(audit, "MOST_ATOMS", 10)
     atoms = crystal.repeat(2)
     atoms.pbc = periodic
     step = CapturedStep(trained(device), System.from_ase(atoms), audit_every=1)
@@ -333,15 +334,15 @@ def test_a_large_structure_is_audited_by_a_part_of_it(trained, crystal, device, 
 
 
 def test_the_part_that_stands_for_a_structure(ethanol, cation, crystal, monkeypatch):
-    monkeypatch.setattr(step_audit, "MOST_ATOMS", 12)
+    monkeypatch.setattr(audit, "MOST_ATOMS", 12)
     few = Batch.from_systems([System.from_ase(atoms) for atoms in (crystal, cation, ethanol)])
-    part, atoms, as_it_is = step_audit.sample(few)
+    part, atoms, as_it_is = audit.sample(few)
     assert as_it_is
     assert atoms.tolist() == list(range(8))
     assert part.num_systems == 2
     assert torch.equal(part.cell, few.cell[:2])
-    monkeypatch.setattr(step_audit, "MOST_ATOMS", 2)
-    part, atoms, as_it_is = step_audit.sample(few)
+    monkeypatch.setattr(audit, "MOST_ATOMS", 2)
+    part, atoms, as_it_is = audit.sample(few)
     assert not as_it_is
     assert part.num_systems == 1
     assert not part.pbc.any()
@@ -351,10 +352,10 @@ def test_the_part_that_stands_for_a_structure(ethanol, cation, crystal, monkeypa
 
 def test_relative_errors_have_a_floor():
     exact = torch.tensor([[3.0, 0, 4.0], [0, 0, 0]], dtype=torch.float64)
-    assert step_audit.relative_error(exact * 1.1, exact) == pytest.approx(0.1)
+    assert audit.relative_error(exact * 1.1, exact) == pytest.approx(0.1)
     still = torch.zeros(4, 3, dtype=torch.float64)
-    assert step_audit.relative_error(still + 1e-6, still) == pytest.approx(1e-6 * math.sqrt(12) / (1e-2 * 2))
-    assert step_audit.relative_error(exact[:0], exact[:0]) == 0.0
+    assert audit.relative_error(still + 1e-6, still) == pytest.approx(1e-6 * math.sqrt(12) / (1e-2 * 2))
+    assert audit.relative_error(exact[:0], exact[:0]) == 0.0
 
 
 # -- precision -----------------------------------------------------------------------------------------------------
@@ -507,7 +508,7 @@ def test_a_fall_back_that_fails_leaves_no_wrong_engine_in_use(trained, ethanol, 
     spoil(step)
     step.audit_owed = True
     with monkeypatch.context() as patch:
-        patch.setattr(step_change, "exact_engine_for", exhausted)
+        patch.setattr(change, "exact_engine_for", exhausted)
         for _ in range(2):
             with pytest.raises(OutOfDeviceMemory):
                 step(ethanol.positions)

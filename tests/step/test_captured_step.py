@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from torchmdx import Batch, System, evaluate, step_change
-from torchmdx import step as step_module
+from torchmdx import Batch, System, evaluate
 from torchmdx.neighbors.capacity import CapacityError
-from torchmdx.step import REFRESH_EVERY, CapturedStep
-from torchmdx.step_result import NonFiniteError
+from torchmdx.step import captured_step as step_module
+from torchmdx.step import change as step_change
+from torchmdx.step.captured_step import REFRESH_EVERY, CapturedStep
+from torchmdx.step.results import NonFiniteError
 
 # Relative error of forces against float64: tables within 1e-6, rounding, and the cancellation of a small molecule.
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-6}
@@ -257,7 +258,7 @@ def test_overflow_in_mid_run_is_recovered(trained, crystal, device, caplog):
         before = step(*loose)
     uncapped = CapturedStep(potential, System.from_ase(atoms), mode=insist(device))
     capacity = step.search.capacity
-    with caplog.at_level(logging.INFO, "torchmdx.step"):
+    with caplog.at_level(logging.INFO, "torchmdx.step.captured_step"):
         found = step(atoms.positions, atoms.cell.array)
     wanted = uncapped(atoms.positions, atoms.cell.array)
     assert (step.num_recoveries, uncapped.num_recoveries) == (1, 0)

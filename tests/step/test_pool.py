@@ -9,9 +9,10 @@ from ase import Atoms
 from structures import STRUCTURES
 
 from torchmdx import Batch, System, evaluate
-from torchmdx import pool as pool_module
-from torchmdx.pool import LARGEST_PADDED, StepPool, padded, padded_size
-from torchmdx.step_result import NonFiniteError
+from torchmdx.step import pool as pool_module
+from torchmdx.step.padding import LARGEST_PADDED, padded, padded_size
+from torchmdx.step.pool import StepPool
+from torchmdx.step.results import NonFiniteError
 
 
 @pytest.fixture(params=["as it is", "padded"])
@@ -186,7 +187,7 @@ def test_overflow_in_a_shared_step_is_recovered(trained, cation, device, caplog)
     step = pool.steps[0]
     step.search.allocate(step.ordered, capacity=5)
     step.engine.reserve(5)
-    with caplog.at_level(logging.INFO, "torchmdx.step"):
+    with caplog.at_level(logging.INFO, "torchmdx.step.captured_step"):
         walk(pool, potential, [cation])
     assert step.num_recoveries == 1
     assert len(caplog.records) == 1

@@ -5,13 +5,14 @@ import pytest
 import torch
 from ase import Atoms
 from ase.calculators.calculator import PropertyNotImplementedError
-from conformance import coulomb, kinds
+from model_kinds import coulomb, kinds
 
 from torchmdx import Batch, Calculator, CapturedStep, System, evaluate
 from torchmdx.models import potential as potential_module
-from torchmdx.models.priors import all_pairs
+from torchmdx.models.priors import open_pairs
 from torchmdx.models.priors.coulomb import CoulombConfig
-from torchmdx.pool import StepPool, padded_size
+from torchmdx.step.padding import padded_size
+from torchmdx.step.pool import StepPool
 
 
 def exact(potential, atoms):
@@ -53,7 +54,7 @@ def test_fixed_shapes_give_the_same_numbers(make_kind, kind, ethanol, crystal, c
     """While a graph is recorded nothing is read on the host: every pair of atoms is then looked at."""
     batch = Batch.from_systems([System.from_ase(atoms) for atoms in (ethanol, crystal, cation, wire)])
     wanted = evaluate(make_kind(kind), batch, stress=True)
-    for module in (all_pairs, potential_module):
+    for module in (open_pairs, potential_module):
         monkeypatch.setattr(module, "shapes_are_fixed", lambda tensor: True)
     assert_exact(evaluate(make_kind(kind), batch, stress=True), wanted)
 
@@ -102,7 +103,7 @@ def test_given_charges_go_through_steps_and_pools(given, ethanol, crystal, catio
 
 def test_given_charges_keep_to_their_atoms_in_any_order(given, crystal, monkeypatch):
     """A step sorts atoms as it likes; a large one along a curve."""
-    from torchmdx import step as step_module
+    from torchmdx.step import captured_step as step_module
 
     atoms = with_charges(crystal.repeat(2))
     order = torch.from_numpy(np.random.default_rng(5).permutation(len(atoms)).astype(np.int32))

@@ -8,9 +8,9 @@ import torch
 from structures import DATA
 
 import torchmdx
-import torchmdx.checkpoint
+import torchmdx.checkpoints.save_load
 from torchmdx import System, evaluate
-from torchmdx.checkpoint import read
+from torchmdx.checkpoints.save_load import read
 
 FILES = sorted(DATA.glob("tensornet*.ckpt"))
 REFERENCES = [
@@ -377,7 +377,7 @@ def test_an_ensemble_is_read_from_a_zip_and_from_a_list(edited, data, tmp_path):
         archive.writestr("__MACOSX/run/._a.ckpt", b"not a checkpoint")
         archive.writestr("readme.txt", "two models")
     for source in (folder, str(folder), paths):
-        ensemble = torchmdx.checkpoint.load_ensemble(source, dtype=torch.float32)
+        ensemble = torchmdx.checkpoints.save_load.load_ensemble(source, dtype=torch.float32)
         assert [float(potential.shift) for potential in ensemble] == pytest.approx([-3.25, -2.25])
         assert all(potential.dtype == torch.float32 and not potential.training for potential in ensemble)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["edited.ckpt", "members.zip"]
@@ -386,31 +386,31 @@ def test_an_ensemble_is_read_from_a_zip_and_from_a_list(edited, data, tmp_path):
 def test_one_potential_is_not_read_from_an_ensemble(data, tmp_path):
     path = zipped(tmp_path / "two.zip", a_ckpt=b"1", b_ckpt=b"2")
     with pytest.raises(ValueError, match="a single potential is needed here, and .*two.zip' is a zip of 2 checkpoints"):
-        torchmdx.checkpoint.load_one(path)
+        torchmdx.checkpoints.save_load.load_one(path)
     with pytest.raises(
         ValueError, match="must be a file of several potentials, .* or a list of paths, got .*tensornet.ckpt' with one"
     ):
-        torchmdx.checkpoint.load_ensemble(data / "tensornet.ckpt")
+        torchmdx.checkpoints.save_load.load_ensemble(data / "tensornet.ckpt")
 
 
 @pytest.mark.parametrize(("files", "held"), [({}, "nothing"), ({"a_txt": "", "b_md": ""}, "a.txt, b.md")])
 def test_a_zip_with_no_model_is_refused(tmp_path, files, held):
     path = zipped(tmp_path / "empty.zip", **files)
-    for read_it in (torchmdx.load, torchmdx.checkpoint.load_ensemble):
+    for read_it in (torchmdx.load, torchmdx.checkpoints.save_load.load_ensemble):
         with pytest.raises(ValueError, match=f"empty.zip' must hold checkpoints .*, it holds {held}"):
             read_it(path)
 
 
 def test_an_empty_list_is_no_ensemble():
     with pytest.raises(ValueError, match="an ensemble needs at least one checkpoint, got none"):
-        torchmdx.checkpoint.load_ensemble([])
+        torchmdx.checkpoints.save_load.load_ensemble([])
 
 
 def test_a_member_that_is_broken_is_named(data, tmp_path):
     whole = (data / "tensornet.ckpt").read_bytes()
     path = zipped(tmp_path / "two.zip", a_ckpt=whole, b_ckpt=whole[:1000])
     with pytest.raises(ValueError, match="two.zip/b.ckpt' is not a readable checkpoint"):
-        torchmdx.checkpoint.load_ensemble(path)
+        torchmdx.checkpoints.save_load.load_ensemble(path)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_an_ensemble_of_different_cutoffs_or_elements_is_refused(edited, data, o
 
     second = edited(change) if other == "edited" else data / other
     with pytest.raises(ValueError, match=message):
-        torchmdx.checkpoint.load_ensemble([data / "tensornet.ckpt", second])
+        torchmdx.checkpoints.save_load.load_ensemble([data / "tensornet.ckpt", second])
 
 
 def test_unknown_tensors_are_named(edited):

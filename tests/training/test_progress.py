@@ -119,8 +119,8 @@ def test_warnings_and_logs_become_messages():
         with progress.taking_messages(), warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.warn("units look wrong", UserWarning, stacklevel=1)
-            logging.getLogger("torchmdx.step").warning("grown to %d", 12)
-            logging.getLogger("torchmdx.step").info("not shown")
+            logging.getLogger("torchmdx.step.captured_step").warning("grown to %d", 12)
+            logging.getLogger("torchmdx.step.captured_step").info("not shown")
         assert not logger.handlers
     finally:
         logger.propagate = True

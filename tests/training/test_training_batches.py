@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from torchmdx.step.padding import padded_atoms
 from torchmdx.training.batches import Batches, Ranks
-from torchmdx.training.labelled import padded_atoms
 
 
 @pytest.fixture(scope="module")

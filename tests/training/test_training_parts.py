@@ -10,7 +10,7 @@ from torch import nn
 
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store, StoreWriter
-from torchmdx.models.card import Card
+from torchmdx.models.model_card import Card
 from torchmdx.training.config import LossSection, OptimizerSection, ScheduleSection, TermSection
 from torchmdx.training.loss import error_function, term_weights, weighted_sum
 from torchmdx.training.optimizer import AdamW, FlatParameters, decays

@@ -19,7 +19,7 @@ import yaml
 import torchmdx
 from torchmdx.cli import main
 from torchmdx.datasets.store import Store
-from torchmdx.forces import evaluate
+from torchmdx.evaluate import evaluate
 from torchmdx.report.history import read_table
 from torchmdx.training import state
 from torchmdx.training.config import Config

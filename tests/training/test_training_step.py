@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchmdx.forces import evaluate
+from torchmdx.evaluate import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
@@ -235,7 +235,7 @@ class Watch(TorchDispatchMode):
 
 @pytest.mark.parametrize("stress", [0.0, 1.0])
 def test_compute_and_apply_read_nothing_on_the_host(store, stress, monkeypatch):
-    monkeypatch.setattr("torchmdx.models.compiled.forms.serves", lambda *tensors: False)  # a CPU's kernels may
+    monkeypatch.setattr("torchmdx.engines.cpu.pair_forms.serves", lambda *tensors: False)  # a CPU's kernels may
     _, step = make(store, loss={"stress": {"weight": stress}})
     slot = step.load(some(store, [0, 1, 2]))
     edges = slot.search.edges

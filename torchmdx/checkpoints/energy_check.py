@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.forces import evaluate
+from torchmdx.evaluate import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.system import Batch, System
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from torchmdx.damaged_file import is_newer, parse_json
+from torchmdx.runtime.damaged_file import is_newer, parse_json
 
 FORMAT = "torchmdx-ensemble"
 FORMAT_VERSION = "1"

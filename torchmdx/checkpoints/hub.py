@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmdx.compile_cache import usable_directory
+from torchmdx.runtime.compile_cache import usable_directory
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from torchmdx import hub
+from torchmdx.checkpoints import hub
 from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 
 # Of files that may hold a potential, or several.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchmdx.checkpoint import load, load_one
+from torchmdx.checkpoints.save_load import load, load_one
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,18 @@ from safetensors.torch import load as deserialize
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from torchmdx.damaged_file import WRONG_VALUES, is_newer, naming, parse_json
-from torchmdx.ensemble_file import Parts, files_in, is_ensemble_file, pack, unpack
-from torchmdx.grad_mode import outside_inference_mode
-from torchmdx.located import located
-from torchmdx.models.card import Card
+from torchmdx.checkpoints.energy_check import recheck, record
+from torchmdx.checkpoints.ensemble_file import Parts, files_in, is_ensemble_file, pack, unpack
+from torchmdx.checkpoints.locate import located
 from torchmdx.models.ensemble import Ensemble, require_alike
+from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.registry import ModelConfig, model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
 from torchmdx.models.skeleton import require_sizes
-from torchmdx.recorded_energy import recheck, record
+from torchmdx.runtime.damaged_file import WRONG_VALUES, is_newer, naming, parse_json
+from torchmdx.runtime.files import write_whole
+from torchmdx.runtime.inference_mode import outside_inference_mode
 from torchmdx.torchmdnet.container import is_ensemble, members
 from torchmdx.torchmdnet.reader import read_torchmdnet_bytes
 from torchmdx.torchmdnet.report import Reading, Report
@@ -80,20 +80,6 @@ def _parts(potential: Potential, report: Report | None = None) -> Parts:
     if report is not None:
         metadata |= {"report": str(report), "energies": json.dumps(record(potential))}
     return metadata, {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that appears whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        # Not save_file of safetensors, which makes files that only their owner can read.
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @outside_inference_mode

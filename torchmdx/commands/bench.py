@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchmdx.commands.options import add_model_options, make_calculator, read_structure
+from torchmdx.commands.options import add_model_options, make_calculator
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
+from torchmdx.structure_files import read_structure
 
 if TYPE_CHECKING:
     from torchmdx.models.potential import Potential
-    from torchmdx.step import CapturedStep
+    from torchmdx.step.captured_step import CapturedStep
 
 SECONDS_A_DAY = 86400.0
 SECONDS_TO_MEASURE = 2.0
@@ -37,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.step import CapturedStep
+    from torchmdx.step.captured_step import CapturedStep
     from torchmdx.system import System
 
     potential = make_calculator(options).potential

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.models.card import Card
+from torchmdx.models.model_card import Card
 from torchmdx.units import ENERGY_UNITS
 
 if TYPE_CHECKING:
@@ -55,9 +55,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.checkpoint import ensemble_to_bytes, holds_several, read, read_ensemble, save, write_whole
+    from torchmdx.checkpoints.locate import located
+    from torchmdx.checkpoints.save_load import ensemble_to_bytes, holds_several, read, read_ensemble, save
     from torchmdx.commands.info import describe
-    from torchmdx.located import located
+    from torchmdx.runtime.files import write_whole
 
     target = Path(options.target)
     files = [source if Path(source).is_dir() else located(source, options.sha256) for source in options.source]
@@ -144,7 +145,7 @@ def _scaled(potential: Potential, factor: float) -> Potential:
 
 
 def _zipped(readings: list[Reading]) -> bytes:
-    from torchmdx.checkpoint import to_bytes
+    from torchmdx.checkpoints.save_load import to_bytes
 
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

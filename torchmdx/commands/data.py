@@ -75,7 +75,7 @@ def _size(word: str) -> int | float:
 
 def run_convert(options: argparse.Namespace) -> int:
     from torchmdx.datasets.convert import convert
-    from torchmdx.progress_line import PRINTED_EVERY, ProgressLine
+    from torchmdx.runtime.progress_line import PRINTED_EVERY, ProgressLine
 
     line = ProgressLine(sys.stdout)
 

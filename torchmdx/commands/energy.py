@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchmdx.commands.options import add_model_options, make_calculator, read_structures
+from torchmdx.commands.options import add_model_options, make_calculator
+from torchmdx.structure_files import read_structures
 
 if TYPE_CHECKING:
     from ase import Atoms

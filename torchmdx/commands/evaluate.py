@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _potential_and_data(options: argparse.Namespace) -> tuple[str | None, list[str]]:
     """--model, or the first of the files if it is a potential by its ending or name; and the other files."""
-    from torchmdx.located import ENDINGS, named
+    from torchmdx.checkpoints.locate import ENDINGS, named
 
     model, files = options.model, options.files
     first_is_one = Path(files[0]).suffix in ENDINGS or files[0] in named()
@@ -116,10 +116,10 @@ def _potential_and_data(options: argparse.Namespace) -> tuple[str | None, list[s
 def _evaluate(options: argparse.Namespace, sets: Any) -> Evaluation:
     import torch
 
-    from torchmdx.ase_calculator import choose_device
-    from torchmdx.checkpoint import load_one
-    from torchmdx.progress_line import ProgressLine, bar
+    from torchmdx.checkpoints.save_load import load_one
     from torchmdx.report.evaluation import evaluate_sets
+    from torchmdx.runtime.devices import choose_device
+    from torchmdx.runtime.progress_line import ProgressLine, bar
 
     line = ProgressLine(sys.stderr)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import torchmdx
-from torchmdx.models.card import Card, symbols
+from torchmdx.models.model_card import Card, symbols
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.registry import ModelConfig, model_to_dict
@@ -55,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.checkpoint:
-        from torchmdx.checkpoint import holds_several, load_ensemble, load_one
+        from torchmdx.checkpoints.save_load import holds_several, load_ensemble, load_one
 
         source = options.checkpoint
         potentials = load_ensemble(source) if holds_several(source) else [load_one(source)]
@@ -81,8 +81,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _potentials() -> list[tuple[str, bool, str]]:
     """Names, whether they can be had here, and a line on each."""
-    from torchmdx.checkpoint import load_one
-    from torchmdx.hub import RELEASES
+    from torchmdx.checkpoints.hub import RELEASES
+    from torchmdx.checkpoints.save_load import load_one
 
     rows = []
     if DEFAULT_POTENTIAL not in shipped():

@@ -57,10 +57,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.interrupt import Interrupts
     from torchmdx.labelling.calculators import Choice, parse_options
     from torchmdx.labelling.run import Crew, label
     from torchmdx.labelling.workers import usable_cores
+    from torchmdx.runtime.interrupt import Interrupts
 
     sampling = _sampling(options)
     files, smiles = _sources(options, sampling)
@@ -177,7 +177,7 @@ def _sources(options: argparse.Namespace, sampling: Sampling | None) -> tuple[An
 
 
 def _print(summary: Summary, seconds: float) -> None:
-    from torchmdx.progress_line import duration
+    from torchmdx.runtime.progress_line import duration
 
     for note in summary.notes[:MOST_LISTED]:
         print(f"note: {note}")

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from torchmdx.commands.options import add_model_option, read_structures
+from torchmdx.commands.options import add_model_option
+from torchmdx.structure_files import read_structures
 
 BARS = 40
 
@@ -29,9 +30,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.ase_calculator import choose_device
-    from torchmdx.checkpoint import load
+    from torchmdx.checkpoints.save_load import load
     from torchmdx.neighbors.search import EdgeSearch
+    from torchmdx.runtime.devices import choose_device
     from torchmdx.system import Batch, System
 
     if options.cutoff is not None and options.model is not None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from torchmdx.commands.options import add_model_options, make_calculator, read_structure
+from torchmdx.commands.options import add_model_options, make_calculator
+from torchmdx.structure_files import read_structure
 
 EVALUATIONS = 20
 MOST_SHOWN = 10
@@ -29,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     from torch.profiler import ProfilerActivity, profile
 
-    from torchmdx.step import CapturedStep
+    from torchmdx.step.captured_step import CapturedStep
     from torchmdx.system import System
 
     calculator = make_calculator(options)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchmdx.commands.options import add_model_options, make_calculator, read_structure
+from torchmdx.commands.options import add_model_options, make_calculator
+from torchmdx.structure_files import read_structure
 
 
 def add_parser(subparsers: Any) -> None:

@@ -13,8 +13,8 @@ from functools import partial
 
 import torch
 
-from torchmdx.conformance_parts import contract, geometry
-from torchmdx.conformance_parts.structures import Case, case_of
+from torchmdx.conformance import contract, geometry
+from torchmdx.conformance.structures import Case, case_of
 from torchmdx.models.potential import Potential
 
 

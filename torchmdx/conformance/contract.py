@@ -11,13 +11,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from torchmdx.checkpoint import load, save
-from torchmdx.conformance_parts.structures import Case, apart, largest
-from torchmdx.forces import Result, differentiate, evaluate
+from torchmdx.checkpoints.save_load import load, save
+from torchmdx.conformance.structures import Case, apart, largest
+from torchmdx.evaluate import Result, differentiate, evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges, from_lists
-from torchmdx.step import CapturedStep
+from torchmdx.step.captured_step import CapturedStep
 from torchmdx.system import Batch, System
 
 Tensors = TypeVar("Tensors", Batch, Edges)

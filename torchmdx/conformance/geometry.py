@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from torchmdx.cell import volume
-from torchmdx.conformance_parts.structures import Case, apart, largest, moved
-from torchmdx.forces import evaluate
+from torchmdx.conformance.structures import Case, apart, largest, moved
+from torchmdx.evaluate import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.system import Batch, System

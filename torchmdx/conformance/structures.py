@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from torchmdx.forces import Result, evaluate
+from torchmdx.evaluate import Result, evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.system import System
 

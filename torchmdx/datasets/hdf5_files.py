@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.damaged_file import WRONG_VALUES, naming
 from torchmdx.datasets.blocks import Block, Blocks, Keys, Unreadable, block, is_shared, rows_of_a_block
 from torchmdx.datasets.npz_files import WHOLE, choose
+from torchmdx.runtime.damaged_file import WRONG_VALUES, naming
 
 TORCHMDNET: dict[str, tuple[str, ...]] = {
     "positions": ("pos",),

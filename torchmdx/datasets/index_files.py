@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.damaged_file import WRONG_VALUES
 from torchmdx.datasets.npz_files import Rows
 from torchmdx.datasets.splits import PARTS, Split
 from torchmdx.datasets.store import Store
+from torchmdx.runtime.damaged_file import WRONG_VALUES
 
 TORCHMDNET = {"train": "idx_train", "validation": "idx_val", "test": "idx_test"}
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.damaged_file import naming
 from torchmdx.datasets.blocks import Blocks, Keys, block, is_shared, rows_of_a_block
+from torchmdx.runtime.damaged_file import naming
 
 USUAL: dict[str, tuple[str, ...]] = {
     "positions": ("coords", "R", "positions", "pos", "coordinates"),

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.checkpoint import write_whole
-from torchmdx.damaged_file import WRONG_VALUES, parse_json
 from torchmdx.datasets.store import Store
+from torchmdx.runtime.damaged_file import WRONG_VALUES, parse_json
+from torchmdx.runtime.files import write_whole
 
 PARTS = ("train", "validation", "test")
 DRAWN = PARTS[::-1]  # test first: it stays the same when the others change size

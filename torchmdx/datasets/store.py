@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.damaged_file import naming, parse_json
 from torchmdx.datasets.frames import Frames, Whole, rows_of
+from torchmdx.runtime.damaged_file import naming, parse_json
 from torchmdx.system import LAST_ELEMENT
 
 FORMAT, FORMAT_VERSION = "torchmdx-store", 1

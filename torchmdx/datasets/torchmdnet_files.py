@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.damaged_file import WRONG_VALUES
 from torchmdx.datasets.blocks import Blocks, Keys, Unreadable, block, rows_of_a_block
+from torchmdx.runtime.damaged_file import WRONG_VALUES
 
 GLOBS = {"positions": "*coord*.npy", "atomic_numbers": "*embed*.npy", "energy": "*energ*.npy", "forces": "*force*.npy"}
 

@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import openmm
 
-from torchmdx.checkpoint import load_one
+from torchmdx.checkpoints.locate import located
+from torchmdx.checkpoints.save_load import load_one
 from torchmdx.demo.masses import with_heavy_hydrogens
 from torchmdx.demo.pictures import draw_ramachandran
 from torchmdx.demo.torsions import PHI, PSI, torsion
-from torchmdx.interrupt import Interrupts
-from torchmdx.located import located
 from torchmdx.md.log import Log, read_log
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import Progress, ns_per_day
@@ -26,6 +25,7 @@ from torchmdx.md.simulation import Simulation
 from torchmdx.md.structure import Structure, read, write_structure
 from torchmdx.md.trajectory import Trajectory, read_frames
 from torchmdx.potentials import DEFAULT_POTENTIAL
+from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.units import PICOSECOND
 
 STRUCTURE = "alanine_dipeptide.pdb"

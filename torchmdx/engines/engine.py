@@ -1,10 +1,13 @@
-"""What an engine answers."""
+"""What every engine does, and what it returns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
+
+from torchmdx.neighbors.edges import Edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,3 +30,21 @@ class Outputs:
         return (
             None if self.energy_spread is None or self.force_spread is None else (self.energy_spread, self.force_spread)
         )
+
+
+class Engine(Protocol):
+    """Evaluates one batch again and again, at changing positions and cell."""
+
+    name: str
+    # Largest error of tabulated filters against the exact ones, relative to the largest; 0 where there is no table.
+    table_error: float
+
+    def reserve(self, capacity: int) -> None:
+        """Makes room for as many edges; before the first run, and whenever the list has grown."""
+
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
+        """Launches one evaluation; what it returns may be the same tensors every time.
+
+        positions and cell are as exact as the potential, or more.
+        forces=False: energies only; the forces and stress of the answer are stale.
+        """

@@ -18,13 +18,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from torchmdx.device_guard import device_of_positions, runs_on
-from torchmdx.engines import Engine, KernelEngine, ModelEngine, choose_engine
-from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
-from torchmdx.models.potential import Potential
+from torchmdx.engines.engine import Engine, Outputs
+from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.models.ensemble import mean_of, spread_of
 from torchmdx.neighbors.edges import Edges
-from torchmdx.outputs import Outputs
 from torchmdx.own_streams import own_stream
+from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.system import Batch
 
 # Up to so many atoms members run side by side. The exact model takes some MB an atom, and each branch its own.
@@ -103,7 +102,7 @@ class EnsembleEngine:
             for member in range(len(self.engines)):
                 evaluate(member)
         if positions.device.type == "cuda":
-            from torchmdx.models.kernels.combine import launch_combine
+            from torchmdx.engines.ensemble_kernel import launch_combine
 
             launch_combine(self)
         else:
@@ -147,22 +146,3 @@ class EnsembleEngine:
         assert out.force_spread is not None
         out.energy_spread.copy_(spread_of(self.energy.values))
         out.force_spread.copy_(spread_of(self.forces.values, vectors=True))
-
-
-def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:
-    """The fastest engine for a potential or an ensemble on its device, and why it is that one."""
-    if not isinstance(potential, Ensemble):
-        return choose_engine(potential, batch, stress=stress, precision=precision)
-    chosen = [choose_engine(member, batch, stress=stress, precision=precision) for member in potential]
-    reasons = list(dict.fromkeys(why for _, why in chosen))
-    engine = EnsembleEngine([engine for engine, _ in chosen], batch, stress=stress)
-    order = "side by side" if engine.streams else "one after the other"
-    return engine, f"{len(chosen)} members {order}: {' and '.join(reasons)}"
-
-
-def exact_engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool) -> Engine:
-    """The exact model, of every member of an ensemble."""
-    if not isinstance(potential, Ensemble):
-        return ModelEngine(potential, batch, stress=stress, tabulated=False)
-    engines = [ModelEngine(member, batch, stress=stress, tabulated=False) for member in potential]
-    return EnsembleEngine(engines, batch, stress=stress)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from torchmdx.ensemble_engine import EnsembleEngine
+    from torchmdx.engines.ensemble import EnsembleEngine
 
 BLOCK = 128
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.damaged_file import naming, parse_json
+from torchmdx.runtime.damaged_file import naming, parse_json
 
 MAGIC = b"torchmdx label 1\n"
 MARK = b"\xf5rec"  # begins a record; 0xf5 occurs in no UTF-8 text

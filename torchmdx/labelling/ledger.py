@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.damaged_file import naming
 from torchmdx.labelling.geometry import Geometry, Labels
 from torchmdx.labelling.journal import Journal
+from torchmdx.runtime.damaged_file import naming
 from torchmdx.system import LAST_ELEMENT
 
 # (source, number in it): a file and a frame of it, or a molecule and a geometry sampled from it

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from torchmdx.progress_line import ProgressLine, bar, duration
+from torchmdx.runtime.progress_line import ProgressLine, bar, duration
 
 
 class Progress:

@@ -20,7 +20,7 @@ from torchmdx.labelling.sources import StructureFiles
 from torchmdx.labelling.stages import LabelStage, SampleStage, Stage, frames_of_files
 from torchmdx.labelling.work import LabelWork
 from torchmdx.labelling.workers import Workers, usable_cores
-from torchmdx.progress_line import ProgressLine
+from torchmdx.runtime.progress_line import ProgressLine
 
 SOON = 2.0  # s
 

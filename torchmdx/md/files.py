@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmdx.damaged_file import WRONG_VALUES, naming, parse_json
 from torchmdx.md.restore import sealed
 from torchmdx.md.settings import UNCERTAIN, Dynamics, Evaluation, Schedule
 from torchmdx.md.simulation import Checkpoint
 from torchmdx.md.structure import SUFFIXES, Structure
+from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
 
 FORMAT = 1
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.damaged_file import naming
+from torchmdx.runtime.damaged_file import naming
 
 COLUMNS = ("step", "time_ps", "potential_eV", "kinetic_eV", "total_eV", "temperature_K")
 PERIODIC_COLUMNS = ("volume_A3", "density_g_per_cm3")

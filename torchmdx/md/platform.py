@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import openmm
 
-from torchmdx.ase_calculator import choose_device
-from torchmdx.device_guard import gpu_index
 from torchmdx.md.settings import Evaluation
+from torchmdx.runtime.device_guard import gpu_index
+from torchmdx.runtime.devices import choose_device
 
 _PRECISION = {"float32": "mixed", "tf32": "mixed", "bfloat16": "mixed", "float64": "double"}
 _DEVICE_INDEX = {"CUDA": "DeviceIndex", "HIP": "DeviceIndex"}  # numbered as torch numbers them

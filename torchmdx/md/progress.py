@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from torchmdx.md.log import Row
-from torchmdx.progress_line import ProgressLine, bar, duration
+from torchmdx.runtime.progress_line import ProgressLine, bar, duration
 from torchmdx.units import PICOSECOND
 
 SECONDS_A_DAY = 86400.0

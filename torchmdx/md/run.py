@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import openmm
 
-from torchmdx.damaged_file import naming
-from torchmdx.interrupt import Interrupts
 from torchmdx.md.files import Files, require_same, settings_of
 from torchmdx.md.log import read_log
 from torchmdx.md.plot import plot_log
@@ -21,6 +19,8 @@ from torchmdx.md.recorder import Recorder
 from torchmdx.md.settings import LARGEST_SEED, Dynamics, Evaluation, Schedule
 from torchmdx.md.simulation import Simulation, SimulationError
 from torchmdx.md.structure import Structure, read, write_structure
+from torchmdx.runtime.damaged_file import naming
+from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.units import PICOSECOND
 
 SECONDS_A_PIECE = 0.2  # how long a signal may have to wait

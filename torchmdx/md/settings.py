@@ -126,8 +126,8 @@ class Evaluation:
 
 def _located(given: list[str] | None) -> tuple[Path, ...]:
     """The files of one or several checkpoints, or of the members in the folder of a training."""
-    from torchmdx.ensemble_file import files_in
-    from torchmdx.located import located
+    from torchmdx.checkpoints.ensemble_file import files_in
+    from torchmdx.checkpoints.locate import located
 
     if not given:
         return (located(),)

@@ -17,7 +17,7 @@ from torchmdx.md.restore import restore
 from torchmdx.md.settings import Dynamics, Evaluation
 from torchmdx.md.structure import Structure
 from torchmdx.openmm_force import PotentialForce, add_potential
-from torchmdx.step_result import StepError
+from torchmdx.step.results import StepError
 from torchmdx.units import AMU_SI, BOLTZMANN, KJ_PER_MOL, NANOMETER, PICOSECOND
 
 BAROSTAT_EVERY = 25  # steps

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from openmm import Vec3, app, unit
 
-from torchmdx.commands.options import read_structure
+from torchmdx.structure_files import read_structure
 from torchmdx.system import checked_charge
 from torchmdx.units import NANOMETER
 

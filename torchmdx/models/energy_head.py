@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from torchmdx.models.radial import ACTIVATIONS
+from torchmdx.models.activations import ACTIVATIONS
 
 
 class ScalarHead(nn.Module):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torchmdx.damaged_file import parse_json
+from torchmdx.runtime.damaged_file import parse_json
 from torchmdx.system import LAST_ELEMENT
 
 

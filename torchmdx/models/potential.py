@@ -9,8 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.models.card import Card
-from torchmdx.models.charges import conserved
+from torchmdx.models.charge_equilibration import conserved
+from torchmdx.models.model_card import Card
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.registry import ModelConfig, make_head, make_network, make_prior

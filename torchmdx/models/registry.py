@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import nn
 
-from torchmdx.models.heads import ScalarHead
+from torchmdx.models.energy_head import ScalarHead
 from torchmdx.models.priors.base import Prior, PriorConfig
 from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 from torchmdx.models.priors.d2 import D2, D2Config

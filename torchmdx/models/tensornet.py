@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.embedding import TensorEmbedding
 from torchmdx.models.interaction import Interaction
-from torchmdx.models.radial import ACTIVATIONS, RADIAL_BASES
+from torchmdx.models.radial import RADIAL_BASES
 from torchmdx.models.tensors import part_norms
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import LAST_ELEMENT

@@ -8,11 +8,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.models.charges import ChargeEquilibration
+from torchmdx.models.activations import ACTIVATIONS
+from torchmdx.models.charge_equilibration import ChargeEquilibration
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.embedding import TensorEmbedding
 from torchmdx.models.interaction import Interaction
-from torchmdx.models.radial import ACTIVATIONS, RADIAL_BASES
+from torchmdx.models.radial import RADIAL_BASES
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensors import part_norms, spread
 from torchmdx.neighbors.edges import Edges

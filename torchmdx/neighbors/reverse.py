@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchmdx.device_guard import on_device
 from torchmdx.neighbors.edges import Edges
+from torchmdx.runtime.device_guard import on_device
 
 
 def find_reverse(edges: Edges, out: Tensor) -> None:

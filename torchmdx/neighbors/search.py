@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from torchmdx.device_guard import device_of_positions, runs_on
-from torchmdx.kernel_compile import run_compiled
 from torchmdx.neighbors.backends import CpuSearch, Search, torch_brute_force, torch_cluster, vesin
 from torchmdx.neighbors.backends.frame import Pairs
 from torchmdx.neighbors.brute_force import require_cutoff
@@ -25,6 +23,8 @@ from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.images import require_countable
 from torchmdx.neighbors.operator import remember, update_edges
 from torchmdx.neighbors.reverse import find_reverse
+from torchmdx.runtime.device_guard import device_of_positions, runs_on
+from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.system import Batch
 
 BACKENDS = ("brute_force", "vesin", "torch_cluster", "triton_brute_force", "triton_cell_list")

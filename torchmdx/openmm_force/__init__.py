@@ -7,9 +7,9 @@ How positions and forces travel is the force's `transport`: "native" (C++, repla
 stream), "torch" (openmm-torch) or "python" (a PythonForce, which needs nothing but OpenMM).
 """
 
-from torchmdx.openmm_parts.add import PotentialForce as PotentialForce
-from torchmdx.openmm_parts.add import add_potential as add_potential
-from torchmdx.openmm_parts.mixed import create_mixed_system as create_mixed_system
-from torchmdx.openmm_parts.native_transport import load_plugin as load_plugin
+from torchmdx.openmm_force.add import PotentialForce as PotentialForce
+from torchmdx.openmm_force.add import add_potential as add_potential
+from torchmdx.openmm_force.mixed import create_mixed_system as create_mixed_system
+from torchmdx.openmm_force.transport_native import load_plugin as load_plugin
 
 __all__ = ["PotentialForce", "add_potential", "create_mixed_system", "load_plugin"]

@@ -10,20 +10,20 @@ from pathlib import Path
 import openmm
 from openmm import app
 
-from torchmdx.ensemble_file import files_in
-from torchmdx.located import located
+from torchmdx.checkpoints.ensemble_file import files_in
+from torchmdx.checkpoints.locate import located
+from torchmdx.checkpoints.prepare import Given, prepared
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.openmm_parts.atoms import checked_atoms, elements_of, is_periodic
-from torchmdx.openmm_parts.evaluator import Evaluator, Spread
-from torchmdx.openmm_parts.native_transport import make_native_force, why_not_native
-from torchmdx.openmm_parts.python_transport import make_python_force
-from torchmdx.openmm_parts.settings import ForceSettings, hash_of, resolved_device
-from torchmdx.openmm_parts.torch_transport import make_torch_force, why_not_torch
-from torchmdx.openmm_plugin.one_context import share_or_tell
+from torchmdx.openmm_force.atoms import checked_atoms, elements_of, is_periodic
+from torchmdx.openmm_force.evaluator import Evaluator, Spread
+from torchmdx.openmm_force.native.one_context import share_or_tell
+from torchmdx.openmm_force.settings import ForceSettings, hash_of, resolved_device
+from torchmdx.openmm_force.transport_native import make_native_force, why_not_native
+from torchmdx.openmm_force.transport_python import make_python_force
+from torchmdx.openmm_force.transport_torch import make_torch_force, why_not_torch
 from torchmdx.potentials import shipped
-from torchmdx.prepared import Given, prepared
-from torchmdx.step_report import StepReport
+from torchmdx.step.report import StepReport
 from torchmdx.system import checked_charge
 
 log = logging.getLogger(__name__)

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmdx.device_guard import capture_lock
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.openmm_parts.settings import ForceSettings
-from torchmdx.step import CapturedStep
-from torchmdx.step_report import StepReport
-from torchmdx.step_result import SpreadError, StepResult
-from torchmdx.step_spread import SpreadLimit
+from torchmdx.openmm_force.settings import ForceSettings
+from torchmdx.runtime.device_guard import capture_lock
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.report import StepReport
+from torchmdx.step.results import SpreadError, StepResult
+from torchmdx.step.spread_limit import SpreadLimit
 from torchmdx.system import System
 
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import openmm
 
-from torchmdx.openmm_parts.add import add_potential
-from torchmdx.openmm_parts.atoms import checked_atoms
-from torchmdx.openmm_parts.mixed_bonded import BONDED, scale, split
-from torchmdx.openmm_parts.mixed_pairs import exclude_custom_pairs, exclude_pairs
-from torchmdx.openmm_plugin.native import particles_of
+from torchmdx.openmm_force.add import add_potential
+from torchmdx.openmm_force.atoms import checked_atoms
+from torchmdx.openmm_force.mixed_bonded import BONDED, scale, split
+from torchmdx.openmm_force.mixed_pairs import exclude_custom_pairs, exclude_pairs
+from torchmdx.openmm_force.native.native import particles_of
 
 if TYPE_CHECKING:
     from openmm import app
 
-    from torchmdx.prepared import Given
+    from torchmdx.checkpoints.prepare import Given
 
 # Forces without interactions between atoms of the region that a potential could replace: what moves the box or the
 # whole system, what acts on atoms from outside, biases on whole sets of atoms, and the response of implicit solvent.

@@ -13,7 +13,7 @@ import openmm
 from openmm import unit
 
 from torchmdx import units
-from torchmdx.openmm_parts.mixed_bonded import scaled_expression, wrapped
+from torchmdx.openmm_force.mixed_bonded import scaled_expression, wrapped
 
 _COULOMB = units.COULOMB / units.KJ_PER_MOL / units.NANOMETER  # kJ/mol nm
 _LENNARD_JONES = "4*epsilon*((sigma/r)^12-(sigma/r)^6)"

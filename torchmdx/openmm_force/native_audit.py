@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from torchmdx.own_streams import own_stream
-from torchmdx.step import CapturedStep
-from torchmdx.step_audit import objection, structure_of
-from torchmdx.step_result import AuditError
+from torchmdx.step.audit import objection, structure_of
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.results import AuditError
 
 log = logging.getLogger(__name__)
 

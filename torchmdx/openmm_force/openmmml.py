@@ -40,7 +40,7 @@ class PotentialFactory(MLPotentialImplFactory):
                 f"MLPotential({name!r}) takes modelPath alone, got {', '.join(sorted(args))}; "
                 f"options of createSystem and createMixedSystem are {', '.join(OPTIONS)}"
             )
-        from torchmdx.located import located
+        from torchmdx.checkpoints.locate import located
 
         if modelPath is None or not Path(modelPath).is_dir():
             located(modelPath)  # what is not there is said here
@@ -67,7 +67,7 @@ class PotentialImpl(MLPotentialImpl):
         **args: Any,
     ) -> None:
         """Adds the potential to a system. Raises ValueError for an option it does not have."""
-        from torchmdx.openmm_parts.add import add_potential
+        from torchmdx.openmm_force.add import add_potential
 
         args.pop("linkAtomDistances", None)  # openmm-ml's embedding reads it, and hands it on
         indices = None if atoms is None else list(atoms)
@@ -91,7 +91,7 @@ class PotentialImpl(MLPotentialImpl):
         from openmmml.embeddings.mechanicalembedding import MechanicalEmbedding
         from openmmml.embeddings.utilities import findLinkBonds
 
-        from torchmdx.openmm_parts.mixed import create_mixed_system
+        from torchmdx.openmm_force.mixed import create_mixed_system
 
         if not findLinkBonds(topology, atoms):
             return create_mixed_system(

@@ -10,8 +10,8 @@ import json
 import uuid
 import weakref
 
-from torchmdx.openmm_parts.evaluator import Evaluator
-from torchmdx.openmm_parts.settings import ForceSettings
+from torchmdx.openmm_force.evaluator import Evaluator
+from torchmdx.openmm_force.settings import ForceSettings
 
 # By names that no other process has given, whatever it has in memory.
 _in_memory: weakref.WeakValueDictionary[str, Evaluator] = weakref.WeakValueDictionary()

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import torch
 
-from torchmdx.ase_calculator import DTYPES, choose_device
-from torchmdx.checkpoint import load
-from torchmdx.located import located
+from torchmdx.ase_calculator import DTYPES
+from torchmdx.checkpoints.locate import located
+from torchmdx.checkpoints.save_load import load
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.step_policy import require_mode
+from torchmdx.runtime.devices import choose_device
+from torchmdx.step.capture_policy import require_mode
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ import openmm
 import torch
 from numpy.typing import NDArray
 
-from torchmdx.openmm_parts.evaluator import Evaluator
-from torchmdx.openmm_parts.native_audit import BackgroundAudit
-from torchmdx.openmm_parts.references import evaluator_of, reference_to
-from torchmdx.openmm_parts.settings import ForceSettings
-from torchmdx.openmm_plugin import native
-from torchmdx.openmm_plugin.native import Handles
-from torchmdx.openmm_plugin.one_context import share_context
-from torchmdx.step import CapturedStep
-from torchmdx.step_result import AuditError, GraphRefused, SpreadError
+from torchmdx.openmm_force.evaluator import Evaluator
+from torchmdx.openmm_force.native import native
+from torchmdx.openmm_force.native.native import Handles
+from torchmdx.openmm_force.native.one_context import share_context
+from torchmdx.openmm_force.native_audit import BackgroundAudit
+from torchmdx.openmm_force.references import evaluator_of, reference_to
+from torchmdx.openmm_force.settings import ForceSettings
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.results import AuditError, GraphRefused, SpreadError
 
 # Raised for a structure that cannot be evaluated, and not for lack of memory or an interruption: the step stays sound.
 _OF_STRUCTURES = (ArithmeticError, SpreadError, ValueError)

@@ -9,8 +9,8 @@ import numpy as np
 import openmm
 from numpy.typing import NDArray
 
-from torchmdx.openmm_parts.evaluator import Evaluator
-from torchmdx.openmm_parts.references import evaluator_of, reference_to
+from torchmdx.openmm_force.evaluator import Evaluator
+from torchmdx.openmm_force.references import evaluator_of, reference_to
 from torchmdx.units import KJ_PER_MOL, NANOMETER
 
 TO_ENERGY = 1.0 / KJ_PER_MOL  # kJ/mol of 1 eV

@@ -12,9 +12,9 @@ import openmm
 import torch
 from torch import Tensor
 
-from torchmdx.openmm_parts.evaluator import Evaluator
-from torchmdx.openmm_parts.python_transport import TO_ENERGY, TO_FORCE
-from torchmdx.step import CapturedStep
+from torchmdx.openmm_force.evaluator import Evaluator
+from torchmdx.openmm_force.transport_python import TO_ENERGY, TO_FORCE
+from torchmdx.step.captured_step import CapturedStep
 from torchmdx.units import NANOMETER
 
 # By random numbers: those of another process must not be found in this one.

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store
-from torchmdx.models.fast import FastTensorNet
+from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import CELL_LIST_FROM
-from torchmdx.pool import APART, LARGEST_PADDED, padded_size
-from torchmdx.step import CapturedStep
-from torchmdx.step_result import NonFiniteError, OutOfDeviceMemory, StepResult
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.padding import APART, LARGEST_PADDED, padded_size
+from torchmdx.step.results import NonFiniteError, OutOfDeviceMemory, StepResult
 from torchmdx.system import Batch
 
 # Atoms in one evaluation: a GPU wants many; the exact model's memory, some 6 MB an atom in float64, sets the others.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.checkpoint import write_whole
+from torchmdx.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

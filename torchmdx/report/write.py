@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 import torchmdx
-from torchmdx.checkpoint import write_whole
 from torchmdx.datasets.store import Store
 from torchmdx.models.potential import Potential
 from torchmdx.report import sections, tables
@@ -19,6 +18,7 @@ from torchmdx.report.errors import Worst
 from torchmdx.report.evaluation import Evaluation, Sets, evaluate_sets
 from torchmdx.report.page import Section, page
 from torchmdx.report.scales import Scales, scales
+from torchmdx.runtime.files import write_whole
 
 PAGE, NUMBERS = "index.html", "errors.json"
 TITLE = "How well the potential predicts"

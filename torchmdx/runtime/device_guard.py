@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from torchmdx.grad_mode import outside_inference_mode
+from torchmdx.runtime.inference_mode import outside_inference_mode
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")

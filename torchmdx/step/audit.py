@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from torchmdx.ensemble_engine import engine_for
-from torchmdx.forces import evaluate, require_apart
+from torchmdx.engines.choose import engine_for
+from torchmdx.evaluate import evaluate, require_apart
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step_buffers import FIRST_BAD, NOT_FINITE
-from torchmdx.step_result import NonFiniteError
+from torchmdx.step.buffers import FIRST_BAD, NOT_FINITE
+from torchmdx.step.results import NonFiniteError
 from torchmdx.system import Batch
 
 if TYPE_CHECKING:
-    from torchmdx.step import CapturedStep
+    from torchmdx.step.captured_step import CapturedStep
 
 # The exact model in float64 needs about 6 MB an atom; larger structures are judged by a part of them.
 MOST_ATOMS = 600

@@ -11,10 +11,10 @@ from torch import Tensor
 from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
-    from torchmdx.step_buffers import StepBuffers
+    from torchmdx.step.buffers import StepBuffers
 
 BLOCK = 128
-# Places of the flags, as in torchmdx.step_buffers; kernels take constants of this kind only.
+# Places of the flags, as in torchmdx.step.buffers; kernels take constants of this kind only.
 NEEDED = tl.constexpr(0)
 OVERFLOW = tl.constexpr(1)
 NOT_FINITE = tl.constexpr(2)

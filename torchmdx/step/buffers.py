@@ -144,7 +144,7 @@ class StepBuffers:
         if from_host and not self.direct:
             self.copy_in()
         if self.on_gpu:
-            from torchmdx.step_kernels import launch_prepare
+            from torchmdx.step.buffer_kernels import launch_prepare
 
             launch_prepare(self, system_index, from_host=from_host and self.direct)
             return
@@ -174,7 +174,7 @@ class StepBuffers:
         to_host: all results go there, otherwise energies and flags only, which every evaluation reads there.
         """
         if self.on_gpu:
-            from torchmdx.step_kernels import launch_finish
+            from torchmdx.step.buffer_kernels import launch_finish
 
             length = len(self.output) if to_host else self._first_out
             given = (energy, energies, forces, stress, spread)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchmdx.kernel_compile import run_compiled
-from torchmdx.step_graph import Graph, release_frames, seconds_per_run
-from torchmdx.step_result import GraphRefused
+from torchmdx.runtime.kernel_compile import run_compiled
+from torchmdx.step.graph import Graph, release_frames, seconds_per_run
+from torchmdx.step.results import GraphRefused
 
 log = logging.getLogger(__name__)
 

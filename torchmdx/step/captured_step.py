@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.device_guard import entries
-from torchmdx.ensemble_engine import engine_for
-from torchmdx.kernel_compile import run_compiled
+from torchmdx.engines.choose import engine_for
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
-from torchmdx.step_audit import disagreement, require_finite
-from torchmdx.step_buffers import FAR, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers, copy_checked
-from torchmdx.step_change import fall_back, fill_inputs, grow, refresh, settle, take_over
-from torchmdx.step_graph import Graph, memory_allocated, memory_explained
-from torchmdx.step_policy import GraphPolicy, require_mode
-from torchmdx.step_report import StepReport
-from torchmdx.step_result import AuditError, StepResult
-from torchmdx.step_spread import checked_limit, require_agreement
+from torchmdx.runtime.device_guard import entries
+from torchmdx.runtime.kernel_compile import run_compiled
+from torchmdx.step.audit import disagreement, require_finite
+from torchmdx.step.buffers import FAR, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers, copy_checked
+from torchmdx.step.capture_policy import GraphPolicy, require_mode
+from torchmdx.step.change import fall_back, fill_inputs, grow, refresh, settle, take_over
+from torchmdx.step.graph import Graph, memory_allocated, memory_explained
+from torchmdx.step.report import StepReport
+from torchmdx.step.results import AuditError, StepResult
+from torchmdx.step.spread_limit import checked_limit, require_agreement
 from torchmdx.system import Batch, System
 
 # Evaluations between new choices of images and order: atoms diffuse slowly.

@@ -11,16 +11,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from torchmdx.ensemble_engine import exact_engine_for
+from torchmdx.engines.choose import exact_engine_for
 from torchmdx.neighbors.images import require_countable
-from torchmdx.step_graph import memory_explained
-from torchmdx.step_order import choose_order
+from torchmdx.step.atom_order import choose_order
+from torchmdx.step.graph import memory_explained
 from torchmdx.system import Batch
 
 if TYPE_CHECKING:
-    from torchmdx.step import CapturedStep
+    from torchmdx.step.captured_step import CapturedStep
 
-log = logging.getLogger("torchmdx.step")
+log = logging.getLogger("torchmdx.step.captured_step")
 
 
 def fill_inputs(step: CapturedStep) -> None:

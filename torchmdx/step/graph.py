@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from torchmdx.device_guard import capture_lock
-from torchmdx.kernel_compile import run_compiled
 from torchmdx.own_streams import own_stream
-from torchmdx.step_result import OutOfDeviceMemory
+from torchmdx.runtime.device_guard import capture_lock
+from torchmdx.runtime.kernel_compile import run_compiled
+from torchmdx.step.results import OutOfDeviceMemory
 from torchmdx.system import Batch
 
 WARM_UP = 3

@@ -6,19 +6,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
-from torchmdx.step import CapturedStep
-from torchmdx.step_result import StepResult
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.padding import padded, padded_size
+from torchmdx.step.results import StepResult
 from torchmdx.system import Batch, System
-
-# Padded sizes: every eighth up to 64 atoms, then an eighth more each time. Beyond the last, structures come alone.
-LARGEST_PADDED = 4096
-# Padding atoms are placed this many cutoffs apart, and belong to a system of their own.
-APART = 1.5
 
 
 @dataclass(eq=False)
@@ -145,31 +140,3 @@ def _same(held: np.ndarray | None, given: Tensor | None) -> bool:
     if held is None or given is None:
         return held is None and given is None
     return np.array_equal(held, given.numpy())
-
-
-def padded_size(count: int) -> int:
-    """The size of step that a structure of so many atoms shares."""
-    if count > LARGEST_PADDED:
-        return count
-    size = 8
-    while size < count:
-        size += max(8, size // 64 * 8)
-    return size
-
-
-def padded(system: System, size: int, cutoff: float) -> Batch:
-    """The system, and a second one of size - N atoms too far apart to see each other; the second may be empty."""
-    missing = size - system.num_atoms
-    side = max(1, int(np.ceil(max(missing, 1) ** (1 / 3))))
-    index = torch.arange(missing)
-    grid = torch.stack([index % side, index // side % side, index // side**2], dim=1)
-    filling = System(
-        positions=grid.to(system.positions.dtype) * (APART * cutoff),
-        # An element that the potential knows if it knows the system.
-        atomic_numbers=torch.full((missing,), int(system.atomic_numbers[0]) if system.num_atoms else 1),
-        cell=torch.zeros_like(system.cell),
-        pbc=torch.zeros_like(system.pbc),
-        charge=0.0,
-        partial_charges=None if system.partial_charges is None else system.partial_charges.new_zeros(missing),
-    )
-    return Batch.from_systems([system, filling])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torchmdx.models.ensemble import Ensemble
 
 if TYPE_CHECKING:
-    from torchmdx.step import CapturedStep
+    from torchmdx.step.captured_step import CapturedStep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchmdx.step_spread import Frame
+    from torchmdx.step.spread_limit import Frame
 
 
 class StepError(RuntimeError):

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.step_buffers import UNCERTAIN
-from torchmdx.step_result import SpreadError, StepResult
+from torchmdx.step.buffers import UNCERTAIN
+from torchmdx.step.results import SpreadError, StepResult
 from torchmdx.system import System
 
 if TYPE_CHECKING:
     from ase import Atoms
 
-    from torchmdx.step import CapturedStep
+    from torchmdx.step.captured_step import CapturedStep
 
 DEFAULT_FILE = "uncertain.xyz"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torchmdx.damaged_file import WRONG_VALUES, naming
+from torchmdx.runtime.damaged_file import WRONG_VALUES, naming
 from torchmdx.torchmdnet import archive
 
 ENDING = ".ckpt"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from torchmdx.damaged_file import naming
 from torchmdx.models.potential import Potential
 from torchmdx.models.skeleton import require_sizes
+from torchmdx.runtime.damaged_file import naming
 from torchmdx.torchmdnet.container import Content, read_bytes, read_file
 from torchmdx.torchmdnet.priors import read_priors, read_references
 from torchmdx.torchmdnet.report import Reading, Report

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from torchmdx.datasets.store import Store
-from torchmdx.training.labelled import LabelledBatch, Totals, label, padded_atoms
+from torchmdx.step.padding import padded_atoms
+from torchmdx.training.labelled import LabelledBatch, Totals, label
 
 Indices = NDArray[np.int64]
 CHUNK = 16384

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchmdx.cell import recentre
 from torchmdx.datasets.frames import Frames
-from torchmdx.pool import APART
+from torchmdx.step.padding import apart
 from torchmdx.system import Batch
 
 # Frames with an energy, frames with forces counted by their atoms, frames with a stress.
@@ -77,13 +77,6 @@ class LabelledBatch:
         return self.map(Tensor.pin_memory)
 
 
-def padded_atoms(count: int) -> int:
-    """A size that batches of about so many atoms share: eight to a doubling."""
-    count = max(count, 1)
-    unit = max(8, 1 << max(0, count.bit_length() - 4))
-    return -(-count // unit) * unit
-
-
 def label(
     frames: Frames,
     indices: NDArray[np.int64],
@@ -120,7 +113,7 @@ def label(
 
     pbc: Any = frames.pbc
     positions = per_atom(_near_origin(frames))
-    positions[real:] = _apart(missing, cutoff)
+    positions[real:] = apart(missing, cutoff)
     system_index = per_atom(np.repeat(np.arange(first), frames.counts), num_systems)
     batch = Batch(
         positions=positions.to(dtype),
@@ -162,11 +155,3 @@ def _near_origin(frames: Frames) -> NDArray[np.float64]:
         return near
     means = np.stack([np.bincount(index, column, len(frames)) for column in frames.positions.T], axis=1)
     return frames.positions - (means / np.maximum(frames.counts, 1)[:, None])[index]
-
-
-def _apart(count: int, cutoff: float) -> Tensor:
-    """Places [count,3] on a grid wider than the cutoff."""
-    side = max(1, int(np.ceil(max(count, 1) ** (1 / 3))))
-    index = torch.arange(count)
-    grid = torch.stack([index % side, index // side % side, index // side**2], dim=1)
-    return grid.double() * (APART * cutoff)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchmdx.checkpoint import write_whole
 from torchmdx.report.history import EPOCHS, STEPS, Table
+from torchmdx.runtime.files import write_whole
 
 LOGGERS = ("csv", "tensorboard", "wandb")
 RUN_ID = "wandb.json"  # which run of Weights & Biases a directory belongs to

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmdx.checkpoint import save
-from torchmdx.damaged_file import naming
+from torchmdx.checkpoints.save_load import save
 from torchmdx.datasets.splits import Split
 from torchmdx.datasets.store import Store
-from torchmdx.interrupt import Interrupts
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.damaged_file import naming
+from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config import Config
 from torchmdx.training.distributed import Group

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchmdx.checkpoint import load_one
+from torchmdx.checkpoints.save_load import load_one
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.references import composition, fit_references
 from torchmdx.datasets.splits import Split, read_split, split
 from torchmdx.datasets.store import Store
-from torchmdx.forces import evaluate
-from torchmdx.models.card import Card
+from torchmdx.evaluate import evaluate
+from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
 from torchmdx.training.config import Config, DataSection
 from torchmdx.training.distributed import launched

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TextIO
 
-from torchmdx.progress_line import ProgressLine, bar, duration
+from torchmdx.runtime.progress_line import ProgressLine, bar, duration
 
 
 class Progress:

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 import torchmdx
-from torchmdx.checkpoint import load_one
+from torchmdx.checkpoints.save_load import load_one
 from torchmdx.datasets.splits import Split, read_split, write_split
 from torchmdx.datasets.store import Store
-from torchmdx.interrupt import Interrupts
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import write_text
 from torchmdx.training.distributed import Group, choose_device, join, launched, leave, spread

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from torchmdx.damaged_file import WRONG_VALUES, naming, parse_json
+from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
 from torchmdx.training.means import TERMS
 
 FORMAT, FORMAT_VERSION = "torchmdx-training", 1

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx.device_guard import entries
-from torchmdx.forces import Result, differentiate
-from torchmdx.host import keep_freed_memory
-from torchmdx.models import pairwise
-from torchmdx.models.near_pairs import NearList
+from torchmdx.engines.pairs import energy as pair_energy
+from torchmdx.engines.pairs.near_list import NearList
+from torchmdx.evaluate import Result, differentiate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.runtime.cpu_memory import keep_freed_memory
+from torchmdx.runtime.device_guard import entries
 from torchmdx.training.config import LossSection, OptimizerSection
 from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.loss import total, used_terms, weighted_sum
@@ -89,7 +89,7 @@ class TrainStep:
         named = [(name, weight) for name, weight in potential.named_parameters() if weight.requires_grad]
         self.flat = FlatParameters(named, extra=len(VALUES))
         self.optimizer = AdamW(self.flat, potential, optimizer)
-        self.pairwise = pairwise.serves(potential)
+        self.pairwise = pair_energy.serves(potential)
         self.recorder = Recorder() if record and self.device.type == "cuda" else None
         self.weights = self.flat.values.new_zeros(3)
         self.stop = self.flat.values.new_zeros(())
@@ -225,7 +225,7 @@ class TrainStep:
                 reverse = slot.search.reverse
                 assert reverse is not None
                 near = None if slot.near is None else slot.near.pairs(batch, edges, reverse)
-                result = pairwise.differentiate_pairwise(
+                result = pair_energy.differentiate_pairwise(
                     self.potential, batch, edges, reverse,
                     forces=forces, stress=stress, create_graph=create_graph, near=near,
                 )  # fmt: skip

@@ -10,11 +10,14 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from torchmdx import Batch, System, evaluate
-from torchmdx.engines import ModelEngine
-from torchmdx.models import tabulated as tables
-from torchmdx.models.compiled import build, messages, rows
-from torchmdx.models.compiled.messages import EmbeddingSum, MessageSum
-from torchmdx.models.tabulated import TabulatedTensorNet, fingerprint, table_of
+from torchmdx.engines import filter_table
+from torchmdx.engines.cpu import build, messages
+from torchmdx.engines.cpu import network as tables
+from torchmdx.engines.cpu import threads as rows
+from torchmdx.engines.cpu.messages import EmbeddingSum, MessageSum
+from torchmdx.engines.cpu.network import TabulatedTensorNet
+from torchmdx.engines.exact import ModelEngine
+from torchmdx.engines.filter_table import fingerprint, table_of
 from torchmdx.models.tensors import from_direction
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.training.optimizer import FlatParameters
@@ -287,12 +290,12 @@ def test_the_fingerprint_sees_one_bit_and_two_weights_that_change_places(make_po
 
 
 def test_old_tables_are_forgotten(make_potential, monkeypatch):
-    monkeypatch.setattr(tables, "_kept", {})
-    monkeypatch.setattr(tables, "MOST_KEPT", 2)
+    monkeypatch.setattr(filter_table, "_kept", {})
+    monkeypatch.setattr(filter_table, "MOST_KEPT", 2)
     monkeypatch.setattr(tables, "tabulate", lambda *_: object())
     networks = [make_potential(seed=seed).network for seed in range(3)]
     first, second, _ = (table_of(network, 5) for network in networks)
-    assert len(tables._kept) == 2
+    assert len(filter_table._kept) == 2
     assert table_of(networks[1], 5) is second
     assert table_of(networks[0], 5) is not first
 

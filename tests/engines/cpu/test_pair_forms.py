@@ -5,12 +5,13 @@ import torch
 from pair_lists import listed, random, systems
 
 from torchmdx import Batch, System
-from torchmdx.models.compiled import forms as compiled
-from torchmdx.models.compiled import rows
-from torchmdx.models.compiled.build import library
-from torchmdx.models.edge_rows import EdgeMessages, to_edges
-from torchmdx.models.forms import Messages, PartSums, Products, Surroundings
-from torchmdx.models.pairs import PairList
+from torchmdx.engines.cpu import pair_forms as compiled
+from torchmdx.engines.cpu import threads as rows
+from torchmdx.engines.cpu.build import library
+from torchmdx.engines.pairs.edge_values import EdgeMessages, to_edges
+from torchmdx.engines.pairs.messages import Messages, Surroundings
+from torchmdx.engines.pairs.pair_list import PairList
+from torchmdx.engines.pairs.products import PartSums, Products
 
 needs_compiler = pytest.mark.skipif(library() is None, reason="needs a C compiler")
 

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from torchmdx import System, TensorNetConfig
-from torchmdx.forces import evaluate
-from torchmdx.models.fast import FastTensorNet, curve_order
-from torchmdx.models.kernels.tiles import Tiles
+from torchmdx.engines.fused.launch_sizes import Tiles
+from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.evaluate import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.step.atom_order import curve_order
 from torchmdx.system import Batch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

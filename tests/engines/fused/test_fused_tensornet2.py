@@ -1,4 +1,4 @@
-"""TensorNet2's kernels against the exact model in float64. See test_fast for where they run."""
+"""TensorNet2's kernels against the exact model in float64. See test_fused_tensornet for where they run."""
 
 import os
 import subprocess
@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_fast import CUTS, DEVICE, INTERPRETED, batch_of, needs_bfloat16, needs_kernels, run, virial_of
+from test_fused_tensornet import CUTS, DEVICE, INTERPRETED, batch_of, needs_bfloat16, needs_kernels, run, virial_of
 
 from torchmdx import System
-from torchmdx.forces import evaluate
-from torchmdx.models import fast_charged
-from torchmdx.models.fast import FastTensorNet
-from torchmdx.models.fast_charged import FastTensorNet2
-from torchmdx.models.kernels.tiles import TwoMaps
+from torchmdx.engines.fused import tensornet2
+from torchmdx.engines.fused.launch_sizes import TwoMaps
+from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.system import Batch
 
@@ -81,8 +81,8 @@ def test_all_ways_of_cutting_the_work_agree(make_potential, cut, ethanol, cation
 @needs_kernels
 @pytest.mark.parametrize(("most_rows", "layers"), [(20, 1), (10**6, 2)])
 def test_two_maps_in_one_kernel_agree(make_potential, most_rows, layers, ethanol, wire, monkeypatch):
-    monkeypatch.setattr(fast_charged, "MOST_ROWS", most_rows)
-    monkeypatch.setattr(fast_charged, "PIECE", 48)
+    monkeypatch.setattr(tensornet2, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(tensornet2, "PIECE", 48)
     potential = make_potential(model="tensornet2", num_channels=32, num_layers=layers)
     batch, tiles = batch_of(ethanol, wire), replace(CUTS["coarse"], two_maps=TwoMaps())
     buffers = evaluated(potential, batch, tiles=tiles, forces=False)
@@ -95,7 +95,7 @@ def test_two_maps_in_one_kernel_agree(make_potential, most_rows, layers, ethanol
 @needs_kernels
 @pytest.mark.parametrize("size", [1e-30, 1e-4, 1.0, 3e5])
 def test_parts_in_half_precision_hold_a_float(size):
-    from torchmdx.models.kernels.half_parts import HalfParts
+    from torchmdx.engines.fused.kernels.fp16_product import HalfParts
 
     values = (torch.randn(64, 32, generator=torch.Generator().manual_seed(0)) * size).to(DEVICE)
     values[3] = 0.0
@@ -122,8 +122,8 @@ def test_what_is_made_again_in_pieces_is_the_same(make_potential, ethanol, wire,
     batch = batch_of(ethanol, wire)
     whole = evaluated(potential, batch)
     kept = [t.clone() for t in (whole.energies, whole.forces, whole.virial)]
-    monkeypatch.setattr(fast_charged, "MOST_ROWS", 20)
-    monkeypatch.setattr(fast_charged, "PIECE", 48)
+    monkeypatch.setattr(tensornet2, "MOST_ROWS", 20)
+    monkeypatch.setattr(tensornet2, "PIECE", 48)
     pieces = evaluated(potential.float(), batch)
     assert len(pieces.tensors["scratch"]) == 48
     assert "z2_0" not in pieces.tensors
@@ -207,8 +207,8 @@ def test_atoms_without_neighbours_and_empty_systems_have_energies(make_potential
 @pytest.mark.parametrize("side", [2, 7], ids=["few", "many"])
 def test_a_captured_graph_repeats_the_run_and_agrees_at_real_size(make_potential, num_channels, side, monkeypatch):
     if num_channels == 64:
-        monkeypatch.setattr(fast_charged, "MOST_ROWS", 0)
-        monkeypatch.setattr(fast_charged, "PIECE", 4096)
+        monkeypatch.setattr(tensornet2, "MOST_ROWS", 0)
+        monkeypatch.setattr(tensornet2, "PIECE", 4096)
     generator = torch.Generator().manual_seed(0)
     grid = torch.cartesian_prod(*[torch.arange(2.0 * side)] * 3) * 2.1
     positions = grid + 0.25 * torch.rand(grid.shape, generator=generator)

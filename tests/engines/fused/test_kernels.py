@@ -1,18 +1,18 @@
-"""The pieces of the fast path: blocks of nine components, activations, sums over systems. See test_fast for where."""
+"""Parts of the fused kernels: nine components, activations, sums over systems. See test_fused_tensornet for where."""
 
 import pytest
 import torch
-from test_fast import DEVICE, needs_bfloat16, needs_kernels
+from test_fused_tensornet import DEVICE, needs_bfloat16, needs_kernels
 
 from torchmdx.models import tensors
-from torchmdx.models.radial import ACTIVATIONS
+from torchmdx.models.activations import ACTIVATIONS
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
-from torchmdx.models.kernels import components, split  # noqa: E402
-from torchmdx.models.kernels.activations import activate, slope  # noqa: E402
-from torchmdx.models.kernels.geometry import sum_systems  # noqa: E402
+from torchmdx.engines.fused.kernels import nine, tf32_product  # noqa: E402
+from torchmdx.engines.fused.kernels.activations import activate, slope  # noqa: E402
+from torchmdx.engines.fused.kernels.forces import sum_systems  # noqa: E402
 
 pytestmark = needs_kernels
 ROWS, CHANNELS = 16, 16
@@ -28,33 +28,33 @@ def _block(CHANNELS: tl.constexpr):
 @triton.jit
 def square_both_ways(X, G, OUT, GX, CHANNELS: tl.constexpr):
     at, mask = _block(CHANNELS)
-    x = components.load9(X + at, mask, CHANNELS)
-    g = components.load9(G + at, mask, CHANNELS)
-    components.store9(OUT + at, components.square(x), mask, CHANNELS)
-    components.store9(GX + at, components.square_gradient(x, g), mask, CHANNELS)
+    x = nine.load9(X + at, mask, CHANNELS)
+    g = nine.load9(G + at, mask, CHANNELS)
+    nine.store9(OUT + at, nine.square(x), mask, CHANNELS)
+    nine.store9(GX + at, nine.square_gradient(x, g), mask, CHANNELS)
 
 
 @triton.jit
 def normalise_both_ways(X, G, OUT, GX, CHANNELS: tl.constexpr):
     at, mask = _block(CHANNELS)
-    x = components.load9(X + at, mask, CHANNELS)
-    g = components.load9(G + at, mask, CHANNELS)
-    inverse = 1.0 / (components.squared_norm(x) + 1.0)
-    x = components.normalise(x)
-    components.store9(OUT + at, x, mask, CHANNELS)
-    components.store9(GX + at, components.normalise_gradient(x, inverse, g), mask, CHANNELS)
+    x = nine.load9(X + at, mask, CHANNELS)
+    g = nine.load9(G + at, mask, CHANNELS)
+    inverse = 1.0 / (nine.squared_norm(x) + 1.0)
+    x = nine.normalise(x)
+    nine.store9(OUT + at, x, mask, CHANNELS)
+    nine.store9(GX + at, nine.normalise_gradient(x, inverse, g), mask, CHANNELS)
 
 
 @triton.jit
 def product_both_ways(Y, M, G, OUT, GY, GM, factor, REFLECTIONS: tl.constexpr, CHANNELS: tl.constexpr):
     at, mask = _block(CHANNELS)
-    y, m = components.load9(Y + at, mask, CHANNELS), components.load9(M + at, mask, CHANNELS)
-    p = components.message_product(y, m, factor, REFLECTIONS)
-    g = components.load9(G + at, mask, CHANNELS)
-    gy, gm = components.message_product_gradient(y, m, g, factor, REFLECTIONS)
-    components.store9(OUT + at, p, mask, CHANNELS)
-    components.store9(GY + at, gy, mask, CHANNELS)
-    components.store9(GM + at, gm, mask, CHANNELS)
+    y, m = nine.load9(Y + at, mask, CHANNELS), nine.load9(M + at, mask, CHANNELS)
+    p = nine.message_product(y, m, factor, REFLECTIONS)
+    g = nine.load9(G + at, mask, CHANNELS)
+    gy, gm = nine.message_product_gradient(y, m, g, factor, REFLECTIONS)
+    nine.store9(OUT + at, p, mask, CHANNELS)
+    nine.store9(GY + at, gy, mask, CHANNELS)
+    nine.store9(GM + at, gm, mask, CHANNELS)
 
 
 @triton.jit
@@ -115,8 +115,8 @@ def random(*shape, seed=1):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_products_with_one_matrix_a_part(precision):
     x, w = random(70, 9, 32), random(3, 32, 32, seed=2)
-    matrices, out = split.Split.of(w, precision), torch.full_like(x, torch.nan)
-    split.multiply_parts[(9 * 2 * 2,)](
+    matrices, out = tf32_product.Split.of(w, precision), torch.full_like(x, torch.nan)
+    tf32_product.multiply_parts[(9 * 2 * 2,)](
         x, matrices.big, matrices.small, out, 70, CHANNELS=32, PRECISION=precision, **CUT
     )
     part = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 2], device=DEVICE)
@@ -129,8 +129,8 @@ def test_products_with_one_matrix_a_part(precision):
 def test_products_and_what_follows_them(precision, after):
     x, w, z = random(70, 48), random(32, 48, seed=2), random(70, 32, seed=3)
     row = random(32, seed=4)
-    matrix, out = split.Split.of(w, precision), z.clone()
-    split.multiply[(2, 2)](
+    matrix, out = tf32_product.Split.of(w, precision), z.clone()
+    tf32_product.multiply[(2, 2)](
         x, matrix.big, matrix.small, out if after == "slope" else row, out, 70, INNER=48, WIDTH=32,
         PRECISION=precision, ACTIVATION="silu", AFTER=after, **CUT,
     )  # fmt: skip

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MOST_SHARED = 227 * 1024  # bytes that a program may have on a GPU of compute capability 9.0
 
 SCRIPT = """
-import sys; sys.path[:0] = ["tests", "tests/models"]
+import sys; sys.path[:0] = ["tests", "tests/engines/fused"]
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -34,13 +34,13 @@ def compile_only(self, *args, grid, warmup, **options):
 JITFunction.run = compile_only
 import conftest
 from torchmdx import Batch, System
-from torchmdx.models.fast import FastTensorNet
-from torchmdx.models.fast_charged import FastTensorNet2
+from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 from torchmdx.neighbors.brute_force import brute_force
 
 def step(kind):
-    from torchmdx.step_buffers import StepBuffers
-    from torchmdx.step_kernels import launch_finish, launch_prepare
+    from torchmdx.step.buffers import StepBuffers
+    from torchmdx.step.buffer_kernels import launch_finish, launch_prepare
 
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=BOX, pbc=True)])
     edges = brute_force(batch, 3.0)
@@ -54,7 +54,7 @@ def step(kind):
     launch_finish(buffers, edges, *results, to_host=len(buffers.output))
 
 def priors(kind):
-    from torchmdx.models.kernels import coulomb, near_rows
+    from torchmdx.engines.fused.kernels import coulomb, near_list as near_rows
     from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=BOX, pbc=True)])

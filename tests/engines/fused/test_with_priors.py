@@ -1,4 +1,4 @@
-"""Fused kernels with priors beside them, against the exact model in float64. See test_fast for where they run."""
+"""Fused kernels with priors beside them, against the exact model in float64. Run as test_fused_tensornet."""
 
 import copy
 import os
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from conformance import kinds
-from test_fast import DEVICE, INTERPRETED, batch_of, needs_kernels
+from model_kinds import kinds
+from test_fused_tensornet import DEVICE, INTERPRETED, batch_of, needs_kernels
 
-from torchmdx.engines import kernels_for
-from torchmdx.forces import evaluate
-from torchmdx.models.fast_charged import FastTensorNet2
+from torchmdx.engines.fused.engine import kernels_for
+from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+from torchmdx.engines.fused.with_priors import PriorKernelEngine
+from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.prior_engine import PriorKernelEngine
 
 
 @pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="the kernels run in this process")

@@ -7,17 +7,17 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conformance import coulomb
+from model_kinds import coulomb
 from pair_lists import random
 
 from torchmdx import Batch, System
+from torchmdx.engines.pairs.coulomb import fused_pairs
 from torchmdx.models.priors.base import Geometry
 from torchmdx.models.priors.coulomb import Coulomb
-from torchmdx.models.priors.fused_coulomb import fused_pairs
 from torchmdx.neighbors.brute_force import brute_force
 
-fused = pytest.importorskip("torchmdx.models.kernels.coulomb")
-NearRows = pytest.importorskip("torchmdx.models.kernels.near_rows").NearRows
+fused = pytest.importorskip("torchmdx.engines.fused.kernels.coulomb")
+NearRows = pytest.importorskip("torchmdx.engines.fused.kernels.near_list").NearRows
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 

@@ -10,12 +10,13 @@ import torch
 from pair_lists import CUTOFF, listed, random, systems
 
 from torchmdx import Batch, Potential, System, TensorNetConfig
-from torchmdx.forces import differentiate
-from torchmdx.models.forms import Messages, PartLinear, PartSums, Products, RowScale, Surroundings, part_sums
-from torchmdx.models.multilinear import partial
-from torchmdx.models.pairs import PairList, at_ends, sum_rows, take_rows
-from torchmdx.models.pairwise import differentiate_pairwise
-from torchmdx.models.smooth import activate_rows, derivative
+from torchmdx.engines.pairs.energy import differentiate_pairwise
+from torchmdx.engines.pairs.messages import Messages, Surroundings
+from torchmdx.engines.pairs.multilinear import partial
+from torchmdx.engines.pairs.pair_list import PairList, at_ends, sum_rows, take_rows
+from torchmdx.engines.pairs.products import PartLinear, PartSums, Products, RowScale, part_sums
+from torchmdx.engines.pairs.silu import activate_rows, derivative
+from torchmdx.evaluate import differentiate
 
 CHANNELS = 3
 
@@ -100,7 +101,7 @@ def test_without_a_graph_the_results_are_the_same():
 def test_weights_of_linear_maps_for_many_atoms(monkeypatch):
     x, g = random(7, 9, CHANNELS), random(7, 9, CHANNELS, seed=1)
     few = PartLinear().partial(1, (x, None, g))
-    monkeypatch.setattr("torchmdx.models.forms.MANY_ATOMS", 7)
+    monkeypatch.setattr("torchmdx.engines.pairs.products.MANY_ATOMS", 7)
     torch.testing.assert_close(PartLinear().partial(1, (x, None, g)), few)
 
 
@@ -322,9 +323,9 @@ def test_kernels_under_the_interpreter():
 class TestKernels:
     @pytest.fixture(autouse=True)
     def load(self):
-        from torchmdx.models.kernels import pairwise
+        from torchmdx.engines.pairs.kernels import forms as form_kernels
 
-        self.kernels = pairwise
+        self.kernels = form_kernels
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     def test_messages_and_surroundings(self, pairs, dtype):
@@ -386,7 +387,7 @@ class TestKernels:
 
     @pytest.mark.parametrize("order", [0, 1, 2, 3])
     def test_silu(self, order):
-        from torchmdx.models.kernels.smooth import both_gradients, scaled_derivative
+        from torchmdx.engines.pairs.kernels.silu import both_gradients, scaled_derivative
 
         x, g = random(2000), random(2000, seed=1)
         torch.testing.assert_close(scaled_derivative(order, x, g), derivative(order, x) * g)
@@ -399,18 +400,18 @@ class TestKernels:
 
     @pytest.mark.parametrize("width", [5, 150])
     def test_silu_of_rows(self, width):
-        from torchmdx.models.kernels import smooth
+        from torchmdx.engines.pairs.kernels import silu as silu_kernels
 
         x, h, t = (random(11, width, seed=seed) for seed in range(3))
         e, s = random(11, 1, seed=3), random(11, 1, seed=4)
         silu, slope, bend = (derivative(order, x) for order in range(3))
-        torch.testing.assert_close(smooth.scaled_rows(0, x, e, None), silu * e)
-        torch.testing.assert_close(smooth.scaled_rows(1, x, e, h), slope * e * h)
-        in_x, in_e = smooth.rows_gradients(x, e, h)
+        torch.testing.assert_close(silu_kernels.scaled_rows(0, x, e, None), silu * e)
+        torch.testing.assert_close(silu_kernels.scaled_rows(1, x, e, h), slope * e * h)
+        in_x, in_e = silu_kernels.rows_gradients(x, e, h)
         torch.testing.assert_close(in_x, slope * e * h)
         torch.testing.assert_close(in_e, (silu * h).sum(1, keepdim=True))
-        in_x, in_h = smooth.rows_gradients_again(x, e, h, t, s)
+        in_x, in_h = silu_kernels.rows_gradients_again(x, e, h, t, s)
         torch.testing.assert_close(in_x, bend * e * h * t + slope * h * s)
         torch.testing.assert_close(in_h, slope * e * t + silu * s)
-        nothing = smooth.rows_gradients(x[:0], e[:0], h[:0])
+        nothing = silu_kernels.rows_gradients(x[:0], e[:0], h[:0])
         assert [tuple(value.shape) for value in nothing] == [(0, width), (0, 1)]

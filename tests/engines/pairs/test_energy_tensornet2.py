@@ -7,16 +7,16 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conformance import coulomb, d2, d3, needs_dispersion, zbl
+from model_kinds import coulomb, d2, d3, needs_dispersion, zbl
 from pair_lists import CUTOFF, listed, random, systems
 
 from torchmdx import Batch, Potential, System, TensorNetConfig
-from torchmdx.forces import differentiate
-from torchmdx.models.edge_rows import EdgeMessages, to_edges, to_targets
-from torchmdx.models.multilinear import partial
-from torchmdx.models.near_pairs import near_edges, nearer
-from torchmdx.models.pairs import PairList
-from torchmdx.models.pairwise import differentiate_pairwise, serves
+from torchmdx.engines.pairs.edge_values import EdgeMessages, to_edges, to_targets
+from torchmdx.engines.pairs.energy import differentiate_pairwise, serves
+from torchmdx.engines.pairs.multilinear import partial
+from torchmdx.engines.pairs.near_list import near_edges, nearer
+from torchmdx.engines.pairs.pair_list import PairList
+from torchmdx.evaluate import differentiate
 from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
 
 CHANNELS = 3
@@ -277,9 +277,9 @@ def test_kernels_under_the_interpreter():
 class TestKernels:
     @pytest.fixture(autouse=True)
     def load(self):
-        from torchmdx.models.kernels import edge_rows
+        from torchmdx.engines.pairs.kernels import edge_values
 
-        self.kernels = edge_rows
+        self.kernels = edge_values
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     def test_messages(self, dtype):

@@ -8,12 +8,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchmdx import Batch, Potential, System, TensorNetConfig
-from torchmdx.models import forms, smooth, wanted
-from torchmdx.models.pairwise import differentiate_pairwise
+from torchmdx.engines.pairs import messages, multilinear, products, silu
+from torchmdx.engines.pairs.energy import differentiate_pairwise
 from torchmdx.neighbors.search import EdgeSearch
 
 CUTOFF, LAYERS = 3.0, 2
-FORMS = (forms.Messages, forms.Surroundings, forms.PartSums, forms.PartLinear, forms.RowScale, forms.Products)
+FORMS = (messages.Messages, messages.Surroundings)
+FORMS += (products.PartSums, products.PartLinear, products.RowScale, products.Products)
 
 
 class Product(torch.autograd.Function):
@@ -29,7 +30,7 @@ class Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         x, w = ctx.saved_tensors
-        flags = wanted.wanted(ctx, (x, None, w), 1)
+        flags = multilinear.wanted(ctx, (x, None, w), 1)
         Product.asked.append(tuple(flags))
         return None, gradient * w if flags[0] else None, None, gradient * x if flags[2] else None
 
@@ -63,7 +64,7 @@ def test_constants_are_never_asked_for(asked):
 
 
 def test_without_torch_s_answer_everything_is_computed(asked, monkeypatch):
-    monkeypatch.setattr(wanted, "_executes", None)
+    monkeypatch.setattr(multilinear, "_executes", None)
     x, w = torch.randn(3).requires_grad_(), torch.randn(3).requires_grad_()
     torch.autograd.grad(Product.apply("", x, None, w).sum(), x)
     assert asked == [(True, False, True)]
@@ -91,8 +92,8 @@ def counts(monkeypatch):
 
     for kind in FORMS:
         monkeypatch.setattr(kind, "partial", counted(kind))
-    plain = smooth.derivative
-    monkeypatch.setattr(smooth, "derivative", lambda order, x: (found.update([("SiLU", order)]), plain(order, x))[1])
+    plain = silu.derivative
+    monkeypatch.setattr(silu, "derivative", lambda order, x: (found.update([("SiLU", order)]), plain(order, x))[1])
     return found
 
 
@@ -116,7 +117,7 @@ def passes(potential, counts):
 def test_a_pass_for_forces_leaves_the_weights_out_and_one_for_weights_the_positions(potential, counts, monkeypatch):
     for_forces, for_weights, found = passes(potential, counts)
     counts.clear()
-    monkeypatch.setattr(wanted, "_executes", None)
+    monkeypatch.setattr(multilinear, "_executes", None)
     forces_of_all, weights_of_all, expected = passes(potential, counts)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)

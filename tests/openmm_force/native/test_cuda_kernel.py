@@ -10,7 +10,7 @@ import pytest
 
 openmm = pytest.importorskip("openmm", reason="needs OpenMM")
 
-from torchmdx.openmm_plugin import build  # noqa: E402
+from torchmdx.openmm_force.native import build  # noqa: E402
 
 COMPILER = shutil.which("g++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
@@ -138,9 +138,9 @@ def test_the_gpu_part_compiles_without_a_warning(headers):
 
 
 def test_flags_are_where_the_step_writes_them():
-    from torchmdx import step_buffers
+    from torchmdx.step import buffers
 
     text = (build.HERE / "cuda_kernel.cpp").read_text()
-    wanted = f"OVERFLOW_FLAG = {step_buffers.OVERFLOW}, NOT_FINITE_FLAG = {step_buffers.NOT_FINITE}, "
-    wanted += f"FAR_FLAG = {step_buffers.FAR}, UNCERTAIN_FLAG = {step_buffers.UNCERTAIN};"
+    wanted = f"OVERFLOW_FLAG = {buffers.OVERFLOW}, NOT_FINITE_FLAG = {buffers.NOT_FINITE}, "
+    wanted += f"FAR_FLAG = {buffers.FAR}, UNCERTAIN_FLAG = {buffers.UNCERTAIN};"
     assert wanted in text

@@ -12,7 +12,7 @@ import pytest
 
 openmm = pytest.importorskip("openmm", reason="needs OpenMM")
 
-from torchmdx.openmm_plugin import build, native  # noqa: E402
+from torchmdx.openmm_force.native import build, native  # noqa: E402
 from torchmdx.units import KJ_PER_MOL, NANOMETER  # noqa: E402
 
 # Known on its own, not through the plugin: a skip must not hide a plugin that no longer compiles.
@@ -254,7 +254,7 @@ def test_errors_of_python_arrive_as_openmms_with_their_text(error, text):
 INTERRUPTED = """
 import ctypes, os, signal, threading, time
 import openmm
-from torchmdx.openmm_plugin import native
+from torchmdx.openmm_force.native import native
 class Session:
     num_atoms = 1
     def evaluate(self, positions, cell): return 0.5 * float((positions**2).sum()), -positions
@@ -394,7 +394,7 @@ def test_what_cannot_be_compiled_is_told_in_a_line(monkeypatch, tmp_path):
 
 SHUTDOWN = """
 import openmm
-from torchmdx.openmm_plugin import native
+from torchmdx.openmm_force.native import native
 class Session:
     num_atoms = 1
     def evaluate(self, positions, cell): return 1.0, 0 * positions

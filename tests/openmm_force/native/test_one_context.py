@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("openmm")
 
-from torchmdx.openmm_plugin import build, one_context
+from torchmdx.openmm_force.native import build, one_context
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")

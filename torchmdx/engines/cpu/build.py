@@ -8,12 +8,12 @@ import logging
 import platform
 from pathlib import Path
 
-from torchmdx.compile_cache import CompileError, find_compiler, load_library, run_compiler
+from torchmdx.runtime.compile_cache import CompileError, find_compiler, load_library, run_compiler
 
 log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
-SOURCES = ("rows.c", "messages.c", "forms.c")
+SOURCES = ("threads.c", "messages.c", "pair_forms.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp-simd", "-fPIC", "-shared", "-std=c11", "-w")
 SLICE = 32  # channels that messages.c takes at a time
 PARTS = f"""\

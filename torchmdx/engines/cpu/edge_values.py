@@ -1,4 +1,4 @@
-"""Rows of edges and their messages on the CPU, in C; `torchmdx.models.edge_rows` says what they are."""
+"""Rows of edges and their messages on the CPU, in C; `torchmdx.engines.pairs.edge_values` says what they are."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchmdx.models.compiled.forms import over_rows
-from torchmdx.models.compiled.rows import checked, run_rows, shares
+from torchmdx.engines.cpu.pair_forms import over_rows
+from torchmdx.engines.cpu.threads import checked, run_rows, shares
 from torchmdx.models.tensors import PARTS, spread
 
 if TYPE_CHECKING:
-    from torchmdx.models.pairs import PairList
+    from torchmdx.engines.pairs.pair_list import PairList
 
 
 def messages_rows(pairs: PairList, f: Tensor, x: Tensor, back: bool) -> Tensor:

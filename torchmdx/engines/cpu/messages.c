@@ -8,7 +8,7 @@
    second-level cache, an edge's coefficients are in one piece, and sums stay in registers.
 
    Included twice, with REAL float and double; NAME(f) appends the type. Part k has the components PART_START[k] up to
-   PART_END[k]. Threads are the business of rows.c, which gives each its own rows. Every output element is written by
+   PART_END[k]. Threads are the business of threads.c, which gives each its own rows. Every output element is written by
    one row only; all are added to. */
 
 #ifndef EACH_SLICE

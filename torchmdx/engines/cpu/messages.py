@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from torchmdx.models.compiled.build import SLICE, library
-from torchmdx.models.compiled.rows import checked, run_rows, shares
+from torchmdx.engines.cpu.build import SLICE, library
+from torchmdx.engines.cpu.threads import checked, run_rows, shares
 from torchmdx.models.tensors import PARTS, spread
 from torchmdx.neighbors.edges import Edges
 

@@ -2,59 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import threading
-from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from torchmdx.models.compiled.messages import EmbeddingSum, MessageSum, sliced
+from torchmdx.engines.cpu.messages import EmbeddingSum, MessageSum, sliced
+from torchmdx.engines.filter_table import table_of
+from torchmdx.engines.pairs.network import gated, interaction, read
 from torchmdx.models.interaction import Interaction
-from torchmdx.models.pairwise_network import gated, interaction, read
-from torchmdx.models.table import BOUND, TabulatedFilters, tabulate
 from torchmdx.models.tensornet import TensorNet
-from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.models.tensors import from_direction, spread
 from torchmdx.neighbors.edges import Edges
-
-# A table takes a second or two to make, and some MB. The most recent ones are kept, whichever copy they were made for.
-MOST_KEPT = 16
-_kept: dict[tuple[str, int], TabulatedFilters] = {}
-_lock = threading.Lock()
-
-
-def table_of(
-    network: TensorNet | TensorNet2, degree: int, of: Callable[[Any], nn.Module] = lambda network: network
-) -> TabulatedFilters:
-    """The network's table in its dtype and on its device, within BOUND if that can be reached.
-
-    A table is made once for the same weights, to the last bit: what they are is read, not when they were written.
-    of: from the network to what has the filters.
-    """
-    filters = of(network)
-    key = fingerprint(filters), degree
-    with _lock:
-        table = _kept.get(key)
-    if table is None:
-        table = tabulate(filters, BOUND, network.readout.weight.dtype, degree)
-    with _lock:
-        _kept.pop(key, None)
-        _kept[key] = table  # at the end: the newest
-        while len(_kept) > MOST_KEPT:
-            del _kept[next(iter(_kept))]
-    return table
-
-
-def fingerprint(network: nn.Module) -> str:
-    """SHA-256 of a network's modules and settings, and the bits of its weights and buffers; reads the device."""
-    digest = hashlib.sha256(f"{network} {getattr(network, 'config', None)}".encode())
-    with torch.no_grad():
-        for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {tensor.device}".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 class TabulatedTensorNet(nn.Module):

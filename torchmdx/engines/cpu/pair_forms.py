@@ -1,4 +1,4 @@
-"""The multilinear forms of a list's pairs on the CPU, in C; `torchmdx.models.forms` says what they are.
+"""The multilinear forms of a list's pairs on the CPU, in C; `torchmdx.engines.pairs.products` says what they are.
 
 Nothing as large as the list times nine components is made on the way, which is what makes torch slow here.
 """
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchmdx.models.compiled.build import library
-from torchmdx.models.compiled.rows import TYPES, checked, run_rows, shares
+from torchmdx.engines.cpu.build import library
+from torchmdx.engines.cpu.threads import TYPES, checked, run_rows, shares
 from torchmdx.models.tensors import PARTS, spread
 
 if TYPE_CHECKING:
-    from torchmdx.models.pairs import PairList
+    from torchmdx.engines.pairs.pair_list import PairList
 
 # Below this many atoms a second thread costs more than it saves in products of their tensors.
 ATOMS_A_THREAD = 256

@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from torchmdx.models.compiled.build import library
+from torchmdx.engines.cpu.build import library
 from torchmdx.neighbors.edges import Edges
 
 # Below this many edges a second thread costs more than it saves.

@@ -22,16 +22,22 @@ import torch
 import triton
 from torch import Tensor
 
-from torchmdx.models.charges import LEAST_SHARE
-from torchmdx.models.kernels import charges, edge_backward, edge_forward, edge_network, interaction
-from torchmdx.models.kernels.chain import SUM_BLOCK, Chain
-from torchmdx.models.kernels.split import Split
+from torchmdx.engines.fused.kernels import (
+    charge_equilibration,
+    edge_mlp,
+    edge_mlp_backward,
+    edge_mlp_forward,
+    interaction,
+)
+from torchmdx.engines.fused.kernels.tf32_product import Split
+from torchmdx.engines.fused.many_atoms import SUM_BLOCK, Chain
+from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
 
 if TYPE_CHECKING:
-    from torchmdx.models.fast import Buffers
-    from torchmdx.models.fast_charged import FastTensorNet2
+    from torchmdx.engines.fused.buffers import Buffers
+    from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
 FIRST_ROWS = 16  # of a program, of edges
 MOST_ATOMS_AT_ONCE = 512  # of a system, in the sums over it
@@ -75,7 +81,7 @@ class ChargedChain(Chain):
         self._filters(i, slot)
         self._multiply_parts(x, self.split.mix_in[i], y)
         walk = t.messages.options(self.c)
-        edge_network.messages[(triton.cdiv(n, t.messages.rows) * (self.c // walk["SLICE"]),)](
+        edge_mlp.messages[(triton.cdiv(n, t.messages.rows) * (self.c // walk["SLICE"]),)](
             y, b[f"m{i}"] if keep else y, p, self.charge, self.system, b[f"z3_{slot}"], e.row_ptr, e.source, b["knot"],
             b["stretch"], n, self.cutoff, CHANNELS=self.c, KEEP=keep, **self.activation, **self.reflections, **walk,
         )  # fmt: skip
@@ -97,14 +103,14 @@ class ChargedChain(Chain):
         """Charges of the tensors x before layer i, or after the last."""
         b, w, n = self.b, self.charged.equilibrations[i], self.n
         norms = "norms" if keep else "gate"
-        charges.charge_norms[self.each_atom](
+        charge_equilibration.charge_norms[self.each_atom](
             x, b.get(f"inverse{i}", b["inverse0"]), w.scale, w.offset, b[norms], n, w.epsilon,
             WIDTH=self.weights.width, LAST=i == len(self.weights.layers), **self.elements,
         )  # fmt: skip
         self._multiply(b[norms], w.first, w.first_bias, b[f"first{slot}"], "bias", activation="none")
         self._multiply(b[f"first{slot}"], w.second, w.second_bias, b[f"second{slot}"], "bias")
         self._multiply(b[f"second{slot}"], w.third, w.third_bias, b[f"proposed{slot}"], "bias")
-        charges.equilibrate[(self.buffers.num_systems,)](
+        charge_equilibration.equilibrate[(self.buffers.num_systems,)](
             b[f"proposed{slot}"], self.system, self.total_charge, b[f"q{i}"], b[f"sums{slot}"], n, LEAST_SHARE, w.slack,
             **self.sums,
         )  # fmt: skip
@@ -114,7 +120,7 @@ class ChargedChain(Chain):
         z1, z3, kept = b.get(f"z1_{slot}"), b[f"z3_{slot}"], b.get(f"z2_{slot}")
         self._first_values(i, slot)
         if self.two_maps is not None:
-            edge_forward.two_maps[(triton.cdiv(self.rows, self.two_maps.rows),)](
+            edge_mlp_forward.two_maps[(triton.cdiv(self.rows, self.two_maps.rows),)](
                 z3 if z1 is None else z1, w.middle_parts.big, w.middle_parts.small, w.middle_bias, w.last_parts.big,
                 w.last_parts.small, w.last_bias, z3 if kept is None else kept, z3, self.edges.row_ptr, self.n,
                 w.middle_parts.unit, w.last_parts.unit, CHANNELS=self.c, STRIDE=self._stride(slot),
@@ -129,7 +135,7 @@ class ChargedChain(Chain):
 
     def _first_values(self, i: int, slot: int) -> None:
         b, own, e = self.b, self.weights.layers[i], self.edges
-        edge_network.first_values[(triton.cdiv(self.rows, FIRST_ROWS),)](
+        edge_mlp.first_values[(triton.cdiv(self.rows, FIRST_ROWS),)](
             b["shares"], own.table, own.own, e.row_ptr, e.source, e.target, b["knot"], b["place"],
             b.get(f"z1_{slot}", b[f"z3_{slot}"]), self.n, CHANNELS=self.c, STRIDE=self._stride(slot),
             DEGREE=self.weights.degree, ROWS=FIRST_ROWS,
@@ -141,7 +147,7 @@ class ChargedChain(Chain):
 
     def _shares(self, i: int) -> None:
         """What the charges before layer i do to its filters."""
-        charges.shares[(triton.cdiv(self.n, FIRST_ROWS), 2)](
+        charge_equilibration.shares[(triton.cdiv(self.n, FIRST_ROWS), 2)](
             self.b[f"q{i}"], self.charged.filters[i].shares, self.b["shares"], self.n, K=self.charged.charges,
             CHANNELS=self.c, ROWS=FIRST_ROWS,
         )  # fmt: skip
@@ -176,11 +182,11 @@ class ChargedChain(Chain):
         where, width = (self.edges.row_ptr, self.n, start, len(room)), c // units.shape[2]
         options = self.two_maps.options_back(width) | dict(CHANNELS=c) | self.activation
         blocks = triton.cdiv(len(room), self.two_maps.rows)
-        edge_backward.first_back[(2 * blocks,)](
+        edge_mlp_backward.first_back[(2 * blocks,)](
             z3.view(torch.float16), units, last.big, last.small, z1, middle.big, middle.small, w.middle_bias, parts2,
             units2, *where, middle.unit, last.unit, SLICE=width, **options,
         )  # fmt: skip
-        edge_backward.second_back[(blocks,)](
+        edge_mlp_backward.second_back[(blocks,)](
             parts2, units2, middle.big, middle.small, z1, *where, middle.unit, **options
         )
 
@@ -197,7 +203,7 @@ class ChargedChain(Chain):
         width, inner = matrix.big.shape
         options = self.tiles.edge_product.options(inner, width)
         grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
-        edge_network.multiply_rows[grid](
+        edge_mlp.multiply_rows[grid](
             x, matrix.big, matrix.small, bias, x if out is None else out, x if acted is None else acted,
             self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width, PRECISION=matrix.precision,
             BEFORE=inner == self.c, KEEP=out is not None, AFTER=acted is not None, **self.activation, **options,
@@ -207,7 +213,7 @@ class ChargedChain(Chain):
         width, inner = matrix.big.shape
         options = self.tiles.edge_product.options(inner, width)
         grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
-        edge_network.multiply_rows_back[grid](
+        edge_mlp.multiply_rows_back[grid](
             x, matrix.big, matrix.small, out, self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width,
             STRIDE=out.stride(0), PRECISION=matrix.precision, **self.activation, **options,
         )  # fmt: skip
@@ -224,7 +230,7 @@ class ChargedChain(Chain):
         b, w, n = self.b, self.weights, self.n
         self._multiply(b["gfeatures"], self.split.read_back, w.read_scale, b["read_norms"], "scale")
         self._charges_gradient(last)
-        charges.charged_read_gradient[self.each_atom](
+        charge_equilibration.charged_read_gradient[self.each_atom](
             b["read_norms"], b["norms"], b[f"x{last}"], b["g"], *self._made_by(last), n, self.epsilons[1],
             self.charged.equilibrations[last].epsilon, WIDTH=w.width, EMBEDDING=last == 0, **self.activation,
             **self.elements,
@@ -241,20 +247,20 @@ class ChargedChain(Chain):
         )
         walk = t.messages_gradient.options(self.c)
         grid = (triton.cdiv(n, t.messages_gradient.rows) * len(b["pull"]),)
-        edge_network.messages_gradient[grid](
+        edge_mlp.messages_gradient[grid](
             y, gm, gy, b[f"z3_{i}"], b[f"z3_{i}"].view(torch.float16), b.get("units", b["pull"]), e.row_ptr, e.source,
             b["reverse"], b["knot"], b["stretch"], b["pull"], n, e.capacity, self.cutoff, CHANNELS=self.c, FIRST=first,
             SPLIT=self.splits_gradient, **self.activation, **walk,
         )  # fmt: skip
         self._filters_gradient(i)
-        edge_network.first_gradient[grid](
+        edge_mlp.first_gradient[grid](
             b.get(f"z1_{i}", b[f"z3_{i}"]), b["shares"], w.table, e.row_ptr, e.source, b["reverse"], b["knot"],
             b["place"], b["pull"], n, e.capacity, CHANNELS=self.c, STRIDE=self._stride(i), DEGREE=self.weights.degree,
             **walk,
         )  # fmt: skip
         self._charges_gradient(i)
         self._multiply_parts(gy, self.split.mix_in_back[i], y)
-        charges.charged_mix_in_gradient[self.each_atom](
+        charge_equilibration.charged_mix_in_gradient[self.each_atom](
             y, b[f"x{i}"], b[f"inverse{i}"], b["g"], b["norms"], *self._made_by(i), n,
             self.charged.equilibrations[i].epsilon, WIDTH=self.weights.width, EMBEDDING=i == 0, **self.activation,
             **self.elements,
@@ -268,11 +274,11 @@ class ChargedChain(Chain):
             k = self.charged.num_charges
             b["gq"].zero_()[:, :k].copy_(self.pull_on_charges[:, i * k : (i + 1) * k])
         if i < len(self.weights.layers):
-            charges.shares_gradient[(triton.cdiv(n, 4),)](
+            charge_equilibration.shares_gradient[(triton.cdiv(n, 4),)](
                 b["shares"], self.charged.filters[i].shares, b["gq"], n, K=self.charged.charges, CHANNELS=self.c,
                 ROWS=4, ADD=self.pull_on_charges is not None,
             )  # fmt: skip
-        charges.equilibrate_gradient[(self.buffers.num_systems,)](
+        charge_equilibration.equilibrate_gradient[(self.buffers.num_systems,)](
             proposed, b["gq"], self.system, b[f"sums{i}"], n, LEAST_SHARE, **self.sums
         )
         self._multiply(proposed, w.third_back, second, second, "slope")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchmdx.models.charges import ChargeEquilibration
+from torchmdx.engines.fused.kernels.fp16_product import HalfParts
+from torchmdx.engines.fused.kernels.tf32_product import Split
+from torchmdx.engines.fused.weights import padded
+from torchmdx.models.charge_equilibration import ChargeEquilibration
 from torchmdx.models.interaction import Interaction
-from torchmdx.models.kernels.half_parts import HalfParts
-from torchmdx.models.kernels.split import Split
-from torchmdx.models.kernels.weights import padded
 from torchmdx.models.tensornet2 import TensorNet2
 
 FEWEST_CHARGES = 8  # twice as many are the fewest columns of a product

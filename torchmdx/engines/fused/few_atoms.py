@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchmdx.models.kernels import geometry, rows
-from torchmdx.models.kernels.chain import Chain
+from torchmdx.engines.fused.kernels import forces as force_kernels
+from torchmdx.engines.fused.kernels import one_atom
+from torchmdx.engines.fused.many_atoms import Chain
 
 SUM_BLOCK = 512
 
@@ -34,7 +35,7 @@ class RowChain(Chain):
         if not self.n:
             return
         b, w, e = self.b, self.weights, self.edges
-        rows.embed[(self.n,)](
+        one_atom.embed[(self.n,)](
             self.positions, self.cell, self.system, e.shifts, w.stretch, b["stretch"], w.num_intervals - 1,
             self.numbers, w.targets, w.sources, w.table, w.own, *self._list(),
             w.gate_scale, w.gate_offset, w.gate_in, w.gate_in_bias, w.gate_out, w.gate_out_bias, w.mix,
@@ -50,7 +51,7 @@ class RowChain(Chain):
         own, after = (i, i + 1) if self.buffers.with_forces else (i % 2, (i + 1) % 2)
         here, y, last = w.layers[i], b[f"y{own}"], i == len(w.layers) - 1
         following = here if last else w.layers[i + 1]
-        rows.layer[(self.n,)](
+        one_atom.layer[(self.n,)](
             y, b[f"m{i}"] if keep else y, self.charge, self.system, here.table, here.own, *self._list(),
             here.mix_out, b[f"x{own}"], b[f"d{i}"] if keep else y, b[f"x{after}"],
             b.get(f"inverse{after}", b["inverse0"]), following.mix_in, y if last else b[f"y{after}"],
@@ -66,7 +67,7 @@ class RowChain(Chain):
         b, w, e, t = self.b, self.weights, self.edges, self.tiles
         for i in reversed(range(len(w.layers))):
             here, before = w.layers[i], max(i - 1, 0)
-            rows.layer_gradient[(self.n,)](
+            one_atom.layer_gradient[(self.n,)](
                 b[f"y{i}"], b[f"m{i}"], b["p"], here.table, here.own, *self._list(), b["stretch"], b["pull"],
                 b["half"], here.mix_in_back, b[f"x{i}"], b[f"inverse{i}"], b["g"], self.charge, self.system,
                 b[f"d{before}"], w.layers[before].mix_out_back, b[f"y{before}"], b[f"m{before}"],
@@ -77,7 +78,7 @@ class RowChain(Chain):
             )  # fmt: skip
         # Sums of virials need all forces first, those of energies don't.
         systems = 0 if virial else self.buffers.num_systems
-        geometry.forces[(self.n + systems,)](
+        force_kernels.forces[(self.n + systems,)](
             e.row_ptr, e.source, e.shifts, b["knot"], b["place"], b["stretch"], b["half"], self.buffers.forces,
             b["virials"], self.system, self.buffers.energies, w.shift, self.buffers.energy, self.n, VIRIAL=virial,
             EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=True, SUM=SUM_BLOCK if systems else 0,

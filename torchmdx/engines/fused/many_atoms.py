@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING
 import triton
 from torch import Tensor
 
-from torchmdx.models.kernels import embedding, geometry, interaction, messages, readout, split, surroundings
-from torchmdx.models.kernels.split import Split
+from torchmdx.engines.fused.kernels import (
+    edge_geometry,
+    embedding,
+    embedding_sum,
+    interaction,
+    messages,
+    readout,
+    tf32_product,
+)
+from torchmdx.engines.fused.kernels import forces as force_kernels
+from torchmdx.engines.fused.kernels.tf32_product import Split
 from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
-    from torchmdx.models.fast import Buffers, FastTensorNet
+    from torchmdx.engines.fused.buffers import Buffers
+    from torchmdx.engines.fused.tensornet import FastTensorNet
 
 ATOMS = 16  # of a program of the head: the fewest rows a tensor core takes
 BLOCK = 256  # edges of a program where an edge is little work
@@ -50,7 +60,7 @@ class Chain:
     def _multiply_parts(self, x: Tensor, matrices: Split, out: Tensor) -> None:
         options = self.tiles.product.options(self.c, self.c)
         blocks = triton.cdiv(self.n, options["ROWS"]) * (self.c // options["COLUMNS"])
-        split.multiply_parts[(9 * blocks,)](
+        tf32_product.multiply_parts[(9 * blocks,)](
             x, matrices.big, matrices.small, out, self.n, CHANNELS=self.c, PRECISION=matrices.precision, **options
         )
 
@@ -59,7 +69,7 @@ class Chain:
     ) -> None:
         width, inner = matrix.big.shape
         options = self.tiles.product.options(inner, width)
-        split.multiply[(triton.cdiv(self.n, options["ROWS"]), triton.cdiv(width, options["COLUMNS"]))](
+        tf32_product.multiply[(triton.cdiv(self.n, options["ROWS"]), triton.cdiv(width, options["COLUMNS"]))](
             x, matrix.big, matrix.small, side, out, self.n, INNER=inner, WIDTH=width, PRECISION=matrix.precision,
             AFTER=after, ACTIVATION=activation or self.activation["ACTIVATION"], **options,
         )  # fmt: skip
@@ -69,12 +79,12 @@ class Chain:
         if not self.n:
             return
         b, w, e, t, n = self.b, self.weights, self.edges, self.tiles, self.n
-        geometry.place_edges[(max(1, triton.cdiv(e.capacity, BLOCK)),)](
+        edge_geometry.place_edges[(max(1, triton.cdiv(e.capacity, BLOCK)),)](
             self.positions, self.cell, self.system, e.row_ptr, e.source, e.target, e.shifts, w.stretch,
             b["knot"], b["place"], b["stretch"], n, w.num_intervals - 1, BLOCK=BLOCK,
         )  # fmt: skip
         walk = t.surroundings.options(self.c)
-        surroundings.surroundings[(triton.cdiv(n, t.surroundings.rows), self.c // walk["SLICE"])](
+        embedding_sum.surroundings[(triton.cdiv(n, t.surroundings.rows), self.c // walk["SLICE"])](
             self.numbers, w.targets, w.sources, b["a"], w.table, w.own, e.row_ptr, e.source, b["knot"], b["place"], n,
             CHANNELS=self.c, DEGREE=w.degree, **walk,
         )  # fmt: skip
@@ -144,12 +154,12 @@ class Chain:
         )
         walk = t.surroundings_gradient.options(self.c)
         del walk["SLICE"]
-        surroundings.surroundings_gradient[(triton.cdiv(n, walk["ROWS"]),)](
+        embedding_sum.surroundings_gradient[(triton.cdiv(n, walk["ROWS"]),)](
             self.numbers, w.targets, w.sources, b["p"], w.table, e.row_ptr, e.source, b["knot"], b["place"],
             b["stretch"], b["pull"], b["half"], n, e.capacity, CHANNELS=self.c, DEGREE=w.degree,
             SLICES=len(b["pull"]), **walk,
         )  # fmt: skip
-        geometry.forces[(n,)](
+        force_kernels.forces[(n,)](
             e.row_ptr, e.source, e.shifts, b["knot"], b["place"], b["stretch"], b["half"], self.buffers.forces,
             b["virials"], self.system, self.buffers.energies, w.shift, self.buffers.energy, n, VIRIAL=virial,
             EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=False, SUM=0,
@@ -191,7 +201,7 @@ class Chain:
         """Sums over systems."""
         out = self.buffers
         if out.num_systems:
-            geometry.sum_systems[(out.num_systems,)](
+            force_kernels.sum_systems[(out.num_systems,)](
                 self.system, out.energies, self.weights.shift, self.b.get("virials", out.virial), out.energy,
                 out.virial, self.n, VIRIAL=virial, BLOCK=SUM_BLOCK, SEARCH=SUM_BLOCK,
             )  # fmt: skip

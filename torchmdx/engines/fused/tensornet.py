@@ -14,7 +14,7 @@ The chain, for L layers:
     → L x (W → update_gradient → messages_gradient → W → mix_in_gradient) → W → W → W → surroundings_mix_gradient
     → surroundings_gradient → forces → sum_systems
 
-with W a product with weights (kernels/split.py).
+with W a product with weights (kernels/tf32_product.py).
 
 For few atoms (`Tiles.row`) most of it is done by one program for each atom:
 
@@ -25,48 +25,27 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from torchmdx.models.kernels.tiles import Tiles
+from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
+from torchmdx.engines.fused.buffers import Buffers
+from torchmdx.engines.fused.launch_sizes import Tiles
 from torchmdx.models.potential import Potential
-from torchmdx.models.table import BOUND, TabulatedFilters, tabulate
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
-    from torchmdx.models.kernels.chain import Chain
+    from torchmdx.engines.fused.many_atoms import Chain
+
 
 # What the products of matrices round to: three TF32 products make one of float32.
 PRECISIONS = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
 MOST_CHANNELS = 256
 # Of the table's polynomials: with the fifth degree, the intervals most edges fall into fit into the first cache.
 DEGREE = 5
-
-
-@dataclass(eq=False)
-class Buffers:
-    """What `allocate` makes: results, and the scratch of one evaluation of N atoms, E edge slots and S systems."""
-
-    num_atoms: int
-    num_systems: int
-    capacity: int
-    tiles: Tiles
-    with_forces: bool
-    energies: Tensor
-    energy: Tensor
-    forces: Tensor
-    virial: Tensor
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def num_bytes(self) -> int:
-        """Device memory of all buffers."""
-        results = (self.energies, self.energy, self.forces, self.virial)
-        return sum(t.numel() * t.element_size() for t in (*results, *self.tensors.values()))
 
 
 class FastTensorNet:
@@ -96,7 +75,7 @@ class FastTensorNet:
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         # Only here: without Triton the rest of the package must still import.
-        from torchmdx.models.kernels.weights import SplitWeights, Weights
+        from torchmdx.engines.fused.weights import SplitWeights, Weights
 
         self.config = potential.config
         self.device = potential.device
@@ -139,7 +118,7 @@ class FastTensorNet:
         self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
     ) -> Buffers:
         """Makes every buffer for N atoms, S systems and E edge slots. forces=False leaves out those of the gradient."""
-        from torchmdx.models.kernels.weights import Weights
+        from torchmdx.engines.fused.weights import Weights
 
         w: Weights = self.weights
         tiles = tiles or self.choose_tiles(num_atoms)
@@ -237,53 +216,7 @@ class FastTensorNet:
 
     def chain_type(self, buffers: Buffers) -> type:
         """The launches: of one program an atom, or of blocks of atoms."""
-        from torchmdx.models.kernels.chain import Chain
-        from torchmdx.models.kernels.row_chain import RowChain
+        from torchmdx.engines.fused.few_atoms import RowChain
+        from torchmdx.engines.fused.many_atoms import Chain
 
         return RowChain if "work" in buffers.tensors else Chain
-
-
-def curve_order(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor | None = None) -> Tensor:
-    """Order [N] of atoms along a Hilbert curve through space, system by system: neighbours in space get near in memory.
-
-    positions [N,3], cell [S,3,3], pbc [S,3]. Atoms are taken from inside the cell; only the order uses that.
-    """
-    from torchmdx import cell as lattice
-
-    if system_index is None:
-        system_index = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
-    wrapped, _ = lattice.wrap(positions, cell, pbc, system_index)
-    if not len(wrapped):
-        return torch.zeros(0, dtype=torch.int64, device=positions.device)
-    low = wrapped.amin(0)
-    extent = (wrapped - low).amax().clamp(min=1e-3)
-    grid = ((wrapped - low) / extent * 1023).long().clamp(0, 1023)
-    return torch.argsort(system_index * 2**30 + _hilbert(grid), stable=True)
-
-
-def _hilbert(grid: Tensor, bits: int = 10) -> Tensor:
-    """Index along the Hilbert curve of whole coordinates [N,3] below 2^bits (Skilling's transform)."""
-    x = list(grid.unbind(-1))
-    level = 1 << (bits - 1)
-    while level > 1:
-        below = level - 1
-        for axis in range(3):
-            high = (x[axis] & level) != 0
-            swap = torch.where(high, torch.zeros_like(x[0]), (x[0] ^ x[axis]) & below)
-            x[0] = torch.where(high, x[0] ^ below, x[0] ^ swap)
-            if axis:
-                x[axis] = x[axis] ^ swap
-        level >>= 1
-    x[1] = x[1] ^ x[0]
-    x[2] = x[2] ^ x[1]
-    turn = torch.zeros_like(x[0])
-    level = 1 << (bits - 1)
-    while level > 1:
-        turn = torch.where((x[2] & level) != 0, turn ^ (level - 1), turn)
-        level >>= 1
-    x = [axis ^ turn for axis in x]
-    index = torch.zeros_like(x[0])
-    for bit in range(bits - 1, -1, -1):
-        for axis in range(3):
-            index = (index << 1) | ((x[axis] >> bit) & 1)
-    return index

@@ -1,8 +1,8 @@
 """TensorNet2's energy and forces in a fixed chain of kernels, float32, for a GPU.
 
 As `FastTensorNet`, but filters depend on the charges of both ends: what the distance does to their network is read from
-a table, the rest is computed for every edge on tensor cores, exact to float32 (kernels/edge_network.py, and for many
-edges kernels/edge_forward.py). Of an edge, values before the last activation are kept for the way back. For up to
+a table, the rest is computed for every edge on tensor cores, exact to float32 (kernels/edge_mlp.py, and for many
+edges kernels/edge_mlp_forward.py). Of an edge, values before the last activation are kept for the way back. For up to
 MOST_ROWS edges those behind the second map are as well, and of many edges those behind the first are made again;
 beyond, it is the other way round, PIECE rows at a time.
 """
@@ -14,12 +14,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from torchmdx.engines.filter_table import BOUND, TabulatedFilters
+from torchmdx.engines.fused.buffers import Buffers
+from torchmdx.engines.fused.launch_sizes import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, TwoMaps, Walk
+from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.models.cutoff import cosine_cutoff
-from torchmdx.models.fast import Buffers, FastTensorNet
 from torchmdx.models.interaction import Interaction
-from torchmdx.models.kernels.tiles import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, TwoMaps, Walk
 from torchmdx.models.potential import Potential
-from torchmdx.models.table import BOUND, TabulatedFilters
 from torchmdx.models.tensornet2 import TensorNet2
 
 MOST_ROWS, PIECE = 196608, 49152
@@ -67,14 +68,14 @@ class FastTensorNet2(FastTensorNet):
     ) -> None:
         """priors: leave them out, and evaluate the charges of the last layer for them."""
         super().__init__(potential, bound=bound, precision=precision, table=table, priors=priors)
-        from torchmdx.models.kernels.charged_weights import ChargedWeights
+        from torchmdx.engines.fused.charged_weights import ChargedWeights
 
         self.last_charges = priors
         self.takes_half_parts = self._takes_half_parts()
         self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
 
     def _takes_half_parts(self) -> bool:
-        """Whether kernels/edge_forward.py can be used: two programs have to fit into a multiprocessor."""
+        """Whether kernels/edge_mlp_forward.py can be used: two programs have to fit into a multiprocessor."""
         if self.dot_precision != "tf32x3" or not FEWEST_CHANNELS <= self.weights.channels <= MOST_CHANNELS:
             return False
         return self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) >= (9, 0)
@@ -137,6 +138,6 @@ class FastTensorNet2(FastTensorNet):
         )
 
     def chain_type(self, buffers: Buffers) -> type:
-        from torchmdx.models.kernels.charged_chain import ChargedChain
+        from torchmdx.engines.fused.charged import ChargedChain
 
         return ChargedChain

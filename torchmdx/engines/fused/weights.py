@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchmdx.engines.filter_table import TabulatedFilters
+from torchmdx.engines.fused.kernels.tf32_product import Split
 from torchmdx.models.interaction import Interaction
-from torchmdx.models.kernels.split import Split
 from torchmdx.models.potential import Potential
-from torchmdx.models.table import TabulatedFilters
 from torchmdx.models.tensors import PartwiseLinear
 
 

@@ -13,19 +13,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from torchmdx.device_guard import device_of_positions, runs_on
-from torchmdx.forces import per_volume
-from torchmdx.models.fast import FastTensorNet
-from torchmdx.models.pair_geometry import pair_geometry
-from torchmdx.models.pairs import PairList, sum_rows
-from torchmdx.models.pairwise import strained_positions
+from torchmdx.engines.engine import Outputs
+from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.pairs.energy import strained_positions
+from torchmdx.engines.pairs.pair_list import PairList, sum_rows
+from torchmdx.engines.pairs.prior_geometry import pair_geometry
+from torchmdx.evaluate import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Prior, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
-from torchmdx.outputs import Outputs
+from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.system import Batch
 
 
@@ -36,7 +36,7 @@ class PriorKernelEngine:
     """
 
     def __init__(self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool) -> None:
-        from torchmdx.models.kernels.near_rows import NearRows
+        from torchmdx.engines.fused.kernels.near_list import NearRows
 
         self.model, self.potential = model, copy.deepcopy(potential).requires_grad_(False)
         self.name, self.table_error = f"kernels and priors, {model.precision}", model.table.error
@@ -102,7 +102,7 @@ class _Priors:
 
     def _directly(self, prior: Coulomb, channels: Tensor | None) -> Tensor | None:
         """Adds a prior that has kernels; its pull on the network's charges."""
-        from torchmdx.models.kernels import coulomb
+        from torchmdx.engines.fused.kernels import coulomb
 
         batch, predicted = self.batch, prior.config.charges == "predicted"
         charges = prior.given_charges(batch) if not predicted else channels

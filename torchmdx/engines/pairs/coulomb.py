@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from torchmdx.device_guard import on_device
-from torchmdx.models.priors.all_pairs import open_systems
+from torchmdx.models.priors.open_pairs import open_systems
+from torchmdx.runtime.device_guard import on_device
 from torchmdx.system import Batch
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, prior: Coulomb, batch: Batch, positions: Tensor, charges: Tensor) -> Tensor:
-        from torchmdx.models.kernels.all_pairs import AllPairs
+        from torchmdx.engines.pairs.kernels.coulomb import AllPairs
 
         config = prior.config
         ctx.prior, ctx.batch = prior, batch

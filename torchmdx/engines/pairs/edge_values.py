@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.models.compiled import edge_rows as compiled_rows
-from torchmdx.models.compiled import forms as compiled
-from torchmdx.models.forms import Arguments, part_sums
-from torchmdx.models.pairs import PairList
+from torchmdx.engines.cpu import edge_values as compiled_rows
+from torchmdx.engines.cpu import pair_forms as compiled
+from torchmdx.engines.pairs.pair_list import PairList
+from torchmdx.engines.pairs.products import Arguments, part_sums
 from torchmdx.models.tensors import spread
 
 Wanted = tuple[bool, bool, bool]
@@ -114,7 +114,7 @@ def _sums(pairs: PairList, own: bool, wanted: Wanted, g: Tensor) -> Iterator[Ten
 class EdgeMessages:
     """T(F, X, G) = Σ_edges Σ_m,c F[edge,k(m),c] X[source,m,c] G[target,m,c] + Σ_i,m,c F[E+i,k(m),c] X[i,m,c] G[i,m,c].
 
-    As `torchmdx.models.forms.Messages`, with a filter for each direction of a pair and one for each atom itself.
+    As `messages.Messages`, with a filter for each direction of a pair and one for each atom itself.
     """
 
     pairs: PairList
@@ -151,6 +151,6 @@ def _fused(*tensors: Tensor) -> Any:
 
 
 def _kernels() -> Any:
-    from torchmdx.models.kernels import edge_rows
+    from torchmdx.engines.pairs.kernels import edge_values
 
-    return edge_rows
+    return edge_values

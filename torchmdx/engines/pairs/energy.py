@@ -2,7 +2,7 @@
 
 The same weights and the same numbers as the potential itself, which stays the reference. What is different is the
 order of the work: what depends on a distance is computed for pairs, and messages are the multilinear forms of
-`torchmdx.models.forms`, whose derivatives of any order are forms again. Sums run in a fixed order, so that a step
+`messages` and `products`, whose derivatives of any order are forms again. Sums run in a fixed order, so that a step
 repeated on a GPU gives the same bits. Nothing is read on the host, and all shapes are those of the list's capacity.
 """
 
@@ -13,17 +13,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmdx.device_guard import device_of_potential, runs_on
-from torchmdx.forces import Result, dipole_moments, per_volume
-from torchmdx.models.edge_filters import through
-from torchmdx.models.heads import ScalarHead
-from torchmdx.models.pair_geometry import pair_geometry
-from torchmdx.models.pairs import PairList, sum_rows, take_rows
-from torchmdx.models.pairwise_network import features
+from torchmdx.engines.pairs.filters import through
+from torchmdx.engines.pairs.network import features
+from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
+from torchmdx.engines.pairs.prior_geometry import pair_geometry
+from torchmdx.evaluate import Result, dipole_moments, per_volume
+from torchmdx.models.energy_head import ScalarHead
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.edges import Edges
+from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.system import Batch
 
 
@@ -40,7 +40,7 @@ def pairwise_energy(
 
     Differentiable in positions [N,3], strain [S,3,3] and weights.
 
-    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.forces.strained`. near: the
+    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.evaluate.strained`. near: the
     part of the edges that the network sees, where priors see farther; None: it is given all of them.
     """
     dtype = potential.dtype  # positions and cell may be more exact: differences are taken before they are rounded
@@ -65,7 +65,7 @@ def pairwise_energy(
 
 
 def strained_positions(positions: Tensor, strain: Tensor, batch: Batch) -> Tensor:
-    """As `torchmdx.forces.strained_positions`, summed in a fixed order on the way back."""
+    """As `torchmdx.evaluate.strained_positions`, summed in a fixed order on the way back."""
     of_atoms = take_rows(strain.flatten(1), batch.system_index, batch.num_systems)
     return positions + torch.einsum("ni,nij->nj", positions, of_atoms.unflatten(1, (3, 3)))
 
@@ -82,7 +82,7 @@ def differentiate_pairwise(
     create_graph: bool = True,
     near: PairList | None = None,
 ) -> Result:
-    """As `torchmdx.forces.differentiate`; reverse: the slot of each edge's other direction [E]. near: see above."""
+    """As `torchmdx.evaluate.differentiate`; reverse: the slot of each edge's other direction [E]. near: see above."""
     with torch.set_grad_enabled(forces or stress or create_graph):
         positions = batch.positions.detach().requires_grad_(forces or create_graph)
         strain = symmetric = None

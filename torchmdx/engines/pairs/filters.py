@@ -7,12 +7,12 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from torchmdx.models.edge_rows import to_edges
-from torchmdx.models.forms import RowScale
+from torchmdx.engines.pairs.edge_values import to_edges
+from torchmdx.engines.pairs.multilinear import partial
+from torchmdx.engines.pairs.pair_list import PairList
+from torchmdx.engines.pairs.products import RowScale
+from torchmdx.engines.pairs.silu import activate, activate_rows
 from torchmdx.models.interaction import Interaction
-from torchmdx.models.multilinear import partial
-from torchmdx.models.pairs import PairList
-from torchmdx.models.smooth import activate, activate_rows
 
 ROWS = RowScale()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmdx.models.pairs import PairList
+from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import Batch
 

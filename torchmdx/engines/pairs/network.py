@@ -8,16 +8,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.models.charges import LEAST_SHARE, ChargeEquilibration
+from torchmdx.engines.pairs.edge_values import EdgeMessages
+from torchmdx.engines.pairs.filters import ROWS, edge_filters, linear, pair_filters, through
+from torchmdx.engines.pairs.messages import Messages, Surroundings
+from torchmdx.engines.pairs.multilinear import Form, partial, quadratic
+from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
+from torchmdx.engines.pairs.products import PartLinear, PartSums, Products
+from torchmdx.engines.pairs.silu import activate
+from torchmdx.models.charge_equilibration import LEAST_SHARE, ChargeEquilibration
 from torchmdx.models.cutoff import cosine_cutoff
-from torchmdx.models.edge_filters import ROWS, edge_filters, linear, pair_filters, through
-from torchmdx.models.edge_rows import EdgeMessages
 from torchmdx.models.embedding import TensorEmbedding
-from torchmdx.models.forms import Messages, PartLinear, PartSums, Products, Surroundings
 from torchmdx.models.interaction import Interaction
-from torchmdx.models.multilinear import Form, partial, quadratic
-from torchmdx.models.pairs import PairList, sum_rows, take_rows
-from torchmdx.models.smooth import activate
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.models.tensors import PartwiseLinear, from_direction

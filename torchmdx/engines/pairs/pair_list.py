@@ -52,7 +52,7 @@ class PairList:
     def vectors(self, positions: Tensor, cell: Tensor, system_index: Tensor, strain: Tensor | None = None) -> Tensor:
         """Vectors [P,3] of the edges that speak, differentiable in positions [N,3] and strain [S,3,3].
 
-        strain: symmetric, deforms every vector of its system; see `torchmdx.forces.strained`.
+        strain: symmetric, deforms every vector of its system; see `torchmdx.evaluate.strained`.
         """
         edges = self.edges
         between = at_ends(positions, self, -1.0, 1.0)
@@ -90,7 +90,7 @@ class _FromEnds(torch.autograd.Function):
         edges = pairs.edges
         out = values.new_zeros(edges.num_atoms, values.shape[1])
         if values.device.type == "cuda":
-            from torchmdx.models.kernels.pairwise import sum_pairs
+            from torchmdx.engines.pairs.kernels.forms import sum_pairs
 
             return sum_pairs(values, pairs, at_target, at_source, out)
         for factor, end in ((at_target, edges.target), (at_source, edges.source)):
@@ -125,7 +125,7 @@ class _SumRows(torch.autograd.Function):
         ctx.index, ctx.num_rows = index, num_rows
         out = values.new_zeros(num_rows, *values.shape[1:])
         if values.device.type == "cuda":
-            from torchmdx.models.kernels.pairwise import sum_rows
+            from torchmdx.engines.pairs.kernels.forms import sum_rows
 
             ends = torch.arange(num_rows + 1, dtype=index.dtype, device=index.device)
             return sum_rows(values, torch.searchsorted(index, ends, out_int32=True), out)

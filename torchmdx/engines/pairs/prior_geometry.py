@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmdx.models.edge_rows import to_edges, to_targets
-from torchmdx.models.pairs import PairList
+from torchmdx.engines.pairs.edge_values import to_edges, to_targets
+from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.models.priors.base import Geometry
 from torchmdx.neighbors.edges import PADDED_LENGTH
 from torchmdx.system import Batch

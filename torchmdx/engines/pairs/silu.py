@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmdx.models.wanted import wanted
+from torchmdx.engines.pairs.multilinear import wanted
 
 MOST_DERIVATIVES = 3
 
@@ -121,6 +121,6 @@ def activate_rows(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def _kernels() -> Any:
-    from torchmdx.models.kernels import smooth
+    from torchmdx.engines.pairs.kernels import silu as silu_kernels
 
-    return smooth
+    return silu_kernels

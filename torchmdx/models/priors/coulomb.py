@@ -9,9 +9,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from torchmdx.models.priors.all_pairs import open_blocks, open_systems
+from torchmdx.engines.pairs.coulomb import fused_pairs
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
-from torchmdx.models.priors.fused_coulomb import fused_pairs
+from torchmdx.models.priors.open_pairs import open_blocks, open_systems
 from torchmdx.system import Batch
 from torchmdx.units import COULOMB
 

@@ -7,7 +7,7 @@ import functools
 import platform
 from pathlib import Path
 
-from torchmdx.compile_cache import CacheError, CompileError, find_compiler, load_library, run_compiler
+from torchmdx.runtime.compile_cache import CacheError, CompileError, find_compiler, load_library, run_compiler
 
 HERE = Path(__file__).parent
 

@@ -16,7 +16,7 @@ namespace torchmdx {
 
 namespace {
 
-// Places in the flags, as in step_buffers.py.
+// Places in the flags, as in step/buffers.py.
 const int OVERFLOW_FLAG = 1, NOT_FINITE_FLAG = 2, FAR_FLAG = 4, UNCERTAIN_FLAG = 5;
 
 const char* SOURCE = R"(

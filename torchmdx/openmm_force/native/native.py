@@ -15,7 +15,7 @@ import numpy as np
 import openmm
 from numpy.typing import NDArray
 
-from torchmdx.openmm_plugin.build import BuildError, plugin
+from torchmdx.openmm_force.native.build import BuildError, plugin
 from torchmdx.units import KJ_PER_MOL, NANOMETER
 
 

@@ -6,7 +6,7 @@ import ctypes
 import logging
 import os
 
-from torchmdx.openmm_plugin.build import BuildError, context_library
+from torchmdx.openmm_force.native.build import BuildError, context_library
 
 log = logging.getLogger(__name__)
 

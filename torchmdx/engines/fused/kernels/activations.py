@@ -1,4 +1,4 @@
-"""Activations and their slopes inside kernels, by the names of torchmdx.models.radial.ACTIVATIONS."""
+"""Activations and their slopes inside kernels, by the names of torchmdx.models.activations.ACTIVATIONS."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""Charges that tensors predict, as torchmdx.models.charges, and the gradient through them.
+"""Charges that tensors predict, as torchmdx.models.charge_equilibration, and the gradient through them.
 
 | buffer | shape | holds |
 |---|---|---|
@@ -11,10 +11,10 @@
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.components import add9, load9, normalise_gradient, part_norms, part_norms_gradient, scale9
-from torchmdx.models.kernels.geometry import first_atom
-from torchmdx.models.kernels.interaction import atoms_here, store_gradient
-from torchmdx.models.kernels.readout import read_gradient, standardised_gradient, statistics
+from torchmdx.engines.fused.kernels.forces import first_atom
+from torchmdx.engines.fused.kernels.interaction import atoms_here, store_gradient
+from torchmdx.engines.fused.kernels.nine import add9, load9, normalise_gradient, part_norms, part_norms_gradient, scale9
+from torchmdx.engines.fused.kernels.readout import read_gradient, standardised_gradient, statistics
 
 
 @triton.jit

@@ -14,6 +14,7 @@ order, and no number is read on the host.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,13 +23,38 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchmdx.models.kernels.all_pairs import shape_of
-from torchmdx.models.priors.all_pairs import open_systems
+from torchmdx.models.priors.open_pairs import open_systems
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import Batch
 
 if TYPE_CHECKING:
     from torchmdx.models.priors.coulomb import Coulomb
+
+
+PI = tl.constexpr(math.pi)
+
+
+@triton.jit
+def shape_of(r, LOWER: tl.constexpr, UPPER: tl.constexpr, SWITCH: tl.constexpr):
+    """(s, ds/dr) of s(r) = (1 - d(r)) / r: see `torchmdx.models.priors.coulomb.Coulomb`.
+
+    UPPER: the damping length, or with SWITCH the end of the switch, which begins at LOWER.
+    """
+    if SWITCH:
+        x = (r - LOWER) / (UPPER - LOWER)
+        inside = (x > 0) & (x < 1)
+        angle = PI * tl.where(inside, x, 0.0)
+        u = tl.where(inside, 0.5 - 0.5 * tl.cos(angle), tl.where(x > 0, 1.0, 0.0))
+        slope = 0.5 * PI / (UPPER - LOWER) * tl.sin(angle)
+    else:
+        square = r / UPPER * (r / UPPER)
+        inside = square < 1 - 1e-3
+        gap = 1 - tl.where(inside, square, 0.0)
+        d = tl.where(inside, tl.exp(1 - 1 / gap), 0.0)
+        u = 1 - d
+        slope = d * 2 * r / (UPPER * UPPER * gap * gap)
+    return u / r, (slope - u / r) / r
+
 
 FEWEST = 16  # rows, columns and channels of a product of blocks
 COLUMNS, DEPTH = 64, 32  # partners that are seen at a time, of 16 atoms and of one

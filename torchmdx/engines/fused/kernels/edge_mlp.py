@@ -16,9 +16,8 @@ the list. Rows of slots without an edge, or of edges beyond the cutoff, hold any
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.activations import activate, slope
-from torchmdx.models.kernels.components import add9, dot_parts, load3, load9, scale_parts, store3, store9
-from torchmdx.models.kernels.edge_walk import (
+from torchmdx.engines.fused.kernels.activations import activate, slope
+from torchmdx.engines.fused.kernels.edge_walk import (
     add_and_dot_symmetric,
     add_and_dot_vector,
     add_scalar,
@@ -31,9 +30,10 @@ from torchmdx.models.kernels.edge_walk import (
     read_edge,
     row_ends,
 )
-from torchmdx.models.kernels.half_parts import row_parts
-from torchmdx.models.kernels.messages import store_product
-from torchmdx.models.kernels.split import product
+from torchmdx.engines.fused.kernels.fp16_product import row_parts
+from torchmdx.engines.fused.kernels.messages import store_product
+from torchmdx.engines.fused.kernels.nine import add9, dot_parts, load3, load9, scale_parts, store3, store9
+from torchmdx.engines.fused.kernels.tf32_product import product
 
 
 @triton.jit

@@ -15,8 +15,8 @@ cores multiply then comes from memory as it is.
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.activations import activate, slope
-from torchmdx.models.kernels.half_parts import parts_product, row_parts
+from torchmdx.engines.fused.kernels.activations import activate, slope
+from torchmdx.engines.fused.kernels.fp16_product import parts_product, row_parts
 
 
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])

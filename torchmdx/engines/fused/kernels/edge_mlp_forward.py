@@ -7,8 +7,8 @@ comes by in blocks of its outputs. What limits it is the matrices' way from the 
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.activations import activate
-from torchmdx.models.kernels.half_parts import parts_product, row_parts
+from torchmdx.engines.fused.kernels.activations import activate
+from torchmdx.engines.fused.kernels.fp16_product import parts_product, row_parts
 
 
 @triton.jit(do_not_specialize=["num_atoms"])

@@ -12,17 +12,10 @@ Channels are padded to a power of two with weights of zero; WIDTH is how many of
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.activations import activate
-from torchmdx.models.kernels.components import (
-    add9,
-    load9,
-    part_norms_gradient,
-    scale_parts,
-    squared_norm,
-    store9,
-)
-from torchmdx.models.kernels.interaction import atoms_here, store_output
-from torchmdx.models.kernels.layer_norm import statistics
+from torchmdx.engines.fused.kernels.activations import activate
+from torchmdx.engines.fused.kernels.interaction import atoms_here, store_output
+from torchmdx.engines.fused.kernels.layer_norm import statistics
+from torchmdx.engines.fused.kernels.nine import add9, load9, part_norms_gradient, scale_parts, squared_norm, store9
 
 
 @triton.jit(do_not_specialize=["num_atoms"])

@@ -7,8 +7,7 @@ tables, small enough to stay in cache, so that nothing of a neighbour is gathere
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.components import between, load9, store9
-from torchmdx.models.kernels.edge_walk import (
+from torchmdx.engines.fused.kernels.edge_walk import (
     direction,
     edges_at,
     filter_part,
@@ -17,6 +16,7 @@ from torchmdx.models.kernels.edge_walk import (
     row_ends,
     store_edge_gradient,
 )
+from torchmdx.engines.fused.kernels.nine import between, load9, store9
 
 
 @triton.jit(do_not_specialize=["num_atoms"])

@@ -16,8 +16,8 @@ channel by channel between them. 3x3 matrices exist in registers only. A program
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.activations import activate, slope
-from torchmdx.models.kernels.components import (
+from torchmdx.engines.fused.kernels.activations import activate, slope
+from torchmdx.engines.fused.kernels.nine import (
     add9,
     charge_factor,
     dot_parts,

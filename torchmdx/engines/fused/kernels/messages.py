@@ -9,17 +9,7 @@ a time: blocks are [ROWS, DEPTH, SLICE]. Features of an edge exist in registers 
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.components import (
-    add9,
-    charge_factor,
-    load3,
-    load9,
-    message_product,
-    normalise,
-    scale_parts,
-    store9,
-)
-from torchmdx.models.kernels.edge_walk import (
+from torchmdx.engines.fused.kernels.edge_walk import (
     add_and_dot_symmetric,
     add_and_dot_vector,
     add_scalar,
@@ -31,6 +21,16 @@ from torchmdx.models.kernels.edge_walk import (
     filter_part,
     read_edge,
     row_ends,
+)
+from torchmdx.engines.fused.kernels.nine import (
+    add9,
+    charge_factor,
+    load3,
+    load9,
+    message_product,
+    normalise,
+    scale_parts,
+    store9,
 )
 
 

@@ -14,9 +14,8 @@ threads leaves its share of a product in memory; the function that goes on with 
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels import geometry, row_parts
-from torchmdx.models.kernels.components import load9, store3, store9
-from torchmdx.models.kernels.edge_walk import (
+from torchmdx.engines.fused.kernels import edge_geometry, one_atom_maps
+from torchmdx.engines.fused.kernels.edge_walk import (
     direction,
     filter_and_slope,
     filter_part,
@@ -24,6 +23,7 @@ from torchmdx.models.kernels.edge_walk import (
     read_edge,
     store_edge_gradient,
 )
+from torchmdx.engines.fused.kernels.nine import load9, store3, store9
 
 # In channels, where in WORK the shares begin.
 PARTS = tl.constexpr(32)
@@ -269,7 +269,7 @@ def _place_row(
     target = tl.zeros((EDGES,), tl.int64) + i
     for first in range(tl.load(ROW_PTR + i), end, EDGES):
         e = first + tl.arange(0, EDGES)
-        geometry.place(
+        edge_geometry.place(
             e, e < end, target, POSITIONS, CELL, SYSTEM, SOURCE, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, last_interval
         )
 
@@ -294,19 +294,19 @@ def embed(
     tl.debug_barrier()
     _surroundings(NUMBERS, TARGETS, SOURCES, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, parts, CHANNELS, DEGREE, DEPTH)
     tl.debug_barrier()
-    row_parts.surroundings_norm(
+    one_atom_maps.surroundings_norm(
         parts, NUMBERS, TARGETS, SOURCES, OWN, GATE_SCALE, GATE_OFFSET, a, work, i, epsilon, WIDTH, CHANNELS, DEPTH
     )
     multiply1(work, GATE_IN, parts, CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL, APART)
-    row_parts.activated(parts, GATE_IN_BIAS, hidden, work + CHANNELS, HIDDEN_WIDTH, GROUPS, ACTIVATION)
+    one_atom_maps.activated(parts, GATE_IN_BIAS, hidden, work + CHANNELS, HIDDEN_WIDTH, GROUPS, ACTIVATION)
     multiply3(work + CHANNELS, GATE_OUT, parts, HIDDEN_WIDTH, CHANNELS, GROUPS, UNROLL, APART)
     multiply9(a, MIX, more, CHANNELS, GROUPS, UNROLL, APART)
-    row_parts.gated(
+    one_atom_maps.gated(
         parts, more, GATE_OUT_BIAS, GATE + i * (3 * CHANNELS), MIXED + row, x, INVERSE + i * CHANNELS,
         CHANNELS, GROUPS, ACTIVATION, KEEP,
     )  # fmt: skip
     multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
-    row_parts.put_sum9(parts, Y + row, CHANNELS, GROUPS)
+    one_atom_maps.put_sum9(parts, Y + row, CHANNELS, GROUPS)
 
 
 @triton.jit
@@ -330,34 +330,34 @@ def layer(
     x = NEXT_X + row
     (_messages_apart if APART else _messages)(Y, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, parts, CHANNELS, DEGREE, DEPTH)
     tl.debug_barrier()
-    row_parts.message_out(parts, Y + row, OWN, CHARGE, SYSTEM, M + row, work, i, CHANNELS, DEPTH, REFLECTIONS, KEEP)
+    one_atom_maps.message_out(parts, Y + row, OWN, CHARGE, SYSTEM, M + row, work, i, CHANNELS, DEPTH, REFLECTIONS, KEEP)
     multiply9(work, MIX_OUT, parts, CHANNELS, GROUPS, UNROLL, APART)
-    row_parts.updated(
+    one_atom_maps.updated(
         parts, X + row, D + row, CHARGE, SYSTEM, x, NEXT_INVERSE + i * CHANNELS, i, CHANNELS, GROUPS, KEEP, LAST
     )
     if not LAST:
         multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
-        row_parts.put_sum9(parts, NEXT_Y + row, CHANNELS, GROUPS)
+        one_atom_maps.put_sum9(parts, NEXT_Y + row, CHANNELS, GROUPS)
     else:
         features, head = work + 9 * CHANNELS, work + 10 * CHANNELS
         tl.debug_barrier()
-        row_parts.read_norms(x, READ_SCALE, READ_OFFSET, work, epsilon, WIDTH, CHANNELS)
+        one_atom_maps.read_norms(x, READ_SCALE, READ_OFFSET, work, epsilon, WIDTH, CHANNELS)
         multiply1(work, READ, parts, 3 * CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
-        row_parts.activated(parts, READ_BIAS, features, work + 4 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
+        one_atom_maps.activated(parts, READ_BIAS, features, work + 4 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
         multiply1(work + 4 * CHANNELS, HEAD_IN, parts, CHANNELS, HEAD, GROUPS, UNROLL, APART)
-        row_parts.energy_out(
+        one_atom_maps.energy_out(
             parts, HEAD_BIAS, HEAD_OUT, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, head, i, HEAD, GROUPS, ACTIVATION
         )
         if KEEP:
             multiply1(head, HEAD_BACK, parts, HEAD, CHANNELS, GROUPS, UNROLL, APART)
-            row_parts.times_slope(parts, features, work + 5 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
+            one_atom_maps.times_slope(parts, features, work + 5 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
             multiply3(work + 5 * CHANNELS, READ_BACK, parts, CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
-            row_parts.read_gradient(
+            one_atom_maps.read_gradient(
                 parts, x, READ_SCALE, D + row, CHARGE, SYSTEM, G + row, work + 11 * CHANNELS, i, epsilon,
                 WIDTH, CHANNELS, GROUPS,
             )  # fmt: skip
             multiply9(work + 11 * CHANNELS, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
-            row_parts.product_gradient(
+            one_atom_maps.product_gradient(
                 parts, Y + row, M + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS
             )
 
@@ -385,28 +385,28 @@ def layer_gradient(
         Y, GM, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, PULL, parts, CHANNELS, DEGREE, DEPTH, FIRST
     )
     tl.debug_barrier()
-    row_parts.messages_back(parts, GM + row, GY + row, OWN, work, CHANNELS, DEPTH)
+    one_atom_maps.messages_back(parts, GM + row, GY + row, OWN, work, CHANNELS, DEPTH)
     multiply9(work, MIX_IN_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
     if EMBEDDING:
         more, hidden = parts + (WORK_WIDTH - PARTS * CHANNELS) // 2, work + 3 * CHANNELS
         mixed, ga = work + 9 * CHANNELS, work + 18 * CHANNELS
-        row_parts.gate_gradient(
+        one_atom_maps.gate_gradient(
             parts, G + row, x, inverse, GATE + i * (3 * CHANNELS), MIXED + row, work, mixed,
             CHANNELS, GROUPS, ACTIVATION,
         )  # fmt: skip
         multiply1(work, GATE_OUT_BACK, parts, 3 * CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL, APART)
-        row_parts.times_slope(parts, HIDDEN + i * HIDDEN_WIDTH, hidden, HIDDEN_WIDTH, GROUPS, ACTIVATION)
+        one_atom_maps.times_slope(parts, HIDDEN + i * HIDDEN_WIDTH, hidden, HIDDEN_WIDTH, GROUPS, ACTIVATION)
         multiply1(hidden, GATE_IN_BACK, parts, HIDDEN_WIDTH, CHANNELS, GROUPS, UNROLL, APART)
         multiply9(mixed, MIX_BACK, more, CHANNELS, GROUPS, UNROLL, APART)
-        row_parts.surroundings_norm_gradient(parts, more, GATE_SCALE, A + row, ga, epsilon, WIDTH, CHANNELS, GROUPS)
+        one_atom_maps.surroundings_norm_gradient(parts, more, GATE_SCALE, A + row, ga, epsilon, WIDTH, CHANNELS, GROUPS)
         tl.debug_barrier()
         (_edges_gradient_apart if APART else _edges_gradient)(
             NUMBERS, TARGETS, SOURCES, ga, FILTERS, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF,
             CHANNELS, DEGREE, DEPTH,
         )  # fmt: skip
     else:
-        row_parts.input_gradient(parts, G + row, x, inverse, D + row, CHARGE, SYSTEM, work, i, CHANNELS, GROUPS)
+        one_atom_maps.input_gradient(parts, G + row, x, inverse, D + row, CHARGE, SYSTEM, work, i, CHANNELS, GROUPS)
         multiply9(work, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
-        row_parts.product_gradient(
+        one_atom_maps.product_gradient(
             parts, BEFORE_Y + row, BEFORE_M + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS
         )

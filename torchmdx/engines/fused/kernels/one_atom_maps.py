@@ -9,8 +9,9 @@ buffer is read and written here, a barrier stands in between: several threads ma
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.activations import activate, slope
-from torchmdx.models.kernels.components import (
+from torchmdx.engines.fused.kernels.activations import activate, slope
+from torchmdx.engines.fused.kernels.layer_norm import part_gradient, part_statistics, statistics
+from torchmdx.engines.fused.kernels.nine import (
     add9,
     dot_parts,
     load3,
@@ -29,7 +30,6 @@ from torchmdx.models.kernels.components import (
     store3,
     store9,
 )
-from torchmdx.models.kernels.layer_norm import part_gradient, part_statistics, statistics
 
 
 @triton.jit

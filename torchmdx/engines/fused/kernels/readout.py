@@ -11,10 +11,10 @@
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.activations import activate, slope
-from torchmdx.models.kernels.components import load3, load9, part_norms, part_norms_gradient, store3
-from torchmdx.models.kernels.interaction import atoms_here, store_gradient
-from torchmdx.models.kernels.layer_norm import part_gradient, part_statistics_of_rows
+from torchmdx.engines.fused.kernels.activations import activate, slope
+from torchmdx.engines.fused.kernels.interaction import atoms_here, store_gradient
+from torchmdx.engines.fused.kernels.layer_norm import part_gradient, part_statistics_of_rows
+from torchmdx.engines.fused.kernels.nine import load3, load9, part_norms, part_norms_gradient, store3
 
 
 @triton.jit(do_not_specialize=["num_atoms"])

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchmdx.models.kernels.activations import activate, slope
+from torchmdx.engines.fused.kernels.activations import activate, slope
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,37 +6,14 @@ number is read on the host. Float32 or float64, as the tensors are.
 
 from __future__ import annotations
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 
+from torchmdx.engines.fused.kernels.coulomb import shape_of
+
 ROWS = 4  # atoms of a program
 MOST_COLUMNS, TILE = 128, 1024  # atoms that are seen at a time; the same, times channels
-PI = tl.constexpr(math.pi)
-
-
-@triton.jit
-def shape_of(r, LOWER: tl.constexpr, UPPER: tl.constexpr, SWITCH: tl.constexpr):
-    """(s, ds/dr) of s(r) = (1 - d(r)) / r: see `torchmdx.models.priors.coulomb.Coulomb`.
-
-    UPPER: the damping length, or with SWITCH the end of the switch, which begins at LOWER.
-    """
-    if SWITCH:
-        x = (r - LOWER) / (UPPER - LOWER)
-        inside = (x > 0) & (x < 1)
-        angle = PI * tl.where(inside, x, 0.0)
-        u = tl.where(inside, 0.5 - 0.5 * tl.cos(angle), tl.where(x > 0, 1.0, 0.0))
-        slope = 0.5 * PI / (UPPER - LOWER) * tl.sin(angle)
-    else:
-        square = r / UPPER * (r / UPPER)
-        inside = square < 1 - 1e-3
-        gap = 1 - tl.where(inside, square, 0.0)
-        d = tl.where(inside, tl.exp(1 - 1 / gap), 0.0)
-        u = 1 - d
-        slope = d * 2 * r / (UPPER * UPPER * gap * gap)
-    return u / r, (slope - u / r) / r
 
 
 @triton.jit

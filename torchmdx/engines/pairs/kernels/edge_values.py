@@ -1,4 +1,4 @@
-"""What torchmdx.models.edge_rows needs on a GPU: values to edges, sums over them, messages with filters of edges.
+"""What `edge_values` needs on a GPU: values to edges, sums over them, messages with filters of edges.
 
 Sums go along an atom's row of edges, or to it through `reverse`: no atomics, equal bit for bit. Rows of what belongs
 to edges are those of the list's slots, padding included, which is written as zero; after them may come a row for each
@@ -13,10 +13,10 @@ import torch
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.pairwise import WARPS, blocks, load_nine, messages_rows_kernel
+from torchmdx.engines.pairs.kernels.forms import WARPS, blocks, load_nine, messages_rows_kernel
 
 if TYPE_CHECKING:
-    from torchmdx.models.pairs import PairList
+    from torchmdx.engines.pairs.pair_list import PairList
 
 # Numbers that a program reads at a time, and programs that write zeros to padding.
 TILE, FILLERS = 512, 128

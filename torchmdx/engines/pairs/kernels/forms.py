@@ -1,4 +1,4 @@
-"""Derivatives of the forms in torchmdx.models.forms and sums over pairs, for training on a GPU.
+"""Derivatives of the forms in torchmdx.engines.pairs.products and sums over pairs, for training on a GPU.
 
 A program is an atom's row of edges, or an atom. Sums go along rows in their order: no atomics, equal bit for bit. What
 belongs to a pair is written by the edge that speaks for it. Float32 or float64, as the tensors are.
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from torchmdx.models.pairs import PairList
+    from torchmdx.engines.pairs.pair_list import PairList
 
 WARPS = 4
 MOST_CHANNELS = 128  # of a program
@@ -260,7 +260,7 @@ def to_nine(s, a0, a1, a2, xx, xy, xz, yy, yz):
 
 @triton.jit
 def of_dual(s, a0, a1, a2, xx, xy, xz, yy, yz):
-    """`torchmdx.models.forms.dual`."""
+    """`torchmdx.engines.pairs.products.dual`."""
     return s / 3, a0 / 2, a1 / 2, a2 / 2, (2 * xx - yy) / 3, xy / 2, xz / 2, (2 * yy - xx) / 3, yz / 2
 
 
@@ -313,7 +313,7 @@ def _products(A, B, OUT, SLOT: tl.constexpr, SYMMETRIC: tl.constexpr, C: tl.cons
 
 @triton.jit
 def of_metric(x0, x1, x2, x3, x4, x5, x6, x7, x8):
-    """`torchmdx.models.forms.undual`."""
+    """`torchmdx.engines.pairs.products.undual`."""
     return 3 * x0, 2 * x1, 2 * x2, 2 * x3, 2 * x4 + x7, 2 * x5, 2 * x6, 2 * x7 + x4, 2 * x8
 
 

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from torchmdx.models.kernels.activations import sigmoid
+from torchmdx.engines.fused.kernels.activations import sigmoid
 
 BLOCK = 1024
 # Of [P,K]: so many rows a program, and blocks of so many columns.
@@ -13,7 +13,7 @@ ROWS, COLUMNS = 8, 128
 
 @triton.jit
 def derivative(x, ORDER: tl.constexpr):
-    """silu⁽ORDER⁾(x); see `torchmdx.models.smooth.derivative`."""
+    """silu⁽ORDER⁾(x); see `torchmdx.engines.pairs.silu.derivative`."""
     s = sigmoid(x)
     p, q = s * (1 - s), 1 - 2 * s
     if ORDER == 0:

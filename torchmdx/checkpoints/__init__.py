@@ -1,0 +1,1 @@
+"""Potentials in files: saving, loading, names, releases."""

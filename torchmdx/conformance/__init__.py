@@ -1,0 +1,7 @@
+"""What every model has to satisfy, as checks that a potential passes or fails: `check(potential)`."""
+
+from torchmdx.conformance.check import Check as Check
+from torchmdx.conformance.check import Conformance as Conformance
+from torchmdx.conformance.check import check as check
+
+__all__ = ["Check", "Conformance", "check"]

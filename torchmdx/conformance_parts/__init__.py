@@ -1,1 +1,0 @@
-"""What the checks of conformance are made of."""

@@ -1,0 +1,1 @@
+"""Ways to evaluate a potential with fixed shapes."""

@@ -1,0 +1,1 @@
+"""TensorNet on the CPU: filters from tables, kernels in C."""

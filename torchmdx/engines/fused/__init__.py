@@ -1,0 +1,1 @@
+"""TensorNet and TensorNet2 in fused GPU kernels."""

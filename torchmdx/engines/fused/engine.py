@@ -1,0 +1,65 @@
+"""The fused GPU kernels as an engine."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from torchmdx.engines.engine import Outputs
+from torchmdx.engines.filter_table import table_of
+from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+from torchmdx.evaluate import per_volume
+from torchmdx.models.potential import Potential
+from torchmdx.models.tensornet2 import TensorNet2
+from torchmdx.neighbors.edges import Edges
+from torchmdx.runtime.device_guard import device_of_positions, runs_on
+from torchmdx.system import Batch
+
+
+def kernels_for(potential: Potential) -> type[FastTensorNet]:
+    """The class of kernels that might evaluate this potential; its `why_not` knows whether they do."""
+    return FastTensorNet2 if isinstance(potential.network, TensorNet2) else FastTensorNet
+
+
+def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastTensorNet:
+    """A potential's kernels. priors: leave them out; without this a potential that has any is refused."""
+    kind = kernels_for(potential)
+    # The fifth degree needs a tenth of the intervals of the third: the table stays in the GPU's first-level caches.
+    table = table_of(potential.network, 5, kind.tabulated)
+    return kind(potential, precision=precision, table=table, priors=priors)
+
+
+class KernelEngine:
+    """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward."""
+
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
+        self.model = make_kernels(potential, precision, priors=False)
+        self.name, self.table_error = f"kernels, {precision}", self.model.table.error
+        self.batch, self.stress = batch, stress
+
+    def reserve(self, capacity: int) -> None:
+        self.model.allocate(self.batch.num_atoms, self.batch.num_systems, capacity)
+        self.name = f"kernels, {self.model.precision_used}"
+
+    def place_results(self, energy: Tensor, energies: Tensor, forces: Tensor) -> None:
+        """From now on, until `reserve`, results are written into these: [S] and [N] float64, [N,3] float32."""
+        buffers = self.model.buffers
+        assert buffers is not None
+        buffers.energy, buffers.energies, buffers.forces = energy, energies, forces
+
+    def share_scratch(self, other: KernelEngine) -> None:
+        """Takes the other's scratch where it has the same shape; the two must never run at the same time."""
+        own, theirs = self.model.buffers, other.model.buffers
+        assert own is not None
+        assert theirs is not None
+        for name, tensor in theirs.tensors.items():
+            if name in own.tensors and own.tensors[name].shape == tensor.shape:
+                own.tensors[name] = tensor
+
+    @runs_on(device_of_positions)
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
+        batch = self.batch
+        inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, edges)
+        result = self.model.run(*inputs, forces=forces, virial=self.stress and forces)
+        stress = per_volume(result.virial, cell) if self.stress else None
+        return Outputs(result.energy, result.energies, result.forces, stress)

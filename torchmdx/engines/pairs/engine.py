@@ -1,0 +1,68 @@
+"""The network of pairs as an engine: any TensorNet or TensorNet2, with any priors."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from torchmdx.engines.engine import Outputs
+from torchmdx.engines.pairs import energy as pair_energy
+from torchmdx.engines.pairs.near_list import NearList
+from torchmdx.engines.pairs.pair_list import PairList
+from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import shapes_are_fixed
+from torchmdx.neighbors.capacity import with_head_room
+from torchmdx.neighbors.edges import Edges
+from torchmdx.neighbors.reverse import find_reverse
+from torchmdx.runtime.device_guard import device_of_positions, runs_on
+from torchmdx.system import Batch
+
+
+class PairwiseEngine:
+    """The network of training, without its graph: any TensorNet or TensorNet2, with any priors."""
+
+    table_error = 0.0
+
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
+        self.name = f"pairs, {str(potential.dtype).removeprefix('torch.')}"
+        # Weights that ask for gradients would be given them, in every backward pass.
+        self.potential = copy.deepcopy(potential).requires_grad_(False)
+        self.batch, self.stress = batch, stress
+        # Priors may see farther than the network, which then has a list of its own.
+        cutoff = float(potential.config.cutoff)
+        self.near = NearList(cutoff) if potential.search_cutoff(batch) > cutoff else None
+
+    def reserve(self, capacity: int) -> None:
+        if self.near is not None:
+            self.near.capacity = None
+        self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
+
+    @runs_on(device_of_positions)
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
+        find_reverse(edges, self.reverse)
+        batch, stress = replace(self.batch, positions=positions, cell=cell), self.stress and forces
+        result = pair_energy.differentiate_pairwise(
+            self.potential, batch, edges, self.reverse,
+            forces=forces, stress=stress, create_graph=False, near=self._nearer(batch, edges),
+        )  # fmt: skip
+        if result.forces is None:
+            stale = torch.zeros_like(cell) if self.stress else None
+            nothing = torch.zeros_like(positions, dtype=self.potential.dtype)
+            return Outputs(result.energy, result.energies, nothing, stale)
+        return Outputs(result.energy, result.energies, result.forces.to(self.potential.dtype), result.stress)
+
+    def _nearer(self, batch: Batch, edges: Edges) -> PairList | None:
+        """The network's own list, if it has one.
+
+        Its capacity is chosen at the first run after `reserve`, which reads the device: it must not be captured.
+        """
+        if self.near is None:
+            return None
+        if self.near.capacity is None:
+            if shapes_are_fixed(batch.positions):
+                return None
+            self.near.capacity = with_head_room(self.near.count(batch, edges, self.reverse), batch.num_atoms)
+        return self.near.pairs(batch, edges, self.reverse)

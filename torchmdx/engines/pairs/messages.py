@@ -1,0 +1,127 @@
+"""The forms of messages: what atoms receive from their neighbours, and the embedding's sum over surroundings.
+
+Tensors of atoms are [N,9,C] (see tensors.py), filters [P+1,3,C]: a row for each pair of atoms, and in the last one the
+filter that an atom has for itself. k(m) is the part that component m belongs to. On a GPU the derivatives are kernels
+that sum in a fixed order; on a CPU that has a compiler they are kernels in C. Elsewhere they are written out in torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmdx.engines.pairs.pair_list import PairList
+from torchmdx.engines.pairs.products import Arguments, kernels_of, part_sums
+from torchmdx.models.tensors import spread
+
+
+@dataclass(frozen=True)
+class Messages:
+    """T(F, X, G) = Σ_edges Σ_m,c F[pair,k(m),c] X[source,m,c] G[target,m,c] + Σ_i,m,c F[P,k(m),c] X[i,m,c] G[i,m,c]."""
+
+    pairs: PairList
+
+    def partial(self, slot: int, arguments: Arguments) -> Tensor:
+        """In F [P+1,3,C], X or G [N,9,C]. The list is symmetric, and so T in X and G."""
+        f, x, g = arguments
+        if slot == 0:
+            assert x is not None
+            assert g is not None
+            kernels = kernels_of(x, g)
+            return kernels.messages_pairs(self.pairs, x, g) if kernels else self._in_filters(x, g)
+        other = g if slot == 1 else x
+        assert f is not None
+        assert other is not None
+        kernels = kernels_of(f, other)
+        return kernels.messages_rows(self.pairs, f, other) if kernels else self._in_atoms(f, other)
+
+    def _in_atoms(self, f: Tensor, x: Tensor) -> Tensor:
+        edges = self.pairs.edges
+        weights = spread(_of_edges(f, self.pairs))
+        return (spread(f[-1]) * x).index_add(0, edges.target, weights * x.index_select(0, edges.source))
+
+    def _in_filters(self, x: Tensor, g: Tensor) -> Tensor:
+        edges = self.pairs.edges
+        both = part_sums(x.index_select(0, edges.source) * g.index_select(0, edges.target))
+        return torch.cat([_to_pairs(both, self.pairs), part_sums(x * g).sum(0, keepdim=True)])
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """T(D, F, Z, G) = Σ_edges Σ_m,c D[edge,m] F[pair,k(m),c] (Z[target,0,c] + Z[source,1,c]) G[target,m,c],
+    and for each atom itself D[P,0] F[P,0,c] (Z[i,0,c] + Z[i,1,c]) G[i,0,c].
+
+    D [P+1,9]: components of each pair's direction; for the other direction the vector changes its sign. Its last row is
+    a constant, (1, 0, ...): no gradient is computed for it.
+    """
+
+    pairs: PairList
+
+    def partial(self, slot: int, arguments: Arguments) -> Tensor:
+        """In D [P+1,9], F [P+1,3,C], Z [N,2,C] or G [N,9,C]."""
+        given = [a for a in arguments if a is not None]
+        there = given[0]
+        if kernels := kernels_of(*given):
+            return kernels.surroundings(self.pairs, slot, *arguments)
+        d, f, z, g = (None if a is None else a for a in arguments)
+        edges, pairs = self.pairs.edges, self.pairs
+        flip = torch.where(pairs.code % 2 == 1, -1.0, 1.0).to(there.dtype)
+        signs = torch.ones(len(flip), 9, dtype=there.dtype)
+        signs[:, 1:4] = flip[:, None]
+        factors: list[Tensor] = []  # each [E,9,C] or broadcastable to it
+        if d is not None:
+            factors.append((_of_edges(d, pairs) * signs)[:, :, None])
+        if f is not None:
+            factors.append(spread(_of_edges(f, pairs)))
+        if z is not None:
+            factors.append((z[:, 0].index_select(0, edges.target) + z[:, 1].index_select(0, edges.source))[:, None])
+        if g is not None:
+            factors.append(g.index_select(0, edges.target))
+        every = factors[0] * factors[1] * factors[2] * edges.filled()[:, None, None]
+        return self._collect(slot, every, signs, d, f, z, g)
+
+    def _collect(
+        self,
+        slot: int,
+        every: Tensor,
+        signs: Tensor,
+        d: Tensor | None,
+        f: Tensor | None,
+        z: Tensor | None,
+        g: Tensor | None,
+    ) -> Tensor:
+        edges, pairs = self.pairs.edges, self.pairs
+        if slot == 0:
+            assert f is not None
+            found = _to_pairs(every.sum(2) * signs, pairs)
+            return torch.cat([found, found.new_zeros(1, 9)])
+        assert d is not None
+        if slot == 1:
+            assert z is not None
+            assert g is not None
+            own = every.new_zeros(1, 3, every.shape[2])
+            own[0, 0] = d[-1, 0] * (z.sum(1) * g[:, 0]).sum(0)
+            return torch.cat([_to_pairs(part_sums(every), pairs), own])
+        assert f is not None
+        if slot == 2:
+            assert g is not None
+            summed, own = every.sum(1), d[-1, 0] * f[-1, 0] * g[:, 0]
+            return torch.stack([own.index_add(0, end, summed) for end in (edges.target, edges.source)], 1)
+        assert z is not None
+        out = every.new_zeros(edges.num_atoms, 9, every.shape[2])
+        out[:, 0] = d[-1, 0] * f[-1, 0] * z.sum(1)
+        return out.index_add_(0, edges.target, every)
+
+
+def _of_edges(values: Tensor, pairs: PairList) -> Tensor:
+    """Rows of values [P+1,...] for the edges [E,...]; zero where there is none."""
+    rows = values.index_select(0, pairs.code // 2)
+    return rows * pairs.edges.filled().view(-1, *[1] * (rows.dim() - 1))
+
+
+def _to_pairs(values: Tensor, pairs: PairList) -> Tensor:
+    """Sums [P,...] of values [E,...] over both edges of a pair."""
+    there = values * pairs.edges.filled().view(-1, *[1] * (values.dim() - 1))
+    return values.new_zeros(pairs.num_slots, *values.shape[1:]).index_add_(0, pairs.code // 2, there)

@@ -1,1 +1,0 @@
-"""The CPU's kernels in C, message sums and forms: compiled once with the machine's compiler, and optional."""

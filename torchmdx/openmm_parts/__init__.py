@@ -1,1 +1,0 @@
-"""What the OpenMM front door is made of."""

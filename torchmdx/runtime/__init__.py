@@ -1,0 +1,1 @@
+"""What every part needs of the machine: memory, modes of torch, kernels, devices, files, signals."""

@@ -1,0 +1,1 @@
+"""The captured step and what it consists of."""
