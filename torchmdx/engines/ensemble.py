@@ -22,8 +22,8 @@ from torchmdx.engines.engine import Engine, Outputs
 from torchmdx.engines.fused.engine import KernelEngine
 from torchmdx.models.ensemble import mean_of, spread_of
 from torchmdx.neighbors.edges import Edges
-from torchmdx.own_streams import own_stream
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
+from torchmdx.runtime.own_streams import own_stream
 from torchmdx.system import Batch
 
 # Up to so many atoms members run side by side. The exact model takes some MB an atom, and each branch its own.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchmdx.own_streams import own_stream
+from torchmdx.runtime.own_streams import own_stream
 from torchmdx.step.audit import objection, structure_of
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import AuditError

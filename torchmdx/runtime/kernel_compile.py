@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchmdx.own_streams import own_stream
 from torchmdx.runtime.device_guard import capture_lock, runs_on
+from torchmdx.runtime.own_streams import own_stream
 
 log = logging.getLogger(__name__)
 

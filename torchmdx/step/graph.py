@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from torchmdx.own_streams import own_stream
 from torchmdx.runtime.device_guard import capture_lock
 from torchmdx.runtime.kernel_compile import run_compiled
+from torchmdx.runtime.own_streams import own_stream
 from torchmdx.step.results import OutOfDeviceMemory
 from torchmdx.system import Batch
 

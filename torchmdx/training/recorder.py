@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmdx.own_streams import own_stream
 from torchmdx.runtime.device_guard import capture_lock
+from torchmdx.runtime.own_streams import own_stream
 
 log = logging.getLogger(__name__)
 

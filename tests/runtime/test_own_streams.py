@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from torchmdx.own_streams import own_stream
+from torchmdx.runtime.own_streams import own_stream
 
 pytestmark = pytest.mark.gpu
 POOL = 32  # streams that torch hands out in turn
