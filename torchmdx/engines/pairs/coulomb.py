@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.open_pairs import open_systems
 from torchmdx.runtime.device_guard import on_device
 from torchmdx.system import Batch
-
-if TYPE_CHECKING:
-    from torchmdx.models.priors.coulomb import Coulomb
 
 
 class _Fused(torch.autograd.Function):

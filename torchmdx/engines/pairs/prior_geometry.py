@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchmdx.engines.pairs.coulomb import fused_pairs
 from torchmdx.engines.pairs.edge_values import to_edges, to_targets
 from torchmdx.engines.pairs.pair_list import PairList
-from torchmdx.models.priors.base import Geometry
+from torchmdx.models.priors.base import Geometry, OpenPairPrior
+from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.edges import PADDED_LENGTH
 from torchmdx.system import Batch
 
@@ -20,10 +22,6 @@ class PairGeometry(Geometry):
 
     pairs: PairList
 
-    @property
-    def fused(self) -> bool:  # type: ignore[override]
-        return self.distance.is_cuda
-
     def at_target(self, values: Tensor) -> Tensor:
         return self._at(values, source=False)
 
@@ -32,6 +30,12 @@ class PairGeometry(Geometry):
 
     def onto_targets(self, values: Tensor) -> Tensor:
         return to_targets(self.pairs, values[:, None]).squeeze(-1)
+
+    def open_pairs(self, prior: OpenPairPrior, charges: Tensor) -> Tensor:
+        """On a GPU, Coulomb energies come from a kernel that keeps nothing for each pair."""
+        if self.distance.is_cuda and isinstance(prior, Coulomb):
+            return fused_pairs(prior, self.batch, self.positions, charges)
+        return super().open_pairs(prior, charges)
 
     def _at(self, values: Tensor, source: bool) -> Tensor:
         if not values.is_floating_point():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,14 @@ from torchmdx.system import LAST_ELEMENT, Batch
 LONGEST = 10_000.0  # Å; bounds what a damaged configuration can ask for
 
 
+class OpenPairPrior(Protocol):
+    """A prior that sees all pairs of systems without periodic directions."""
+
+    def plain_pairs(self, batch: Batch, positions: Tensor, charges: Tensor) -> Tensor:
+        """Energies [N] of all those pairs, from positions [N,3] Å and charges [N,M], in plain torch."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Geometry:
     """A batch as priors see it.
@@ -23,10 +31,9 @@ class Geometry:
     distance [E] Å of `edges`, which reach at least as far as the potential's search cutoff; beyond the last edge it
     is longer than any cutoff. positions [N,3] Å serve pairs that no list holds: all pairs of systems without
     periodic directions. charges [N,M]: partial charges in M channels, None where the network predicts none.
-    Gradients flow through distance, positions and charges. fused: whether priors may take kernels of their own.
+    Gradients flow through distance, positions and charges.
     """
 
-    fused: ClassVar[bool] = False
     batch: Batch
     edges: Edges
     distance: Tensor
@@ -48,6 +55,13 @@ class Geometry:
     def halved_onto_atoms(self, pair_energy: Tensor) -> Tensor:
         """Energies [N] of atoms from those [E] of pairs, each of which stands in the list twice."""
         return self.onto_targets(0.5 * pair_energy)
+
+    def open_pairs(self, prior: OpenPairPrior, charges: Tensor) -> Tensor:
+        """Energies [N] of a prior over all pairs of systems without periodic directions, from charges [N,M].
+
+        Another way of evaluating the geometry may replace this by kernels of its own.
+        """
+        return prior.plain_pairs(self.batch, self.positions, charges)
 
 
 @dataclass(frozen=True, kw_only=True)

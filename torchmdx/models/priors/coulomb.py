@@ -9,7 +9,6 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from torchmdx.engines.pairs.coulomb import fused_pairs
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
 from torchmdx.models.priors.open_pairs import open_blocks, open_systems
 from torchmdx.system import Batch
@@ -105,8 +104,7 @@ class Coulomb(Prior):
         charges = self.charges(geometry)
         energies = self.within_cutoff(geometry, charges)
         if self.sees_all_pairs:
-            of_all = fused_pairs if geometry.fused else Coulomb.plain_pairs
-            energies = energies + of_all(self, geometry.batch, geometry.positions, charges)
+            energies = energies + geometry.open_pairs(self, charges)
         return energies
 
     def charges(self, geometry: Geometry) -> Tensor:
