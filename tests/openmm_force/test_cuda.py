@@ -270,14 +270,16 @@ def test_no_graph_survives_a_failed_recovery(make_potential, tmp_path):
 
 def test_audits_run_beside_a_native_run(potential, monkeypatch):
     from torchmdx.openmm_force import native_audit
+    from torchmdx.step.audit import Verdict
 
-    seen, judged = [], native_audit.objection
+    seen, judged = [], native_audit.judge_copies
 
-    def objection(*given):
-        seen.append(judged(*given))
-        return seen[-1]
+    def judge(*given):
+        verdict = judged(*given)
+        seen.append(verdict.reason)
+        return verdict
 
-    monkeypatch.setattr(native_audit, "objection", objection)
+    monkeypatch.setattr(native_audit, "judge_copies", judge)
     atoms = water(3)
     system, _ = system_of(potential, atoms, transport="native", audit_every=50)
     context = context_of(system, atoms, "CUDA")
@@ -287,7 +289,7 @@ def test_audits_run_beside_a_native_run(potential, monkeypatch):
     assert len(seen) >= 19
     assert set(seen) == {None}
 
-    monkeypatch.setattr(native_audit, "objection", lambda *given: "its forces are wrong")
+    monkeypatch.setattr(native_audit, "judge_copies", lambda *given: Verdict(1.0, "its forces are wrong"))
     context = context_of(system, atoms, "CUDA")
     with pytest.raises(openmm.OpenMMException, match=r"^the audit of evaluation 50, at step \d+: its forces are wrong"):
         context.getIntegrator().step(1000)

@@ -193,12 +193,13 @@ potential = random_potential(num_channels=8, num_layers=1, cutoff=3.0).float()
 context, evaluator = context_of(potential, audit_every=3)
 energy(context, DENSE)
 from torchmdx.openmm_force import native_audit
-seen, gate, judged = [], threading.Event(), native_audit.objection
-def objection(step, *results):
+seen, gate, judged = [], threading.Event(), native_audit.judge_copies
+def judge(*given):
     gate.wait(30)
-    seen.append(judged(step, *results))
-    return seen[-1]
-native_audit.objection = objection
+    verdict = judged(*given)
+    seen.append(verdict.reason)
+    return verdict
+native_audit.judge_copies = judge
 energy(context, DENSE), energy(context, DENSE)  # the third is audited
 assert len(seen) == 0
 energy(context, DENSE * 1.01), energy(context, DENSE * 1.02)  # nobody waits for the audit

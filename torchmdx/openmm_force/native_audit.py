@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torchmdx.runtime.own_streams import own_stream
-from torchmdx.step.audit import objection, structure_of
+from torchmdx.step.audit import judge_copies, structure_of
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import AuditError
 
@@ -40,7 +40,10 @@ class BackgroundAudit:
         """Audits the results in the buffers, of an evaluation at a step of the Context. Raises as `settle`."""
         self.settle()
         with self._aside():
-            structure, compared = structure_of(self._step), self._step.buffers.compared().clone()
+            structure, compared = (
+                structure_of(self._step.batch, self._step.buffers),
+                self._step.buffers.compared().clone(),
+            )
             energy = self._step.buffers.outputs["energy"].clone()
             if self._stream is not None:
                 self._stream.synchronize()
@@ -63,7 +66,8 @@ class BackgroundAudit:
     def _compare(self, title: str, *results: Any) -> str | None:
         try:
             with self._aside():
-                reason = objection(self._step, *results)
+                verdict = judge_copies(self._step.potential, self._step.precision, *results)
+            self._step.error, reason = verdict.error, verdict.reason
         except Exception as error:
             reason = f"it could not be done: {error}"
         if reason is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +14,10 @@ from torchmdx.evaluate import evaluate, require_apart
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step.buffers import FIRST_BAD, NOT_FINITE
+from torchmdx.neighbors.edges import Edges
+from torchmdx.step.buffers import FIRST_BAD, NOT_FINITE, StepBuffers
 from torchmdx.step.results import NonFiniteError
 from torchmdx.system import Batch
-
-if TYPE_CHECKING:
-    from torchmdx.step.captured_step import CapturedStep
 
 # The exact model in float64 needs about 6 MB an atom; larger structures are judged by a part of them.
 MOST_ATOMS = 600
@@ -32,86 +30,95 @@ LEAST_FORCE = 1e-2
 ENERGY_SCALE = 1.0
 
 
-def audit(step: CapturedStep) -> float:
-    """Relative force error of what a step has in its outputs, against the exact model in float64.
+@dataclass(frozen=True)
+class Verdict:
+    """error: relative force error against the exact model, None if it was not needed. reason: None if all is well."""
 
-    Of an ensemble, the spread of forces is compared along with their mean, so that every member counts.
-    A structure too large for the exact model is judged by a cluster of its atoms, evaluated anew by an engine of the
-    same kind.
+    error: float | None
+    reason: str | None
+
+
+def audit(potential: Potential | Ensemble, structure: Batch, found: Tensor, precision: str) -> float:
+    """Relative force error of the forces `found` for a structure, against the exact model in float64.
+
+    found: `StepBuffers.compared()`. Of an ensemble, the spread of forces is compared along with their mean, so that
+    every member counts. A structure too large for the exact model is judged by a cluster of its atoms, evaluated anew
+    by an engine of the same kind.
     """
-    part, atoms, as_it_is = sample(structure_of(step))
-    if as_it_is:
-        found = step.buffers.compared().index_select(0, atoms)
-    else:
-        found = _evaluate_anew(step, part)
-    return relative_error(found, exact_results(step.potential, part)[1])
+    part, atoms, as_it_is = sample(structure)
+    chosen = found.index_select(0, atoms) if as_it_is else _evaluate_anew(potential, part, precision)
+    return relative_error(chosen, exact_results(potential, part)[1])
 
 
-def structure_of(step: CapturedStep) -> Batch:
-    """A copy of the structure in a step's input buffers on the model's device."""
-    inputs = step.buffers.inputs
-    return replace(step.batch, positions=inputs["positions"].clone(), cell=inputs["cell"].clone())
+def structure_of(batch: Batch, buffers: StepBuffers) -> Batch:
+    """A copy of the structure in the input buffers of a step that evaluates `batch`, on the model's device."""
+    inputs = buffers.inputs
+    return replace(batch, positions=inputs["positions"].clone(), cell=inputs["cell"].clone())
 
 
-def objection(step: CapturedStep, structure: Batch, compared: Tensor, energy: Tensor) -> str | None:
-    """What speaks against results that a step gave earlier for a structure; None if nothing does. Sets `error`.
+def judge_copies(
+    potential: Potential | Ensemble, precision: str, structure: Batch, compared: Tensor, energy: Tensor
+) -> Verdict:
+    """What speaks against results that a step gave earlier for a structure.
 
     compared: copy of `buffers.compared()`. energy [S]: compared where the whole structure fits the exact model.
     """
-    allowed = TOLERANCES[step.precision]
+    allowed = TOLERANCES[precision]
     part, atoms, as_it_is = sample(structure)
-    found = compared.index_select(0, atoms) if as_it_is else _evaluate_anew(step, part)
-    exact_energy, exact = exact_results(step.potential, part)
-    step.error = relative_error(found, exact)
-    if not step.error <= allowed:
-        return _differing(step.error, allowed)
-    if not as_it_is or part.num_systems < structure.num_systems:
-        return None
+    found = compared.index_select(0, atoms) if as_it_is else _evaluate_anew(potential, part, precision)
+    exact_energy, exact = exact_results(potential, part)
+    verdict = _verdict(relative_error(found, exact), allowed)
+    if verdict.reason is not None or not as_it_is or part.num_systems < structure.num_systems:
+        return verdict
     scale = ENERGY_SCALE * (len(atoms) + float(torch.linalg.vector_norm(exact[:, :3], dim=1).sum()))
     difference = float((energy.to(exact_energy) - exact_energy).abs().sum())
     if difference <= allowed * scale:
-        return None
+        return verdict
     limit = f"{allowed * scale:.0e} eV"
-    return f"its energy differs from the exact model's by {difference:.1e} eV (at most {limit} is allowed)"
+    text = f"its energy differs from the exact model's by {difference:.1e} eV (at most {limit} is allowed)"
+    return Verdict(verdict.error, text)
 
 
-def require_finite(step: CapturedStep, flags: Any) -> None:
+def require_finite(flags: Any, evaluation: int, edges: Edges, buffers: StepBuffers, ordered: Batch) -> None:
     """Raises for what is not finite: ValueError that names two atoms at one place, else NonFiniteError."""
     if not flags[NOT_FINITE]:
         return
     # Two atoms at one place are the usual cause, and have an error of their own.
-    edges, buffers = step.search.edges, step.buffers
-    vectors = edges.vectors(buffers.positions, buffers.cell, step.ordered.system_index)
+    vectors = edges.vectors(buffers.positions, buffers.cell, ordered.system_index)
     require_apart(edges, vectors, buffers.order)
     raise NonFiniteError(
-        f"evaluation {step.num_evaluations}: positions, energy or forces of {int(flags[NOT_FINITE])} atoms are not "
+        f"evaluation {evaluation}: positions, energy or forces of {int(flags[NOT_FINITE])} atoms are not "
         f"finite, the first of them atom {int(flags[FIRST_BAD])}"
     )
 
 
-def disagreement(step: CapturedStep, launched: Tensor | None = None) -> str | None:
-    """What speaks against the results a step has in its outputs; None if nothing does. Sets the step's `error`.
+def judge(
+    potential: Potential | Ensemble, batch: Batch, buffers: StepBuffers, precision: str, launched: Tensor | None = None
+) -> Verdict:
+    """What speaks against the results in the buffers of a step, which evaluates `batch` at the buffers' inputs.
 
     launched: `buffers.compared()` after launching the kernels one by one, to compare a replay with, whatever its size.
     """
-    allowed = TOLERANCES[step.precision]
+    allowed, found = TOLERANCES[precision], buffers.compared()
     if launched is not None:
-        difference = relative_error(step.buffers.compared(), launched)
+        difference = relative_error(found, launched)
         if not difference <= allowed:
-            return f"its forces differ by {difference:.1e} (relative) between a replay and a launch"
-    step.error = audit(step)
-    return None if step.error <= allowed else _differing(step.error, allowed)
+            return Verdict(None, f"its forces differ by {difference:.1e} (relative) between a replay and a launch")
+    return _verdict(audit(potential, structure_of(batch, buffers), found, precision), allowed)
 
 
-def _differing(error: float, allowed: float) -> str:
-    return f"its forces differ from the exact model's by {error:.1e} (relative; at most {allowed:.0e} is allowed)"
+def _verdict(error: float, allowed: float) -> Verdict:
+    if error <= allowed:
+        return Verdict(error, None)
+    text = f"its forces differ from the exact model's by {error:.1e} (relative; at most {allowed:.0e} is allowed)"
+    return Verdict(error, text)
 
 
-def _evaluate_anew(step: CapturedStep, part: Batch) -> Tensor:
-    batch = part.to(dtype=step.potential.dtype)
-    batch = replace(batch, positions=(part.positions - part.positions.mean(0)).to(step.potential.dtype))
-    engine, _ = engine_for(step.potential, batch, stress=False, precision=step.precision)
-    edges = brute_force(batch, step.potential.search_cutoff(batch))
+def _evaluate_anew(potential: Potential | Ensemble, part: Batch, precision: str) -> Tensor:
+    batch = part.to(dtype=potential.dtype)
+    batch = replace(batch, positions=(part.positions - part.positions.mean(0)).to(potential.dtype))
+    engine, _ = engine_for(potential, batch, stress=False, precision=precision)
+    edges = brute_force(batch, potential.search_cutoff(batch))
     engine.reserve(edges.capacity)
     outputs = engine.run(part.positions - part.positions.mean(0), part.cell, edges)
     return _columns(outputs.forces, outputs.force_spread)

@@ -98,6 +98,12 @@ class StepBuffers:
         forces = self.outputs["forces"]
         return torch.cat([forces, self.outputs["force_spread"][:, None]], 1) if self.spread_given else forces
 
+    def fill(self, batch: Batch) -> None:
+        """Positions and cell of a batch into the inputs, those of the host and those of the device."""
+        for inputs in (self.inputs, self.host_inputs):
+            inputs["positions"].copy_(batch.positions)
+            inputs["cell"].copy_(batch.cell)
+
     def copy_in(self) -> None:
         """From the host's block to the model's device."""
         if self.on_gpu:

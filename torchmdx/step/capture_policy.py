@@ -40,6 +40,10 @@ class GraphPolicy:
         else:
             self.why = "mode 'eager' was asked for" if asked == "eager" else "not captured yet"
 
+    @property
+    def mode(self) -> str:
+        return "graph" if self.graphs else "eager"
+
     def due(self, kind: str, num_evaluations: int) -> bool:
         """Whether the coming evaluation, the num_evaluations-th, should capture first."""
         if self.refused or kind in self.graphs:

@@ -16,10 +16,10 @@ from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.device_guard import entries
 from torchmdx.runtime.kernel_compile import run_compiled
-from torchmdx.step.audit import disagreement, require_finite
+from torchmdx.step.audit import judge, require_finite
 from torchmdx.step.buffers import FAR, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers, copy_checked
 from torchmdx.step.capture_policy import GraphPolicy, require_mode
-from torchmdx.step.change import fall_back, fill_inputs, grow, refresh, settle, take_over
+from torchmdx.step.change import fall_back, grow, refresh, settle, take_over
 from torchmdx.step.graph import Graph, memory_allocated, memory_explained
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import AuditError, StepResult
@@ -91,7 +91,7 @@ class CapturedStep:
 
     @property
     def mode(self) -> str:
-        return "graph" if self.policy.graphs else "eager"
+        return self.policy.mode
 
     @property
     def why(self) -> str:
@@ -101,7 +101,7 @@ class CapturedStep:
         batch = self.batch
         spread = isinstance(self.potential, Ensemble)
         self.buffers = buffers = StepBuffers(batch, dtype, stress=stress, energies=energies, spread=spread)
-        fill_inputs(self)
+        self.buffers.fill(self.batch)
         # What the model sees: the same atoms, in the order and the frame of the buffers.
         self.ordered = replace(batch.clone().to(dtype=dtype), positions=buffers.positions, cell=buffers.cell)
         refresh(self, "device")
@@ -152,7 +152,9 @@ class CapturedStep:
 
     def report(self) -> StepReport:
         """What this step does and costs, in numbers."""
-        return StepReport.of(self)
+        counts = (self.num_evaluations, self.num_recoveries, self.memory_bytes())
+        parts = (self.potential, self.batch, self.search, self.engine, self.engine_why, self.policy)
+        return StepReport.of(*parts, *counts, self.error)
 
     def memory_bytes(self) -> int:
         """Device memory of buffers, list, scratch and graphs."""
@@ -196,9 +198,9 @@ class CapturedStep:
         elif flags[OVERFLOW]:
             grow(self, int(flags[NEEDED]))
         else:
-            require_finite(self, flags)
+            require_finite(flags, self.num_evaluations, self.search.edges, self.buffers, self.ordered)
             if self._trusted():
-                require_agreement(self, flags)
+                require_agreement(flags, self.batch, self.buffers)
                 return self._give_out(kind, copy)
         return None
 
@@ -249,14 +251,12 @@ class CapturedStep:
         buffers.finish(edges, *results, to_host=kind == "host")
 
     def _give_out(self, kind: str, copy: bool) -> StepResult:
-        if kind == "device":
-            views = self.buffers.outputs
-            result = StepResult(**{n: v.clone() if copy else v for n, v in views.items() if n != "flags"})
-            self._given_out = torch.cuda.Event()
-            self._given_out.record(torch.cuda.current_stream(self.device))
-            return result
-        arrays = self.buffers.host_arrays
-        return StepResult(**{n: a.copy() if copy else a for n, a in arrays.items() if n != "flags"})
+        if kind == "host":
+            return StepResult.of(self.buffers.host_arrays, copy)
+        result = StepResult.of(self.buffers.outputs, copy)
+        self._given_out = torch.cuda.Event()
+        self._given_out.record(torch.cuda.current_stream(self.device))
+        return result
 
     # -- whether the fast path can be trusted ------------------------------------------------------------------------
 
@@ -266,9 +266,10 @@ class CapturedStep:
         self.audit_owed = True  # until one has passed
         if flags[FAR] or flags[OVERFLOW] or flags[NOT_FINITE]:
             return None  # no forces to compare: the evaluation in hand is repaired or refused first, and then audited
-        reason = disagreement(self, launched)
-        self.audit_owed = reason is not None
-        return reason
+        verdict = judge(self.potential, self.batch, self.buffers, self.precision, launched)
+        self.error = self.error if verdict.error is None else verdict.error
+        self.audit_owed = verdict.reason is not None
+        return verdict.reason
 
     def _trusted(self) -> bool:
         """Audits the evaluation in hand where that is due; False after a fall-back, when it has to be done again."""

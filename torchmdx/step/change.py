@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("torchmdx.step.captured_step")
 
 
-def fill_inputs(step: CapturedStep) -> None:
-    """Positions and cell of the batch, to both input blocks."""
-    for inputs in (step.buffers.inputs, step.buffers.host_inputs):
-        inputs["positions"].copy_(step.batch.positions)
-        inputs["cell"].copy_(step.batch.cell)
-
-
 def refresh(step: CapturedStep, kind: str) -> None:
     """New images, origins and order, for the positions in the input buffers.
 
@@ -84,7 +77,7 @@ def take_over(step: CapturedStep, given: Batch) -> None:
     except ValueError:  # raised before anything is copied
         step.assigning = before
         raise
-    fill_inputs(step)
+    step.buffers.fill(step.batch)
     for name in ("system_index", "pbc", "charge"):
         getattr(step.ordered, name).copy_(getattr(given, name))
     anew = before or step.unsettled

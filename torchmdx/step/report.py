@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
+from torchmdx.engines.engine import Engine
 from torchmdx.models.ensemble import Ensemble
-
-if TYPE_CHECKING:
-    from torchmdx.step.captured_step import CapturedStep
+from torchmdx.models.potential import Potential
+from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.step.capture_policy import GraphPolicy
+from torchmdx.system import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,32 +44,43 @@ class StepReport:
     error: float | None
 
     @classmethod
-    def of(cls, step: CapturedStep) -> StepReport:
-        """Reads the numbers of a step; waits for the GPU."""
-        policy = step.policy
+    def of(
+        cls,
+        potential: Potential | Ensemble,
+        batch: Batch,
+        search: EdgeSearch,
+        engine: Engine,
+        engine_why: str,
+        policy: GraphPolicy,
+        evaluations: int,
+        recoveries: int,
+        memory_bytes: int,
+        error: float | None,
+    ) -> StepReport:
+        """Reads the numbers of a step's parts; waits for the GPU."""
         graph = next(iter(policy.graphs.values()), None)
-        edges = int(step.search.edges.num_edges)
+        edges = int(search.edges.num_edges)
         return cls(
-            mode=step.mode,
-            why=step.why,
-            engine=step.engine.name,
-            engine_why=step.engine_why,
-            members=len(step.potential) if isinstance(step.potential, Ensemble) else None,
-            atoms=step.batch.num_atoms,
-            systems=step.batch.num_systems,
+            mode=policy.mode,
+            why=policy.why,
+            engine=engine.name,
+            engine_why=engine_why,
+            members=len(potential) if isinstance(potential, Ensemble) else None,
+            atoms=batch.num_atoms,
+            systems=batch.num_systems,
             edges=edges,
-            capacity=step.search.capacity,
-            head_room=step.search.capacity / max(edges, 1) - 1,
-            evaluations=step.num_evaluations,
-            searches=step.search.num_updates(),
-            recoveries=step.num_recoveries,
+            capacity=search.capacity,
+            head_room=search.capacity / max(edges, 1) - 1,
+            evaluations=evaluations,
+            searches=search.num_updates(),
+            recoveries=recoveries,
             nodes=graph.num_nodes if graph else None,
-            memory_bytes=step.memory_bytes(),
+            memory_bytes=memory_bytes,
             capture_s=graph.seconds if graph else None,
             replay_ms=policy.replay_seconds * 1e3 if graph else None,
             eager_ms=policy.eager_seconds * 1e3 if policy.eager_seconds == policy.eager_seconds else None,
-            table_error=step.engine.table_error,
-            error=step.error,
+            table_error=engine.table_error,
+            error=error,
         )
 
     def __str__(self) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
 if TYPE_CHECKING:
-    from torchmdx.step.spread_limit import Frame
+    from ase import Atoms
 
 
 class StepError(RuntimeError):
@@ -27,6 +32,32 @@ class AuditError(StepError):
 
 class GraphRefused(StepError):
     """mode="graph" was asked for and cannot be had; says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A structure of one system with what an ensemble gave for it, as NumPy arrays; eV and Å."""
+
+    numbers: NDArray[np.int64]
+    positions: NDArray[np.float64]
+    cell: NDArray[np.float64]
+    pbc: NDArray[np.bool_]
+    charge: float
+    energy: float
+    energy_spread: float
+    forces: NDArray[np.float64]
+    force_spread: NDArray[np.float64]
+
+    def to_ase(self) -> Atoms:
+        """With energy and forces as results, `forces_spread` as an array, and the rest in info."""
+        from ase import Atoms
+        from ase.calculators.singlepoint import SinglePointCalculator
+
+        atoms = Atoms(self.numbers, self.positions, cell=self.cell, pbc=self.pbc)
+        atoms.info |= {"charge": self.charge, "energy_spread": self.energy_spread}
+        atoms.arrays["forces_spread"] = self.force_spread
+        atoms.calc = SinglePointCalculator(atoms, energy=self.energy, forces=self.forces)
+        return atoms
 
 
 class SpreadError(StepError):
@@ -54,3 +85,11 @@ class StepResult:
     stress: Any = None
     energy_spread: Any = None
     force_spread: Any = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], copy: bool) -> StepResult:
+        """From arrays or tensors by name, `flags` left out: these themselves, or copies."""
+        own = {name: value for name, value in values.items() if name != "flags"}
+        if copy:
+            own = {name: value.clone() if isinstance(value, Tensor) else value.copy() for name, value in own.items()}
+        return cls(**own)

@@ -5,51 +5,19 @@ from __future__ import annotations
 import io
 import math
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.step.buffers import UNCERTAIN
-from torchmdx.step.results import SpreadError, StepResult
-from torchmdx.system import System
-
-if TYPE_CHECKING:
-    from ase import Atoms
-
-    from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.buffers import UNCERTAIN, StepBuffers
+from torchmdx.step.results import Frame, SpreadError, StepResult
+from torchmdx.system import Batch, System
 
 DEFAULT_FILE = "uncertain.xyz"
-
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """A structure of one system with what an ensemble gave for it, as NumPy arrays; eV and Å."""
-
-    numbers: NDArray[np.int64]
-    positions: NDArray[np.float64]
-    cell: NDArray[np.float64]
-    pbc: NDArray[np.bool_]
-    charge: float
-    energy: float
-    energy_spread: float
-    forces: NDArray[np.float64]
-    force_spread: NDArray[np.float64]
-
-    def to_ase(self) -> Atoms:
-        """With energy and forces as results, `forces_spread` as an array, and the rest in info."""
-        from ase import Atoms
-        from ase.calculators.singlepoint import SinglePointCalculator
-
-        atoms = Atoms(self.numbers, self.positions, cell=self.cell, pbc=self.pbc)
-        atoms.info |= {"charge": self.charge, "energy_spread": self.energy_spread}
-        atoms.arrays["forces_spread"] = self.force_spread
-        atoms.calc = SinglePointCalculator(atoms, energy=self.energy, forces=self.forces)
-        return atoms
 
 
 def checked_limit(potential: Potential | Ensemble, most: float | None) -> float | None:
@@ -63,18 +31,18 @@ def checked_limit(potential: Potential | Ensemble, most: float | None) -> float 
     return float(most)
 
 
-def require_agreement(step: CapturedStep, flags: Any) -> None:
-    """Raises SpreadError, with the frame, if the flags say that an atom of a step is beyond its limit."""
+def require_agreement(flags: Any, batch: Batch, buffers: StepBuffers) -> None:
+    """Raises SpreadError, with the frame, if the flags of a step's evaluation say that an atom is beyond its limit."""
     if not flags[UNCERTAIN]:
         return
-    out = {name: value.cpu().numpy() for name, value in step.buffers.outputs.items()}
+    out = {name: value.cpu().numpy() for name, value in buffers.outputs.items()}
     worst = int(out["force_spread"].argmax())
-    batch, system = step.batch, int(step.batch.system_index[worst])
+    system = int(batch.system_index[worst])
     own = (batch.system_index == system).cpu().numpy()
     frame = Frame(
         batch.atomic_numbers.cpu().numpy()[own],
-        step.buffers.inputs["positions"].cpu().numpy()[own],
-        step.buffers.inputs["cell"][system].cpu().numpy().copy(),
+        buffers.inputs["positions"].cpu().numpy()[own],
+        buffers.inputs["cell"][system].cpu().numpy().copy(),
         batch.pbc[system].cpu().numpy().copy(),
         float(batch.charge[system]),
         float(out["energy"][system]),
@@ -82,7 +50,7 @@ def require_agreement(step: CapturedStep, flags: Any) -> None:
         out["forces"][own],
         out["force_spread"][own],
     )
-    raise _error(frame, worst, float(step.buffers.most_spread))
+    raise _error(frame, worst, float(buffers.most_spread))
 
 
 def _error(frame: Frame, atom: int, most: float) -> SpreadError:

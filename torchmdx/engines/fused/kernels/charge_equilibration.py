@@ -13,8 +13,9 @@ import triton.language as tl
 
 from torchmdx.engines.fused.kernels.forces import first_atom
 from torchmdx.engines.fused.kernels.interaction import atoms_here, store_gradient
+from torchmdx.engines.fused.kernels.layer_norm import part_statistics_of_rows
 from torchmdx.engines.fused.kernels.nine import add9, load9, normalise_gradient, part_norms, part_norms_gradient, scale9
-from torchmdx.engines.fused.kernels.readout import read_gradient, standardised_gradient, statistics
+from torchmdx.engines.fused.kernels.readout import read_gradient, standardised_gradient
 
 
 @triton.jit
@@ -38,7 +39,7 @@ def charge_norms(
         x, _ = _tensors(X, INVERSE, row, c, valid, CHANNELS)
     _, n1, n2 = part_norms(x)
     n0 = x[0]
-    mean, inverse = statistics(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
+    mean, inverse = part_statistics_of_rows(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
     at = NORMS + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c
     tl.store(at, (n0 - mean) * inverse * tl.load(SCALE + c) + tl.load(OFFSET + c), mask=valid)
     n1 = (n1 - mean) * inverse * tl.load(SCALE + CHANNELS + c) + tl.load(OFFSET + CHANNELS + c)
