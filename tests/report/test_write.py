@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_the_report_that_was_there(report, other, store, monk
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("torchmdx.checkpoints.save_load.os.fsync", full)
+    monkeypatch.setattr("torchmdx.runtime.files.os.fsync", full)
     sets = {"train": (store, np.arange(3))}
     with pytest.raises(OSError, match="No space left"):
         write_report(report.parent, other, sets, history=None, config=None, **SETTINGS)

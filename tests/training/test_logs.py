@@ -111,7 +111,7 @@ def test_a_failed_write_is_reported_and_what_was_written_stays(tmp_path, monkeyp
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("torchmdx.report.history.os.fsync", full)
+        patched.setattr("torchmdx.runtime.files.os.fsync", full)
         with pytest.raises(OSError, match="No space left"):
             logs.step(2, {"loss": 1.0, "lr": 2.0})  # a new column: the file is written anew
     assert (tmp_path / "steps.csv").read_text() == "step,loss\n1,1\n"

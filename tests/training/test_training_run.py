@@ -21,7 +21,6 @@ from torchmdx.cli import main
 from torchmdx.datasets.store import Store
 from torchmdx.evaluate import evaluate
 from torchmdx.report.history import read_table
-from torchmdx.training import state
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import read_config
 from torchmdx.training.state import read_state
@@ -138,7 +137,7 @@ def test_a_full_disk_leaves_the_previous_state(config, tmp_path, monkeypatch, ca
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(state.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     assert run(config, tmp_path / "run", "--training.epochs", "2", "--resume") == 2
     monkeypatch.undo()
     assert "No space left on device" in capsys.readouterr().err

@@ -6,13 +6,13 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchmdx.runtime.compile_cache import usable_directory
+from torchmdx.runtime.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -122,12 +122,7 @@ def _read_pins(path: Path) -> dict[str, str]:
 def _write_pin(path: Path, name: str, sha256: str) -> None:
     pins = {**_read_pins(path), name: sha256}
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(json.dumps(pins, indent=1))
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, json.dumps(pins, indent=1).encode())
 
 
 def _first_line(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
@@ -12,6 +12,7 @@ import numpy as np
 
 from torchmdx.labelling.geometry import Geometry, Labels
 from torchmdx.labelling.ledger import Failure
+from torchmdx.runtime.files import whole_file, write_whole
 
 SUFFIXES = (".xyz", ".extxyz")
 
@@ -28,27 +29,20 @@ def require_output(path: Path) -> None:
 
 def write_structures(path: Path, frames: Iterable[tuple[str, Geometry, Labels]]) -> None:
     """Writes origin, structure and labels of each frame; the file appears whole, or stays as it was."""
-    new = path.with_name(path.name + ".new")
-    with new.open("w", encoding="utf-8") as file:
+    with whole_file(path) as binary:
+        file = io.TextIOWrapper(binary, encoding="utf-8", write_through=True)
         for origin, geometry, labels in frames:
             _write_frame(file, origin, geometry, labels)
-        _finish(file, new, path)
+        file.detach()
 
 
 def write_failures(path: Path, failures: Iterable[Failure]) -> None:
     """A CSV of origin and reason; the file appears whole, or stays as it was."""
-    new = path.with_name(path.name + ".new")
-    with new.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["origin", "reason"])
-        rows.writerows([failure.origin, failure.reason] for failure in failures)
-        _finish(file, new, path)
-
-
-def _finish(file: IO[str], new: Path, path: Path) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-    os.replace(new, path)
+    file = io.StringIO(newline="")
+    rows = csv.writer(file)
+    rows.writerow(["origin", "reason"])
+    rows.writerows([failure.origin, failure.reason] for failure in failures)
+    write_whole(path, file.getvalue().encode())
 
 
 def _write_frame(file: IO[str], origin: str, geometry: Geometry, labels: Labels) -> None:

@@ -14,6 +14,7 @@ from torchmdx.md.settings import UNCERTAIN, Dynamics, Evaluation, Schedule
 from torchmdx.md.simulation import Checkpoint
 from torchmdx.md.structure import SUFFIXES, Structure
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
+from torchmdx.runtime.files import write_whole
 
 FORMAT = 1
 
@@ -87,8 +88,8 @@ class Files:
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replaces both forms, each in one go: a kill at any moment leaves whole files."""
-        replace(self.portable, checkpoint.portable.encode())
-        replace(self.exact, sealed(checkpoint.exact))
+        write_whole(self.portable, checkpoint.portable.encode())
+        write_whole(self.exact, sealed(checkpoint.exact))
 
     def read_checkpoint(self) -> tuple[bytes | None, str | None]:
         """Both forms, None for one that is missing. Raises FileNotFoundError without either."""
@@ -100,7 +101,7 @@ class Files:
 
     def write_settings(self, settings: dict[str, Any]) -> None:
         text = json.dumps({"format": FORMAT, **settings}, indent=1)
-        replace(self.settings, (text + "\n").encode())
+        write_whole(self.settings, (text + "\n").encode())
 
     def read_settings(self) -> dict[str, Any]:
         """What `write_settings` wrote. Raises FileNotFoundError or ValueError."""
@@ -114,16 +115,6 @@ class Files:
         if found != FORMAT:
             raise ValueError(f"{str(self.settings)!r} must have format {FORMAT}, got {found!r}")
         return settings
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Writes a file so that its name always stands for the old or the new content, whole."""
-    new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
 
 
 def settings_of(structure: Structure, dynamics: Dynamics, schedule: Schedule, evaluation: Evaluation) -> dict[str, Any]:

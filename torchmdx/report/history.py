@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.runtime.files import write_whole
+
 STEPS, EPOCHS = "steps.csv", "epochs.csv"
 
 
@@ -54,15 +56,7 @@ class Table:
 
     def _replace(self, names: list[str], lines: list[str]) -> None:
         """The file as these columns and rows, whole or not at all, open for more."""
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        try:
-            with partial.open("w", newline="") as file:
-                file.write("".join(line + "\n" for line in (",".join(names), *lines)))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self.path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_whole(self.path, "".join(line + "\n" for line in (",".join(names), *lines)).encode())
         self._names = names
         self._file = self.path.open("ab", buffering=0)
 

@@ -17,6 +17,7 @@ from torchmdx.checkpoints.save_load import load_one
 from torchmdx.datasets.splits import Split, read_split, write_split
 from torchmdx.datasets.store import Store
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.files import write_whole
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import write_text
@@ -25,7 +26,7 @@ from torchmdx.training.logs import Logs, require_loggers
 from torchmdx.training.loop import BEST, LAST, STATE, Trainer
 from torchmdx.training.prepare import freeze, make_potential, open_data, open_store, require_usable
 from torchmdx.training.progress import Progress
-from torchmdx.training.state import read_state, require_same, write_whole
+from torchmdx.training.state import read_state, require_same
 
 CONFIG, SPLIT, ENVIRONMENT = "config.yaml", "split.json", "environment.json"
 MEMBER = "member-"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from safetensors.torch import save as serialize
 from torch import Tensor
 
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
+from torchmdx.runtime.files import write_whole
 from torchmdx.training.means import TERMS
 
 FORMAT, FORMAT_VERSION = "torchmdx-training", 1
@@ -28,26 +28,6 @@ FREE = (
     "training.rendezvous",
     "training.prefetch",
 )
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """The file has this content, or, where the disk is full, what it had; OSError then names it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)  # the name as well
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise OSError(f"{str(path)!r} could not be written ({error}); its previous version is whole") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write_state(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
