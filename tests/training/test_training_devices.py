@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from torchmdx.training.distributed import choose_device, join
+from torchmdx.training.config_file import make_config
+from torchmdx.training.distributed import join
+from torchmdx.training.run import _device
 
 
 @pytest.fixture
@@ -17,22 +19,26 @@ def gpus(monkeypatch):
     return there
 
 
+def device_of(asked):
+    return _device(make_config({"data": {"path": "none.xyz"}, "training": {"device": asked}}))
+
+
 @pytest.mark.parametrize(
     ("asked", "count", "device"),
     [("auto", 0, "cpu"), ("auto", 2, "cuda"), ("cpu", 2, "cpu"), ("cuda", 1, "cuda"), ("cuda:1", 2, "cuda:1")],
 )
 def test_what_is_asked_for_is_taken(gpus, asked, count, device):
     gpus(count)
-    assert choose_device(asked) == torch.device(device)
+    assert device_of(asked) == torch.device(device)
 
 
 def test_gpus_that_are_not_there_are_refused(gpus):
     gpus(2)
-    with pytest.raises(ValueError, match="training.device must be one of the 2 GPUs here, got cuda:2"):
-        choose_device("cuda:2")
+    with pytest.raises(ValueError, match="training.device 'cuda:2' is not there: torch sees 2 CUDA GPUs"):
+        device_of("cuda:2")
     gpus(0)
-    with pytest.raises(ValueError, match="training.device cuda:1 needs a GPU that PyTorch can use, found none"):
-        choose_device("cuda:1")
+    with pytest.raises(ValueError, match="training.device 'cuda:1' is not there: torch sees 0 CUDA GPUs"):
+        device_of("cuda:1")
 
 
 def test_processes_of_torchrun_take_a_gpu_each(gpus, monkeypatch):

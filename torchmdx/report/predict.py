@@ -19,7 +19,7 @@ from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import CELL_LIST_FROM
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.step.padding import APART, LARGEST_PADDED, padded_size
+from torchmdx.step.padding import LARGEST_PADDED, apart, padded_size
 from torchmdx.step.results import NonFiniteError, OutOfDeviceMemory, StepResult
 from torchmdx.system import Batch
 
@@ -228,14 +228,12 @@ def pack(frames: Frames, num_atoms: int, num_systems: int, cutoff: float) -> Bat
     """Frames as a batch in float64, padded by atoms too far apart to see each other, in systems of their own."""
     missing, spare = num_atoms - frames.num_atoms, num_systems - len(frames)
     index = torch.arange(missing)
-    side = max(1, int(np.ceil(max(missing, 1) ** (1 / 3))))
-    grid = torch.stack([index % side, index // side % side, index // side**2], dim=1).double() * (APART * cutoff)
 
     def joined(values: NDArray[Any], filling: Tensor) -> Tensor:
         return torch.cat([torch.from_numpy(np.ascontiguousarray(values)), filling])
 
     return Batch(
-        positions=joined(frames.positions, grid),
+        positions=joined(frames.positions, apart(missing, cutoff)),
         atomic_numbers=joined(frames.atomic_numbers, torch.ones(missing, dtype=torch.int64)),
         system_index=joined(frames.frame_index, len(frames) + index // PADDING_SYSTEM),
         cell=joined(frames.cell, torch.zeros(spare, 3, 3, dtype=torch.float64)),

@@ -7,13 +7,16 @@ import re
 import torch
 
 
-def choose_device(device: torch.device | str | None) -> torch.device:
-    """The device asked for, or a GPU if there is one. Raises ValueError for one this machine lacks."""
+def choose_device(device: torch.device | str | None, name: str = "device") -> torch.device:
+    """The device asked for, or a GPU if there is one. Raises ValueError for one this machine lacks.
+
+    name: of the option, in errors.
+    """
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu(:0)?|cuda(:\d+)?", str(device)):
-        raise ValueError(f"device must be cpu or cuda, got {str(device)!r}")
+        raise ValueError(f"{name} must be cpu or cuda, got {str(device)!r}")
     chosen = torch.device(device)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {str(device)!r} is not there: torch sees {torch.cuda.device_count()} CUDA GPUs")
+        raise ValueError(f"{name} {str(device)!r} is not there: torch sees {torch.cuda.device_count()} CUDA GPUs")
     return chosen

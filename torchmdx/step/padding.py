@@ -27,11 +27,8 @@ def padded_size(count: int) -> int:
 def padded(system: System, size: int, cutoff: float) -> Batch:
     """The system, and a second one of size - N atoms too far apart to see each other; the second may be empty."""
     missing = size - system.num_atoms
-    side = max(1, int(np.ceil(max(missing, 1) ** (1 / 3))))
-    index = torch.arange(missing)
-    grid = torch.stack([index % side, index // side % side, index // side**2], dim=1)
     filling = System(
-        positions=grid.to(system.positions.dtype) * (APART * cutoff),
+        positions=apart(missing, cutoff).to(system.positions.dtype),
         # An element that the potential knows if it knows the system.
         atomic_numbers=torch.full((missing,), int(system.atomic_numbers[0]) if system.num_atoms else 1),
         cell=torch.zeros_like(system.cell),
@@ -50,7 +47,7 @@ def padded_atoms(count: int) -> int:
 
 
 def apart(count: int, cutoff: float) -> Tensor:
-    """Places [count,3] on a grid wider than the cutoff."""
+    """Places [count,3] Å of padding atoms, float64, on a grid wider than the cutoff."""
     side = max(1, int(np.ceil(max(count, 1) ** (1 / 3))))
     index = torch.arange(count)
     grid = torch.stack([index % side, index // side % side, index // side**2], dim=1)

@@ -44,18 +44,6 @@ class Group:
         return found
 
 
-def choose_device(asked: str) -> torch.device:
-    """cpu or cuda, with a number if one is asked for. Raises ValueError where there is no such GPU."""
-    if asked == "auto":
-        asked = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(asked)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"training.device {asked} needs a GPU that PyTorch can use, found none")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"training.device must be one of the {torch.cuda.device_count()} GPUs here, got {asked}")
-    return device
-
-
 def launched() -> bool:
     """Whether torchrun, or an agent of `spread`, has started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ

@@ -17,11 +17,12 @@ from torchmdx.checkpoints.save_load import load_one
 from torchmdx.datasets.splits import Split, read_split, write_split
 from torchmdx.datasets.store import Store
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.files import write_whole
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import write_text
-from torchmdx.training.distributed import Group, choose_device, join, launched, leave, spread
+from torchmdx.training.distributed import Group, join, launched, leave, spread
 from torchmdx.training.logs import Logs, require_loggers
 from torchmdx.training.loop import BEST, LAST, STATE, Trainer
 from torchmdx.training.prepare import freeze, make_potential, open_data, open_store, require_usable
@@ -39,7 +40,7 @@ def train(config: Config, resume: bool = False) -> int:
     Raises ValueError, FileNotFoundError and so on before anything is written where the configuration cannot serve,
     FileExistsError for a directory that holds a training already and `resume` is not set.
     """
-    device = choose_device(config.training.device)
+    device = _device(config)
     _require_directory(config, resume)
     _require_possible(config)
     if launched():
@@ -54,9 +55,14 @@ def train(config: Config, resume: bool = False) -> int:
     return status
 
 
+def _device(config: Config) -> torch.device:
+    asked = config.training.device
+    return choose_device(None if asked == "auto" else asked, "training.device")
+
+
 def _worker(config: Config, resume: bool) -> int:
     """One of several processes."""
-    device = choose_device(config.training.device)
+    device = _device(config)
     group = join(device)
     failed = True
     try:
