@@ -13,7 +13,7 @@ from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from torchmdx.checkpoints.prepare import Given, prepared
+from torchmdx.checkpoints.prepare import DTYPES, Given, prepared
 from torchmdx.evaluate import evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.runtime.devices import choose_device
@@ -22,13 +22,6 @@ from torchmdx.step.pool import StepPool
 from torchmdx.step.report import StepReport
 from torchmdx.step.spread_limit import SpreadLimit
 from torchmdx.system import System, checked_charge
-
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "tf32": torch.float32,
-    "bfloat16": torch.float32,
-}
 
 
 class Calculator(AseCalculator):

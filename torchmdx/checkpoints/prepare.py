@@ -13,6 +13,12 @@ from torchmdx.checkpoints.save_load import load, load_one
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "tf32": torch.float32,
+    "bfloat16": torch.float32,
+}
 # None: the potential that torchmdx comes with.
 Given = Potential | Ensemble | str | Path | Sequence[Potential | str | Path] | None
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from torchmdx.ase_calculator import DTYPES
 from torchmdx.checkpoints.locate import located
+from torchmdx.checkpoints.prepare import DTYPES
 from torchmdx.checkpoints.save_load import load
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
