@@ -13,6 +13,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.registry import register_model
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
+from torchmdx.moved import keep_former_paths
 from torchmdx.system import Batch, System
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ __all__ = [
     "register_model",
     "save",
 ]
+
+keep_former_paths()
 
 # Imported on first use: ASE takes half a second, and not everybody needs it.
 _LAZY = {

@@ -1,0 +1,40 @@
+"""Modules of the public API that have moved: their former paths still import, as the same modules."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from types import ModuleType
+
+MOVED = {
+    "torchmdx.checkpoint": "torchmdx.checkpoints.save_load",
+    "torchmdx.openmm_parts": "torchmdx.openmm_force",
+    "torchmdx.openmm_parts.evaluator": "torchmdx.openmm_force.evaluator",
+    "torchmdx.openmm_parts.openmmml": "torchmdx.openmm_force.openmmml",
+    "torchmdx.step_report": "torchmdx.step.report",
+    "torchmdx.step_result": "torchmdx.step.results",
+}
+
+
+class MovedModules(MetaPathFinder, Loader):
+    """Finds a former path, and puts the module of today in its place."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return spec_from_loader(fullname, self) if fullname in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system takes what is in sys.modules afterwards.
+        sys.modules[module.__name__] = import_module(MOVED[module.__name__])
+
+
+def keep_former_paths() -> None:
+    """Makes the former paths importable, once."""
+    # First: a package under its former name would lead to its files under second names.
+    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
+        sys.meta_path.insert(0, MovedModules())
