@@ -1,0 +1,153 @@
+"""Measures the layout of the package: python tools/measure_layout.py [FOLDER], by default torchmdx/ beside this folder.
+
+A room is a folder with Python files; a module at the top of the package counts as a room of its own. An arrow leads
+from a room to one that it imports, wherever in a file the import stands; imports for type checkers are counted apart.
+A room stands on the floor above the highest of those that it imports; rooms that import each other share a floor.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from statistics import median
+
+LONG_FILE, LONG_FUNCTION = 300, 60
+Graph = dict[str, set[str]]
+
+
+def modules_of(package: Path) -> dict[str, Path]:
+    """Every Python file by its dotted name."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports_of(tree: ast.Module, modules: dict[str, Path], *, types: bool) -> set[str]:
+    """Modules of the package that a file imports. types: those under TYPE_CHECKING as well."""
+    guards = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    left_out = set() if types else {id(node) for guard in guards for node in ast.walk(guard)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in modules else node.module)
+    return found & modules.keys()
+
+
+def cycles(graph: Graph) -> list[list[str]]:
+    """Groups of nodes that reach each other (Tarjan's strongly connected components of more than one)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    groups: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        for target in sorted(graph[node]):
+            if target not in number:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], number[target])
+        if low[node] == number[node]:
+            group = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(group) > 1:
+                groups.append(sorted(group))
+
+    for node in sorted(graph):
+        if node not in number:
+            visit(node)
+    return groups
+
+
+def num_floors(graph: Graph) -> int:
+    """The longest way down, a group of rooms that import each other counted as one room."""
+    group_of = {room: min(group) for group in cycles(graph) for room in group}
+    merged: Graph = {}
+    for room, targets in graph.items():
+        own = group_of.get(room, room)
+        merged.setdefault(own, set()).update({group_of.get(target, target) for target in targets} - {own})
+    floor: dict[str, int] = {}
+
+    def floor_of(room: str) -> int:
+        if room not in floor:
+            floor[room] = 1 + max((floor_of(target) for target in merged[room]), default=0)
+        return floor[room]
+
+    return max((floor_of(room) for room in merged), default=0)
+
+
+def functions_of(tree: ast.Module) -> list[tuple[str, int, int]]:
+    """(name, lines, lines of the body without its docstring) of every function."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            lines = node.end_lineno - body[0].lineno + 1 if body else 0
+            found.append((node.name, node.end_lineno - node.lineno + 1, lines))
+    return found
+
+
+def measure(package: Path) -> list[tuple[str, object]]:
+    """The rows of the table."""
+    modules = modules_of(package)
+    trees = {name: ast.parse(path.read_text()) for name, path in modules.items()}
+    lines = {name: len(path.read_text().splitlines()) for name, path in modules.items()}
+    graph = {name: imports_of(tree, modules, types=False) - {name} for name, tree in trees.items()}
+    typed = {name: imports_of(tree, modules, types=True) - {name} for name, tree in trees.items()}
+
+    def room_of(name: str) -> str:
+        path = modules[name]
+        is_own = path.parent == package or path.stem == "__init__"
+        return name if is_own else name.rpartition(".")[0]
+
+    # The package's __init__ hands names on: it is no room.
+    rooms: Graph = {room_of(name): set() for name in modules if name != package.name}
+    for name in modules:
+        if name != package.name:
+            rooms[room_of(name)] |= {room_of(t) for t in graph[name] if t != package.name} - {room_of(name)}
+    functions = [(name, *function) for name, tree in trees.items() for function in functions_of(tree)]
+    long = [(name, function) for name, function, whole, _ in functions if whole > LONG_FUNCTION]
+    kernels = sum(".kernels." in name for name, _ in long)
+    top = [path for path in modules.values() if path.parent == package and path.stem != "__init__"]
+    return [
+        ("files", len(modules)),
+        ("files at the top of the package", len(top)),
+        ("lines", sum(lines.values())),
+        ("median lines of a file", median(lines.values())),
+        (f"files over {LONG_FILE} lines", sum(count > LONG_FILE for count in lines.values())),
+        ("functions", len(functions)),
+        ("median lines of a function's body", median(body for *_, body in functions)),
+        (f"functions over {LONG_FUNCTION} lines", len(long)),
+        ("  of those, in kernels", kernels),
+        ("rooms", len(rooms)),
+        ("floors", num_floors(rooms)),
+        ("arrows between rooms", sum(map(len, rooms.values()))),
+        ("imports between files", sum(map(len, graph.values()))),
+        ("import cycles of files", len(cycles(graph))),
+        ("  with those for type checkers", len(cycles(typed))),
+        ("cycles of rooms", len(cycles(rooms))),
+    ]
+
+
+def main() -> int:
+    """Prints the table."""
+    package = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "torchmdx"
+    for what, value in measure(package.resolve()):
+        print(f"{what:<36}{value:>8}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
