@@ -88,6 +88,7 @@ class Weights:
         channels, half = power_of_two(width), max(width // 2, 1)
         hidden, head = 2 * channels, power_of_two(half)
         coefficients, own = table.coefficients, table.own
+        stretch = [*table.stretch.coefficients, table.stretch.alpha, table.stretch.cutoff]
         elements = embedding.elements.weight.detach().double()
         pair_target, pair_source = embedding.pair.weight.detach().double().split(width, dim=1)
         gate_in, gate_out = embedding.gate[0], embedding.gate[2]
@@ -103,11 +104,7 @@ class Weights:
             channels=channels,
             hidden=hidden,
             head=head,
-            stretch=torch.tensor(
-                [*table.stretch.coefficients, table.stretch.alpha, table.stretch.cutoff],
-                dtype=torch.float64,
-                device=own.device,
-            ),
+            stretch=torch.tensor(stretch, dtype=torch.float64, device=own.device),
             num_intervals=table.stretch.num_intervals,
             degree=coefficients.shape[2] - 1,
             table=padded(coefficients[0], *coefficients.shape[1:4], channels),
