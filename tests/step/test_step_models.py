@@ -103,11 +103,11 @@ def test_given_charges_go_through_steps_and_pools(given, ethanol, crystal, catio
 
 def test_given_charges_keep_to_their_atoms_in_any_order(given, crystal, monkeypatch):
     """A step sorts atoms as it likes; a large one along a curve."""
-    from torchmdx.step import captured_step as step_module
+    from torchmdx.step import change
 
     atoms = with_charges(crystal.repeat(2))
     order = torch.from_numpy(np.random.default_rng(5).permutation(len(atoms)).astype(np.int32))
-    monkeypatch.setattr(step_module, "choose_order", lambda *inputs: order)
+    monkeypatch.setattr(change, "choose_order", lambda *inputs: order)
     step = CapturedStep(given, System.from_ase(atoms), stress=True, energies=True)
     assert_exact(step(atoms.positions), exact(given, atoms))
 
