@@ -35,7 +35,7 @@ NAMES = ("alanine_dipeptide", "chignolin", "dhfr")
 def first_step(name: str, way: str, second: bool) -> None:
     """In a process of its own: prints what it took."""
     if way == "one after the other":
-        kernel_compile._hooked = lambda: False  # type: ignore[assignment]
+        kernel_compile._describes = lambda: False  # type: ignore[assignment]
     model = step.potential(second).cuda()
     batch = step.batch_of(name, 1)
     torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
