@@ -12,9 +12,10 @@ WORKERS := $(shell if [ $(CORES) -gt 4 ]; then echo 4; else echo $(CORES); fi)
 TEST_THREADS := $(shell echo $$(($(CORES) / $(WORKERS))))
 
 BIN := .venv/bin
+PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test nightly newest oldest cluster examples docs lint types format clean
+.PHONY: help setup demo test interpreter nightly newest oldest cluster examples docs lint types format clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -25,11 +26,15 @@ demo: ## a minute and a half of molecular dynamics; pictures and a trajectory in
 	@$(BIN)/torchmdx demo
 
 test: setup ## run the tests (not those that need a GPU, or run for minutes)
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not nightly" $(ARGS)
+	$(PYTEST) -m "not gpu and not nightly and not interpreter" $(ARGS)
+	@$(MAKE) --no-print-directory interpreter
 
-# pytest exits with 5 where no test is marked so.
+# pytest exits with 5 if it selects no test.
+interpreter: setup ## run the tests of GPU kernels under Triton's interpreter, on the CPU
+	TRITON_INTERPRET=1 $(PYTEST) -m interpreter $(ARGS) || [ $$? -eq 5 ]
+
 nightly: setup ## run the tests that take minutes
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "nightly and not gpu" $(ARGS) || [ $$? -eq 5 ]
+	$(PYTEST) -m "nightly and not gpu" $(ARGS) || [ $$? -eq 5 ]
 
 newest: setup ## run a quick part of the tests with the newest dependencies, in build/newest
 	./tools/test_versions.sh newest

@@ -1,7 +1,7 @@
 """Structures and potentials that many tests share. Structures are fresh ASE Atoms for every test."""
 
 import functools
-import os
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -10,28 +10,47 @@ import torch
 from ase import Atoms
 from ase.build import molecule
 from documents.blocks import summary
+from interpreter import FOLDERS, INTERPRETED
 from model_kinds import KINDS, kinds
 from quick_interpreter import quicken
 from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
-from warning_policy import own_modules
+from warning_policy import TESTS, own_modules
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
 from torchmdx.models.registry import model_from_dict
 
-if os.environ.get("TRITON_INTERPRET") == "1":
+if INTERPRETED:
     quicken()
 
 
 def pytest_configure(config) -> None:
     config.addinivalue_line("filterwarnings", f"error:::{own_modules()}")
+    if INTERPRETED:  # NumPy, which computes in place of the GPU, warns of NaN and of division by zero
+        config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning")
+
+
+def pytest_ignore_collect(collection_path, config) -> bool | None:
+    """Only the folders that have tests marked so, for `-m interpreter`."""
+    if config.option.markexpr != "interpreter" or not collection_path.is_relative_to(TESTS):
+        return None
+    parts = collection_path.relative_to(TESTS).parts
+    return True if parts and parts[0] not in FOLDERS else None
 
 
 def pytest_collection_modifyitems(items) -> None:
     """The slow ones first: at the end, one of two workers would wait for them."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    has_triton = importlib.util.find_spec("triton") is not None
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for item in items:
-        if item.get_closest_marker("gpu") and not count:
+        if item.get_closest_marker("interpreter"):
+            if item.path.relative_to(TESTS).parts[0] not in FOLDERS:
+                raise pytest.UsageError(f"add the folder of {item.nodeid}, marked interpreter, to interpreter.FOLDERS")
+            if not INTERPRETED:
+                item.add_marker(pytest.mark.skip(reason="needs TRITON_INTERPRET=1 (make interpreter)"))
+            elif not has_triton:
+                item.add_marker(pytest.mark.skip(reason="needs triton"))
+        elif item.get_closest_marker("gpu") and not count:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
         elif item.get_closest_marker("two_gpus") and count < 2:
             item.add_marker(pytest.mark.skip(reason=f"needs two CUDA GPUs, found {count}"))

@@ -218,6 +218,7 @@ def turned(pdb: app.PDBFile, atoms: Atoms, phi: float, psi: float) -> Atoms:
     return atoms
 
 
+@pytest.mark.nightly
 def test_the_minima_of_alanine_dipeptide(dipeptide):
     """C7eq, whose ring of a hydrogen bond makes it the lowest, and C5, where the structure starts."""
     pdb, atoms = dipeptide
@@ -231,6 +232,7 @@ def test_the_minima_of_alanine_dipeptide(dipeptide):
     assert difference < 0
 
 
+@pytest.mark.nightly
 def test_dynamics_at_constant_energy_stay_bonded_and_keep_their_energy(dipeptide, data):
     """2 ps from 300 K in OpenMM: hydrogens of 3 amu, steps of 2 fs. With GFN2-xTB the spread is 4 meV."""
     from torchmdx.demo.masses import with_heavy_hydrogens

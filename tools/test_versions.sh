@@ -43,8 +43,8 @@ say "running a quick part of the tests"
 # TensorBoard, tblite and RDKit.
 OMP_NUM_THREADS=1 "$BIN/python" -m pytest -q -p no:cacheprovider -n 2 --dist worksteal \
     -m "not gpu and not slow and not nightly" \
-    tests/test_warning_policy.py tests/test_system.py tests/test_cell.py tests/test_checkpoint.py \
-    tests/test_ase_calculator.py tests/test_forces.py tests/neighbors/test_edges.py tests/neighbors/test_backends.py \
-    tests/openmm/test_add_potential.py tests/md/test_md_structure.py \
-    tests/datasets tests/training/test_training_config.py tests/training/test_logs.py \
+    tests/test_warning_policy.py tests/test_system.py tests/test_cell.py tests/test_ase_calculator.py \
+    tests/test_evaluate.py tests/checkpoints/test_save_load.py tests/neighbors/test_edges.py \
+    tests/neighbors/test_backends.py tests/openmm_force/test_add.py tests/md/test_structure.py tests/datasets \
+    tests/commands/test_data.py tests/training/test_config.py tests/training/test_logs.py \
     tests/report/test_plots.py tests/labelling/test_calculators.py tests/labelling/test_sources.py

@@ -1,20 +1,11 @@
-"""The engine of an ensemble with fused kernels: on a GPU, and under Triton's interpreter.
-
-The interpreter is chosen when Triton is imported, so it runs in a process of its own: this file as a script.
-"""
+"""The engine of an ensemble with fused kernels: on a GPU, and under Triton's interpreter."""
 
 import copy
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from quick_interpreter import quicken
 
 from torchmdx import Batch, Potential, System, TensorNetConfig, evaluate
 from torchmdx.engines.ensemble import EnsembleEngine
@@ -115,30 +106,15 @@ def engines_together(device="cpu", sharing=False):
 CASES = {f"{shape}, {'equal' if same else 'random'}": (shape, same) for shape in SHAPES for same in (False, True)}
 
 
-@pytest.fixture(scope="module")
-def interpreted():
-    """What a process under the interpreter found."""
-    pytest.importorskip("triton")
-    done = subprocess.run(
-        [sys.executable, __file__],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=Path.cwd(),
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_torch_gives_mean_and_spread(case):
     assert combined(*CASES[case], kernel=False) == []
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("case", CASES)
-def test_the_kernel_gives_mean_and_spread_under_the_interpreter(interpreted, case):
-    assert interpreted[case] == []
+def test_the_kernel_gives_mean_and_spread_under_the_interpreter(case):
+    assert combined(*CASES[case]) == []
 
 
 @pytest.mark.gpu
@@ -147,18 +123,14 @@ def test_the_kernel_gives_mean_and_spread_on_a_gpu(case):
     assert combined(*CASES[case], device="cuda") == []
 
 
-def test_members_in_kernels_under_the_interpreter(interpreted):
-    assert max(interpreted["engines"]) < 5e-6
-    assert max(interpreted["engines"]) > 0
+@pytest.mark.interpreter
+def test_members_in_kernels_under_the_interpreter():
+    found = engines_together()
+    assert max(found) < 5e-6
+    assert max(found) > 0
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("sharing", [False, True])
 def test_members_in_kernels_on_a_gpu(sharing):
     assert max(engines_together("cuda", sharing)) < 1e-5
-
-
-if __name__ == "__main__":
-    quicken()
-    found = {case: combined(*CASES[case]) for case in CASES}
-    print(json.dumps(found | {"engines": engines_together()}))

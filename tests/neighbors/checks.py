@@ -1,33 +1,26 @@
 """What a list of neighbours has to look like, and how it is compared with another."""
 
-import os
 from collections import Counter
 
 import numpy as np
 import oracle
 import pytest
 import torch
+from interpreter import DEVICE
 
 from torchmdx import Batch, System
 
-GPU = torch.cuda.is_available()
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 TRITON = ("triton_brute_force", "triton_cell_list")
 
 
 def device_of(backend):
-    return "cuda" if backend in TRITON and GPU else "cpu"
+    return DEVICE if backend in TRITON else "cpu"
 
 
-def backends(*names):
-    """Parameters: the backends of these names, Triton's where there is a GPU or its interpreter."""
-    marks = {name: [] for name in names}
-    for name in TRITON:
-        if name in marks:
-            marks[name] = [pytest.mark.gpu] if not INTERPRETED else [pytest.mark.interpreted]
-            if not GPU and not INTERPRETED:
-                marks[name].append(pytest.mark.skip(reason="needs a CUDA GPU (test_interpreter.py runs it without)"))
-    return [pytest.param(name, marks=marks[name]) for name in names]
+def backends(*names, interpreter=False):
+    """Parameters: the backends of these names. Triton's need a GPU; without one, the interpreter if that is allowed."""
+    kernels = pytest.mark.interpreter if interpreter and DEVICE == "cpu" else pytest.mark.gpu
+    return [pytest.param(name, marks=[kernels] if name in TRITON else []) for name in names]
 
 
 def batch_of(systems, backend, dtype=torch.float64):

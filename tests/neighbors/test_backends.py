@@ -5,7 +5,8 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
-from checks import INTERPRETED, backends, batch_of, require_neighbours
+from checks import backends, batch_of, require_neighbours
+from interpreter import INTERPRETED
 
 from torchmdx.neighbors.search import BACKENDS, CELL_LIST_FROM, EdgeSearch
 from torchmdx.system import Batch, System

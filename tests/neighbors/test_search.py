@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from checks import (
-    INTERPRETED,
     TRITON,
     backends,
     batch_of,
@@ -16,11 +15,12 @@ from checks import (
     require_laid_out,
     require_neighbours,
 )
+from interpreter import INTERPRETED
 
 from torchmdx.neighbors.capacity import UNCOUNTABLE, CapacityError
 from torchmdx.neighbors.search import EdgeSearch
 
-ALL = backends("brute_force", "vesin", *TRITON)
+ALL = backends("brute_force", "vesin", *TRITON, interpreter=True)
 SEEDS = range(1) if INTERPRETED else range(10)
 # The interpreter is slow: fewer images there.
 REACH = [3.0] if INTERPRETED else [0.7, 3.0, 7.5]

@@ -97,6 +97,7 @@ def test_shifts_of_single_atoms_by_lattice_vectors(model, structure):
     assert_equal(model, outputs(model, structure), before)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("order", [(1, 2, 0), (1, 0, 2), (2, 1, 0)])
 def test_permuted_lattice_vectors(model, structure, order):
     before = outputs(model, structure)

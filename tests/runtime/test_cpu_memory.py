@@ -41,10 +41,12 @@ def pages(**environment):
     return int(run(PAGES, **environment).stdout)
 
 
+@pytest.mark.nightly
 def test_an_evaluation_takes_the_memory_of_the_one_before():
     assert pages() < 10_000
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("choice", [{"MALLOC_TRIM_THRESHOLD_": "131072"}, {"GLIBC_TUNABLES": "glibc.malloc.top_pad=0"}])
 def test_a_choice_of_the_environment_stays(choice):
     assert pages(**choice) > 40_000

@@ -1,14 +1,6 @@
-"""The first and last kernel of a step do what StepBuffers does in torch: on a GPU, and under Triton's interpreter.
+"""The first and last kernel of a step do what StepBuffers does in torch: on a GPU, and under Triton's interpreter."""
 
-The interpreter is chosen when Triton is imported, so it runs in a process of its own: this file as a script.
-"""
-
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,22 +124,11 @@ def differences(case, device="cpu", direct=False):
     return wrong
 
 
-@pytest.fixture(scope="module")
-def interpreted():
-    """Differences of every case under the interpreter."""
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__], capture_output=True, text=True, timeout=300, env=environment, cwd=Path.cwd()
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
+@pytest.mark.interpreter
 @pytest.mark.parametrize("direct", [False, True], ids=["", "direct"])
 @pytest.mark.parametrize("case", CASES)
-def test_kernels_under_the_interpreter(interpreted, case, direct):
-    assert interpreted[case][direct] == []
+def test_kernels_under_the_interpreter(case, direct):
+    assert differences(case, direct=direct) == []
 
 
 @pytest.mark.gpu
@@ -157,8 +138,9 @@ def test_kernels_on_a_gpu(case, direct):
     assert differences(case, device="cuda", direct=direct) == []
 
 
-def test_energies_and_flags_alone_go_to_the_host(interpreted):
-    assert interpreted["energies and flags alone"] == []
+@pytest.mark.interpreter
+def test_energies_and_flags_alone_go_to_the_host():
+    assert differences_of_part() == []
 
 
 def differences_of_part():
@@ -227,8 +209,3 @@ def test_finish_tells_what_is_wrong(case):
         assert flags[UNCERTAIN] == beyond
     else:
         assert flags[UNCERTAIN] == 0
-
-
-if __name__ == "__main__":
-    found = {case: [differences(case, direct=direct) for direct in (False, True)] for case in CASES}
-    print(json.dumps(found | {"energies and flags alone": differences_of_part()}))

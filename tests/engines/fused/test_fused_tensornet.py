@@ -1,18 +1,14 @@
 """The fast path against the exact model in float64.
 
-Kernels run on a GPU, or on the CPU under Triton's interpreter. That has to be chosen before Triton is imported, so
-without a GPU one test here runs this file and test_kernels again, in a process of its own.
+Kernels run on a GPU, or on the CPU under Triton's interpreter.
 """
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from interpreter import DEVICE, INTERPRETED, needs_kernels
 
 from torchmdx import System, TensorNetConfig
 from torchmdx.engines.fused.launch_sizes import Tiles
@@ -23,29 +19,7 @@ from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.atom_order import curve_order
 from torchmdx.system import Batch
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-needs_kernels = pytest.mark.skipif(
-    DEVICE == "cpu" and not INTERPRETED, reason="needs a GPU, or Triton's interpreter (TRITON_INTERPRET=1)"
-)
-
 needs_bfloat16 = pytest.mark.skipif(INTERPRETED, reason="Triton's interpreter has no products in bfloat16")
-
-
-@pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="the kernels run in this process")
-@pytest.mark.slow
-def test_kernels_agree_under_the_interpreter():
-    pytest.importorskip("triton")
-    files = [Path(__file__), Path(__file__).with_name("test_kernels.py")]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning"]
-    done = subprocess.run(
-        [*command, *map(str, files)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
 
 
 def batch_of(*atoms):

@@ -1,15 +1,12 @@
-"""TensorNet2's kernels against the exact model in float64. See test_fused_tensornet for where they run."""
+"""TensorNet2's kernels against the exact model in float64."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from test_fused_tensornet import CUTS, DEVICE, INTERPRETED, batch_of, needs_bfloat16, needs_kernels, run, virial_of
+from interpreter import DEVICE, INTERPRETED, needs_kernels
+from test_fused_tensornet import CUTS, batch_of, needs_bfloat16, run, virial_of
 
 from torchmdx import System
 from torchmdx.engines.fused import tensornet2
@@ -19,21 +16,6 @@ from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.system import Batch
-
-
-@pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="the kernels run in this process")
-@pytest.mark.slow
-def test_kernels_agree_under_the_interpreter():
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning"]
-    done = subprocess.run(
-        [*command, str(Path(__file__))],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
 
 
 def evaluated(potential, batch, **options):

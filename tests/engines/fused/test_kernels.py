@@ -1,8 +1,9 @@
-"""Parts of the fused kernels: nine components, activations, sums over systems. See test_fused_tensornet for where."""
+"""Parts of the fused kernels: nine components, activations, sums over systems."""
 
 import pytest
 import torch
-from test_fused_tensornet import DEVICE, needs_bfloat16, needs_kernels
+from interpreter import DEVICE, needs_kernels
+from test_fused_tensornet import needs_bfloat16
 
 from torchmdx.models import tensors
 from torchmdx.models.activations import ACTIVATIONS

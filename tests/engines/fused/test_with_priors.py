@@ -1,37 +1,18 @@
-"""Fused kernels with priors beside them, against the exact model in float64. Run as test_fused_tensornet."""
+"""Fused kernels with priors beside them, against the exact model in float64."""
 
 import copy
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from interpreter import DEVICE, needs_kernels
 from model_kinds import kinds
-from test_fused_tensornet import DEVICE, INTERPRETED, batch_of, needs_kernels
+from test_fused_tensornet import batch_of
 
 from torchmdx.engines.fused.engine import kernels_for
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 from torchmdx.engines.fused.with_priors import PriorKernelEngine
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
-
-
-@pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="the kernels run in this process")
-@pytest.mark.slow
-def test_kernels_agree_under_the_interpreter():
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning"]
-    done = subprocess.run(
-        [*command, str(Path(__file__))],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-
 
 # The interpreter takes a quarter of a minute for some; without charges all go the same way.
 PRIORS = ("zbl", "coulomb", "everything") + (("d2", "d3", "coulomb-cut") if DEVICE == "cuda" else ())

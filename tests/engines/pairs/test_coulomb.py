@@ -1,9 +1,5 @@
 """The kernel of Coulomb energies over all pairs, under Triton's interpreter, against the plain energies."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -18,22 +14,6 @@ from torchmdx.neighbors.brute_force import brute_force
 
 fused = pytest.importorskip("torchmdx.engines.fused.kernels.coulomb")
 NearRows = pytest.importorskip("torchmdx.engines.fused.kernels.near_list").NearRows
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernel runs in this process, or on a GPU")
-@pytest.mark.slow
-def test_the_kernel_under_the_interpreter():
-    pytest.importorskip("triton")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "TestKernel"],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "passed" in done.stdout
 
 
 def mixed_batch() -> Batch:
@@ -55,7 +35,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="run by test_the_kernel_under_the_interpreter")
+@pytest.mark.interpreter
 class TestKernel:
     @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
     def test_energies_and_derivatives(self, settings):
@@ -137,7 +117,7 @@ def strained(vectors, strain, batch, edges):
     return vectors + torch.einsum("ei,eij->ej", vectors, strain[batch.system_index[edges.target].long()])
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="run by test_the_kernel_under_the_interpreter")
+@pytest.mark.interpreter
 class TestKernelOfNearRows:
     @pytest.mark.parametrize("spare", [0, 70, -1])
     def test_the_near_part_of_a_list(self, spare):

@@ -1,9 +1,5 @@
 """The network that training uses: the same numbers as the plain one, to the second derivative, and its GPU kernels."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -302,24 +298,7 @@ def test_silu_of_rows_and_its_derivatives():
     assert torch.autograd.gradgradcheck(activate_rows, (x, e))
 
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernels run in this process")
-def test_kernels_under_the_interpreter():
-    pytest.importorskip("triton")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "TestKernels"],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "passed" in done.stdout
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="run by test_kernels_under_the_interpreter")
+@pytest.mark.interpreter
 class TestKernels:
     @pytest.fixture(autouse=True)
     def load(self):

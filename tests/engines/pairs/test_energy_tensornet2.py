@@ -1,9 +1,5 @@
 """TensorNet2, and priors, in the network of pairs: the same numbers as the plain one, to the second derivative."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -256,24 +252,7 @@ def test_rows_of_edges_can_be_differentiated_twice(own, chosen):
     assert torch.autograd.gradgradcheck(lambda v: to_targets(pairs, v), rows)
 
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the kernels run in this process")
-def test_kernels_under_the_interpreter():
-    pytest.importorskip("triton")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "TestKernels"],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "passed" in done.stdout
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="run by test_kernels_under_the_interpreter")
+@pytest.mark.interpreter
 class TestKernels:
     @pytest.fixture(autouse=True)
     def load(self):

@@ -1,9 +1,5 @@
 """The optimizer's step as one kernel: torch's numbers, steps that are left out, and how little is launched."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -12,7 +8,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchmdx.training.config import OptimizerSection
 from torchmdx.training.optimizer import AdamW, FlatParameters
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # Some roundings; in float64 of 1 - 0.999^t, which loses three digits by cancelling.
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
 
@@ -76,21 +71,6 @@ def test_one_kernel_and_two_launches_beside_it(monkeypatch):
     assert len(many.seen) > 25
 
 
-@pytest.mark.skipif(INTERPRETED, reason="the kernel runs in this process")
-def test_the_kernel_under_the_interpreter():
-    pytest.importorskip("triton")
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "TestKernel", "-m", "not gpu"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "passed" in done.stdout
-
-
 def require_same(optimizer: AdamW, plain: AdamW) -> None:
     tolerance = TOLERANCE[plain.flat.values.dtype]
     for name, expected in plain.state().items():
@@ -98,7 +78,7 @@ def require_same(optimizer: AdamW, plain: AdamW) -> None:
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * 0.01, msg=name)
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="run by test_the_kernel_under_the_interpreter")
+@pytest.mark.interpreter
 class TestKernel:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("settings", [{}, {"clip_norm": None, "ema_decay": 0.0, "beta1": 0.0}])

@@ -1,2 +1,0 @@
-def pytest_configure(config):
-    config.addinivalue_line("markers", "interpreted: runs GPU kernels on the CPU, under Triton's interpreter")

@@ -1,0 +1,136 @@
+"""Tests stand where the module they test stands: torchmdx/a/b.py has tests/a/test_b.py.
+
+Test files have unique names: if several folders have a module b, its test may be tests/a/test_a_b.py.
+"""
+
+from pathlib import Path
+
+import torchmdx
+
+TESTS = Path(__file__).parent
+PACKAGE = Path(torchmdx.__file__).parent
+
+# Modules without a test of their own: the test file that runs each of them, then the modules of one folder. They are
+# tested through the module that uses them. The list may only shrink: a new module needs a test at its own place.
+TESTED_ELSEWHERE = """
+checkpoints/test_save_load.py       checkpoints: energy_check locate prepare
+commands/test_cli_measure.py        commands: bench neighbors profile
+commands/test_data.py               commands: reading_options
+test_cli.py                         commands: convert energy info options relax
+demo/test_demo.py                   commands: demo
+report/test_cli_evaluate.py         commands: evaluate
+labelling/test_cli_label.py         commands: label
+md/test_cli_md.py                   commands: md
+training/test_training_run.py       commands: train
+conformance/test_check.py           conformance: contract geometry structures
+commands/test_data.py               datasets: blocks
+datasets/test_convert.py            datasets: checks plausible
+datasets/test_readers.py            datasets: ase_files hdf5_files index_files npz_files torchmdnet_files units
+datasets/test_store.py              datasets: frames references splits
+demo/test_demo.py                   demo: masses pictures run torsions
+engines/test_choose.py              engines: engine exact
+engines/cpu/test_network.py         engines/cpu: build edge_values messages threads
+engines/fused/test_fused_tensornet.py   engines/fused: buffers engine few_atoms launch_sizes many_atoms weights
+engines/fused/test_fused_tensornet2.py  engines/fused: charged charged_weights
+engines/fused/test_kernels.py       engines/fused/kernels: activations forces nine tf32_product
+engines/fused/test_fused_tensornet.py   engines/fused/kernels: edge_geometry edge_walk embedding embedding_sum
+engines/fused/test_fused_tensornet.py   engines/fused/kernels: interaction layer_norm messages
+engines/fused/test_fused_tensornet.py   engines/fused/kernels: one_atom one_atom_maps readout
+engines/fused/test_fused_tensornet2.py  engines/fused/kernels: charge_equilibration edge_mlp edge_mlp_backward
+engines/fused/test_fused_tensornet2.py  engines/fused/kernels: edge_mlp_forward fp16_product
+engines/pairs/test_coulomb.py       engines/fused/kernels: coulomb near_list
+engines/pairs/test_energy.py        engines/pairs: engine filters messages network pair_list products silu
+engines/pairs/test_energy_tensornet2.py engines/pairs: edge_values near_list
+models/test_priors.py               engines/pairs: prior_geometry
+engines/pairs/test_energy.py        engines/pairs/kernels: forms silu
+engines/pairs/test_energy_tensornet2.py engines/pairs/kernels: edge_values
+engines/pairs/test_coulomb.py       engines/pairs/kernels: coulomb
+labelling/test_sampling.py          labelling: conformers dynamics normal_modes
+labelling/test_calculators.py       labelling: geometry
+labelling/test_workers.py           labelling: serve work
+labelling/test_cli_label.py         labelling: ledger output run stages
+md/test_md_files.py                 md: log plot progress trajectory
+md/test_cli_md.py                   md: run
+md/test_platform.py                 md: settings
+md/test_cli_md_restart.py           md: recorder restore simulation
+models/test_radial.py               models: activations cutoff
+models/test_tensornet.py            models: embedding energy_head interaction skeleton
+models/test_tensornet2.py           models: charge_equilibration
+engines/test_ensemble.py            models: ensemble
+models/test_priors.py               models/priors: base coulomb d2 d3 open_pairs zbl
+test_public_paths.py                .: moved
+commands/test_cli_measure.py        .: structure_files
+neighbors/test_images.py            neighbors: capacity grid
+neighbors/test_tracing.py           neighbors: operator
+neighbors/test_search.py            neighbors: reverse single_pass
+neighbors/test_backends.py          neighbors/backends: frame vesin
+neighbors/test_search.py            neighbors/kernels: bins look_back reverse single_pass still_good
+openmm_force/test_add.py            openmm_force: atoms references
+openmm_force/test_mixed.py          openmm_force: mixed_bonded mixed_pairs
+openmm_force/test_native_session.py openmm_force: native_audit transport_native
+openmm_force/test_transport_python.py   openmm_force: settings
+openmm_force/native/test_native.py  openmm_force/native: build
+report/test_errors.py               report: composition moments scales
+report/test_hints.py                report: environment
+report/test_plots.py                report: style
+report/test_write.py                report: evaluation page sections sources tables
+training/test_training_run.py       report: history
+test_damaged_files.py               runtime: damaged_file
+step/test_interrupted.py            runtime: interrupt
+md/test_md_files.py                 runtime: progress_line
+step/test_captured_step.py          step: atom_order change graph report results
+step/test_capture_policy.py         step: audit
+step/test_buffer_kernels.py         step: buffers
+engines/test_ensemble.py            step: spread_limit
+torchmdnet/test_reader.py           torchmdnet: archive container priors report settings weights
+training/test_config.py             training: config_file
+training/test_step.py               training: labelled reader
+training/test_parts.py              training: ema loss means prepare schedule
+training/test_training_run.py       training: loop state
+training/test_optimizer.py          training: optimizer_kernel
+"""
+
+MOST_ELSEWHERE = 179  # lower it as the list shrinks
+
+
+def elsewhere() -> dict[str, str]:
+    """The test file of each module of the list."""
+    found = {}
+    for line in TESTED_ELSEWHERE.strip().splitlines():
+        places, modules = line.split(": ")
+        test, folder = places.split()
+        for module in modules.split():
+            name = (Path(folder) / module).as_posix()
+            assert name not in found, f"{name} is listed twice"
+            found[name] = test
+    return found
+
+
+def mirrored(module: Path) -> bool:
+    """If there is a test at the place of the module's own."""
+    names = (f"test_{module.name}.py", f"test_{module.parent.name}_{module.name}.py")
+    return any((TESTS / module.parent / name).exists() for name in names)
+
+
+def modules() -> list[Path]:
+    paths = [path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+    return [path.relative_to(PACKAGE).with_suffix("") for path in paths]
+
+
+def test_every_module_has_a_test_at_its_place():
+    untested = {module.as_posix() for module in modules() if not mirrored(module)} - set(elsewhere())
+    assert not untested, f"add tests/FOLDER/test_MODULE.py for {', '.join(sorted(untested))}"
+
+
+def test_the_list_of_modules_tested_elsewhere_holds_no_other():
+    unneeded = set(elsewhere()) - {module.as_posix() for module in modules() if not mirrored(module)}
+    assert len(elsewhere()) <= MOST_ELSEWHERE, f"TESTED_ELSEWHERE may only shrink, got {len(elsewhere())} modules"
+    assert not unneeded, f"remove {', '.join(sorted(unneeded))} from TESTED_ELSEWHERE"
+    missing = {test for test in elsewhere().values() if not (TESTS / test).exists()}
+    assert not missing, f"TESTED_ELSEWHERE names files that do not exist: {', '.join(sorted(missing))}"
+
+
+def test_names_of_test_files_are_unique():
+    names = [path.name for path in TESTS.rglob("test_*.py")]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    assert not twice, f"pytest needs unique names, got several {', '.join(twice)}"
