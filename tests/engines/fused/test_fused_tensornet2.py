@@ -86,7 +86,7 @@ def test_two_maps_in_one_kernel_agree(make_potential, most_rows, layers, ethanol
     potential = make_potential(model="tensornet2", num_channels=32, num_layers=layers)
     batch, tiles = batch_of(ethanol, wire), replace(CUTS["coarse"], two_maps=TwoMaps())
     buffers = evaluated(potential, batch, tiles=tiles, forces=False)
-    assert "scratch" not in buffers.tensors
+    assert buffers.scratch.charged.piece is None
     alone = buffers.energy.clone()
     assert_agrees(potential.float(), batch, of_system=1, tiles=tiles)
     torch.testing.assert_close(alone, evaluate(potential.double(), batch).energy, atol=1e-5, rtol=1e-7)
@@ -125,8 +125,8 @@ def test_what_is_made_again_in_pieces_is_the_same(make_potential, ethanol, wire,
     monkeypatch.setattr(tensornet2, "MOST_ROWS", 20)
     monkeypatch.setattr(tensornet2, "PIECE", 48)
     pieces = evaluated(potential.float(), batch)
-    assert len(pieces.tensors["scratch"]) == 48
-    assert "z2_0" not in pieces.tensors
+    assert len(pieces.scratch.charged.piece) == 48
+    assert pieces.scratch.charged.z2 == []
     for old, new in zip(kept, (pieces.energies, pieces.forces, pieces.virial), strict=True):
         torch.testing.assert_close(new, old, atol=1e-6, rtol=1e-6)
 

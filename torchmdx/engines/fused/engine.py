@@ -52,9 +52,7 @@ class KernelEngine:
         own, theirs = self.model.buffers, other.model.buffers
         assert own is not None
         assert theirs is not None
-        for name, tensor in theirs.tensors.items():
-            if name in own.tensors and own.tensors[name].shape == tensor.shape:
-                own.tensors[name] = tensor
+        own.scratch.share(theirs.scratch)
 
     @runs_on(device_of_positions)
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:

@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
-from torchmdx.engines.fused.buffers import Buffers
+from torchmdx.engines.fused.buffers import Buffers, Sizes
 from torchmdx.engines.fused.launch_sizes import Tiles
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNet
@@ -112,61 +113,27 @@ class FastTensorNet:
     @property
     def precision_used(self) -> str:
         """That of products: few atoms are summed in float32 whatever was asked for, as fast and more exact."""
-        return "float32" if self.buffers is not None and "work" in self.buffers.tensors else self.precision
+        return "float32" if self.buffers is not None and self.buffers.sizes.one_program_per_atom else self.precision
 
     def allocate(
         self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
     ) -> Buffers:
         """Makes every buffer for N atoms, S systems and E edge slots. forces=False leaves out those of the gradient."""
-        from torchmdx.engines.fused.weights import Weights
-
-        w: Weights = self.weights
         tiles = tiles or self.choose_tiles(num_atoms)
-        n, e, c = num_atoms, max(capacity, 1), w.channels
-        layers = len(w.layers)
-        # A gradient needs every layer's tensors; without one, layers take turns in the first buffers.
-        kept = layers if forces else min(layers, 2 if tiles.row else 1)
-
-        def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-
-        made = {"knot": new(e, dtype=torch.int32), "place": new(e, 4), "stretch": new(e, 2)}
-        made |= {"a": new(n, 9, c), "p": new(n, 9, c), "hidden": new(n, w.hidden), "features": new(n, c)}
-        made["gate"] = new(n, 3, c)
-        if tiles.row is not None and layers > 0:
-            made["work"] = new(n, tiles.row.work(c))
-        # What atoms send each other, and on the way back.
-        sent = torch.bfloat16 if self.precision == "bfloat16" and "work" not in made else torch.float32
-        made |= {f"x{i}": new(n, 9, c) for i in range(kept + 1)}
-        made |= {f"y{i}": new(n, 9, c, dtype=sent) for i in range(kept)}
-        made |= {f"inverse{i}": new(n, c) for i in range(max(kept, 1))}
-        if forces:
-            made |= {
-                "mixed": new(n, 9, c),
-                "gate": new(n, 3, c),
-                "g": new(n, 9, c),
-                "gfeatures": new(n, c),
-                "norms": new(n, 3, c),
-            }
-            made |= {f"m{i}": new(n, 9, c, dtype=sent) for i in range(layers)}
-            made |= {f"d{i}": new(n, 9, c) for i in range(layers)}
-            made |= {
-                "half": new(e, 3),
-                "pull": new(1 if "work" in made else c // min(tiles.messages_gradient.slice, c), e),
-                "virials": new(n, 9),
-            }
-        self.buffers = Buffers(
-            num_atoms=n,
+        sizes = Sizes(
+            num_atoms=num_atoms,
             num_systems=num_systems,
             capacity=capacity,
+            channels=self.weights.channels,
+            hidden=self.weights.hidden,
+            layers=len(self.weights.layers),
             tiles=tiles,
             with_forces=forces,
-            energies=new(n, dtype=torch.float64),
-            energy=new(num_systems, dtype=torch.float64),
-            forces=new(n, 3),
-            virial=new(num_systems, 3, 3, dtype=torch.float64),
-            tensors=made,
+            device=self.device,
         )
+        if self.precision == "bfloat16" and not sizes.one_program_per_atom:
+            sizes = replace(sizes, sent=torch.bfloat16)
+        self.buffers = Buffers.allocate(sizes)
         return self.buffers
 
     def run(
@@ -191,14 +158,15 @@ class FastTensorNet:
         buffers = self.buffers
         if buffers is None:
             raise RuntimeError("allocate must be called before run")
-        if len(positions) != buffers.num_atoms or len(cell) != buffers.num_systems:
+        sizes = buffers.sizes
+        if len(positions) != sizes.num_atoms or len(cell) != sizes.num_systems:
             raise ValueError(
-                f"run needs the {buffers.num_atoms} atoms and {buffers.num_systems} systems it was allocated for, "
+                f"run needs the {sizes.num_atoms} atoms and {sizes.num_systems} systems it was allocated for, "
                 f"got {len(positions)} and {len(cell)}"
             )
-        if edges.capacity != buffers.capacity:
-            raise ValueError(f"edges must have the capacity {buffers.capacity}, got {edges.capacity}")
-        if (forces or virial) and not buffers.with_forces:
+        if edges.capacity != sizes.capacity:
+            raise ValueError(f"edges must have the capacity {sizes.capacity}, got {edges.capacity}")
+        if (forces or virial) and not sizes.with_forces:
             raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
         chain = self.chain_type(buffers)(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
         chain.forward(keep=forces or virial)
@@ -219,4 +187,4 @@ class FastTensorNet:
         from torchmdx.engines.fused.few_atoms import RowChain
         from torchmdx.engines.fused.many_atoms import Chain
 
-        return RowChain if "work" in buffers.tensors else Chain
+        return RowChain if buffers.sizes.one_program_per_atom else Chain

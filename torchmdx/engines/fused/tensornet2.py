@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters
-from torchmdx.engines.fused.buffers import Buffers
+from torchmdx.engines.fused.buffers import Buffers, ChargeScratch
 from torchmdx.engines.fused.launch_sizes import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, TwoMaps, Walk
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.models.cutoff import cosine_cutoff
@@ -89,37 +89,15 @@ class FastTensorNet2(FastTensorNet):
         self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
     ) -> Buffers:
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
-        n, c, k, rows = num_atoms, self.weights.channels, self.charged.charges, num_atoms + max(capacity, 1)
-
-        def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-
-        self.neutral = new(max(num_systems, 1))  # the total charge that messages see
-        made = {"shares": new(n, 2, c), "gq": new(n, k)}
-        two_maps = self.takes_half_parts and buffers.tiles.two_maps is not None
-        keep = forces and rows <= MOST_ROWS
-        if not two_maps or (forces and not keep):
-            made["scratch"] = new(min(rows, PIECE), 2 * c)
-        layers = len(self.weights.layers)
-        for i in range(layers + self.last_charges):
-            made[f"q{i}"] = new(n, k)
-        for i in range(layers + self.last_charges if forces else 1):
-            made |= {f"first{i}": new(n, c), f"second{i}": new(n, c), f"proposed{i}": new(n, 2 * k)}
-            made |= {f"sums{i}": new(max(num_systems, 1), 2, k, dtype=torch.float64)}
-        for i in range(layers if forces else min(layers, 1)):
-            made[f"z3_{i}"] = new(rows, 3, c)
-            if keep:
-                made[f"z2_{i}"] = new(rows, 2 * c)
-            if not (keep and two_maps):  # else in the place of the others, and made again
-                made[f"z1_{i}"] = new(rows, c)
-        if two_maps and forces and not keep:
-            slices = c // min(buffers.tiles.messages_gradient.slice, c)
-            made |= {"units": new(rows, 3, slices), "units2": new(min(rows, PIECE), 2)}
-        if self.last_charges:
-            made["read_norms"] = new(n, 3, c)
-        if forces:
-            made["reverse"] = new(max(capacity, 1), dtype=torch.int32)
-        buffers.tensors.update(made)
+        self.neutral = buffers.sizes.new(max(num_systems, 1))  # the total charge that messages see
+        buffers.scratch.charged = ChargeScratch.allocate(
+            buffers.sizes,
+            self.charged.charges,
+            last_charges=self.last_charges,
+            two_maps=self.takes_half_parts and buffers.sizes.tiles.two_maps is not None,
+            most_rows=MOST_ROWS,
+            piece=PIECE,
+        )
         return buffers
 
     @staticmethod
