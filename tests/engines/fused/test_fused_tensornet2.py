@@ -17,6 +17,7 @@ from torchmdx.engines.fused.launch_sizes import TwoMaps
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 from torchmdx.evaluate import evaluate
+from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.system import Batch
 
@@ -90,6 +91,21 @@ def test_two_maps_in_one_kernel_agree(make_potential, most_rows, layers, ethanol
     alone = buffers.energy.clone()
     assert_agrees(potential.float(), batch, of_system=1, tiles=tiles)
     torch.testing.assert_close(alone, evaluate(potential.double(), batch).energy, atol=1e-5, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("other", "values"),
+    [
+        (lambda r, cutoff: (1 - r / cutoff) ** 2, "0.975528 at 0.5 Å, got 0.81"),
+        (lambda r, cutoff: 0.5 * cosine_cutoff(r, cutoff), "1 at 0 Å, got 0.5"),
+    ],
+)
+def test_another_cutoff_function_of_the_model_is_refused(make_potential, other, values, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr("torchmdx.engines.fused.charged_weights.cosine_cutoff", other)
+    potential = make_potential(model="tensornet2", num_channels=16, num_layers=1, cutoff=5.0)
+    with pytest.raises(ValueError, match=rf"cutoff function must be cos²\(π r / 2 cutoff\) .*, which is {values}"):
+        FastTensorNet2(potential, bound=1.0)
 
 
 @needs_kernels

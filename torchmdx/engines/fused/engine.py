@@ -24,8 +24,7 @@ def kernels_for(potential: Potential) -> type[FastTensorNet]:
 def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastTensorNet:
     """A potential's kernels. priors: leave them out; without this a potential that has any is refused."""
     kind = kernels_for(potential)
-    # The fifth degree needs a tenth of the intervals of the third: the table stays in the GPU's first-level caches.
-    table = table_of(potential.network, 5, kind.tabulated)
+    table = table_of(potential.network, kind.tabulated)
     return kind(potential, precision=precision, table=table, priors=priors)
 
 

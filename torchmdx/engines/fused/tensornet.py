@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 # What the products of matrices round to: three TF32 products make one of float32.
 PRECISIONS = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
 MOST_CHANNELS = 256
-# Of the table's polynomials: with the fifth degree, the intervals most edges fall into fit into the first cache.
-DEGREE = 5
 
 
 class FastTensorNet:
@@ -81,7 +79,7 @@ class FastTensorNet:
         self.config = potential.config
         self.device = potential.device
         self.precision, self.dot_precision = precision, PRECISIONS[precision]
-        self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound, degree=DEGREE)
+        self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound)
         self.weights = Weights.pack(potential, self.table)
         self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)

@@ -8,8 +8,12 @@
 | HALF | 3 floats | h_e: what the row of e knows of ∂E/∂v_e (see `forces`) |
 """
 
+import math
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 
 @triton.jit(do_not_specialize=["num_atoms", "last_interval"])
@@ -69,6 +73,20 @@ def place(
     tl.store(place + 3, (position - interval).to(tl.float32), mask=mask)
     tl.store(STRETCH + e.to(tl.int64) * 2, (q - alpha * decay).to(tl.float32), mask=mask)
     tl.store(STRETCH + e.to(tl.int64) * 2 + 1, inverse.to(tl.float32), mask=mask)
+
+
+@triton.jit
+def cosine_cut(STRETCH, e, mask, cutoff):
+    """cut(r) and its slope for edges e: the kernels' cutoff function, for edges that are shorter than the cutoff."""
+    r = 1.0 / tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=1.0)
+    turn = 1.5707963267948966 / cutoff
+    c, s = tl.cos(turn * r), tl.sin(turn * r)
+    return c * c, -2.0 * turn * c * s
+
+
+def cosine_cut_at(distance: Tensor, cutoff: float) -> Tensor:
+    """cut(r) = cos²(π r / 2 cutoff) of `cosine_cut` in torch; the packing of weights compares the model's with it."""
+    return torch.cos(0.5 * math.pi / cutoff * distance) ** 2
 
 
 @triton.jit

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from torchmdx.engines.fused.kernels.activations import activate, slope
+from torchmdx.engines.fused.kernels.edge_geometry import cosine_cut
 from torchmdx.engines.fused.kernels.edge_walk import (
     add_and_dot_symmetric,
     add_and_dot_vector,
@@ -34,15 +35,6 @@ from torchmdx.engines.fused.kernels.fp16_product import row_parts
 from torchmdx.engines.fused.kernels.messages import store_product
 from torchmdx.engines.fused.kernels.nine import add9, dot_parts, load3, load9, scale_parts, store3, store9
 from torchmdx.engines.fused.kernels.tf32_product import product
-
-
-@triton.jit
-def _cut(STRETCH, e, mask, cutoff):
-    """cut(r) = cos²(π r / 2 cutoff) and its slope, from the inverse of the distance."""
-    r = 1.0 / tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=1.0)
-    turn = 1.5707963267948966 / cutoff
-    c, s = tl.cos(turn * r), tl.sin(turn * r)
-    return c * c, -2.0 * turn * c * s
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -155,7 +147,7 @@ def messages(
         e, mask = edges_at(start, end, step, DEPTH)
         within = tl.load(KNOT + e, mask=mask, other=-1) >= 0
         j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)[:, :, None]
-        cut, _ = _cut(STRETCH, e, within, cutoff)
+        cut, _ = cosine_cut(STRETCH, e, within, cutoff)
         cut, inside = cut[:, :, None], within[:, :, None]
         z = Z3 + (num_atoms + e).to(tl.int64)[:, :, None] * (3 * CHANNELS) + c
         y = Y + j * (9 * CHANNELS) + c
@@ -252,7 +244,7 @@ def messages_gradient(
         inside = within[:, :, None]
         j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)[:, :, None]
         back = num_atoms + tl.load(REVERSE + e, mask=mask, other=0).to(tl.int64)
-        cut, dcut = _cut(STRETCH, e, within, cutoff)
+        cut, dcut = cosine_cut(STRETCH, e, within, cutoff)
         cut2 = cut[:, :, None]
         z = Z3 + back[:, :, None] * (3 * CHANNELS) + c
         gm = GM + j * (9 * CHANNELS) + c
