@@ -61,40 +61,63 @@ COLUMNS, DEPTH = 64, 32  # partners that are seen at a time, of 16 atoms and of 
 
 
 @triton.jit
-def every_pair(
-    X, Q, W, SYSTEM, PTR, OPEN, E, F, PULL, VIRIAL, num_atoms,
-    STRENGTH: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr, SWITCH: tl.constexpr, M: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, STRESS: tl.constexpr,
-):  # fmt: skip
-    """Rows of atoms in open systems, with all atoms of their system; VIRIAL there is zero: they have no cell."""
+def open_atoms(X, SYSTEM, OPEN, num_atoms, ROWS: tl.constexpr):
+    """(atoms i [ROWS] of a program, whether they exist, their systems, whether those are open, x, y, z)."""
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    m = tl.arange(0, CHANNELS)
     here = i < num_atoms
     system = tl.load(SYSTEM + i, mask=here, other=-1)
     seen = here & (tl.load(OPEN + system, mask=here, other=0) != 0)
     x = tl.load(X + i * 3, mask=here, other=0.0)
     y = tl.load(X + i * 3 + 1, mask=here, other=0.0)
     z = tl.load(X + i * 3 + 2, mask=here, other=0.0)
+    return i, here, system, seen, x, y, z
+
+
+@triton.jit
+def partner_range(SYSTEM, PTR, seen, num_atoms, ROWS: tl.constexpr):
+    """(first, end) of the atoms in the systems of a program's atoms, which are adjacent; empty if none is open."""
+    first = tl.load(PTR + tl.load(SYSTEM + tl.program_id(0) * ROWS))
+    last = tl.minimum(tl.program_id(0) * ROWS + ROWS, num_atoms) - 1
+    end = tl.load(PTR + tl.load(SYSTEM + last) + 1)
+    if tl.max(seen.to(tl.int32), 0) == 0:
+        end = first
+    return first, end
+
+
+@triton.jit
+def partners(X, SYSTEM, i, system, seen, j, end):
+    """(whether atoms j [COLUMNS] exist, which pairs [ROWS,COLUMNS] interact, x, y and z of j [1,COLUMNS])."""
+    there = j < end
+    pair = seen[:, None] & there[None, :] & (i[:, None] != j[None, :])
+    pair = pair & (system[:, None] == tl.load(SYSTEM + j, mask=there, other=-1)[None, :])
+    x = tl.load(X + j * 3, mask=there, other=0.0)[None, :]
+    y = tl.load(X + j * 3 + 1, mask=there, other=0.0)[None, :]
+    z = tl.load(X + j * 3 + 2, mask=there, other=0.0)[None, :]
+    return there, pair, x, y, z
+
+
+@triton.jit
+def every_pair(
+    X, Q, W, SYSTEM, PTR, OPEN, E, F, PULL, VIRIAL, num_atoms,
+    STRENGTH: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr, SWITCH: tl.constexpr, M: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, STRESS: tl.constexpr,
+):  # fmt: skip
+    """Rows of atoms in open systems, with all atoms of their system; VIRIAL there is zero: they have no cell."""
+    i, _, system, seen, x, y, z = open_atoms(X, SYSTEM, OPEN, num_atoms, ROWS)
+    m = tl.arange(0, CHANNELS)
     w = tl.load(W + m, mask=m < M, other=0.0)[None, :]
     at = i.to(tl.int64)[:, None] * M + m[None, :]
     own = seen[:, None] & (m < M)[None, :]
     wq = tl.load(Q + at, mask=own, other=0.0) * w
     field = tl.zeros((ROWS, CHANNELS), tl.float32)
     fx, fy, fz = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
-    # Systems follow one another: from the beginning of the first to the end of the last of these atoms.
-    first = tl.load(PTR + tl.load(SYSTEM + tl.program_id(0) * ROWS))
-    last = tl.minimum(tl.program_id(0) * ROWS + ROWS, num_atoms) - 1
-    end = tl.load(PTR + tl.load(SYSTEM + last) + 1)
-    if tl.max(seen.to(tl.int32), 0) == 0:
-        end = first
+    first, end = partner_range(SYSTEM, PTR, seen, num_atoms, ROWS)
     for start in range(first, end, COLUMNS):
         j = start + tl.arange(0, COLUMNS)
-        there = j < end
-        pair = seen[:, None] & there[None, :] & (i[:, None] != j[None, :])
-        pair = pair & (system[:, None] == tl.load(SYSTEM + j, mask=there, other=-1)[None, :])
-        ux = (tl.load(X + j * 3, mask=there, other=0.0)[None, :] - x[:, None]).to(tl.float32)
-        uy = (tl.load(X + j * 3 + 1, mask=there, other=0.0)[None, :] - y[:, None]).to(tl.float32)
-        uz = (tl.load(X + j * 3 + 2, mask=there, other=0.0)[None, :] - z[:, None]).to(tl.float32)
+        there, pair, xj, yj, zj = partners(X, SYSTEM, i, system, seen, j, end)
+        ux = (xj - x[:, None]).to(tl.float32)
+        uy = (yj - y[:, None]).to(tl.float32)
+        uz = (zj - z[:, None]).to(tl.float32)
         r = tl.sqrt(tl.where(pair, ux * ux + uy * uy + uz * uz, 1.0))
         s, slope = shape_of(r, LOWER, UPPER, SWITCH)
         s = tl.where(pair, s, 0.0)
