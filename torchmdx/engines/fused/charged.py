@@ -1,16 +1,16 @@
-"""The launches of one evaluation of a TensorNet2: as `Chain`, with charges before every layer and networks of edges.
+"""The launches of one evaluation of a TensorNet2: as `Chain`, with charges before every layer and a network of edges.
 
 A layer, with W a product with weights and E one of every edge:
 
     charge_norms → W → W → W → equilibrate → shares → first_values → E → E → W → messages → W → update
 
-and back:
+and its gradient:
 
     W → update_gradient → messages_gradient → [E →] E → E → first_gradient → shares_gradient → equilibrate_gradient
     → W → W → W → W → charged_mix_in_gradient
 
-With `two_maps`, E → E is one kernel forth. Back, z₁ is made again between them (first_values), or, where there are so
-many edges that z₂ is, all three E are first_back → second_back.
+With `two_maps`, E → E is one kernel of the forward pass. The backward pass evaluates z₁ again between them
+(first_values) or, if z₂ is evaluated again, replaces all three E by first_back → second_back.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_ATOMS_AT_ONCE = 512  # of a system, in the sums over it
 
 
 class ChargedChain(Chain):
-    """One evaluation. Charges are those of a system that they add up to; messages see no total charge."""
+    """One evaluation. Predicted charges add up to the charge of the system, which messages do not use."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ChargedChain(Chain):
         assert buffers.scratch.charged is not None
         self.q = buffers.scratch.charged
         self.last_charges = self.q.read_norms is not None
-        # Of an energy that is no part of the chain, in all charges [N,(L+1)K]; to be set before `backward`.
+        # Gradient of other energies in all charges [N,(L+1)K]; to be set before `backward`.
         self.pull_on_charges: Tensor | None = None
         self.charged = model.charged
         self.two_maps = self.tiles.two_maps if model.takes_half_parts else None
@@ -156,14 +156,14 @@ class ChargedChain(Chain):
         return self.c if self.q.z1 else 3 * self.c
 
     def _shares(self, i: int) -> None:
-        """What the charges before layer i do to its filters."""
+        """The shares of the charges before layer i in z₁ of its filters."""
         charge_equilibration.shares[(triton.cdiv(self.n, FIRST_ROWS), 2)](
             self.q.charges[i], self.charged.filters[i].shares, self.q.shares, self.n, K=self.charged.charges,
             CHANNELS=self.c, ROWS=FIRST_ROWS,
         )  # fmt: skip
 
     def _filters_gradient(self, i: int) -> None:
-        """From the gradient in z₃ those in z₂ and z₁, in their places."""
+        """Gradients in z₂ and z₁ from that in z₃, in place."""
         w, units = self.charged.filters[i], self.q.units
         z1, z2, z3 = self._z(i)
         if z2 is not None:
@@ -185,7 +185,7 @@ class ChargedChain(Chain):
                 self._back(piece, w.middle_back, z1[rows], start)
 
     def _parts_back(self, i: int, z1: Tensor, z3: Tensor, units: Tensor, room: Tensor, start: int) -> None:
-        """The same for some rows of a gradient that is split in parts. room: for that in z₂."""
+        """The same for some rows of a gradient in half-precision parts. room: scratch for the gradient in z₂."""
         w, c, units2 = self.charged.filters[i], self.c, self.q.units2
         middle, last, parts2 = w.middle_parts, w.last_parts, room.view(torch.float16)
         assert self.two_maps is not None
@@ -231,7 +231,7 @@ class ChargedChain(Chain):
         )  # fmt: skip
 
     def channels(self) -> Tensor:
-        """Charges [N,(L+1)K] of embedding and layers, where the last are evaluated."""
+        """Charges [N,(L+1)K] of embedding and layers, if the last are evaluated."""
         k = self.charged.num_charges
         return torch.cat([self.q.charges[i][:, :k] for i in range(len(self.weights.layers) + 1)], dim=1)
 
@@ -250,9 +250,7 @@ class ChargedChain(Chain):
         )  # fmt: skip
 
     def _layer_gradient(self, i: int, first: bool) -> None:
-        b, g, q, w, e, t, n = (
-            self.b, self.gradient, self.q, self.weights.layers[i], self.edges, self.tiles, self.n,
-        )  # fmt: skip
+        b, g, q, e, t, n = self.b, self.gradient, self.q, self.edges, self.tiles, self.n
         y, gm, gy, reverse = b.y[i], g.m[i], b.p, q.reverse
         assert reverse is not None
         if first:
@@ -270,8 +268,8 @@ class ChargedChain(Chain):
         )  # fmt: skip
         self._filters_gradient(i)
         edge_mlp.first_gradient[grid](
-            self._z1(i), q.shares, w.table, e.row_ptr, e.source, reverse, b.knot, b.place, g.pull, n, e.capacity,
-            CHANNELS=self.c, STRIDE=self._stride(), DEGREE=self.weights.degree, **walk,
+            self._z1(i), q.shares, self.weights.layers[i].table, e.row_ptr, e.source, reverse, b.knot, b.place,
+            g.pull, n, e.capacity, CHANNELS=self.c, STRIDE=self._stride(), DEGREE=self.weights.degree, **walk,
         )  # fmt: skip
         self._charges_gradient(i)
         self._multiply_parts(gy, self.split.mix_in_back[i], y)
@@ -282,7 +280,7 @@ class ChargedChain(Chain):
         )  # fmt: skip
 
     def _charges_gradient(self, i: int) -> None:
-        """From the gradient in charges, and in their shares of filters, that behind the LayerNorm, in `norms`."""
+        """The gradient behind the LayerNorm, in `norms`, from those in the charges and in their shares."""
         g, q, w, n = self.gradient, self.q, self.charged.equilibrations[i], self.n
         proposed, second, first = q.proposed[i], q.second[i], q.first[i]
         if self.pull_on_charges is not None:

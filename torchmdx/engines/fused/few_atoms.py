@@ -1,4 +1,4 @@
-"""The launches of one evaluation of few atoms: as `Chain`, in a handful of kernels with one program for each atom."""
+"""The launches of one evaluation of few atoms: as `Chain`, in a few kernels with one program per atom."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUM_BLOCK = 512
 class RowChain(Chain):
     """The same function and the same buffers as `Chain`, for networks of at least one layer."""
 
-    _summed = False  # the kernel of the forces has done it
+    _summed = False  # whether the kernel of the forces has summed over systems
 
     @property
     def work(self) -> Tensor:
@@ -36,7 +36,7 @@ class RowChain(Chain):
         )
 
     def _list(self) -> tuple[Any, ...]:
-        """What a walk along a row reads."""
+        """The arguments of a walk along a row."""
         return self.edges.row_ptr, self.edges.source, self.b.knot, self.b.place
 
     def forward(self, keep: bool) -> None:
@@ -56,7 +56,7 @@ class RowChain(Chain):
 
     def _forward_layer(self, i: int, keep: bool) -> None:
         b, w = self.b, self.weights
-        # Without a gradient to come, layers take turns in two sets of buffers.
+        # Without a backward pass, layers take turns in two sets of buffers.
         own, after = (i, i + 1) if self.sizes.with_forces else (i % 2, (i + 1) % 2)
         here, y, last = w.layers[i], b.y[own], i == len(w.layers) - 1
         following = here if last else w.layers[i + 1]
@@ -85,7 +85,7 @@ class RowChain(Chain):
                 HIDDEN_WIDTH=w.hidden, FIRST=i == len(w.layers) - 1, EMBEDDING=i == 0,
                 **self.reflections, **self._options(),
             )  # fmt: skip
-        # Sums of virials need all forces first, those of energies don't.
+        # Virials can be summed only after all forces; energies need not wait.
         systems = 0 if virial else self.sizes.num_systems
         force_kernels.forces[(self.n + systems,)](
             e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, g.half, self.buffers.forces,

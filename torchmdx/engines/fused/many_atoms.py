@@ -1,4 +1,7 @@
-"""The launches of one evaluation, in order. Nothing here allocates or waits."""
+"""The launches of one evaluation, in order, without allocation or synchronisation.
+
+A new kernel is a function in kernels/, its buffers in buffers.py, and its launch here.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
     from torchmdx.engines.fused.buffers import Buffers, GradientScratch
     from torchmdx.engines.fused.tensornet import FastTensorNet
 
-ATOMS = 16  # of a program of the head: the fewest rows a tensor core takes
-BLOCK = 256  # edges of a program where an edge is little work
+ATOMS = 16  # per program of the head: the fewest rows of a tensor core product
+BLOCK = 256  # edges per program where an edge is little work
 SUM_BLOCK = 1024
 
 
@@ -81,7 +84,7 @@ class Chain:
         )  # fmt: skip
 
     def forward(self, keep: bool) -> None:
-        """Energies of the atoms. keep: also what the gradient needs."""
+        """Energies of the atoms. keep: also stores what the backward pass reads."""
         if not self.n:
             return
         b, w, e, t, n = self.b, self.weights, self.edges, self.tiles, self.n
@@ -111,7 +114,7 @@ class Chain:
 
     def _layer(self, i: int, x: Tensor, keep: bool) -> Tensor:
         b, w, e, t, n = self.b, self.weights.layers[i], self.edges, self.tiles, self.n
-        # Without a gradient to come, every layer works in the buffers of the first.
+        # Without a backward pass, all layers use the buffers of the first.
         slot, after = (i, i + 1) if self.sizes.with_forces else (0, (i + 1) % 2)
         y, p, out = b.y[slot], b.p, b.x[after]
         self._multiply_parts(x, self.split.mix_in[i], y)
@@ -144,7 +147,7 @@ class Chain:
         )  # fmt: skip
 
     def backward(self, virial: bool) -> None:
-        """Forces, and each atom's share of the virial, from what the forward pass kept."""
+        """Forces, and each atom's part of the virial, from the values stored by the forward pass."""
         if not self.n:
             return
         b, g, w, e, t, n = self.b, self.gradient, self.weights, self.edges, self.tiles, self.n
@@ -191,7 +194,7 @@ class Chain:
             y, gm, gy, w.table, w.own, e.row_ptr, e.source, b.knot, b.place, g.pull, n, e.capacity,
             CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
         )  # fmt: skip
-        # Y has been read for the last time: its place holds what comes through it.
+        # Y is not read any more: its buffer takes the gradient through it.
         self._multiply_parts(gy, self.split.mix_in_back[i], y)
         interaction.mix_in_gradient[self.each_atom](
             y, b.x[i], b.inverse[i], g.x, *self._made_by(i), n,
@@ -199,7 +202,7 @@ class Chain:
         )  # fmt: skip
 
     def _made_by(self, i: int) -> tuple[Tensor, ...]:
-        """Buffers of what made the tensors x_i: a layer, or the embedding; and the charges."""
+        """Buffers of the layer, or the embedding, that computed the tensors x_i; and the charges."""
         g = self.gradient
         return g.d[i - 1] if i else g.mixed, g.mixed, self.b.gate, self.charge, self.system
 

@@ -1,11 +1,11 @@
 """TensorNet's energy and forces in a fixed chain of kernels, float32, for a GPU.
 
-The same function as `Potential` with `TabulatedFilters`, written for speed: filters come from the table, messages are
-summed without ever storing a feature of an edge, and the gradient is worked out by hand, so that nothing of a
-backward pass is recorded. Forces are the exact gradient of the energy that is returned with them.
+The same function as `Potential` with `TabulatedFilters`: filters are read from the table, messages are summed without
+storing edge features, and the backward pass is written by hand instead of recorded. Forces are the exact gradient of
+the energy that is returned with them.
 
-`run` only launches: no allocation, no synchronisation, the same shapes each time, so it can be captured in a CUDA
-graph. No atomics: two runs on equal input give equal bits.
+`run` only launches kernels, without allocation or synchronisation and with fixed shapes, so it can be captured in a
+CUDA graph. There are no atomics: equal inputs give bit-identical results.
 
 The chain, for L layers:
 
@@ -16,7 +16,7 @@ The chain, for L layers:
 
 with W a product with weights (kernels/tf32_product.py).
 
-For few atoms (`Tiles.row`) most of it is done by one program for each atom:
+For few atoms (`Tiles.row`), one program per atom does most of this:
 
     embed → L x layer → L x layer_gradient → forces → sum_systems
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.fused.many_atoms import Chain
 
 
-# What the products of matrices round to: three TF32 products make one of float32.
+# Rounding of matrix products: three TF32 products make one of float32.
 PRECISIONS = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
 MOST_CHANNELS = 256
 
@@ -51,10 +51,10 @@ class FastTensorNet:
     """A potential's energy and forces by kernels.
 
     bound: largest error of a tabulated filter relative to the largest filter; `table.error` is what was reached.
-    priors: leave them out; whoever asks for that adds them.
+    priors: leave them out; the caller adds them.
     precision: "float32"; "tf32" for matrix products of eleven bits; "bfloat16" for those of eight, and messages between
-    atoms in bfloat16. The latter two are faster and far less exact.
-    Raises ValueError for a potential that `why_not` has a reason against, and for an unknown precision.
+    atoms in bfloat16. The latter two are faster and much less accurate.
+    Raises ValueError if `why_not` gives a reason, and for an unknown precision.
     """
 
     network_type: type[nn.Module] = TensorNet
@@ -73,7 +73,7 @@ class FastTensorNet:
             raise ValueError(f"this potential has no fast path: {reason}")
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-        # Only here: without Triton the rest of the package must still import.
+        # Imported here, so that the package imports without Triton.
         from torchmdx.engines.fused.weights import SplitWeights, Weights
 
         self.config = potential.config
@@ -87,7 +87,7 @@ class FastTensorNet:
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
-        """What of a network the table is made of."""
+        """The module whose filters are tabulated."""
         return network
 
     @classmethod
@@ -110,13 +110,13 @@ class FastTensorNet:
 
     @property
     def precision_used(self) -> str:
-        """That of products: few atoms are summed in float32 whatever was asked for, as fast and more exact."""
+        """The precision of products. Kernels for few atoms always use float32, which is as fast there."""
         return "float32" if self.buffers is not None and self.buffers.sizes.one_program_per_atom else self.precision
 
     def allocate(
         self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
     ) -> Buffers:
-        """Makes every buffer for N atoms, S systems and E edge slots. forces=False leaves out those of the gradient."""
+        """Allocates buffers for N atoms, S systems and E edge slots. forces=False: none for the backward pass."""
         tiles = tiles or self.choose_tiles(num_atoms)
         sizes = Sizes(
             num_atoms=num_atoms,
@@ -147,11 +147,11 @@ class FastTensorNet:
         virial: bool = False,
         between: Callable[[Chain], None] | None = None,
     ) -> Buffers:
-        """Energies, and if asked forces and the virial ∂E/∂strain [S,3,3], into the buffers, which it returns.
+        """Computes energies, and optionally forces and the virial ∂E/∂strain [S,3,3], and returns the buffers.
 
         positions [N,3] (float32 or float64), atomic_numbers [N], system_index [N] ascending, cell [S,3,3], charge [S]
-        and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device. between: is
-        called with the chain before it goes back.
+        and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device. between:
+        called with the chain between forward and backward pass.
         """
         buffers = self.buffers
         if buffers is None:
@@ -177,11 +177,11 @@ class FastTensorNet:
 
     @staticmethod
     def choose_tiles(num_atoms: int) -> Tiles:
-        """How to cut the work."""
+        """Launch sizes for so many atoms."""
         return Tiles.choose(num_atoms)
 
     def chain_type(self, buffers: Buffers) -> type:
-        """The launches: of one program an atom, or of blocks of atoms."""
+        """The class of the launches: one program per atom, or blocks of atoms."""
         from torchmdx.engines.fused.few_atoms import RowChain
         from torchmdx.engines.fused.many_atoms import Chain
 

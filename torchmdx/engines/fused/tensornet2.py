@@ -1,10 +1,10 @@
 """TensorNet2's energy and forces in a fixed chain of kernels, float32, for a GPU.
 
-As `FastTensorNet`, but filters depend on the charges of both ends: what the distance does to their network is read from
-a table, the rest is computed for every edge on tensor cores, exact to float32 (kernels/edge_mlp.py, and for many
-edges kernels/edge_mlp_forward.py). Of an edge, values before the last activation are kept for the way back. For up to
-MOST_ROWS edges those behind the second map are as well, and of many edges those behind the first are made again;
-beyond, it is the other way round, PIECE rows at a time.
+As `FastTensorNet`, but filters depend on the charges of both atoms. The part of their network that depends on the
+distance is read from a table; the rest is evaluated for every edge on tensor cores, exact to float32
+(kernels/edge_mlp.py, and for many edges kernels/edge_mlp_forward.py). The backward pass reads the values z₃ before the
+last activation. For up to MOST_ROWS rows it also reads z₂, and for many edges evaluates z₁ again; for more rows it
+reads z₁ and evaluates z₂ again, PIECE rows at a time.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
 
 
 class RadialShares(nn.Module):
-    """What of a TensorNet2 depends on distances alone, as tabulate wants it: distances -> [E,3,C] for each table.
+    """The parts of a TensorNet2 that depend on distances alone, for `tabulate`: distances -> [E,3,C] per table.
 
-    First the embedding's filters; then, for each layer, what the radial basis does to the first map of the filters'
-    network, bias included: the first of three parts, the others are zero.
+    The filters of the embedding; then, for each layer, the radial part of the first map of the filters' network with
+    its bias, as the first of three parts. The other two are zero.
     """
 
     def __init__(self, network: TensorNet2) -> None:
@@ -66,7 +66,7 @@ class FastTensorNet2(FastTensorNet):
         table: TabulatedFilters | None = None,
         priors: bool = False,
     ) -> None:
-        """priors: leave them out, and evaluate the charges of the last layer for them."""
+        """priors: leave them out, and evaluate the charges behind the last layer for them."""
         super().__init__(potential, bound=bound, precision=precision, table=table, priors=priors)
         from torchmdx.engines.fused.charged_weights import ChargedWeights
 
@@ -102,7 +102,7 @@ class FastTensorNet2(FastTensorNet):
 
     @staticmethod
     def choose_tiles(num_atoms: int) -> Tiles:
-        """Blocks of atoms always: the network of edges has work enough for tensor cores."""
+        """Always blocks of atoms: the network of edges is enough work for tensor cores."""
         tiles = replace(Tiles.choose(num_atoms), row=None)
         if num_atoms < SOME_ATOMS:
             tiles = replace(tiles, product=Block(columns=32))

@@ -1,9 +1,9 @@
-"""Coulomb energies of a whole batch with their forces, their pull on charges and their virial, in one pass.
+"""Coulomb energies of a batch with forces, gradients in the charges and virial, in one pass.
 
-For a step that differentiates nothing any further: of an atom, energy and derivatives are sums over the same partners.
+For steps that need no further derivatives: energy and derivatives of an atom are sums over the same partners.
 All pairs of systems without periodic directions are products of blocks: S Q for the potentials, with S the shape at
-every distance, and Q Qᵀ for what it stands beside. Under a cutoff the rows of a list are walked. Sums have a fixed
-order, and no number is read on the host.
+every distance, and Q Qᵀ for the forces. With a cutoff, kernels walk the rows of a list. Sums have a fixed order, and
+nothing synchronises with the host.
 
 | buffer | shape | holds |
 |---|---|---|
@@ -57,7 +57,7 @@ def shape_of(r, LOWER: tl.constexpr, UPPER: tl.constexpr, SWITCH: tl.constexpr):
 
 
 FEWEST = 16  # rows, columns and channels of a product of blocks
-COLUMNS, DEPTH = 64, 32  # partners that are seen at a time, of 16 atoms and of one
+COLUMNS, DEPTH = 64, 32  # partners at a time, of 16 atoms and of one
 
 
 @triton.jit
@@ -145,7 +145,7 @@ def within_cutoff(
     SQUARE: tl.constexpr, LEVEL: tl.constexpr, M: tl.constexpr, EVERY: tl.constexpr, DEPTH: tl.constexpr,
     CHANNELS: tl.constexpr, STRESS: tl.constexpr,
 ):  # fmt: skip
-    """The row of an atom in a system that is cut off (EVERY: in any). g(r) = 1 / r + SQUARE r² - LEVEL."""
+    """The row of an atom in a system with a cutoff (EVERY: in any system). g(r) = 1 / r + SQUARE r² - LEVEL."""
     i = tl.program_id(0)
     system = tl.load(SYSTEM + i).to(tl.int64)
     closed = tl.load(OPEN + system) == 0
@@ -222,7 +222,7 @@ class Found:
 
 
 def evaluate(prior: Coulomb, batch: Batch, edges: Edges, charges: Tensor, *, stress: bool) -> Found:
-    """Of a prior, with charges [N,M] float32 and edges that reach at least as far as it sees."""
+    """Energies and derivatives of a prior, from charges [N,M] float32 and edges that cover its cutoff."""
     config, (atoms, channels) = prior.config, charges.shape
     open_ = open_systems(batch).int()
     energies, forces = charges.new_empty(atoms), charges.new_empty(atoms, 3)

@@ -1,11 +1,11 @@
-"""From positions to what every other kernel needs to know about an edge, and from edges back to forces.
+"""Geometry of the edges: directions, places in the filter table, and the cutoff function.
 
 | buffer | per edge | holds |
 |---|---|---|
 | KNOT | int32 | interval of the filter table; -1 beyond the cutoff: nothing is read or added there |
 | PLACE | 4 floats | unit vector d from target to source, and t, the place inside the interval |
 | STRETCH | 2 floats | dx/dr of the table's variable, and 1/r |
-| HALF | 3 floats | h_e: what the row of e knows of ∂E/∂v_e (see `forces`) |
+| HALF | 3 floats | h_e: the part of ∂E/∂v_e that the row of e computes (see forces.py) |
 """
 
 import math
@@ -47,7 +47,7 @@ def place_edges(
 def place(
     e, mask, i, POSITIONS, CELL, SYSTEM, SOURCE, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, last_interval
 ):  # fmt: skip
-    """The same of edges e [B] of targets i [B] (int64), where mask is set."""
+    """`place_edges` for edges e [B] of targets i [B] (int64), where mask is set."""
     j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)
     cell = CELL + tl.load(SYSTEM + i, mask=mask, other=0).to(tl.int64) * 9
     sa = tl.load(SHIFTS + e.to(tl.int64) * 3, mask=mask, other=0).to(tl.float64)
@@ -62,7 +62,7 @@ def place(
     alpha, cutoff = tl.load(CONSTANTS + 3), tl.load(CONSTANTS + 4)
     decay = s * tl.exp(-alpha * r)
     position = p + q * r + decay
-    # Written so that a NaN counts as inside: it has to reach the energy, where the caller looks for it.
+    # A NaN must count as inside, so that it reaches the energy, which the caller checks.
     inside = (r >= cutoff) == 0
     interval = tl.minimum(tl.maximum(position.to(tl.int32), 0), last_interval)
     tl.store(KNOT + e, tl.where(inside, interval, -1), mask=mask)

@@ -1,7 +1,7 @@
 """Damped Coulomb interaction of all pairs in systems without periodic directions, on a GPU.
 
-A program is a few atoms, and walks the atoms of their systems: nothing is kept of pairs, sums have a fixed order, no
-number is read on the host. Float32 or float64, as the tensors are.
+A program walks all atoms of the systems of a few atoms. Pairs are not stored, sums have a fixed order, and nothing
+synchronises with the host. Float32 or float64, as the tensors are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 from torchmdx.engines.fused.kernels.coulomb import open_atoms, partner_range, partners, shape_of
 
 ROWS = 4  # atoms of a program
-MOST_COLUMNS, TILE = 128, 1024  # atoms that are seen at a time; the same, times channels
+MOST_COLUMNS, TILE = 128, 1024  # partners at a time; the same times channels
 
 
 @triton.jit
