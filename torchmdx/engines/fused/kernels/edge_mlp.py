@@ -223,8 +223,8 @@ def messages_gradient(
     """Adds Σ_j f_ji GM_j + f_ii GM_i to GY_i, and overwrites Z3 of every message from i with its gradient.
 
     The message from i to j uses the filter of the reverse edge, so each row of Z3 is read and written by one program,
-    that of the source. PULL [slices,E], in the slot of the edge from j to i: the gradient in cut(r), converted to one in
-    the table's variable, because both act along the edge.
+    that of the source. PULL [slices,E], in the slot of the edge from j to i: the gradient in cut(r), converted to one
+    in the table's variable, because both act along the edge.
     FIRST: PULL is written, not added to. SPLIT: the gradient is written as parts in half precision (fp16_product.py),
     those of a slice in the place of its floats, which PARTS points to as well; UNITS [N+E,3,slices].
     """
