@@ -300,7 +300,7 @@ def test_members_of_a_large_system_take_turns(several, crystal, monkeypatch):
     for name in ("energy", "forces", "energy_spread", "force_spread"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     buffers = [engine.model.buffers for engine in turns.engine.engines]
-    assert buffers[0].tensors["a"].data_ptr() == buffers[2].tensors["a"].data_ptr()
+    assert buffers[0].scratch.a.data_ptr() == buffers[2].scratch.a.data_ptr()
 
 
 # -- ASE ---------------------------------------------------------------------------------------------------------------

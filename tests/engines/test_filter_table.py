@@ -3,7 +3,7 @@ import torch
 from torch.func import jvp
 
 from torchmdx import TensorNetConfig
-from torchmdx.engines.filter_table import NODES, Stretch, tabulate
+from torchmdx.engines.filter_table import DEGREE, Stretch, tabulate
 from torchmdx.models.tensornet import TensorNet
 
 SETTINGS = [
@@ -25,11 +25,11 @@ def values_and_slopes(filters, r):
     return jvp(lambda s: torch.stack(filters(s)), (r,), (torch.ones_like(r),))
 
 
-@pytest.mark.parametrize(("settings", "degree"), [*((settings, 5) for settings in SETTINGS), ({}, 3), ({}, 7)], ids=str)
-def test_values_and_slopes_are_within_the_bound(settings, degree):
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_values_and_slopes_are_within_the_bound(settings):
     network = make_network(**settings)
     bound = 1e-4
-    table = tabulate(network, bound, torch.float64, degree)
+    table = tabulate(network, bound, torch.float64)
     assert table.error <= bound
     r = torch.rand(2000, dtype=torch.float64) * table.stretch.cutoff
     with torch.no_grad():
@@ -40,7 +40,7 @@ def test_values_and_slopes_are_within_the_bound(settings, degree):
 
 def test_a_lower_bound_takes_more_intervals():
     network = make_network()
-    coarse, fine = (tabulate(network, bound, degree=5) for bound in (1e-2, 1e-9))
+    coarse, fine = (tabulate(network, bound) for bound in (1e-2, 1e-9))
     assert coarse.stretch.num_intervals < fine.stretch.num_intervals
     assert fine.error <= 1e-9
 
@@ -55,15 +55,14 @@ def test_a_table_is_made_where_gradients_are_switched_off(mode):
 
 
 def test_an_even_spacing_is_taken_where_the_basis_is_even():
-    assert tabulate(make_network(radial_basis="gauss", num_radial=32), 1e-3, degree=5).stretch.uniform == 1.0
-    assert tabulate(make_network(num_radial=32), 1e-3, degree=5).stretch.uniform < 0.5
+    assert tabulate(make_network(radial_basis="gauss", num_radial=32), 1e-3).stretch.uniform == 1.0
+    assert tabulate(make_network(num_radial=32), 1e-3).stretch.uniform < 0.5
 
 
-@pytest.mark.parametrize("degree", NODES)
-def test_value_and_slope_are_continuous_at_every_knot(degree):
-    table = tabulate(make_network(), 1e-3, torch.float64, degree)
+def test_value_and_slope_are_continuous_at_every_knot():
+    table = tabulate(make_network(), 1e-3, torch.float64)
     a = table.coefficients
-    powers = torch.arange(degree + 1, dtype=torch.float64)[:, None, None]
+    powers = torch.arange(DEGREE + 1, dtype=torch.float64)[:, None, None]
     torch.testing.assert_close(a[:, :-1].sum(2), a[:, 1:, 0], atol=1e-11, rtol=0)
     torch.testing.assert_close((powers * a[:, :-1]).sum(2), a[:, 1:, 1], atol=1e-10, rtol=0)
 
@@ -102,8 +101,6 @@ def test_the_stretch_runs_from_the_cutoff_to_the_nucleus_and_back(uniform):
     torch.testing.assert_close(jvp(stretch, (r,), (torch.ones_like(r),))[1], stretch.slope(r))
 
 
-def test_a_bound_or_degree_that_cannot_be_is_refused():
+def test_a_bound_of_zero_is_refused():
     with pytest.raises(ValueError, match=r"bound must be > 0, got 0"):
         tabulate(make_network(), 0.0)
-    with pytest.raises(ValueError, match=r"degree must be one of 3, 5, 7, got 4"):
-        tabulate(make_network(), degree=4)

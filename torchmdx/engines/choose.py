@@ -1,7 +1,7 @@
 """The fastest engine that can evaluate a potential on its device.
 
-An engine takes positions, cell and edges that live in fixed buffers and launches work only: nothing is read on the
-host, so that what it does can be captured.
+An engine reads positions, cell and edges from fixed buffers and never synchronises with the host, so its work can be
+captured.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
     if precision in ("tf32", "bfloat16"):
         raise ValueError(f"precision {precision!r} needs a GPU, got a potential on the CPU")
-    if type(potential.network) is not TensorNet:  # one derived from it may have filters of another kind
+    if type(potential.network) is not TensorNet:  # a subclass may compute other filters
         why = f"there are tables for a TensorNet alone, got a {type(potential.network).__name__}"
         if pair_energy.serves(potential) and library() is not None:
             return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {why}"
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {why}"
-    # The network alone is replaced: heads and priors are those of the exact model.
+    # Replaces only the network: heads and priors are those of the exact model.
     return ModelEngine(potential, batch, stress=stress, tabulated=True), "filters from tables on the CPU"
 
 

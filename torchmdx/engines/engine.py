@@ -1,4 +1,4 @@
-"""What every engine does, and what it returns."""
+"""The interface of all engines, and their results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torchmdx.neighbors.edges import Edges
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """energy [S] and energies [N] float64, forces [N,3], stress [S,3,3] if wanted; eV and Å.
+    """energy [S] and energies [N] float64, forces [N,3], stress [S,3,3] if requested; eV and Å.
 
-    Of an ensemble, energy_spread [S] and force_spread [N] float64 too.
+    For an ensemble also energy_spread [S] and force_spread [N], float64.
     """
 
     energy: Tensor
@@ -26,25 +26,25 @@ class Outputs:
 
     @property
     def spread(self) -> tuple[Tensor, Tensor] | None:
-        """Of energy and forces; None for a single potential."""
+        """(energy_spread, force_spread); None for a single potential."""
         return (
             None if self.energy_spread is None or self.force_spread is None else (self.energy_spread, self.force_spread)
         )
 
 
 class Engine(Protocol):
-    """Evaluates one batch again and again, at changing positions and cell."""
+    """Evaluates one batch repeatedly, at changing positions and cell."""
 
     name: str
-    # Largest error of tabulated filters against the exact ones, relative to the largest; 0 where there is no table.
+    # Largest error of tabulated filters against the exact ones, relative to the largest; 0 without a table.
     table_error: float
 
     def reserve(self, capacity: int) -> None:
-        """Makes room for as many edges; before the first run, and whenever the list has grown."""
+        """Allocates for so many edges. Called before the first run, and whenever the list has grown."""
 
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
-        """Launches one evaluation; what it returns may be the same tensors every time.
+        """Launches one evaluation; may return the same tensors every time.
 
-        positions and cell are as exact as the potential, or more.
-        forces=False: energies only; the forces and stress of the answer are stale.
+        positions and cell have at least the precision of the potential.
+        forces=False: energies only; forces and stress of the result are stale.
         """

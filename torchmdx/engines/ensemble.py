@@ -6,9 +6,8 @@ On a GPU the members of a small system are branches of one graph, which fork aft
                        +-> member 1 -+
                        +-> ...      -+
 
-A molecule's kernels have a program for each atom and leave most of the GPU idle, so that branches run side by side.
-Every member has buffers of its own. Larger systems fill the GPU by themselves: there members follow each other, and
-share their scratch.
+The kernels of a molecule have one program per atom and leave most of the GPU idle, so branches run concurrently, each
+member in its own buffers. Larger systems fill the GPU: their members run one after the other and share scratch.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.runtime.own_streams import own_stream
 from torchmdx.system import Batch
 
-# Up to so many atoms members run side by side. The exact model takes some MB an atom, and each branch its own.
+# Members run concurrently up to so many atoms. In the exact model each branch needs a few MB per atom.
 MOST_SIDE_BY_SIDE, MOST_EXACT_SIDE_BY_SIDE = 2048, 512
-_ALIGNED = 16  # numbers: rows of a stack begin where a kernel can load whole words
+_ALIGNED = 16  # elements: rows of a stack are aligned, so that kernels load whole words
 
 
 class Stack:
-    """Results of k members, a row for each, where the combination finds them."""
+    """Results of k members, one row each, as the combination reads them."""
 
     def __init__(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         size = int(torch.Size(shape).numel())
@@ -42,14 +41,14 @@ class Stack:
         self.values = self.block[:, :size].view(count, *shape)
 
     def take(self, member: int, value: Tensor) -> None:
-        """Copies a member's result into its row, unless it was written there in the first place."""
+        """Copies a member's result into its row, unless the member has written it there."""
         row = self.rows[member]
         if value.data_ptr() != row.data_ptr():
             row.copy_(value)
 
 
 class EnsembleEngine:
-    """Engines of the members, on one device and batch, behind the interface of one."""
+    """The engines of the members, on one device and batch, with the interface of a single engine."""
 
     def __init__(self, engines: Sequence[Engine], batch: Batch, *, stress: bool) -> None:
         self.engines, self.stress = list(engines), stress
@@ -69,7 +68,7 @@ class EnsembleEngine:
         self._describe()
 
     def _make_streams(self, device: torch.device, num_atoms: int) -> list[torch.cuda.Stream]:
-        """One for each member but the first; none where members take turns."""
+        """One for each member but the first; none if members run one after the other."""
         fast = all(isinstance(engine, KernelEngine) for engine in self.engines)
         if device.type != "cuda" or num_atoms > (MOST_SIDE_BY_SIDE if fast else MOST_EXACT_SIDE_BY_SIDE):
             return []
@@ -110,9 +109,9 @@ class EnsembleEngine:
         return self.outputs
 
     def _side_by_side(self, evaluate: Callable[[int], None], device: torch.device) -> None:
-        """Branches that fork from the current stream and join it; captured, they are branches of the graph.
+        """Branches that fork from the current stream and join it; in a capture they become branches of the graph.
 
-        What a branch allocates it also frees, on its own stream: results leave it in the stacks alone.
+        A branch frees what it allocates on its own stream: results leave it only in the stacks.
         """
         main = torch.cuda.current_stream(device)
         try:
@@ -121,7 +120,7 @@ class EnsembleEngine:
                 with torch.cuda.stream(stream):
                     evaluate(member)
             evaluate(0)
-        finally:  # also after an error: memory that is freed next must not be written to any more
+        finally:  # also after an error: memory that is freed next must have no pending writes
             for stream in self.streams:
                 main.wait_stream(stream)
 
@@ -134,7 +133,7 @@ class EnsembleEngine:
             self.stresses.take(member, outputs.stress)
 
     def _combine(self) -> None:
-        """In torch what `launch_combine` does in a kernel."""
+        """`launch_combine` in torch."""
         out = self.outputs
         out.energy.copy_(mean_of(self.energy.values))
         out.energies.copy_(mean_of(self.energies.values))

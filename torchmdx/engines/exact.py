@@ -15,7 +15,7 @@ from torchmdx.system import Batch
 
 
 class ModelEngine:
-    """The potential as it is, differentiated by autograd: exact, or from tables if its network is tabulated."""
+    """The potential differentiated by autograd: exact, or with filters from tables if `tabulated`."""
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool, tabulated: bool) -> None:
         self.name, self.table_error = "exact", 0.0
@@ -27,10 +27,10 @@ class ModelEngine:
         self.batch, self.stress = batch, stress
 
     def reserve(self, capacity: int) -> None:
-        pass  # autograd makes its own room
+        pass  # autograd allocates
 
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
-        # Always with forces: autograd's graph would have to be thrown away, and nobody asks the exact model for speed.
+        # Always with forces: `forces=False` would only save time, which does not matter for the exact model.
         batch = replace(self.batch, positions=positions, cell=cell)
         result = differentiate(self.potential, batch, edges, stress=self.stress)
         assert result.forces is not None

@@ -1,9 +1,9 @@
 """Tabulated filters: the edge filters of a TensorNet as smooth piecewise polynomials of the distance.
 
 The filters f(r) of a trained network depend on the distance alone, so they can be read from a table instead of being
-computed by small networks on every edge. The table is a piecewise polynomial that has the exact value and slope at
-both ends of every interval, and from the fifth degree on at points between: value and slope are continuous, and
-forces taken from its own derivative conserve the energy it gives.
+evaluated by small networks for every edge. The table is a piecewise polynomial of the fifth degree with the exact value
+and slope at both ends of every interval and in its middle. Value and slope are continuous, so forces computed as the
+derivative of the table conserve the energy.
 
 Knots are uniform in a stretched distance
 
@@ -15,10 +15,9 @@ Knots are uniform in a stretched distance
 | cutoff | c, Å; x(c) = 0 and x(0) = n |
 | uniform | w: 0 puts knots where exponential-normal bases are narrow, 1 spaces them evenly |
 
-In interval k = floor(x), with t = x - k, a filter is Σ_q a_q t^q. These coefficients are stored instead of values and
-slopes of the knots: rounding to float32 then never enters through the difference of two near-equal values. A higher
-degree needs far fewer intervals (cubic 900, quintic 110 within 1e-6) and little more arithmetic; which is faster
-depends on the size of the cache.
+In interval k = floor(x), with t = x - k, a filter is Σ_q a_q t^q. The table stores these coefficients and not values
+and slopes at the knots, because differences of nearly equal values would amplify the rounding to float32. The fifth
+degree needs about 110 intervals for an error of 1e-6 and the third 900: the table fits into first-level caches.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from torchmdx.runtime.inference_mode import outside_inference_mode
 BOUND = 1e-6
 MOST_INTERVALS = 8192
 MIXTURES = (0.0, 0.1, 0.3, 1.0)
-# Where an interval's polynomial has the exact value and slope, and how many intervals are tried first, by degree.
-NODES = {3: (0.0, 1.0), 5: (0.0, 0.5, 1.0), 7: (0.0, 1 / 3, 2 / 3, 1.0)}
-FEWEST_INTERVALS = {3: 256, 5: 64, 7: 32}
-# Places in every interval at which the table is held against the exact filters; none is a node.
+DEGREE = 5
+NODES = (0.0, 0.5, 1.0)  # where the polynomial of an interval has the exact value and slope: two conditions each
+FEWEST_INTERVALS = 64  # the number that is tried first
+# Where in every interval the table is compared with the exact filters; none is a node.
 PROBES = (0.1, 0.2, 0.4, 0.6, 0.8)
 
 
@@ -90,7 +89,7 @@ class Stretch:
 class TabulatedFilters(nn.Module):
     """Callable like `TensorNet.filters`: distances [E], Å -> one [E,3,C] for the embedding and for every layer.
 
-    coefficients [L+1,n,degree+1,3,C]; own [L+1,3,C], the exact filters of distance 0 (an atom's message to itself).
+    coefficients [L+1,n,6,3,C]; own [L+1,3,C], the exact filters of distance 0 (an atom's message to itself).
     error: the largest measured error of values and of slopes, relative to the largest value and slope of the set.
     """
 
@@ -120,32 +119,28 @@ class TabulatedFilters(nn.Module):
 
 
 @outside_inference_mode
-def tabulate(
-    network: Any, bound: float = BOUND, dtype: torch.dtype = torch.float32, degree: int = 3
-) -> TabulatedFilters:
+def tabulate(network: Any, bound: float = BOUND, dtype: torch.dtype = torch.float32) -> TabulatedFilters:
     """Table of a network's filters whose measured error is within `bound`, on the network's device.
 
-    network: a TensorNet, or another module with a config, a norm and filters(distances) as TensorNet has them.
+    network: a TensorNet, or another module with the `config`, `norm` and `filters(distances)` of a TensorNet.
 
-    A small table of every mixture shows which spacing suits the filters; its error in the slope, which falls with the
-    degree-th power of the number of intervals, shows how many it takes. With MOST_INTERVALS the table is taken whatever
-    its error, which `.error` tells. Raises ValueError for a bound that is not > 0 or a degree not in NODES.
+    Small tables, one for each of MIXTURES, decide the spacing of the knots. The number of intervals follows from the
+    error of the slope, which is proportional to its power of -DEGREE. A table of MOST_INTERVALS is returned whatever
+    its error: see `.error`. Raises ValueError if the bound is not > 0.
     """
-    if degree not in NODES:
-        raise ValueError(f"degree must be one of {', '.join(map(str, NODES))}, got {degree}")
     if not bound > 0:
         raise ValueError(f"bound must be > 0, got {bound}")
     exact = copy.deepcopy(network).double()
     cutoff = float(network.config.cutoff)
     with torch.no_grad():
         table = min(
-            (_build(exact, Stretch(FEWEST_INTERVALS[degree], cutoff, w), degree) for w in MIXTURES),
+            (_build(exact, Stretch(FEWEST_INTERVALS, cutoff, w)) for w in MIXTURES),
             key=lambda table: table.error,
         )
         while table.error > bound and table.stretch.num_intervals < MOST_INTERVALS:
-            growth = 1.05 * (table.error / bound) ** (1 / degree)
-            wanted = 8 * math.ceil(table.stretch.num_intervals * growth / 8)
-            table = _build(exact, Stretch(min(MOST_INTERVALS, wanted), cutoff, table.stretch.uniform), degree)
+            growth = 1.05 * (table.error / bound) ** (1 / DEGREE)
+            intervals = 8 * math.ceil(table.stretch.num_intervals * growth / 8)
+            table = _build(exact, Stretch(min(MOST_INTERVALS, intervals), cutoff, table.stretch.uniform))
     return table.to(dtype)
 
 
@@ -157,8 +152,8 @@ def _filters(network: Any, distance: Tensor) -> tuple[Tensor, Tensor]:
 def _with_slopes(function: Callable[[Tensor], Tensor], distance: Tensor) -> tuple[Tensor, Tensor]:
     """Values [L+1,E,3,C] of a function of each distance alone, and their slopes.
 
-    By two reverse derivatives of sums, the second of a gradient that is linear in its weights. torch's forward mode
-    would import torch._dynamo for this, and weights handed to its reverse mode sympy: seconds of a first step.
+    Two reverse derivatives: the gradient of a weighted sum is linear in the weights, and its derivative in them is the
+    slopes. torch's forward mode would import torch._dynamo, and `grad_outputs` sympy: seconds of the first step.
     """
     with torch.enable_grad():
         distance = distance.detach().requires_grad_()
@@ -169,23 +164,23 @@ def _with_slopes(function: Callable[[Tensor], Tensor], distance: Tensor) -> tupl
     return values.detach(), slopes
 
 
-def _build(network: Any, stretch: Stretch, degree: int) -> TabulatedFilters:
+def _build(network: Any, stretch: Stretch) -> TabulatedFilters:
     """A float64 table and its error against the exact filters."""
-    n, nodes = stretch.num_intervals, NODES[degree]
+    n = stretch.num_intervals
     options: dict[str, Any] = dict(dtype=torch.float64, device=network.norm.weight.device)
-    place = torch.tensor(nodes, **options)
+    place = torch.tensor(NODES, **options)
     distance = stretch.inverse((torch.arange(n, **options)[:, None] + place).flatten())
-    # The filters end with value and slope 0; rounding of the distance must not leave a step there.
+    # Value and slope of the filters are 0 at the cutoff; a rounded distance would leave a step there.
     distance[0], distance[-1] = stretch.cutoff, 0.0
     values, slopes = _filters(network, distance)
     slopes = slopes / stretch.slope(distance)[:, None, None]
     own = values[:, -1].clone()
     # Rows: value and slope of the monomials 1, t, t², ... at each node; solved for the coefficients.
-    power = torch.arange(degree + 1, **options)
+    power = torch.arange(DEGREE + 1, **options)
     value_rows = place[:, None] ** power
     slope_rows = power * place[:, None] ** (power - 1).clamp(min=0)
     solve = torch.linalg.inv(torch.stack([value_rows, slope_rows], dim=1).flatten(0, 1))
-    given = torch.stack([values, slopes], dim=2).unflatten(1, (n, len(nodes))).flatten(2, 3)
+    given = torch.stack([values, slopes], dim=2).unflatten(1, (n, len(NODES))).flatten(2, 3)
     coefficients = torch.einsum("pq,lnqsc->lnpsc", solve, given)
     table = TabulatedFilters(coefficients, own, stretch, math.inf)
     table.error = _error(network, table)
@@ -193,7 +188,7 @@ def _build(network: Any, stretch: Stretch, degree: int) -> TabulatedFilters:
 
 
 def _error(network: Any, table: TabulatedFilters) -> float:
-    """Largest error of value or slope between the knots, relative to the largest value and slope of each set."""
+    """Largest error of value or slope at PROBES, relative to the largest value or slope of each set of filters."""
     n = table.stretch.num_intervals
     device = table.own.device
     worst = 0.0
@@ -207,36 +202,35 @@ def _error(network: Any, table: TabulatedFilters) -> float:
     return worst
 
 
-# A table takes a second or two to make, and some MB. The most recent ones are kept, whichever copy they were made for.
+# A table takes one or two seconds to compute and a few MB. The last ones are cached by the weights of their network.
 MOST_KEPT = 16
-_kept: dict[tuple[str, int], TabulatedFilters] = {}
+_kept: dict[str, TabulatedFilters] = {}
 _lock = threading.Lock()
 
 
 def table_of(
-    network: TensorNet | TensorNet2, degree: int, of: Callable[[Any], nn.Module] = lambda network: network
+    network: TensorNet | TensorNet2, of: Callable[[Any], nn.Module] = lambda network: network
 ) -> TabulatedFilters:
-    """The network's table in its dtype and on its device, within BOUND if that can be reached.
+    """The network's table in its dtype and on its device, within BOUND if MOST_INTERVALS suffice.
 
-    A table is made once for the same weights, to the last bit: what they are is read, not when they were written.
-    of: from the network to what has the filters.
+    Networks with bit-identical weights share one table. of: returns the module with the filters of a network.
     """
     filters = of(network)
-    key = fingerprint(filters), degree
+    key = fingerprint(filters)
     with _lock:
         table = _kept.get(key)
     if table is None:
-        table = tabulate(filters, BOUND, network.readout.weight.dtype, degree)
+        table = tabulate(filters, BOUND, network.readout.weight.dtype)
     with _lock:
         _kept.pop(key, None)
-        _kept[key] = table  # at the end: the newest
+        _kept[key] = table  # the newest is the last entry
         while len(_kept) > MOST_KEPT:
             del _kept[next(iter(_kept))]
     return table
 
 
 def fingerprint(network: nn.Module) -> str:
-    """SHA-256 of a network's modules and settings, and the bits of its weights and buffers; reads the device."""
+    """SHA-256 of a network's modules, settings, weights and buffers. Copies them from the device."""
     digest = hashlib.sha256(f"{network} {getattr(network, 'config', None)}".encode())
     with torch.no_grad():
         for name, tensor in (*network.named_parameters(), *network.named_buffers()):

@@ -1,4 +1,4 @@
-"""The reference search: every pair of every image, in plain torch. Slow and right; the fast searches are held to it."""
+"""The reference search: every pair of every image, in plain torch. Slow; the oracle of the faster searches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.neighbors.images import reach, require_countable, too_many
 from torchmdx.system import Batch
 
-# Distances looked at in one go; bounds the memory of a large system, or of many images, to a few hundred MB.
+# Distances computed at a time: limits the memory for large systems or many images to a few hundred MB.
 CHUNK = 4_000_000
 
 
@@ -59,7 +59,7 @@ def _search(positions: Tensor, cell: Tensor, pbc: Tensor, cutoff: float, first: 
     shifts = image_shifts(cell, pbc, cutoff)
     translations = shifts.to(cell.dtype) @ cell
     atoms = torch.arange(num_atoms, device=positions.device)
-    # Many images of many atoms are looked at in pieces, even for a single target.
+    # Many images of many atoms are processed in pieces, even for a single target.
     rows = max(1, CHUNK // max(1, num_atoms * len(shifts)))
     pieces = max(1, CHUNK // max(1, num_atoms))
     found = []

@@ -1,4 +1,4 @@
-"""How many slots a list gets: what it needs now, and room to move."""
+"""The capacity of a list: the edges it needs now, plus head room; and the limits on it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import resource
 
 from torchmdx.neighbors.edges import MOST_EDGES
 
-# Density fluctuates by a few per cent in a liquid; a molecule of some atoms can fold, hence the share of each atom.
+# The density of a liquid fluctuates by a few per cent; a small molecule can fold, hence the slots per atom.
 HEAD_ROOM = 1.15
 SLOTS_AN_ATOM = 4
-# What kernels report instead of a count when a cell has no volume or needs absurdly many images.
+# Kernels report this instead of a count if a cell has no volume or needs too many images.
 UNCOUNTABLE = 1 << 62
-# Memory of an edge while a search on the CPU runs: 20 bytes in the list, the rest in what the search returns.
+# Memory per edge during a search on the CPU: 20 bytes in the list, the rest in the arrays of the search.
 BYTES_AN_EDGE = 64
 
 
 class CapacityError(ValueError):
-    """A neighbour list that no capacity can hold; says what it would need."""
+    """A neighbour list that no capacity can hold; the message says how many edges it needs."""
 
 
 def with_head_room(needed: int, num_atoms: int) -> int:
@@ -48,7 +48,7 @@ def require_addressable(needed: int) -> None:
 
 
 def memory_for_edges() -> int:
-    """How many edges a search on the CPU could hold in this machine's memory, or what the process may take of it."""
+    """How many edges a search on the CPU can hold in the memory of this machine, or in the limit of this process."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return (memory if limit == resource.RLIM_INFINITY else min(memory, limit)) // BYTES_AN_EDGE

@@ -7,10 +7,10 @@ Layout, for N atoms and a capacity of E slots:
     source  [E]     the neighbour
     shifts  [E,3]   whole lattice translations: vector = r_source - r_target + shifts @ cell
 
-The list is full: each pair stands in it in both directions. An atom never neighbours itself, but does neighbour its
-own periodic images. Slots from num_edges on are padding: source = target = N-1, shifts = 0. `vectors` gives them a
-constant vector longer than any cutoff, so every filter is exactly zero there and no gradient passes; kernels that
-walk rows never see them.
+The list is full: it has each pair in both directions. An atom is never its own neighbour, but its periodic images are
+neighbours. Slots from num_edges on are padding: source = target = N-1, shifts = 0. `vectors` gives them a
+constant vector longer than any cutoff, so every filter and its gradient are exactly zero there; kernels that walk rows
+never read them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Each component of a padded vector, Å. Any cutoff is far below; its square is far from float32's limit.
+# Each component of a padded vector, Å: far beyond any cutoff, and its square far below the largest float32.
 PADDED_LENGTH = 1e6
 # Indices are int32: half the traffic of int64. More slots than this cannot be addressed.
 MOST_EDGES = 2**31 - 1
@@ -30,8 +30,8 @@ MOST_EDGES = 2**31 - 1
 class Edges:
     """A full, deterministic neighbour list in compressed-row form (see the module's text). All integers are int32.
 
-    num_edges [] is how many slots are filled, needed [] (int64) how many the search found; overflow [] says that
-    needed is more than the capacity: then the list is incomplete and must not be used.
+    num_edges [] is the number of filled slots, needed [] (int64) the number of edges that the search found. overflow []
+    is set if needed exceeds the capacity: the list is then incomplete and must not be used.
     """
 
     row_ptr: Tensor

@@ -1,6 +1,6 @@
 """Fixed divisions of a batch for GPU kernels: blocks of atoms, and the bins of a cell list.
 
-Everything here is decided once, on the host, from the structures at hand, and stays right whatever becomes of them.
+They are chosen once, on the host, from the given structures, and remain valid however these change.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torchmdx import cell as lattice
 from torchmdx.neighbors.images import countable
 from torchmdx.system import Batch
 
-# Bins to a cutoff along each direction.
+# Bins per cutoff along each direction.
 PARTS = (1, 1, 1)
 # A cell may shrink by this much before the cutoff reaches one bin further.
 SLACK = 0.98
-# More bins than this to an atom are mostly empty: bins are made wider instead.
+# With more bins per atom than this most are empty, so bins are made wider.
 MOST_BINS = 8
 
 
@@ -81,7 +81,7 @@ def choose_grid(batch: Batch, radius: float, parts: tuple[int, int, int] = PARTS
     # Widths of bins in fractional units: radius / height for a part of one.
     width = radius * torch.linalg.vector_norm(inverse, dim=-2) / (SLACK * torch.tensor(parts, dtype=torch.float64))
     most = MOST_BINS * batch.counts().cpu().clamp(min=8).double()
-    for _ in range(3):  # one bin is the least, so widening the others takes more than one round
+    for _ in range(3):  # no direction has less than one bin, so widening the others takes more than one round
         bins = torch.floor(extent / width).clamp(min=1) + (~pbc).double()
         excess = (bins.prod(-1) / most).clamp(min=1)
         wide = (bins > 2).sum(-1).clamp(min=1)

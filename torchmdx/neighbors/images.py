@@ -1,4 +1,4 @@
-"""How many periodic images a search has to visit, and the limits on it: what a collapsed cell runs into.
+"""The number of periodic images that a search visits, and the limits on it, which collapsed cells exceed.
 
 A search within radius R reaches over q_k = R / h_k cells along a periodic direction k, where h_k is the distance
 between the two faces that the cell has across it. Directions that are not periodic have no images and no limit.
@@ -68,7 +68,7 @@ def too_many(batch: Batch, radius: float) -> int | None:
     atoms = batch.counts().double()
     cells = reach(batch.cell, batch.pbc, radius)
     if float((atoms**2 * _images(cells, batch.pbc)).sum()) <= memory:
-        return None  # not even if every atom saw every image
+        return None  # not even if every atom were a neighbour of every image
     full = lattice.complete(batch.cell.detach().double(), batch.pbc)
     index = batch.system_index
     along = torch.einsum("ni,nij->nj", batch.positions.detach().double(), torch.linalg.inv(full)[index])

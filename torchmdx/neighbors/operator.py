@@ -16,7 +16,7 @@ _issued = iter(range(1, 2**62))
 
 
 def remember(search: EdgeSearch) -> int:
-    """A number by which the operator finds the search again, as long as it lives."""
+    """A number by which the operator finds the search as long as it exists."""
     handle = next(_issued)
     _searches[handle] = search
     return handle
@@ -38,7 +38,7 @@ def update_edges(
     overflow: Tensor,
     handle: int,
 ) -> None:
-    """Updates the buffers of the search with this handle. They are arguments so that torch sees them change."""
+    """Updates the buffers of the search with this handle. They are arguments so that torch knows that they change."""
     search = _searches.get(handle)
     if search is None:
         raise RuntimeError(f"the EdgeSearch number {handle} that was traced no longer exists")

@@ -12,7 +12,7 @@ from torchmdx.runtime.device_guard import on_device
 def find_reverse(edges: Edges, out: Tensor) -> None:
     """out[e] = the slot of the edge with source and target swapped and the opposite shift; padding points to itself.
 
-    Runs on the list's device; nothing is read on the host.
+    Runs on the list's device without synchronising with the host.
     """
     if out.device.type == "cuda":
         from torchmdx.neighbors.kernels.reverse import launch

@@ -1,4 +1,4 @@
-"""EdgeSearch: a neighbour list with fixed shapes that is updated in place, and grown when it has to be."""
+"""EdgeSearch: a neighbour list with fixed shapes that is updated in place and grown when necessary."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.system import Batch
 
 BACKENDS = ("brute_force", "vesin", "torch_cluster", "triton_brute_force", "triton_cell_list")
-# Atoms in the largest system from which bins win over all pairs on a GPU (measured on an H200).
+# From so many atoms in the largest system on, bins are faster than all pairs on a GPU (measured on an H200).
 CELL_LIST_FROM = 1500
 
 
 class EdgeSearch:
-    """All pairs within cutoff + skin of a batch, in buffers that keep their place and shape.
+    """All pairs within cutoff + skin of a batch, in buffers with fixed addresses and shapes.
 
         search = EdgeSearch(cutoff=5.0)
         edges = search.allocate(batch)
@@ -152,7 +152,7 @@ class EdgeSearch:
         return e
 
     def grow(self) -> int:
-        """Makes room for what the last update needed, and head-room; returns the new capacity. Reads the device.
+        """Enlarges the capacity to what the last update needed, plus head room, and returns it. Reads the device.
 
         Raises CapacityError when no capacity will do: too many edges for int32 or for memory, or a cell that can't be
         searched, because it has no volume or the radius covers too many of its images. Then nothing has changed.
@@ -182,7 +182,7 @@ class EdgeSearch:
 
     @property
     def radius(self) -> float:
-        """How far the search looks: cutoff + skin, Å."""
+        """The search radius, cutoff + skin, Å."""
         return self.cutoff + self.skin
 
     @property
@@ -190,7 +190,7 @@ class EdgeSearch:
         return self.edges.capacity
 
     def num_updates(self) -> int:
-        """How many updates really searched, since `allocate`. Reads the device."""
+        """How many updates have searched since `allocate`. Reads the device."""
         return int(self._search.updates)
 
     @property
@@ -209,7 +209,7 @@ class EdgeSearch:
         return self.batch
 
     def _make(self, batch: Batch, backend: str, capacity: int, updates: Tensor | None = None) -> None:
-        """Replaces list and scratch together, once all of them exist. updates: the count to go on from."""
+        """Replaces list and scratch together, once all of them exist. updates: the count to continue from."""
         edges = empty_edges(batch, capacity)
         search: Search = make_search(backend, batch, self.cutoff, self.skin, edges)
         if updates is not None:
@@ -221,7 +221,7 @@ class EdgeSearch:
 
     @runs_on(device_of_positions)
     def update_buffers(self, positions: Tensor, cell: Tensor) -> None:
-        """What `update` does, without its checks: the body of the torch operator."""
+        """`update` without its checks: the body of the torch operator."""
         if len(positions) == 0:
             return
         self._searched_cell = cell  # of a captured search the buffer, which has the cell of the last replay
@@ -249,7 +249,7 @@ def empty_edges(batch: Batch, capacity: int) -> Edges:
 
 
 def choose_backend(asked: str, batch: Batch) -> str:
-    """The backend for "auto", or the one asked for. Raises ValueError or ImportError where it cannot serve."""
+    """The backend for "auto", or the one asked for. Raises ValueError or ImportError if it cannot search this batch."""
     on_gpu = batch.positions.device.type == "cuda"
     if asked == "auto":
         if on_gpu and importlib.util.find_spec("triton"):

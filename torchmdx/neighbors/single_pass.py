@@ -15,32 +15,32 @@ from torchmdx.neighbors.kernels import bins, single_pass
 from torchmdx.neighbors.kernels.still_good import moved_too_far
 from torchmdx.system import Batch
 
-# How many tiles are looked back at, at a time.
+# Tiles per step of the look-back.
 WINDOW = 128
-# Atoms to a program of the kernels that touch each atom once.
+# Atoms per program of the kernels that read each atom once.
 BLOCK = 256
 SCAN_BLOCK = 1024
 ROW_SCAN_BLOCK = 4096
-# Programs that share out work among themselves: enough for the largest GPU, few enough to end at once when idle.
+# Programs that divide work among themselves: enough for the largest GPU, few enough to end quickly when idle.
 MOST_PROGRAMS = 132 * 32
-# Atoms whose edges a program spells out.
+# Atoms per program of `spell_out`.
 ROWS_TO_SPELL = 8
 
 
 class OnePassSearch:
-    """What both searches share: the skin and the state of the look-back. Subclasses launch the search."""
+    """The skin and the state of the look-back, for both searches. Subclasses launch the search."""
 
     def __init__(self, batch: Batch, cutoff: float, skin: float, edges: Edges) -> None:
         device = batch.positions.device
         self.device, self.skin, self.edges = device, skin, edges
         self.radius = cutoff + skin
-        # On the device, because a number handed to a kernel is rounded to float32.
+        # On the device, because Triton rounds floating-point arguments to float32.
         self.limits = torch.tensor([self.radius, cutoff], dtype=torch.float64, device=device)
         self.num_atoms, self.counts = batch.num_atoms, batch.counts().tolist()
         self.pbc = batch.pbc.to(torch.int32).contiguous()
         self.type: Any = triton.language.float64 if batch.positions.dtype == torch.float64 else triton.language.float32
         self.blocks = blocks(self.counts, BLOCK).to(device)
-        # The first update always searches, and so does one after a list that could not be used.
+        # The first update always searches, and so does an update after an invalid list.
         self.active = torch.ones((), dtype=torch.int32, device=device)
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
         self.invalid = torch.zeros((), dtype=torch.bool, device=device)
@@ -53,11 +53,11 @@ class OnePassSearch:
         return (torch.zeros(size, dtype=torch.int64, device=self.device) for size in (1, tiles))  # type: ignore[return-value]
 
     def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
-        """Takes other atoms in the buffers there are, if these serve; the next update searches."""
+        """Accepts other atoms if the buffers fit them; then the next update searches."""
         return False
 
     def update(self, positions: Tensor, cell: Tensor) -> None:
-        """Searches, unless the skin says that the list is still good."""
+        """Searches, unless the list is still valid within its skin."""
         if self.skin > 0:
             moved_too_far[(len(self.blocks),)](
                 positions, cell, self.pbc, self.reference, self.reference_cell, self.blocks, self.active,
@@ -92,7 +92,7 @@ class OnePassBruteForce(OnePassSearch):
         self.ticket, self.words = self._look_back(len(self.tiles))
 
     def _all_tiles(self, counts: list[int], number: int) -> Tensor:
-        """So many tiles, on the host; those that no atoms are left for begin and end behind the last atom."""
+        """`number` tiles, on the host; those without atoms begin and end behind the last atom."""
         table = torch.full((number, 5), self.num_atoms, dtype=torch.int32)
         table[:, 0] = 0
         needed = tiles(counts, self.sizes["ROWS"])
@@ -100,12 +100,12 @@ class OnePassBruteForce(OnePassSearch):
         return table
 
     def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
-        if self.skin > 0:  # the blocks that the skin looks at are those of the old systems
+        if self.skin > 0:  # the skin's blocks are those of the old systems
             return False
         self.counts = batch.counts().tolist() if counts is None else list(counts)
         self.pbc.copy_(batch.pbc)
         table = self._all_tiles(self.counts, len(self.tiles))
-        # From pinned memory the copy takes its place among launches, and nobody waits.
+        # From pinned memory the copy is asynchronous, in stream order.
         self.tiles.copy_(table.pin_memory() if self.device.type == "cuda" else table, non_blocking=True)
         return True
 
@@ -127,7 +127,7 @@ class OnePassBruteForce(OnePassSearch):
 class OnePassCellList(OnePassSearch):
     """Bins, in eight kernels.
 
-    sizes: rows, columns and warps of the programs that look at pairs, bins of a group of rows, programs to a group.
+    sizes: rows, columns and warps of the programs over pairs, bins per group of rows, programs per group.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class OnePassCellList(OnePassSearch):
 
     @staticmethod
     def _sizes(num_atoms: int) -> tuple[int, int, int, int, int]:
-        """Few atoms leave most of a GPU idle, so their work is cut into smaller pieces."""
+        """Few atoms leave most of a GPU idle, so their work is divided into smaller pieces."""
         return (16, 16, 1, 1, 9 if num_atoms < 8000 else 3 if num_atoms < 50000 else 1)
 
     def _scratch(self, batch: Batch) -> None:
@@ -176,19 +176,19 @@ class OnePassCellList(OnePassSearch):
     def _search(self, positions: Tensor, cell: Tensor) -> None:
         self._sort(positions, cell)
         e, skin, capacity = self.edges, self.skin > 0, self.edges.capacity
-        looked_at = (
+        pair_inputs = (
             self.groups, self.grids, self.pbc, self.shapes, self.reaches, self.starts, self.x, self.y, self.z,
             self.atom, self.places, e.source, e.target, self.limits, self.active, capacity, len(self.groups), self.type,
         )  # fmt: skip
         grid = (min(len(self.groups) * self.sizes["SPLIT"], MOST_PROGRAMS),)
-        bins.pairs[grid](*looked_at, FILL=False, SKIN=skin, **self.sizes)
+        bins.pairs[grid](*pair_inputs, FILL=False, SKIN=skin, **self.sizes)
         bins.start_rows[(self.row_scans,)](
             self.places, e.row_ptr, e.num_edges, e.needed, e.overflow.view(torch.int8), self.invalid.view(torch.int8),
             self.active, self.done, self.updates, self.row_ticket, self.row_words, self.flaws, capacity,
             self.row_scans, self.num_atoms * self.columns, COLUMNS=self.columns, BLOCK=ROW_SCAN_BLOCK, WINDOW=WINDOW,
             SKIN=skin, num_warps=4,
         )  # fmt: skip
-        bins.pairs[grid](*looked_at, FILL=True, SKIN=skin, **self.sizes)
+        bins.pairs[grid](*pair_inputs, FILL=True, SKIN=skin, **self.sizes)
         tiles = triton.cdiv(self.num_atoms, ROWS_TO_SPELL)
         bins.spell_out[(min(max(tiles, self.padders), MOST_PROGRAMS),)](
             e.row_ptr, e.num_edges, self.atom, self.sorted_images, self.images, e.source, e.target, e.shifts,

@@ -218,8 +218,7 @@ def test_a_table_is_made_once_for_the_same_weights(make_potential):
     potential = make_potential()
     network = TabulatedTensorNet(potential.network)
     assert TabulatedTensorNet(potential.network).table is network.table
-    assert table_of(copy.deepcopy(potential).network, 5) is network.table
-    assert table_of(potential.network, 3) is not network.table
+    assert table_of(copy.deepcopy(potential).network) is network.table
     assert 0 < network.error <= 1e-6
 
 
@@ -294,10 +293,10 @@ def test_old_tables_are_forgotten(make_potential, monkeypatch):
     monkeypatch.setattr(filter_table, "MOST_KEPT", 2)
     monkeypatch.setattr(tables, "tabulate", lambda *_: object())
     networks = [make_potential(seed=seed).network for seed in range(3)]
-    first, second, _ = (table_of(network, 5) for network in networks)
+    first, second, _ = (table_of(network) for network in networks)
     assert len(filter_table._kept) == 2
-    assert table_of(networks[1], 5) is second
-    assert table_of(networks[0], 5) is not first
+    assert table_of(networks[1]) is second
+    assert table_of(networks[0]) is not first
 
 
 # -- the compiler --------------------------------------------------------------------------------------------------

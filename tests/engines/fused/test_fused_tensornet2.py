@@ -14,6 +14,7 @@ from torchmdx.engines.fused.launch_sizes import TwoMaps
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 from torchmdx.evaluate import evaluate
+from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.system import Batch
 
@@ -68,10 +69,25 @@ def test_two_maps_in_one_kernel_agree(make_potential, most_rows, layers, ethanol
     potential = make_potential(model="tensornet2", num_channels=32, num_layers=layers)
     batch, tiles = batch_of(ethanol, wire), replace(CUTS["coarse"], two_maps=TwoMaps())
     buffers = evaluated(potential, batch, tiles=tiles, forces=False)
-    assert "scratch" not in buffers.tensors
+    assert buffers.scratch.charged.piece is None
     alone = buffers.energy.clone()
     assert_agrees(potential.float(), batch, of_system=1, tiles=tiles)
     torch.testing.assert_close(alone, evaluate(potential.double(), batch).energy, atol=1e-5, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("other", "values"),
+    [
+        (lambda r, cutoff: (1 - r / cutoff) ** 2, "0.975528 at 0.5 Å, got 0.81"),
+        (lambda r, cutoff: 0.5 * cosine_cutoff(r, cutoff), "1 at 0 Å, got 0.5"),
+    ],
+)
+def test_another_cutoff_function_of_the_model_is_refused(make_potential, other, values, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr("torchmdx.engines.fused.charged_weights.cosine_cutoff", other)
+    potential = make_potential(model="tensornet2", num_channels=16, num_layers=1, cutoff=5.0)
+    with pytest.raises(ValueError, match=rf"cutoff function must be cos²\(π r / 2 cutoff\) .*, which is {values}"):
+        FastTensorNet2(potential, bound=1.0)
 
 
 @needs_kernels
@@ -107,8 +123,8 @@ def test_what_is_made_again_in_pieces_is_the_same(make_potential, ethanol, wire,
     monkeypatch.setattr(tensornet2, "MOST_ROWS", 20)
     monkeypatch.setattr(tensornet2, "PIECE", 48)
     pieces = evaluated(potential.float(), batch)
-    assert len(pieces.tensors["scratch"]) == 48
-    assert "z2_0" not in pieces.tensors
+    assert len(pieces.scratch.charged.piece) == 48
+    assert pieces.scratch.charged.z2 == []
     for old, new in zip(kept, (pieces.energies, pieces.forces, pieces.virial), strict=True):
         torch.testing.assert_close(new, old, atol=1e-6, rtol=1e-6)
 

@@ -26,8 +26,7 @@ class TabulatedTensorNet(nn.Module):
     def __init__(self, network: TensorNet) -> None:
         super().__init__()
         self.network = network
-        # The fifth degree needs a tenth of the intervals of the third, so that the table stays in the cache.
-        self.table = table_of(network, degree=5)
+        self.table = table_of(network)
         self.tables = [(sliced(c), own) for c, own in zip(self.table.coefficients, self.table.own, strict=True)]
         self.error = self.table.error
 

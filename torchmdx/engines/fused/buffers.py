@@ -1,31 +1,247 @@
-"""Results and scratch memory of the fused kernels."""
+"""Results and scratch memory of the fused kernels: every buffer that the launches of an evaluation write to.
+
+Shapes: N atoms, E edge slots (at least 1), S systems, C channels, H = 2C, L layers, K charges; C, H and K are padded
+(weights.py). Buffers are float32 unless the comment says otherwise.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchmdx.engines.fused.launch_sizes import Tiles
 
 
-@dataclass(eq=False)
-class Buffers:
-    """What `allocate` makes: results, and the scratch of one evaluation of N atoms, E edge slots and S systems."""
+@dataclass(frozen=True)
+class Sizes:
+    """What the shapes of buffers depend on. sent: dtype of the tensors that atoms send each other."""
 
     num_atoms: int
     num_systems: int
     capacity: int
+    channels: int
+    hidden: int
+    layers: int
     tiles: Tiles
     with_forces: bool
-    energies: Tensor
-    energy: Tensor
-    forces: Tensor
-    virial: Tensor
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    device: torch.device
+    sent: torch.dtype = torch.float32
+
+    @property
+    def slots(self) -> int:
+        return max(self.capacity, 1)
+
+    @property
+    def one_program_per_atom(self) -> bool:
+        """Whether the launches are those of few_atoms.py, which need a layer to attach the embedding to."""
+        return self.tiles.row is not None and self.layers > 0
+
+    @property
+    def kept_layers(self) -> int:
+        """Layers with tensors of their own. Without a gradient, layers take turns in the first one or two."""
+        return self.layers if self.with_forces else min(self.layers, 2 if self.tiles.row else 1)
+
+    def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+
+@dataclass(eq=False)
+class GradientScratch:
+    """What the backward pass needs beyond `Scratch`."""
+
+    mixed: Tensor  # [N,9,C] the embedding after its linear maps, before the gate
+    x: Tensor  # [N,9,C] ∂E/∂x of the tensors x of the current layer
+    features: Tensor  # [N,C] gradient of the atoms' features
+    norms: Tensor  # [N,3,C] standardised norms of a readout, then their gradient
+    m: list[Tensor]  # L x [N,9,C] sums of messages, then their gradient
+    d: list[Tensor]  # L x [N,9,C] updates of the tensors
+    half: Tensor  # [E,3] h_e of kernels/forces.py
+    pull: Tensor  # [slices,E] gradient in the table's variable; one slice of channels per program
+    virials: Tensor  # [N,9] virial by atom
+
+    @classmethod
+    def allocate(cls, sizes: Sizes) -> GradientScratch:
+        n, c, new = sizes.num_atoms, sizes.channels, sizes.new
+        slices = 1 if sizes.one_program_per_atom else c // min(sizes.tiles.messages_gradient.slice, c)
+        return cls(
+            mixed=new(n, 9, c),
+            x=new(n, 9, c),
+            features=new(n, c),
+            norms=new(n, 3, c),
+            m=[new(n, 9, c, dtype=sizes.sent) for _ in range(sizes.layers)],
+            d=[new(n, 9, c) for _ in range(sizes.layers)],
+            half=new(sizes.slots, 3),
+            pull=new(slices, sizes.slots),
+            virials=new(n, 9),
+        )
+
+
+@dataclass(eq=False)
+class ChargeScratch:
+    """What a TensorNet2 needs beyond `Scratch`. "rows": N atoms, then E edges (see kernels/edge_mlp.py).
+
+    Lists have an entry for each layer, and charges, first, second, proposed and sums one more if the charges behind the
+    last layer are evaluated. Without a gradient all layers use the first entry of every list but `charges`.
+    """
+
+    shares: Tensor  # [N,2,C] what the charges of target and source add to z₁; then the gradient
+    charges: list[Tensor]  # [N,K]
+    charges_gradient: Tensor  # [N,K]
+    first: list[Tensor]  # [N,C] first map of the charges' network
+    second: list[Tensor]  # [N,C] second map
+    proposed: list[Tensor]  # [N,2K] third map
+    sums: list[Tensor]  # [S,2,K] sums over systems, float64
+    z3: list[Tensor]  # [rows,3,C]
+    z2: list[Tensor]  # [rows,2C]; empty if z₂ is evaluated again in the backward pass
+    z1: list[Tensor]  # [rows,C]; empty if z₁ lies in z₃ and is evaluated again in the backward pass
+    piece: Tensor | None  # [piece,2C] z₂ of some rows at a time
+    units: Tensor | None  # [rows,3,slices] exponents of the half-precision parts of the gradient in z₃
+    units2: Tensor | None  # [piece,2] the same of z₂
+    read_norms: Tensor | None  # [N,3,C] norms of the readout, if `norms` is taken by the last charges
+    reverse: Tensor | None  # [E] slot of the edge in the other direction, int32
+
+    @classmethod
+    def allocate(
+        cls, sizes: Sizes, charges: int, *, last_charges: bool, two_maps: bool, most_rows: int, piece: int
+    ) -> ChargeScratch:
+        """z₂ is kept for up to `most_rows` rows; beyond, it is evaluated again for `piece` rows at a time."""
+        n, c, k, layers, new = sizes.num_atoms, sizes.channels, charges, sizes.layers, sizes.new
+        systems, rows = max(sizes.num_systems, 1), n + sizes.slots
+        keep = sizes.with_forces and rows <= most_rows
+        in_pieces = sizes.with_forces and not keep
+        parts = in_pieces and two_maps
+        slices = c // min(sizes.tiles.messages_gradient.slice, c)
+        charged = range(layers + last_charges)
+        own = charged if sizes.with_forces else range(1)
+        filters = range(layers if sizes.with_forces else min(layers, 1))
+        return cls(
+            shares=new(n, 2, c),
+            charges=[new(n, k) for _ in charged],
+            charges_gradient=new(n, k),
+            first=[new(n, c) for _ in own],
+            second=[new(n, c) for _ in own],
+            proposed=[new(n, 2 * k) for _ in own],
+            sums=[new(systems, 2, k, dtype=torch.float64) for _ in own],
+            z3=[new(rows, 3, c) for _ in filters],
+            z2=[new(rows, 2 * c) for _ in filters] if keep else [],
+            z1=[] if keep and two_maps else [new(rows, c) for _ in filters],
+            piece=new(min(rows, piece), 2 * c) if in_pieces or not two_maps else None,
+            units=new(rows, 3, slices) if parts else None,
+            units2=new(min(rows, piece), 2) if parts else None,
+            read_norms=new(n, 3, c) if last_charges else None,
+            reverse=new(sizes.slots, dtype=torch.int32) if sizes.with_forces else None,
+        )
+
+
+@dataclass(eq=False)
+class Scratch:
+    """Intermediate values of one evaluation, valid until the next.
+
+    Lists have an entry for each layer with tensors of its own, and x one more: x[i] goes into layer i.
+    """
+
+    knot: Tensor  # [E] interval of the filter table, int32; see kernels/edge_geometry.py for these three
+    place: Tensor  # [E,4] direction, and place inside the interval
+    stretch: Tensor  # [E,2]
+    a: Tensor  # [N,9,C] sums over the surroundings, in the embedding
+    p: Tensor  # [N,9,C] product of messages, and other values for a short time
+    hidden: Tensor  # [N,H] hidden layer of the gate
+    gate: Tensor  # [N,3,C]
+    features: Tensor  # [N,C] standardised norms, then features
+    x: list[Tensor]  # [N,9,C]
+    y: list[Tensor]  # [N,9,C] x after the first linear maps; then the gradient
+    inverse: list[Tensor]  # [N,C] 1 / (|x|² + 1)
+    work: Tensor | None  # [N,...] memory of the programs of few_atoms.py
+    gradient: GradientScratch | None
+    charged: ChargeScratch | None = None
+
+    @classmethod
+    def allocate(cls, sizes: Sizes) -> Scratch:
+        n, c, new = sizes.num_atoms, sizes.channels, sizes.new
+        row, kept = sizes.tiles.row, sizes.kept_layers
+        return cls(
+            knot=new(sizes.slots, dtype=torch.int32),
+            place=new(sizes.slots, 4),
+            stretch=new(sizes.slots, 2),
+            a=new(n, 9, c),
+            p=new(n, 9, c),
+            hidden=new(n, sizes.hidden),
+            gate=new(n, 3, c),
+            features=new(n, c),
+            x=[new(n, 9, c) for _ in range(kept + 1)],
+            y=[new(n, 9, c, dtype=sizes.sent) for _ in range(kept)],
+            inverse=[new(n, c) for _ in range(max(kept, 1))],
+            work=new(n, row.work(c)) if row is not None and sizes.one_program_per_atom else None,
+            gradient=GradientScratch.allocate(sizes) if sizes.with_forces else None,
+        )
+
+    def inverse_of(self, i: int) -> Tensor:
+        """1 / (|x|² + 1) of x[i]; the first buffer where layers take turns, and behind the last layer."""
+        return self.inverse[i] if i < len(self.inverse) else self.inverse[0]
+
+    def share(self, other: Scratch) -> None:
+        """Uses the other's tensors in place of its own wherever shapes agree."""
+        _share(self, other)
+
+
+@dataclass(eq=False)
+class Buffers:
+    """The results of an evaluation, and its scratch memory."""
+
+    sizes: Sizes
+    energies: Tensor  # [N] float64
+    energy: Tensor  # [S] float64
+    forces: Tensor  # [N,3]
+    virial: Tensor  # [S,3,3] float64
+    scratch: Scratch
+
+    @classmethod
+    def allocate(cls, sizes: Sizes) -> Buffers:
+        n, s = sizes.num_atoms, sizes.num_systems
+        return cls(
+            sizes=sizes,
+            energies=sizes.new(n, dtype=torch.float64),
+            energy=sizes.new(s, dtype=torch.float64),
+            forces=sizes.new(n, 3),
+            virial=sizes.new(s, 3, 3, dtype=torch.float64),
+            scratch=Scratch.allocate(sizes),
+        )
 
     @property
     def num_bytes(self) -> int:
         """Device memory of all buffers."""
         results = (self.energies, self.energy, self.forces, self.virial)
-        return sum(t.numel() * t.element_size() for t in (*results, *self.tensors.values()))
+        return sum(t.numel() * t.element_size() for t in (*results, *_tensors(self.scratch)))
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    """All tensors of a dataclass, of its lists and of the dataclasses in it."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _tensors(item)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _tensors(getattr(value, field.name))
+
+
+def _share(own: Any, other: Any) -> None:
+    """`Scratch.share`, for two of any of the dataclasses."""
+    for field in fields(own):
+        mine, theirs = getattr(own, field.name), getattr(other, field.name)
+        if is_dataclass(mine) and is_dataclass(theirs):
+            _share(mine, theirs)
+        elif isinstance(mine, list):
+            shared = [_either(a, b) for a, b in zip(mine, theirs, strict=False)]
+            setattr(own, field.name, shared + mine[len(shared) :])
+        elif isinstance(mine, Tensor) and isinstance(theirs, Tensor):
+            setattr(own, field.name, _either(mine, theirs))
+
+
+def _either(mine: Tensor, theirs: Tensor) -> Tensor:
+    return theirs if mine.shape == theirs.shape and mine.dtype == theirs.dtype else mine

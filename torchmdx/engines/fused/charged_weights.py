@@ -1,4 +1,4 @@
-"""What a TensorNet2 has beyond a TensorNet, as the kernels read it: see weights.py."""
+"""The weights that a TensorNet2 has in addition to those of a TensorNet, packed for the kernels: see weights.py."""
 
 from __future__ import annotations
 
@@ -7,26 +7,49 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchmdx.engines.fused.kernels.edge_geometry import cosine_cut_at
 from torchmdx.engines.fused.kernels.fp16_product import HalfParts
 from torchmdx.engines.fused.kernels.tf32_product import Split
 from torchmdx.engines.fused.weights import padded
 from torchmdx.models.charge_equilibration import ChargeEquilibration
+from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet2 import TensorNet2
 
+CUTOFF_PROBES, CUTOFF_ERROR = 11, 1e-9
 FEWEST_CHARGES = 8  # twice as many are the fewest columns of a product
 
 
 def padded_charges(count: int) -> int:
-    """The smallest power of two that holds them, and not fewer than a product takes."""
+    """The smallest power of two that is at least `count` and at least FEWEST_CHARGES."""
     return max(FEWEST_CHARGES, 1 << (count - 1).bit_length())
+
+
+def check_cutoff_function(cutoff: float) -> None:
+    """Raises ValueError unless the models' cutoff function is that of the kernels.
+
+    Filters of a TensorNet are tabulated with their cutoff function. Those of a TensorNet2 depend on charges too, so the
+    kernels multiply by a cutoff function of their own, and leave it out at distance 0, where it is 1.
+    """
+    distance = torch.linspace(0.0, cutoff, CUTOFF_PROBES, dtype=torch.float64)
+    for r, found, own in zip(
+        distance.tolist(),
+        cosine_cutoff(distance, cutoff).tolist(),
+        cosine_cut_at(distance, cutoff).tolist(),
+        strict=True,
+    ):
+        if not abs(found - own) <= CUTOFF_ERROR:
+            raise ValueError(
+                f"the model's cutoff function must be cos²(π r / 2 cutoff) for the fused kernels of TensorNet2, "
+                f"which is {own:.6g} at {r:.6g} Å, got {found:.6g}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class FilterWeights:
-    """The network of a layer's filters behind the radial share: charges [K,2,C], then two maps, biases [2C] and [3,C].
+    """The network of a layer's filters without its radial part: charges [K,2,C], then two maps, biases [2C] and [3,C].
 
-    Matrices are by outputs and inputs; `_back` are the transposed.
+    Rows of matrices are outputs, columns are inputs; `_back` are the transposed matrices.
     """
 
     shares: Tensor
@@ -65,7 +88,7 @@ class FilterWeights:
 
 @dataclass(frozen=True, eq=False)
 class ChargeWeights:
-    """A ChargeEquilibration: LayerNorm's [3,C], and three maps, of 3C to C to C to 2K."""
+    """A ChargeEquilibration: a LayerNorm of [3,C] and three maps, 3C -> C -> C -> 2K."""
 
     epsilon: float
     slack: float
@@ -115,7 +138,7 @@ class ChargeWeights:
 
 @dataclass(frozen=True, eq=False)
 class ChargedWeights:
-    """Of every layer, and of the charges before it."""
+    """The filters of every layer, and the charge equilibrations before each layer and after the last."""
 
     num_charges: int
     charges: int  # padded
@@ -124,6 +147,7 @@ class ChargedWeights:
 
     @classmethod
     def pack(cls, network: TensorNet2, channels: int, precision: str) -> ChargedWeights:
+        check_cutoff_function(float(network.config.cutoff))
         count, width = network.config.num_charges, network.config.num_channels
         with torch.no_grad():
             return cls(

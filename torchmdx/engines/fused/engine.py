@@ -17,15 +17,14 @@ from torchmdx.system import Batch
 
 
 def kernels_for(potential: Potential) -> type[FastTensorNet]:
-    """The class of kernels that might evaluate this potential; its `why_not` knows whether they do."""
+    """The class of kernels for this type of network; its `why_not` tells whether they support the potential."""
     return FastTensorNet2 if isinstance(potential.network, TensorNet2) else FastTensorNet
 
 
 def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastTensorNet:
-    """A potential's kernels. priors: leave them out; without this a potential that has any is refused."""
+    """A potential's kernels. priors: leave them out; otherwise a potential with priors is refused."""
     kind = kernels_for(potential)
-    # The fifth degree needs a tenth of the intervals of the third: the table stays in the GPU's first-level caches.
-    table = table_of(potential.network, 5, kind.tabulated)
+    table = table_of(potential.network, kind.tabulated)
     return kind(potential, precision=precision, table=table, priors=priors)
 
 
@@ -42,19 +41,17 @@ class KernelEngine:
         self.name = f"kernels, {self.model.precision_used}"
 
     def place_results(self, energy: Tensor, energies: Tensor, forces: Tensor) -> None:
-        """From now on, until `reserve`, results are written into these: [S] and [N] float64, [N,3] float32."""
+        """Writes results into these tensors until the next `reserve`: [S] and [N] float64, [N,3] float32."""
         buffers = self.model.buffers
         assert buffers is not None
         buffers.energy, buffers.energies, buffers.forces = energy, energies, forces
 
     def share_scratch(self, other: KernelEngine) -> None:
-        """Takes the other's scratch where it has the same shape; the two must never run at the same time."""
+        """Uses the other engine's scratch where shapes agree. The two must never run at the same time."""
         own, theirs = self.model.buffers, other.model.buffers
         assert own is not None
         assert theirs is not None
-        for name, tensor in theirs.tensors.items():
-            if name in own.tensors and own.tensors[name].shape == tensor.shape:
-                own.tensors[name] = tensor
+        own.scratch.share(theirs.scratch)
 
     @runs_on(device_of_positions)
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:

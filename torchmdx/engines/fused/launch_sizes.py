@@ -1,4 +1,4 @@
-"""How the work of each kernel is cut into programs. Results differ by rounding at most; the speed differs a lot."""
+"""How the work of each kernel is divided into programs. Results differ by rounding at most; the speed differs a lot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-# Up to this many atoms one program an atom is faster; beyond, blocks of atoms on tensor cores.
+# Up to this many atoms one program per atom is faster than blocks of atoms on tensor cores.
 FEW_ATOMS = 448
 # Up to this many there is a multiprocessor for each atom, and more warps hide more latency.
 FEWEST_ATOMS = 128
@@ -52,9 +52,9 @@ class Walk:
 
 @dataclass(frozen=True)
 class Row:
-    """One program an atom (rows.py): warps share inner sums; `unroll` rows of a matrix, `depth` edges at once.
+    """One program per atom (one_atom.py): warps share inner sums; `unroll` rows of a matrix, `depth` edges at once.
 
-    apart: products and walks are functions that are not inlined, which compile faster.
+    apart: products and walks are not inlined, which compiles faster.
     """
 
     warps: int
@@ -63,7 +63,7 @@ class Row:
     apart: bool = False
 
     def work(self, channels: int) -> int:
-        """Floats of an atom's own memory: 32 places of all channels, and shares of two products (rows.PARTS)."""
+        """Floats of an atom's own memory: 32 places of all channels, and shares of two products (one_atom.PARTS)."""
         return (32 + 18 * max(self.warps, self.depth)) * channels
 
     def options(self, channels: int) -> dict[str, Any]:
@@ -75,7 +75,10 @@ class Row:
 
 @dataclass(frozen=True)
 class TwoMaps:
-    """Two maps of `rows` edges in a program, and back (edge_forward.py, edge_backward.py): `columns` at a time."""
+    """Two maps of `rows` edges per program and their gradient (edge_mlp_forward.py, edge_mlp_backward.py).
+
+    columns: of the result, at a time.
+    """
 
     rows: int = 64
     columns: int = 32
@@ -86,16 +89,16 @@ class TwoMaps:
         return dict(ROWS=self.rows, COLUMNS=self.columns, STAGES=self.stages, num_warps=self.warps)
 
     def options_back(self, slice_: int) -> dict[str, Any]:
-        """For values in slices of so many."""
+        """Launch options of the backward pass, for slices of so many channels."""
         return dict(ROWS=self.rows, STEP=min(self.columns, slice_), STAGES=self.stages, num_warps=self.warps)
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The cut of every kernel, in groups of kernels that behave alike.
+    """Launch sizes of all kernels, in groups that behave alike.
 
-    row: if given, the short chain of rows.py, with one program for each atom, takes the place of most other kernels.
-    two_maps: if given, edge_forward.py and edge_backward.py take the place of products of edges, where they can.
+    row: if given, the kernels of one_atom.py, with one program per atom, replace most others.
+    two_maps: if given, edge_mlp_forward.py and edge_mlp_backward.py replace the products of edges where possible.
     """
 
     product: Block
@@ -115,7 +118,7 @@ class Tiles:
 
     @classmethod
     def choose(cls, num_atoms: int) -> Tiles:
-        """Measured on an H200, C = 128."""
+        """The fastest on an H200 with C = 128."""
         if num_atoms <= FEW_ATOMS:
             return cls(
                 row=Row(8, 8, 8) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 16, apart=True),

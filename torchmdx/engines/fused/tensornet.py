@@ -1,11 +1,11 @@
 """TensorNet's energy and forces in a fixed chain of kernels, float32, for a GPU.
 
-The same function as `Potential` with `TabulatedFilters`, written for speed: filters come from the table, messages are
-summed without ever storing a feature of an edge, and the gradient is worked out by hand, so that nothing of a
-backward pass is recorded. Forces are the exact gradient of the energy that is returned with them.
+The same function as `Potential` with `TabulatedFilters`: filters are read from the table, messages are summed without
+storing edge features, and the backward pass is written by hand instead of recorded. Forces are the exact gradient of
+the energy that is returned with them.
 
-`run` only launches: no allocation, no synchronisation, the same shapes each time, so it can be captured in a CUDA
-graph. No atomics: two runs on equal input give equal bits.
+`run` only launches kernels, without allocation or synchronisation and with fixed shapes, so it can be captured in a
+CUDA graph. There are no atomics: equal inputs give bit-identical results.
 
 The chain, for L layers:
 
@@ -16,7 +16,7 @@ The chain, for L layers:
 
 with W a product with weights (kernels/tf32_product.py).
 
-For few atoms (`Tiles.row`) most of it is done by one program for each atom:
+For few atoms (`Tiles.row`), one program per atom does most of this:
 
     embed → L x layer → L x layer_gradient → forces → sum_systems
 """
@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
-from torchmdx.engines.fused.buffers import Buffers
+from torchmdx.engines.fused.buffers import Buffers, Sizes
 from torchmdx.engines.fused.launch_sizes import Tiles
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNet
@@ -41,21 +42,19 @@ if TYPE_CHECKING:
     from torchmdx.engines.fused.many_atoms import Chain
 
 
-# What the products of matrices round to: three TF32 products make one of float32.
+# Rounding of matrix products: three TF32 products make one of float32.
 PRECISIONS = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
 MOST_CHANNELS = 256
-# Of the table's polynomials: with the fifth degree, the intervals most edges fall into fit into the first cache.
-DEGREE = 5
 
 
 class FastTensorNet:
     """A potential's energy and forces by kernels.
 
     bound: largest error of a tabulated filter relative to the largest filter; `table.error` is what was reached.
-    priors: leave them out; whoever asks for that adds them.
+    priors: leave them out; the caller adds them.
     precision: "float32"; "tf32" for matrix products of eleven bits; "bfloat16" for those of eight, and messages between
-    atoms in bfloat16. The latter two are faster and far less exact.
-    Raises ValueError for a potential that `why_not` has a reason against, and for an unknown precision.
+    atoms in bfloat16. The latter two are faster and much less accurate.
+    Raises ValueError if `why_not` gives a reason, and for an unknown precision.
     """
 
     network_type: type[nn.Module] = TensorNet
@@ -74,13 +73,13 @@ class FastTensorNet:
             raise ValueError(f"this potential has no fast path: {reason}")
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-        # Only here: without Triton the rest of the package must still import.
+        # Imported here, so that the package imports without Triton.
         from torchmdx.engines.fused.weights import SplitWeights, Weights
 
         self.config = potential.config
         self.device = potential.device
         self.precision, self.dot_precision = precision, PRECISIONS[precision]
-        self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound, degree=DEGREE)
+        self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound)
         self.weights = Weights.pack(potential, self.table)
         self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
@@ -88,7 +87,7 @@ class FastTensorNet:
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
-        """What of a network the table is made of."""
+        """The module whose filters are tabulated."""
         return network
 
     @classmethod
@@ -111,62 +110,28 @@ class FastTensorNet:
 
     @property
     def precision_used(self) -> str:
-        """That of products: few atoms are summed in float32 whatever was asked for, as fast and more exact."""
-        return "float32" if self.buffers is not None and "work" in self.buffers.tensors else self.precision
+        """The precision of products. Kernels for few atoms always use float32, which is as fast there."""
+        return "float32" if self.buffers is not None and self.buffers.sizes.one_program_per_atom else self.precision
 
     def allocate(
         self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
     ) -> Buffers:
-        """Makes every buffer for N atoms, S systems and E edge slots. forces=False leaves out those of the gradient."""
-        from torchmdx.engines.fused.weights import Weights
-
-        w: Weights = self.weights
+        """Allocates buffers for N atoms, S systems and E edge slots. forces=False: none for the backward pass."""
         tiles = tiles or self.choose_tiles(num_atoms)
-        n, e, c = num_atoms, max(capacity, 1), w.channels
-        layers = len(w.layers)
-        # A gradient needs every layer's tensors; without one, layers take turns in the first buffers.
-        kept = layers if forces else min(layers, 2 if tiles.row else 1)
-
-        def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-
-        made = {"knot": new(e, dtype=torch.int32), "place": new(e, 4), "stretch": new(e, 2)}
-        made |= {"a": new(n, 9, c), "p": new(n, 9, c), "hidden": new(n, w.hidden), "features": new(n, c)}
-        made["gate"] = new(n, 3, c)
-        if tiles.row is not None and layers > 0:
-            made["work"] = new(n, tiles.row.work(c))
-        # What atoms send each other, and on the way back.
-        sent = torch.bfloat16 if self.precision == "bfloat16" and "work" not in made else torch.float32
-        made |= {f"x{i}": new(n, 9, c) for i in range(kept + 1)}
-        made |= {f"y{i}": new(n, 9, c, dtype=sent) for i in range(kept)}
-        made |= {f"inverse{i}": new(n, c) for i in range(max(kept, 1))}
-        if forces:
-            made |= {
-                "mixed": new(n, 9, c),
-                "gate": new(n, 3, c),
-                "g": new(n, 9, c),
-                "gfeatures": new(n, c),
-                "norms": new(n, 3, c),
-            }
-            made |= {f"m{i}": new(n, 9, c, dtype=sent) for i in range(layers)}
-            made |= {f"d{i}": new(n, 9, c) for i in range(layers)}
-            made |= {
-                "half": new(e, 3),
-                "pull": new(1 if "work" in made else c // min(tiles.messages_gradient.slice, c), e),
-                "virials": new(n, 9),
-            }
-        self.buffers = Buffers(
-            num_atoms=n,
+        sizes = Sizes(
+            num_atoms=num_atoms,
             num_systems=num_systems,
             capacity=capacity,
+            channels=self.weights.channels,
+            hidden=self.weights.hidden,
+            layers=len(self.weights.layers),
             tiles=tiles,
             with_forces=forces,
-            energies=new(n, dtype=torch.float64),
-            energy=new(num_systems, dtype=torch.float64),
-            forces=new(n, 3),
-            virial=new(num_systems, 3, 3, dtype=torch.float64),
-            tensors=made,
+            device=self.device,
         )
+        if self.precision == "bfloat16" and not sizes.one_program_per_atom:
+            sizes = replace(sizes, sent=torch.bfloat16)
+        self.buffers = Buffers.allocate(sizes)
         return self.buffers
 
     def run(
@@ -182,23 +147,24 @@ class FastTensorNet:
         virial: bool = False,
         between: Callable[[Chain], None] | None = None,
     ) -> Buffers:
-        """Energies, and if asked forces and the virial ∂E/∂strain [S,3,3], into the buffers, which it returns.
+        """Computes energies, and optionally forces and the virial ∂E/∂strain [S,3,3], and returns the buffers.
 
         positions [N,3] (float32 or float64), atomic_numbers [N], system_index [N] ascending, cell [S,3,3], charge [S]
-        and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device. between: is
-        called with the chain before it goes back.
+        and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device. between:
+        called with the chain between forward and backward pass.
         """
         buffers = self.buffers
         if buffers is None:
             raise RuntimeError("allocate must be called before run")
-        if len(positions) != buffers.num_atoms or len(cell) != buffers.num_systems:
+        sizes = buffers.sizes
+        if len(positions) != sizes.num_atoms or len(cell) != sizes.num_systems:
             raise ValueError(
-                f"run needs the {buffers.num_atoms} atoms and {buffers.num_systems} systems it was allocated for, "
+                f"run needs the {sizes.num_atoms} atoms and {sizes.num_systems} systems it was allocated for, "
                 f"got {len(positions)} and {len(cell)}"
             )
-        if edges.capacity != buffers.capacity:
-            raise ValueError(f"edges must have the capacity {buffers.capacity}, got {edges.capacity}")
-        if (forces or virial) and not buffers.with_forces:
+        if edges.capacity != sizes.capacity:
+            raise ValueError(f"edges must have the capacity {sizes.capacity}, got {edges.capacity}")
+        if (forces or virial) and not sizes.with_forces:
             raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
         chain = self.chain_type(buffers)(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
         chain.forward(keep=forces or virial)
@@ -211,12 +177,12 @@ class FastTensorNet:
 
     @staticmethod
     def choose_tiles(num_atoms: int) -> Tiles:
-        """How to cut the work."""
+        """Launch sizes for so many atoms."""
         return Tiles.choose(num_atoms)
 
     def chain_type(self, buffers: Buffers) -> type:
-        """The launches: of one program an atom, or of blocks of atoms."""
+        """The class of the launches: one program per atom, or blocks of atoms."""
         from torchmdx.engines.fused.few_atoms import RowChain
         from torchmdx.engines.fused.many_atoms import Chain
 
-        return RowChain if "work" in buffers.tensors else Chain
+        return RowChain if buffers.sizes.one_program_per_atom else Chain

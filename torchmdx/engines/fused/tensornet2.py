@@ -1,10 +1,10 @@
 """TensorNet2's energy and forces in a fixed chain of kernels, float32, for a GPU.
 
-As `FastTensorNet`, but filters depend on the charges of both ends: what the distance does to their network is read from
-a table, the rest is computed for every edge on tensor cores, exact to float32 (kernels/edge_mlp.py, and for many
-edges kernels/edge_mlp_forward.py). Of an edge, values before the last activation are kept for the way back. For up to
-MOST_ROWS edges those behind the second map are as well, and of many edges those behind the first are made again;
-beyond, it is the other way round, PIECE rows at a time.
+As `FastTensorNet`, but filters depend on the charges of both atoms. The part of their network that depends on the
+distance is read from a table; the rest is evaluated for every edge on tensor cores, exact to float32
+(kernels/edge_mlp.py, and for many edges kernels/edge_mlp_forward.py). The backward pass reads the values z₃ before the
+last activation. For up to MOST_ROWS rows it also reads z₂, and for many edges evaluates z₁ again; for more rows it
+reads z₁ and evaluates z₂ again, PIECE rows at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters
-from torchmdx.engines.fused.buffers import Buffers
+from torchmdx.engines.fused.buffers import Buffers, ChargeScratch
 from torchmdx.engines.fused.launch_sizes import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, TwoMaps, Walk
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.models.cutoff import cosine_cutoff
@@ -28,10 +28,10 @@ FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
 
 
 class RadialShares(nn.Module):
-    """What of a TensorNet2 depends on distances alone, as tabulate wants it: distances -> [E,3,C] for each table.
+    """The parts of a TensorNet2 that depend on distances alone, for `tabulate`: distances -> [E,3,C] per table.
 
-    First the embedding's filters; then, for each layer, what the radial basis does to the first map of the filters'
-    network, bias included: the first of three parts, the others are zero.
+    The filters of the embedding; then, for each layer, the radial part of the first map of the filters' network with
+    its bias, as the first of three parts. The other two are zero.
     """
 
     def __init__(self, network: TensorNet2) -> None:
@@ -66,7 +66,7 @@ class FastTensorNet2(FastTensorNet):
         table: TabulatedFilters | None = None,
         priors: bool = False,
     ) -> None:
-        """priors: leave them out, and evaluate the charges of the last layer for them."""
+        """priors: leave them out, and evaluate the charges behind the last layer for them."""
         super().__init__(potential, bound=bound, precision=precision, table=table, priors=priors)
         from torchmdx.engines.fused.charged_weights import ChargedWeights
 
@@ -89,42 +89,20 @@ class FastTensorNet2(FastTensorNet):
         self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
     ) -> Buffers:
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
-        n, c, k, rows = num_atoms, self.weights.channels, self.charged.charges, num_atoms + max(capacity, 1)
-
-        def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-
-        self.neutral = new(max(num_systems, 1))  # the total charge that messages see
-        made = {"shares": new(n, 2, c), "gq": new(n, k)}
-        two_maps = self.takes_half_parts and buffers.tiles.two_maps is not None
-        keep = forces and rows <= MOST_ROWS
-        if not two_maps or (forces and not keep):
-            made["scratch"] = new(min(rows, PIECE), 2 * c)
-        layers = len(self.weights.layers)
-        for i in range(layers + self.last_charges):
-            made[f"q{i}"] = new(n, k)
-        for i in range(layers + self.last_charges if forces else 1):
-            made |= {f"first{i}": new(n, c), f"second{i}": new(n, c), f"proposed{i}": new(n, 2 * k)}
-            made |= {f"sums{i}": new(max(num_systems, 1), 2, k, dtype=torch.float64)}
-        for i in range(layers if forces else min(layers, 1)):
-            made[f"z3_{i}"] = new(rows, 3, c)
-            if keep:
-                made[f"z2_{i}"] = new(rows, 2 * c)
-            if not (keep and two_maps):  # else in the place of the others, and made again
-                made[f"z1_{i}"] = new(rows, c)
-        if two_maps and forces and not keep:
-            slices = c // min(buffers.tiles.messages_gradient.slice, c)
-            made |= {"units": new(rows, 3, slices), "units2": new(min(rows, PIECE), 2)}
-        if self.last_charges:
-            made["read_norms"] = new(n, 3, c)
-        if forces:
-            made["reverse"] = new(max(capacity, 1), dtype=torch.int32)
-        buffers.tensors.update(made)
+        self.neutral = buffers.sizes.new(max(num_systems, 1))  # the total charge that messages see
+        buffers.scratch.charged = ChargeScratch.allocate(
+            buffers.sizes,
+            self.charged.charges,
+            last_charges=self.last_charges,
+            two_maps=self.takes_half_parts and buffers.sizes.tiles.two_maps is not None,
+            most_rows=MOST_ROWS,
+            piece=PIECE,
+        )
         return buffers
 
     @staticmethod
     def choose_tiles(num_atoms: int) -> Tiles:
-        """Blocks of atoms always: the network of edges has work enough for tensor cores."""
+        """Always blocks of atoms: the network of edges is enough work for tensor cores."""
         tiles = replace(Tiles.choose(num_atoms), row=None)
         if num_atoms < SOME_ATOMS:
             tiles = replace(tiles, product=Block(columns=32))

@@ -1,6 +1,6 @@
 """A potential's weights as the kernels read them: float32, transposed as needed, padded to powers of two with zeros.
 
-A padded channel has zero weights on both sides: it stays zero in every tensor and sends no gradient back.
+A padded channel has zero weights as input and as output, so it is zero in every tensor and in every gradient.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def power_of_two(count: int) -> int:
 
 
 def padded(values: Tensor, *shape: int) -> Tensor:
-    """Values in the first corner of zeros of a shape, float32."""
+    """Values in the leading corner of a tensor of zeros, float32."""
     out = torch.zeros(shape, dtype=torch.float32, device=values.device)
     out[tuple(slice(size) for size in values.shape)] = values.detach()
     return out
@@ -143,7 +143,7 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class SplitWeights:
-    """The matrices that blocks of atoms are multiplied with, by outputs and inputs; `_back` those of the way back."""
+    """The matrices that blocks of atoms are multiplied with, [outputs,inputs]; `_back` those of the backward pass."""
 
     gate_in: Split
     gate_in_back: Split
@@ -160,7 +160,7 @@ class SplitWeights:
 
     @classmethod
     def of(cls, w: Weights, precision: str) -> SplitWeights:
-        """precision: see `Split.of`. What has inputs as rows in `Weights` is read here by outputs on the way back."""
+        """precision: see `Split.of`. Matrices are those of `Weights` transposed."""
 
         def of(matrix: Tensor) -> Split:
             return Split.of(matrix, precision)

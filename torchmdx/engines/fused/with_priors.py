@@ -32,7 +32,7 @@ from torchmdx.system import Batch
 class PriorKernelEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, and priors.
 
-    Priors that depend on charges pull on them: that enters the kernels' way back.
+    Gradients of priors with respect to predicted charges enter the fused backward pass.
     """
 
     def __init__(self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool) -> None:
@@ -44,7 +44,7 @@ class PriorKernelEngine:
         priors = [cast(Prior, prior) for prior in self.potential.priors]
         self.direct = [prior for prior in priors if isinstance(prior, Coulomb)]
         self.others = [prior for prior in priors if not isinstance(prior, Coulomb)]
-        # Priors may see farther than the network, which then has a list of its own.
+        # If priors have a larger cutoff than the network, the network gets a list of its own.
         cutoff = float(potential.config.cutoff)
         self.near = NearRows(cutoff) if potential.search_cutoff(batch) > cutoff else None
 
@@ -91,7 +91,7 @@ class _Priors:
         self.virial = torch.zeros(batch.num_systems, 3, 3, dtype=batch.cell.dtype, device=device)
 
     def evaluate(self, chain: Any) -> None:
-        """With the charges of a chain of kernels that has gone forward; what pulls on them goes back with it."""
+        """Called after the kernels' forward pass: reads their charges and sets the gradient for their backward pass."""
         channels_of: Callable[[], Tensor] | None = getattr(chain, "channels", None)
         channels = None if channels_of is None else channels_of()
         pulls = [self._directly(prior, channels) for prior in self.engine.direct]
@@ -101,7 +101,7 @@ class _Priors:
             chain.pull_on_charges = sum((pull for pull in pulls if pull is not None), torch.zeros_like(channels))
 
     def _directly(self, prior: Coulomb, channels: Tensor | None) -> Tensor | None:
-        """Adds a prior that has kernels; its pull on the network's charges."""
+        """Adds a prior that has kernels; returns its gradient in the predicted charges."""
         from torchmdx.engines.fused.kernels import coulomb
 
         batch, predicted = self.batch, prior.config.charges == "predicted"
@@ -117,7 +117,7 @@ class _Priors:
         return found.pull if predicted else None
 
     def _by_autograd(self, channels: Tensor | None) -> Tensor | None:
-        """Adds the other priors; their pull on the network's charges."""
+        """Adds the other priors; returns their gradient in the predicted charges."""
         batch, potential = self.batch, self.engine.potential
         find_reverse(self.edges, self.engine.reverse)
         pairs = PairList.of(self.edges, self.engine.reverse)

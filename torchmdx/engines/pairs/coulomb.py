@@ -1,4 +1,4 @@
-"""Coulomb energies of all pairs without anything for each pair in memory; differentiable again by the plain way."""
+"""Coulomb energies of all pairs without storing pairs. Second derivatives fall back to the plain formula."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchmdx.system import Batch
 
 
 class _Fused(torch.autograd.Function):
-    """Energies [N]. Its derivative is a kernel too; where that is to be differentiated, it is the plain energy's."""
+    """Energies [N]. The derivative is a kernel too, or that of the plain energies if it must be differentiable."""
 
     @staticmethod
     def forward(ctx: Any, prior: Coulomb, batch: Batch, positions: Tensor, charges: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class _Fused(torch.autograd.Function):
 
 def _plain(ctx: Any, positions: Tensor, charges: Tensor, cotangent: Tensor) -> list[Tensor | None]:
     """Gradients of the plain energies that can be differentiated themselves."""
-    # Charges may depend on positions. Seen through these, neither of the two leads on to the other.
+    # Charges may depend on positions: views make the two independent leaves of this graph.
     positions, charges = positions.view_as(positions), charges.view_as(charges)
     energies = ctx.prior.plain_pairs(ctx.batch, positions, charges)
     if not energies.requires_grad:  # no system without periodic directions

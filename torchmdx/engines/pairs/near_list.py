@@ -1,4 +1,4 @@
-"""The part of a list that a network sees, where priors see farther: as a list of its own, in fixed shapes."""
+"""The part of a list within the network's cutoff, as a list of its own, where priors have a larger cutoff."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchmdx.system import Batch
 
 @dataclass(eq=False)
 class NearList:
-    """The list of a network in one that reaches farther. capacity: its slots; None until somebody has chosen them."""
+    """The list of a network in one that reaches farther. capacity: its slots; None until the caller has chosen them."""
 
     cutoff: float
     capacity: int | None = None
@@ -24,7 +24,7 @@ class NearList:
         return int(self._kept(batch, PairList.of(edges, reverse)).sum())
 
     def pairs(self, batch: Batch, edges: Edges, reverse: Tensor) -> PairList:
-        """The network's pairs. Where they do not fit, the whole list is said to have overflowed."""
+        """The network's pairs. If they do not fit, `edges.overflow` of the whole list is set."""
         assert self.capacity is not None
         far = PairList.of(edges, reverse)
         near = nearer(far, self._kept(batch, far), self.capacity)
@@ -45,12 +45,12 @@ def near_edges(far: PairList, vectors: Tensor, cutoff: float) -> Tensor:
 def nearer(far: PairList, kept: Tensor, capacity: int) -> PairList:
     """The pairs of the edges that are kept, [E] bool, in the same order, in a list of so many slots.
 
-    Nothing is read on the host; `overflow` says that there are more than that, and then the list must not be used.
+    Does not synchronise. If `overflow` is set, the list is incomplete and must not be used.
     """
     edges, device = far.edges, kept.device
     running = kept.cumsum(0, dtype=torch.int32)
     place, count = running - 1, running[-1]
-    # Edges that are left out, or do not fit, all go to one slot more than there are.
+    # Edges that are left out or do not fit go to one additional slot, which is dropped.
     slot = torch.where(kept, place, capacity).clamp(max=capacity).long()
     numbers = torch.arange(edges.capacity, dtype=torch.int32, device=device)
     chosen = torch.zeros(capacity + 1, dtype=torch.int32, device=device).scatter_(0, slot, numbers)[:-1]

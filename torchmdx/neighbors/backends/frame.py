@@ -21,7 +21,7 @@ Pairs = tuple[Tensor, Tensor, Tensor]
 
 
 class Search(Protocol):
-    """Fills the edges it was made with. updates [] int64 counts the times it really searched.
+    """Fills the edges it was made with. updates [] int64 counts the searches.
 
     invalid [] bool: an atom had no usable coordinates, or a cell no volume.
     """
@@ -30,7 +30,7 @@ class Search(Protocol):
     invalid: Tensor
 
     def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
-        """Takes other atoms and periodic directions, of the same numbers; False if it must be made anew for that.
+        """Takes other atoms and periodic directions, of the same numbers; False if that needs a new search.
 
         counts: atoms of each system, where the host knows them.
         """
@@ -64,7 +64,7 @@ class CpuSearch:
         self.invalid.copy_(~torch.isfinite(positions).all())
         try:
             require_countable(cell, batch.pbc, self.cutoff + self.skin)
-        except CapacityError:  # as the GPU searches do: flagged, and told in words by grow()
+        except CapacityError:  # as in the GPU searches: sets the flag, and grow() raises the error
             edges.needed.fill_(UNCOUNTABLE)
             edges.overflow.fill_(True)
             self.invalid.fill_(True)

@@ -18,7 +18,7 @@ FEWEST_CELLS, CELLS_TO_AN_ATOM = 5000, 20
 
 
 class VesinPairs:
-    """Finds pairs on the CPU. Keeps vesin's memory: to allocate it anew takes as long as half a search."""
+    """Finds pairs on the CPU. Keeps vesin's memory: allocating it takes as long as half a search."""
 
     def __init__(self) -> None:
         self.search: Any = None

@@ -70,7 +70,7 @@ def whole_cell(CELL, PBC, system):
     cx = tl.where(p2 != 0, tl.load(at + 6).to(tl.float64), 0.0)
     cy = tl.where(p2 != 0, tl.load(at + 7).to(tl.float64), 0.0)
     cz = tl.where(p2 != 0, tl.load(at + 8).to(tl.float64), 0.0)
-    if (p0 | p1 | p2) == 0:  # any axes will do, and molecules should not wait for roots and divisions
+    if (p0 | p1 | p2) == 0:  # any axes will do; molecules skip the roots and divisions
         ax, by, cz = ax + 1.0, by + 1.0, cz + 1.0
     else:
         if p0 == 0:
@@ -121,7 +121,7 @@ def fractional(x, y, z, ux, uy, uz, periodic):
 
 @triton.jit
 def has_place(fraction, image):
-    """Whether coordinates can be used: false for NaN, infinity and what is absurdly far away."""
+    """Whether coordinates can be used: false for NaN, infinity and absurdly large ones."""
     return (tl.abs(fraction) < FARTHEST) & (tl.abs(image) < MOST_CELLS)
 
 
@@ -193,7 +193,7 @@ def pad(SOURCE, TARGET, SHIFTS, total, capacity, padder, PADDERS: tl.constexpr, 
         tl.store(SOURCE + at, tl.zeros((BLOCK,), tl.int32) + (num_atoms - 1), mask=mask)
         tl.store(TARGET + at, tl.zeros((BLOCK,), tl.int32) + (num_atoms - 1), mask=mask)
         for k in tl.static_range(3):
-            # The 3 BLOCK numbers of these slots in three coalesced strokes.
+            # The 3 BLOCK numbers of these slots in three coalesced stores.
             place = first * 3 + k * BLOCK + lane
             tl.store(SHIFTS + place, tl.zeros((BLOCK,), tl.int32), mask=place < tl.full((), 3, tl.int64) * capacity)
         first += PADDERS * BLOCK
@@ -207,6 +207,6 @@ def report(NUM_EDGES, NEEDED, OVERFLOW, INVALID, ACTIVE, UPDATES, total, flaws, 
     over = (total > capacity) | (flaws >= 2)
     tl.store(OVERFLOW, over.to(tl.int8))
     tl.store(INVALID, (flaws != 0).to(tl.int8))
-    # What cannot be used is not kept: the next update searches, whatever the skin says.
+    # After an unusable list the next update searches, whatever the skin.
     tl.store(ACTIVE, (over | (flaws != 0)).to(tl.int32))
     tl.store(UPDATES, tl.load(UPDATES) + 1)

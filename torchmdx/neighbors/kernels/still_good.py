@@ -1,4 +1,4 @@
-"""Is a list that was made within cutoff + skin still complete?"""
+"""Checks whether a list made within cutoff + skin is still complete."""
 
 import triton
 import triton.language as tl
@@ -40,7 +40,7 @@ def moved_too_far(POSITIONS, CELL, PBC, REFERENCE, REFERENCE_CELL, BLOCKS, ACTIV
     x = tl.load(POSITIONS + place, mask=mask, other=0.0).to(tl.float64) - (f0 * ax + f1 * bx + f2 * cx)
     y = tl.load(POSITIONS + place + 1, mask=mask, other=0.0).to(tl.float64) - (f0 * ay + f1 * by + f2 * cy)
     z = tl.load(POSITIONS + place + 2, mask=mask, other=0.0).to(tl.float64) - (f0 * az + f1 * bz + f2 * cz)
-    # Written so that NaN counts as too far.
+    # NaN must count as too far.
     stays = x * x + y * y + z * z < tl.where(allowed > 0, allowed * allowed, -1.0)
     if tl.sum((mask & ~stays).to(tl.int32), 0) > 0:
         tl.store(ACTIVE, 1)

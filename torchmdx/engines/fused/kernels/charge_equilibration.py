@@ -1,10 +1,10 @@
-"""Charges that tensors predict, as torchmdx.models.charge_equilibration, and the gradient through them.
+"""Predicted charges, as in torchmdx.models.charge_equilibration, and the gradient through them.
 
 | buffer | shape | holds |
 |---|---|---|
-| NORMS | [N,3,C] | the standardised invariants s, |a|², |q|²; on the way back the gradient there |
-| PROPOSED | [N,2,K] | p and f, what the network says; on the way back the gradient there |
-| Q | [N,K] | charges; on the way back the gradient there |
+| NORMS | [N,3,C] | the standardised invariants s, |a|², |q|²; its gradient in the backward pass |
+| PROPOSED | [N,2,K] | p and f, the outputs of the network; its gradient in the backward pass |
+| Q | [N,K] | charges; its gradient in the backward pass |
 | SUMS | [S,2,K] | Q_total - Σ p, and Σ f² + slack, of each system; float64 |
 """
 
@@ -31,7 +31,7 @@ def charge_norms(
     X, INVERSE, SCALE, OFFSET, NORMS, num_atoms, epsilon,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """NORMS = LayerNorm(s, |a|², |q|²) of X, given as X̂, or the LAST as it is."""
+    """NORMS = LayerNorm(s, |a|², |q|²) of X. The kernel reads X̂, except behind the LAST layer, where it reads X."""
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     if LAST:
         x = load9(X + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c, valid, CHANNELS)
@@ -85,7 +85,7 @@ def equilibrate(
 def equilibrate_gradient(
     PROPOSED, GQ, SYSTEM, SUMS, num_atoms, least, K: tl.constexpr, BLOCK: tl.constexpr, SEARCH: tl.constexpr
 ):
-    """From the gradient GQ in the charges that in PROPOSED, in its place."""
+    """Overwrites PROPOSED with its gradient, from the gradient GQ in the charges."""
     system = tl.program_id(0)
     first = first_atom(SYSTEM, num_atoms, system, SEARCH)
     last = first_atom(SYSTEM, num_atoms, system + 1, SEARCH)
@@ -112,7 +112,7 @@ def equilibrate_gradient(
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def shares(Q, W, SHARES, num_atoms, K: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr):
-    """SHARES [N,2,C] = Q W, W [K,2,C]: what an atom's charges do to the edges to it, and from it."""
+    """SHARES [N,2,C] = Q W, W [K,2,C]: what the charges of an atom add to z₁ of the edges to it and from it."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     valid = (row < num_atoms)[:, None]
@@ -127,7 +127,7 @@ def shares(Q, W, SHARES, num_atoms, K: tl.constexpr, CHANNELS: tl.constexpr, ROW
 def shares_gradient(
     SHARES, W, GQ, num_atoms, K: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
 ):
-    """GQ [N,K] from the gradient in SHARES. ADD: to what is there."""
+    """GQ [N,K] from the gradient in SHARES. ADD: adds to GQ instead of overwriting it."""
     row, c, valid = atoms_here(num_atoms, ROWS, 2 * CHANNELS)
     g = tl.load(SHARES + row.to(tl.int64)[:, None] * (2 * CHANNELS) + c, mask=valid, other=0.0)
     for k in range(K):
@@ -154,7 +154,7 @@ def charged_mix_in_gradient(
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
     EMBEDDING: tl.constexpr,
 ):  # fmt: skip
-    """As interaction.mix_in_gradient, and what comes from the charges that X gave, by NORMS."""
+    """interaction.mix_in_gradient, plus the gradient through the charges predicted from X, by NORMS."""
     row, n, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
     x, inverse = _tensors(X, INVERSE, row, n, valid, CHANNELS)
@@ -170,7 +170,7 @@ def charged_read_gradient(
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
     EMBEDDING: tl.constexpr,
 ):  # fmt: skip
-    """As readout.read_features_gradient, and what comes from the last charges, by OF_CHARGES."""
+    """readout.read_features_gradient, plus the gradient through the last charges, by OF_CHARGES."""
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     x = load9(X + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c, valid, CHANNELS)
     g = read_gradient(x, NORMS, row, c, valid, epsilon, WIDTH, CHANNELS)

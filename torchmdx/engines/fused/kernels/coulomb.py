@@ -1,9 +1,9 @@
-"""Coulomb energies of a whole batch with their forces, their pull on charges and their virial, in one pass.
+"""Coulomb energies of a batch with forces, gradients in the charges and virial, in one pass.
 
-For a step that differentiates nothing any further: of an atom, energy and derivatives are sums over the same partners.
+For steps that need no further derivatives: energy and derivatives of an atom are sums over the same partners.
 All pairs of systems without periodic directions are products of blocks: S Q for the potentials, with S the shape at
-every distance, and Q Qᵀ for what it stands beside. Under a cutoff the rows of a list are walked. Sums have a fixed
-order, and no number is read on the host.
+every distance, and Q Qᵀ for the forces. With a cutoff, kernels walk the rows of a list. Sums have a fixed order, and
+nothing synchronises with the host.
 
 | buffer | shape | holds |
 |---|---|---|
@@ -57,7 +57,43 @@ def shape_of(r, LOWER: tl.constexpr, UPPER: tl.constexpr, SWITCH: tl.constexpr):
 
 
 FEWEST = 16  # rows, columns and channels of a product of blocks
-COLUMNS, DEPTH = 64, 32  # partners that are seen at a time, of 16 atoms and of one
+COLUMNS, DEPTH = 64, 32  # partners at a time, of 16 atoms and of one
+
+
+@triton.jit
+def open_atoms(X, SYSTEM, OPEN, num_atoms, ROWS: tl.constexpr):
+    """(atoms i [ROWS] of a program, whether they exist, their systems, whether those are open, x, y, z)."""
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    here = i < num_atoms
+    system = tl.load(SYSTEM + i, mask=here, other=-1)
+    seen = here & (tl.load(OPEN + system, mask=here, other=0) != 0)
+    x = tl.load(X + i * 3, mask=here, other=0.0)
+    y = tl.load(X + i * 3 + 1, mask=here, other=0.0)
+    z = tl.load(X + i * 3 + 2, mask=here, other=0.0)
+    return i, here, system, seen, x, y, z
+
+
+@triton.jit
+def partner_range(SYSTEM, PTR, seen, num_atoms, ROWS: tl.constexpr):
+    """(first, end) of the atoms in the systems of a program's atoms, which are adjacent; empty if none is open."""
+    first = tl.load(PTR + tl.load(SYSTEM + tl.program_id(0) * ROWS))
+    last = tl.minimum(tl.program_id(0) * ROWS + ROWS, num_atoms) - 1
+    end = tl.load(PTR + tl.load(SYSTEM + last) + 1)
+    if tl.max(seen.to(tl.int32), 0) == 0:
+        end = first
+    return first, end
+
+
+@triton.jit
+def partners(X, SYSTEM, i, system, seen, j, end):
+    """(whether atoms j [COLUMNS] exist, which pairs [ROWS,COLUMNS] interact, x, y and z of j [1,COLUMNS])."""
+    there = j < end
+    pair = seen[:, None] & there[None, :] & (i[:, None] != j[None, :])
+    pair = pair & (system[:, None] == tl.load(SYSTEM + j, mask=there, other=-1)[None, :])
+    x = tl.load(X + j * 3, mask=there, other=0.0)[None, :]
+    y = tl.load(X + j * 3 + 1, mask=there, other=0.0)[None, :]
+    z = tl.load(X + j * 3 + 2, mask=there, other=0.0)[None, :]
+    return there, pair, x, y, z
 
 
 @triton.jit
@@ -67,34 +103,21 @@ def every_pair(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, STRESS: tl.constexpr,
 ):  # fmt: skip
     """Rows of atoms in open systems, with all atoms of their system; VIRIAL there is zero: they have no cell."""
-    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    i, _, system, seen, x, y, z = open_atoms(X, SYSTEM, OPEN, num_atoms, ROWS)
     m = tl.arange(0, CHANNELS)
-    here = i < num_atoms
-    system = tl.load(SYSTEM + i, mask=here, other=-1)
-    seen = here & (tl.load(OPEN + system, mask=here, other=0) != 0)
-    x = tl.load(X + i * 3, mask=here, other=0.0)
-    y = tl.load(X + i * 3 + 1, mask=here, other=0.0)
-    z = tl.load(X + i * 3 + 2, mask=here, other=0.0)
     w = tl.load(W + m, mask=m < M, other=0.0)[None, :]
     at = i.to(tl.int64)[:, None] * M + m[None, :]
     own = seen[:, None] & (m < M)[None, :]
     wq = tl.load(Q + at, mask=own, other=0.0) * w
     field = tl.zeros((ROWS, CHANNELS), tl.float32)
     fx, fy, fz = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
-    # Systems follow one another: from the beginning of the first to the end of the last of these atoms.
-    first = tl.load(PTR + tl.load(SYSTEM + tl.program_id(0) * ROWS))
-    last = tl.minimum(tl.program_id(0) * ROWS + ROWS, num_atoms) - 1
-    end = tl.load(PTR + tl.load(SYSTEM + last) + 1)
-    if tl.max(seen.to(tl.int32), 0) == 0:
-        end = first
+    first, end = partner_range(SYSTEM, PTR, seen, num_atoms, ROWS)
     for start in range(first, end, COLUMNS):
         j = start + tl.arange(0, COLUMNS)
-        there = j < end
-        pair = seen[:, None] & there[None, :] & (i[:, None] != j[None, :])
-        pair = pair & (system[:, None] == tl.load(SYSTEM + j, mask=there, other=-1)[None, :])
-        ux = (tl.load(X + j * 3, mask=there, other=0.0)[None, :] - x[:, None]).to(tl.float32)
-        uy = (tl.load(X + j * 3 + 1, mask=there, other=0.0)[None, :] - y[:, None]).to(tl.float32)
-        uz = (tl.load(X + j * 3 + 2, mask=there, other=0.0)[None, :] - z[:, None]).to(tl.float32)
+        there, pair, xj, yj, zj = partners(X, SYSTEM, i, system, seen, j, end)
+        ux = (xj - x[:, None]).to(tl.float32)
+        uy = (yj - y[:, None]).to(tl.float32)
+        uz = (zj - z[:, None]).to(tl.float32)
         r = tl.sqrt(tl.where(pair, ux * ux + uy * uy + uz * uz, 1.0))
         s, slope = shape_of(r, LOWER, UPPER, SWITCH)
         s = tl.where(pair, s, 0.0)
@@ -122,7 +145,7 @@ def within_cutoff(
     SQUARE: tl.constexpr, LEVEL: tl.constexpr, M: tl.constexpr, EVERY: tl.constexpr, DEPTH: tl.constexpr,
     CHANNELS: tl.constexpr, STRESS: tl.constexpr,
 ):  # fmt: skip
-    """The row of an atom in a system that is cut off (EVERY: in any). g(r) = 1 / r + SQUARE r² - LEVEL."""
+    """The row of an atom in a system with a cutoff (EVERY: in any system). g(r) = 1 / r + SQUARE r² - LEVEL."""
     i = tl.program_id(0)
     system = tl.load(SYSTEM + i).to(tl.int64)
     closed = tl.load(OPEN + system) == 0
@@ -199,7 +222,7 @@ class Found:
 
 
 def evaluate(prior: Coulomb, batch: Batch, edges: Edges, charges: Tensor, *, stress: bool) -> Found:
-    """Of a prior, with charges [N,M] float32 and edges that reach at least as far as it sees."""
+    """Energies and derivatives of a prior, from charges [N,M] float32 and edges that cover its cutoff."""
     config, (atoms, channels) = prior.config, charges.shape
     open_ = open_systems(batch).int()
     energies, forces = charges.new_empty(atoms), charges.new_empty(atoms, 3)

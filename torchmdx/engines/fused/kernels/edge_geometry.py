@@ -1,15 +1,19 @@
-"""From positions to what every other kernel needs to know about an edge, and from edges back to forces.
+"""Geometry of the edges: directions, places in the filter table, and the cutoff function.
 
 | buffer | per edge | holds |
 |---|---|---|
 | KNOT | int32 | interval of the filter table; -1 beyond the cutoff: nothing is read or added there |
 | PLACE | 4 floats | unit vector d from target to source, and t, the place inside the interval |
 | STRETCH | 2 floats | dx/dr of the table's variable, and 1/r |
-| HALF | 3 floats | h_e: what the row of e knows of ∂E/∂v_e (see `forces`) |
+| HALF | 3 floats | h_e: the part of ∂E/∂v_e that the row of e computes (see forces.py) |
 """
 
+import math
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 
 @triton.jit(do_not_specialize=["num_atoms", "last_interval"])
@@ -43,7 +47,7 @@ def place_edges(
 def place(
     e, mask, i, POSITIONS, CELL, SYSTEM, SOURCE, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, last_interval
 ):  # fmt: skip
-    """The same of edges e [B] of targets i [B] (int64), where mask is set."""
+    """`place_edges` for edges e [B] of targets i [B] (int64), where mask is set."""
     j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)
     cell = CELL + tl.load(SYSTEM + i, mask=mask, other=0).to(tl.int64) * 9
     sa = tl.load(SHIFTS + e.to(tl.int64) * 3, mask=mask, other=0).to(tl.float64)
@@ -58,7 +62,7 @@ def place(
     alpha, cutoff = tl.load(CONSTANTS + 3), tl.load(CONSTANTS + 4)
     decay = s * tl.exp(-alpha * r)
     position = p + q * r + decay
-    # Written so that a NaN counts as inside: it has to reach the energy, where the caller looks for it.
+    # A NaN must count as inside, so that it reaches the energy, which the caller checks.
     inside = (r >= cutoff) == 0
     interval = tl.minimum(tl.maximum(position.to(tl.int32), 0), last_interval)
     tl.store(KNOT + e, tl.where(inside, interval, -1), mask=mask)
@@ -69,6 +73,20 @@ def place(
     tl.store(place + 3, (position - interval).to(tl.float32), mask=mask)
     tl.store(STRETCH + e.to(tl.int64) * 2, (q - alpha * decay).to(tl.float32), mask=mask)
     tl.store(STRETCH + e.to(tl.int64) * 2 + 1, inverse.to(tl.float32), mask=mask)
+
+
+@triton.jit
+def cosine_cut(STRETCH, e, mask, cutoff):
+    """cut(r) and its slope for edges e: the kernels' cutoff function, for edges that are shorter than the cutoff."""
+    r = 1.0 / tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=1.0)
+    turn = 1.5707963267948966 / cutoff
+    c, s = tl.cos(turn * r), tl.sin(turn * r)
+    return c * c, -2.0 * turn * c * s
+
+
+def cosine_cut_at(distance: Tensor, cutoff: float) -> Tensor:
+    """cut(r) = cos²(π r / 2 cutoff) of `cosine_cut` in torch; the packing of weights compares the model's with it."""
+    return torch.cos(0.5 * math.pi / cutoff * distance) ** 2
 
 
 @triton.jit

@@ -1,22 +1,25 @@
-"""TensorNet2's filters: a network of every edge, since both ends' charges take part, with its messages and gradient.
+"""TensorNet2's filters, which depend on the charges of both atoms, with messages and gradients.
+
+A small network is evaluated for every edge:
 
     z₁ = a(r) + T_i + S_j          z₂ = W₂ act(z₁) + b₂          z₃ = W₃ act(z₂) + b₃          f = act(z₃) cut(r)
 
-a(r), what the radial basis does to the first map, is read from a table; T and S are what charges of target and source
-do. Rows are those of the N atoms themselves (an atom's message to itself, at distance 0), then those of the E slots of
-the list. Rows of slots without an edge, or of edges beyond the cutoff, hold anything: nobody reads them.
+a(r), the radial basis after the first map, is read from a table; T and S are the shares of the charges of target and
+source. Rows are the N atoms (the message of an atom to itself, at distance 0), then the E slots of the list. Rows of
+slots without an edge, and of edges beyond the cutoff, are undefined and never read.
 
 | buffer | shape | holds |
 |---|---|---|
-| Z1 | [N+E,C] | z₁; on the way back the gradient there. May be the first C columns of Z3, if z₁ is made again |
-| Z3 | [N+E,3,C] | z₃; on the way back the gradient there |
-| SHARES | [N,2,C] | T and S; on the way back the gradient there |
+| Z1 | [N+E,C] | z₁; its gradient in the backward pass. May be the first C columns of Z3, if z₁ is evaluated again |
+| Z3 | [N+E,3,C] | z₃; its gradient in the backward pass |
+| SHARES | [N,2,C] | T and S; its gradient in the backward pass |
 """
 
 import triton
 import triton.language as tl
 
 from torchmdx.engines.fused.kernels.activations import activate, slope
+from torchmdx.engines.fused.kernels.edge_geometry import cosine_cut
 from torchmdx.engines.fused.kernels.edge_walk import (
     add_and_dot_symmetric,
     add_and_dot_vector,
@@ -34,15 +37,6 @@ from torchmdx.engines.fused.kernels.fp16_product import row_parts
 from torchmdx.engines.fused.kernels.messages import store_product
 from torchmdx.engines.fused.kernels.nine import add9, dot_parts, load3, load9, scale_parts, store3, store9
 from torchmdx.engines.fused.kernels.tf32_product import product
-
-
-@triton.jit
-def _cut(STRETCH, e, mask, cutoff):
-    """cut(r) = cos²(π r / 2 cutoff) and its slope, from the inverse of the distance."""
-    r = 1.0 / tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=1.0)
-    turn = 1.5707963267948966 / cutoff
-    c, s = tl.cos(turn * r), tl.sin(turn * r)
-    return c * c, -2.0 * turn * c * s
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -155,7 +149,7 @@ def messages(
         e, mask = edges_at(start, end, step, DEPTH)
         within = tl.load(KNOT + e, mask=mask, other=-1) >= 0
         j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)[:, :, None]
-        cut, _ = _cut(STRETCH, e, within, cutoff)
+        cut, _ = cosine_cut(STRETCH, e, within, cutoff)
         cut, inside = cut[:, :, None], within[:, :, None]
         z = Z3 + (num_atoms + e).to(tl.int64)[:, :, None] * (3 * CHANNELS) + c
         y = Y + j * (9 * CHANNELS) + c
@@ -226,12 +220,12 @@ def messages_gradient(
     CHANNELS: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
     ACTIVATION: tl.constexpr, FIRST: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """Adds Σ_j f_ji GM_j + f_ii GM_i to GY_i; Z3 of every message that i sent becomes the gradient there.
+    """Adds Σ_j f_ji GM_j + f_ii GM_i to GY_i, and overwrites Z3 of every message from i with its gradient.
 
-    What i sent to j has the filter of the edge the other way: rows of Z3 are each read and written by one program, the
-    sender's. PULL [slices,E], in the slot of the edge from j to i: the gradient in cut(r), as one in the table's
-    variable, since both end up along the edge.
-    FIRST: PULL is written, not added to. SPLIT: the gradient is written as parts in half precision (half_parts.py),
+    The message from i to j uses the filter of the reverse edge, so each row of Z3 is read and written by one program,
+    that of the source. PULL [slices,E], in the slot of the edge from j to i: the gradient in cut(r), converted to one
+    in the table's variable, because both act along the edge.
+    FIRST: PULL is written, not added to. SPLIT: the gradient is written as parts in half precision (fp16_product.py),
     those of a slice in the place of its floats, which PARTS points to as well; UNITS [N+E,3,slices].
     """
     SLICES: tl.constexpr = CHANNELS // SLICE
@@ -252,7 +246,7 @@ def messages_gradient(
         inside = within[:, :, None]
         j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)[:, :, None]
         back = num_atoms + tl.load(REVERSE + e, mask=mask, other=0).to(tl.int64)
-        cut, dcut = _cut(STRETCH, e, within, cutoff)
+        cut, dcut = cosine_cut(STRETCH, e, within, cutoff)
         cut2 = cut[:, :, None]
         z = Z3 + back[:, :, None] * (3 * CHANNELS) + c
         gm = GM + j * (9 * CHANNELS) + c
@@ -302,7 +296,7 @@ def first_gradient(
     CHANNELS: tl.constexpr, STRIDE: tl.constexpr, DEGREE: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """SHARES: sums of the gradient in Z1 over the edges to an atom and from it; to PULL what comes by a(r)."""
+    """SHARES: sums of the gradient in Z1 over the edges to an atom and from it; adds that through a(r) to PULL."""
     SLICES: tl.constexpr = CHANNELS // SLICE
     part = tl.program_id(0) % SLICES
     row = (tl.program_id(0) // SLICES) * ROWS + tl.arange(0, ROWS)

@@ -1,8 +1,8 @@
-"""The way back from the gradient in z₃ to that in z₁, in half-precision parts. See edge_network.py, half_parts.py.
+"""Backward pass from the gradient in z₃ to that in z₁, in half-precision parts. See edge_mlp.py, fp16_product.py.
 
-`messages_gradient` leaves the gradient in z₃ as parts, a pair for each slice of channels; `first_back` takes them to
-those of the gradient in z₂, a pair for each half of its columns, and `second_back` takes these on to z₁. What tensor
-cores multiply then comes from memory as it is.
+`messages_gradient` leaves the gradient in z₃ as parts, a pair for each slice of channels; `first_back` computes
+from them the parts of the gradient in z₂, a pair for each half of its columns, and `second_back` the gradient in z₁.
+Tensor cores then read their operands from memory without a conversion.
 
 | buffer | shape | holds |
 |---|---|---|
@@ -25,7 +25,7 @@ def first_back(
     middle_unit, last_unit, CHANNELS: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
     STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """G2 for one half of the columns of z₂, which are made again from Z1.
+    """G2 for one half of the columns of z₂, which are evaluated again from Z1.
 
     LAST is [3C,2C], MIDDLE [2C,C]. `rows` rows of those of atoms and edges, from row `start` on.
     """
@@ -64,7 +64,7 @@ def second_back(
     G2, UNITS2, MIDDLE, MIDDLE_SMALL, Z1, ROW_PTR, num_atoms, start, rows, middle_unit,
     CHANNELS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """Z1 becomes the gradient there."""
+    """Overwrites Z1 with its gradient."""
     first = tl.program_id(0) * ROWS
     last = tl.minimum(num_atoms + tl.load(ROW_PTR + num_atoms) - start, rows)
     if first < last:

@@ -1,7 +1,7 @@
-"""Two maps of TensorNet2's filters in one kernel: from z₁ to z₃, with z₂ in registers. See edge_network.py.
+"""Two maps of TensorNet2's filters in one kernel: from z₁ to z₃, with z₂ in registers. See edge_mlp.py.
 
-A program takes the z₂ of its rows on to half-precision parts, which stay in registers, and the second map's matrix
-comes by in blocks of its outputs. What limits it is the matrices' way from the second-level cache: 0.5 MB a program.
+A program keeps z₂ of its rows in registers as half-precision parts, and reads the matrix of the second map in blocks
+of outputs. Reading the matrices from the second-level cache limits the speed: 0.5 MB per program.
 """
 
 import triton
@@ -52,7 +52,7 @@ def _half(
     big, small, unit, MIDDLE, MIDDLE_SMALL, BIAS, OUT, valid,
     CHANNELS: tl.constexpr, ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """Parts of the activated C columns of z₂ of which MIDDLE is the beginning."""
+    """Parts of the activated C columns of z₂ that begin at MIDDLE."""
     c = tl.arange(0, CHANNELS)
     at = c[:, None] * CHANNELS + c[None, :]
     z = parts_product(big, small, tl.load(MIDDLE + at).T, tl.load(MIDDLE_SMALL + at).T) * unit[:, None]

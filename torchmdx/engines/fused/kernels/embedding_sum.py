@@ -1,7 +1,7 @@
 """The embedding's sum over neighbours, A_i = Σ_j f(r_ij) Z_ij (1, d, d dᵀ - 1/3) + f(0) Z_ii, and its gradient.
 
 Z_ij = U[Z_i] + V[Z_j] is linear in the embeddings of both elements: TARGETS = U and SOURCES = V [elements, C] are
-tables, small enough to stay in cache, so that nothing of a neighbour is gathered.
+tables that fit into the cache, so no tensors of neighbours are gathered.
 """
 
 import triton
@@ -66,7 +66,7 @@ def surroundings(
         a6 += tl.sum(f * (x * z), 1)
         a7 += tl.sum(f * (y * y - 0.3333333333333333), 1)
         a8 += tl.sum(f * (y * z), 1)
-    # Alone in the message to itself, an atom has no direction: only the scalar part sees it.
+    # The message of an atom to itself has no direction, so it contributes to the scalar part only.
     a0 += tl.load(OWN + c2) * (target + tl.load(SOURCES + element * CHANNELS + c2))
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
     store9(A + at, (a0, a1, a2, a3, a4, a5, a6, a7, a8), valid[:, None], CHANNELS)
@@ -94,7 +94,7 @@ def surroundings_gradient(
     DEPTH: tl.constexpr,
     SLICES: tl.constexpr,
 ):
-    """h_e = (Σ_slices PULL + ∂E/∂t) dx/dr d + (1 - d dᵀ)/r ∂E/∂d: all that row i knows of an edge's gradient.
+    """h_e = (Σ_slices PULL + ∂E/∂t) dx/dr d + (1 - d dᵀ)/r ∂E/∂d: the part of an edge's gradient that row i computes.
 
     ∂E/∂t and ∂E/∂d are those of A_i; PULL [SLICES,E] is what the layers' messages left.
     """

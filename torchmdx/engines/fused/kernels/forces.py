@@ -28,12 +28,12 @@ def forces(
 ):
     """F_i = Σ_e (h_e - h_ē) over the edges e of row i, where ē is the same pair seen from the other atom.
 
-    The energy's slope along an edge is shared between its two directions: each row holds the part that it can compute
-    from one gather. Both parts pull on both atoms. The list is full, so ē is in the row of the source: it is looked
-    up there, which costs less than a permutation kept beside the list.
-    VIRIALS [N,9]: Σ_e h_e ⊗ v_e of each row. AT_ONCE: sources and shifts are fetched side by side, not shifts only
-    where the source is right: more bytes, fewer trips to memory one after the other.
-    SUM: if not 0, programs from N on sum the energies of a system, so many at a time, as `sum_systems`.
+    The gradient in an edge vector is divided between the two directions of the edge: each row holds the part that it
+    can compute from one gather, and both parts act on both atoms. The list is full, so ē is in the row of the source.
+    Searching it there costs less than keeping a permutation beside the list.
+    VIRIALS [N,9]: Σ_e h_e ⊗ v_e of each row. AT_ONCE: loads sources and shifts together instead of shifts only
+    where the source matches: more bytes, less latency.
+    SUM: if not 0, programs from N on sum the energies of a system, SUM atoms at a time, as `sum_systems` does.
     """
     i = tl.program_id(0)
     if SUM > 0:
@@ -105,7 +105,7 @@ def first_atom(SYSTEM, num_atoms, system, BLOCK: tl.constexpr):
         at = lane * stride
         before = tl.load(SYSTEM + low + at, mask=at < size, other=2147483647) < system
         count = tl.sum(before.to(tl.int32), 0)
-        # The first atom looked for lies behind the last one found before it, and at most a stride further.
+        # The first atom of the system lies behind the last atom found before it, at most a stride further.
         if count > 0:
             end = low + size
             low += (count - 1) * stride + 1

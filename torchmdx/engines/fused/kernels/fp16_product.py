@@ -1,8 +1,9 @@
 """Products with weight matrices on tensor cores in half precision, exact to float32.
 
-A row of floats times a power of two that brings its largest to 2¹⁴ is the sum of two half-precision numbers: eleven
-bits each, the second of what the first leaves. So is a matrix, which has one power of two for all of it. Three products
-of such parts make one of float32, at twice the speed of TF32's (split.py), if rows stay where they are split.
+A row of floats, scaled by a power of two so that its largest is about 2¹⁴, is the sum of two half-precision numbers of
+eleven bits each: the rounded value and the remainder. A matrix has one power of two. Three products of
+such parts make one of float32, at twice the speed of TF32 (tf32_product.py) if rows stay in the registers that
+converted them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LARGEST = 14  # exponent of the largest number of what is split; that of half precision is 15
+LARGEST = 14  # exponent of the largest number of a row; that of half precision is 15
 
 
 @dataclass(frozen=True, eq=False)
 class HalfParts:
-    """A matrix [outputs,inputs] as two of half precision: unit · (big + small)."""
+    """A matrix [outputs,inputs] as two matrices in half precision: unit · (big + small)."""
 
     big: Tensor
     small: Tensor

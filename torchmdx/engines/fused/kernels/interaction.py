@@ -1,16 +1,16 @@
-"""What an interaction layer does atom by atom, before and after its messages, and back.
+"""The maps of an interaction layer within each atom, before and after its messages, and their gradients.
 
     Y = X̂ W₁          P = product(Y, M)          D = P̂ W₂          X' = X̂ + D + (1 + q/10) D D
 
-with X̂ = X/(|X|²+1). Products with weights are those of split.py, which read tensors as they are; here is what is done
-channel by channel between them. 3x3 matrices exist in registers only. A program takes ROWS atoms and all channels.
+with X̂ = X/(|X|²+1). Products with weights are in tf32_product.py; these kernels do the elementwise
+work between them. 3x3 matrices exist in registers only. A program takes ROWS atoms and all channels.
 
 | buffer | shape | holds |
 |---|---|---|
 | X | [N,9,C] | X̂ of every layer's input; of the last output X itself |
 | INVERSE | [N,C] | 1/(|X|²+1) of every layer's input |
-| D | [N,9,C] | D; on the way back the gradient in D |
-| M | [N,9,C] | M; on the way back the gradient in M |
+| D | [N,9,C] | D; its gradient in the backward pass |
+| M | [N,9,C] | M; its gradient in the backward pass |
 """
 
 import triton
@@ -61,7 +61,7 @@ def store_gradient(
     ACTIVATION: tl.constexpr,
     EMBEDDING: tl.constexpr,
 ):
-    """Writes what the kernels before need of the gradient g in a layer's output X'.
+    """Writes the gradients that the kernels of the layer before need, from the gradient g in its output X'.
 
     Of a layer: g, and D becomes the gradient in D. Of the embedding, X' = MIXED act(GATE): G is the gradient in MIXED,
     and GATE becomes its own gradient.
@@ -127,7 +127,7 @@ def update_gradient(
     ROWS: tl.constexpr,
     REFLECTIONS: tl.constexpr,
 ):
-    """From the gradient G in P̂ those in Y, as far as it does not come through messages, and in M, in their places.
+    """Gradients in Y (without the part through messages) and in M, from the gradient G in P̂, in place.
 
     G becomes the gradient in Y, M that in M.
     """

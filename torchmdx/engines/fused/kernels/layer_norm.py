@@ -2,7 +2,7 @@
 
 Blocks are [ROWS,C], with statistics [ROWS,1], or [C], with scalar ones. Channels are padded with weights of zero, so
 only the `width` real ones count. The readout standardises three norms of each channel together, as 3 · width numbers.
-Kernels of many and of few atoms add these up in different orders, each fixed.
+Kernels of many and of few atoms sum in different orders, each of them fixed.
 """
 
 import triton
@@ -49,7 +49,7 @@ def _part_inverse(n0, n1, n2, mean, real, width, epsilon):
 
 @triton.jit
 def part_gradient(g0, g1, g2, n0, n1, n2, inverse, width):
-    """From the gradient in three standardised blocks n, 0 in padded channels, that in the blocks as they were."""
+    """The gradient in three blocks from that in the standardised blocks n, which are 0 in padded channels."""
     level = channel_sum(g0 + g1 + g2) / (3 * width)
     along = channel_sum(g0 * n0 + g1 * n1 + g2 * n2) / (3 * width)
     return inverse * (g0 - level - n0 * along), inverse * (g1 - level - n1 * along), inverse * (g2 - level - n2 * along)

@@ -1,6 +1,6 @@
-"""Messages between neighbours, M_i = Σ_j f(r_ij) Y_j + f(0) Y_i, what becomes of them, and their gradients.
+"""Messages between neighbours, M_i = Σ_j f(r_ij) Y_j + f(0) Y_i, their product with Y, and the gradients.
 
-Each direction takes one gather of the neighbour's tensor.
+Forward and backward pass gather the neighbour's tensor once each.
 
 A program takes ROWS adjacent atoms and a slice of SLICE channels, and walks the rows together, DEPTH edges of each at
 a time: blocks are [ROWS, DEPTH, SLICE]. Features of an edge exist in registers only.

@@ -1,6 +1,6 @@
 """The part of a neighbour list that is shorter than a cutoff, as a list of its own with the same order.
 
-As `near_pairs`, for those who need no pairs: rows are counted, and copied to where they begin.
+As engines/pairs/near_list.py, without the pairs: counts the near edges of every row, then copies them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEPTH, PADDED_AT_ONCE = 64, 1024
 
 @triton.jit
 def _near(X, CELL, SYSTEM, SOURCE, SHIFTS, i, e, mask, CUTOFF: tl.constexpr):
-    """Which edges of atom i are near. The other direction has the same numbers with another sign: both, or none."""
+    """Which edges of atom i are near. The reverse edge has the negative components and the same square."""
     system = tl.load(SYSTEM + i).to(tl.int64)
     j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)
     square = tl.zeros(e.shape, X.dtype.element_ty)
@@ -51,7 +51,7 @@ def copy_near(
     X, CELL, SYSTEM, ROW_PTR, SOURCE, SHIFTS, ENDS, NEAR_PTR, NEAR_SOURCE, NEAR_TARGET, NEAR_SHIFTS, capacity,
     CUTOFF: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Rows to their places, as far as there is room. ENDS [N]: counts, summed up to and with the row."""
+    """Copies rows, up to the capacity. ENDS [N]: cumulative counts, the row included."""
     i = tl.program_id(0)
     begin = tl.load(ROW_PTR + i)
     end = tl.load(ROW_PTR + i + 1)
@@ -74,7 +74,7 @@ def copy_near(
 
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def pad_near(ENDS, NEAR_SOURCE, NEAR_TARGET, NEAR_SHIFTS, num_atoms, capacity, BLOCK: tl.constexpr):
-    """Slots behind the last row, as `Edges` wants them."""
+    """Pads the slots behind the last row as `Edges` defines."""
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     unused = (slot >= tl.load(ENDS + num_atoms - 1)) & (slot < capacity)
     tl.store(NEAR_SOURCE + slot, num_atoms - 1 + tl.zeros((BLOCK,), tl.int32), mask=unused)
@@ -84,7 +84,7 @@ def pad_near(ENDS, NEAR_SOURCE, NEAR_TARGET, NEAR_SHIFTS, num_atoms, capacity, B
 
 
 class NearRows:
-    """The near part of a list, for atoms of a batch. capacity: its slots; None until somebody has chosen them."""
+    """The near part of a list, for atoms of a batch. capacity: its slots; None until the caller has chosen them."""
 
     def __init__(self, cutoff: float) -> None:
         self.cutoff = cutoff
@@ -100,7 +100,7 @@ class NearRows:
         return counts
 
     def edges(self, batch: Batch, edges: Edges) -> Edges:
-        """The list. Where it does not fit, the whole list is said to have overflowed."""
+        """The near list. If it does not fit, `edges.overflow` of the whole list is set."""
         assert self.capacity is not None
         room = max(self.capacity, 1)
         ends = self.counts(batch, edges).cumsum(0, dtype=torch.int32)

@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def load9(pointer, mask, channels: tl.constexpr):
-    """Nine blocks as float32, whatever they are kept in; 0 where masked."""
+    """Nine blocks, converted to float32; 0 where masked."""
     return (
         tl.load(pointer, mask=mask, other=0.0).to(tl.float32),
         tl.load(pointer + channels, mask=mask, other=0.0).to(tl.float32),
@@ -116,7 +116,7 @@ def scale_parts(x, f0, f1, f2):
 
 @triton.jit
 def dot_parts(x, y):
-    """Sums of products within each part: how a factor of a part feels the gradient of what it scales."""
+    """Sums of products within each part: the gradient in a factor that scales the part."""
     vector = x[1] * y[1] + x[2] * y[2] + x[3] * y[3]
     symmetric = x[4] * y[4] + x[5] * y[5] + x[6] * y[6] + x[7] * y[7] + x[8] * y[8]
     return x[0] * y[0], vector, symmetric

@@ -1,13 +1,13 @@
-"""The chain for few atoms: one program an atom, and everything between two exchanges with neighbours in one kernel.
+"""The chain for few atoms: one program per atom, and one kernel between two exchanges with neighbours.
 
     embed → L x layer → L x layer_gradient
 
-`embed` ends with the first layer's Y; `layer` with the next layer's Y, or, in the last layer, with the energy and the
-way back to the gradient in that layer's messages; `layer_gradient` with that of the layer before, or with an edge's
-gradient. A molecule is then a chain of a few kernels, and what costs is how fast one multiprocessor gets the weights.
+`embed` ends with Y of the first layer; `layer` with Y of the next layer or, in the last layer, with the energy and the
+gradient in that layer's messages; `layer_gradient` with the gradient in the messages of the layer before, or in the
+edges. A molecule is then a chain of a few kernels, limited by how fast one multiprocessor reads the weights.
 
 Products are plain float32 sums, not tensor cores: an atom has nine rows, and warps share the inner sum. Each group of
-threads leaves its share of a product in memory; the function that goes on with it (row_parts.py) adds them up. WORK
+threads stores its share of a product in memory; the function that uses it (one_atom_maps.py) adds the shares. WORK
 [N,.] is the program's own memory: 32 C for vectors that products read, then two places for shares.
 """
 
@@ -25,9 +25,9 @@ from torchmdx.engines.fused.kernels.edge_walk import (
 )
 from torchmdx.engines.fused.kernels.nine import load9, store3, store9
 
-# In channels, where in WORK the shares begin.
+# Where the shares begin in WORK, in channels.
 PARTS = tl.constexpr(32)
-# Edges of a row that are placed at once: most rows have no more.
+# Edges of a row that are placed at a time; most rows have fewer.
 EDGES = tl.constexpr(64)
 
 
@@ -208,7 +208,7 @@ def _edges_gradient(
     NUMBERS, TARGETS, SOURCES, GA, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF,
     CHANNELS: tl.constexpr, DEGREE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """h_e of the edges of row i from the gradient GA [9,C] in A_i; see surroundings.surroundings_gradient."""
+    """h_e of the edges of row i from the gradient GA [9,C] in A_i; see embedding_sum.surroundings_gradient."""
     i = tl.program_id(0)
     c = tl.arange(0, CHANNELS)[None, :]
     end = tl.load(ROW_PTR + i + 1)
@@ -224,8 +224,8 @@ def _edges_gradient(
         store_edge_gradient(e, mask, inside, entry, t, pair, pull, dx, dy, dz, g, STRETCH, HALF, CHANNELS, DEGREE)
 
 
-# The same, not inlined: APART. A kernel of such functions compiles in half the time, since one pass of Triton looks at
-# every load of a function from every other; up to 128 atoms it takes 6 % longer to run.
+# The same, not inlined: APART. A kernel of such functions compiles in half the time, since one pass of Triton compares
+# every load of a function with every other; up to 128 atoms it takes 6 % longer to run.
 _multiply9_apart = triton.jit(_multiply9.fn, noinline=True)
 _multiply1_apart = triton.jit(_multiply1.fn, noinline=True)
 _multiply3_apart = triton.jit(_multiply3.fn, noinline=True)
@@ -264,7 +264,7 @@ def multiply3(
 def _place_row(
     POSITIONS, CELL, SYSTEM, ROW_PTR, SOURCE, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, last_interval, i
 ):  # fmt: skip
-    """Direction and table position of the edges of row i, EDGES at a time; see geometry.place_edges."""
+    """Direction and table position of the edges of row i, EDGES at a time; see edge_geometry.place_edges."""
     end = tl.load(ROW_PTR + i + 1)
     target = tl.zeros((EDGES,), tl.int64) + i
     for first in range(tl.load(ROW_PTR + i), end, EDGES):
@@ -373,7 +373,7 @@ def layer_gradient(
     WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr, APART: tl.constexpr,
     ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, FIRST: tl.constexpr, EMBEDDING: tl.constexpr,
 ):  # fmt: skip
-    """From GM and GY of a layer to those of the layer before, or, of the first (EMBEDDING), to HALF of every edge.
+    """GM and GY of the layer before from those of a layer; of the first layer (EMBEDDING), HALF of every edge.
 
     FIRST: the first of these kernels, which writes PULL instead of adding to it.
     """

@@ -1,9 +1,9 @@
-"""What a program of rows.py does with its atom between two products: maps of interaction.py, embedding.py, readout.py.
+"""The maps of one_atom.py between two products: those of interaction.py, embedding.py and readout.py for one atom.
 
-Each is a function of its own in the compiled code (noinline), takes what it needs from memory and puts it there: in one
-piece a kernel has thousands of operations, which Triton takes a minute to compile. Every thread has stored its share of
-a product before one of these starts, and products start with a barrier, so threads see each other's numbers. Where a
-buffer is read and written here, a barrier stands in between: several threads may hold one value.
+Each is a separate function in the compiled code (noinline) with inputs and outputs in memory: inlined, a kernel has
+thousands of operations, which Triton takes a minute to compile. Every thread has stored its share of a product before
+one of these functions starts, and products start with a barrier, so threads see each other's values. Where a function
+reads and writes the same buffer, a barrier separates the two, because several threads may hold the same value.
 """
 
 import triton
@@ -90,7 +90,7 @@ def surroundings_norm(
     """A of atom i, from its sum over neighbours, and OUT [C], the LayerNorm of |A|²."""
     n = tl.arange(0, CHANNELS)
     a = sum9(PARTS, CHANNELS, DEPTH)
-    # Alone in the message to itself, an atom has no direction: only the scalar part sees it.
+    # The message of an atom to itself has no direction, so it contributes to the scalar part only.
     element = tl.load(NUMBERS + i) * CHANNELS + n
     own = tl.load(OWN + n) * (tl.load(TARGETS + element) + tl.load(SOURCES + element))
     a = (a[0] + own, a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8])

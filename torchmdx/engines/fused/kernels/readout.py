@@ -4,7 +4,7 @@
 |---|---|---|
 | FEATURES | [N,C] | the readout before its activation |
 | GFEATURES | [N,C] | the gradient of the energy there |
-| NORMS | [N,3C] | the standardised norms of the three parts; on the way back the gradient there |
+| NORMS | [N,3C] | the standardised norms of the three parts; its gradient in the backward pass |
 | ENERGIES | [N] float64 | scale · head + reference energy of the element |
 """
 
@@ -117,7 +117,7 @@ def read_features_gradient(
 
 @triton.jit
 def read_gradient(x, NORMS, row, c, valid, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
-    """The gradient in X of what the readout reads, from that in NORMS."""
+    """The gradient in X from that in NORMS."""
     n0, n1, n2 = part_norms(x)
     g0, g1, g2 = standardised_gradient(n0, n1, n2, NORMS, row, c, valid, epsilon, WIDTH, CHANNELS)
     return part_norms_gradient(x, g0, g1, g2)
@@ -125,7 +125,7 @@ def read_gradient(x, NORMS, row, c, valid, epsilon, WIDTH: tl.constexpr, CHANNEL
 
 @triton.jit
 def standardised_gradient(n0, n1, n2, GNORMS, row, c, valid, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
-    """From the gradient in standardised numbers, [N,3,C] in memory, that in the three as they were."""
+    """From the gradient in standardised numbers, [N,3,C] in memory, that in the three norms."""
     mean, inverse = part_statistics_of_rows(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
     g0, g1, g2 = load3(GNORMS + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c, valid, CHANNELS)
     n0, n1, n2 = (n0 - mean) * inverse, (n1 - mean) * inverse, (n2 - mean) * inverse

@@ -1,8 +1,8 @@
 """Products with weight matrices on tensor cores, exact to float32: of one matrix, and of nine components.
 
-A float is a number of eleven bits, which a tensor core multiplies exactly, and a remainder. Weights are split once,
-when they are packed; what they multiply is split in registers. Three products of such parts make one of float32. Each
-step's sum is added in float32 outside the tensor core, whose own sums lose bits.
+A float is a number of eleven bits, which a tensor core multiplies exactly, and a remainder. Weights are divided into
+these parts once, when they are packed, and the other operand in registers. Three products of such parts make one of
+float32. Each step is added in float32 outside the tensor core, because sums inside it lose bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchmdx.engines.fused.kernels.activations import activate, slope
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A matrix, or three, by outputs and inputs [..,outputs,inputs], as products read it; see `product`."""
+    """A matrix [outputs,inputs], or three, in the two parts that `product` reads."""
 
     big: Tensor
     small: Tensor
@@ -31,7 +31,7 @@ class Split:
         if precision == "bf16":
             rounded = matrix.to(torch.bfloat16).contiguous()
             return cls(rounded, rounded, precision)
-        # To the nearest of those whose last thirteen bits are zero.
+        # Round to the nearest float whose last thirteen bits are zero.
         bits = matrix.contiguous().view(torch.int32)
         big = ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
         return cls(big, matrix - big if precision == "tf32x3" else big, precision)
@@ -102,8 +102,8 @@ def multiply(
 ):
     """Y [N,WIDTH] from X [N,INNER] and W, which is [WIDTH,INNER].
 
-    AFTER "bias": act(X) W + SIDE; "scale": (X W) SIDE, with SIDE [WIDTH]; "slope": (X W) act'(SIDE), with SIDE as Y,
-    which may be Y.
+    AFTER "bias": act(X) W + SIDE; "scale": (X W) SIDE, with SIDE [WIDTH]; "slope": (X W) act'(SIDE), with SIDE of
+    the shape of Y, or Y itself.
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     n = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

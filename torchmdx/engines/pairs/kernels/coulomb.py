@@ -1,7 +1,7 @@
 """Damped Coulomb interaction of all pairs in systems without periodic directions, on a GPU.
 
-A program is a few atoms, and walks the atoms of their systems: nothing is kept of pairs, sums have a fixed order, no
-number is read on the host. Float32 or float64, as the tensors are.
+A program walks all atoms of the systems of a few atoms. Pairs are not stored, sums have a fixed order, and nothing
+synchronises with the host. Float32 or float64, as the tensors are.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from torchmdx.engines.fused.kernels.coulomb import shape_of
+from torchmdx.engines.fused.kernels.coulomb import open_atoms, partner_range, partners, shape_of
 
 ROWS = 4  # atoms of a program
-MOST_COLUMNS, TILE = 128, 1024  # atoms that are seen at a time; the same, times channels
+MOST_COLUMNS, TILE = 128, 1024  # partners at a time; the same times channels
 
 
 @triton.jit
@@ -27,14 +27,8 @@ def _all_pairs(
     HALF: half of the strength. Settings are constants, so that float64 has all of their digits.
     """
     dtype = X.dtype.element_ty
-    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    i, here, system, seen, x, y, z = open_atoms(X, SYSTEM, OPEN, num_atoms, ROWS)
     m = tl.arange(0, CHANNELS)
-    here = i < num_atoms
-    system = tl.load(SYSTEM + i, mask=here, other=-1)
-    seen = here & (tl.load(OPEN + system, mask=here, other=0) != 0)
-    x = tl.load(X + i * 3, mask=here, other=0.0)
-    y = tl.load(X + i * 3 + 1, mask=here, other=0.0)
-    z = tl.load(X + i * 3 + 2, mask=here, other=0.0)
     w = tl.load(W + m, mask=m < M, other=0.0)
     at = i.to(tl.int64)[:, None] * M + m[None, :]
     wq = tl.load(Q + at, mask=here[:, None] & (m < M)[None, :], other=0.0) * w[None, :]
@@ -43,20 +37,13 @@ def _all_pairs(
         g += tl.load(G + i, mask=here, other=0.0)
     field = tl.zeros((ROWS, COLUMNS, CHANNELS), dtype)
     fx, fy, fz = tl.zeros((ROWS, COLUMNS), dtype), tl.zeros((ROWS, COLUMNS), dtype), tl.zeros((ROWS, COLUMNS), dtype)
-    # Systems follow one another: from the beginning of the first to the end of the last of these atoms.
-    first = tl.load(PTR + tl.load(SYSTEM + tl.program_id(0) * ROWS))
-    last = tl.minimum(tl.program_id(0) * ROWS + ROWS, num_atoms) - 1
-    end = tl.load(PTR + tl.load(SYSTEM + last) + 1)
-    if tl.max(seen.to(tl.int32), 0) == 0:
-        end = first
+    first, end = partner_range(SYSTEM, PTR, seen, num_atoms, ROWS)
     for start in range(first, end, COLUMNS):
         j = start + tl.arange(0, COLUMNS)
-        there = j < end
-        pair = seen[:, None] & there[None, :] & (i[:, None] != j[None, :])
-        pair = pair & (system[:, None] == tl.load(SYSTEM + j, mask=there, other=-1)[None, :])
-        ux = x[:, None] - tl.load(X + j * 3, mask=there, other=0.0)[None, :]
-        uy = y[:, None] - tl.load(X + j * 3 + 1, mask=there, other=0.0)[None, :]
-        uz = z[:, None] - tl.load(X + j * 3 + 2, mask=there, other=0.0)[None, :]
+        there, pair, xj, yj, zj = partners(X, SYSTEM, i, system, seen, j, end)
+        ux = x[:, None] - xj
+        uy = y[:, None] - yj
+        uz = z[:, None] - zj
         r = tl.sqrt(tl.where(pair, ux * ux + uy * uy + uz * uz, 1.0))
         s, slope = shape_of(r, LOWER, UPPER, SWITCH)
         other = tl.load(Q + j.to(tl.int64)[:, None] * M + m[None, :], mask=there[:, None] & (m < M)[None, :], other=0.0)
