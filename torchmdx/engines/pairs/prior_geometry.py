@@ -33,7 +33,7 @@ class PairGeometry(Geometry):
 
     def open_pairs(self, prior: OpenPairPrior, charges: Tensor) -> Tensor:
         """On a GPU, Coulomb energies come from a kernel that keeps nothing for each pair."""
-        if self.distance.is_cuda and isinstance(prior, Coulomb):
+        if self.distance.is_cuda and type(prior) is Coulomb:
             return fused_pairs(prior, self.batch, self.positions, charges)
         return super().open_pairs(prior, charges)
 
