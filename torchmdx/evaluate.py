@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -93,31 +94,54 @@ def differentiate(
     if isinstance(potential, Ensemble):
         options = dict(forces=forces, stress=stress, create_graph=create_graph)
         return _combined([differentiate(member, batch, edges, **options) for member in potential])
+
+    def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
+        vectors = edges.vectors(positions, batch.cell, batch.system_index)
+        if strain is not None:
+            vectors = strained(vectors, strain, edges, batch.system_index)
+        deformed = positions if strain is None else strained_positions(positions, strain, batch.system_index)
+        rounded, dtype = batch, potential.dtype
+        if vectors.dtype != dtype:
+            vectors, deformed = vectors.to(dtype), deformed.to(dtype)
+            rounded = replace(batch, positions=deformed.detach(), cell=batch.cell.to(dtype))
+        return potential.outputs(rounded, edges, vectors, deformed)
+
     with torch.set_grad_enabled(forces or stress or create_graph or torch.is_grad_enabled()):
         positions = batch.positions
         if forces and not positions.requires_grad:
             positions = positions.detach().requires_grad_()
-        vectors = edges.vectors(positions, batch.cell, batch.system_index)
-        strain = None
-        if stress:
-            strain = vectors.new_zeros(batch.num_systems, 3, 3).requires_grad_()
-            vectors = strained(vectors, strain, edges, batch.system_index)
-        places = positions if strain is None else strained_positions(positions, strain, batch.system_index)
-        seen, dtype = batch, potential.dtype
-        if vectors.dtype != dtype:
-            vectors, places = vectors.to(dtype), places.to(dtype)
-            seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
-        energy, energies, charges = potential.outputs(seen, edges, vectors, places)
-        gradients = _gradients(energy, positions if forces else None, strain, create_graph)
-        dipoles = None if charges is None else dipole_moments(charges, positions, batch)
+        return differentiate_energy(energy, batch, positions, forces=forces, stress=stress, create_graph=create_graph)
+
+
+# Energies [S] and of atoms [N], eV, and partial charges [N], e, or None; all float64.
+EnergyParts = tuple[Tensor, Tensor, Tensor | None]
+
+
+def differentiate_energy(
+    energy_of: Callable[[Tensor, Tensor | None], EnergyParts],
+    batch: Batch,
+    positions: Tensor,
+    *,
+    forces: bool,
+    stress: bool,
+    create_graph: bool,
+) -> Result:
+    """The result of an energy that is a function of positions [N,3] and of a strain [S,3,3], None without stress.
+
+    Called with gradients enabled as they are needed; for forces positions require a gradient.
+    """
+    strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_() if stress else None
+    energy, energies, charges = energy_of(positions, strain)
+    slope, virial = _gradients(energy, positions if forces else None, strain, create_graph)
+    dipoles = None if charges is None else dipole_moments(charges, positions, batch)
     if not create_graph:
         energy, energies = energy.detach(), energies.detach()
         charges, dipoles = (None if value is None else value.detach() for value in (charges, dipoles))
     return Result(
         energy=energy,
         energies=energies,
-        forces=None if gradients[0] is None else -gradients[0],
-        stress=None if gradients[1] is None else per_volume(gradients[1], batch.cell),
+        forces=None if slope is None else -slope,
+        stress=None if virial is None else per_volume(virial, batch.cell),
         charges=charges,
         dipoles=dipoles,
     )

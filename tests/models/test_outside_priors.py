@@ -139,8 +139,8 @@ def test_another_process_must_register_it_first(saved, ethanol):
     said = refused.stderr.strip().splitlines()[-1]
     assert said.startswith("ValueError: ")
     assert said.endswith(
-        "bump.safetensors': prior must be one of zbl, coulomb, d3, d2, got 'bump'. If bump is a prior of your own or of "
-        "another package, register it first: torchmdx.register_prior(its config, its module). Loading a file never "
+        "bump.safetensors': prior must be one of zbl, coulomb, d3, d2, got 'bump'. If bump is a prior of your own or "
+        "of another package, register it first: torchmdx.register_prior(its config, its module). Loading a file never "
         "imports code"
     )
     code = """
@@ -294,9 +294,7 @@ def test_weights_are_refused():
             self.register_buffer("table", torch.ones(3))
 
     register_prior(BumpConfig, Weighted)
-    with pytest.raises(
-        ValueError, match="the prior bump must have no weights, .*, got weight, table in its state_dict"
-    ):
+    with pytest.raises(ValueError, match="the prior bump must have no weights, .*, got weight, table in"):
         bump_potential()
 
 

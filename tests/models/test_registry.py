@@ -232,7 +232,7 @@ class NoCutoff:
         (
             "blind",
             NoCutoff,
-            "the config of blind is missing cutoff: it must have the settings cutoff, max_z, num_channels",
+            "the config of blind is missing cutoff: it must have the settings cutoff, max_z",
         ),
         ("bare", BareConfig, "the config of bare is missing num_channels: it must have the settings cutoff, max_z"),
     ],

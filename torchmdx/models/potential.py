@@ -104,14 +104,22 @@ class Potential(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """`forward`, and the partial charges [N] of the atoms, e, float64; None where the network predicts none."""
         features, channels = self.features(batch, edges, vectors)
-        energies = self.head(features).double() * self.scale
+        energies = self.assemble(
+            self.head(features), batch, lambda: self._geometry(batch, edges, vectors, positions, channels)
+        )
+        energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
+        return energy, energies, None if channels is None else self.atomic_charges(channels, batch)
+
+    def assemble(self, outputs: Tensor, batch: Batch, geometry: Callable[[], Geometry]) -> Tensor:
+        """Energies [N] of the atoms, float64, from the outputs [N] of the head; geometry: called if there are priors.
+
+        e_i = scale · output_i + reference_energies[Z_i] + shift / (number of atoms of the system) + Σ priors_i
+        """
+        energies = outputs.double() * self.scale
         energies = energies + self.reference_energies.index_select(0, batch.atomic_numbers)
         counts = batch.counts().clamp(min=1)
         energies = energies + (self.shift / counts).index_select(0, batch.system_index)
-        if len(self.priors):
-            energies = energies + self.prior_energies(self._geometry(batch, edges, vectors, positions, channels))
-        energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
-        return energy, energies, None if channels is None else self.atomic_charges(channels, batch)
+        return energies + self.prior_energies(geometry()) if len(self.priors) else energies
 
     def features(self, batch: Batch, edges: Edges, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
         """(features [N,C], charges [N,M] in all channels of all layers) of the network; None for no charges."""

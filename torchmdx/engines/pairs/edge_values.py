@@ -1,4 +1,4 @@
-"""What depends on both ends of an edge: rows of numbers for edges, and messages whose filters differ both ways.
+"""Values of edges from values of their pairs, targets and sources, and the sums in the other direction.
 
 Rows are those of the list's slots, [E,..], zero in its padding; with `own` a row for each atom itself comes after
 them, [E+N,..]. Of pairs [P,..] the last row, with `own`, is that of an atom with itself, [P+1,..].
@@ -7,7 +7,6 @@ them, [E+N,..]. Of pairs [P,..] the last row, with `own`, is that of an atom wit
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from torch import Tensor
 from torchmdx.engines.cpu import edge_values as compiled_rows
 from torchmdx.engines.cpu import pair_forms as compiled
 from torchmdx.engines.pairs.pair_list import PairList
-from torchmdx.engines.pairs.products import Arguments, part_sums
-from torchmdx.models.tensors import spread
 
 Wanted = tuple[bool, bool, bool]
 
@@ -28,7 +25,7 @@ class _ToEdges(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pairs: PairList, own: bool, a: Tensor | None, t: Tensor | None, s: Tensor | None) -> Tensor:
         ctx.pairs, ctx.own = pairs, own
-        kernels = _fused(*(x for x in (a, t, s) if x is not None))
+        kernels = kernels_of_edges(*(x for x in (a, t, s) if x is not None))
         return kernels.to_edges(pairs, a, t, s, own) if kernels else _to_edges(pairs, own, a, t, s)
 
     @staticmethod
@@ -110,40 +107,7 @@ def _sums(pairs: PairList, own: bool, wanted: Wanted, g: Tensor) -> Iterator[Ten
             yield start.index_add(0, index, rows)
 
 
-@dataclass(frozen=True)
-class EdgeMessages:
-    """T(F, X, G) = Σ_edges Σ_m,c F[edge,k(m),c] X[source,m,c] G[target,m,c] + Σ_i,m,c F[E+i,k(m),c] X[i,m,c] G[i,m,c].
-
-    As `messages.Messages`, with a filter for each direction of a pair and one for each atom itself.
-    """
-
-    pairs: PairList
-
-    def partial(self, slot: int, arguments: Arguments) -> Tensor:
-        """In F [E+N,3,C], X or G [N,9,C]: in X, with the filters of the edges the other way."""
-        f, x, g = arguments
-        if slot == 0:
-            assert x is not None
-            assert g is not None
-            kernels = _fused(x, g)
-            return kernels.messages_edges(self.pairs, x, g) if kernels else self._in_filters(x, g)
-        other = g if slot == 1 else x
-        assert f is not None
-        assert other is not None
-        if kernels := _fused(f, other):
-            return kernels.messages_rows(self.pairs, f, other, back=slot == 1)
-        edges = self.pairs.edges
-        ends = (edges.target, edges.source) if slot == 2 else (edges.source, edges.target)
-        rows = spread(f[: edges.capacity] * edges.filled()[:, None, None]) * other.index_select(0, ends[1])
-        return (spread(f[edges.capacity :]) * other).index_add(0, ends[0], rows)
-
-    def _in_filters(self, x: Tensor, g: Tensor) -> Tensor:
-        edges = self.pairs.edges
-        both = part_sums(x.index_select(0, edges.source) * g.index_select(0, edges.target))
-        return torch.cat([both * edges.filled()[:, None, None], part_sums(x * g)])
-
-
-def _fused(*tensors: Tensor) -> Any:
+def kernels_of_edges(*tensors: Tensor) -> Any:
     """Triton's kernels, those in C, or None, for what is written out in torch."""
     if tensors[0].is_cuda:
         return _kernels()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchmdx.engines.pairs.edge_values import kernels_of_edges
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.products import Arguments, kernels_of, part_sums
 from torchmdx.models.tensors import spread
@@ -46,6 +47,39 @@ class Messages:
         edges = self.pairs.edges
         both = part_sums(x.index_select(0, edges.source) * g.index_select(0, edges.target))
         return torch.cat([_to_pairs(both, self.pairs), part_sums(x * g).sum(0, keepdim=True)])
+
+
+@dataclass(frozen=True)
+class EdgeMessages:
+    """T(F, X, G) = Σ_edges Σ_m,c F[edge,k(m),c] X[source,m,c] G[target,m,c] + Σ_i,m,c F[E+i,k(m),c] X[i,m,c] G[i,m,c].
+
+    As `Messages`, with a filter for each direction of a pair and one for each atom itself.
+    """
+
+    pairs: PairList
+
+    def partial(self, slot: int, arguments: Arguments) -> Tensor:
+        """In F [E+N,3,C], X or G [N,9,C]: in X, with the filters of the edges the other way."""
+        f, x, g = arguments
+        if slot == 0:
+            assert x is not None
+            assert g is not None
+            kernels = kernels_of_edges(x, g)
+            return kernels.messages_edges(self.pairs, x, g) if kernels else self._in_filters(x, g)
+        other = g if slot == 1 else x
+        assert f is not None
+        assert other is not None
+        if kernels := kernels_of_edges(f, other):
+            return kernels.messages_rows(self.pairs, f, other, back=slot == 1)
+        edges = self.pairs.edges
+        ends = (edges.target, edges.source) if slot == 2 else (edges.source, edges.target)
+        rows = spread(f[: edges.capacity] * edges.filled()[:, None, None]) * other.index_select(0, ends[1])
+        return (spread(f[edges.capacity :]) * other).index_add(0, ends[0], rows)
+
+    def _in_filters(self, x: Tensor, g: Tensor) -> Tensor:
+        edges = self.pairs.edges
+        both = part_sums(x.index_select(0, edges.source) * g.index_select(0, edges.target))
+        return torch.cat([both * edges.filled()[:, None, None], part_sums(x * g)])
 
 
 @dataclass(frozen=True)

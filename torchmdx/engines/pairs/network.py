@@ -8,9 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.engines.pairs.edge_values import EdgeMessages
 from torchmdx.engines.pairs.filters import ROWS, edge_filters, linear, pair_filters, through
-from torchmdx.engines.pairs.messages import Messages, Surroundings
+from torchmdx.engines.pairs.messages import EdgeMessages, Messages, Surroundings
 from torchmdx.engines.pairs.multilinear import Form, partial, quadratic
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.products import PartLinear, PartSums, Products
