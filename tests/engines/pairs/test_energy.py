@@ -323,7 +323,7 @@ def test_kernels_under_the_interpreter():
 class TestKernels:
     @pytest.fixture(autouse=True)
     def load(self):
-        from torchmdx.engines.pairs.kernels import forms as form_kernels
+        from torchmdx.engines.pairs.kernels import multilinear as form_kernels
 
         self.kernels = form_kernels
 

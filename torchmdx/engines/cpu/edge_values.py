@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchmdx.engines.cpu.pair_forms import over_rows
 from torchmdx.engines.cpu.threads import checked, run_rows, shares
-from torchmdx.models.tensors import PARTS, spread
+from torchmdx.models.tensors import PARTS, to_components
 
 if TYPE_CHECKING:
     from torchmdx.engines.pairs.pair_list import PairList
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def messages_rows(pairs: PairList, f: Tensor, x: Tensor, back: bool) -> Tensor:
     """Messages [N,9,C] by filters f [E+N,3,C] of edges, or of the edges the other way."""
     edges = pairs.edges
-    out = spread(f[edges.capacity :]) * x
+    out = to_components(f[edges.capacity :]) * x
     row = pairs.reverse if back else torch.arange(edges.capacity, dtype=torch.int32)
     over_rows("message_rows", pairs, f, x, out, code=row)
     return out

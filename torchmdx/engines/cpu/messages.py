@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from torchmdx.engines.cpu.build import SLICE, library
 from torchmdx.engines.cpu.threads import checked, run_rows, shares
-from torchmdx.models.tensors import PARTS, spread
+from torchmdx.models.tensors import PARTS, to_components
 from torchmdx.neighbors.edges import Edges
 
 
@@ -50,7 +50,7 @@ class EmbeddingSum(torch.autograd.Function):
         out = a.new_zeros(len(a), 9, a.shape[1])
         if not _call("embed", edges, a.shape[1], t, table, a, b, d, out, interval=interval):
             weights = filters(t, interval, whole(table, a)) * _pairs(a, b, edges)[:, None]
-            out.index_add_(0, edges.target, spread(weights) * d[:, :, None])
+            out.index_add_(0, edges.target, to_components(weights) * d[:, :, None])
         return out
 
     @staticmethod
@@ -62,8 +62,8 @@ class EmbeddingSum(torch.autograd.Function):
         if not _call("embed_slope", edges, a.shape[1], t, table, a, b, d, grad, slope, grad_d, interval=interval):
             table = whole(table, a)
             here = grad.index_select(0, edges.target) * _pairs(a, b, edges)[:, None]
-            grad_d = (spread(filters(t, interval, table)) * here).sum(-1)
-            slope = ((spread(filter_slopes(t, interval, table)) * here).sum(-1) * d).sum(-1)
+            grad_d = (to_components(filters(t, interval, table)) * here).sum(-1)
+            slope = ((to_components(filter_slopes(t, interval, table)) * here).sum(-1) * d).sum(-1)
         return slope, grad_d, None, None, None, None, None
 
 
@@ -71,7 +71,9 @@ def gather(y: Tensor, t: Tensor, interval: Tensor, table: Tensor, edges: Edges) 
     """Σ_j f(r_ij) y_j over each row, [N,9,C]."""
     out = torch.zeros_like(y)
     if not _call("gather", edges, y.shape[2], t, table, y, out, interval=interval):
-        out.index_add_(0, edges.target, spread(filters(t, interval, whole(table, y))) * y.index_select(0, edges.source))
+        out.index_add_(
+            0, edges.target, to_components(filters(t, interval, whole(table, y))) * y.index_select(0, edges.source)
+        )
     return out
 
 

@@ -12,7 +12,7 @@ from torchmdx.engines.filter_table import table_of
 from torchmdx.engines.pairs.network import gated, interaction, read
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet import TensorNet
-from torchmdx.models.tensors import from_direction, spread
+from torchmdx.models.tensors import from_direction, to_components
 from torchmdx.neighbors.edges import Edges
 
 
@@ -51,7 +51,7 @@ class TabulatedTensorNet(nn.Module):
         for module, (coefficients, own) in zip(network.layers, others, strict=True):
 
             def received(y: Tensor, coefficients: Tensor = coefficients, own: Tensor = own) -> Tensor:
-                return spread(own) * y + MessageSum.apply(y, t, interval, coefficients, edges)
+                return to_components(own) * y + MessageSum.apply(y, t, interval, coefficients, edges)
 
             tensors = interaction(cast(Interaction, module), tensors, charge, received)
         return read(network, tensors)

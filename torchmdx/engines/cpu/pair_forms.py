@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchmdx.engines.cpu.build import library
 from torchmdx.engines.cpu.threads import TYPES, checked, run_rows, shares
-from torchmdx.models.tensors import PARTS, spread
+from torchmdx.models.tensors import PARTS, to_components
 
 if TYPE_CHECKING:
     from torchmdx.engines.pairs.pair_list import PairList
@@ -33,7 +33,7 @@ def serves(*tensors: Tensor) -> bool:
 
 def messages_rows(pairs: PairList, f: Tensor, x: Tensor) -> Tensor:
     """Messages' derivative in X or G, [N,9,C], from f [P+1,3,C] and the other."""
-    out = spread(f[-1]) * x
+    out = to_components(f[-1]) * x
     over_rows("message_rows", pairs, f, x, out, code=pairs.code // 2)
     return out
 

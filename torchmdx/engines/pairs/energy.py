@@ -1,9 +1,9 @@
-"""TensorNet and TensorNet2 on pairs, for training and for steps: nothing per edge that need not be, any derivative.
+"""TensorNet and TensorNet2 on pairs of atoms, for training and for steps, differentiable to any order.
 
-The same weights and the same numbers as the potential itself, which stays the reference. What is different is the
-order of the work: what depends on a distance is computed for pairs, and messages are the multilinear forms of
-`messages` and `products`, whose derivatives of any order are forms again. Sums run in a fixed order, so that a step
-repeated on a GPU gives the same bits. Nothing is read on the host, and all shapes are those of the list's capacity.
+Weights and results are those of the potential, which remains the reference. Functions of the distance are computed
+once per pair instead of per edge, and messages are the multilinear forms of `messages` and `products`, whose
+derivatives of any order are such forms too. Sums have a fixed order, so that a repeated step on a GPU gives the same
+bits. Nothing is read on the host, and all shapes are determined by the capacity of the list.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def pairwise_energy(
 
     Differentiable in positions [N,3], strain [S,3,3] and weights.
 
-    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.evaluate.strained`. near: the
-    part of the edges that the network sees, where priors see farther; None: it is given all of them.
+    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.evaluate.strained`. near: pairs
+    within the cutoff of the network, where priors have longer cutoffs; None: the network gets all pairs.
     """
-    dtype = potential.dtype  # positions and cell may be more exact: differences are taken before they are rounded
+    dtype = potential.dtype  # positions and cell may have a wider one: differences come before rounding
     pairs = PairList.of(edges, reverse)
     vectors = pairs.vectors(positions, batch.cell, batch.system_index, strain).to(dtype)
     if near is None:
@@ -65,7 +65,7 @@ def pairwise_energy(
 
 
 def strained_positions(positions: Tensor, strain: Tensor, batch: Batch) -> Tensor:
-    """As `torchmdx.evaluate.strained_positions`, summed in a fixed order on the way back."""
+    """As `torchmdx.evaluate.strained_positions`, with a gradient that is summed in a fixed order."""
     of_atoms = take_rows(strain.flatten(1), batch.system_index, batch.num_systems)
     return positions + torch.einsum("ni,nij->nj", positions, of_atoms.unflatten(1, (3, 3)))
 
@@ -82,7 +82,7 @@ def differentiate_pairwise(
     create_graph: bool = True,
     near: PairList | None = None,
 ) -> Result:
-    """As `torchmdx.evaluate.differentiate`; reverse [E]: the slot of each edge's other direction; near: see above."""
+    """As `torchmdx.evaluate.differentiate`; reverse and near as in `pairwise_energy`."""
 
     def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
         symmetric = None if strain is None else (strain + strain.transpose(1, 2)) / 2
@@ -94,5 +94,5 @@ def differentiate_pairwise(
 
 
 def serves(potential: Potential) -> bool:
-    """Whether a potential is one that this module computes: a TensorNet or a TensorNet2, whatever its priors."""
+    """Whether this module supports a potential: TensorNet and TensorNet2, with any priors."""
     return type(potential.network) in (TensorNet, TensorNet2) and type(potential.head) is ScalarHead

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from torchmdx.engines.pairs.kernels.forms import WARPS, blocks, load_nine, messages_rows_kernel
+from torchmdx.engines.pairs.kernels.multilinear import WARPS, blocks, load_nine, messages_rows_kernel
 
 if TYPE_CHECKING:
     from torchmdx.engines.pairs.pair_list import PairList
