@@ -1,4 +1,4 @@
-"""Message sums from tabulated filters as differentiable torch functions: in C where it compiled, in torch otherwise.
+"""Message sums with tabulated filters as differentiable torch functions, in C if it compiled, else in torch.
 
 table [S,n,terms,3,SLICE] is one set of `TabulatedFilters`, `sliced`: the coefficients of a polynomial in t, in each
 interval, for the filters of the scalar, vector and symmetric parts. An edge reads the row interval [E] at t [E].
@@ -21,7 +21,7 @@ from torchmdx.neighbors.edges import Edges
 class MessageSum(torch.autograd.Function):
     """M_i = Σ_j f(r_ij) Y_j over the rows of a symmetric list: [N,9,C] from y [N,9,C] and t [E].
 
-    Not differentiable twice, nor by the table: for that there is the exact model.
+    Not differentiable twice, nor by the table; use the exact model for that.
     """
 
     @staticmethod
@@ -82,7 +82,7 @@ def gather_back(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of `gather`: by y, [N,9,C], and by t, [E] = Σ_c ∂f/∂t (grad_i · y_j).
 
-    f is the same for both directions of a pair, so rows of the list also sum over what a source sent to.
+    f is the same for both directions of a pair, so sums over rows are also sums over the edges from a source.
     """
     grad_y, slope = torch.zeros_like(y), torch.zeros_like(t)
     if not _call("gather_back", edges, y.shape[2], t, table, y, grad, grad_y, slope, interval=interval):
@@ -94,13 +94,13 @@ def gather_back(
 
 
 def sliced(table: Tensor) -> Tensor:
-    """A table [n,terms,3,C] as the kernels in C read it, [S,n,terms,3,SLICE]: one slice of channels after the other."""
+    """A table [n,terms,3,C] in the layout of the kernels in C, [S,n,terms,3,SLICE]: S slices of channels."""
     padded = torch.nn.functional.pad(table, (0, -table.shape[-1] % SLICE))
     return padded.unflatten(-1, (-1, SLICE)).movedim(-2, 0).contiguous()
 
 
 def whole(table: Tensor, like: Tensor) -> Tensor:
-    """What `sliced` was given, with as many channels as another tensor has last."""
+    """The inverse of `sliced`, with the number of channels of another tensor's last dimension."""
     return table.movedim(0, -2).flatten(-2)[..., : like.shape[-1]]
 
 
@@ -126,7 +126,7 @@ def _pairs(a: Tensor, b: Tensor, edges: Edges) -> Tensor:
 
 
 def _call(name: str, edges: Edges, channels: int, t: Tensor, table: Tensor, *arrays: Tensor, interval: Tensor) -> bool:
-    """Runs a C kernel over all rows, in threads; False where there is none for these tensors."""
+    """Runs a C kernel over all rows, in threads; False if there is none for these tensors."""
     if t.device.type != "cpu" or library() is None:
         return False
     terms, intervals = table.shape[2], table.shape[1]

@@ -1,4 +1,4 @@
-"""TensorNet with its filters read from tables: the fast path of the CPU, in C where it compiled."""
+"""TensorNet with tabulated filters, for steps on the CPU, in C if it compiled."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from torchmdx.neighbors.edges import Edges
 
 
 class TabulatedTensorNet(nn.Module):
-    """The features of a TensorNet whose weights no longer change, differentiable once by the edge vectors.
+    """The features of a TensorNet with fixed weights, differentiable once by the edge vectors.
 
-    The energy is that of the tabulated filters, and the forces are its exact derivative, so energy is conserved.
+    Forces are the exact derivative of the energy with tabulated filters, so energy is conserved.
     `error` is the largest measured error of the filters and their slopes, relative to the largest of them.
     """
 
     def __init__(self, network: TensorNet) -> None:
         super().__init__()
         self.network = network
-        # The fifth degree needs a tenth of the intervals of the third, so that the table stays in the cache.
+        # Polynomials of degree 5 need a tenth of the intervals of degree 3, so that the table fits in the cache.
         self.table = table_of(network, degree=5)
         self.tables = [(sliced(c), own) for c, own in zip(self.table.coefficients, self.table.own, strict=True)]
         self.error = self.table.error
@@ -36,7 +36,7 @@ class TabulatedTensorNet(nn.Module):
         distance = torch.linalg.vector_norm(vectors, dim=-1)
         components = from_direction(vectors / distance[:, None]).contiguous()
         stretch = self.table.stretch
-        # Beyond the cutoff (padding, skin) filters are zero; t = 0 of the first interval is where they have become so.
+        # Beyond the cutoff (padding, skin) t = 0 of the first interval is used, where filters are zero.
         inside = distance < stretch.cutoff
         x = torch.where(inside, stretch(distance.clamp(max=stretch.cutoff)), 0.0)
         interval = x.detach().to(torch.int32).clamp(0, stretch.num_intervals - 1)
