@@ -10,7 +10,7 @@ from torchmdx.moved import MOVED
 
 PUBLIC = """
 torchmdx Batch Calculator CapturedStep EdgeSearch Ensemble Potential Result StepPool System TensorNet2Config
-torchmdx TensorNetConfig evaluate load load_ensemble register_model save
+torchmdx TensorNetConfig evaluate load load_ensemble register_model register_prior save
 torchmdx.ase_calculator Calculator
 torchmdx.cell volume wrap
 torchmdx.checkpoint load load_ensemble load_one located read save
@@ -26,7 +26,7 @@ torchmdx.labelling.ledger Failure
 torchmdx.labelling.run Crew Summary label
 torchmdx.labelling.sampling Sampling
 torchmdx.labelling.sources StructureFiles
-torchmdx.models.priors.base PriorConfig
+torchmdx.models.priors.base Geometry Prior PriorConfig
 torchmdx.models.priors.coulomb CoulombConfig
 torchmdx.models.priors.d2 D2Config
 torchmdx.models.priors.d3 D3Config

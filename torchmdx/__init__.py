@@ -10,7 +10,7 @@ wait_briefly()  # torch reads it when it is loaded
 from torchmdx.evaluate import Result, evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.models.registry import register_model
+from torchmdx.models.registry import register_model, register_prior
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.moved import keep_former_paths
@@ -41,6 +41,7 @@ __all__ = [
     "load",
     "load_ensemble",
     "register_model",
+    "register_prior",
     "save",
 ]
 

@@ -1,4 +1,4 @@
-"""Lattice maths of batches of cells. Rows of a cell are lattice vectors; every function takes cell [S,3,3], pbc [S,3].
+"""Lattice operations on batches of cells. Rows of a cell are lattice vectors; functions take cell [S,3,3], pbc [S,3].
 
 Directions that are not periodic carry no translation: their rows are ignored and replaced by unit vectors orthogonal
 to the periodic ones (`complete`), so that slabs, wires and molecules go through the same formulas as crystals.
@@ -21,7 +21,7 @@ def complete(cell: Tensor, pbc: Tensor) -> Tensor:
     """Cells [S,3,3] with each non-periodic row replaced by a unit vector orthogonal to all the other rows."""
     eye = torch.eye(3, dtype=cell.dtype, device=cell.device).expand_as(cell)
     rows = torch.where(pbc[..., None], cell, torch.zeros_like(cell))
-    for k in range(3):  # each pass sees the rows that the ones before it filled in
+    for k in range(3):  # each pass uses the rows that earlier passes completed
         first, second = rows[:, (k + 1) % 3], rows[:, (k + 2) % 3]
         missing = (rows[:, k] == 0).all(-1)
         rows = rows.clone()
@@ -33,7 +33,7 @@ def _orthogonal(first: Tensor, second: Tensor, eye: Tensor) -> Tensor:
     """A unit vector [S,3] orthogonal to both; either or both may be zero."""
     both = torch.linalg.cross(first, second)
     some = torch.where((first == 0).all(-1, keepdim=True), second, first)
-    # Of the three axes, the one least along `some` is never parallel to it.
+    # The axis with the smallest component of `some` is never parallel to it.
     axis = eye[torch.arange(len(some), device=some.device), some.abs().argmin(-1)]
     one = torch.linalg.cross(some, axis)
     one = torch.where((some == 0).all(-1, keepdim=True), axis, one)
@@ -42,7 +42,7 @@ def _orthogonal(first: Tensor, second: Tensor, eye: Tensor) -> Tensor:
 
 
 def heights(cell: Tensor, pbc: Tensor) -> Tensor:
-    """Distances [S,3] between the two faces a cell has across each direction, Å; infinite where not periodic."""
+    """Distances [S,3] between opposite faces of a cell, Å; infinite in directions that are not periodic."""
     inverse = torch.linalg.inv(complete(cell, pbc))
     height = 1 / torch.linalg.vector_norm(inverse, dim=-2)
     return torch.where(pbc, height, torch.full_like(height, torch.inf))
@@ -51,7 +51,7 @@ def heights(cell: Tensor, pbc: Tensor) -> Tensor:
 def wrap(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor) -> tuple[Tensor, Tensor]:
     """Moves atoms into their cell: (wrapped [N,3], images [N,3] int64), positions = wrapped + images @ cell.
 
-    Only periodic directions move; there the fractional coordinate of the result is in [0, 1), to rounding.
+    Along periodic directions the fractional coordinates of the result are in [0, 1), up to rounding; others are kept.
     """
     inverse = torch.linalg.inv(complete(cell, pbc))[system_index]
     fractional = torch.einsum("ni,nij->nj", positions, inverse)
@@ -63,8 +63,8 @@ def wrap(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor) -> 
 def recentre(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor) -> Tensor:
     """Positions [N,3] near the origin: wrapped along periodic directions, centred along the others.
 
-    Moves by whole lattice vectors, and by one translation for a whole system: no energy changes. Done before positions
-    are rounded to float32, which resolves 1e-4 Å at 1000 Å but 1e-6 Å at 10 Å.
+    Atoms move by lattice vectors, and systems by a translation, so energies do not change. Applied before positions are
+    rounded to float32, whose resolution is 1e-4 Å at 1000 Å but 1e-6 Å at 10 Å.
     """
     full = complete(cell, pbc)
     fractional = torch.einsum("ni,nij->nj", positions, torch.linalg.inv(full)[system_index])

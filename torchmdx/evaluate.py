@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,19 +18,19 @@ from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.runtime.inference_mode import outside_inference_mode
 from torchmdx.system import Batch, System
 
-# Atoms closer than this, Å, are at the same place: their direction is rounding of their coordinates.
+# Atoms closer than this, Å, count as coincident: their direction is only rounding error.
 SAME_PLACE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """energy [S] eV and energies [N] eV (float64), forces [N,3] eV/Å, stress [S,3,3] eV/Å³, where asked for.
+    """energy [S] eV and energies [N] eV (float64), and if requested forces [N,3] eV/Å and stress [S,3,3] eV/Å³.
 
-    stress is ∂E/∂strain / volume, symmetric, positive under tension: ASE's sign. A system whose cell has no volume
-    (a molecule, a bare slab) has NaN there. charges [N] e and dipoles [S,3] e Å, float64, where the potential predicts
-    charges: dipoles are about the centre of nuclear charge, and NaN for periodic systems, which have none.
-    Of an ensemble all these are means, with energy_spread [S] eV and force_spread [N] eV/Å, float64: how far its
-    members lie apart (models/ensemble.py).
+    stress is ∂E/∂strain / volume, symmetric, positive under tension (ASE's sign), and NaN for systems whose cell has no
+    volume (molecules, slabs without a third lattice vector). charges [N] e and dipoles [S,3] e Å, float64, are given
+    by potentials that predict charges; dipoles are relative to the centre of nuclear charge, and NaN for periodic
+    systems. For an ensemble all these are means, and energy_spread [S] eV and force_spread [N] eV/Å, float64, are the
+    standard deviations of its members (models/ensemble.py).
     """
 
     energy: Tensor
@@ -55,10 +56,10 @@ def evaluate(
 ) -> Result:
     """Energy of every system of a batch, with forces and stress.
 
-    edges: a list for this batch within at least `potential.search_cutoff(batch)`; None searches.
-    create_graph keeps the graph, so that a loss on forces or stress can be differentiated again.
-    Raises ValueError for elements beyond the model, an overflowed list, two atoms at one place, or a cell that can't be
-    searched (CapacityError).
+    edges: a list for this batch with a cutoff of at least `potential.search_cutoff(batch)`; None: searched here.
+    create_graph: keeps the graph, so that a loss on forces or stress can be differentiated.
+    Raises ValueError for unsupported elements, an overflowed list, coincident atoms, or a cell that cannot be searched
+    (CapacityError).
     """
     batch = Batch.of(batch)
     if batch.positions.is_inference():
@@ -86,45 +87,68 @@ def differentiate(
     stress: bool = False,
     create_graph: bool = False,
 ) -> Result:
-    """`evaluate` without its checks: the batch is on the potential's device, and nothing is read on the host.
+    """`evaluate` without checks: the batch is on the potential's device, and nothing is read on the host.
 
-    Positions and cell may be more exact than the potential: differences are taken before they are rounded.
+    Positions and cell may have a wider dtype than the potential: differences of positions are taken before rounding.
     """
     if isinstance(potential, Ensemble):
         options = dict(forces=forces, stress=stress, create_graph=create_graph)
         return _combined([differentiate(member, batch, edges, **options) for member in potential])
+
+    def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
+        vectors = edges.vectors(positions, batch.cell, batch.system_index)
+        if strain is not None:
+            vectors = strained(vectors, strain, edges, batch.system_index)
+        deformed = positions if strain is None else strained_positions(positions, strain, batch.system_index)
+        rounded, dtype = batch, potential.dtype
+        if vectors.dtype != dtype:
+            vectors, deformed = vectors.to(dtype), deformed.to(dtype)
+            rounded = replace(batch, positions=deformed.detach(), cell=batch.cell.to(dtype))
+        return potential.outputs(rounded, edges, vectors, deformed)
+
     with torch.set_grad_enabled(forces or stress or create_graph or torch.is_grad_enabled()):
         positions = batch.positions
         if forces and not positions.requires_grad:
             positions = positions.detach().requires_grad_()
-        vectors = edges.vectors(positions, batch.cell, batch.system_index)
-        strain = None
-        if stress:
-            strain = vectors.new_zeros(batch.num_systems, 3, 3).requires_grad_()
-            vectors = strained(vectors, strain, edges, batch.system_index)
-        places = positions if strain is None else strained_positions(positions, strain, batch.system_index)
-        seen, dtype = batch, potential.dtype
-        if vectors.dtype != dtype:
-            vectors, places = vectors.to(dtype), places.to(dtype)
-            seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
-        energy, energies, charges = potential.outputs(seen, edges, vectors, places)
-        gradients = _gradients(energy, positions if forces else None, strain, create_graph)
-        dipoles = None if charges is None else dipole_moments(charges, positions, batch)
+        return differentiate_energy(energy, batch, positions, forces=forces, stress=stress, create_graph=create_graph)
+
+
+# Energies [S] and of atoms [N], eV, and partial charges [N], e, or None; all float64.
+EnergyParts = tuple[Tensor, Tensor, Tensor | None]
+
+
+def differentiate_energy(
+    energy_of: Callable[[Tensor, Tensor | None], EnergyParts],
+    batch: Batch,
+    positions: Tensor,
+    *,
+    forces: bool,
+    stress: bool,
+    create_graph: bool,
+) -> Result:
+    """The result of an energy that is a function of positions [N,3] and of a strain [S,3,3], None without stress.
+
+    Called with gradients enabled as they are needed; for forces positions require a gradient.
+    """
+    strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_() if stress else None
+    energy, energies, charges = energy_of(positions, strain)
+    slope, virial = _gradients(energy, positions if forces else None, strain, create_graph)
+    dipoles = None if charges is None else dipole_moments(charges, positions, batch)
     if not create_graph:
         energy, energies = energy.detach(), energies.detach()
         charges, dipoles = (None if value is None else value.detach() for value in (charges, dipoles))
     return Result(
         energy=energy,
         energies=energies,
-        forces=None if gradients[0] is None else -gradients[0],
-        stress=None if gradients[1] is None else per_volume(gradients[1], batch.cell),
+        forces=None if slope is None else -slope,
+        stress=None if virial is None else per_volume(virial, batch.cell),
         charges=charges,
         dipoles=dipoles,
     )
 
 
 def _combined(results: list[Result]) -> Result:
-    """Mean and spread of what the members of an ensemble give, in the members' dtypes."""
+    """Mean, in the dtypes of the members, and spread of the results of an ensemble's members."""
 
     def mean(name: str) -> Tensor | None:
         values = [getattr(result, name) for result in results]
@@ -153,7 +177,7 @@ def strained_positions(positions: Tensor, strain: Tensor, system_index: Tensor) 
 
 
 def dipole_moments(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:
-    """Dipole moments [S,3], e Å, about the centre of nuclear charge; NaN for systems with periodic directions."""
+    """Dipole moments [S,3], e Å, relative to the centre of nuclear charge; NaN for systems with periodic directions."""
     positions, numbers = positions.double(), batch.atomic_numbers.double()
     columns = torch.cat([numbers[:, None] * positions, numbers[:, None]], dim=-1)
     sums = columns.new_zeros(batch.num_systems, 4).index_add(0, batch.system_index, columns)
@@ -166,8 +190,8 @@ def dipole_moments(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:
 def strained(vectors: Tensor, strain: Tensor, edges: Edges, system_index: Tensor) -> Tensor:
     """Vectors [E,3] of structures deformed by the symmetric part of strain [S,3,3].
 
-    Positions and cell both turn into x (1 + ε), and a vector is linear in them, so it turns into v (1 + ε) too:
-    this is the strain of positions and cell, without the cancellation of coordinates far from the origin.
+    Positions and cell x become x (1 + ε). Vectors v are linear in them and become v (1 + ε): the same strain, without
+    cancellation of coordinates far from the origin.
     """
     if edges.num_atoms == 0:
         return vectors
@@ -177,9 +201,9 @@ def strained(vectors: Tensor, strain: Tensor, edges: Edges, system_index: Tensor
 
 
 def require_apart(edges: Edges, vectors: Tensor, order: Tensor | None = None) -> None:
-    """Raises ValueError when an edge has no length: two atoms, or an atom and an image, at one place.
+    """Raises ValueError if an edge has no length, because two atoms, or an atom and an image, coincide.
 
-    order [N]: the caller's number of each atom, where that differs from the list's.
+    order [N]: the caller's number of each atom, if it differs from the list's.
     """
     together = (vectors.detach().abs() < SAME_PLACE).all(-1)
     if together.any():
@@ -192,7 +216,7 @@ def require_apart(edges: Edges, vectors: Tensor, order: Tensor | None = None) ->
 def _gradients(
     energy: Tensor, positions: Tensor | None, strain: Tensor | None, create_graph: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """∂E/∂positions and ∂E/∂strain, whichever is given; zeros where the energy does not depend on them."""
+    """∂E/∂positions and ∂E/∂strain, each None without its argument; zero if the energy does not depend on it."""
     inputs = [x for x in (positions, strain) if x is not None]
     if not inputs:
         return None, None
@@ -212,6 +236,6 @@ def _gradients(
 
 
 def per_volume(virial: Tensor, cell: Tensor) -> Tensor:
-    """Stress [S,3,3] from ∂E/∂strain and the cell, NaN where the cell has no volume."""
+    """Stress [S,3,3] from ∂E/∂strain and the cell; NaN for cells without volume."""
     size = volume(cell)[:, None, None]
     return torch.where(size > 0, virial / torch.where(size > 0, size, 1.0), torch.nan)

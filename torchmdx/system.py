@@ -23,9 +23,9 @@ LAST_ELEMENT = 118
 class System:
     """One structure: positions [N,3] Å, atomic_numbers [N] int64, cell [3,3] Å, pbc [3] bool, total charge in e.
 
-    partial_charges [N] e are for the few potentials that take the charges of atoms as given. Fields are tensors on
-    one device, positions and cell of one floating dtype. Made by `System.create` or `System.from_ase`, which validate;
-    the constructor itself checks shapes only.
+    partial_charges [N] e are for potentials that take the charges of atoms as given. Fields are tensors on one device;
+    positions and cell have the same floating dtype. `System.create` and `System.from_ase` validate all values; the
+    constructor checks shapes only.
     """
 
     positions: Tensor
@@ -86,7 +86,7 @@ class System:
     ) -> System:
         """A System from ASE Atoms. Charge: the argument, else `atoms.info["charge"]`, else 0.
 
-        ASE's initial charges, where there are any, are its partial_charges.
+        ASE's initial charges, if set, become its partial_charges.
         """
         if charge is None:
             charge = atoms.info.get("charge", 0.0)
@@ -168,7 +168,7 @@ class Batch:
 
     @classmethod
     def of(cls, structure: System | Batch | Sequence[System]) -> Batch:
-        """A batch as it is, or made of one system or several."""
+        """The batch itself, or a batch of one or several systems."""
         if isinstance(structure, Batch):
             return structure
         return cls.from_systems([structure] if isinstance(structure, System) else structure)
@@ -187,24 +187,24 @@ class Batch:
         return ones.new_zeros(self.num_systems).index_add(0, self.system_index, ones)
 
     def systems(self) -> list[System]:
-        """The systems again, in order."""
+        """The systems of the batch, in order."""
         counts = self.counts().tolist()
-        parts = zip(self.positions.split(counts), self.atomic_numbers.split(counts), strict=True)
+        atoms = zip(self.positions.split(counts), self.atomic_numbers.split(counts), strict=True)
         given: Sequence[Tensor | None] = [None] * self.num_systems
         if self.partial_charges is not None:
             given = self.partial_charges.split(counts)
         return [
             System(positions, numbers, self.cell[i], self.pbc[i], float(self.charge[i]), given[i])
-            for i, (positions, numbers) in enumerate(parts)
+            for i, (positions, numbers) in enumerate(atoms)
         ]
 
     def clone(self) -> Batch:
-        """The same batch in tensors of its own."""
+        """A copy with its own tensors."""
         held = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: value.clone() for name, value in held.items() if value is not None})
 
     def copy_(self, other: Batch) -> None:
-        """Takes over the values of a batch of the same sizes, in place. Raises ValueError for other partial_charges."""
+        """Copies the values of a batch of the same sizes. Raises ValueError if only one has partial_charges."""
         if (self.partial_charges is None) != (other.partial_charges is None):
             kept, given = ("no" if b.partial_charges is None else "given" for b in (self, other))
             raise ValueError(f"a batch with {kept} partial_charges can't take one with {given} partial_charges")

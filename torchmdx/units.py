@@ -1,8 +1,8 @@
-"""Every conversion constant, once (CODATA 2022; https://physics.nist.gov/cuu/Constants).
+"""Conversion constants (CODATA 2022; https://physics.nist.gov/cuu/Constants).
 
-Inside torchmdx lengths are Å, energies eV, forces eV/Å, stresses eV/Å³, times fs, masses amu, temperatures K
-and charges elementary charges. A constant named after a unit is the value of that unit in ours:
-``27.2 * HARTREE`` would be wrong, ``1.0 * HARTREE`` is one hartree in eV.
+The units of torchmdx are Å, eV, eV/Å, eV/Å³, fs, amu, K and e, for lengths, energies, forces, stresses, times, masses,
+temperatures and charges. A constant named after a unit is the value of that unit in these: ``0.5 * HARTREE`` is half a
+hartree in eV.
 """
 
 # Exact in the SI.
@@ -40,7 +40,7 @@ LENGTH_UNITS: dict[str, float] = {"angstrom": 1.0, "bohr": BOHR, "nm": NANOMETER
 
 
 def conversion(unit: str, table: dict[str, float], what: str) -> float:
-    """The value of `unit` in torchmdx's own unit; raises ValueError that lists the known names."""
+    """The value of `unit` in the unit of torchmdx. Raises ValueError, listing the known names, for an unknown one."""
     if unit not in table:
         raise ValueError(f"{what} unit must be one of {', '.join(table)}, got {unit!r}")
     return table[unit]

@@ -225,7 +225,7 @@ def test_pairs_that_no_list_holds_need_positions(charged, ethanol):
     batch = Batch.of(System.from_ase(ethanol))
     edges = brute_force(batch, potential.cutoff)
     vectors = edges.vectors(batch.positions, batch.cell, batch.system_index)
-    with pytest.raises(ValueError, match="the prior coulomb sees all pairs of atoms: it needs positions"):
+    with pytest.raises(ValueError, match="coulomb sums over all pairs of atoms and needs positions, got None"):
         potential(batch, edges, vectors)
     energy, _ = potential(batch, edges, vectors, batch.positions)
     assert torch.equal(energy, evaluate(potential, batch, edges).energy)

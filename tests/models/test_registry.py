@@ -83,7 +83,7 @@ def test_a_checkpoint_of_an_unregistered_model_names_it(saved):
         r"outside\.safetensors': model must be one of tensornet, tensornet2(, [\w-]+)*, got 'outside'", text
     )
     assert "torchmdx.register_model('outside', its config, its network)" in text
-    assert "Nothing is imported because a file names it" in text
+    assert "Loading a file never imports code" in text
 
 
 def test_what_a_file_calls_a_model_is_never_imported(saved, tmp_path, monkeypatch):
@@ -224,13 +224,17 @@ class NoCutoff:
 @pytest.mark.parametrize(
     ("name", "config", "error"),
     [
-        ("tensornet", OutsideConfig, "the model name 'tensornet' must be new, got one that TensorNetConfig has"),
-        ("outside", TakenConfig, "the model name 'outside' must be new, got one that OutsideConfig has"),
+        ("tensornet", OutsideConfig, "the model name 'tensornet' must be new, got the name of TensorNetConfig"),
+        ("outside", TakenConfig, "the model name 'outside' must be new, got the name of OutsideConfig"),
         ("again", OutsideConfig, "a config must belong to one model: OutsideConfig belongs to outside, got 'again'"),
-        ("a/b", OutsideConfig, "a model's name must be a word of letters, digits and _, got 'a/b'"),
+        ("a/b", OutsideConfig, "a model's name must consist of letters, digits and _, got 'a/b'"),
         ("mutable", NotFrozen, "the config of mutable must be a frozen dataclass, got one that is not: NotFrozen"),
-        ("blind", NoCutoff, r"must have the settings cutoff, max_z, num_channels, got none \['cutoff'\]"),
-        ("bare", BareConfig, r"must have the settings cutoff, max_z, num_channels, got none \['num_channels'\]"),
+        (
+            "blind",
+            NoCutoff,
+            "the config of blind is missing cutoff: it must have the settings cutoff, max_z",
+        ),
+        ("bare", BareConfig, "the config of bare is missing num_channels: it must have the settings cutoff, max_z"),
     ],
 )
 def test_what_cannot_be_registered(name, config, error):

@@ -58,7 +58,7 @@ def test_a_direction_is_identity_cross_product_and_outer_product():
 
 def test_spreading_repeats_a_value_over_its_part():
     values = torch.arange(6.0).reshape(1, 3, 2)
-    assert tensors.spread(values)[0, :, 1].tolist() == [1, 3, 3, 3, 5, 5, 5, 5, 5]
+    assert tensors.to_components(values)[0, :, 1].tolist() == [1, 3, 3, 3, 5, 5, 5, 5, 5]
 
 
 @pytest.mark.parametrize("kind", ["rotation", "reflection"])

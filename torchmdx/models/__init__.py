@@ -1,1 +1,6 @@
-"""Energy models: networks of equivariant tensors, and the potential that makes energies of them."""
+"""The reference models in plain torch, to be read in this order:
+
+    cutoff -> tensors -> radial -> embedding -> interaction -> tensornet -> potential
+
+tensornet2 and charge_equilibration extend TensorNet by partial charges; priors/ are energy terms without weights.
+"""

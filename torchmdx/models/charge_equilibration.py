@@ -1,4 +1,4 @@
-"""Partial charges of atoms that add up to the charge of their system."""
+"""Partial charges of atoms that sum to the total charge of their system."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torchmdx.models.tensors import part_norms
 from torchmdx.system import Batch
 
-# Added to every atom's share of what is missing: far below any share that training makes, it keeps a system whose
-# shares all vanish from dividing by zero. Per atom, so that an atom's share in two copies is half of that in one.
+# Added to the weight of each atom. It avoids a division by zero if all weights of a system vanish, and is far below
+# weights of trained models. It is added per atom, so that an atom in two copies of a system gets half the share.
 LEAST_SHARE = 1e-12
 
 
@@ -18,10 +18,11 @@ class ChargeEquilibration(nn.Module):
 
     | variable | symbol |
     |---|---|
-    | first, spread | p, f [N,K], of a network: charges proposed, and how much of what is missing an atom takes |
-    | charge | Q [S], total charge of a system |
+    | proposed | p [N,K], charges predicted by a network |
+    | root_weight | f [N,K], predicted too: f² weights the share of an atom in the correction |
+    | batch.charge | Q [S], total charge of a system |
 
-    Each of the K channels is a set of charges of its own. Without slack each adds up to Q.
+    Each of the K channels is an independent set of charges. With slack = 0 each set sums to Q.
     """
 
     def __init__(self, num_channels: int, num_charges: int, activation: nn.Module, slack: float) -> None:
@@ -40,21 +41,21 @@ class ChargeEquilibration(nn.Module):
         """Charges [N,K], e, from tensors [N,9,C]."""
         _, vector, symmetric = part_norms(x)
         invariants = torch.cat([x[:, 0], vector, symmetric], dim=-1)
-        first, spread = self.network(self.norm(invariants)).chunk(2, dim=-1)
-        return equilibrated(first, spread, batch, self.slack)
+        proposed, root_weight = self.network(self.norm(invariants)).chunk(2, dim=-1)
+        return equilibrated(proposed, root_weight, batch, self.slack)
 
 
-def equilibrated(first: Tensor, spread: Tensor, batch: Batch, slack: float) -> Tensor:
-    """Charges [N,K] from those proposed [N,K] and the square root of each atom's share [N,K] of what is missing."""
-    share = spread**2 + LEAST_SHARE
-    sums = first.new_zeros(2, batch.num_systems, first.shape[1])
-    proposed, shares = sums.index_add(1, batch.system_index, torch.stack([first, share])).unbind(0)
-    missing = (batch.charge[:, None] - proposed).index_select(0, batch.system_index)
-    return first + share / (shares + slack).index_select(0, batch.system_index) * missing
+def equilibrated(proposed: Tensor, root_weight: Tensor, batch: Batch, slack: float) -> Tensor:
+    """Charges [N,K] from proposed charges [N,K] and the square roots [N,K] of the weights of their corrections."""
+    weight = root_weight**2 + LEAST_SHARE
+    sums = proposed.new_zeros(2, batch.num_systems, proposed.shape[1])
+    charge_sum, weight_sum = sums.index_add(1, batch.system_index, torch.stack([proposed, weight])).unbind(0)
+    missing = (batch.charge[:, None] - charge_sum).index_select(0, batch.system_index)
+    return proposed + weight / (weight_sum + slack).index_select(0, batch.system_index) * missing
 
 
 def conserved(charges: Tensor, batch: Batch) -> Tensor:
-    """Charges [N] moved equally within each system, so that they add up to its charge; float64, so to rounding."""
+    """Charges [N], float64, shifted equally within each system so that they sum to its charge up to rounding."""
     charges = charges.double()
     sums = charges.new_zeros(batch.num_systems).index_add(0, batch.system_index, charges)
     missing = (batch.charge - sums) / batch.counts().clamp(min=1)

@@ -1,4 +1,4 @@
-"""The smooth end of every interaction."""
+"""The cutoff function, which takes every interaction smoothly to zero."""
 
 import math
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def cosine_cutoff(distance: Tensor, cutoff: float) -> Tensor:
-    """(1 + cos(π r / cutoff)) / 2 below the cutoff, exactly 0 from it on; same shape as `distance`, Å.
+    """f(r) = (1 + cos(π r / cutoff)) / 2 for r < cutoff, else exactly 0; r is `distance`, Å, of any shape.
 
-    Value and slope are continuous at the cutoff.
+    f and its slope are continuous at the cutoff.
     """
     inside = distance < cutoff
-    # The clamp keeps padded, very long edges from feeding the cosine numbers it cannot reduce.
+    # Padded edges are 10⁶ Å long: the cosine of such numbers is inaccurate, and they are masked below anyway.
     value = 0.5 * (torch.cos(distance.clamp(max=cutoff) * (math.pi / cutoff)) + 1.0)
     return torch.where(inside, value, torch.zeros_like(value))

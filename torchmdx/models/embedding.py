@@ -1,24 +1,27 @@
-"""Atoms and their surroundings as tensors: the first layer of TensorNet."""
+"""The first layer of TensorNet: tensors from the elements and directions of neighbours."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from torchmdx.models.tensors import PartwiseLinear, from_direction, spread, squared_norm
+from torchmdx.models.tensors import PartwiseLinear, from_direction, squared_norm, to_components
 from torchmdx.neighbors.edges import Edges
 
 
 class TensorEmbedding(nn.Module):
-    """X_i = W [ Σ_j f(r_ij) Z_ij (1 + [d]× + (ddᵀ - 1/3)) + f(0) Z_ii ] · g(|.|²)
+    """A_i = Σ_j f(r_ij) Z_ij (1 + [d_ij]× + (d_ij d_ijᵀ - 1/3)) + f(0) Z_ii
+    X_i = g(|A_i|²) · W A_i
 
     | variable | symbol |
     |---|---|
-    | filters | f(r) [E,3,C], linear in the radial basis, times the cosine cutoff |
-    | pair | Z_ij [E,C], linear in the embeddings of both elements |
-    | gate | g, a two-layer network of the norm, [N,3,C] |
+    | weights | f(r) [E,3,C], one filter per part: `filters` of the radial basis, times the cosine cutoff |
+    | direction | d_ij [E,3], unit vector of the edge |
+    | pair | Z_ij [E,C], `pair` (linear) of the embeddings of both elements |
+    | gate | g [N,3,C], a two-layer network of the layer-normed squared norm |
+    | mix | W, one matrix per part |
 
-    The atom itself takes part like a neighbour at distance 0, which has no direction: only its scalar is seen.
+    Each atom is its own neighbour at distance 0. It has no direction there, so it adds to the scalar part only.
     """
 
     def __init__(self, num_channels: int, num_radial: int, activation: nn.Module, max_z: int) -> None:
@@ -37,25 +40,25 @@ class TensorEmbedding(nn.Module):
         self.mix = PartwiseLinear(num_channels)
 
     def filter(self, radial: Tensor, envelope: Tensor) -> Tensor:
-        """f [E,3,C] from the radial basis [E,R] and the cutoff function [E,1] at some distances."""
+        """f [E,3,C] from the radial basis [E,R] and the cutoff function [E,1] at the same distances."""
         return (self.filters(radial) * envelope).unflatten(-1, (3, self.num_channels))
 
     def forward(self, edges: Edges, weights: Tensor, direction: Tensor, atomic_numbers: Tensor) -> Tensor:
-        """Tensors [N,9,C] from filters [E+1,3,C], the last row at distance 0, and unit vectors [E,3]."""
+        """Tensors X [N,9,C] from filters [E+1,3,C], whose last row is at distance 0, and unit vectors [E,3]."""
         at_target, at_source = self.pair_shares(atomic_numbers)
         pair = at_target.index_select(0, edges.target) + at_source.index_select(0, edges.source)
-        messages = spread(weights[:-1] * pair[:, None]) * from_direction(direction)[:, :, None]
+        messages = to_components(weights[:-1] * pair[:, None]) * from_direction(direction)[:, :, None]
         x = messages.new_zeros(len(atomic_numbers), 9, self.num_channels).index_add(0, edges.target, messages)
         return self.finish(x, weights[-1, 0] * (at_target + at_source))
 
     def pair_shares(self, atomic_numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Z_ij is linear in both elements: the share [N,C] of an atom as target (bias included), and as source."""
+        """The terms [N,C] of an atom in Z_ij as the target (with the bias) and as the source; Z_ij is their sum."""
         elements = self.elements(atomic_numbers)
         of_target, of_source = self.pair.weight.split(self.num_channels, dim=1)
         return nn.functional.linear(elements, of_target, self.pair.bias), elements @ of_source.T
 
     def finish(self, x: Tensor, own: Tensor) -> Tensor:
-        """X from the sum over neighbours [N,9,C] and an atom's message to its own scalar [N,C]."""
+        """X from the sum over neighbours [N,9,C] and the atom's own term f(0) Z_ii of the scalar part [N,C]."""
         x = torch.cat([x[:, :1] + own[:, None], x[:, 1:]], dim=1)
         gate = self.gate(self.norm(squared_norm(x))).unflatten(-1, (3, self.num_channels))
-        return self.mix(x) * spread(gate)
+        return self.mix(x) * to_components(gate)

@@ -1,4 +1,4 @@
-"""Networks from an atom's features to its share of the energy."""
+"""The head: a network from the features of an atom to its output, a number."""
 
 from torch import Tensor, nn
 
@@ -6,15 +6,15 @@ from torchmdx.models.activations import ACTIVATIONS
 
 
 class ScalarHead(nn.Module):
-    """One number an atom: Linear, activation, more such pairs if asked for, Linear; features [N,C] -> [N]."""
+    """Features [N,C] -> outputs [N]: Linear, activation, `num_more_layers` more of both, and a last Linear."""
 
     def __init__(self, num_channels: int, activation: str, num_more_layers: int = 0) -> None:
         super().__init__()
         half = num_channels // 2
-        parts = [nn.Linear(num_channels, half), ACTIVATIONS[activation]()]
+        layers = [nn.Linear(num_channels, half), ACTIVATIONS[activation]()]
         for _ in range(num_more_layers):
-            parts += [nn.Linear(half, half), ACTIVATIONS[activation]()]
-        self.network = nn.Sequential(*parts, nn.Linear(half, 1))
+            layers += [nn.Linear(half, half), ACTIVATIONS[activation]()]
+        self.network = nn.Sequential(*layers, nn.Linear(half, 1))
 
     def forward(self, features: Tensor) -> Tensor:
         return self.network(features).squeeze(-1)

@@ -1,11 +1,11 @@
-"""Ensemble: several potentials of one kind, evaluated together; their mean, and how far they lie apart.
+"""Ensemble: several potentials evaluated together, with the mean and the standard deviation of their results.
 
     mean    x̄ = Σ_m x_m / k                                   energy, energies, forces, stress, charges
     spread  σ(E)   = sqrt( Σ_m (E_m - Ē)² / (k - 1) )          of a system, eV
             σ(F_i) = sqrt( Σ_m |F_mi - F̄_i|² / (k - 1) )       of an atom, eV/Å
 
-These are sample standard deviations: of k members drawn from what training could have given, the one that estimates
-the scatter of all without bias in its square. Mean forces are the derivative of the mean energy.
+These are sample standard deviations: their squares are unbiased estimates of the variance over all potentials that
+the same training could produce. Mean forces are the derivative of the mean energy.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FEWEST = 2
 
 
 class Ensemble(nn.Module):
-    """Potentials that see the same: wherever a potential is taken, an ensemble is, and gives mean and spread.
+    """Potentials with the same cutoff and elements. Accepted wherever a potential is; results are means and spreads.
 
-    names: what messages call the members; None: their numbers. Members may be of different architectures and weights.
-    Raises ValueError, naming two members and what they have, for other cutoffs, elements, dtypes or devices; and for
-    fewer than two.
+    names: names of the members in messages; None: "member 0" and so on. Members may differ in architecture.
+    Raises ValueError for fewer than two members, and, naming two members and their values, for different cutoffs,
+    elements, dtypes or devices.
     """
 
     def __init__(self, potentials: Sequence[Potential], names: Sequence[str] | None = None) -> None:
@@ -60,11 +60,11 @@ class Ensemble(nn.Module):
 
     @property
     def cutoff(self) -> float:
-        """As `Potential.cutoff`; the same of every member."""
+        """As `Potential.cutoff`; the same for every member."""
         return self[0].cutoff
 
     def search_cutoff(self, batch: Batch) -> float:
-        """As `Potential.search_cutoff`, for every member."""
+        """As `Potential.search_cutoff`: the largest of all members."""
         return max(member.search_cutoff(batch) for member in self)
 
     @property
@@ -73,7 +73,7 @@ class Ensemble(nn.Module):
 
     @property
     def predicts_charges(self) -> bool:
-        """Whether every member gives partial charges."""
+        """Whether every member predicts partial charges."""
         return all(member.predicts_charges for member in self)
 
     @property
@@ -85,7 +85,7 @@ class Ensemble(nn.Module):
         return self[0].device
 
     def require_elements(self, atomic_numbers: Tensor) -> None:
-        """As `Potential.require_elements`, of every member."""
+        """As `Potential.require_elements`, for every member."""
         for member in self:
             member.require_elements(atomic_numbers)
 
@@ -95,7 +95,7 @@ class Ensemble(nn.Module):
 
 
 def require_alike(potentials: Sequence[Potential], names: Sequence[str]) -> None:
-    """Raises ValueError unless all have the same cutoff and elements; names two that differ, and what they have."""
+    """Raises ValueError unless all have the same cutoff and elements; names two that differ, and their values."""
     _require_one("cutoff", "Å", lambda potential: float(potential.config.cutoff), potentials, names)
     _require_one("farthest cutoff, of its priors too,", "Å", lambda potential: potential.cutoff, potentials, names)
     _require_one("range of elements", "(the last one)", lambda potential: potential.config.max_z, potentials, names)
@@ -116,21 +116,21 @@ def _require_one(
 
 
 def _referenced(potential: Potential) -> list[int]:
-    """Elements whose lone atoms have an energy: those that were in the data."""
+    """Elements with a reference energy: those of the training data."""
     found: list[int] = potential.reference_energies.nonzero().flatten().tolist()
     return found
 
 
 def mean_of(values: Tensor) -> Tensor:
-    """Mean [...] of the members' values [k,...], float64. Of equal values it is exactly that value."""
+    """Mean [...] of the members' values [k,...], float64. The mean of equal values is exact."""
     first = values[0].double()
     return first + (values.double() - first).mean(0)
 
 
 def spread_of(values: Tensor, vectors: bool = False) -> Tensor:
-    """Sample standard deviation [...] of values [k,...] over members, float64; of vectors [k,...,3] if these are.
+    """Sample standard deviation [...] over the members' values [k,...], float64; vectors: values are [k,...,3].
 
-    Of equal values it is exactly zero: differences are taken from the first member, which leaves no rounding.
+    For equal values it is exactly zero, because differences from the first member have no rounding error.
     """
     relative = values.double() - values[0].double()
     squares = (relative - relative.mean(0)) ** 2
@@ -140,8 +140,8 @@ def spread_of(values: Tensor, vectors: bool = False) -> Tensor:
 
 
 def frozen(potential: Potential | Ensemble) -> Potential | Ensemble:
-    """A copy that keeps the weights of this moment, without gradients.
+    """A copy with the current weights, without gradients.
 
-    Kernels, tables and graphs are made for the weights there are; what checks them must see the same.
+    Kernels, tables and graphs contain the weights at their construction; the reference that checks them needs the same.
     """
     return copy.deepcopy(potential).requires_grad_(False)

@@ -1,10 +1,10 @@
-"""One round of messages between neighbouring tensors: the repeated layer of TensorNet."""
+"""The interaction layer of TensorNet: messages from neighbours, and their product with the tensor of the atom."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from torchmdx.models.tensors import PartwiseLinear, product, spread, squared_norm, symmetric_product
+from torchmdx.models.tensors import PartwiseLinear, product, squared_norm, symmetric_product, to_components
 from torchmdx.neighbors.edges import Edges
 
 
@@ -18,8 +18,13 @@ class Interaction(nn.Module):
 
     | variable | symbol |
     |---|---|
-    | filters | f(r) [E,3,C], a network of the radial basis, times the cosine cutoff |
+    | weights | f(r) [E,3,C], one filter per part: `filters` of the radial basis, times the cosine cutoff |
+    | mix_in, mix_out | W₁, W₂, one matrix per part |
+    | m | M [N,9,C], sum of messages; the atom itself counts as a neighbour at distance 0 |
     | charge | q [N], total charge of the atom's system |
+    | factor | 1 + q/10 |
+
+    The product of O(3) keeps parity (see `symmetric_product`); that of SO(3) may distinguish mirror images.
     """
 
     def __init__(self, num_channels: int, num_radial: int, activation: nn.Module, reflections: bool) -> None:
@@ -38,24 +43,24 @@ class Interaction(nn.Module):
         self.mix_out = PartwiseLinear(num_channels)
 
     def filter(self, radial: Tensor, envelope: Tensor) -> Tensor:
-        """f [E,3,C] from the radial basis [E,R] and the cutoff function [E,1] at some distances."""
+        """f [E,3,C] from the radial basis [E,R] and the cutoff function [E,1] at the same distances."""
         return (self.filters(radial) * envelope).unflatten(-1, (3, self.num_channels))
 
     def forward(self, x: Tensor, edges: Edges, weights: Tensor, charge: Tensor) -> Tensor:
-        """Tensors [N,9,C] from tensors [N,9,C], filters [E+1,3,C], the last row at distance 0, and charge [N]."""
+        """New tensors [N,9,C] from X [N,9,C], filters [E+1,3,C], whose last row is at distance 0, and charge [N]."""
         x, y = self.send(x)
-        weights = spread(weights)
+        weights = to_components(weights)
         messages = weights[:-1] * y.index_select(0, edges.source)
         m = (weights[-1] * y).index_add(0, edges.target, messages)
         return self.receive(x, y, m, charge)
 
     def send(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """X̂ and Y of the formula: what an atom keeps, and what it tells its neighbours."""
+        """X̂ and Y [N,9,C], the normalized tensors and those that are sent to neighbours."""
         x = x / (squared_norm(x) + 1)[:, None]
         return x, self.mix_in(x)
 
     def receive(self, x: Tensor, y: Tensor, m: Tensor, charge: Tensor) -> Tensor:
-        """The new X from X̂, Y and the sum of messages M, all [N,9,C], and charge [N]."""
+        """The new X from X̂, Y and the sum of messages M, all [N,9,C], and the charge q [N]."""
         factor = (1 + 0.1 * charge)[:, None, None]
         p = factor * symmetric_product(y, m) if self.reflections else 2 * product(y, m)
         d = self.mix_out(p / (squared_norm(p) + 1)[:, None])

@@ -1,4 +1,4 @@
-"""What weights do not say of themselves: a potential's name, what it was trained on, whose it is."""
+"""Metadata of a potential: name, description, licence and training data."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torchmdx.system import LAST_ELEMENT
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """Facts about a potential; a potential carries one, and checkpoints hold it. Checked on construction.
+    """Metadata of a potential, stored in checkpoints. Checked on construction.
 
-    elements: atomic numbers that it was trained on, charges: total charges in e; None where nobody knows. A network
-    gives numbers for other elements too, from weights that nothing has ever changed, so those are refused.
-    closed_shell: it was trained on structures with an even number of electrons alone.
+    elements: atomic numbers in the training data; charges: total charges in the training data, e; None if unknown.
+    Other elements are refused, because the network has random, untrained weights for them.
+    closed_shell: all training structures had an even number of electrons.
     """
 
     name: str = ""
@@ -50,12 +50,12 @@ class Card:
             object.__setattr__(self, "charges", tuple(sorted({float(charge) for charge in self.charges})))
 
     def __bool__(self) -> bool:
-        """Whether it says anything."""
+        """Whether any field is set."""
         return self != Card()
 
     @property
     def title(self) -> str:
-        """How messages call the potential."""
+        """Name of the potential in messages."""
         return self.name or "this potential"
 
     def to_text(self) -> str:
@@ -63,13 +63,16 @@ class Card:
 
     @classmethod
     def from_text(cls, text: str) -> Card:
-        """What `to_text` wrote. Facts that a later version added are left out. Raises ValueError for anything else."""
+        """The card that `to_text` wrote. Ignores unknown fields, which a later version may have added.
+
+        Raises ValueError for any other text.
+        """
         try:
             values = parse_json(text)
         except ValueError:
             values = None
         if not isinstance(values, dict):
-            raise ValueError(f"facts about a potential must be a JSON object, got {text[:80]!r}")
+            raise ValueError(f"the card of a potential must be a JSON object, got {text[:80]!r}")
         known: dict[str, Any] = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
         for name in ("elements", "charges"):
             if isinstance(known.get(name), list):
@@ -77,7 +80,7 @@ class Card:
         return cls(**known)
 
     def require_elements(self, atomic_numbers: list[int]) -> None:
-        """Raises ValueError that names every element the potential was not trained on, with its first atom."""
+        """Raises ValueError that names every element outside the training data, with its first atom."""
         if self.elements is None:
             return
         first: dict[int, int] = {}
@@ -91,7 +94,7 @@ class Card:
             )
 
     def doubts(self, atomic_numbers: Iterable[int], charge: float) -> list[str]:
-        """Why a structure may be outside what the potential was trained on, apart from its elements; often nothing."""
+        """Reasons, apart from elements, why a structure may be outside the training data."""
         found = []
         if self.charges is not None and charge not in self.charges:
             known = ", ".join(f"{value:+g}" if value else "0" for value in self.charges)
@@ -106,7 +109,7 @@ class Card:
 
 
 def symbols(atomic_numbers: Iterable[int]) -> str:
-    """As in "H, C, N"."""
-    from ase.data import chemical_symbols  # half a second, and errors alone need it
+    """Symbols of elements, as "H, C, N"."""
+    from ase.data import chemical_symbols  # takes half a second, and only messages need it
 
     return ", ".join(chemical_symbols[number] for number in atomic_numbers)

@@ -1,4 +1,4 @@
-"""Potential: a network, its head, the constants that turn its output into an energy, and priors."""
+"""Potential: a network, its head, constants that make an energy of the head's output, and priors."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from torchmdx.system import Batch
 class Potential(nn.Module):
     """Energy model: E = Σ_i (scale · output_i + reference_energies[Z_i]) + shift + Σ priors, eV.
 
-    scale and reference_energies [max_z+1] apply to atoms, shift to a system; priors have their own strengths. They,
-    and every energy, are float64 whatever the dtype of the network: reference energies of a protein add up to 10⁷ eV,
-    where float32 resolves 1 eV.
+    scale and reference_energies [max_z+1] apply to atoms, shift to a system; priors have their own strengths. These
+    constants and all energies are float64, whatever the dtype of the network: the reference energies of a protein sum
+    to 10⁷ eV, where float32 resolves 1 eV.
 
-    card: its name and what it was trained on, as far as that is known; checkpoints keep it.
+    card: name and training data of the potential, if known; checkpoints contain it.
     """
 
     config: Any  # a ModelConfig, with the settings of its kind
-    # A TensorNet, a TensorNet2, a registered one, or another way to compute the same features.
+    # A TensorNet, a TensorNet2, a registered network, or a faster network with the same features.
     network: Any
     # A ScalarHead, or a registered one.
     head: Any
@@ -40,7 +40,7 @@ class Potential(nn.Module):
     reference_energies: Tensor
 
     def __init__(self, config: ModelConfig, priors: Sequence[PriorConfig] = ()) -> None:
-        """Random weights. Raises ValueError for a prior that the model cannot serve."""
+        """Random weights. Raises ValueError for a prior that needs charges if the model predicts none."""
         super().__init__()
         self.config = config
         self.card = Card()
@@ -53,16 +53,16 @@ class Potential(nn.Module):
 
     @property
     def prior_configs(self) -> tuple[PriorConfig, ...]:
-        """Settings of the priors, in order."""
+        """Configurations of the priors, in order."""
         return tuple(prior.config for prior in self._priors())
 
     @property
     def cutoff(self) -> float:
-        """Farthest radius that an atom sees in any structure, Å, apart from priors that see all pairs."""
+        """Largest cutoff of network and priors in any structure, Å. Priors over all pairs of atoms are excluded."""
         return max(self._search_cutoff(periodic=False), self._search_cutoff(periodic=True))
 
     def search_cutoff(self, batch: Batch) -> float:
-        """How far a list of edges must reach for this batch, Å: the network and each prior take what they need of it.
+        """Cutoff of the neighbour list for this batch, Å. Network and priors ignore edges beyond their own cutoffs.
 
         Reads the batch's periodic directions on the host.
         """
@@ -70,17 +70,17 @@ class Potential(nn.Module):
 
     @property
     def max_z(self) -> int:
-        """The largest atomic number that the network and every prior know."""
+        """The largest atomic number that the network and every prior support."""
         return min([self.config.max_z, *(prior.max_z for prior in self._priors())])
 
     @property
     def predicts_charges(self) -> bool:
-        """Whether it gives partial charges of atoms."""
+        """Whether the network predicts partial charges of atoms."""
         return isinstance(self.config, TensorNet2Config)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the network's weights, and so of the positions it takes."""
+        """The dtype of the weights, and of the edge vectors it expects."""
         return self.get_parameter(self._last_weight()).dtype
 
     @property
@@ -92,9 +92,9 @@ class Potential(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """(energy [S], energies [N]) in eV, float64, from edge vectors [E,3] Å.
 
-        Only `vectors`, and `positions` [N,3] Å, carry gradients. positions serve priors that see all pairs of systems
-        without periodic directions: ValueError if there is one, and no positions. energies sum to energy within a
-        system: the shift is shared by its atoms.
+        Gradients flow through `vectors` and `positions` [N,3] Å only. positions are needed by priors over all pairs of
+        systems without periodic directions; ValueError if they are missing then. energies sum to energy within a
+        system: the shift is divided equally among its atoms.
         """
         energy, energies, _ = self.outputs(batch, edges, vectors, positions)
         return energy, energies
@@ -104,17 +104,25 @@ class Potential(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """`forward`, and the partial charges [N] of the atoms, e, float64; None where the network predicts none."""
         features, channels = self.features(batch, edges, vectors)
-        energies = self.head(features).double() * self.scale
-        energies = energies + self.reference_energies.index_select(0, batch.atomic_numbers)
-        counts = batch.counts().clamp(min=1)
-        energies = energies + (self.shift / counts).index_select(0, batch.system_index)
-        if len(self.priors):
-            energies = energies + self.prior_energies(self._geometry(batch, edges, vectors, positions, channels))
+        energies = self.assemble(
+            self.head(features), batch, lambda: self._geometry(batch, edges, vectors, positions, channels)
+        )
         energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
         return energy, energies, None if channels is None else self.atomic_charges(channels, batch)
 
+    def assemble(self, outputs: Tensor, batch: Batch, geometry: Callable[[], Geometry]) -> Tensor:
+        """Energies [N] of the atoms, float64, from the outputs [N] of the head; geometry: called if there are priors.
+
+        e_i = scale · output_i + reference_energies[Z_i] + shift / (number of atoms of the system) + Σ priors_i
+        """
+        energies = outputs.double() * self.scale
+        energies = energies + self.reference_energies.index_select(0, batch.atomic_numbers)
+        counts = batch.counts().clamp(min=1)
+        energies = energies + (self.shift / counts).index_select(0, batch.system_index)
+        return energies + self.prior_energies(geometry()) if len(self.priors) else energies
+
     def features(self, batch: Batch, edges: Edges, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(features [N,C], charges [N,M] in all channels of all layers) of the network; None for no charges."""
+        """Features [N,C] of the network, and charges [N,M] in all channels of all layers or None."""
         if self.cutoff > self.config.cutoff and not shapes_are_fixed(vectors):
             edges, vectors = _within(self.config.cutoff, edges, vectors)
         if self.predicts_charges:
@@ -123,7 +131,7 @@ class Potential(nn.Module):
         return self.network(edges, vectors, batch.atomic_numbers, charge), None
 
     def prior_energies(self, geometry: Geometry, priors: Sequence[Prior] | None = None) -> Tensor:
-        """Energies [N] of all priors, or of these, float64."""
+        """Sum of the energies [N] of all priors, or of the given ones, float64."""
         energies = geometry.distance.new_zeros(geometry.batch.num_atoms, dtype=torch.float64)
         for prior in self._priors() if priors is None else priors:
             energies = energies + prior(geometry).double()
@@ -132,18 +140,20 @@ class Potential(nn.Module):
     def _geometry(
         self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None, channels: Tensor | None
     ) -> Geometry:
-        """What priors see of a batch. Raises ValueError where one of them needs positions, and there are none."""
+        """The input of the priors. Raises ValueError if one of them needs positions and there are none."""
         if positions is None:
             for prior in self._priors():
                 if prior.sees_all_pairs:
-                    raise ValueError(f"the prior {prior.config.name} sees all pairs of atoms: it needs positions")
+                    raise ValueError(
+                        f"the prior {prior.config.name} sums over all pairs of atoms and needs positions, got None"
+                    )
             positions = batch.positions
         return Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), positions, channels)
 
     def atomic_charges(self, channels: Tensor, batch: Batch) -> Tensor:
-        """Charges [N] of atoms from all channels: as the Coulomb prior weighs them, else the mean of the last layer's.
+        """Charges [N] from all channels: weighted as by the Coulomb prior, else the mean over the last layer.
 
-        They add up to the charge of their system, to rounding, whatever the model's slack.
+        Within rounding they sum to the charge of their system, also for a model with slack.
         """
         for prior in self._priors():
             if isinstance(prior, Coulomb) and prior.config.charges == "predicted":
@@ -155,7 +165,7 @@ class Potential(nn.Module):
         return [cast(Prior, prior) for prior in self.priors]
 
     def _last_weight(self) -> str:
-        """The name of the weight whose dtype is the potential's: of the head, or of the network under one of none."""
+        """The name of the weight that defines the dtype: the last of the head, else the last of the network."""
         of_head = [f"head.{name}" for name, _ in self.head.named_parameters()]
         return (of_head or [f"network.{name}" for name, _ in self.network.named_parameters()])[-1]
 
@@ -163,7 +173,7 @@ class Potential(nn.Module):
         return max([float(self.config.cutoff), *(prior.cutoff(periodic) for prior in self._priors())])
 
     def with_network(self, network: nn.Module) -> Potential:
-        """The same potential, sharing its weights, with another way to compute the same features."""
+        """The same potential, sharing its weights, with another network that computes the same features."""
         other = copy.copy(self)
         other._modules = {**self._modules, "network": network}
         return other
@@ -176,13 +186,13 @@ class Potential(nn.Module):
         return other
 
     def require_elements(self, atomic_numbers: Tensor) -> None:
-        """Raises ValueError for an atom of an element that the potential was not trained on, as far as its card tells.
+        """Raises ValueError for elements that are not on the card, if it lists the elements of the training data.
 
-        So it does where the model has no embedding for an element, or a prior no parameters.
+        Also for elements without an embedding in the network or without parameters in a prior.
         """
         if self.card.elements is not None:
-            known_ones = torch.tensor(self.card.elements, device=atomic_numbers.device)
-            if not bool(torch.isin(atomic_numbers, known_ones).all()):
+            trained = torch.tensor(self.card.elements, device=atomic_numbers.device)
+            if not bool(torch.isin(atomic_numbers, trained).all()):
                 self.card.require_elements(atomic_numbers.tolist())
         known = {"this potential": self.config.max_z}
         known |= {f"the prior {prior.config.name}": prior.max_z for prior in self._priors()}
@@ -199,9 +209,9 @@ class Potential(nn.Module):
         return self.card.doubts(atomic_numbers, charge)
 
     def fill(self, tensors: dict[str, Tensor], origin: str) -> None:
-        """Takes over tensors by their names, in their dtype; raises ValueError, naming `origin`, if they don't fit."""
+        """Copies tensors by name and adopts their dtype. Raises ValueError, naming `origin`, if they do not fit."""
         require_fit(self.state_dict(), tensors, origin)
-        # Embeddings and reference energies of elements that nobody trained may hold anything.
+        # Embeddings and reference energies of untrained elements may have any value, NaN included.
         tables = [f"{name}.weight" for name, part in self.named_modules() if isinstance(part, nn.Embedding)]
         for name in ("scale", "shift", *(name for name, _ in self.named_parameters() if name not in tables)):
             if not tensors[name].isfinite().all():
@@ -212,13 +222,13 @@ class Potential(nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Potential:
         exact = {name: getattr(self, name) for name in CONSTANTS}
         super()._apply(fn, recurse)
-        for name, value in exact.items():  # moved, but never rounded
+        for name, value in exact.items():  # moved to the device, not rounded
             setattr(self, name, value.to(device=getattr(self, name).device))
         return self
 
 
 def _within(cutoff: float, edges: Edges, vectors: Tensor) -> tuple[Edges, Tensor]:
-    """The part of a list that is shorter than a cutoff, and its vectors. Reads their number on the host."""
+    """The edges shorter than a cutoff, and their vectors. Reads their number on the host."""
     near = ((vectors.detach() ** 2).sum(-1) < cutoff**2).nonzero().squeeze(-1)
     target, source, shifts = (column.index_select(0, near) for column in (edges.target, edges.source, edges.shifts))
     return from_lists(target, source, shifts, edges.num_atoms, len(near)), vectors.index_select(0, near)

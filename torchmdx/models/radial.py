@@ -1,4 +1,4 @@
-"""Radial bases: functions of one distance, [E] -> [E,R]."""
+"""Radial bases: R functions of the distance, [E] -> [E,R]."""
 
 import math
 
@@ -9,9 +9,15 @@ from torchmdx.models.cutoff import cosine_cutoff
 
 
 class ExpNormalBasis(nn.Module):
-    """Gaussians in exp(-α r), densest near the nucleus, times the cosine cutoff (PhysNet).
+    """φ_k(r) = f(r) exp(-β_k (exp(-α r) - μ_k)²),  α = 5 / cutoff
 
-    φ_k(r) = cut(r) exp(-β_k (exp(-α r) - μ_k)²), α = 5 / cutoff
+    | variable | symbol |
+    |---|---|
+    | means | μ_k [R], equally spaced from exp(-cutoff) to 1 |
+    | betas | β_k [R], (2 / R · (1 - exp(-cutoff)))⁻² |
+    | nearness | exp(-α r) |
+
+    Gaussians in exp(-α r), which are densest at short distances, times the cosine cutoff f(r), as in PhysNet.
     """
 
     def __init__(self, num_radial: int, cutoff: float, trainable: bool = False) -> None:
@@ -31,7 +37,7 @@ class ExpNormalBasis(nn.Module):
 
 
 class GaussianBasis(nn.Module):
-    """Gaussians equally spaced from 0 to the cutoff: φ_k(r) = exp(c (r - o_k)²)."""
+    """φ_k(r) = exp(c (r - o_k)²),  c = -1 / (2 spacing²): Gaussians at equally spaced offsets o_k, 0 to the cutoff."""
 
     def __init__(self, num_radial: int, cutoff: float, trainable: bool = False) -> None:
         super().__init__()

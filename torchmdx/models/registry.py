@@ -19,28 +19,43 @@ from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
 
 
 class ModelConfig(Protocol):
-    """What torchmdx asks of every model's configuration: a frozen dataclass of plain values with these settings."""
+    """Interface of every model's configuration: a frozen dataclass of plain values with at least these settings."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
-    def cutoff(self) -> float: ...  # Å, how far an atom sees
+    def cutoff(self) -> float: ...  # Å, beyond which the network ignores neighbours
 
     @property
-    def max_z(self) -> int: ...  # the largest atomic number the model knows
+    def max_z(self) -> int: ...  # the largest atomic number the model supports
 
 
 class Model(NamedTuple):
-    """A kind of model: its configuration, and what makes its network and its head of one."""
+    """A registered model: the class of its configuration, and factories of its network and head."""
 
     config: type[Any]
     network: Callable[[Any], nn.Module]
     head: Callable[[Any], nn.Module]
 
 
+class RegisteredPrior(NamedTuple):
+    """A registered prior: the class of its configuration, and a factory that also gets the model's configuration."""
+
+    config: type[PriorConfig]
+    make: Callable[[Any, ModelConfig], Prior]
+
+
 def scalar_head(config: Any) -> ScalarHead:
-    """The head of models that bring none: a small network of `config.num_channels` features."""
+    """The default head: a small network of the `config.num_channels` features of an atom."""
     return ScalarHead(config.num_channels, getattr(config, "activation", "silu"), getattr(config, "num_head_layers", 0))
+
+
+def _coulomb(config: CoulombConfig, model: ModelConfig) -> Coulomb:
+    if config.charges == "given":
+        return Coulomb(config)
+    if not isinstance(model, TensorNet2Config):
+        raise ValueError(f"the prior coulomb needs a model that predicts charges: tensornet2, got {name_of(model)}")
+    return Coulomb(config, model.num_layers + 1, model.num_charges)
 
 
 BUILT_IN = {
@@ -48,9 +63,13 @@ BUILT_IN = {
     "tensornet2": Model(TensorNet2Config, TensorNet2, scalar_head),
 }
 MODELS: dict[str, Model] = dict(BUILT_IN)
-PRIORS: dict[str, type[PriorConfig]] = {
-    config.name: config for config in (ZBLConfig, CoulombConfig, D3Config, D2Config)
+BUILT_IN_PRIORS = {
+    "zbl": RegisteredPrior(ZBLConfig, lambda config, model: ZBL(config)),
+    "coulomb": RegisteredPrior(CoulombConfig, _coulomb),
+    "d3": RegisteredPrior(D3Config, lambda config, model: D3(config)),
+    "d2": RegisteredPrior(D2Config, lambda config, model: D2(config)),
 }
+PRIORS: dict[str, RegisteredPrior] = dict(BUILT_IN_PRIORS)
 
 
 def register_model(
@@ -59,44 +78,88 @@ def register_model(
     network: Callable[[Any], nn.Module],
     head: Callable[[Any], nn.Module] | None = None,
 ) -> None:
-    """Makes a model of your own known by name, to `Potential`, checkpoints and the training's configuration.
+    """Registers a model under a name, for `Potential`, checkpoints and the configuration of a training.
 
-    config: a frozen dataclass of plain values (numbers, texts, True and False) with at least `cutoff`, Å, and `max_z`.
-    network: makes a module of a configuration. Its forward(edges, vectors, atomic_numbers, charge) gives features
+    config: a frozen dataclass of plain values (numbers, strings, booleans) with at least `cutoff`, Å, and `max_z`.
+    network: makes a module from a configuration. Its forward(edges, vectors, atomic_numbers, charge) returns features
         [N,C] of atoms from edge vectors [E,3] Å, atomic_numbers [N] and the charge [N] of each atom's system.
-    head: makes a module of a configuration: features [N,C] to outputs [N]. None: torchmdx's own, for which the
+    head: makes a module from a configuration: features [N,C] to outputs [N]. None: the default head, for which the
         configuration needs `num_channels` C, and may have `activation` and `num_head_layers`.
 
-    docs/add_a_model.md says what the network has to keep to; `torchmdx.conformance.check` tests it. Registering is
-    for one process: do it where the model is defined, before its checkpoints are loaded. Raises ValueError for a name
-    that is taken, TypeError or ValueError for a configuration that cannot serve.
+    docs/add_a_model.md lists the requirements of the network; `torchmdx.conformance.check` tests them. A registration
+    is valid in its process: register a model where it is defined, before its checkpoints are loaded. Raises ValueError
+    for a name that is taken, TypeError or ValueError for an unsuitable configuration.
     """
+    _require_name("model", name)
+    _require_frozen(name, config)
+    required = ["cutoff", "max_z", *([] if head else ["num_channels"])]
+    missing = [setting for setting in required if setting not in {field.name for field in fields(config)}]
+    if missing:
+        raise ValueError(
+            f"the config of {name} is missing {', '.join(missing)}: it must have the settings {', '.join(required)}"
+        )
+    _require_free("model", name, config, MODELS, BUILT_IN)
+    MODELS[name] = Model(config, network, head or scalar_head)
+
+
+def register_prior(config: type[PriorConfig], prior: Callable[[Any], Prior]) -> None:
+    """Registers a prior under `config.name`, for `Potential`, checkpoints and the configuration of a training.
+
+    config: a frozen dataclass of plain values derived from `torchmdx.models.priors.base.PriorConfig`, with the class
+        attribute `name` and, unless the prior overrides `cutoff`, the setting `cutoff`, Å.
+    prior: makes a `torchmdx.models.priors.base.Prior` from a configuration. Its forward(geometry) returns the energies
+        [N] of the atoms, eV. It has no weights: tables are buffers with persistent=False.
+
+    docs/add_a_model.md lists the requirements of the prior; `torchmdx.conformance.check` tests them. A registration is
+    valid in its process: register a prior where it is defined, before checkpoints with it are loaded. Raises ValueError
+    for a name that is taken, TypeError or ValueError for an unsuitable configuration.
+    """
+    if not (isinstance(config, type) and issubclass(config, PriorConfig)):
+        raise TypeError(f"the config of a prior must be a class derived from PriorConfig, got {config!r}")
+    name = getattr(config, "name", None)
+    _require_name("prior", name)
+    _require_frozen(name, config)
+    if "__dataclass_params__" not in vars(config):
+        raise TypeError(f"the config of {name} must be a dataclass, got {config!r} without the decorator")
+    _require_free("prior", name, config, PRIORS, BUILT_IN_PRIORS)
+    PRIORS[name] = RegisteredPrior(config, lambda settings, model: prior(settings))
+
+
+def _require_name(kind: str, name: Any) -> None:
     if not (isinstance(name, str) and name.isidentifier()):
-        raise ValueError(f"a model's name must be a word of letters, digits and _, got {name!r}")
+        raise ValueError(f"a {kind}'s name must consist of letters, digits and _, got {name!r}")
+
+
+def _require_frozen(name: str, config: type[Any]) -> None:
     if not (isinstance(config, type) and is_dataclass(config)):
         raise TypeError(f"the config of {name} must be a dataclass, got {config!r}")
     if not config.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise ValueError(f"the config of {name} must be a frozen dataclass, got one that is not: {config.__name__}")
-    wanted = ["cutoff", "max_z", *([] if head else ["num_channels"])]
-    missing = [setting for setting in wanted if setting not in {field.name for field in fields(config)}]
-    if missing:
-        raise ValueError(f"the config of {name} must have the settings {', '.join(wanted)}, got none {missing}")
-    taken = MODELS.get(name)
-    if taken is not None and not (name not in BUILT_IN and _same_class(taken.config, config)):
-        raise ValueError(f"the model name {name!r} must be new, got one that {taken.config.__name__} has")
-    others = [other for other, model in MODELS.items() if model.config is config and other != name]
+
+
+def _require_free(
+    kind: str,
+    name: str,
+    config: type[Any],
+    registered: Mapping[str, Model | RegisteredPrior],
+    built_in: Mapping[str, Model | RegisteredPrior],
+) -> None:
+    """Raises ValueError if the name, or the configuration, belongs to another model or prior."""
+    taken = registered.get(name)
+    if taken is not None and not (name not in built_in and _same_class(taken.config, config)):
+        raise ValueError(f"the {kind} name {name!r} must be new, got the name of {taken.config.__name__}")
+    others = [other for other, entry in registered.items() if entry.config is config and other != name]
     if others:
-        raise ValueError(f"a config must belong to one model: {config.__name__} belongs to {others[0]}, got {name!r}")
-    MODELS[name] = Model(config, network, head or scalar_head)
+        raise ValueError(f"a config must belong to one {kind}: {config.__name__} belongs to {others[0]}, got {name!r}")
 
 
 def _same_class(one: type[Any], other: type[Any]) -> bool:
-    """Whether a class is another, or that one defined anew, as when a cell of a notebook is run again."""
+    """Whether two classes are the same, or two definitions of one, as when a notebook cell runs twice."""
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
 def model_of(config: ModelConfig) -> Model:
-    """The kind of model a configuration is of. Raises TypeError for one that is not registered."""
+    """The registered model of a configuration. Raises TypeError if there is none."""
     return MODELS[name_of(config)]
 
 
@@ -111,27 +174,30 @@ def make_head(config: ModelConfig) -> nn.Module:
 
 
 def make_prior(config: PriorConfig, model: ModelConfig) -> Prior:
-    """The prior of a configuration, for a model. Raises ValueError for one that the model cannot serve."""
-    match config:
-        case CoulombConfig():
-            if config.charges == "given":
-                return Coulomb(config)
-            if not isinstance(model, TensorNet2Config):
-                raise ValueError(
-                    f"the prior coulomb needs a model that predicts charges: tensornet2, got {name_of(model)}"
-                )
-            return Coulomb(config, model.num_layers + 1, model.num_charges)
-        case ZBLConfig():
-            return ZBL(config)
-        case D3Config():
-            return D3(config)
-        case D2Config():
-            return D2(config)
-    raise TypeError(f"a prior must be one of {', '.join(PRIORS)}, got {type(config).__name__}")
+    """The prior of a configuration, for a model.
+
+    Raises ValueError for a model without what the prior needs and for a prior with weights, TypeError for a
+    configuration that is not registered.
+    """
+    registered = PRIORS.get(getattr(config, "name", ""))
+    if registered is None or registered.config is not type(config):
+        raise TypeError(
+            f"a prior must be one of {', '.join(PRIORS)}, got a {type(config).__name__}: register it first, "
+            "torchmdx.register_prior(config, prior)"
+        )
+    prior = registered.make(config, model)
+    if not isinstance(prior, Prior):
+        raise TypeError(f"the prior {config.name} must be made as a Prior, got a {type(prior).__name__}")
+    if weights := list(prior.state_dict()):
+        raise ValueError(
+            f"the prior {config.name} must have no weights, and buffers with persistent=False, got "
+            f"{', '.join(weights)} in its state_dict"
+        )
+    return prior
 
 
 def name_of(config: ModelConfig) -> str:
-    """The name of a model's configuration. Raises TypeError for one that is not registered."""
+    """The name of a model's configuration. Raises TypeError if its class is not registered."""
     for name, model in MODELS.items():
         if model.config is type(config):
             return name
@@ -148,14 +214,8 @@ def model_to_dict(config: ModelConfig) -> dict[str, Any]:
 
 def model_from_dict(values: Mapping[str, Any]) -> Any:
     """The configuration in {"model": name, **settings}. Raises ValueError for unknown names and wrong values."""
-    name = values.get("model")
-    if isinstance(name, str) and name.isidentifier() and name not in MODELS:
-        raise ValueError(
-            f"model must be one of {', '.join(MODELS)}, got {name!r}. If {name} is a model of your own or of another "
-            f"package, register it first: torchmdx.register_model({name!r}, its config, its network). Nothing is "
-            "imported because a file names it"
-        )
-    return _from_dict(values, "model", {known: model.config for known, model in MODELS.items()})
+    known = {name: model.config for name, model in MODELS.items()}
+    return _from_dict(values, "model", known, "its config, its network")
 
 
 def prior_to_dict(config: PriorConfig) -> dict[str, Any]:
@@ -165,14 +225,24 @@ def prior_to_dict(config: PriorConfig) -> dict[str, Any]:
 
 def prior_from_dict(values: Mapping[str, Any]) -> PriorConfig:
     """The configuration in {"prior": name, **settings}. Raises ValueError for unknown names and wrong values."""
-    return _from_dict(values, "prior", PRIORS)
+    known = {name: prior.config for name, prior in PRIORS.items()}
+    config: PriorConfig = _from_dict(values, "prior", known, "its config, its module")
+    return config
 
 
-def _from_dict(values: Mapping[str, Any], kind: str, known: Mapping[str, type[Any]]) -> Any:
+def _from_dict(values: Mapping[str, Any], kind: str, known: Mapping[str, type[Any]], arguments: str) -> Any:
+    """arguments: of `register_model` or `register_prior`, for the error."""
     settings = dict(values)
     name = settings.pop(kind, None)
     if not isinstance(name, str) or name not in known:
-        raise ValueError(f"{kind} must be one of {', '.join(known)}, got {name!r}")
+        text = f"{kind} must be one of {', '.join(known)}, got {name!r}"
+        if isinstance(name, str) and name.isidentifier():
+            call = f"register_{kind}({f'{name!r}, ' if kind == 'model' else ''}{arguments})"
+            text += (
+                f". If {name} is a {kind} of your own or of another package, register it first: torchmdx.{call}. "
+                "Loading a file never imports code"
+            )
+        raise ValueError(text)
     unknown = settings.keys() - {field.name for field in fields(known[name])}
     if unknown:
         raise ValueError(f"the {kind} {name} has no settings {', '.join(sorted(unknown))}")

@@ -1,4 +1,4 @@
-"""The names, shapes and types of a potential's tensors, found without allocating memory for them."""
+"""Names, shapes and dtypes of a potential's tensors, determined without allocating memory for them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torchmdx.models.registry import BUILT_IN, ModelConfig, make_head, make_netw
 
 CONSTANTS = ("scale", "shift", "reference_energies")
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-MOST_PRIORS = 16  # their tables are larger than their settings: a short text must not ask for thousands
-NAMED = 5  # of the tensors that are missing or unexpected
+MOST_PRIORS = 16  # tables of priors are larger than their settings: a short text must not request thousands
+NAMED = 5  # names of missing or unexpected tensors in a message
 
 
 def require_sizes(
@@ -23,28 +23,28 @@ def require_sizes(
 ) -> None:
     """Raises ValueError, naming `origin`, unless tensors are those of a potential of this configuration.
 
-    To be called before the potential is made: its size is then that of the tensors, which are there.
+    Called before the potential is made, so that it needs no more memory than the tensors that were read.
     """
     if len(priors) > MOST_PRIORS:
         raise ValueError(f"a potential must have at most {MOST_PRIORS} priors, got {len(priors)} in {origin}")
-    wanted = skeleton(config)
-    if wanted is not None:
-        require_fit(wanted, tensors, origin)
+    expected = skeleton(config)
+    if expected is not None:
+        require_fit(expected, tensors, origin)
 
 
 def skeleton(config: ModelConfig) -> dict[str, Tensor] | None:
-    """Tensors on the device "meta" by their names in a potential's state_dict; None where a model can't be made there.
+    """Tensors of a potential's state_dict by name, on the device "meta"; None if the model cannot be made there.
 
-    Models of torchmdx always can.
+    torchmdx's own models always can.
     """
     try:
         with torch.device("meta"), _WithoutValues():
-            parts = {"network": make_network(config), "head": make_head(config)}
-    except Exception:  # anything that the code of a registered model may raise without numbers
+            modules = {"network": make_network(config), "head": make_head(config)}
+    except Exception:  # the code of a registered model may raise anything on tensors without values
         if name_of(config) in BUILT_IN:
             raise
         return None
-    found = {f"{part}.{name}": value for part, module in parts.items() for name, value in module.state_dict().items()}
+    found = {f"{key}.{name}": value for key, module in modules.items() for name, value in module.state_dict().items()}
     shapes: tuple[tuple[int, ...], ...] = ((), (), (config.max_z + 1,))
     exact = {
         name: torch.empty(shape, dtype=torch.float64, device="meta")
@@ -54,7 +54,7 @@ def skeleton(config: ModelConfig) -> dict[str, Tensor] | None:
 
 
 class _WithoutValues(TorchFunctionMode):
-    """Leaves out what only sets values: on "meta" it would do nothing, after it has imported torch's compilers."""
+    """Skips functions that only set values. On "meta" they have no effect but import torch's compilers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -65,23 +65,23 @@ class _WithoutValues(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def require_fit(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], origin: str) -> None:
-    """Raises ValueError, naming `origin`, unless tensors have the names, shapes and kinds of numbers wanted."""
-    missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+def require_fit(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], origin: str) -> None:
+    """Raises ValueError, naming `origin`, unless tensors have the expected names, shapes and kinds of numbers."""
+    missing, unknown = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or unknown:
         raise ValueError(
             f"the tensors of {origin} do not fit its configuration: missing {_some(missing)}, "
             f"unexpected {_some(unknown)}"
         )
     for name, value in tensors.items():
-        shape = list(wanted[name].shape)
+        shape = list(expected[name].shape)
         if list(value.shape) != shape:
             raise ValueError(f"{name} in {origin} must have shape {shape}, got {list(value.shape)}")
-        if wanted[name].is_floating_point():
+        if expected[name].is_floating_point():
             if value.dtype not in FLOATS:
                 raise ValueError(f"{name} in {origin} must be of float16, 32 or 64 or bfloat16, got {value.dtype}")
-        elif value.dtype != wanted[name].dtype:
-            raise ValueError(f"{name} in {origin} must be of {wanted[name].dtype}, got {value.dtype}")
+        elif value.dtype != expected[name].dtype:
+            raise ValueError(f"{name} in {origin} must be of {expected[name].dtype}, got {value.dtype}")
 
 
 def _some(names: list[str]) -> str:

@@ -17,25 +17,25 @@ from torchmdx.models.tensors import part_norms
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import LAST_ELEMENT
 
-# Far above any model in use. They bound what a damaged configuration can ask for.
+# Upper bounds, far above any model in use: a damaged configuration must not request huge amounts of memory.
 MOST = {"num_channels": 4096, "num_layers": 64, "num_radial": 4096, "num_head_layers": 64, "max_z": LAST_ELEMENT}
 SHORTEST_CUTOFF, LONGEST_CUTOFF = 0.1, 100.0  # Å
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorNetConfig:
-    """Settings of a TensorNet. Every value is checked on construction."""
+    """Settings of a TensorNet, checked on construction."""
 
-    num_channels: int = 128  # C, width of every tensor feature
-    num_layers: int = 2  # interaction layers; 0 leaves the embedding alone
+    num_channels: int = 128  # C, tensors per atom
+    num_layers: int = 2  # interaction layers; 0: only the embedding
     num_radial: int = 32  # R, functions in the radial basis
     radial_basis: str = "expnorm"  # "expnorm" or "gauss"
     trainable_basis: bool = False
     activation: str = "silu"
     cutoff: float = 5.0  # Å
-    max_z: int = 100  # largest atomic number the model knows
+    max_z: int = 100  # largest atomic number the model supports
     group: str = "O(3)"  # "O(3)": mirror images have equal energies; "SO(3)": they may differ
-    num_head_layers: int = 0  # layers of the energy's head beyond its first and last
+    num_head_layers: int = 0  # hidden layers of the head beyond the first
 
     def __post_init__(self) -> None:
         least = {"num_channels": 2, "num_layers": 0, "num_radial": 2, "max_z": 1, "num_head_layers": 0}
@@ -65,7 +65,15 @@ class TensorNetConfig:
 
 
 class TensorNet(nn.Module):
-    """Features [N,C] of atoms that do not change when the structure is rotated, reflected (O(3)) or translated."""
+    """Features [N,C] of atoms, invariant under translation, rotation and, with the group O(3), reflection.
+
+    X⁰ = embedding;  X^{l+1} = interaction_l(X^l);  features = silu(W norm(|I|², |A|², |S|²))
+
+    | variable | symbol |
+    |---|---|
+    | x | X^l [N,9,C], with the parts I, A, S (see tensors.py) |
+    | norm, readout | layer norm, and W with its bias; `activation` may replace silu |
+    """
 
     def __init__(self, config: TensorNetConfig) -> None:
         super().__init__()
@@ -82,17 +90,16 @@ class TensorNet(nn.Module):
         self.readout = nn.Linear(3 * channels, channels)
 
     def filters(self, distance: Tensor) -> list[Tensor]:
-        """Filters [E,3,C] at distances [E], Å, of the embedding and of every layer: functions of distance alone."""
+        """Filters [E,3,C] of the embedding and of every layer at distances [E], Å: they depend on nothing else."""
         radial = self.basis(distance)
         envelope = cosine_cutoff(distance, float(self.config.cutoff))[:, None]
-        parts = [self.embedding, *self.layers]
-        return [part.filter(radial, envelope) for part in parts]
+        return [layer.filter(radial, envelope) for layer in (self.embedding, *self.layers)]
 
     def forward(self, edges: Edges, vectors: Tensor, atomic_numbers: Tensor, charge: Tensor) -> Tensor:
         """Features [N,C] from edge vectors [E,3] Å, atomic_numbers [N] and the charge [N] of each atom's system."""
         distance = torch.linalg.vector_norm(vectors, dim=-1)
         direction = vectors / distance[:, None]
-        # An atom's message to itself has the filter of distance 0, carried as one row more.
+        # The filters of an atom's message to itself, at distance 0, are the last row.
         first, *others = self.filters(torch.cat([distance, distance.new_zeros(1)]))
         x = self.embedding(edges, first, direction, atomic_numbers)
         for layer, weights in zip(self.layers, others, strict=True):

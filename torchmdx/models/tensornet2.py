@@ -15,11 +15,11 @@ from torchmdx.models.embedding import TensorEmbedding
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.radial import RADIAL_BASES
 from torchmdx.models.tensornet import TensorNetConfig
-from torchmdx.models.tensors import part_norms, spread
+from torchmdx.models.tensors import part_norms, to_components
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import Batch
 
-MOST_CHARGES = 1024  # as the bounds of a TensorNet: far above any model in use
+MOST_CHARGES = 1024  # an upper bound like those of a TensorNet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class TensorNet2Config(TensorNetConfig):
     """Settings of a TensorNet2: those of a TensorNet, and the number of charge channels."""
 
     num_charges: int = 16  # K, sets of partial charges that each layer predicts
-    charge_slack: float = 0.0  # by which charges miss the total; torchmd-net's is 1e-6, and its models were trained so
+    charge_slack: float = 0.0  # slack of ChargeEquilibration; 1e-6 for models that torchmd-net trained
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,11 +42,12 @@ class TensorNet2Config(TensorNetConfig):
 
 
 class TensorNet2(nn.Module):
-    """Features [N,C], as TensorNet's, and the partial charges of every layer.
+    """Features [N,C] as of TensorNet, and the partial charges [N,K] of the embedding and of every layer.
 
-    The embedding's tensors give the first charges. Each layer's filters then see the radial basis and the charges of
-    target and source, in that order, and its tensors give the next charges. The total charge of a system enters by
-    its charges alone.
+    X⁰ = embedding,  X^{l+1} = interaction_l(X^l, q^l),  q^l = equilibration_l(X^l)
+
+    The filters of an interaction are a network of (radial basis, charges of the target, charges of the source), times
+    the cosine cutoff. The factor 1 + q/10 of TensorNet is 1: the total charge enters through the equilibration only.
     """
 
     def __init__(self, config: TensorNet2Config) -> None:
@@ -71,7 +72,7 @@ class TensorNet2(nn.Module):
         """Features [N,C], and charges [N,(L+1)K] of embedding and layers, from edge vectors [E,3] Å."""
         distance = torch.linalg.vector_norm(vectors, dim=-1)
         direction = vectors / distance[:, None]
-        # An atom's message to itself is one at distance 0: the last row.
+        # The last row is at distance 0, for an atom's message to itself.
         distance = torch.cat([distance, distance.new_zeros(1)])
         radial, envelope = self.basis(distance), cosine_cutoff(distance, float(self.config.cutoff))[:, None]
         x = self.embedding(edges, self.embedding.filter(radial, envelope), direction, batch.atomic_numbers)
@@ -89,9 +90,9 @@ class TensorNet2(nn.Module):
         """One layer: tensors [N,9,C] from tensors, charges [N,K], basis [E+1,R] and cutoff function [E+1,1]."""
         at_target, at_source = charges.index_select(0, edges.target), charges.index_select(0, edges.source)
         weights = layer.filter(torch.cat([radial[:-1], at_target, at_source], dim=-1), envelope[:-1])
-        nearest = radial[-1:].expand(len(x), -1)
-        own = layer.filter(torch.cat([nearest, charges, charges], dim=-1), envelope[-1:])
+        at_zero = radial[-1:].expand(len(x), -1)
+        own = layer.filter(torch.cat([at_zero, charges, charges], dim=-1), envelope[-1:])
         x, y = layer.send(x)
-        messages = spread(weights) * y.index_select(0, edges.source)
-        m = (spread(own) * y).index_add(0, edges.target, messages)
+        messages = to_components(weights) * y.index_select(0, edges.source)
+        m = (to_components(own) * y).index_add(0, edges.target, messages)
         return layer.receive(x, y, m, charges.new_zeros(len(x)))

@@ -1,4 +1,4 @@
-"""Rank-2 tensors as nine components, [N,9,C]: a scalar, a vector and five of a symmetric traceless matrix.
+"""Rank-2 tensors as nine components, [N,9,C]: a scalar, a vector and a symmetric traceless matrix.
 
 The matrix of components (s; a; q) is
 
@@ -6,7 +6,8 @@ The matrix of components (s; a; q) is
                 [  az  0  -ax ]     [ qxy  qyy  qyz        ]
                 [ -ay  ax  0  ]     [ qxz  qyz  -qxx - qyy ]
 
-stored as  0: s · 1..3: ax ay az · 4..8: qxx qxy qxz qyy qyz.  Matrices exist only per atom and only inside a product.
+stored as  0: s · 1..3: ax ay az · 4..8: qxx qxy qxz qyy qyz. TensorNet's paper writes I, A and S for the three parts.
+Matrices are formed per atom, inside products only.
 """
 
 import torch
@@ -17,14 +18,14 @@ PARTS = (SCALAR, VECTOR, SYMMETRIC)
 
 
 def from_direction(direction: Tensor) -> Tensor:
-    """Components [E,9] of 1 + [d]× + (d dᵀ - 1/3) for unit vectors d [E,3]."""
+    """Components [E,9] of 1 + [d]× + (d dᵀ - 1/3), from unit vectors d [E,3]. [d]× v is the cross product d × v."""
     x, y, z = direction.unbind(-1)
     third = 1.0 / 3.0
     return torch.stack([torch.ones_like(x), x, y, z, x * x - third, x * y, x * z, y * y - third, y * z], dim=-1)
 
 
-def spread(per_part: Tensor) -> Tensor:
-    """One value for each part, [..,3,C], to one for each component, [..,9,C]."""
+def to_components(per_part: Tensor) -> Tensor:
+    """Values of the three parts, [..,3,C], repeated for the components of each part, [..,9,C]."""
     scalar, vector, symmetric = per_part.split(1, dim=-2)
     shape = per_part.shape
     parts = [scalar, vector.expand(*shape[:-2], 3, shape[-1]), symmetric.expand(*shape[:-2], 5, shape[-1])]
@@ -73,18 +74,18 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def symmetric_product(x: Tensor, y: Tensor) -> Tensor:
-    """Components of XY + YX. Its parity is that of X and Y, which is what makes a model O(3) equivariant."""
+    """Components of XY + YX, which has the parity of X and Y: needed for O(3) equivariance."""
     a, b = to_matrix(x), to_matrix(y)
     return from_matrix(_matrix_product(a, b) + _matrix_product(b, a))
 
 
 def _matrix_product(a: Tensor, b: Tensor) -> Tensor:
-    # Not matmul or einsum: they would copy channels to the front, and multiply 3x3 matrices one by one.
+    # matmul and einsum would copy channels to the front and multiply 3x3 matrices one by one.
     return sum((a[:, :, k, None] * b[:, None, k] for k in (1, 2)), a[:, :, 0, None] * b[:, None, 0])
 
 
 class PartwiseLinear(nn.Module):
-    """Mixes channels with one matrix for each part, without bias: the only linear map that keeps equivariance."""
+    """Mixes channels with one matrix per part, without bias: the most general equivariant linear map."""
 
     def __init__(self, num_channels: int) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class PartwiseLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         maps = (self.scalar, self.vector, self.symmetric)
-        # Flat, so that each part is one product of matrices and not one for each atom.
+        # Flattened, so that each part is one matrix product instead of one per atom.
         parts = [
             linear(x[:, part].flatten(0, 1)).unflatten(0, (len(x), part.stop - part.start))
             for linear, part in zip(maps, PARTS, strict=True)

@@ -8,8 +8,8 @@ from torchmdx import Batch, System
 from torchmdx.engines.cpu import pair_forms as compiled
 from torchmdx.engines.cpu import threads as rows
 from torchmdx.engines.cpu.build import library
-from torchmdx.engines.pairs.edge_values import EdgeMessages, to_edges
-from torchmdx.engines.pairs.messages import Messages, Surroundings
+from torchmdx.engines.pairs.edge_values import to_edges
+from torchmdx.engines.pairs.messages import EdgeMessages, Messages, Surroundings
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.products import PartSums, Products
 

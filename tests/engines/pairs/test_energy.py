@@ -302,7 +302,7 @@ def test_silu_of_rows_and_its_derivatives():
 class TestKernels:
     @pytest.fixture(autouse=True)
     def load(self):
-        from torchmdx.engines.pairs.kernels import forms as form_kernels
+        from torchmdx.engines.pairs.kernels import multilinear as form_kernels
 
         self.kernels = form_kernels
 

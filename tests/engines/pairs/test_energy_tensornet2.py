@@ -7,8 +7,9 @@ from model_kinds import coulomb, d2, d3, needs_dispersion, zbl
 from pair_lists import CUTOFF, listed, random, systems
 
 from torchmdx import Batch, Potential, System, TensorNetConfig
-from torchmdx.engines.pairs.edge_values import EdgeMessages, to_edges, to_targets
+from torchmdx.engines.pairs.edge_values import to_edges, to_targets
 from torchmdx.engines.pairs.energy import differentiate_pairwise, serves
+from torchmdx.engines.pairs.messages import EdgeMessages
 from torchmdx.engines.pairs.multilinear import partial
 from torchmdx.engines.pairs.near_list import near_edges, nearer
 from torchmdx.engines.pairs.pair_list import PairList

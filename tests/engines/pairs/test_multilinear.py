@@ -30,7 +30,7 @@ class Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         x, w = ctx.saved_tensors
-        flags = multilinear.wanted(ctx, (x, None, w), 1)
+        flags = multilinear.inputs_with_gradient(ctx, (x, None, w), 1)
         Product.asked.append(tuple(flags))
         return None, gradient * w if flags[0] else None, None, gradient * x if flags[2] else None
 

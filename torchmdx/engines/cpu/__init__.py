@@ -1,1 +1,1 @@
-"""TensorNet on the CPU: filters from tables, kernels in C."""
+"""TensorNet on the CPU, with tabulated filters and kernels in C."""

@@ -1,4 +1,4 @@
-"""Compiles the C files here once for this machine and keeps the library in the user's cache directory."""
+"""Compiles the C files once for this machine and keeps the library in the user's cache directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
 SOURCES = ("threads.c", "messages.c", "pair_forms.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp-simd", "-fPIC", "-shared", "-std=c11", "-w")
-SLICE = 32  # channels that messages.c takes at a time
+SLICE = 32  # channels that messages.c processes at a time
 PARTS = f"""\
 #define SLICE {SLICE}
 static const int PART_END[3] = {{1, 4, 9}};
@@ -31,11 +31,11 @@ BOTH_TYPES = f'{PARTS}#include "{SOURCES[0]}"\n' + "".join(
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels; None, with one line in the log, where they can't be compiled, kept or loaded."""
+    """The compiled kernels; None, with one line in the log, if they cannot be compiled, stored or loaded."""
     try:
         compiler = find_compiler("CC", "cc", "gcc", "clang")
         command = [compiler, *FLAGS, "-I", str(FOLDER), "-x", "c", "-"]
-        # The processor is part of the key: -march=native code from another machine's home directory may not run here.
+        # The processor is part of the key, because -march=native code of a shared home directory may not run here.
         texts = [(FOLDER / source).read_text() for source in SOURCES]
         key = (*texts, BOTH_TYPES, " ".join(FLAGS), compiler, platform.machine(), _processor())
         return load_library(

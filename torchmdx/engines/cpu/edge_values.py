@@ -1,4 +1,4 @@
-"""Rows of edges and their messages on the CPU, in C; `torchmdx.engines.pairs.edge_values` says what they are."""
+"""Kernels in C for `torchmdx.engines.pairs.edge_values` and for messages with filters of edges."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from torch import Tensor
 
 from torchmdx.engines.cpu.pair_forms import over_rows
 from torchmdx.engines.cpu.threads import checked, run_rows, shares
-from torchmdx.models.tensors import PARTS, spread
+from torchmdx.models.tensors import PARTS, to_components
 
 if TYPE_CHECKING:
     from torchmdx.engines.pairs.pair_list import PairList
 
 
 def messages_rows(pairs: PairList, f: Tensor, x: Tensor, back: bool) -> Tensor:
-    """Messages [N,9,C] by filters f [E+N,3,C] of edges, or of the edges the other way."""
+    """Messages [N,9,C] with filters f [E+N,3,C] of edges; back: of the reverse edges."""
     edges = pairs.edges
-    out = spread(f[edges.capacity :]) * x
+    out = to_components(f[edges.capacity :]) * x
     row = pairs.reverse if back else torch.arange(edges.capacity, dtype=torch.int32)
     over_rows("message_rows", pairs, f, x, out, code=row)
     return out
 
 
 def messages_edges(pairs: PairList, x: Tensor, g: Tensor) -> Tensor:
-    """Messages' derivative in filters of edges, [E+N,3,C]."""
+    """The derivative of messages by filters of edges, [E+N,3,C]."""
     edges = pairs.edges
     out = x.new_zeros(edges.capacity + edges.num_atoms, 3, x.shape[2])
     over_rows("message_edges", pairs, x, g, out)
@@ -35,7 +35,7 @@ def messages_edges(pairs: PairList, x: Tensor, g: Tensor) -> Tensor:
 
 
 def to_edges(pairs: PairList, a: Tensor | None, t: Tensor | None, s: Tensor | None, own: bool) -> Tensor:
-    """[E+N,K], or [E,K] without `own`: rows of pairs, targets and sources, added up."""
+    """[E+N,K], or [E,K] without `own`: sums of the values of pairs, targets and sources."""
     edges, some = pairs.edges, next(x for x in (a, t, s) if x is not None)
     out = some.new_zeros(edges.capacity + (edges.num_atoms if own else 0), some.shape[1])
     if own:
@@ -47,21 +47,21 @@ def to_edges(pairs: PairList, a: Tensor | None, t: Tensor | None, s: Tensor | No
 
 
 def from_edges(
-    pairs: PairList, g: Tensor, own: bool, wanted: tuple[bool, bool, bool]
+    pairs: PairList, g: Tensor, own: bool, needed: tuple[bool, bool, bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Sums of rows g [E+N,K] over the edges of pairs, to targets and from sources: those that are wanted."""
+    """Sums of g [E+N,K] over the edges of pairs, targets and sources: those that are needed."""
     edges, width = pairs.edges, g.shape[1]
     atoms = g[edges.capacity :]
-    a = g.new_zeros(pairs.num_slots + own, width) if wanted[0] else None
+    a = g.new_zeros(pairs.num_slots + own, width) if needed[0] else None
     if a is not None and own:
         a[-1] = atoms.sum(0)
-    t, s = ((atoms.clone() if own else g.new_zeros(edges.num_atoms, width)) if each else None for each in wanted[1:])
+    t, s = ((atoms.clone() if own else g.new_zeros(edges.num_atoms, width)) if each else None for each in needed[1:])
     _rows_of_edges("from_edges", pairs, pairs.reverse, (g, a, t, s))
     return a, t, s
 
 
 def _rows_of_edges(name: str, pairs: PairList, others: Tensor, arrays: tuple[Tensor | None, ...]) -> None:
-    """Runs a kernel over the rows of the list; others [E] are sources, or edges the other way."""
-    edges, there = pairs.edges, checked(*(x for x in arrays if x is not None))
+    """Runs a kernel over the rows of the list; others [E]: sources or reverse edges."""
+    edges, given = pairs.edges, checked(*(x for x in arrays if x is not None))
     lists = edges.row_ptr, others, pairs.code
-    run_rows(name, there[0].dtype, shares(edges), there[0].shape[1], pairs.num_slots, *lists, *arrays)
+    run_rows(name, given[0].dtype, shares(edges), given[0].shape[1], pairs.num_slots, *lists, *arrays)

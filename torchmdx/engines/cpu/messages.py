@@ -1,4 +1,4 @@
-"""Message sums from tabulated filters as differentiable torch functions: in C where it compiled, in torch otherwise.
+"""Message sums with tabulated filters as differentiable torch functions, in C if it compiled, else in torch.
 
 table [S,n,terms,3,SLICE] is one set of `TabulatedFilters`, `sliced`: the coefficients of a polynomial in t, in each
 interval, for the filters of the scalar, vector and symmetric parts. An edge reads the row interval [E] at t [E].
@@ -14,14 +14,14 @@ from torch.autograd.function import once_differentiable
 
 from torchmdx.engines.cpu.build import SLICE, library
 from torchmdx.engines.cpu.threads import checked, run_rows, shares
-from torchmdx.models.tensors import PARTS, spread
+from torchmdx.models.tensors import PARTS, to_components
 from torchmdx.neighbors.edges import Edges
 
 
 class MessageSum(torch.autograd.Function):
     """M_i = Σ_j f(r_ij) Y_j over the rows of a symmetric list: [N,9,C] from y [N,9,C] and t [E].
 
-    Not differentiable twice, nor by the table: for that there is the exact model.
+    Not differentiable twice, nor by the table; use the exact model for that.
     """
 
     @staticmethod
@@ -50,7 +50,7 @@ class EmbeddingSum(torch.autograd.Function):
         out = a.new_zeros(len(a), 9, a.shape[1])
         if not _call("embed", edges, a.shape[1], t, table, a, b, d, out, interval=interval):
             weights = filters(t, interval, whole(table, a)) * _pairs(a, b, edges)[:, None]
-            out.index_add_(0, edges.target, spread(weights) * d[:, :, None])
+            out.index_add_(0, edges.target, to_components(weights) * d[:, :, None])
         return out
 
     @staticmethod
@@ -62,8 +62,8 @@ class EmbeddingSum(torch.autograd.Function):
         if not _call("embed_slope", edges, a.shape[1], t, table, a, b, d, grad, slope, grad_d, interval=interval):
             table = whole(table, a)
             here = grad.index_select(0, edges.target) * _pairs(a, b, edges)[:, None]
-            grad_d = (spread(filters(t, interval, table)) * here).sum(-1)
-            slope = ((spread(filter_slopes(t, interval, table)) * here).sum(-1) * d).sum(-1)
+            grad_d = (to_components(filters(t, interval, table)) * here).sum(-1)
+            slope = ((to_components(filter_slopes(t, interval, table)) * here).sum(-1) * d).sum(-1)
         return slope, grad_d, None, None, None, None, None
 
 
@@ -71,7 +71,9 @@ def gather(y: Tensor, t: Tensor, interval: Tensor, table: Tensor, edges: Edges) 
     """Σ_j f(r_ij) y_j over each row, [N,9,C]."""
     out = torch.zeros_like(y)
     if not _call("gather", edges, y.shape[2], t, table, y, out, interval=interval):
-        out.index_add_(0, edges.target, spread(filters(t, interval, whole(table, y))) * y.index_select(0, edges.source))
+        out.index_add_(
+            0, edges.target, to_components(filters(t, interval, whole(table, y))) * y.index_select(0, edges.source)
+        )
     return out
 
 
@@ -80,7 +82,7 @@ def gather_back(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of `gather`: by y, [N,9,C], and by t, [E] = Σ_c ∂f/∂t (grad_i · y_j).
 
-    f is the same for both directions of a pair, so rows of the list also sum over what a source sent to.
+    f is the same for both directions of a pair, so sums over rows are also sums over the edges from a source.
     """
     grad_y, slope = torch.zeros_like(y), torch.zeros_like(t)
     if not _call("gather_back", edges, y.shape[2], t, table, y, grad, grad_y, slope, interval=interval):
@@ -92,13 +94,13 @@ def gather_back(
 
 
 def sliced(table: Tensor) -> Tensor:
-    """A table [n,terms,3,C] as the kernels in C read it, [S,n,terms,3,SLICE]: one slice of channels after the other."""
+    """A table [n,terms,3,C] in the layout of the kernels in C, [S,n,terms,3,SLICE]: S slices of channels."""
     padded = torch.nn.functional.pad(table, (0, -table.shape[-1] % SLICE))
     return padded.unflatten(-1, (-1, SLICE)).movedim(-2, 0).contiguous()
 
 
 def whole(table: Tensor, like: Tensor) -> Tensor:
-    """What `sliced` was given, with as many channels as another tensor has last."""
+    """The inverse of `sliced`, with the number of channels of another tensor's last dimension."""
     return table.movedim(0, -2).flatten(-2)[..., : like.shape[-1]]
 
 
@@ -124,7 +126,7 @@ def _pairs(a: Tensor, b: Tensor, edges: Edges) -> Tensor:
 
 
 def _call(name: str, edges: Edges, channels: int, t: Tensor, table: Tensor, *arrays: Tensor, interval: Tensor) -> bool:
-    """Runs a C kernel over all rows, in threads; False where there is none for these tensors."""
+    """Runs a C kernel over all rows, in threads; False if there is none for these tensors."""
     if t.device.type != "cpu" or library() is None:
         return False
     terms, intervals = table.shape[2], table.shape[1]

@@ -1,4 +1,4 @@
-"""TensorNet with its filters read from tables: the fast path of the CPU, in C where it compiled."""
+"""TensorNet with tabulated filters, for steps on the CPU, in C if it compiled."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torchmdx.engines.filter_table import table_of
 from torchmdx.engines.pairs.network import gated, interaction, read
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet import TensorNet
-from torchmdx.models.tensors import from_direction, spread
+from torchmdx.models.tensors import from_direction, to_components
 from torchmdx.neighbors.edges import Edges
 
 
 class TabulatedTensorNet(nn.Module):
-    """The features of a TensorNet whose weights no longer change, differentiable once by the edge vectors.
+    """The features of a TensorNet with fixed weights, differentiable once by the edge vectors.
 
-    The energy is that of the tabulated filters, and the forces are its exact derivative, so energy is conserved.
+    Forces are the exact derivative of the energy with tabulated filters, so energy is conserved.
     `error` is the largest measured error of the filters and their slopes, relative to the largest of them.
     """
 
@@ -35,7 +35,7 @@ class TabulatedTensorNet(nn.Module):
         distance = torch.linalg.vector_norm(vectors, dim=-1)
         components = from_direction(vectors / distance[:, None]).contiguous()
         stretch = self.table.stretch
-        # Beyond the cutoff (padding, skin) filters are zero; t = 0 of the first interval is where they have become so.
+        # Beyond the cutoff (padding, skin) t = 0 of the first interval is used, where filters are zero.
         inside = distance < stretch.cutoff
         x = torch.where(inside, stretch(distance.clamp(max=stretch.cutoff)), 0.0)
         interval = x.detach().to(torch.int32).clamp(0, stretch.num_intervals - 1)
@@ -50,7 +50,7 @@ class TabulatedTensorNet(nn.Module):
         for module, (coefficients, own) in zip(network.layers, others, strict=True):
 
             def received(y: Tensor, coefficients: Tensor = coefficients, own: Tensor = own) -> Tensor:
-                return spread(own) * y + MessageSum.apply(y, t, interval, coefficients, edges)
+                return to_components(own) * y + MessageSum.apply(y, t, interval, coefficients, edges)
 
             tensors = interaction(cast(Interaction, module), tensors, charge, received)
         return read(network, tensors)

@@ -1,11 +1,12 @@
-/* Derivatives of the multilinear forms of a list's pairs, for rows [first, last) of it.
+/* Derivatives of the multilinear forms, for rows [first, last) of a neighbour list.
 
-   Filters f are [P+1][3][C]: a row for each pair, and in row `own` the filter that an atom has for itself. code [E] is
-   2 * pair, plus 1 for the direction that does not speak for its pair. Directions d [P+1][9] are those of the edges that
-   speak; for the others the vector, components 1..3, changes its sign. z is [N][2][C]: what an atom is as target and
-   as source.
+   Filters f are [P+1][3][C]: one row per pair, and row `own` for the message of an atom to itself. code [E] is 2 * pair
+   for the first edge of a pair, 2 * pair + 1 for its reverse edge. Directions d [P+1][9] are those of the first edges;
+   for reverse edges the vector, components 1..3, changes its sign. z is [N][2][C]: terms of an atom as target and as
+   source.
 
-   Included as messages.c is. Every output element is written by one row only: a pair's by the row that speaks for it. */
+   Included like messages.c. Every output element is written by one row only: that of a pair by the row of its first
+   edge. */
 
 #undef FLIP
 #define FLIP(q) ((q) >= 1 && (q) <= 3)
@@ -78,8 +79,8 @@ static void NAME(all_to_edges)(long first, long last, long K, long own, const in
         }
 }
 
-/* Sums of rows g [E][K]: pairs [P][K] += both edges' where one speaks, targets += a row's, sources += those of the edges
-   the other way, reverse [E]. Any of the three may be null. */
+/* Sums of g [E][K]: pairs [P][K] += both edges, targets += the edges of a row, sources += their reverse edges,
+   reverse [E]. Any of the three may be null. */
 static void NAME(all_from_edges)(long first, long last, long K, long own, const int *row_ptr, const int *reverse,
                                  const int *code, const REAL *g, REAL *a, REAL *t, REAL *s)
 {
@@ -97,7 +98,7 @@ static void NAME(all_from_edges)(long first, long last, long K, long own, const 
         }
 }
 
-/* The derivative in g: out_i = sum_j d_ij f_ij (z_i0 + z_j1), and the atom's own in the scalar. */
+/* The derivative in g: out_i = sum_j d_ij f_ij (z_i0 + z_j1), and the term of the atom itself in the scalar part. */
 static void NAME(all_surroundings_rows)(long first, long last, long C, long own, const int *row_ptr,
                                         const int *source, const int *code, const REAL *d, const REAL *f,
                                         const REAL *z, REAL *out, REAL *weight)
@@ -122,7 +123,7 @@ static void NAME(all_surroundings_rows)(long first, long last, long C, long own,
     }
 }
 
-/* The derivative in z, [N][2][C]: of an atom as target along its row, as source by the edges the other way. */
+/* The derivative in z, [N][2][C]: of an atom as target along its row, as source by the reverse edges. */
 static void NAME(all_surroundings_atoms)(long first, long last, long C, long own, const int *row_ptr,
                                          const int *source, const int *code, const REAL *d, const REAL *f,
                                          const REAL *g, REAL *out, REAL *weight)

@@ -1,6 +1,6 @@
-"""The multilinear forms of a list's pairs on the CPU, in C; `torchmdx.engines.pairs.products` says what they are.
+"""Kernels in C for the multilinear forms of `torchmdx.engines.pairs.products` and `messages`.
 
-Nothing as large as the list times nine components is made on the way, which is what makes torch slow here.
+Unlike the torch operations they need no intermediate arrays of edges times nine components, which are slow.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from torch import Tensor
 
 from torchmdx.engines.cpu.build import library
 from torchmdx.engines.cpu.threads import TYPES, checked, run_rows, shares
-from torchmdx.models.tensors import PARTS, spread
+from torchmdx.models.tensors import PARTS, to_components
 
 if TYPE_CHECKING:
     from torchmdx.engines.pairs.pair_list import PairList
 
-# Below this many atoms a second thread costs more than it saves in products of their tensors.
+# With fewer atoms per thread, another thread costs more time than it saves in products of tensors.
 ATOMS_A_THREAD = 256
 # Kernels of the derivatives of surroundings, by slot.
 SURROUNDINGS = ("surroundings_directions", "surroundings_filters", "surroundings_atoms", "surroundings_rows")
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Whether these have kernels here: on the CPU, all of one type, which under autocast they may not be."""
+    """Whether there are kernels for these tensors: on the CPU, of one dtype (under autocast dtypes may differ)."""
     first = tensors[0]
     if first.device.type != "cpu" or first.dtype not in TYPES or any(x.dtype != first.dtype for x in tensors):
         return False
@@ -32,14 +32,14 @@ def serves(*tensors: Tensor) -> bool:
 
 
 def messages_rows(pairs: PairList, f: Tensor, x: Tensor) -> Tensor:
-    """Messages' derivative in X or G, [N,9,C], from f [P+1,3,C] and the other."""
-    out = spread(f[-1]) * x
+    """The derivative of `Messages` by X or G, [N,9,C], from f [P+1,3,C] and the other one."""
+    out = to_components(f[-1]) * x
     over_rows("message_rows", pairs, f, x, out, code=pairs.code // 2)
     return out
 
 
 def messages_pairs(pairs: PairList, x: Tensor, g: Tensor) -> Tensor:
-    """Messages' derivative in F, [P+1,3,C]."""
+    """The derivative of `Messages` by F, [P+1,3,C]."""
     out = x.new_zeros(pairs.num_slots + 1, 3, x.shape[2])
     over_rows("message_pairs", pairs, x, g, out)
     both = (x * g).sum(0)
@@ -50,14 +50,14 @@ def messages_pairs(pairs: PairList, x: Tensor, g: Tensor) -> Tensor:
 def surroundings(
     pairs: PairList, slot: int, d: Tensor | None, f: Tensor | None, z: Tensor | None, g: Tensor | None
 ) -> Tensor:
-    """Surroundings' derivative in D [P+1,9], F [P+1,3,C], Z [N,2,C] or G [N,9,C]; its own place holds None."""
-    there = [a for a in (d, f, z, g) if a is not None]
-    channels, atoms = there[-1].shape[2], pairs.edges.num_atoms
+    """The derivative of `Surroundings` by D [P+1,9], F [P+1,3,C], Z [N,2,C] or G [N,9,C], the one that is None."""
+    given = [a for a in (d, f, z, g) if a is not None]
+    channels, atoms = given[-1].shape[2], pairs.edges.num_atoms
     rows = pairs.num_slots + 1
     shape = ((rows, 9), (rows, 3, channels), (atoms, 2, channels), (atoms, 9, channels))[slot]
-    # Rows of atoms are written whole; of pairs those that are in use.
-    out = there[0].new_zeros(shape) if slot < 2 else there[0].new_empty(shape)
-    over_rows(SURROUNDINGS[slot], pairs, *there, out)
+    # Kernels write all rows of atoms, but of pairs only those in use.
+    out = given[0].new_zeros(shape) if slot < 2 else given[0].new_empty(shape)
+    over_rows(SURROUNDINGS[slot], pairs, *given, out)
     if slot == 1:
         assert d is not None
         assert z is not None
@@ -67,7 +67,7 @@ def surroundings(
 
 
 def products(slot: int, symmetric: bool, a: Tensor | None, b: Tensor | None, h: Tensor | None) -> Tensor:
-    """Products' derivative in a, b or h, [N,9,C]; its own place holds None."""
+    """The derivative of `Products` by a, b or h, [N,9,C], the one that is None."""
     left, right = ((h, b), (a, h), (a, b))[slot]
     assert left is not None
     assert right is not None
@@ -77,23 +77,23 @@ def products(slot: int, symmetric: bool, a: Tensor | None, b: Tensor | None, h: 
 
 
 def part_sums(a: Tensor, b: Tensor, parts: int, metric: bool) -> Tensor:
-    """PartSums' derivative in h, [N,parts,C]."""
+    """The derivative of `PartSums` by h, [N,parts,C]."""
     out = a.new_empty(len(a), parts, a.shape[2])
     over_atoms("part_sums", (a.shape[2], parts, int(metric)), a, b, out)
     return out
 
 
 def scale_parts(b: Tensor, h: Tensor, metric: bool) -> Tensor:
-    """PartSums' derivative in one of the tensors, [N,9,C], from the other and h [N,parts,C]."""
+    """The derivative of `PartSums` by one tensor, [N,9,C], from the other one and h [N,parts,C]."""
     if h.shape[1] == 1 and not metric:
-        return h * b  # nothing to gain
+        return h * b  # a kernel would not be faster
     out = torch.empty_like(b)
     over_atoms("scale_parts", (b.shape[2], h.shape[1], int(metric)), h, b, out)
     return out
 
 
 def over_atoms(name: str, numbers: tuple[int, ...], *arrays: Tensor) -> None:
-    """Runs a kernel over atoms, in threads; numbers: what it is given before the arrays."""
+    """Runs a kernel over atoms, in threads; numbers: its arguments before the arrays."""
     count = len(arrays[-1])
     threads = max(1, min(torch.get_num_threads(), count // ATOMS_A_THREAD))
     bounds = [count * k // threads for k in range(threads + 1)]

@@ -1,7 +1,7 @@
 """Runs kernels of the C library over rows, on the threads that torch's own operations use.
 
-Threads of one's own would wait for a core where there are no more cores than threads: those of OpenMP go on turning for
-a moment when torch's last operation is done, in case that there is more.
+A separate pool would compete for cores with torch's OpenMP threads, which keep spinning for a moment after each
+operation of torch.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torch import Tensor
 from torchmdx.engines.cpu.build import library
 from torchmdx.neighbors.edges import Edges
 
-# Below this many edges a second thread costs more than it saves.
+# With fewer edges per thread, another thread costs more time than it saves.
 EDGES_A_THREAD = 2000
 TYPES = {torch.float32: "float", torch.float64: "double"}
-# What OpenMP, GNU's and others in its clothes, starts threads with and counts them by.
+# Functions of GNU OpenMP, which other OpenMP libraries provide too.
 OPENMP = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
 def run_rows(name: str, dtype: torch.dtype, bounds: Sequence[int], *given: int | Tensor | None) -> None:
-    """A kernel for numbers of this type, over the ranges of rows between bounds, side by side.
+    """Runs the kernel for a dtype over the ranges of rows between bounds, in parallel.
 
-    given: its arguments, numbers and arrays; None for an array that is not wanted.
+    given: its further arguments, numbers and arrays; None for an array that is not needed.
     """
     compiled = library()
     assert compiled is not None
@@ -53,12 +53,12 @@ def shares(edges: Edges) -> list[int]:
     """Bounds of ranges of rows with about equally many edges, one for each thread."""
     num_edges = int(edges.row_ptr[-1]) if edges.num_atoms else 0
     threads = max(1, min(torch.get_num_threads(), num_edges // EDGES_A_THREAD))
-    wanted = torch.arange(1, threads) * (num_edges / threads)
-    return [0, *torch.searchsorted(edges.row_ptr, wanted.to(torch.int32)).tolist(), edges.num_atoms]
+    ends = torch.arange(1, threads) * (num_edges / threads)
+    return [0, *torch.searchsorted(edges.row_ptr, ends.to(torch.int32)).tolist(), edges.num_atoms]
 
 
 def checked(*arrays: Tensor) -> tuple[Tensor, ...]:
-    """The same, as kernels take them."""
+    """The same arrays, after assertions that kernels can read them."""
     for array in arrays:
         assert array.is_contiguous()
         assert array.dtype == arrays[0].dtype
@@ -73,7 +73,7 @@ def _number(given: int | Tensor | None) -> int:
 
 @functools.cache
 def _openmp() -> tuple[ctypes.c_void_p, ...] | None:
-    """OpenMP's functions, of the library that torch is linked to; None where that has others."""
+    """Functions of the OpenMP library that torch is linked to; None if it lacks them."""
     torch_itself = ctypes.CDLL(torch._C.__file__)
     try:
         return tuple(ctypes.cast(getattr(torch_itself, name), ctypes.c_void_p) for name in OPENMP)

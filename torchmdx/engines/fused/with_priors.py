@@ -42,8 +42,9 @@ class PriorKernelEngine:
         self.name, self.table_error = f"kernels and priors, {model.precision}", model.table.error
         self.batch, self.stress = batch, stress
         priors = [cast(Prior, prior) for prior in self.potential.priors]
-        self.direct = [prior for prior in priors if isinstance(prior, Coulomb)]
-        self.others = [prior for prior in priors if not isinstance(prior, Coulomb)]
+        # By type: a class derived from Coulomb may compute another energy.
+        self.direct = [prior for prior in priors if type(prior) is Coulomb]
+        self.others = [prior for prior in priors if type(prior) is not Coulomb]
         # If priors have a larger cutoff than the network, the network gets a list of its own.
         cutoff = float(potential.config.cutoff)
         self.near = NearRows(cutoff) if potential.search_cutoff(batch) > cutoff else None

@@ -1,13 +1,12 @@
-"""What depends on both ends of an edge: rows of numbers for edges, and messages whose filters differ both ways.
+"""Values of edges from values of their pairs, targets and sources, and the sums in the other direction.
 
-Rows are those of the list's slots, [E,..], zero in its padding; with `own` a row for each atom itself comes after
-them, [E+N,..]. Of pairs [P,..] the last row, with `own`, is that of an atom with itself, [P+1,..].
+Values of edges are [E,..] by slot, zero at padded edges; with `own` one row per atom, for its message to itself,
+follows: [E+N,..]. Values of pairs are [P,..]; with `own` the last row is that of an atom with itself: [P+1,..].
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,10 +15,8 @@ from torch import Tensor
 from torchmdx.engines.cpu import edge_values as compiled_rows
 from torchmdx.engines.cpu import pair_forms as compiled
 from torchmdx.engines.pairs.pair_list import PairList
-from torchmdx.engines.pairs.products import Arguments, part_sums
-from torchmdx.models.tensors import spread
 
-Wanted = tuple[bool, bool, bool]
+Needed = tuple[bool, bool, bool]  # sums over pairs, targets, sources
 
 
 class _ToEdges(torch.autograd.Function):
@@ -28,28 +25,28 @@ class _ToEdges(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pairs: PairList, own: bool, a: Tensor | None, t: Tensor | None, s: Tensor | None) -> Tensor:
         ctx.pairs, ctx.own = pairs, own
-        kernels = _fused(*(x for x in (a, t, s) if x is not None))
+        kernels = kernels_of_edges(*(x for x in (a, t, s) if x is not None))
         return kernels.to_edges(pairs, a, t, s, own) if kernels else _to_edges(pairs, own, a, t, s)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        wanted = ctx.needs_input_grad[2:]
-        return None, None, *_from_edges(ctx.pairs, ctx.own, gradients[0], wanted)
+        needed = ctx.needs_input_grad[2:]
+        return None, None, *_from_edges(ctx.pairs, ctx.own, gradients[0], needed)
 
 
 class _FromEdges(torch.autograd.Function):
-    """Sums of rows over the edges of a pair, to a target, from a source: those that are wanted."""
+    """Sums over the edges of each pair, target and source: those that are needed."""
 
     @staticmethod
-    def forward(ctx: Any, pairs: PairList, own: bool, wanted: Wanted, g: Tensor) -> tuple[Tensor, ...]:
-        ctx.pairs, ctx.own, ctx.wanted = pairs, own, wanted
+    def forward(ctx: Any, pairs: PairList, own: bool, needed: Needed, g: Tensor) -> tuple[Tensor, ...]:
+        ctx.pairs, ctx.own, ctx.needed = pairs, own, needed
         ctx.set_materialize_grads(False)
-        return tuple(_sums(pairs, own, wanted, g))
+        return tuple(_sums(pairs, own, needed, g))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         given = iter(gradients)
-        values = [next(given) if wanted else None for wanted in ctx.wanted]
+        values = [next(given) if needed else None for needed in ctx.needed]
         if all(value is None for value in values):
             return None, None, None, None
         return None, None, None, to_edges(ctx.pairs, *values, own=ctx.own)
@@ -60,91 +57,58 @@ def to_edges(
 ) -> Tensor:
     """[E+N,K], or [E,K] without `own`: a [P+1,K] of the pair + t [N,K] of the target + s [N,K] of the source.
 
-    Zero where there is no edge. Any of the three may be left out. An atom is its own target and source.
+    Zero at padded edges. One or two of the three may be None. Of `own` rows an atom is both target and source.
     """
     whole = (None if x is None else x.contiguous() for x in (a, t, s))
     return _ToEdges.apply(pairs, own, *whole)
 
 
 def to_targets(pairs: PairList, values: Tensor) -> Tensor:
-    """Sums [N,K] of the rows [E,K] of the edges to each atom."""
+    """Sums [N,K] of values [E,K] over the edges with each atom as target."""
     (found,) = _FromEdges.apply(pairs, False, (False, True, False), values.contiguous())
     return found
 
 
-def _from_edges(pairs: PairList, own: bool, g: Tensor, wanted: Wanted) -> Iterator[Tensor | None]:
-    found = iter(_FromEdges.apply(pairs, own, wanted, g.contiguous()) if any(wanted) else ())
-    return (next(found) if each else None for each in wanted)
+def _from_edges(pairs: PairList, own: bool, g: Tensor, needed: Needed) -> Iterator[Tensor | None]:
+    found = iter(_FromEdges.apply(pairs, own, needed, g.contiguous()) if any(needed) else ())
+    return (next(found) if each else None for each in needed)
 
 
 def _to_edges(pairs: PairList, own: bool, a: Tensor | None, t: Tensor | None, s: Tensor | None) -> Tensor:
-    edges, parts = pairs.edges, []
+    edges, terms = pairs.edges, []
     for values, index in ((a, pairs.code // 2), (t, edges.target), (s, edges.source)):
         if values is None:
             continue
         rows = values.index_select(0, index) * edges.filled()[:, None]
         if own:
             rows = torch.cat([rows, values[-1:].expand(edges.num_atoms, -1) if values is a else values])
-        parts.append(rows)
-    return sum(parts[1:], parts[0])
+        terms.append(rows)
+    return sum(terms[1:], terms[0])
 
 
-def _sums(pairs: PairList, own: bool, wanted: Wanted, g: Tensor) -> Iterator[Tensor]:
+def _sums(pairs: PairList, own: bool, needed: Needed, g: Tensor) -> Iterator[Tensor]:
     edges = pairs.edges
     if g.is_cuda:
-        if wanted[0]:
+        if needed[0]:
             yield _kernels().to_pairs(pairs, g, own)
-        if any(wanted[1:]):
-            yield from _kernels().to_atoms(pairs, g, own, *wanted[1:])
+        if any(needed[1:]):
+            yield from _kernels().to_atoms(pairs, g, own, *needed[1:])
         return
     if compiled.serves(g):
-        yield from (x for x in compiled_rows.from_edges(pairs, g, own, wanted) if x is not None)
+        yield from (x for x in compiled_rows.from_edges(pairs, g, own, needed) if x is not None)
         return
     rows, atoms = g[: edges.capacity] * edges.filled()[:, None], g[edges.capacity :]
-    if wanted[0]:
+    if needed[0]:
         sums = g.new_zeros(pairs.num_slots, g.shape[1]).index_add_(0, pairs.code // 2, rows)
         yield torch.cat([sums, atoms.sum(0, keepdim=True)]) if own else sums
-    for each, index in zip(wanted[1:], (edges.target, edges.source), strict=True):
+    for each, index in zip(needed[1:], (edges.target, edges.source), strict=True):
         if each:
             start = atoms if own else g.new_zeros(edges.num_atoms, g.shape[1])
             yield start.index_add(0, index, rows)
 
 
-@dataclass(frozen=True)
-class EdgeMessages:
-    """T(F, X, G) = Σ_edges Σ_m,c F[edge,k(m),c] X[source,m,c] G[target,m,c] + Σ_i,m,c F[E+i,k(m),c] X[i,m,c] G[i,m,c].
-
-    As `messages.Messages`, with a filter for each direction of a pair and one for each atom itself.
-    """
-
-    pairs: PairList
-
-    def partial(self, slot: int, arguments: Arguments) -> Tensor:
-        """In F [E+N,3,C], X or G [N,9,C]: in X, with the filters of the edges the other way."""
-        f, x, g = arguments
-        if slot == 0:
-            assert x is not None
-            assert g is not None
-            kernels = _fused(x, g)
-            return kernels.messages_edges(self.pairs, x, g) if kernels else self._in_filters(x, g)
-        other = g if slot == 1 else x
-        assert f is not None
-        assert other is not None
-        if kernels := _fused(f, other):
-            return kernels.messages_rows(self.pairs, f, other, back=slot == 1)
-        edges = self.pairs.edges
-        ends = (edges.target, edges.source) if slot == 2 else (edges.source, edges.target)
-        rows = spread(f[: edges.capacity] * edges.filled()[:, None, None]) * other.index_select(0, ends[1])
-        return (spread(f[edges.capacity :]) * other).index_add(0, ends[0], rows)
-
-    def _in_filters(self, x: Tensor, g: Tensor) -> Tensor:
-        edges = self.pairs.edges
-        both = part_sums(x.index_select(0, edges.source) * g.index_select(0, edges.target))
-        return torch.cat([both * edges.filled()[:, None, None], part_sums(x * g)])
-
-
-def _fused(*tensors: Tensor) -> Any:
-    """Triton's kernels, those in C, or None, for what is written out in torch."""
+def kernels_of_edges(*tensors: Tensor) -> Any:
+    """The kernels for these tensors, Triton's or those in C; None for torch operations."""
     if tensors[0].is_cuda:
         return _kernels()
     return compiled_rows if compiled.serves(*tensors) else None

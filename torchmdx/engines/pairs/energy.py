@@ -1,9 +1,9 @@
-"""TensorNet and TensorNet2 on pairs, for training and for steps: nothing per edge that need not be, any derivative.
+"""TensorNet and TensorNet2 on pairs of atoms, for training and for steps, differentiable to any order.
 
-The same weights and the same numbers as the potential itself, which stays the reference. What is different is the
-order of the work: what depends on a distance is computed for pairs, and messages are the multilinear forms of
-`messages` and `products`, whose derivatives of any order are forms again. Sums run in a fixed order, so that a step
-repeated on a GPU gives the same bits. Nothing is read on the host, and all shapes are those of the list's capacity.
+Weights and results are those of the potential, which remains the reference. Functions of the distance are computed
+once per pair instead of per edge, and messages are the multilinear forms of `messages` and `products`, whose
+derivatives of any order are such forms too. Sums have a fixed order, so that a repeated step on a GPU gives the same
+bits. Nothing is read on the host, and all shapes are determined by the capacity of the list.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from torchmdx.engines.pairs.filters import through
 from torchmdx.engines.pairs.network import features
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
-from torchmdx.evaluate import Result, dipole_moments, per_volume
+from torchmdx.evaluate import EnergyParts, Result, differentiate_energy
 from torchmdx.models.energy_head import ScalarHead
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import Geometry
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.edges import Edges
@@ -35,15 +36,15 @@ def pairwise_energy(
     positions: Tensor,
     strain: Tensor | None = None,
     near: PairList | None = None,
-) -> tuple[Tensor, Tensor, Tensor | None]:
+) -> EnergyParts:
     """Energies [S] and of atoms [N], eV, and charges [N] of atoms that predict them, e; all float64.
 
     Differentiable in positions [N,3], strain [S,3,3] and weights.
 
-    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.evaluate.strained`. near: the
-    part of the edges that the network sees, where priors see farther; None: it is given all of them.
+    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.evaluate.strained`. near: pairs
+    within the cutoff of the network, where priors have longer cutoffs; None: the network gets all pairs.
     """
-    dtype = potential.dtype  # positions and cell may be more exact: differences are taken before they are rounded
+    dtype = potential.dtype  # positions and cell may have a wider one: differences come before rounding
     pairs = PairList.of(edges, reverse)
     vectors = pairs.vectors(positions, batch.cell, batch.system_index, strain).to(dtype)
     if near is None:
@@ -52,20 +53,19 @@ def pairwise_energy(
         inner = near.vectors(positions, batch.cell, batch.system_index, strain).to(dtype)
         found, channels = features(potential.network, near, inner, batch)
     outputs = through(potential.head.network, found).squeeze(-1)
-    energies = outputs.double() * potential.scale
-    energies = energies + potential.reference_energies.index_select(0, batch.atomic_numbers)
-    shares = potential.shift / batch.counts().clamp(min=1)
-    energies = energies + shares.index_select(0, batch.system_index)
-    if len(potential.priors):
-        places = (positions if strain is None else strained_positions(positions, strain, batch)).to(dtype)
-        seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
-        energies = energies + potential.prior_energies(pair_geometry(seen, pairs, vectors, places, channels))
+
+    def geometry() -> Geometry:
+        deformed = (positions if strain is None else strained_positions(positions, strain, batch)).to(dtype)
+        rounded = replace(batch, positions=deformed.detach(), cell=batch.cell.to(dtype))
+        return pair_geometry(rounded, pairs, vectors, deformed, channels)
+
+    energies = potential.assemble(outputs, batch, geometry)
     charges = None if channels is None else potential.atomic_charges(channels, batch)
     return sum_rows(energies, batch.system_index, batch.num_systems), energies, charges
 
 
 def strained_positions(positions: Tensor, strain: Tensor, batch: Batch) -> Tensor:
-    """As `torchmdx.evaluate.strained_positions`, summed in a fixed order on the way back."""
+    """As `torchmdx.evaluate.strained_positions`, with a gradient that is summed in a fixed order."""
     of_atoms = take_rows(strain.flatten(1), batch.system_index, batch.num_systems)
     return positions + torch.einsum("ni,nij->nj", positions, of_atoms.unflatten(1, (3, 3)))
 
@@ -82,30 +82,17 @@ def differentiate_pairwise(
     create_graph: bool = True,
     near: PairList | None = None,
 ) -> Result:
-    """As `torchmdx.evaluate.differentiate`; reverse: the slot of each edge's other direction [E]. near: see above."""
+    """As `torchmdx.evaluate.differentiate`; reverse and near as in `pairwise_energy`."""
+
+    def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
+        symmetric = None if strain is None else (strain + strain.transpose(1, 2)) / 2
+        return pairwise_energy(potential, batch, edges, reverse, positions, symmetric, near)
+
     with torch.set_grad_enabled(forces or stress or create_graph):
         positions = batch.positions.detach().requires_grad_(forces or create_graph)
-        strain = symmetric = None
-        if stress:
-            strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_()
-            symmetric = (strain + strain.transpose(1, 2)) / 2
-        energy, energies, charges = pairwise_energy(potential, batch, edges, reverse, positions, symmetric, near)
-        dipoles = None if charges is None else dipole_moments(charges, positions, batch)
-        inputs = ([positions] if forces else []) + ([] if strain is None else [strain])
-        found = iter(torch.autograd.grad(energy.sum(), inputs, create_graph=create_graph) if inputs else ())
-    if not create_graph:
-        energy, energies = energy.detach(), energies.detach()
-        charges, dipoles = (None if value is None else value.detach() for value in (charges, dipoles))
-    return Result(
-        energy=energy,
-        energies=energies,
-        forces=-next(found) if forces else None,
-        stress=per_volume(next(found), batch.cell) if stress else None,
-        charges=charges,
-        dipoles=dipoles,
-    )
+        return differentiate_energy(energy, batch, positions, forces=forces, stress=stress, create_graph=create_graph)
 
 
 def serves(potential: Potential) -> bool:
-    """Whether a potential is one that this module computes: a TensorNet or a TensorNet2, whatever its priors."""
+    """Whether this module supports a potential: TensorNet and TensorNet2, with any priors."""
     return type(potential.network) in (TensorNet, TensorNet2) and type(potential.head) is ScalarHead

@@ -1,4 +1,4 @@
-"""The network of pairs as an engine: any TensorNet or TensorNet2, with any priors."""
+"""The pairwise network as an engine: any TensorNet or TensorNet2, with any priors."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from torchmdx.system import Batch
 
 
 class PairwiseEngine:
-    """The network of training, without its graph: any TensorNet or TensorNet2, with any priors."""
+    """The network that training uses, without gradients of weights: any TensorNet or TensorNet2, with any priors."""
 
     table_error = 0.0
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
         self.name = f"pairs, {str(potential.dtype).removeprefix('torch.')}"
-        # Weights that ask for gradients would be given them, in every backward pass.
+        # Otherwise every backward pass would compute gradients of the weights.
         self.potential = copy.deepcopy(potential).requires_grad_(False)
         self.batch, self.stress = batch, stress
-        # Priors may see farther than the network, which then has a list of its own.
+        # If a prior has a longer cutoff than the network, the network gets its own list.
         cutoff = float(potential.config.cutoff)
         self.near = NearList(cutoff) if potential.search_cutoff(batch) > cutoff else None
 
@@ -55,9 +55,9 @@ class PairwiseEngine:
         return Outputs(result.energy, result.energies, result.forces.to(self.potential.dtype), result.stress)
 
     def _nearer(self, batch: Batch, edges: Edges) -> PairList | None:
-        """The network's own list, if it has one.
+        """The pairs within the network's cutoff, if it has its own list.
 
-        Its capacity is chosen at the first run after `reserve`, which reads the device: it must not be captured.
+        The first run after `reserve` chooses the capacity. It reads the device and must not be captured.
         """
         if self.near is None:
             return None

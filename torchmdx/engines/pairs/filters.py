@@ -1,4 +1,4 @@
-"""Networks of filters: of pairs, where they depend on the distance alone, and of edges, where both ends take part."""
+"""Filters of pairs, which depend on the distance only, and of edges, which depend on the charges of both atoms too."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def linear(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def through(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
-    """x through linear maps and activations, one after another."""
+    """Applies linear maps and activations in order."""
     for module in modules:
         x = linear(module, x) if isinstance(module, nn.Linear) else activate(module, x)
     return x
 
 
 def _scaled(modules: list[nn.Module], x: Tensor, envelope: Tensor) -> Tensor:
-    """As `through`, rows scaled by the cutoff function [.,1], and parted: [.,3,C]."""
-    together = isinstance(modules[-1], nn.SiLU)  # in one pass over memory
-    x = through(modules[:-1] if together else modules, x)
-    x = activate_rows(x, envelope) if together else partial(ROWS, 2, x, envelope, None)
+    """As `through`, with rows multiplied by the cutoff function [.,1], and one filter per part: [.,3,C]."""
+    fused = isinstance(modules[-1], nn.SiLU)  # activation and scaling in one pass over memory
+    x = through(modules[:-1] if fused else modules, x)
+    x = activate_rows(x, envelope) if fused else partial(ROWS, 2, x, envelope, None)
     return x.unflatten(-1, (3, x.shape[-1] // 3))
 
 
@@ -43,9 +43,9 @@ def pair_filters(network: nn.Module, radial: Tensor, envelope: Tensor) -> Tensor
 
 
 def edge_filters(layer: Interaction, a: Tensor, t: Tensor, s: Tensor, pairs: PairList, envelope: Tensor) -> Tensor:
-    """Filters [E+N,3,C] of a layer, of every edge and of every atom itself.
+    """Filters [E+N,3,C] of a layer, for every edge and for the message of every atom to itself.
 
-    a [P+1,C], t [N,C] and s [N,C] are the shares of the pair, the target and the source in the first linear map of
-    the layer's network, bias included; envelope [P+1,1] is the cutoff function of the pairs.
+    a [P+1,C], t [N,C] and s [N,C] are the terms of the pair, the target and the source in the first linear map of the
+    layer's network, including its bias; envelope [P+1,1] is the cutoff function of the pairs.
     """
     return _scaled(list(layer.filters)[1:], to_edges(pairs, a, t, s), to_edges(pairs, envelope))

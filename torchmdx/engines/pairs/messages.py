@@ -1,8 +1,8 @@
-"""The forms of messages: what atoms receive from their neighbours, and the embedding's sum over surroundings.
+"""Multilinear forms of messages: sums over neighbours in interactions and in the embedding.
 
-Tensors of atoms are [N,9,C] (see tensors.py), filters [P+1,3,C]: a row for each pair of atoms, and in the last one the
-filter that an atom has for itself. k(m) is the part that component m belongs to. On a GPU the derivatives are kernels
-that sum in a fixed order; on a CPU that has a compiler they are kernels in C. Elsewhere they are written out in torch.
+Tensors of atoms are [N,9,C] (see tensors.py), filters [P+1,3,C]: one row per pair of atoms, and a last row for the
+message of an atom to itself. k(m) is the part that component m belongs to. The derivatives are Triton kernels with
+sums in a fixed order on a GPU, kernels in C on a CPU with a compiler, and torch operations elsewhere.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchmdx.engines.pairs.edge_values import kernels_of_edges
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.products import Arguments, kernels_of, part_sums
-from torchmdx.models.tensors import spread
+from torchmdx.models.tensors import to_components
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Messages:
     pairs: PairList
 
     def partial(self, slot: int, arguments: Arguments) -> Tensor:
-        """In F [P+1,3,C], X or G [N,9,C]. The list is symmetric, and so T in X and G."""
+        """With respect to F [P+1,3,C], X or G [N,9,C]. T is symmetric in X and G, because the list is symmetric."""
         f, x, g = arguments
         if slot == 0:
             assert x is not None
@@ -39,8 +40,8 @@ class Messages:
 
     def _in_atoms(self, f: Tensor, x: Tensor) -> Tensor:
         edges = self.pairs.edges
-        weights = spread(_of_edges(f, self.pairs))
-        return (spread(f[-1]) * x).index_add(0, edges.target, weights * x.index_select(0, edges.source))
+        weights = to_components(_of_edges(f, self.pairs))
+        return (to_components(f[-1]) * x).index_add(0, edges.target, weights * x.index_select(0, edges.source))
 
     def _in_filters(self, x: Tensor, g: Tensor) -> Tensor:
         edges = self.pairs.edges
@@ -49,32 +50,64 @@ class Messages:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """T(D, F, Z, G) = Σ_edges Σ_m,c D[edge,m] F[pair,k(m),c] (Z[target,0,c] + Z[source,1,c]) G[target,m,c],
-    and for each atom itself D[P,0] F[P,0,c] (Z[i,0,c] + Z[i,1,c]) G[i,0,c].
+class EdgeMessages:
+    """T(F, X, G) = Σ_edges Σ_m,c F[edge,k(m),c] X[source,m,c] G[target,m,c] + Σ_i,m,c F[E+i,k(m),c] X[i,m,c] G[i,m,c].
 
-    D [P+1,9]: components of each pair's direction; for the other direction the vector changes its sign. Its last row is
-    a constant, (1, 0, ...): no gradient is computed for it.
+    As `Messages`, with different filters for the two directions of a pair, and for every atom itself.
     """
 
     pairs: PairList
 
     def partial(self, slot: int, arguments: Arguments) -> Tensor:
-        """In D [P+1,9], F [P+1,3,C], Z [N,2,C] or G [N,9,C]."""
+        """With respect to F [E+N,3,C], X or G [N,9,C]; for X with the filters of the reverse edges."""
+        f, x, g = arguments
+        if slot == 0:
+            assert x is not None
+            assert g is not None
+            kernels = kernels_of_edges(x, g)
+            return kernels.messages_edges(self.pairs, x, g) if kernels else self._in_filters(x, g)
+        other = g if slot == 1 else x
+        assert f is not None
+        assert other is not None
+        if kernels := kernels_of_edges(f, other):
+            return kernels.messages_rows(self.pairs, f, other, back=slot == 1)
+        edges = self.pairs.edges
+        ends = (edges.target, edges.source) if slot == 2 else (edges.source, edges.target)
+        rows = to_components(f[: edges.capacity] * edges.filled()[:, None, None]) * other.index_select(0, ends[1])
+        return (to_components(f[edges.capacity :]) * other).index_add(0, ends[0], rows)
+
+    def _in_filters(self, x: Tensor, g: Tensor) -> Tensor:
+        edges = self.pairs.edges
+        both = part_sums(x.index_select(0, edges.source) * g.index_select(0, edges.target))
+        return torch.cat([both * edges.filled()[:, None, None], part_sums(x * g)])
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """T(D, F, Z, G) = Σ_edges Σ_m,c D[edge,m] F[pair,k(m),c] (Z[target,0,c] + Z[source,1,c]) G[target,m,c],
+    and for each atom itself D[P,0] F[P,0,c] (Z[i,0,c] + Z[i,1,c]) G[i,0,c].
+
+    D [P+1,9]: components of the direction of each pair; the vector part changes its sign for the reverse edge. The last
+    row is the constant (1, 0, ...), which has no gradient.
+    """
+
+    pairs: PairList
+
+    def partial(self, slot: int, arguments: Arguments) -> Tensor:
+        """With respect to D [P+1,9], F [P+1,3,C], Z [N,2,C] or G [N,9,C]."""
         given = [a for a in arguments if a is not None]
-        there = given[0]
         if kernels := kernels_of(*given):
             return kernels.surroundings(self.pairs, slot, *arguments)
         d, f, z, g = (None if a is None else a for a in arguments)
         edges, pairs = self.pairs.edges, self.pairs
-        flip = torch.where(pairs.code % 2 == 1, -1.0, 1.0).to(there.dtype)
-        signs = torch.ones(len(flip), 9, dtype=there.dtype)
+        flip = torch.where(pairs.code % 2 == 1, -1.0, 1.0).to(given[0].dtype)
+        signs = torch.ones(len(flip), 9, dtype=given[0].dtype)
         signs[:, 1:4] = flip[:, None]
         factors: list[Tensor] = []  # each [E,9,C] or broadcastable to it
         if d is not None:
             factors.append((_of_edges(d, pairs) * signs)[:, :, None])
         if f is not None:
-            factors.append(spread(_of_edges(f, pairs)))
+            factors.append(to_components(_of_edges(f, pairs)))
         if z is not None:
             factors.append((z[:, 0].index_select(0, edges.target) + z[:, 1].index_select(0, edges.source))[:, None])
         if g is not None:
@@ -116,12 +149,12 @@ class Surroundings:
 
 
 def _of_edges(values: Tensor, pairs: PairList) -> Tensor:
-    """Rows of values [P+1,...] for the edges [E,...]; zero where there is none."""
+    """Values [E,...] of edges from values [P+1,...] of pairs; zero at padded edges."""
     rows = values.index_select(0, pairs.code // 2)
     return rows * pairs.edges.filled().view(-1, *[1] * (rows.dim() - 1))
 
 
 def _to_pairs(values: Tensor, pairs: PairList) -> Tensor:
     """Sums [P,...] of values [E,...] over both edges of a pair."""
-    there = values * pairs.edges.filled().view(-1, *[1] * (values.dim() - 1))
-    return values.new_zeros(pairs.num_slots, *values.shape[1:]).index_add_(0, pairs.code // 2, there)
+    masked = values * pairs.edges.filled().view(-1, *[1] * (values.dim() - 1))
+    return values.new_zeros(pairs.num_slots, *values.shape[1:]).index_add_(0, pairs.code // 2, masked)

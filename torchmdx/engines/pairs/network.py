@@ -1,4 +1,4 @@
-"""TensorNet and TensorNet2 on pairs: what depends on a distance once a pair, messages as forms."""
+"""TensorNet and TensorNet2 on pairs: functions of the distance once per pair, messages as multilinear forms."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.engines.pairs.edge_values import EdgeMessages
 from torchmdx.engines.pairs.filters import ROWS, edge_filters, linear, pair_filters, through
-from torchmdx.engines.pairs.messages import Messages, Surroundings
+from torchmdx.engines.pairs.messages import EdgeMessages, Messages, Surroundings
 from torchmdx.engines.pairs.multilinear import Form, partial, quadratic
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.products import PartLinear, PartSums, Products
@@ -35,12 +34,12 @@ def features(
     """Features [N,C], and charges [N,(L+1)K] of a TensorNet2, from vectors [P,3] of the pairs."""
     distance = torch.linalg.vector_norm(vectors, dim=-1)
     direction = vectors / distance[:, None]
-    # An atom's message to itself has the filter of distance 0, carried as one row more.
+    # The filters of an atom's message to itself, at distance 0, are the last row.
     distance = torch.cat([distance, distance.new_zeros(1)])
     radial = network.basis(distance)
     envelope = cosine_cutoff(distance, float(network.config.cutoff))[:, None]
     directions = from_direction(direction)
-    # The filter of an atom itself has no direction, which is a constant: only its scalar is seen.
+    # An atom has no direction to itself: its message has a scalar part only, a constant.
     alone = directions.new_zeros(1, 9)
     alone[:, :1].fill_(1.0)
     directions = torch.cat([directions, alone])
@@ -69,20 +68,20 @@ def _layers(network: TensorNet, pairs: PairList, x: Tensor, radial: Tensor, enve
 def _charged_layers(
     network: TensorNet2, pairs: PairList, x: Tensor, radial: Tensor, envelope: Tensor, batch: Batch
 ) -> tuple[Tensor, Tensor]:
-    """Tensors of the last layer, and the charges of embedding and layers."""
+    """Tensors of the last layer, and the charges of the embedding and of all layers."""
     first, *others = (cast(ChargeEquilibration, module) for module in network.charges)
     charges = [_equilibrated(first, x, batch)]
     for module, equilibrate in zip(network.layers, others, strict=True):
         layer = cast(Interaction, module)
-        a, t, s = _shares(cast(nn.Linear, layer.filters[0]), radial, charges[-1])
+        a, t, s = _first_linear(cast(nn.Linear, layer.filters[0]), radial, charges[-1])
         weights = edge_filters(layer, a, t, s, pairs, envelope)
         x = _interaction(layer, EdgeMessages(pairs), x, weights, None)
         charges.append(_equilibrated(equilibrate, x, batch))
     return x, torch.cat(charges, dim=-1)
 
 
-def _shares(first: nn.Linear, radial: Tensor, charges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The first linear map of (basis, charges of target, charges of source), of each of the three alone."""
+def _first_linear(first: nn.Linear, radial: Tensor, charges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Terms of the first linear map of (basis, charges of target, charges of source), one from each of the three."""
     width, count = radial.shape[1], charges.shape[1]
     of_pair, of_target, of_source = first.weight.split([width, count, count], dim=1)
     a = nn.functional.linear(radial, of_pair, first.bias).to(radial.dtype)
@@ -94,13 +93,13 @@ def _equilibrated(equilibrate: ChargeEquilibration, x: Tensor, batch: Batch) -> 
     """As `ChargeEquilibration`, charges [N,K]."""
     norms = quadratic(NORMS, x)
     invariants = torch.cat([x[:, 0], norms[:, 1], norms[:, 2]], dim=-1)
-    first, spread = through(equilibrate.network, equilibrate.norm(invariants)).chunk(2, dim=-1)
-    share = spread**2 + LEAST_SHARE
-    sums = sum_rows(torch.cat([first, share], dim=-1), batch.system_index, batch.num_systems)
-    proposed, shares = sums.chunk(2, dim=-1)
-    whole = torch.cat([batch.charge[:, None] - proposed, shares + equilibrate.slack], dim=-1)
-    missing, shares = take_rows(whole, batch.system_index, batch.num_systems).chunk(2, dim=-1)
-    return first + share / shares * missing
+    proposed, root_weight = through(equilibrate.network, equilibrate.norm(invariants)).chunk(2, dim=-1)
+    weight = root_weight**2 + LEAST_SHARE
+    sums = sum_rows(torch.cat([proposed, weight], dim=-1), batch.system_index, batch.num_systems)
+    charge_sum, weight_sum = sums.chunk(2, dim=-1)
+    of_systems = torch.cat([batch.charge[:, None] - charge_sum, weight_sum + equilibrate.slack], dim=-1)
+    missing, weight_sum = take_rows(of_systems, batch.system_index, batch.num_systems).chunk(2, dim=-1)
+    return proposed + weight / weight_sum * missing
 
 
 def _normalised(x: Tensor) -> Tensor:
@@ -109,7 +108,7 @@ def _normalised(x: Tensor) -> Tensor:
 
 
 def _mixed(linear: PartwiseLinear, x: Tensor) -> Tensor:
-    """As `PartwiseLinear`, without copies of parts."""
+    """As `PartwiseLinear`, without copying the parts."""
     weights = torch.stack([linear.scalar.weight, linear.vector.weight, linear.symmetric.weight])
     return partial(LINEAR, 2, x, weights, None)
 
@@ -118,13 +117,13 @@ def _embedding(
     layer: TensorEmbedding, pairs: PairList, directions: Tensor, radial: Tensor, envelope: Tensor, numbers: Tensor
 ) -> Tensor:
     """As `TensorEmbedding`, tensors [N,9,C]."""
-    shares = torch.stack(layer.pair_shares(numbers), 1)
+    elements = torch.stack(layer.pair_shares(numbers), 1)
     weights = pair_filters(layer.filters, radial, envelope)
-    return gated(layer, partial(Surroundings(pairs), 3, directions, weights, shares, None))
+    return gated(layer, partial(Surroundings(pairs), 3, directions, weights, elements, None))
 
 
 def gated(layer: TensorEmbedding, x: Tensor) -> Tensor:
-    """Tensors [N,9,C] from the sums over neighbours [N,9,C], an atom's message to itself among them."""
+    """Tensors [N,9,C] from the sums over neighbours [N,9,C], which include an atom's message to itself."""
     gate = through(layer.gate, layer.norm(quadratic(NORM, x).squeeze(1)))
     return partial(SCALE_PARTS, 0, None, _mixed(layer.mix, x), gate.unflatten(-1, (3, layer.num_channels)))
 
@@ -134,7 +133,7 @@ def _interaction(layer: Interaction, messages: Form, x: Tensor, weights: Tensor,
 
 
 def interaction(layer: Interaction, x: Tensor, charge: Tensor | None, received: Callable[[Tensor], Tensor]) -> Tensor:
-    """As `Interaction`, tensors [N,9,C]; received: M from Y. Without a charge [N], as if it were 0."""
+    """As `Interaction`, tensors [N,9,C]; received: computes M from Y. charge [N]: None means 0."""
     x = _normalised(x)
     y = _mixed(layer.mix_in, x)
     m = received(y)
@@ -144,7 +143,7 @@ def interaction(layer: Interaction, x: Tensor, charge: Tensor | None, received: 
     else:
         p = 2 * partial(Products(symmetric=False), 2, y, m, None)
     d = _mixed(layer.mix_out, _normalised(p))
-    # DD is half of DD + DD, whose form is symmetric.
+    # DD = (DD + DD) / 2, because the form of the symmetric product is symmetric in its arguments.
     square = quadratic(Products(symmetric=True), d)
     return torch.add(x + d, square, alpha=0.5) if factor is None else x + d + _times(factor / 2, square)
 

@@ -1,4 +1,4 @@
-"""Undirected pairs of a full neighbour list: what two edges share is computed once."""
+"""Undirected pairs of a full neighbour list, for values that both edges of a pair share."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torchmdx.neighbors.edges import PADDED_LENGTH, Edges
 class PairList:
     """Pairs of the edges of `edges`, P = (E+1)//2 slots, all int32 and on the device.
 
-    reverse [E]: the slot of each edge's other direction. code [E]: 2 · pair + 0 for the edge that speaks for its pair
-    (the earlier one), + 1 for its other direction. first [P]: the edge that speaks. num_pairs []: slots in use; the
-    others come after and have `first` within bounds.
+    reverse [E]: the slot of each edge's reverse edge. code [E]: 2 · pair + 0 for the first edge of the pair in the
+    list, its representative, + 1 for the reverse edge. first [P]: the representative of each pair. num_pairs []: slots
+    in use; unused slots follow, with valid indices in `first`.
     """
 
     edges: Edges
@@ -31,18 +31,18 @@ class PairList:
 
     @classmethod
     def of(cls, edges: Edges, reverse: Tensor) -> PairList:
-        """From the list and the slot of every edge's other direction [E]. Nothing is read on the host."""
+        """From the list and the slots [E] of the reverse edges. Nothing is read on the host."""
         capacity, device = edges.capacity, edges.source.device
         slots = (capacity + 1) // 2
         edge = torch.arange(capacity, dtype=torch.int32, device=device)
-        speaks = (edge < reverse) & edges.filled()
-        number = speaks.cumsum(0, dtype=torch.int32) - 1
-        pair = torch.where(speaks, number, number.index_select(0, reverse))
-        # Edges that do not speak are all sent to one slot more than there are, which is dropped; so are those of a list
-        # that has overflowed, where more than half may speak because their other directions are missing.
-        place = torch.where(speaks, number, slots).clamp(max=slots).long()
+        is_first = (edge < reverse) & edges.filled()
+        number = is_first.cumsum(0, dtype=torch.int32) - 1
+        pair = torch.where(is_first, number, number.index_select(0, reverse))
+        # Reverse edges go to an extra slot, which is dropped. So do surplus edges of an overflowed list, in which more
+        # than half may come first because their reverse edges are missing.
+        place = torch.where(is_first, number, slots).clamp(max=slots).long()
         first = torch.arange(slots + 1, dtype=torch.int32, device=device).scatter_(0, place, edge)[:-1]
-        code = 2 * pair.clamp(0, max(slots - 1, 0)) + (~speaks).int()
+        code = 2 * pair.clamp(0, max(slots - 1, 0)) + (~is_first).int()
         return cls(edges, reverse, code, first, edges.num_edges // 2)
 
     def filled(self) -> Tensor:
@@ -50,7 +50,7 @@ class PairList:
         return torch.arange(self.num_slots, device=self.first.device) < self.num_pairs
 
     def vectors(self, positions: Tensor, cell: Tensor, system_index: Tensor, strain: Tensor | None = None) -> Tensor:
-        """Vectors [P,3] of the edges that speak, differentiable in positions [N,3] and strain [S,3,3].
+        """Vectors [P,3] of the first edges of pairs, differentiable in positions [N,3] and strain [S,3,3].
 
         strain: symmetric, deforms every vector of its system; see `torchmdx.evaluate.strained`.
         """
@@ -90,12 +90,12 @@ class _FromEnds(torch.autograd.Function):
         edges = pairs.edges
         out = values.new_zeros(edges.num_atoms, values.shape[1])
         if values.device.type == "cuda":
-            from torchmdx.engines.pairs.kernels.forms import sum_pairs
+            from torchmdx.engines.pairs.kernels.multilinear import sum_pairs
 
             return sum_pairs(values, pairs, at_target, at_source, out)
         for factor, end in ((at_target, edges.target), (at_source, edges.source)):
-            there = torch.where(pairs.filled()[:, None], factor * values, 0.0)
-            out.index_add_(0, end.index_select(0, pairs.first).long(), there)
+            masked = torch.where(pairs.filled()[:, None], factor * values, 0.0)
+            out.index_add_(0, end.index_select(0, pairs.first).long(), masked)
         return out
 
     @staticmethod
@@ -125,7 +125,7 @@ class _SumRows(torch.autograd.Function):
         ctx.index, ctx.num_rows = index, num_rows
         out = values.new_zeros(num_rows, *values.shape[1:])
         if values.device.type == "cuda":
-            from torchmdx.engines.pairs.kernels.forms import sum_rows
+            from torchmdx.engines.pairs.kernels.multilinear import sum_rows
 
             ends = torch.arange(num_rows + 1, dtype=index.dtype, device=index.device)
             return sum_rows(values, torch.searchsorted(index, ends, out_int32=True), out)

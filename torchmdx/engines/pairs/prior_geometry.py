@@ -1,4 +1,4 @@
-"""What priors see of a batch whose geometry is known for pairs: the same, with sums in a fixed order on a GPU."""
+"""The input of priors from distances of pairs, with sums in a fixed order on a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchmdx.system import Batch
 
 @dataclass(frozen=True, eq=False)
 class PairGeometry(Geometry):
-    """Geometry with the pairs of its edges. Values of atoms are 1 at padded edges, which have no atoms."""
+    """Geometry with the pairs of its edges. Values of atoms at padded edges, which have no atoms, are 1."""
 
     pairs: PairList
 
@@ -32,8 +32,8 @@ class PairGeometry(Geometry):
         return to_targets(self.pairs, values[:, None]).squeeze(-1)
 
     def open_pairs(self, prior: OpenPairPrior, charges: Tensor) -> Tensor:
-        """On a GPU, Coulomb energies come from a kernel that keeps nothing for each pair."""
-        if self.distance.is_cuda and isinstance(prior, Coulomb):
+        """On a GPU, Coulomb energies are computed by a kernel that stores nothing per pair."""
+        if self.distance.is_cuda and type(prior) is Coulomb:
             return fused_pairs(prior, self.batch, self.positions, charges)
         return super().open_pairs(prior, charges)
 
@@ -49,7 +49,7 @@ class PairGeometry(Geometry):
 def pair_geometry(
     batch: Batch, pairs: PairList, vectors: Tensor, positions: Tensor, charges: Tensor | None
 ) -> PairGeometry:
-    """From vectors [P,3] of the pairs."""
+    """The geometry from vectors [P,3] of the pairs."""
     distance = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     of_edges = to_edges(pairs, distance, own=False).squeeze(-1)
     distance = torch.where(pairs.edges.filled(), of_edges, PADDED_LENGTH)

@@ -1,8 +1,8 @@
-"""The multilinear forms of what an atom does with its own tensor: products, sums over parts, linear maps.
+"""Multilinear forms of the tensors of one atom: products, sums over parts, linear maps.
 
-Tensors of atoms are [N,9,C] (see tensors.py). k(m) is the part that component m belongs to. On a GPU the derivatives
-are kernels that sum in a fixed order; those of products are kernels in C on a CPU that has a compiler. Elsewhere they
-are written out in torch.
+Tensors of atoms are [N,9,C] (see tensors.py). k(m) is the part that component m belongs to. The derivatives are Triton
+kernels with sums in a fixed order on a GPU; those of products are kernels in C on a CPU with a compiler. Elsewhere
+they are torch operations.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.cpu import pair_forms as compiled
-from torchmdx.models.tensors import PARTS, product, spread, symmetric_product
+from torchmdx.models.tensors import PARTS, product, symmetric_product, to_components
 
 Arguments = tuple[Tensor | None, ...]
-# From so many atoms on, sums over atoms are products of matrices one by one: unlike batches of them, these are cut
-# along the sum into shares that fill a GPU.
+# From this number of atoms on, sums over atoms are single matrix products. Unlike batched products, these are divided
+# along the sum, so that they fill a GPU.
 MANY_ATOMS = 1024
 
 
@@ -27,15 +27,15 @@ MANY_ATOMS = 1024
 class PartSums:
     """T(a, b, h) = Σ_i,m,c a[i,m,c] b[i,m,c] h[i,k(m),c]: tensors scaled part by part, sums of products over parts.
 
-    parts 1: h is [N,1,C], one number for all components. metric: b is replaced by its `undual`, so that a and b are
-    multiplied as matrices: T(x, x, .) are squared Frobenius norms.
+    parts=1: h is [N,1,C], one value for all components. metric: b is replaced by `undual(b)`, so that products are
+    inner products of matrices: T(x, x, .) contains squared Frobenius norms.
     """
 
     parts: int = 3
     metric: bool = False
 
     def partial(self, slot: int, arguments: Arguments) -> Tensor:
-        """In a, b [N,9,C] or h [N,parts,C]."""
+        """With respect to a, b [N,9,C] or h [N,parts,C]."""
         a, b, h = arguments
         if slot == 2:
             assert a is not None
@@ -49,14 +49,14 @@ class PartSums:
         assert h is not None
         if kernels := kernels_of(other, h):
             return kernels.scale_parts(other, h, self.metric)
-        return (spread(h) if self.parts == 3 else h) * (undual(other) if self.metric else other)
+        return (to_components(h) if self.parts == 3 else h) * (undual(other) if self.metric else other)
 
 
 class PartLinear:
     """T(x, w, g) = Σ_n,m,o,i g[n,m,o] w[k(m),o,i] x[n,m,i]: linear maps of channels, w [3,C,C], one for each part."""
 
     def partial(self, slot: int, arguments: Arguments) -> Tensor:
-        """In x [N,9,C], w or g [N,9,C]. Parts are read and written where they are, in batches of their components."""
+        """With respect to x [N,9,C], w or g [N,9,C]. Parts are views, multiplied in batches of their components."""
         x, w, g = arguments
         if slot == 1:
             assert x is not None
@@ -83,10 +83,10 @@ class PartLinear:
 
 
 class RowScale:
-    """T(v, e, h) = Σ_p,k e[p] v[p,k] h[p,k]: rows scaled, and their products summed."""
+    """T(v, e, h) = Σ_p,k e[p] v[p,k] h[p,k]: rows multiplied by a factor, and sums of products of rows."""
 
     def partial(self, slot: int, arguments: Arguments) -> Tensor:
-        """In v [P,K], e [P,1] or h [P,K]."""
+        """With respect to v [P,K], e [P,1] or h [P,K]."""
         v, e, h = arguments
         if slot == 1:
             assert v is not None
@@ -105,7 +105,7 @@ class Products:
     symmetric: bool
 
     def partial(self, slot: int, arguments: Arguments) -> Tensor:
-        """In a, b or h [N,9,C]. Transposing a matrix changes the sign of its vector; see `dual`."""
+        """With respect to a, b or h [N,9,C]. Transposition changes the sign of the vector part; see `dual`."""
         if kernels := kernels_of(*(x for x in arguments if x is not None)):
             return kernels.products(slot, self.symmetric, *arguments)
         a, b, h = arguments
@@ -129,7 +129,7 @@ def dual(h: Tensor) -> Tensor:
 
 
 def undual(x: Tensor) -> Tensor:
-    """The inverse of `dual`: <., X> as numbers for each component."""
+    """The inverse of `dual`: the coefficients of the linear form <., X>, one per component."""
     s, a, (qxx, qxy, qxz, qyy, qyz) = 3 * x[:, :1], 2 * x[:, 1:4], x[:, 4:].split(1, 1)
     return torch.cat([s, a, 2 * qxx + qyy, 2 * qxy, 2 * qxz, 2 * qyy + qxx, 2 * qyz], 1)
 
@@ -150,13 +150,13 @@ def part_sums(x: Tensor) -> Tensor:
 
 
 def kernels_of(*tensors: Tensor) -> Any:
-    """The kernels for these: Triton's, those in C, or None, for what is written out in torch."""
+    """The kernels for these tensors, Triton's or those in C; None for torch operations."""
     if tensors[0].is_cuda:
         return _kernels()
     return compiled if compiled.serves(*tensors) else None
 
 
 def _kernels() -> Any:
-    from torchmdx.engines.pairs.kernels import forms as form_kernels
+    from torchmdx.engines.pairs.kernels import multilinear as form_kernels
 
     return form_kernels

@@ -1,7 +1,7 @@
-"""SiLU and its derivatives, each in one kernel: a loss on forces needs two of them, which torch makes of many.
+"""SiLU and its derivatives, each in one kernel. A loss on forces needs the first two, many kernels in torch.
 
-The last SiLU of a filter network is followed by the cutoff function, a number for each row. Both together read and
-write what the activation alone does, in each of the three passes.
+The last SiLU of a filter network is followed by a product with the cutoff function, one factor per row. Both are one
+kernel in each of the three passes, with the memory traffic of the activation only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmdx.engines.pairs.multilinear import wanted
+from torchmdx.engines.pairs.multilinear import inputs_with_gradient
 
 MOST_DERIVATIVES = 3
 
@@ -32,7 +32,7 @@ class _Scaled(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         x, g = ctx.saved_tensors
         cotangent = gradients[0].contiguous()
-        for_x, for_g = wanted(ctx, (x, g), 1)
+        for_x, for_g = inputs_with_gradient(ctx, (x, g), 1)
         if x.is_cuda and not torch.is_grad_enabled() and g is not None and for_x and for_g:
             return None, *_kernels().both_gradients(ctx.order, x, g, cotangent)
         in_x = in_g = None
@@ -54,11 +54,11 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         x, e = ctx.saved_tensors
-        return _RowsGradients.apply(*wanted(ctx, (x, e)), x, e, gradients[0].contiguous())
+        return _RowsGradients.apply(*inputs_with_gradient(ctx, (x, e)), x, e, gradients[0].contiguous())
 
 
 class _RowsGradients(torch.autograd.Function):
-    """Of silu(x) e with the gradient h: silu'(x) e h in x, and Σ_k silu(x) h in e, where asked for."""
+    """Gradients of silu(x) e from h: silu'(x) e h for x, and Σ_k silu(x) h for e, those that are needed."""
 
     @staticmethod
     def forward(
@@ -74,7 +74,7 @@ class _RowsGradients(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         x, e, h = ctx.saved_tensors
         t, s = gradients
-        for_x, for_e, for_h = wanted(ctx, (x, e, h), 2)
+        for_x, for_e, for_h = inputs_with_gradient(ctx, (x, e, h), 2)
         if x.is_cuda and not torch.is_grad_enabled() and t is not None and s is not None and not for_e:
             return None, None, *_both_rows(x, e, h, t, s)
         in_x, in_e, in_h = [], [], []
@@ -104,19 +104,19 @@ def derivative(order: int, x: Tensor) -> Tensor:
     if order == 2:
         return p * (2 + x * q)
     if order > MOST_DERIVATIVES:
-        raise RuntimeError(f"silu has derivatives up to number {MOST_DERIVATIVES} here, got {order}")
+        raise RuntimeError(f"the derivative of silu must be of order <= {MOST_DERIVATIVES}, got {order}")
     return p * (3 * q + x * (q * q - 2 * p))
 
 
 def activate(module: nn.Module, x: Tensor) -> Tensor:
-    """The activation of a module: SiLU by its own kernels, any other as the module has it."""
+    """Applies an activation: SiLU by the kernels here, others by their module."""
     if isinstance(module, nn.SiLU):
         return _Scaled.apply(0, x.contiguous(), None)
     return module(x)
 
 
 def activate_rows(x: Tensor, factor: Tensor) -> Tensor:
-    """SiLU of x [P,K], times a number for each row [P,1]."""
+    """SiLU of x [P,K], times one factor per row [P,1]."""
     return _Rows.apply(x.contiguous(), factor.contiguous())
 
 

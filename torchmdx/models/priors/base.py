@@ -1,4 +1,4 @@
-"""What a prior is, and what it sees."""
+"""Interface of priors: their configuration, their input and their energy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import LAST_ELEMENT, Batch
 
-LONGEST = 10_000.0  # Å; bounds what a damaged configuration can ask for
+LONGEST = 10_000.0  # Å; a damaged configuration must not request longer neighbour lists
 
 
 class OpenPairPrior(Protocol):
-    """A prior that sees all pairs of systems without periodic directions."""
+    """A prior over all pairs of atoms of systems without periodic directions."""
 
     def plain_pairs(self, batch: Batch, positions: Tensor, charges: Tensor) -> Tensor:
         """Energies [N] of all those pairs, from positions [N,3] Å and charges [N,M], in plain torch."""
@@ -26,12 +26,12 @@ class OpenPairPrior(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """A batch as priors see it.
+    """The input of priors.
 
-    distance [E] Å of `edges`, which reach at least as far as the potential's search cutoff; beyond the last edge it
-    is longer than any cutoff. positions [N,3] Å serve pairs that no list holds: all pairs of systems without
-    periodic directions. charges [N,M]: partial charges in M channels, None where the network predicts none.
-    Gradients flow through distance, positions and charges.
+    distance [E] Å of `edges`, which contain all pairs within the potential's search cutoff; at padded edges it is
+    longer than any cutoff. positions [N,3] Å are for pairs beyond the list, of systems without periodic directions.
+    charges [N,M]: partial charges in M channels, None if the network predicts none. Gradients flow through distance,
+    positions and charges.
     """
 
     batch: Batch
@@ -53,25 +53,25 @@ class Geometry:
         return values.new_zeros(self.batch.num_atoms).index_add(0, self.edges.target, values)
 
     def halved_onto_atoms(self, pair_energy: Tensor) -> Tensor:
-        """Energies [N] of atoms from those [E] of pairs, each of which stands in the list twice."""
+        """Energies [N] of atoms from energies [E] of pairs, each of which is in the list twice."""
         return self.onto_targets(0.5 * pair_energy)
 
     def open_pairs(self, prior: OpenPairPrior, charges: Tensor) -> Tensor:
         """Energies [N] of a prior over all pairs of systems without periodic directions, from charges [N,M].
 
-        Another way of evaluating the geometry may replace this by kernels of its own.
+        Engines with kernels for such a prior override this.
         """
         return prior.plain_pairs(self.batch, self.positions, charges)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriorConfig:
-    """Settings of a prior, checked on construction. `name` is what configurations and files call it."""
+    """Settings of a prior, checked on construction. `name` identifies it in configurations and files."""
 
     name: ClassVar[str]
 
     def scaled(self, factor: float) -> Self:
-        """The same prior, its energy times a factor."""
+        """The settings of the same prior with its energy multiplied by a factor."""
         raise NotImplementedError
 
     def _require_lengths(self, *names: str) -> None:
@@ -93,18 +93,18 @@ class PriorConfig:
 
 
 class Prior(nn.Module):
-    """A term of the energy, eV, with gradients to any order.
+    """An energy term without weights, eV, differentiable to any order.
 
-    max_z: the largest atomic number it knows.
+    max_z: the largest atomic number it supports.
     """
 
     config: Any
     max_z: int = LAST_ELEMENT
-    # Whether it sees all pairs of systems without periodic directions: it then takes positions, not edges, there.
+    # Whether it sums over all pairs of systems without periodic directions, for which it needs positions, not edges.
     sees_all_pairs: bool = False
 
     def cutoff(self, periodic: bool) -> float:
-        """How far the list of edges must reach, Å: with periodic directions, or without any."""
+        """Cutoff of the neighbour list it needs, Å, for systems with or without periodic directions."""
         return float(self.config.cutoff)
 
     def forward(self, geometry: Geometry) -> Tensor:
@@ -114,13 +114,13 @@ class Prior(nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         exact = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)
-        for name, value in exact.items():  # tables are moved, but never rounded
+        for name, value in exact.items():  # tables are moved to the device, not rounded
             setattr(self, name, value.to(device=getattr(self, name).device))
         return self
 
 
 def shapes_are_fixed(tensor: Tensor) -> bool:
-    """Whether this is being recorded (a CUDA graph, a compiler): nothing may then be read on the host."""
+    """Whether a CUDA graph is being captured or a compiler runs: nothing may be read on the host then."""
     if torch.compiler.is_compiling():
         return True
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -1,4 +1,4 @@
-"""Coulomb interaction of partial charges, as a rule those that a network predicts, damped where the network sees."""
+"""Coulomb interaction of predicted or given partial charges, damped at the distances that the network describes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from torchmdx.units import COULOMB
 class CoulombConfig(PriorConfig):
     """Settings of the damped Coulomb interaction.
 
-    cutoff: Å, of systems with periodic directions, with a reaction field of `dielectric` beyond it (infinity: a
-        conductor, with which the force vanishes at the cutoff too).
-    cut_in_vacuum: whether systems without periodic directions are cut off in the same way. Else all pairs interact.
-    damping: Å, below which pairs are damped.
-    switch: Å, two lengths between which pairs are switched on along a cosine, instead of damping.
-    charges: "predicted" by the network, or "given" with each structure, as its partial_charges.
+    cutoff: Å, for systems with periodic directions, with a reaction field of `dielectric` beyond it (infinity: a
+        conductor, for which the force at the cutoff is zero too).
+    cut_in_vacuum: whether the cutoff applies to systems without periodic directions too. Otherwise all pairs interact.
+    damping: Å, distance below which pairs are damped.
+    switch: two distances, Å, between which a cosine switches pairs on; it replaces the damping.
+    charges: "predicted" by the network, or "given" as the partial_charges of each structure.
     weights: of the charges of the embedding and of each layer, or of every channel of every layer; None: all equal.
     strength: energy of two elementary charges 1 Å apart, eV Å.
     """
@@ -79,7 +79,7 @@ class Coulomb(Prior):
     weights: Tensor
 
     def __init__(self, config: CoulombConfig, sets: int = 1, channels: int = 1) -> None:
-        """sets: of charges that the network predicts, one for its embedding and each layer, of so many channels."""
+        """sets: number of sets of predicted charges (embedding and layers), each with `channels` channels."""
         super().__init__()
         self.config = config
         self.sees_all_pairs = not config.cut_in_vacuum
@@ -108,7 +108,7 @@ class Coulomb(Prior):
         return energies
 
     def charges(self, geometry: Geometry) -> Tensor:
-        """Partial charges [N,M]. Raises ValueError where a structure should have brought them, and has not."""
+        """Partial charges [N,M]. Raises ValueError for structures without them if they are to be given."""
         if self.config.charges == "predicted":
             assert geometry.charges is not None, "the registry makes no such prior for other networks"
             return geometry.charges
@@ -116,7 +116,7 @@ class Coulomb(Prior):
 
     @staticmethod
     def given_charges(batch: Batch) -> Tensor:
-        """Partial charges [N,1] of the structures. Raises ValueError where there are none."""
+        """Partial charges [N,1] of the structures. Raises ValueError if there are none."""
         given = batch.partial_charges
         if given is None:
             raise ValueError(
@@ -126,7 +126,7 @@ class Coulomb(Prior):
         return given[:, None]
 
     def within_cutoff(self, geometry: Geometry, charges: Tensor) -> Tensor:
-        """Energies [N] of the pairs in the list, in systems that are cut off."""
+        """Energies [N] of the pairs in the list, for systems to which the cutoff applies."""
         config, batch, r = self.config, geometry.batch, geometry.distance
         inside = r < config.cutoff
         if not config.cut_in_vacuum:
@@ -163,7 +163,7 @@ class Coulomb(Prior):
     @property
     def field(self) -> tuple[float, float]:
         """(a, b) of g(r) = 1 / r + a r² - b under the cutoff."""
-        # In terms of 1/ε, so that a conductor is no special case.
+        # In terms of 1/ε, so that ε may be infinite.
         inverse, cutoff = 1 / self.config.dielectric, float(self.config.cutoff)
         return (1 - inverse) / (2 + inverse) / cutoff**3, 3 / (2 + inverse) / cutoff
 

@@ -1,4 +1,4 @@
-"""Dispersion of DFT-D2 (Grimme 2006), for checkpoints that were trained with it. New models take D3."""
+"""Dispersion of DFT-D2 (Grimme 2006), for checkpoints trained with it. Use D3 for new models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
 class D2Config(PriorConfig):
     """Settings of the D2 dispersion.
 
-    c6: eV Å⁶, and radii: Å, both by atomic number from element 0 on. cutoff: Å, where pairs end abruptly.
+    c6: eV Å⁶, and radii: Å, both by atomic number from element 0 on. cutoff: Å, sharp. steepness: d of the damping.
     """
 
     name: ClassVar[str] = "d2"
@@ -53,7 +53,7 @@ class D2(Prior):
         super().__init__()
         self.config = config
         self.max_z = len(config.c6) - 1
-        # Element 0 stands for nothing; its numbers are never used, and may be NaN in files.
+        # Values of element 0 are not used, and may be NaN in files.
         self.register_buffer("c6", torch.tensor((0.0, *config.c6[1:]), dtype=torch.float64), persistent=False)
         self.register_buffer("radii", torch.tensor((1.0, *config.radii[1:]), dtype=torch.float64), persistent=False)
 

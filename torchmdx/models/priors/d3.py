@@ -1,4 +1,4 @@
-"""D3 dispersion with Becke-Johnson damping: tables and interpolation of the package torch-dftd, torchmdx's edges."""
+"""D3 dispersion with Becke-Johnson damping, with tables and interpolation of the package torch-dftd."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class D3Config(PriorConfig):
     """Settings of the D3(BJ) dispersion, two-body terms.
 
     functional: name of a functional as torch-dftd spells it ("pbe", "b3-lyp"), for s6, s8, a1 and a2 (bohr); or
-        these four, for any other. cutoff: Å, over whose last bohr every pair goes smoothly to zero.
-    strength: factor on the energy.
+        these four, for any other. cutoff: Å; over the last bohr before it the energy goes smoothly to zero.
+    strength: factor of the energy.
     """
 
     name: ClassVar[str] = "d3"
@@ -56,13 +56,13 @@ class D3(Prior):
 
     | variable | symbol |
     |---|---|
-    | end | t(r), 1 until 1 bohr before the cutoff, and then smoothly 0 |
-    | ratio | K_ij = 3 Q_i Q_j, of C8 to C6 |
+    | end | t(r), 1 up to 1 bohr before the cutoff, then smoothly to 0 |
+    | ratio | K_ij = 3 Q_i Q_j, ratio of C8 to C6; Q is `expectation` |
     | c6 | C6_ij, interpolated between reference compounds by the coordination numbers of both atoms |
     | coordination | Σ_j t(r_ij) / (1 + exp(-16 (R_cov / r_ij - 1))) |
 
-    Tables, interpolation and the end are torch-dftd's. Its own sum over pairs picks edges on the host, and counts
-    neighbours abruptly; this one keeps its shapes, and is smooth.
+    Tables, interpolation and t(r) are torch-dftd's. Its own sum over pairs selects edges on the host and has a sharp
+    cutoff for coordination numbers; this one has fixed shapes and is smooth.
     """
 
     config: D3Config

@@ -1,4 +1,4 @@
-"""All pairs of the atoms of systems without periodic directions, in blocks: pairs that no neighbour list holds."""
+"""All pairs of atoms of systems without periodic directions, in dense blocks instead of a neighbour list."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SIZE_STEP = 8
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """B systems side by side: atoms [B,M] are numbers of atoms, pairs [B,M,M] says which two of a row are a pair."""
+    """B systems of up to M atoms: atoms [B,M] are indices of atoms, pairs [B,M,M] is true where two are a pair."""
 
     atoms: Tensor
     pairs: Tensor
 
     def distances(self, positions: Tensor) -> Tensor:
         """Distances [B,M,M] Å, differentiable in positions [N,3]; longer than any cutoff where there is no pair."""
-        places = positions[self.atoms]
-        between = places[:, None] - places[:, :, None]
+        gathered = positions[self.atoms]
+        between = gathered[:, None] - gathered[:, :, None]
         between = torch.where(self.pairs[..., None], between, PADDED_LENGTH)
         return torch.linalg.vector_norm(between, dim=-1)
 
@@ -38,15 +38,15 @@ def open_systems(batch: Batch) -> Tensor:
 def open_blocks(batch: Batch) -> list[Block]:
     """Every pair of every system without periodic directions, once in each direction.
 
-    Reads sizes on the host, unless a graph is being recorded: then all atoms make one block, whatever systems they
-    are in, so that a graph stays right when the atoms are dealt out to systems anew.
+    Reads sizes on the host, except while a graph is captured: all atoms then form one block, so that the graph remains
+    valid when `system_index` changes.
     """
     if shapes_are_fixed(batch.positions):
         return [_one_block(batch)]
     counts, chosen = batch.counts().tolist(), open_systems(batch).tolist()
     first, rows = 0, {}  # type: int, dict[int, list[tuple[int, int]]]
-    for count, wanted in zip(counts, chosen, strict=True):
-        if wanted and count > 1:
+    for count, is_open in zip(counts, chosen, strict=True):
+        if is_open and count > 1:
             rows.setdefault(-(-count // SIZE_STEP) * SIZE_STEP, []).append((first, count))
         first += count
     return [_block(places, size, batch.positions.device) for size, places in rows.items()]

@@ -1,4 +1,4 @@
-"""Screened repulsion of nuclei that come too close (Ziegler, Biersack, Littmark 1985)."""
+"""Screened repulsion of nuclei at short distances (Ziegler, Biersack, Littmark 1985)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SCREENING = ((0.1818, 3.2), (0.5099, 0.9423), (0.2802, 0.4029), (0.02817, 0.2016
 class ZBLConfig(PriorConfig):
     """Settings of the ZBL repulsion.
 
-    cutoff: Å, beyond which no pair interacts. Without `radii` the cosine cutoff takes pairs to zero there.
-    radii: by atomic number, Å, from element 0 on, or "covalent" for ASE's covalent radii: pairs then go to zero
-        where their radii touch, which leaves bonds alone. Elements beyond the last have the radius of the last.
-    length, exponent: of the screening length, length / (Z_i^exponent + Z_j^exponent), Å.
-    strength: of the Coulomb repulsion, eV Å.
+    cutoff: Å, beyond which no pair interacts. Without `radii` the cosine cutoff takes the energy to zero there.
+    radii: by atomic number, Å, from element 0 on, or "covalent" for ASE's covalent radii: the energy of a pair then
+        goes to zero at the sum of the radii, so that bonds are unaffected. The last radius applies to later elements.
+    length, exponent: define the screening length, length / (Z_i^exponent + Z_j^exponent), Å.
+    strength: k, the Coulomb constant, eV Å.
     """
 
     name: ClassVar[str] = "zbl"
@@ -50,7 +50,7 @@ class ZBL(Prior):
     """E = ½ Σ_ij k Z_i Z_j / r_ij · φ(r_ij / a_ij) · f(r_ij),  a_ij = length / (Z_i^p + Z_j^p)
 
     f is the cosine cutoff, or with radii the polynomial 1 - 28 u⁶ + 48 u⁷ - 21 u⁸ of u = r_ij / (R_i + R_j), whose
-    value, slope and curvature end together at u = 1: (1 - u)³ (1 + 3 u + 6 u² + 10 u³ + 15 u⁴ + 21 u⁵).
+    value, slope and curvature vanish at u = 1: (1 - u)³ (1 + 3 u + 6 u² + 10 u³ + 15 u⁴ + 21 u⁵).
     """
 
     config: ZBLConfig

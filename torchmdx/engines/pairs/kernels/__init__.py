@@ -1,1 +1,1 @@
-"""Triton kernels of the pairs engine."""
+"""Triton kernels of the pairwise engine."""

@@ -1,8 +1,8 @@
-"""What `edge_values` needs on a GPU: values to edges, sums over them, messages with filters of edges.
+"""Kernels for `edge_values` and messages on a GPU: values of edges, sums over edges, messages with filters of edges.
 
-Sums go along an atom's row of edges, or to it through `reverse`: no atomics, equal bit for bit. Rows of what belongs
-to edges are those of the list's slots, padding included, which is written as zero; after them may come a row for each
-atom itself. Float32 or float64, as the tensors are.
+Sums follow an atom's row of edges, or the reverse edges of the row, without atomics, so results are reproducible to
+the bit. Values of edges are by slot, zero at padded edges; rows for the messages of atoms to themselves may follow.
+Float32 or float64, as the tensors.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 import triton
 import triton.language as tl
 
-from torchmdx.engines.pairs.kernels.forms import WARPS, blocks, load_nine, messages_rows_kernel
+from torchmdx.engines.pairs.kernels.multilinear import WARPS, blocks, load_nine, messages_rows_kernel
 
 if TYPE_CHECKING:
     from torchmdx.engines.pairs.pair_list import PairList
 
-# Numbers that a program reads at a time, and programs that write zeros to padding.
+# Elements that a program reads at a time, and programs that write zeros to padding.
 TILE, FILLERS = 512, 128
 
 
@@ -27,7 +27,7 @@ def _to_edges(
     A, T, S, OUT, CODE, TARGET, SOURCE, NUM_EDGES, capacity, rows, own, K: tl.constexpr,
     HAS_A: tl.constexpr, HAS_T: tl.constexpr, HAS_S: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """OUT [rows,K]: A [pair] + T [target] + S [source], what is there of them. Grid: blocks of rows and of columns."""
+    """OUT [rows,K]: A [pair] + T [target] + S [source], those that are given. Grid: blocks of rows and of columns."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     filled = row < tl.load(NUM_EDGES)

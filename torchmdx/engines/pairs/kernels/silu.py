@@ -7,7 +7,7 @@ import triton.language as tl
 from torchmdx.engines.fused.kernels.activations import sigmoid
 
 BLOCK = 1024
-# Of [P,K]: so many rows a program, and blocks of so many columns.
+# Tiles of [P,K]: rows per program, and columns per block.
 ROWS, COLUMNS = 8, 128
 
 
@@ -41,7 +41,7 @@ def _scaled(X, G, OUT, count, ORDER: tl.constexpr, SCALE: tl.constexpr, BLOCK: t
 
 @triton.jit
 def _both(X, G, H, IN_X, IN_G, count, ORDER: tl.constexpr, BLOCK: tl.constexpr):
-    """Of silu⁽ORDER⁾(X) G with the gradient H: its gradients in X and G."""
+    """Gradients of silu⁽ORDER⁾(X) G by X and G, from the gradient H."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = at < count
     x = tl.load(X + at, mask=there, other=0.0)
@@ -56,7 +56,7 @@ def _scaled_rows(
     X, E, G, OUT, rows, K: tl.constexpr, ORDER: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """OUT [P,K] = silu⁽ORDER⁾(X) E, a number of E [P] a row, times G with SCALE. Grid: blocks of rows, of columns."""
+    """OUT [P,K] = silu⁽ORDER⁾(X) E, one factor of E [P] per row, times G with SCALE. Grid: blocks of rows, columns."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at = row.to(tl.int64)[:, None] * K + k[None, :]
@@ -87,7 +87,7 @@ def _rows_gradients(X, E, H, IN_X, IN_E, rows, K: tl.constexpr, ROWS: tl.constex
 
 @triton.jit
 def _rows_gradients_again(X, E, H, T, S, IN_X, IN_H, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Of `_rows_gradients` with the gradients T [P,K], S [P]: its gradients in X and H. Grid as of `_scaled_rows`."""
+    """Gradients of `_rows_gradients` by X and H, from gradients T [P,K] and S [P]. Grid as of `_scaled_rows`."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at = row.to(tl.int64)[:, None] * K + k[None, :]

@@ -1,7 +1,7 @@
-"""Derivatives of the forms in torchmdx.engines.pairs.products and sums over pairs, for training on a GPU.
+"""Derivatives of the multilinear forms in torchmdx.engines.pairs (messages, products), and sums over pairs, on a GPU.
 
-A program is an atom's row of edges, or an atom. Sums go along rows in their order: no atomics, equal bit for bit. What
-belongs to a pair is written by the edge that speaks for it. Float32 or float64, as the tensors are.
+A program handles the row of edges of one atom, or one atom. Sums follow the order of the row, without atomics, so
+results are reproducible to the bit. Values of a pair are written by its first edge. Float32 or float64, as the tensors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def blocks(channels: int) -> tuple[int, int]:
 
 @triton.jit
 def load_nine(AT, C, there):
-    """Components of one atom, channels of this program."""
+    """Nine components of one atom, for the channels of this program, in the dtype of the tensor."""
     return (
         tl.load(AT, mask=there, other=0.0), tl.load(AT + C, mask=there, other=0.0),
         tl.load(AT + 2 * C, mask=there, other=0.0), tl.load(AT + 3 * C, mask=there, other=0.0),
@@ -39,7 +39,7 @@ def load_nine(AT, C, there):
 
 @triton.jit
 def store_nine(AT, C, there, x0, x1, x2, x3, x4, x5, x6, x7, x8):
-    """The same, written."""
+    """Writes what `load_nine` reads."""
     tl.store(AT, x0, mask=there)
     tl.store(AT + C, x1, mask=there)
     tl.store(AT + 2 * C, x2, mask=there)
@@ -55,10 +55,10 @@ def store_nine(AT, C, there, x0, x1, x2, x3, x4, x5, x6, x7, x8):
 def messages_rows_kernel(
     F, X, OUT, ROW_PTR, SOURCE, CODE, own, ROWS: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """OUT [N,9,C]: Σ F X over a row, and the atom's own. Grid: atoms, blocks of channels.
+    """OUT [N,9,C]: Σ F X over a row, and the message of the atom to itself. Grid: atoms, blocks of channels.
 
-    ROWS, of F: 0: those of pairs, CODE is of pairs, and row `own` is every atom's own; 1: those of edges; 2: of the
-    edges the other way, which CODE holds. In the last two row own + i is that of atom i.
+    ROWS: filters F are 0: of pairs, with CODE of the pairs and row `own` for messages of atoms to themselves; 1: of
+    edges; 2: of the reverse edges, whose slots are in CODE. In 1 and 2 row own + i is that of atom i.
     """
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -100,7 +100,7 @@ def messages_rows_kernel(
 
 @triton.jit
 def _messages_pairs(X, G, OUT, ROW_PTR, SOURCE, CODE, C: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [P+1,3,C]: Σ over parts of X_i G_j + X_j G_i, for pairs that row i speaks for. Grid as above."""
+    """OUT [P+1,3,C]: Σ over parts of X_i G_j + X_j G_i, for pairs whose first edge is in row i. Grid as above."""
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = c < C
@@ -158,7 +158,7 @@ def _surroundings_rows(D, F, Z, OUT, ROW_PTR, SOURCE, CODE, own, C: tl.constexpr
 
 @triton.jit
 def _surroundings_filters(D, Z, G, OUT, ROW_PTR, SOURCE, CODE, C: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [P+1,3,C]: the derivative in F, of pairs that row i speaks for. Grid as above."""
+    """OUT [P+1,3,C]: the derivative in F, for pairs whose first edge is in row i. Grid as above."""
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = c < C
@@ -190,7 +190,7 @@ def _surroundings_filters(D, Z, G, OUT, ROW_PTR, SOURCE, CODE, C: tl.constexpr, 
 
 @triton.jit
 def _surroundings_directions(F, Z, G, OUT, ROW_PTR, SOURCE, CODE, slots, C: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [blocks,P+1,9]: the derivative in D, a share for each block of channels. Grid as above."""
+    """OUT [blocks,P+1,9]: the derivative in D, one sum for each block of channels. Grid as above."""
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = c < C
@@ -223,7 +223,7 @@ def _surroundings_directions(F, Z, G, OUT, ROW_PTR, SOURCE, CODE, slots, C: tl.c
 
 @triton.jit(do_not_specialize=["own"])
 def _surroundings_atoms(D, F, G, OUT, ROW_PTR, SOURCE, CODE, own, C: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [N,2,C]: the derivative in Z: as target along the row, as source by the edges the other way."""
+    """OUT [N,2,C]: the derivative in Z: as target along the row, as source by the reverse edges."""
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = c < C
@@ -266,8 +266,8 @@ def of_dual(s, a0, a1, a2, xx, xy, xz, yy, yz):
 
 @triton.jit
 def _products(A, B, OUT, SLOT: tl.constexpr, SYMMETRIC: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [N,9,C] by SLOT: 2: AB; 0: (A is h) dual(A) Bᵀ; 1: (B is h) Aᵀ dual(B); in the last two as numbers for each
-    component. SYMMETRIC: of both orders. Grid: atoms, blocks of channels.
+    """OUT [N,9,C] by SLOT: 2: AB; 0: (A is h) dual(A) Bᵀ; 1: (B is h) Aᵀ dual(B); the last two as `undual`
+    components. SYMMETRIC: the sum over both orders. Grid: atoms, blocks of channels.
     """
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -372,7 +372,7 @@ def _row_products(V, H, OUT, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: t
 
 @triton.jit
 def _row_scale(V, E, OUT, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [P,K] = V E, a number of E [P] for each row. Grid: blocks of ROWS rows, blocks of columns."""
+    """OUT [P,K] = V E, one factor of E [P] per row. Grid: blocks of ROWS rows, blocks of columns."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at = row.to(tl.int64)[:, None] * K + k[None, :]
@@ -383,7 +383,7 @@ def _row_scale(V, E, OUT, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.c
 
 @triton.jit
 def _sum_pairs(V, OUT, ROW_PTR, CODE, at_target, at_source, K: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [N,K]: Σ over a row of V [P,K] times at_target where the edge speaks for its pair, else at_source."""
+    """OUT [N,K]: Σ over a row of V [P,K] times at_target for first edges of pairs, else times at_source."""
     i = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), V.dtype.element_ty)
@@ -410,7 +410,7 @@ def _sum_rows(V, OUT, PTR, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.conste
 
 @triton.jit
 def _clear_unused(OUT, NUM_PAIRS, rows, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [rows,K]: zero from row NUM_PAIRS on, the others as they are. Grid: blocks of rows, most of them in use."""
+    """OUT [rows,K]: zero from row NUM_PAIRS on; other rows are kept. Grid: blocks of rows, most of them in use."""
     used = tl.load(NUM_PAIRS)
     first = tl.program_id(0) * ROWS
     if first + ROWS > used:
@@ -424,7 +424,7 @@ def _clear_unused(OUT, NUM_PAIRS, rows, K: tl.constexpr, ROWS: tl.constexpr, BLO
 
 
 def pair_rows(pairs: PairList, like: torch.Tensor, channels: int) -> torch.Tensor:
-    """[P+1,3,C], zero in slots without a pair and in the last row; the kernels write the others, each once."""
+    """[P+1,3,C], zero in unused slots and in the last row; kernels write every other row once."""
     rows, width = pairs.num_slots + 1, 3 * channels
     out = like.new_empty(rows, 3, channels)
     size = min(128, triton.next_power_of_2(width))
