@@ -8,13 +8,13 @@ from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
 
 from torchmdx.labelling import calculators
-from torchmdx.labelling.calculators import Choice, Evaluator, parse_options, xtb_multiplicity
+from torchmdx.labelling.calculators import Choice, Labeller, parse_options, xtb_multiplicity
 from torchmdx.labelling.geometry import Geometry
 from torchmdx.units import BOHR, HARTREE
 
 
 def labels(atoms, name, **options):
-    return Evaluator(Choice(name, options)).labels(Geometry.from_ase(atoms))
+    return Labeller(Choice(name, options)).labels(Geometry.from_ase(atoms))
 
 
 def direct(atoms, method, charge=0, uhf=0, accuracy=0.1) -> tuple[float, np.ndarray]:
@@ -71,9 +71,9 @@ def test_xtb_labels_do_not_depend_on_what_came_before():
         atoms = molecule("CH3OH")
         atoms.rattle(0.1, seed=seed)
         geometries.append(Geometry.from_ase(atoms))
-    one = Evaluator(Choice("gfn2-xtb", {"accuracy": 1.0}))
+    one = Labeller(Choice("gfn2-xtb", {"accuracy": 1.0}))
     after_others = [one.labels(geometry).forces for geometry in geometries][-1]
-    alone = Evaluator(Choice("gfn2-xtb", {"accuracy": 1.0})).labels(geometries[-1]).forces
+    alone = Labeller(Choice("gfn2-xtb", {"accuracy": 1.0})).labels(geometries[-1]).forces
     np.testing.assert_array_equal(after_others, alone)
 
 

@@ -14,7 +14,7 @@ from torchmdx.datasets.blocks import Block, Keys, Unreadable
 from torchmdx.datasets.checks import CLOSEST, broken, in_our_units, nearest
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.plausible import Plausible
-from torchmdx.datasets.readers import FORMATS, format_of, reader_of
+from torchmdx.datasets.readers import FORMATS, format_named, format_of
 from torchmdx.datasets.store import StoreWriter
 from torchmdx.datasets.units import Units
 
@@ -117,8 +117,8 @@ def convert(
 
 
 def _units(name: str, energy: str | None, length: str | None, force: str | None, stress: str | None) -> Units:
-    reader = reader_of(name)
-    return Units(energy or reader.energy_unit, length or reader.length_unit, force, stress)
+    chosen = format_named(name)
+    return Units(energy or chosen.energy_unit, length or chosen.length_unit, force, stress)
 
 
 def _recorded(units: list[Units]) -> dict[str, str]:

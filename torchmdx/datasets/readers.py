@@ -14,7 +14,7 @@ HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
-class Reader:
+class FileFormat:
     """A format: how it is read, and the units it is in where none are declared."""
 
     read: Callable[[Path, Keys], Blocks]
@@ -22,12 +22,12 @@ class Reader:
     length_unit: str = "angstrom"
 
 
-FORMATS: dict[str, Reader] = {
-    "ase": Reader(ase_files.read),
-    "npz": Reader(npz_files.read),
-    "spice": Reader(hdf5_files.read_spice, "hartree", "bohr"),
-    "torchmdnet-hdf5": Reader(hdf5_files.read_torchmdnet),
-    "torchmdnet-custom": Reader(torchmdnet_files.read),
+FORMATS: dict[str, FileFormat] = {
+    "ase": FileFormat(ase_files.read),
+    "npz": FileFormat(npz_files.read),
+    "spice": FileFormat(hdf5_files.read_spice, "hartree", "bohr"),
+    "torchmdnet-hdf5": FileFormat(hdf5_files.read_torchmdnet),
+    "torchmdnet-custom": FileFormat(torchmdnet_files.read),
 }
 
 
@@ -51,7 +51,7 @@ def format_of(path: Path) -> str:
     return "ase"
 
 
-def reader_of(name: str) -> Reader:
+def format_named(name: str) -> FileFormat:
     """Raises ValueError that lists the formats."""
     if name not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {name!r}")

@@ -104,7 +104,7 @@ class Choice:
         return factory
 
 
-class Evaluator:
+class Labeller:
     """Makes calculators and evaluates structures with them, in one process."""
 
     def __init__(self, choice: Choice) -> None:

@@ -9,7 +9,7 @@ from typing import TextIO
 from torchmdx.runtime.progress_line import ProgressLine, bar, duration
 
 
-class Progress:
+class LabellingProgress:
     """Things done, failures, speed and time left; on a terminal one line, otherwise one now and then."""
 
     def __init__(

@@ -14,7 +14,7 @@ from torchmdx.labelling.conformers import check_smiles, require_rdkit
 from torchmdx.labelling.journal import Journal
 from torchmdx.labelling.ledger import Failure, Ledger
 from torchmdx.labelling.output import require_output, write_failures, write_structures
-from torchmdx.labelling.progress import Progress
+from torchmdx.labelling.progress import LabellingProgress
 from torchmdx.labelling.sampling import Sampling
 from torchmdx.labelling.sources import StructureFiles
 from torchmdx.labelling.stages import LabelStage, SampleStage, Stage, frames_of_files
@@ -149,7 +149,7 @@ def _do(stage: Stage, workers: Workers, stream: TextIO) -> bool:
     """Runs a stage; whether it came to its end."""
     if stage.done == stage.total:
         return True
-    progress = Progress(stream, stage.things, stage.done, stage.total)
+    progress = LabellingProgress(stream, stage.things, stage.done, stage.total)
     progress.show()
     try:
         for outcome in workers.run(stage.tasks()):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.labelling.calculators import Evaluator
+from torchmdx.labelling.calculators import Labeller
 from torchmdx.labelling.conformers import conformers
 from torchmdx.labelling.dynamics import langevin, relax
 from torchmdx.labelling.geometry import Geometry
@@ -70,7 +70,7 @@ class Molecule:
     multiplicity: int | None = None
 
 
-def sample(molecule: Molecule, sampling: Sampling, evaluator: Evaluator, pulse: Pulse) -> Sampled:
+def sample(molecule: Molecule, sampling: Sampling, labeller: Labeller, pulse: Pulse) -> Sampled:
     """The geometries of one molecule; the same for the same molecule, place and settings.
 
     What a calculator raises before the first geometry goes on to the caller; later it ends that starting structure.
@@ -87,7 +87,7 @@ def sample(molecule: Molecule, sampling: Sampling, evaluator: Evaluator, pulse: 
         rng = np.random.default_rng([sampling.seed, molecule.source, number])
         made = 0
         try:
-            for positions in _METHODS[sampling.method](start, sampling, evaluator, rng, pulse):
+            for positions in _METHODS[sampling.method](start, sampling, labeller, rng, pulse):
                 found.append(start.moved(positions))
                 made += 1
                 if made == sampling.count:
@@ -109,9 +109,9 @@ def _starts(molecule: Molecule, sampling: Sampling) -> list[Geometry]:
 
 
 def _along_modes(
-    start: Geometry, sampling: Sampling, evaluator: Evaluator, rng: np.random.Generator, pulse: Pulse
+    start: Geometry, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
-    atoms = evaluator.attach(start)
+    atoms = labeller.attach(start)
     relax(atoms, pulse)
     modes = normal_modes(atoms, pulse)
     relaxed = start.moved(atoms.positions)
@@ -120,9 +120,9 @@ def _along_modes(
 
 
 def _by_dynamics(
-    start: Geometry, sampling: Sampling, evaluator: Evaluator, rng: np.random.Generator, pulse: Pulse
+    start: Geometry, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
-    atoms = evaluator.attach(start)
+    atoms = labeller.attach(start)
     relax(atoms, pulse)
     yield from langevin(
         atoms,
@@ -137,7 +137,7 @@ def _by_dynamics(
 
 
 def _rattled(
-    start: Geometry, sampling: Sampling, evaluator: Evaluator, rng: np.random.Generator, pulse: Pulse
+    start: Geometry, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
     while True:
         yield _draw(start, lambda: rng.normal(scale=sampling.rattle, size=start.positions.shape))

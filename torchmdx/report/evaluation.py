@@ -18,7 +18,7 @@ Sets = Mapping[str, tuple[Store, np.ndarray]]  # by name: a store, and indices o
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class EvaluatedSets:
     """Errors of a potential, in a precision on a device, on each set that has frames.
 
     trained: elements that the potential was trained on, None where nobody knows.
@@ -48,7 +48,7 @@ def evaluate_sets(
     device: torch.device | str,
     dtype: torch.dtype,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Evaluation:
+) -> EvaluatedSets:
     """Predicts every frame, a batch at a time.
 
     progress: called with the set's name, frames done and all of them. Raises ValueError if there is no frame at all,
@@ -72,4 +72,4 @@ def evaluate_sets(
         for part in predictor.parts(store, indices, progress=advanced):
             errors.add(part)
     stores = {name: store for name, (store, _) in sets.items()}
-    return Evaluation(predictor.potential, stores, found, predictor.potential.device, dtype, potential.card.elements)
+    return EvaluatedSets(predictor.potential, stores, found, predictor.potential.device, dtype, potential.card.elements)

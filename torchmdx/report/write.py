@@ -15,7 +15,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.report import sections, tables
 from torchmdx.report.environment import environment
 from torchmdx.report.errors import Worst
-from torchmdx.report.evaluation import Evaluation, Sets, evaluate_sets
+from torchmdx.report.evaluation import EvaluatedSets, Sets, evaluate_sets
 from torchmdx.report.page import Section, page
 from torchmdx.report.scales import Scales, scales
 from torchmdx.runtime.files import write_whole
@@ -48,7 +48,7 @@ def write_report(
 
 def write_evaluation(
     directory: Path,
-    found: Evaluation,
+    found: EvaluatedSets,
     *,
     history: Path | None = None,
     config: Mapping[str, Any] | None = None,
@@ -79,7 +79,7 @@ def write_evaluation(
     return directory / PAGE
 
 
-def numbers_of(found: Evaluation, units: Scales) -> dict[str, Any]:
+def numbers_of(found: EvaluatedSets, units: Scales) -> dict[str, Any]:
     """Everything the report says in numbers, by set, for JSON. Labels of the worst frames are in eV and eV/Å."""
     numbers = {}
     for name, errors in found.errors.items():
