@@ -1,4 +1,4 @@
-"""Geometries made from molecules: conformers, normal modes, dynamics, random displacements."""
+"""Geometries of molecules: conformers, normal modes, dynamics, random displacements."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torchmdx.labelling.ledger import Sampled
 from torchmdx.labelling.normal_modes import normal_modes
 
 METHODS = ("conformers", "normal-modes", "md", "rattle")
-SOFTEST = 100.0  # 1/cm: modes below it move no further than this one
-NEAREST = 0.6  # share of the sum of covalent radii: atoms nearer than that are no molecule; drawn again
+SOFTEST = 100.0  # 1/cm: softer modes are displaced as if they had this wavenumber
+NEAREST = 0.6  # of the sum of covalent radii: displacements that bring atoms closer are drawn again
 MOST_DRAWS = 100
 LARGEST_SEED = 2**31 - 1  # of RDKit
 
@@ -26,7 +26,7 @@ Pulse = Callable[[], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How geometries are made of each molecule.
+    """How geometries are made from each molecule.
 
     count: geometries of each starting structure, or, with method "conformers", of each molecule. conformers: starting
     structures of each SMILES. temperature K. rattle: standard deviation of each coordinate, Å. timestep fs. spacing and
@@ -56,13 +56,13 @@ class Sampling:
                 raise ValueError(f"--{name} must be at least {least}, got {getattr(self, name)}")
 
     def settings(self) -> dict[str, Any]:
-        """By the name that an error gives it."""
+        """Settings by their names in error messages."""
         return {f"sampling's {name}": value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Molecule:
-    """Something to sample: a SMILES, or a structure, and its place among all."""
+    """A SMILES or a structure to sample, and its index among all."""
 
     source: int
     smiles: str | None
@@ -71,9 +71,9 @@ class Molecule:
 
 
 def sample(molecule: Molecule, sampling: Sampling, labeller: Labeller, pulse: Pulse) -> Sampled:
-    """The geometries of one molecule; the same for the same molecule, place and settings.
+    """The geometries of one molecule; equal for the same molecule, index and settings.
 
-    What a calculator raises before the first geometry goes on to the caller; later it ends that starting structure.
+    Errors of a calculator before the first geometry are raised; a later one ends that starting structure.
     """
     found: list[Geometry] = []
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""What workers do: label a structure, or sample a molecule."""
+"""The work of workers: label a structure, or sample a molecule."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torchmdx.labelling.sampling import Molecule, Sampling, sample
 
 @dataclass(frozen=True)
 class LabelWork:
-    """Geometry to Labels and, with a sampling, Molecule to Sampled."""
+    """Turns a Geometry into Labels and, with `sampling`, a Molecule into Sampled."""
 
     choice: Choice
     sampling: Sampling | None = None
 
     def prepare(self) -> Callable[[Any, Callable[[], None]], Any]:
-        """Makes the calculator. Raises ValueError that names it when that fails."""
+        """Makes the calculator. Raises ValueError that names it if that fails."""
         self.choice.require()
         try:
             labeller = Labeller(self.choice)
