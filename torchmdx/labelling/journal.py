@@ -28,7 +28,7 @@ MARK = b"\xf5rec"  # begins a record; 0xf5 occurs in no UTF-8 text
 PREFIX = struct.Struct("<4sIQI")  # mark, bytes of the header, bytes of the arrays, CRC-32 of both and of their lengths
 DTYPES = {"<f8", "<i8", "|b1"}
 SEARCHED = 1 << 20  # bytes at a time
-WASTED = 16  # times the size of the file: the most that may be read for records that are not whole
+WASTED = 16  # times the size of the file: the most that is read for incomplete records
 SYNCED_EVERY = 1.0  # s: what a power failure may cost; a kill costs nothing that was appended
 
 

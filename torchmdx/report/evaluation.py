@@ -1,4 +1,4 @@
-"""A potential held against sets of labelled frames."""
+"""Evaluation of a potential on sets of labelled frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Sets = Mapping[str, tuple[Store, np.ndarray]]  # by name: a store, and indices o
 class EvaluatedSets:
     """Errors of a potential, in a precision on a device, on each set that has frames.
 
-    trained: elements that the potential was trained on, None where nobody knows.
+    trained: elements that the potential was trained on, None if unknown.
     """
 
     potential: Potential
@@ -32,7 +32,7 @@ class EvaluatedSets:
     trained: tuple[int, ...] | None = None
 
     def hints(self) -> list[str]:
-        """What people should know about the numbers; see `torchmdx.report.hints`."""
+        """Remarks on the errors; see `torchmdx.report.hints`."""
         references = self.potential.reference_energies.tolist()
         return [
             f"{name}: {hint}" if len(self.errors) > 1 else hint
@@ -58,7 +58,7 @@ def evaluate_sets(
     if not sets:
         raise ValueError("there must be a frame to evaluate, got none")
     predictor = Predictor(potential, device=device, dtype=dtype)
-    for store, indices in sets.values():  # before hours are spent on the first
+    for store, indices in sets.values():  # before the first set, which may take hours
         predictor.require_elements(store, indices)
     references = potential.reference_energies.cpu().numpy()
     found = {}

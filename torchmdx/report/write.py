@@ -1,4 +1,4 @@
-"""A report folder: pictures, one page, all numbers as JSON."""
+"""Writes the folder of a report: pictures, a page, all numbers as JSON."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write_evaluation(
     kcal: bool = False,
     title: str = TITLE,
 ) -> Path:
-    """`write_report` of what was evaluated already."""
+    """`write_report` for sets that are already evaluated."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     units, around = scales(kcal), environment(found.device)
@@ -80,7 +80,7 @@ def write_evaluation(
 
 
 def numbers_of(found: EvaluatedSets, units: Scales) -> dict[str, Any]:
-    """Everything the report says in numbers, by set, for JSON. Labels of the worst frames are in eV and eV/Å."""
+    """All numbers of the report, by set, for JSON. Labels of the worst frames are in eV and eV/Å."""
     numbers = {}
     for name, errors in found.errors.items():
         store = found.stores[name]
