@@ -212,15 +212,14 @@ def text(found: Statistics) -> str:
         reference = f"{found.references[z]:15.6f}" if z in found.references else ""
         lines.append(f"{chemical_symbols[z]:<7} {number:10d} {reference}".rstrip())
     lines += ["", "atoms a frame", *_histogram(found.sizes), ""]
-    for name, unit, label in (
+    for name, unit, values in (
         ("energy", "eV an atom after references", found.energy),
         ("forces", "eV/Å, components", found.forces),
         ("stress", "eV/Å³, components", found.stress),
     ):
-        if label:
-            lines.append(
-                f"{name:<10} mean {label.mean:.4g}, deviation {label.std:.4g}, {label.min:.4g} to {label.max:.4g} {unit}"
-            )
+        if values:
+            ends = f"{values.min:.4g} to {values.max:.4g}"
+            lines.append(f"{name:<10} mean {values.mean:.4g}, deviation {values.std:.4g}, {ends} {unit}")
     lines += ["", f"outliers   {found.num_outliers} (robust z-score beyond {FAR_OUT:g})"]
     for one in found.outliers:
         unit = "eV an atom" if one.quantity == "energy" else "eV/Å"
