@@ -58,6 +58,7 @@ LATE = {
     "scipy",
     "vesin",
     "h5py",
+    "jinja2",
     "yaml",
     "torch_cluster",
     "openmmml",

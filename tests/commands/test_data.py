@@ -130,10 +130,16 @@ def test_splits_that_cannot_be(tmp_path, store, capsys, files, words, said):
     assert not (tmp_path / "s.json").exists()
 
 
-def test_formats_of_the_command_are_those_there_are():
-    from torchmdx.commands.reading_options import FORMATS, KEYS
-    from torchmdx.datasets.blocks import KEY_NAMES
-    from torchmdx.datasets.readers import FORMATS as READERS
+def test_the_command_offers_every_format_and_key():
+    import argparse
 
-    assert set(FORMATS) == set(READERS)
-    assert {key.replace("-", "_") for key in KEYS} == set(KEY_NAMES)
+    from torchmdx.commands.reading_options import add_reading_options, reading_of
+    from torchmdx.datasets.blocks import KEY_NAMES
+    from torchmdx.datasets.readers import FORMATS
+
+    parser = argparse.ArgumentParser()
+    add_reading_options(parser)
+    for name in FORMATS:
+        assert reading_of(parser.parse_args(["--format", name]))["format"] == name
+    given = [word for name in KEY_NAMES for word in (f"--{name.replace('_', '-')}-key", f"my_{name}")]
+    assert reading_of(parser.parse_args(given))["keys"] == {name: f"my_{name}" for name in KEY_NAMES}

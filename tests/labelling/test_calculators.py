@@ -8,13 +8,13 @@ from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
 
 from torchmdx.labelling import calculators
-from torchmdx.labelling.calculators import Choice, Evaluator, parse_options, xtb_multiplicity
+from torchmdx.labelling.calculators import Choice, Labeller, parse_options, xtb_multiplicity
 from torchmdx.labelling.geometry import Geometry
 from torchmdx.units import BOHR, HARTREE
 
 
 def labels(atoms, name, **options):
-    return Evaluator(Choice(name, options)).labels(Geometry.from_ase(atoms))
+    return Labeller(Choice(name, options)).labels(Geometry.from_ase(atoms))
 
 
 def direct(atoms, method, charge=0, uhf=0, accuracy=0.1) -> tuple[float, np.ndarray]:
@@ -61,7 +61,7 @@ def test_spin_must_fit_the_electrons():
         xtb_multiplicity(wrong)
     with pytest.raises(ValueError, match=r"must be 1, 3, \.\.\. with an even number of electrons \(charge 0\), got 0"):
         xtb_multiplicity(Geometry.from_ase(molecule("H2O"), multiplicity=0))
-    with pytest.raises(ValueError, match="must be a whole number for xTB, got 0.5"):
+    with pytest.raises(ValueError, match="must be an integer for xTB, got 0.5"):
         xtb_multiplicity(Geometry.from_ase(molecule("H2O"), charge=0.5))
 
 
@@ -71,9 +71,9 @@ def test_xtb_labels_do_not_depend_on_what_came_before():
         atoms = molecule("CH3OH")
         atoms.rattle(0.1, seed=seed)
         geometries.append(Geometry.from_ase(atoms))
-    one = Evaluator(Choice("gfn2-xtb", {"accuracy": 1.0}))
+    one = Labeller(Choice("gfn2-xtb", {"accuracy": 1.0}))
     after_others = [one.labels(geometry).forces for geometry in geometries][-1]
-    alone = Evaluator(Choice("gfn2-xtb", {"accuracy": 1.0})).labels(geometries[-1]).forces
+    alone = Labeller(Choice("gfn2-xtb", {"accuracy": 1.0})).labels(geometries[-1]).forces
     np.testing.assert_array_equal(after_others, alone)
 
 
@@ -134,7 +134,7 @@ def test_options_reach_the_classical_ones():
     assert found.energy == pytest.approx(energy - shift, abs=1e-12)
     with pytest.raises(ValueError, match="options of lj must be among .*sigma.*, got 'sigam'"):
         Choice("lj", {"sigam": 1}).require()
-    with pytest.raises(ValueError, match="emt knows neither charge nor multiplicity, got charge 1 and"):
+    with pytest.raises(ValueError, match="emt supports neither charge nor multiplicity, got charge 1 and"):
         labels(Atoms("Cu", info={"charge": 1}), "emt")
 
 
@@ -156,7 +156,7 @@ def test_any_calculator_by_module_and_name(tmp_path, monkeypatch):
         ("gfn3", ValueError, "must be one of gfn2-xtb, gfn1-xtb, emt, lj, or module:name, got 'gfn3'"),
         (":name", ValueError, "or module:name, got ':name'"),
         ("toys:Nothing", ValueError, "module toys has no 'Nothing'"),
-        ("toys:STIFFNESS", ValueError, "must name something that makes a calculator, got 2.0"),
+        ("toys:STIFFNESS", ValueError, "must name a callable that returns a calculator, got 2.0"),
         ("no_such_module:Name", ImportError, "no_such_module:Name: No module named 'no_such_module'"),
     ],
 )
@@ -202,5 +202,5 @@ def test_where_the_charge_comes_from():
     assert Geometry.from_ase(atoms, charge=0.0).charge == 0
     atoms.info = {}
     atoms.set_initial_charges([0.6, 0.3])
-    with pytest.raises(ValueError, match=r"must add up to a whole number .* got 0.9 e; --charge says the total"):
+    with pytest.raises(ValueError, match=r"must add up to an integer .* got 0.9 e; --charge sets the total"):
         Geometry.from_ase(atoms)

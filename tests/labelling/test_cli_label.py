@@ -72,7 +72,7 @@ def test_a_whole_run_with_order_stress_charge_and_origin(capsys):
     ase.io.write("b/last.traj", [molecule("H2O")])
     assert label("a.xyz", "b/*.traj", "-o", "out.xyz", "--calculator", "emt", "--workers", 2) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("4 of 4 frames labelled; 0:0")
+    assert printed.out.startswith("4 of 4 frames labelled; ")
     assert "wrote out.xyz" in printed.out
     assert "100%  4/4 frames labelled" in printed.err
     found = ase.io.read("out.xyz", ":")
@@ -134,7 +134,7 @@ def test_kill_after_kill_loses_and_doubles_nothing():
     process = start(*command)
     out, err = process.communicate()
     assert process.returncode == 0, err
-    assert "note: 13 bytes of out.xyz.journal were torn by a kill or damaged" in out
+    assert "note: 13 bytes of out.xyz.journal were incomplete or damaged" in out
     toys.assert_labelled("out.xyz", wanted)
     # What was under way at a kill, one frame in each of two workers, is done again; nothing else is.
     assert set(evaluated()) == set(range(40))
@@ -195,7 +195,7 @@ def test_an_output_is_not_replaced_unasked(capsys):
         (["-o", "out.xyz"], "label needs files of structures, or --smiles, got neither"),
         (["none.xyz", "-o", "out.xyz"], "no structure file at 'none.xyz'"),
         (["a.xyz", "-o", "out.traj"], "must end in .xyz or .extxyz (extended XYZ), got 'out.traj'"),
-        (["a.xyz", "-o", "no/out.xyz"], "must be in a folder that is there, got 'no/out.xyz'"),
+        (["a.xyz", "-o", "no/out.xyz"], "must be in an existing folder, got 'no/out.xyz'"),
         (["a.xyz", "-o", "out.xyz", "--workers", 0], "--workers must be at least 1, got 0"),
         (["a.xyz", "-o", "out.xyz", "--timeout", 0], "--timeout must be > 0 s, got 0.0"),
         (["a.xyz", "-o", "out.xyz", "--index", "9"], "'a.xyz' has no structure at index '9'"),

@@ -143,7 +143,9 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
         journal.append({"number": 1}, {"x": np.zeros(100)})
         before = path.read_bytes()
         monkeypatch.setattr(module.os, "pwrite", pwrite)
-        with pytest.raises(OSError, match="could not be written: No space left on device; it keeps all before"):
+        with pytest.raises(
+            OSError, match="could not be written: No space left on device; it keeps all earlier records"
+        ):
             journal.append({"number": 2}, {"x": np.zeros(100)})
         assert path.read_bytes() == before
         monkeypatch.undo()

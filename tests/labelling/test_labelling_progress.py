@@ -1,6 +1,6 @@
 import io
 
-from torchmdx.labelling.progress import Progress
+from torchmdx.labelling.progress import LabellingProgress
 
 
 class Terminal(io.StringIO):
@@ -11,7 +11,7 @@ class Terminal(io.StringIO):
 def drawn(stream, seconds, total, done, failed, before=0) -> str:
     """The last line after `done` more things in so many seconds."""
     times = [0.0]
-    progress = Progress(stream, "frames labelled", before, total, lambda: times[0])
+    progress = LabellingProgress(stream, "frames labelled", before, total, lambda: times[0])
     for number in range(done):
         progress.advance(failed=number < failed)
     times[0] = seconds

@@ -8,7 +8,7 @@ from ase.calculators.emt import EMT
 
 from torchmdx import cli
 from torchmdx.labelling import conformers as conformers_module
-from torchmdx.labelling.calculators import Choice, Evaluator
+from torchmdx.labelling.calculators import Choice, Labeller
 from torchmdx.labelling.conformers import conformers, require_rdkit
 from torchmdx.labelling.dynamics import langevin, relax
 from torchmdx.labelling.geometry import Geometry
@@ -23,7 +23,7 @@ def nothing():
 
 def made(start, calculator="emt", source=0, **options) -> list[Geometry]:
     molecule = Molecule(source, start if isinstance(start, str) else None, None if isinstance(start, str) else start)
-    return sample(molecule, Sampling(**options), Evaluator(Choice(calculator)), nothing).geometries
+    return sample(molecule, Sampling(**options), Labeller(Choice(calculator)), nothing).geometries
 
 
 def positions(geometries) -> np.ndarray:
@@ -179,13 +179,13 @@ def test_what_was_made_before_a_failure_is_kept(monkeypatch):
 
     monkeypatch.setattr(toys, "Tiring", Tiring, raising=False)
     molecule_ = Molecule(0, None, Geometry.from_ase(molecule("N2")))
-    evaluator = Evaluator(Choice("toys:Tiring"))
+    labeller = Labeller(Choice("toys:Tiring"))
     sampling = Sampling(method="md", count=50, equilibration=10, spacing=10)
-    found = sample(molecule_, sampling, evaluator, nothing)
+    found = sample(molecule_, sampling, labeller, nothing)
     assert 5 < len(found.geometries) < 20
     assert found.note == f"{len(found.geometries)} of 50 geometries of start 0: RuntimeError: tired"
     with pytest.raises(RuntimeError, match="tired"):
-        sample(molecule_, sampling, evaluator, nothing)
+        sample(molecule_, sampling, labeller, nothing)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from openmm import Vec3, app, unit
 
 from torchmdx.md.log import Log, Row, columns_of, read_log
 from torchmdx.md.plot import plot_log
-from torchmdx.md.progress import Progress, duration, ns_per_day
+from torchmdx.md.progress import SimulationProgress, duration, ns_per_day
 from torchmdx.md.trajectory import HEADER_BYTES, Trajectory
 
 TRICLINIC = np.array([[20.0, 0, 0], [3.0, 18.0, 0], [-4.0, 5.0, 16.0]])
@@ -110,7 +110,7 @@ class Screen(io.StringIO):
 def drawn(terminal: bool) -> str:
     """A run of 1,000 steps of 0.5 fs, ten in a second."""
     screen, now = Screen(terminal), [0.0]
-    progress = Progress(screen, 0, 1000, 0.5, clock=lambda: now[0])
+    progress = SimulationProgress(screen, 0, 1000, 0.5, clock=lambda: now[0])
     for step in range(0, 1001, 10):
         now[0] = step / 10
         progress.update(step, Row(step, 0, -10.0, 0.5, 299.6), last=step == 1000)

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from torchmdx.training.progress import Progress, short
+from torchmdx.training.progress import TrainingProgress, short
 
 
 class Screen(io.StringIO):
@@ -34,7 +34,7 @@ class Screen(io.StringIO):
 def train(screen, num_epochs=4, num_steps=100, first_epoch=1, validation=5.0):
     """Steps of 0.25 s, after a first one of 20 s, and a validation after every epoch."""
     now = [0.0]
-    progress = Progress(screen, num_epochs, first_epoch, clock=lambda: now[0])
+    progress = TrainingProgress(screen, num_epochs, first_epoch, clock=lambda: now[0])
     for epoch in range(first_epoch, num_epochs + 1):
         for step in range(1, num_steps + 1):
             now[0] += 20.0 if (epoch, step) == (first_epoch, 1) else 0.25
@@ -94,12 +94,12 @@ def test_a_resumed_run_counts_from_where_it_is():
 @pytest.mark.parametrize("first_epoch", [0, 6])
 def test_an_epoch_out_of_range_is_refused(first_epoch):
     with pytest.raises(ValueError, match=f"first_epoch must be from 1 to 5, got {first_epoch}"):
-        Progress(Screen(True), 4, first_epoch)
+        TrainingProgress(Screen(True), 4, first_epoch)
 
 
 def test_messages_do_not_tear_the_line():
     screen = Screen(True)
-    progress = Progress(screen, 1, clock=lambda: 0.0)
+    progress = TrainingProgress(screen, 1, clock=lambda: 0.0)
     progress.message("before")
     progress.update(1, 1, 2, {"loss": 1.0})
     progress.message("short\n")
@@ -112,7 +112,7 @@ def test_messages_do_not_tear_the_line():
 
 def test_warnings_and_logs_become_messages():
     screen, logger = Screen(True), logging.getLogger("torchmdx")
-    progress = Progress(screen, 1, clock=lambda: 0.0)
+    progress = TrainingProgress(screen, 1, clock=lambda: 0.0)
     progress.update(1, 1, 2, {})
     shown, logger.propagate = warnings.showwarning, False  # pytest listens at the root
     try:

@@ -14,7 +14,7 @@ from torchmdx.commands.reading_options import add_reading_options, given_reading
 from torchmdx.potentials import DEFAULT_POTENTIAL
 
 if TYPE_CHECKING:
-    from torchmdx.report.evaluation import Evaluation
+    from torchmdx.report.evaluation import EvaluatedSets
 
 EPILOG = """\
 Files stand side by side, each as a set of its own; more than six are taken together. With --split the sets are the
@@ -113,7 +113,7 @@ def _potential_and_data(options: argparse.Namespace) -> tuple[str | None, list[s
     return model, files
 
 
-def _evaluate(options: argparse.Namespace, sets: Any) -> Evaluation:
+def _evaluate(options: argparse.Namespace, sets: Any) -> EvaluatedSets:
     import torch
 
     from torchmdx.checkpoints.save_load import load_one
@@ -136,7 +136,7 @@ def _evaluate(options: argparse.Namespace, sets: Any) -> Evaluation:
         line.finish()
 
 
-def _print(found: Evaluation, units: Any) -> None:
+def _print(found: EvaluatedSets, units: Any) -> None:
     from torchmdx.report.tables import summary
 
     table = summary(found.errors, units)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from torchmdx.datasets.blocks import KEY_NAMES
+from torchmdx.datasets.readers import FORMATS
 from torchmdx.units import ENERGY_UNITS, LENGTH_UNITS
 
-FORMATS = ("ase", "npz", "spice", "torchmdnet-hdf5", "torchmdnet-custom")
-KEYS = ("energy", "forces", "stress", "virial", "charge", "positions", "atomic-numbers", "cell")
+KEYS = tuple(name.replace("_", "-") for name in KEY_NAMES)
 UNITS = ("energy", "length", "force", "stress")
 
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:
     """--format, --broken, units, and names in the files."""
-    parser.add_argument("--format", choices=FORMATS, help="of the files (default: by name and content)")
+    parser.add_argument("--format", choices=list(FORMATS), help="of the files (default: by name and content)")
     parser.add_argument(
         "--broken",
         choices=("refuse", "skip"),

@@ -47,7 +47,7 @@ def read(path: Path, keys: Keys) -> Blocks:
 
 
 def _structures(path: Path) -> Iterator[Any]:
-    """Atoms, and in the place of those that cannot be read the reason; after one the rest of the file may be lost."""
+    """Atoms, or the reason why they cannot be read, after which the rest of the file may be lost."""
     if path.suffix.lower() in XYZ:
         yield from _xyz(path)
         return
@@ -58,7 +58,7 @@ def _structures(path: Path) -> Iterator[Any]:
             atoms = next(source)
         except StopIteration:
             return
-        except Exception as error:  # ASE's readers raise whatever their parsing trips over
+        except Exception as error:  # ASE's readers raise errors of any kind
             if number == 0:
                 raise ValueError(f"{str(path)!r}: {_refusal(error)}") from error
             yield f"{_refusal(error)}; the rest is not read"
@@ -82,7 +82,7 @@ def _database(path: Path) -> Iterator[Any]:
 
 
 def _xyz(path: Path) -> Iterator[Any]:
-    """Frame by frame, so that one that is broken costs no other and nothing is read twice."""
+    """Reads frame by frame, so that a broken frame does not affect others and nothing is read twice."""
     import ase.io
 
     with path.open(encoding="utf-8", errors="replace") as lines:
@@ -116,7 +116,7 @@ def _refusal(error: Exception) -> str:
 
 
 def _values(atoms: Any) -> dict[str, Any]:
-    """All that a frame may have a label in, by name; the calculator's results before others."""
+    """All places of a frame that may hold a label, by name; results of the calculator come first."""
     have = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
     info = dict(atoms.info)
     for name in ("data", "key_value_pairs"):  # of a row of a database

@@ -1,4 +1,4 @@
-"""What readers give: runs of frames as a file has them, in its units, and frames that cannot be read."""
+"""The output of readers: blocks of frames in the units of their file, and frames that cannot be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY_NAMES = ("positions", "atomic_numbers", "cell", "charge", "energy", "forces"
 class Block:
     """Consecutive frames of a file, the first of them number `first`, in the file's units, labels in float64.
 
-    claimed: labels of "energy", "forces", "stress" that the file has for these frames; a NaN in one is an error there.
+    claimed: which of "energy", "forces", "stress" the file has for these frames; a NaN in one of them is an error.
     """
 
     first: int
@@ -28,7 +28,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """`count` frames from `first` on that cannot be read, and why."""
+    """`count` frames from `first` on that cannot be read, and the reason."""
 
     first: int
     count: int
@@ -40,7 +40,7 @@ Blocks = Iterator[Block | Unreadable]
 
 @dataclass(frozen=True)
 class Keys:
-    """Names that a file has for what torchmdx reads; None: those that its layout usually has."""
+    """Names of the quantities in a file; None: the usual ones of its format."""
 
     positions: str | None = None
     atomic_numbers: str | None = None
@@ -53,7 +53,7 @@ class Keys:
 
     @classmethod
     def of(cls, names: Mapping[str, str | None] | None) -> Keys:
-        """Raises ValueError for a name of something else."""
+        """Raises ValueError for an unknown quantity."""
         known = [field.name for field in fields(cls)]
         for name in names or {}:
             if name not in known:
@@ -61,12 +61,12 @@ class Keys:
         return cls(**dict(names or {}))
 
     def named(self) -> dict[str, str]:
-        """Those that were given."""
+        """The names that were given, by quantity."""
         return {name: getattr(self, name) for name in KEY_NAMES if getattr(self, name) is not None}
 
 
 def rows_of_a_block(num_atoms: int) -> int:
-    """How many frames of this many atoms make a block."""
+    """Number of frames in a block, for frames of this many atoms."""
     return max(1, BLOCK_NUMBERS // (3 * max(1, num_atoms)))
 
 
@@ -98,7 +98,7 @@ def block(
         raise ValueError(f"positions must have shape [frames, atoms, 3], got {list(positions.shape)}")
     size, atoms = positions.shape[:2]
     numbers = _atomic_numbers(atomic_numbers, size, atoms)
-    # Atoms end where the last that is not padding stands: a zero before it is an unknown element.
+    # Zeros after the last atom are padding; a zero before it is an unknown element.
     counts = np.where(numbers.any(1), atoms - (numbers[:, ::-1] != 0).argmax(1), 0).astype(np.int64)
     real = np.arange(atoms) < counts[:, None]
     claimed = {"energy": energy, "forces": forces, "stress": stress}
@@ -120,7 +120,7 @@ def block(
 
 
 def numbers_of(name: str, values: Any) -> Any:
-    """The values as float64. Raises ValueError for what is not numbers."""
+    """The values as float64. Raises ValueError for arrays that are not numeric."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must be numbers, got {array.dtype}")
@@ -134,7 +134,7 @@ def _atomic_numbers(values: Any, size: int, atoms: int) -> Any:
     if array.shape != (size, atoms):
         raise ValueError(f"atomic numbers must have shape [{atoms}] or [{size}, {atoms}], got {list(array.shape)}")
     if not ((np.abs(array) < 2.0**31).all() and (array == np.round(array)).all()):
-        raise ValueError("atomic numbers must be whole numbers")
+        raise ValueError("atomic numbers must be integers")
     return array.astype(np.int64)
 
 

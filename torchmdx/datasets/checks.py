@@ -1,4 +1,4 @@
-"""What makes a frame broken, and how close its atoms are."""
+"""Checks of frames: what makes one broken, and how close its atoms are."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PAIRS_AT_ONCE = 1 << 20
 
 
 def in_our_units(block: Block, units: Units) -> Frames:
-    """The frames in Å and eV, forces and stress in float32; no stress without a volume, whatever a file says."""
+    """The frames in Å and eV, forces and stress in float32; frames without a volume have no stress."""
     frames = block.frames
     flat = _without_volume(frames)
-    with np.errstate(over="ignore"):  # what becomes infinite is found by `broken`
+    with np.errstate(over="ignore"):  # `broken` finds infinite values
         return replace(
             frames,
             positions=frames.positions * units.length_factor,
@@ -35,7 +35,7 @@ def in_our_units(block: Block, units: Units) -> Frames:
 
 
 def broken(frames: Frames, claimed: frozenset[str]) -> dict[int, str]:
-    """Frames that cannot be used, with the reason; labels that are `claimed` must be there and finite."""
+    """Frames that cannot be used, with the reason; labels that are `claimed` must exist and be finite."""
     found: dict[int, str] = {}
 
     def note(where: Any, reason: str) -> None:
@@ -79,13 +79,13 @@ def _element(frames: Frames, index: int) -> str:
 
 
 def _all_of(frames: Frames, atoms: Any) -> NDArray[np.bool_]:
-    """Whether all atoms of each frame are so."""
+    """Whether the condition holds for all atoms of each frame."""
     index = np.repeat(np.arange(len(frames)), frames.counts)
     return np.bincount(index[~atoms], minlength=len(frames)) == 0
 
 
 def nearest(frames: Frames) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The least distance [F] of each frame, Å, infinite for a lone atom; and the elements of that pair [F,2].
+    """The smallest distance [F] in each frame, Å, infinite for one atom; and the elements of that pair [F,2].
 
     Frames must not be broken.
     """
@@ -134,6 +134,6 @@ def _of_one(positions: Any, cell: Any, pbc: Any) -> tuple[float, tuple[int, int]
         return np.inf, (0, 0)
     distances, neighbors = cKDTree(images).query(positions, k=2)
     best = int(distances[:, 1].argmin())
-    # Of two atoms in one place either may come first.
+    # Two atoms at the same position may come in either order.
     others = [int(owners[k]) for k in neighbors[best] if owners[k] != best] or [best]
     return float(distances[best, 1]), (best, others[0])

@@ -1,4 +1,4 @@
-"""Users' files to a packed store."""
+"""Conversion of users' files to a packed store."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torchmdx.datasets.blocks import Block, Keys, Unreadable
 from torchmdx.datasets.checks import CLOSEST, broken, in_our_units, nearest
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.plausible import Plausible
-from torchmdx.datasets.readers import FORMATS, format_of, reader_of
+from torchmdx.datasets.readers import FORMATS, format_named, format_of
 from torchmdx.datasets.store import StoreWriter
 from torchmdx.datasets.units import Units
 
-LISTED = 20  # broken frames that are told one by one
+LISTED = 20  # broken frames that are listed one by one
 BUFFERED = 1 << 16  # atoms that are written at once
 
 
 @dataclass(frozen=True)
 class Broken:
-    """Frames from `first` on of a file that were not taken."""
+    """Frames of a file, from `first` on, that were not converted."""
 
     file: str
     first: int
@@ -38,7 +38,7 @@ class Broken:
 
 @dataclass
 class ConvertReport:
-    """What came of a conversion. broken: the first ones; num_broken: all of them, in frames."""
+    """Result of a conversion. broken: the first broken frames; num_broken: the number of all of them."""
 
     path: Path
     num_frames: int = 0
@@ -48,7 +48,7 @@ class ConvertReport:
     warnings: list[str] = field(default_factory=list)
 
     def note(self, found: Broken) -> None:
-        """Counts it, and keeps the first ones."""
+        """Counts broken frames, and keeps the first ones."""
         self.num_broken += found.count
         if len(self.broken) < LISTED:
             self.broken.append(found)
@@ -69,12 +69,12 @@ def convert(
     log: Callable[[str], None] = print,
     progress: Callable[[str, int], None] = lambda file, frames: None,
 ) -> ConvertReport:
-    """Writes a store of all frames of the files, which appears whole or not at all.
+    """Writes a store of all frames of the files. The store is created atomically.
 
-    format: of `readers.FORMATS`, else by the file. Units: None is the format's own, eV and Å but for SPICE's, and for
-    forces and stress what follows from those. keys: names in the files, see `blocks.Keys`. broken: "refuse" raises
-    ValueError with what is wrong, "skip" leaves such frames out and tells them. progress: called with a file and how
-    many of its frames were read. Raises ValueError and FileNotFoundError that name the file, and the frame.
+    format: one of `readers.FORMATS`; None: detected. Units: None is the format's own, eV and Å except for SPICE; for
+    forces and stress None is derived from those. keys: names in the files, see `blocks.Keys`. broken: "refuse" raises
+    ValueError that lists broken frames, "skip" leaves them out and logs them. progress: called with a file and the
+    number of its frames read so far. Raises ValueError and FileNotFoundError that name the file, and the frame.
     """
     if broken not in ("refuse", "skip"):
         raise ValueError(f"broken must be refuse or skip, got {broken!r}")
@@ -117,12 +117,12 @@ def convert(
 
 
 def _units(name: str, energy: str | None, length: str | None, force: str | None, stress: str | None) -> Units:
-    reader = reader_of(name)
-    return Units(energy or reader.energy_unit, length or reader.length_unit, force, stress)
+    chosen = format_named(name)
+    return Units(energy or chosen.energy_unit, length or chosen.length_unit, force, stress)
 
 
 def _recorded(units: list[Units]) -> dict[str, str]:
-    """For the store: the units of all files, or of each kind of files."""
+    """The units to record in the store: one set, or the sets of all files joined."""
     every = [unit.names() for unit in dict.fromkeys(units)]
     return {name: ", ".join(dict.fromkeys(one[name] for one in every)) for name in every[0]}
 
@@ -178,7 +178,7 @@ def _good(
 
 
 def _gathered(parts: Iterator[tuple[Frames, NDArray[np.int64]]]) -> Iterator[tuple[Frames, NDArray[np.int64]]]:
-    """The same frames in fewer, larger parts."""
+    """The same frames in fewer, larger batches."""
     waiting: list[tuple[Frames, Any]] = []
     atoms = 0
     for part in parts:
@@ -196,7 +196,7 @@ def _joined(parts: list[tuple[Frames, Any]]) -> tuple[Frames, NDArray[np.int64]]
 
 
 def select(frames: Frames, indices: NDArray[np.int64]) -> Frames:
-    """These of the frames, in this order."""
+    """The frames at these indices, in this order."""
     offsets = frames.offsets
     atoms = np.concatenate([np.zeros(0, np.int64), *(np.arange(offsets[k], offsets[k + 1]) for k in indices)])
     values = {

@@ -17,7 +17,7 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """F structures of N atoms in all, with labels; Å, eV, e. NaN where a frame has no such label.
+    """F structures with N atoms in total, with labels; Å, eV, e. A missing label is NaN.
 
     counts [F] int64 · positions [N,3] float64 · atomic_numbers [N] int64 · cell [F,3,3] float64, zeros without a cell ·
     pbc [F,3] bool · charge [F] float64 · energy [F] float64 · forces [N,3] float32 · stress [F,3,3] float32, eV/Å³.
@@ -80,7 +80,7 @@ class Frames:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Frames]) -> Frames:
-        """Several in one, in order."""
+        """Concatenates frames, in order."""
         if not parts:
             raise ValueError("frames to concatenate must be at least one, got none")
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.__annotations__})
@@ -94,7 +94,7 @@ class Frames:
 
     @property
     def offsets(self) -> Whole:
-        """First atom of each frame, and the end of the last [F+1]."""
+        """Index of the first atom of each frame, and the number of atoms [F+1]."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
 
     @property
@@ -103,7 +103,7 @@ class Frames:
         return np.repeat(np.arange(len(self)), self.counts)
 
     def take(self, indices: NDArray[np.int64]) -> Frames:
-        """These frames, in this order."""
+        """The frames at these indices, in this order."""
         atoms = rows_of(self.offsets[:-1][indices], self.counts[indices])
         of_atoms = ("positions", "atomic_numbers", "forces")
         return Frames(
@@ -128,7 +128,7 @@ class Frames:
         return ~np.isnan(self.stress[:, 0, 0])
 
     def system(self, index: int) -> System:
-        """One structure, validated."""
+        """One frame as a validated structure."""
         start = int(self.offsets[index])
         atoms = slice(start, start + int(self.counts[index]))
         periodic = bool(self.pbc[index].any())

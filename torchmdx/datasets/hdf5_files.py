@@ -37,17 +37,17 @@ BRACKET = re.compile(r"\[[^\]]*?(?:([+-])(\d+)|(\++)|(-+))(?::\d+)?\]")
 
 
 def read_torchmdnet(path: Path, keys: Keys) -> Blocks:
-    """Groups of types, pos, and energy or forces; box and total_charge where there are."""
+    """Reads groups of types, pos, and energy or forces; box and total_charge are optional."""
     yield from _read(path, keys, TORCHMDNET)
 
 
 def read_spice(path: Path, keys: Keys) -> Blocks:
-    """Groups of atomic_numbers, conformations, dft_total_energy and dft_total_gradient; the charge from smiles."""
+    """Reads groups of atomic_numbers, conformations, dft_total_energy, dft_total_gradient; the charge from smiles."""
     yield from _read(path, keys, SPICE)
 
 
 def layout(path: Path) -> str:
-    """Which it is, spice or torchmdnet-hdf5. Raises ValueError for neither."""
+    """The format of the file, spice or torchmdnet-hdf5. Raises ValueError if it is neither."""
     with _opened(path) as file, _damage_named(path):
         for _, group in _groups(file, None):
             if SPICE["positions"][0] in group:
@@ -56,7 +56,7 @@ def layout(path: Path) -> str:
                 return "torchmdnet-hdf5"
     raise ValueError(
         f"{str(path)!r} must have groups with 'pos' (torchmd-net) or 'conformations' (SPICE), got none; "
-        "--format torchmdnet-hdf5 with --positions-key and its like reads other names"
+        "--format torchmdnet-hdf5 with --positions-key and similar options reads other names"
     )
 
 
@@ -84,7 +84,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
-    """As `naming`; HDF5 says with OSError, too, that it trips over what a file holds."""
+    """Like `naming`, but also for OSError, which HDF5 raises for damaged content."""
     with naming(path):
         try:
             yield
@@ -141,7 +141,7 @@ def _blocks(group: Any, chosen: dict[str, str], usual: dict[str, tuple[str, ...]
         raise ValueError(f"{chosen['positions']!r} must be [frames, atoms, 3], got {list(shape)}")
     for key in chosen.values():
         _require_stored(group[key])
-    # A group appears whole or not at all: its shapes are looked at before the first of its blocks is given.
+    # A group is read completely or not at all: its shapes are checked before its first block is yielded.
     constant: dict[str, Any] = {}
     if usual is SPICE and "charge" not in chosen and "smiles" in group:
         constant["charge"] = float(smiles_charge(_text(group["smiles"])))
@@ -160,7 +160,7 @@ def _blocks(group: Any, chosen: dict[str, str], usual: dict[str, tuple[str, ...]
 
 
 def _require_stored(dataset: Any) -> None:
-    """Raises ValueError for a shape far beyond what the file holds of it: the rest would be made up, without end."""
+    """Raises ValueError for a shape far larger than the stored data: HDF5 makes up the rest."""
     size = math.prod(dataset.shape or ()) * dataset.dtype.itemsize
     stored = dataset.id.get_storage_size()
     if not dataset.is_virtual and size > max(WHOLE, LARGEST_RATIO * stored):

@@ -1,4 +1,4 @@
-"""Indices of frames in files of others: text, .npy, and torchmd-net's splits.npz."""
+"""Readers of frame indices: text, .npy, and torchmd-net's splits.npz."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TORCHMDNET = {"train": "idx_train", "validation": "idx_val", "test": "idx_test"}
 
 
 def read_indices(path: str | Path) -> NDArray[np.int64]:
-    """Whole numbers of a .npy file, or of a text file, split by spaces, commas or lines. Raises ValueError."""
+    """Integers of a .npy file, or of a text file, separated by spaces, commas or lines. Raises ValueError."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no file of indices at {str(path)!r}")

@@ -1,4 +1,4 @@
-"""Whether numbers look like the units that they were declared to be in."""
+"""Checks whether numbers are plausible in their declared units."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torchmdx.units import HARTREE
 
 # Nearest distances over the sum of covalent radii: bonds and metals are within 0.8 and 1.3. 1 Å is 1.89 bohr.
 CLOSE, FAR = 0.65, 1.5
-NOBLE = (2, 10, 18, 36, 54, 86)  # which are far apart, and rightly so
+NOBLE = (2, 10, 18, 36, 54, 86)  # whose atoms may be far apart
 # eV/Å, root mean square of a frame: about 1 in organic molecules at 300 K; kcal/mol declared as eV makes it 23.
 STRONG, WEAK, RESTING = 10.0, 0.04, 1e-3
-# Spread of nearest distances, of their median, that forces under WEAK cannot come with: thermal motion gives 2 %.
+# Relative deviation of nearest distances above which forces below WEAK are implausible; thermal motion gives 2 %.
 MOVING = 0.012
-# Energy of a neutral atom by Thomas and Fermi, which is too large, by a third for carbon and half for hydrogen.
+# Thomas-Fermi energy of a neutral atom, which is too large, by a third for carbon and by half for hydrogen.
 THOMAS_FERMI = 0.7687 * HARTREE
 TOO_DEEP = 1.5
-MOST = 20000  # frames that are enough for a median
+MOST = 20000  # frames from which medians are taken
 
 
 class Plausible:
-    """Collects what frames in Å and eV look like, and says in words what cannot be."""
+    """Collects properties of frames in Å and eV, and describes implausible ones."""
 
     def __init__(self) -> None:
         self._ratio: list[float] = []
@@ -49,7 +49,7 @@ class Plausible:
         self._depth += np.abs(frames.energy / deepest)[frames.has_energy].tolist()
 
     def warnings(self) -> list[str]:
-        """One sentence for each quantity that is not what was declared."""
+        """One sentence for each quantity that is implausible in its declared unit."""
         return [text for text in (self._lengths(), self._energies(), self._forces()) if text]
 
     def _lengths(self) -> str | None:
@@ -92,7 +92,7 @@ class Plausible:
         return None
 
     def _motion(self) -> float:
-        """The spread of nearest distances, over their median, of the pair of elements that is most often nearest."""
+        """Relative deviation of nearest distances, for the pair of elements that is most often nearest."""
         pairs, index, count = np.unique(self._pair, axis=0, return_inverse=True, return_counts=True)
         if not len(pairs) or count.max() < 10:
             return 0.0

@@ -1,4 +1,4 @@
-"""Which reader a file gets."""
+"""Formats of files of labelled structures, and their readers."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
-class Reader:
-    """A format: how it is read, and the units it is in where none are declared."""
+class FileFormat:
+    """A format of files: its reader, and the units of files that declare none."""
 
     read: Callable[[Path, Keys], Blocks]
     energy_unit: str = "eV"
     length_unit: str = "angstrom"
 
 
-FORMATS: dict[str, Reader] = {
-    "ase": Reader(ase_files.read),
-    "npz": Reader(npz_files.read),
-    "spice": Reader(hdf5_files.read_spice, "hartree", "bohr"),
-    "torchmdnet-hdf5": Reader(hdf5_files.read_torchmdnet),
-    "torchmdnet-custom": Reader(torchmdnet_files.read),
+FORMATS: dict[str, FileFormat] = {
+    "ase": FileFormat(ase_files.read),
+    "npz": FileFormat(npz_files.read),
+    "spice": FileFormat(hdf5_files.read_spice, "hartree", "bohr"),
+    "torchmdnet-hdf5": FileFormat(hdf5_files.read_torchmdnet),
+    "torchmdnet-custom": FileFormat(torchmdnet_files.read),
 }
 
 
 def format_of(path: Path) -> str:
-    """The name of the format, by the end of the name and by what is inside. Raises FileNotFoundError and ValueError."""
+    """The format of a file, from its suffix and its content. Raises FileNotFoundError and ValueError."""
     if not path.exists():
         raise FileNotFoundError(f"no data at {str(path)!r}")
     if path.is_dir():
@@ -43,7 +43,7 @@ def format_of(path: Path) -> str:
     if suffix == ".npz":
         return "npz"
     if suffix == ".npy":
-        raise ValueError(f"of .npy files torchmdx reads their folder, got {str(path)!r}")
+        raise ValueError(f".npy files are read by their folder, got {str(path)!r}")
     with path.open("rb") as file:
         magic = file.read(len(HDF5_MAGIC))
     if magic == HDF5_MAGIC or suffix in (".h5", ".hdf5"):
@@ -51,8 +51,8 @@ def format_of(path: Path) -> str:
     return "ase"
 
 
-def reader_of(name: str) -> Reader:
-    """Raises ValueError that lists the formats."""
+def format_named(name: str) -> FileFormat:
+    """The format of this name. Raises ValueError that lists the formats."""
     if name not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {name!r}")
     return FORMATS[name]

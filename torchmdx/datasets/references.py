@@ -11,10 +11,10 @@ CHUNK = 65536
 
 
 def fit_references(store: Store, indices: NDArray[np.int64], max_z: int) -> NDArray[np.float64]:
-    """[max_z+1] eV: what minimises Σ (E - Σ_i references[Z_i])² over the frames that have an energy.
+    """Reference energies [max_z+1] in eV that minimise Σ (E - Σ_i references[Z_i])² over frames with an energy.
 
-    Compositions that do not tell two elements apart (water alone) share between them: the smallest references of all
-    that fit. Zeros for elements that do not occur. Raises ValueError where no frame has an energy.
+    Where compositions do not determine the references (water alone), the solution of minimal norm is taken. Elements
+    that do not occur get zero. Raises ValueError if no frame has an energy.
     """
     beyond = [z for z in store.elements if z > max_z]
     if beyond:
@@ -30,12 +30,12 @@ def fit_references(store: Store, indices: NDArray[np.int64], max_z: int) -> NDAr
         used += int(there.sum())
     if not used:
         raise ValueError(f"reference energies need frames with an energy, got none among {len(indices)}")
-    # Squaring the matrix squares its condition: what is below this is a composition that does not vary.
+    # The normal equations square the condition number: smaller singular values are compositions that do not vary.
     return np.linalg.pinv(normal, rcond=1e-10, hermitian=True) @ right
 
 
 def composition(counts: NDArray[np.int64], atomic_numbers: NDArray[np.int64], max_z: int) -> NDArray[np.float64]:
-    """How many atoms of each element a frame has [F,max_z+1]."""
+    """Number of atoms of each element in each frame [F,max_z+1]."""
     frame = np.repeat(np.arange(len(counts)), counts)
     flat = np.bincount(frame * (max_z + 1) + atomic_numbers, minlength=len(counts) * (max_z + 1))
     return flat.reshape(len(counts), max_z + 1).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Fixed, recorded divisions of a store into training, validation and test."""
+"""Splits of a store into training, validation and test, recorded in files."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def split(
 ) -> Split:
     """Sorted, disjoint frames of each part, drawn at random from `seed`.
 
-    A whole number is a count, a number below one a fraction of all frames; train None: what the others leave.
+    An integer is a count, a number below one a fraction of all frames; train None: all remaining frames.
     by: "frame", or "formula" or "file", whose frames then stay together: a part takes whole groups until it has at
-    least what was asked. Raises ValueError for parts that are empty or more than there is.
+    least the requested number. Raises ValueError for empty parts, and if there are too few frames.
     """
     if by not in GROUPINGS:
         raise ValueError(f"a split must be by {', '.join(GROUPINGS)}, got {by!r}")
@@ -71,7 +71,7 @@ def _count(name: str, size: float | int, total: int) -> int:
 
 
 def _groups(store: Store, by: str) -> NDArray[np.int64]:
-    """A number for each frame: equal for frames that stay together."""
+    """A group index for each frame; frames of one group stay together."""
     if by == "file":
         keys = [store.origin(index)[0] for index in range(len(store))]
     else:
@@ -84,7 +84,7 @@ def _groups(store: Store, by: str) -> NDArray[np.int64]:
 
 
 def _by_groups(groups: NDArray[np.int64], wanted: dict[str, int], generator: np.random.Generator, by: str) -> Split:
-    """Parts that take whole groups in turn; train takes all that are left where it is not among `wanted`."""
+    """Assigns whole groups to the parts in turn; train gets the remaining ones if it is not in `wanted`."""
     order = generator.permutation(groups.max() + 1)
     sizes = np.bincount(groups)
     part_of = np.full(len(sizes), -1)
@@ -106,7 +106,7 @@ def _by_groups(groups: NDArray[np.int64], wanted: dict[str, int], generator: np.
 
 
 def write_split(path: str | Path, splits: Split, store: Store) -> None:
-    """One JSON file; it appears whole or not at all."""
+    """Writes the parts to a JSON file, atomically."""
     path = Path(path)
     content = {"format": FORMAT, "digest": store.digest, "num_frames": len(store)}
     content |= {name: splits[name].tolist() for name in PARTS if name in splits}

@@ -1,4 +1,4 @@
-"""What a store holds: counts, elements, sizes, spreads of labels, reference energies, outliers."""
+"""Statistics of a store: counts, elements, sizes, distributions of labels, reference energies, outliers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torchmdx.datasets.store import Store
 
 CHUNK = 4096
 FAR_OUT = 8.0  # robust z-score; a normal distribution has one in 10^15 frames beyond
-LEAST_SPREAD = 1e-6  # eV, eV/Å: of labels that hardly vary, what is rounding is no outlier
+LEAST_SPREAD = 1e-6  # eV, eV/Å: rounding of nearly constant labels makes no outliers
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Of a quantity over frames or components."""
+class Distribution:
+    """Mean, standard deviation and range of a quantity over frames or components."""
 
     mean: float
     std: float
@@ -27,8 +27,8 @@ class Spread:
     max: float
 
     @classmethod
-    def of(cls, values: Values) -> Spread | None:
-        """None of nothing."""
+    def of(cls, values: Values) -> Distribution | None:
+        """The distribution of these values; None if there are none."""
         if not len(values):
             return None
         return cls(float(values.mean()), float(values.std()), float(values.min()), float(values.max()))
@@ -36,7 +36,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Outlier:
-    """A frame whose label stands out: its value, in eV per atom or eV/Å, and the robust z-score of that."""
+    """A frame with an extreme label: its value, in eV per atom or eV/Å, and its robust z-score."""
 
     index: int
     file: str
@@ -48,10 +48,10 @@ class Outlier:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of a store. elements: atoms of each atomic number. references: eV, by atomic number, fitted to all frames.
+    """Statistics of a store. elements: atoms of each atomic number. references: eV, by atomic number.
 
     energy: eV per atom after references; forces: components, eV/Å; force_rms: of components, eV/Å; stress: components,
-    eV/Å³; charges: frames of each total charge. outliers: those that stand out most first.
+    eV/Å³; charges: frames of each total charge. outliers: the most extreme first.
     """
 
     path: str
@@ -67,15 +67,15 @@ class Statistics:
     charges: dict[float, int]
     files: dict[str, int]
     references: dict[int, float]
-    energy: Spread | None
-    forces: Spread | None
+    energy: Distribution | None
+    forces: Distribution | None
     force_rms: float | None
-    stress: Spread | None
+    stress: Distribution | None
     num_outliers: int
     outliers: tuple[Outlier, ...]
 
     def json(self) -> dict[str, Any]:
-        """Of plain types."""
+        """As a dictionary of plain types."""
         return asdict(self)
 
 
@@ -105,17 +105,17 @@ def statistics(store: Store, *, most_outliers: int = 20) -> Statistics:
         charges=dict(sorted(found.charges.items())),
         files=_files(store),
         references={z: float(references[z]) for z in store.elements} if "energy" in store.labels else {},
-        energy=Spread.of(energy[~np.isnan(energy)]),
-        forces=found.forces.spread(),
+        energy=Distribution.of(energy[~np.isnan(energy)]),
+        forces=found.forces.distribution(),
         force_rms=found.forces.rms(),
-        stress=found.stress.spread(),
+        stress=found.stress.distribution(),
         num_outliers=len(outliers),
         outliers=tuple(outliers[:most_outliers]),
     )
 
 
 class _Moments:
-    """Mean, deviation and limits of what is too much to keep."""
+    """Mean, standard deviation and range of a stream of values."""
 
     def __init__(self) -> None:
         self.count, self.sum, self.squares = 0, 0.0, 0.0
@@ -128,18 +128,18 @@ class _Moments:
             self.squares += float((values**2).sum())
             self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))
 
-    def spread(self) -> Spread | None:
+    def distribution(self) -> Distribution | None:
         if not self.count:
             return None
         mean = self.sum / self.count
-        return Spread(mean, max(self.squares / self.count - mean**2, 0.0) ** 0.5, self.least, self.most)
+        return Distribution(mean, max(self.squares / self.count - mean**2, 0.0) ** 0.5, self.least, self.most)
 
     def rms(self) -> float | None:
         return float((self.squares / self.count) ** 0.5) if self.count else None
 
 
 class _Pass:
-    """What one reading of the store gathers."""
+    """Data gathered in one pass over the store."""
 
     def __init__(self, store: Store, references: Values) -> None:
         self.store, self.references = store, references
@@ -168,20 +168,20 @@ class _Pass:
             self.charges[float(charge)] = self.charges.get(float(charge), 0) + int(number)
         self.energy.append((frames.energy - counts @ self.references) / frames.counts)
         norms = np.linalg.norm(frames.forces.astype(np.float64), axis=1)
-        # Stores have no frame without atoms, so that every frame begins where another ends.
+        # Stores have no frame without atoms, so every frame begins where the previous one ends.
         self.largest.append(np.maximum.reduceat(norms, frames.offsets[:-1]))
         self.forces.add(frames.forces)
         self.stress.add(frames.stress)
 
 
 def _outliers(store: Store, quantity: str, values: Values) -> list[Outlier]:
-    """Frames far from the median, in units of the deviation that the median absolute one stands for."""
+    """Frames far from the median, in units of the standard deviation estimated from the median absolute deviation."""
     there = np.flatnonzero(~np.isnan(values))
     if len(there) < 10:
         return []
     middle = np.median(values[there])
-    spread = max(float(np.median(np.abs(values[there] - middle))) / 0.6745, LEAST_SPREAD)
-    scores = (values - middle) / spread
+    deviation = max(float(np.median(np.abs(values[there] - middle))) / 0.6745, LEAST_SPREAD)
+    scores = (values - middle) / deviation
     return [
         Outlier(int(k), *store.origin(int(k)), quantity, float(values[k]), float(scores[k]))
         for k in there
@@ -195,7 +195,7 @@ def _files(store: Store) -> dict[str, int]:
 
 
 def text(found: Statistics) -> str:
-    """For people."""
+    """The statistics as text."""
     from ase.data import chemical_symbols
 
     lines = [
@@ -212,16 +212,14 @@ def text(found: Statistics) -> str:
         reference = f"{found.references[z]:15.6f}" if z in found.references else ""
         lines.append(f"{chemical_symbols[z]:<7} {number:10d} {reference}".rstrip())
     lines += ["", "atoms a frame", *_histogram(found.sizes), ""]
-    for name, unit, spread in (
+    for name, unit, values in (
         ("energy", "eV an atom after references", found.energy),
         ("forces", "eV/Å, components", found.forces),
         ("stress", "eV/Å³, components", found.stress),
     ):
-        if spread:
-            lines.append(
-                f"{name:<10} mean {spread.mean:.4g}, deviation {spread.std:.4g}, {spread.min:.4g} to {spread.max:.4g} "
-                f"{unit}"
-            )
+        if values:
+            ends = f"{values.min:.4g} to {values.max:.4g}"
+            lines.append(f"{name:<10} mean {values.mean:.4g}, deviation {values.std:.4g}, {ends} {unit}")
     lines += ["", f"outliers   {found.num_outliers} (robust z-score beyond {FAR_OUT:g})"]
     for one in found.outliers:
         unit = "eV an atom" if one.quantity == "energy" else "eV/Å"
@@ -232,7 +230,7 @@ def text(found: Statistics) -> str:
 
 
 def _histogram(sizes: dict[int, int], bins: int = 12, width: int = 40) -> list[str]:
-    """Bars of how many frames have so many atoms, in at most `bins` equal ranges."""
+    """A histogram of the number of atoms per frame, with at most `bins` equal ranges."""
     least, most = min(sizes), max(sizes)
     step = max(1, -(-(most - least + 1) // bins))
     heights: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Store: frames packed in arrays on disk that are mapped into memory, so that data larger than memory can be used."""
+"""Store: frames packed in memory-mapped arrays on disk, so that data may be larger than memory."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Store:
     """A directory of arrays, opened for reading. `gather` may be called from several threads.
 
     counts [F]: atoms of each frame. labels: which of "energy", "forces", "stress" at least one frame has.
-    elements: atomic numbers that occur. digest: tells this content from any other. units: those of the files it was
-    made of; inside are Å and eV.
+    elements: atomic numbers that occur. digest: a hash of the content. units: those of the original files; the
+    store itself is in Å and eV.
     """
 
     def __init__(self, path: Path, description: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
@@ -58,7 +58,7 @@ class Store:
 
     @classmethod
     def open(cls, path: str | Path) -> Store:
-        """Raises FileNotFoundError where there is none, and ValueError for one that is broken or of another version."""
+        """Opens a store. Raises FileNotFoundError, and ValueError if it is broken or of another version."""
         path = Path(path)
         try:
             description = parse_json((path / DESCRIPTION).read_text())
@@ -81,7 +81,7 @@ class Store:
 
     @staticmethod
     def is_store(path: str | Path) -> bool:
-        """Whether there is a store at `path`, whole or not."""
+        """Whether there is a store at `path`, which may be damaged."""
         return (Path(path) / DESCRIPTION).is_file()
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class Store:
         return int(self._starts[-1])
 
     def gather(self, indices: Any) -> Frames:
-        """These frames, in this order. Raises IndexError for a number that no frame has."""
+        """The frames at these indices, in this order. Raises IndexError for an index out of range."""
         indices = np.asarray(indices, np.int64).reshape(-1)
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
@@ -109,7 +109,7 @@ class Store:
         return Frames(**taken | {"counts": counts, "atomic_numbers": taken["atomic_numbers"].astype(np.int64)})
 
     def _require_sound(self, taken: dict[str, NDArray[Any]]) -> None:
-        """Raises ValueError for what no store was written with, and what would harm whoever takes it for numbers."""
+        """Raises ValueError for values that no store is written with, such as unknown elements."""
         sound = {
             "atomic_numbers": self._known[taken["atomic_numbers"]],
             "pbc": taken["pbc"] <= 1,
@@ -122,11 +122,11 @@ class Store:
 
     @property
     def origin_files(self) -> Whole:
-        """Of each frame, the number of its file among `sources` [F]."""
+        """Index of the source file of each frame in `sources` [F]."""
         return np.asarray(self._arrays["origin_file"], np.int64)
 
     def origin(self, index: int) -> tuple[str, int]:
-        """The file that a frame came from, and its number there."""
+        """The source file of a frame, and its index in that file."""
         return self.sources[int(self._arrays["origin_file"][index])], int(self._arrays["origin_frame"][index])
 
 
@@ -144,7 +144,7 @@ def _mapped(path: Path, name: str, description: dict[str, Any]) -> NDArray[Any]:
 
 
 def _require_description(description: dict[str, Any], path: Path) -> None:
-    """Raises ValueError for a description that lacks something, or has it of another kind."""
+    """Raises ValueError for a description with a missing entry or one of the wrong type."""
 
     def texts(value: Any) -> bool:
         return isinstance(value, list) and all(isinstance(one, str) for one in value)
@@ -167,7 +167,7 @@ def _require_description(description: dict[str, Any], path: Path) -> None:
 
 
 def _require_whole(arrays: dict[str, NDArray[Any]], description: dict[str, Any], path: Path) -> None:
-    """Raises ValueError unless the frames' atoms are those that there are, and their sources listed."""
+    """Raises ValueError unless counts add up to the number of atoms and all source indices are valid."""
     counts, atoms = arrays["counts"], description["num_atoms"]
     total = 0
     if ((counts >= 0) & (counts <= atoms)).all():
@@ -181,9 +181,9 @@ def _require_whole(arrays: dict[str, NDArray[Any]], description: dict[str, Any],
 
 
 class StoreWriter:
-    """Writes a store, frame after frame; the directory appears whole, at the end of the `with` block, or not at all.
+    """Writes a store frame by frame. The directory is created atomically at the end of the `with` block.
 
-    Raises FileExistsError where something other than a store, or without `overwrite` anything, is in the way.
+    Raises FileExistsError if the path exists, unless it is a store and `overwrite` is True.
     """
 
     def __init__(self, path: str | Path, *, units: dict[str, str] | None = None, overwrite: bool = False) -> None:

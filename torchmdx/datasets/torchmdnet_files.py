@@ -14,7 +14,7 @@ GLOBS = {"positions": "*coord*.npy", "atomic_numbers": "*embed*.npy", "energy": 
 
 
 def read(path: Path, keys: Keys) -> Blocks:
-    """Files of one kind, in the order of their names, belong to those of the others; keys are glob patterns.
+    """Files of each kind, sorted by name, belong together; keys are glob patterns.
 
     Frames are numbered through all files. Raises ValueError where there is not the same number of each kind.
     """

@@ -25,7 +25,7 @@ STRESS_UNITS: dict[str, float] = {
 
 @dataclass(frozen=True)
 class Units:
-    """Units by name, and their values in eV, Å, eV/Å and eV/Å³; of forces and stress, unless named, from the others."""
+    """Units by name, and their values in eV, Å, eV/Å and eV/Å³. Those of forces and stress default to the others'."""
 
     energy: str = "eV"
     length: str = "angstrom"
@@ -56,7 +56,7 @@ class Units:
         return conversion(self.stress, STRESS_UNITS, "stress")
 
     def names(self) -> dict[str, str]:
-        """Of every quantity, for the record."""
+        """Names of the units of all quantities."""
         return {
             "energy": self.energy,
             "length": self.length,

@@ -19,7 +19,7 @@ from torchmdx.demo.pictures import draw_ramachandran
 from torchmdx.demo.torsions import PHI, PSI, torsion
 from torchmdx.md.log import Log, read_log
 from torchmdx.md.plot import plot_log
-from torchmdx.md.progress import Progress, ns_per_day
+from torchmdx.md.progress import SimulationProgress, ns_per_day
 from torchmdx.md.settings import Dynamics, Evaluation
 from torchmdx.md.simulation import Simulation
 from torchmdx.md.structure import Structure, read, write_structure
@@ -117,7 +117,7 @@ def _integrate(simulation: Simulation, folder: Path, steps: int, most: float, in
     trajectory = Trajectory.create(folder / f"{NAME}.dcd", structure.num_atoms, every, False, TIMESTEP)
     log, progress = (
         Log.create(log_path, simulation.log_columns),
-        Progress(sys.stderr, 0, steps, TIMESTEP),
+        SimulationProgress(sys.stderr, 0, steps, TIMESTEP),
     )
     start = clock = time.perf_counter()
     try:

@@ -53,7 +53,7 @@ class Choice:
             self._factory()
 
     def settings(self) -> dict[str, Any]:
-        """What labels made in one run have in common, by the name that an error gives it."""
+        """Settings that all labels of a run share, by their names in error messages."""
         if self.name not in XTB:
             return {"calculator": self.name, "options of the calculator": self.options}
         return {
@@ -64,9 +64,9 @@ class Choice:
 
     @property
     def made_for_each(self) -> bool:
-        """Whether every structure gets a calculator of its own.
+        """Whether every structure gets a new calculator.
 
-        xTB starts from the last structure's orbitals: labels would depend on who came before.
+        xTB starts from the previous structure's orbitals, so labels would depend on the order of frames.
         """
         return self.name in NAMES
 
@@ -81,7 +81,7 @@ class Choice:
         if self.name in CLASSICAL:
             if geometry.charge or geometry.multiplicity not in (None, 1):
                 raise ValueError(
-                    f"{self.name} knows neither charge nor multiplicity, got charge {geometry.charge:g} and "
+                    f"{self.name} supports neither charge nor multiplicity, got charge {geometry.charge:g} and "
                     f"multiplicity {geometry.multiplicity}"
                 )
             return _attribute(*CLASSICAL[self.name])(**self.options)
@@ -97,15 +97,15 @@ class Choice:
         if not (colon and module and name):
             raise ValueError(f"--calculator must be one of {', '.join(NAMES)}, or module:name, got {self.name!r}")
         if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # a calculator in a file beside the data; the command itself lives elsewhere
+            sys.path.append(os.getcwd())  # for a calculator in a file in the working directory
         factory = _attribute(module, name)
         if not callable(factory):
-            raise ValueError(f"--calculator must name something that makes a calculator, got {factory!r}")
+            raise ValueError(f"--calculator must name a callable that returns a calculator, got {factory!r}")
         return factory
 
 
-class Evaluator:
-    """Makes calculators and evaluates structures with them, in one process."""
+class Labeller:
+    """Makes calculators and labels structures with them, in one process."""
 
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
@@ -115,7 +115,7 @@ class Evaluator:
             self._kept = choice.make(Geometry(none, none, none, none))
 
     def attach(self, geometry: Geometry) -> Atoms:
-        """ASE's atoms with a calculator that remembers nothing of other structures."""
+        """ASE's atoms with a calculator without state from other structures."""
         _require_sound(geometry)
         atoms = geometry.atoms()
         if self._kept is None:
@@ -127,10 +127,10 @@ class Evaluator:
         return atoms
 
     def labels(self, geometry: Geometry) -> Labels:
-        """Energy, forces, and stress where all directions are periodic and the calculator knows it.
+        """Energy, forces, and stress if all directions are periodic and the calculator provides it.
 
-        The energy is the one whose gradient the forces are (ASE's free_energy), where the calculator tells it. Raises
-        what the calculator raises, and ValueError for numbers that are not finite.
+        The energy is the one that is consistent with the forces (ASE's free_energy), if the calculator provides it.
+        Raises errors of the calculator, and ValueError for numbers that are not finite.
         """
         from ase.calculators.calculator import PropertyNotImplementedError
 
@@ -152,10 +152,10 @@ class Evaluator:
 
 
 def xtb_multiplicity(geometry: Geometry) -> int:
-    """The multiplicity asked for, else the lowest. Raises ValueError if the number of electrons does not allow it."""
+    """The requested multiplicity, else the lowest. Raises ValueError if the number of electrons does not allow it."""
     charge = geometry.charge
     if not float(charge).is_integer():
-        raise ValueError(f"the charge must be a whole number for xTB, got {charge:g}")
+        raise ValueError(f"the charge must be an integer for xTB, got {charge:g}")
     protons = int(np.where(np.isin(geometry.numbers, LANTHANIDES), 3, geometry.numbers).sum())
     odd = (protons - int(charge)) % 2
     wanted = geometry.multiplicity

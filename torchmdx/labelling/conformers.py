@@ -10,12 +10,12 @@ import numpy as np
 from torchmdx.labelling.geometry import Geometry
 
 MOST_STEPS = 1000  # of the force field's minimisation
-TRIES, MORE_TRIES = 3, 10  # embeddings for each conformer wanted, and beyond: many fall into the same minimum
+TRIES, MORE_TRIES = 3, 10  # embeddings per requested conformer, and in addition: many reach the same minimum
 SAME_SHAPE = 0.05  # Å: root mean square difference of distances below which two conformers are one
 
 
 def require_rdkit() -> None:
-    """Raises ImportError that says how to get RDKit."""
+    """Raises ImportError that says how to install RDKit."""
     if importlib.util.find_spec("rdkit") is None:
         raise ImportError("SMILES need RDKit, which is not installed: pip install 'torchmdx[label]'")
 
@@ -26,7 +26,7 @@ def check_smiles(smiles: str) -> None:
 
 
 def conformers(smiles: str, count: int, seed: int, multiplicity: int | None = None) -> list[Geometry]:
-    """Up to `count` distinct conformers: ETKDG, then minimised with MMFF, or UFF for atoms strange to it.
+    """Up to `count` distinct conformers: ETKDG, then minimised with MMFF, or UFF for atoms that MMFF does not know.
 
     Mirror images, and the same shape with atoms of an element exchanged, count as one. The charge is that of the
     SMILES. Raises ValueError if there is no conformer at all.
@@ -41,7 +41,7 @@ def conformers(smiles: str, count: int, seed: int, multiplicity: int | None = No
     num_tries = TRIES * count + MORE_TRIES
     found = list(rdDistGeom.EmbedMultipleConfs(molecule, num_tries, parameters))
     if not found:
-        parameters.useRandomCoords = True  # for cages and rings that distances alone do not fold
+        parameters.useRandomCoords = True  # for cages and rings that embedding from distances fails on
         found = list(rdDistGeom.EmbedMultipleConfs(molecule, num_tries, parameters))
     if not found:
         raise ValueError(f"RDKit finds no conformer of {smiles!r}")
@@ -59,7 +59,7 @@ def conformers(smiles: str, count: int, seed: int, multiplicity: int | None = No
 def _molecule(smiles: str) -> Any:
     from rdkit import Chem, rdBase
 
-    rdBase.DisableLog("rdApp.*")  # what is wrong is said by the error
+    rdBase.DisableLog("rdApp.*")  # the error reports the problem
     molecule = Chem.MolFromSmiles(smiles)
     if molecule is None or not molecule.GetNumAtoms():
         raise ValueError(f"a molecule must be a SMILES that RDKit understands, got {smiles!r}")
@@ -76,7 +76,7 @@ def _minimise(molecule: Any) -> None:
 
 
 def _distinct(numbers: np.ndarray, shapes: list[np.ndarray]) -> list[np.ndarray]:
-    """Positions that differ in their distances, sorted among pairs of the same elements."""
+    """Positions whose sorted distances between atoms of each pair of elements differ."""
     first, second = np.triu_indices(len(numbers), 1)
     pairs = np.sort(np.stack([numbers[first], numbers[second]]), axis=0)
     kept: list[np.ndarray] = []

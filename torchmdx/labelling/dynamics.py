@@ -12,12 +12,12 @@ from torchmdx.units import BOLTZMANN
 if TYPE_CHECKING:
     from ase import Atoms
 
-LARGEST_FORCE = 0.01  # eV/Å: where a relaxation ends
+LARGEST_FORCE = 0.01  # eV/Å: convergence criterion of a relaxation
 MOST_STEPS = 1000
 
 
 def relax(atoms: Atoms, pulse: Callable[[], None]) -> None:
-    """Moves atoms to a minimum of the energy. Raises ValueError if that takes too long."""
+    """Moves atoms to a minimum of the energy. Raises ValueError if it does not converge in MOST_STEPS."""
     from ase.optimize import BFGS
 
     optimizer = BFGS(atoms, logfile=None)
@@ -40,10 +40,10 @@ def langevin(
     equilibration: int,
     spacing: int,
 ) -> Iterator[np.ndarray]:
-    """Positions [N,3], without end, `spacing` steps apart, after `equilibration` steps from the given positions.
+    """Endless iterator of positions [N,3], `spacing` steps apart, after `equilibration` steps.
 
-    A molecule is shown where it was: the thermostat's random forces make it wander. temperature K, timestep fs,
-    friction 1/fs. Raises FloatingPointError if the dynamics runs away.
+    The centre of mass of a molecule is kept in place: the thermostat's random forces move it. temperature K, timestep
+    fs, friction 1/fs. Raises FloatingPointError if the dynamics diverges.
     """
     from ase import units
     from ase.md.langevin import Langevin
@@ -59,6 +59,6 @@ def langevin(
     while True:
         dynamics.run(spacing)
         if not np.isfinite(atoms.positions).all():
-            raise FloatingPointError(f"the dynamics ran away within {dynamics.nsteps} steps: positions are not finite")
+            raise FloatingPointError(f"the dynamics diverged within {dynamics.nsteps} steps: positions are not finite")
         drift = 0.0 if atoms.pbc.any() else atoms.get_center_of_mass() - centre
         yield atoms.positions - drift

@@ -1,4 +1,4 @@
-"""What is labelled and what a label is; both travel between processes and into the journal."""
+"""Structures and their labels, which are sent between processes and stored in the journal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from ase import Atoms
 
-LARGEST_ROUNDING = 1e-3  # e: how far the sum of atomic charges may be from a whole number
+LARGEST_ROUNDING = 1e-3  # e: tolerance for the sum of atomic charges to be an integer
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Geometry:
 
     @classmethod
     def from_ase(cls, atoms: Atoms, charge: float | None = None, multiplicity: int | None = None) -> Geometry:
-        """Of ASE's atoms; an argument goes before what the atoms say."""
+        """From ASE's atoms; arguments override the charge and multiplicity of the atoms."""
         return cls(
             numbers=np.array(atoms.numbers, np.int64),
             positions=np.array(atoms.positions, np.float64),
@@ -41,7 +41,7 @@ class Geometry:
         )
 
     def atoms(self) -> Atoms:
-        """ASE's atoms, with `charge` and, where it is known, `multiplicity` in `info`."""
+        """ASE's atoms, with `charge` and, if known, `multiplicity` in `info`."""
         from ase import Atoms
 
         info: dict[str, Any] = {"charge": _plain(self.charge)}
@@ -50,11 +50,11 @@ class Geometry:
         return Atoms(self.numbers, self.positions, cell=self.cell, pbc=self.pbc, info=info)
 
     def moved(self, positions: np.ndarray) -> Geometry:
-        """The same atoms elsewhere."""
+        """The same atoms at other positions."""
         return Geometry(self.numbers, np.array(positions, float), self.cell, self.pbc, self.charge, self.multiplicity)
 
     def content(self) -> bytes:
-        """Everything that a label depends on, for a digest."""
+        """All input of a label as bytes, for a digest."""
         state = f"{len(self.numbers)} {self.charge!r} {self.multiplicity!r}".encode()
         arrays = (self.numbers, self.positions, self.cell, self.pbc)
         return state + b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
@@ -72,7 +72,7 @@ class Labels:
 def charge_of(atoms: Atoms) -> float:
     """Total charge in e: `info["charge"]`, that of an ASE database's row, the sum of initial charges, or 0.
 
-    Raises ValueError if initial charges do not add up to a whole number.
+    Raises ValueError if initial charges do not add up to an integer.
     """
     for place in (atoms.info, atoms.info.get("key_value_pairs", {})):
         if "charge" in place:
@@ -80,8 +80,8 @@ def charge_of(atoms: Atoms) -> float:
     total = float(atoms.get_initial_charges().sum())
     if abs(total - round(total)) > LARGEST_ROUNDING:
         raise ValueError(
-            f"initial charges must add up to a whole number when there is no info['charge'], got {total:g} e; "
-            "--charge says the total charge"
+            f"initial charges must add up to an integer without info['charge'], got {total:g} e; "
+            "--charge sets the total charge"
         )
     return float(round(total))
 

@@ -2,8 +2,8 @@
 
     magic | record | record | ...      record = mark, lengths of both parts, checksum | header, JSON | arrays, bytes
 
-The first record holds the settings of the run. On opening, a record that a kill tore is cut off the end, and one that
-was damaged in the middle is passed over. One process at a time may hold a journal.
+The first record holds the settings of the run. On opening, an incomplete record at the end is cut off, and a damaged
+one in the middle is skipped. One process at a time may hold a journal.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MARK = b"\xf5rec"  # begins a record; 0xf5 occurs in no UTF-8 text
 PREFIX = struct.Struct("<4sIQI")  # mark, bytes of the header, bytes of the arrays, CRC-32 of both and of their lengths
 DTYPES = {"<f8", "<i8", "|b1"}
 SEARCHED = 1 << 20  # bytes at a time
-WASTED = 16  # times the file that may be read in vain for records that are not whole
+WASTED = 16  # times the size of the file: the most that is read for incomplete records
 SYNCED_EVERY = 1.0  # s: what a power failure may cost; a kill costs nothing that was appended
 
 
 class Journal:
     """Records of one run, on disk. Opened with the settings of the run that wants to write.
 
-    anew: forget what it holds. discarded: bytes of torn or damaged records, found on opening. Raises ValueError if the
-    file is not a journal or one of other settings, OSError if another process holds it.
+    anew: delete all records. discarded: bytes of incomplete or damaged records, found on opening. Raises ValueError if
+    the file is not a journal or has other settings, OSError if another process holds it.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], *, anew: bool = False) -> None:
@@ -67,7 +67,7 @@ class Journal:
         self.close()
 
     def append(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> int:
-        """Writes a record; returns where it stands. Raises OSError (a full disk) with the file as it was before."""
+        """Writes a record and returns its offset. Raises OSError (a full disk) and leaves the file unchanged."""
         kept = {name: _portable(array) for name, array in arrays.items()}
         shapes = [[name, array.dtype.str, list(array.shape)] for name, array in kept.items()]
         head = json.dumps({**header, "arrays": shapes}).encode()
@@ -75,7 +75,7 @@ class Journal:
         return self._write(_record(head, body))
 
     def read(self, offset: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The record that stands there."""
+        """Header and arrays of the record at this offset."""
         parts = self._parts(offset)
         if parts is None:
             raise OSError(f"{str(self.path)!r} changed while it was in use: no whole record at byte {offset}")
@@ -98,7 +98,7 @@ class Journal:
             return header, arrays
 
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Where each record after the settings stands, and its header."""
+        """Offset and header of each record after the settings."""
         for offset in self._whole():
             header, _ = self.read(offset)
             if "settings" not in header:
@@ -117,7 +117,7 @@ class Journal:
             ) from None
 
     def _find_records(self) -> list[int]:
-        """Where whole records stand; what stands beyond the last is to be cut off."""
+        """Offsets of all whole records. Sets `_end` to the end of the last one."""
         size = os.fstat(self._file).st_size
         if not MAGIC.startswith(os.pread(self._file, len(MAGIC), 0)):
             raise ValueError(f"{str(self.path)!r} must be a journal of torchmdx label, got another file")
@@ -144,9 +144,9 @@ class Journal:
         _sync_folder(self.path)
 
     def _whole(self) -> Iterator[int]:
-        """Where each whole record stands; looks for the next mark where one is not whole."""
+        """Offset of each whole record; after one that is not whole, the search continues at the next mark."""
         offset = len(MAGIC)
-        # Marks that are none, each with a length up to the end, would have the file read once for each of them.
+        # False marks, each with a length up to the end of the file, would make it be read once for each of them.
         left = WASTED * self._end + SEARCHED
         while offset < self._end:
             if self._parts(offset) is not None:
@@ -174,7 +174,7 @@ class Journal:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, offset)
-            where = f"{str(self.path)!r} could not be written: {error.strerror}; it keeps all before"
+            where = f"{str(self.path)!r} could not be written: {error.strerror}; it keeps all earlier records"
             raise OSError(error.errno, where) from error
         self._end += len(data)
         if time.monotonic() - self._synced > SYNCED_EVERY:
@@ -186,7 +186,7 @@ class Journal:
         self._synced = time.monotonic()
 
     def _parts(self, offset: int) -> tuple[bytes, bytes] | None:
-        """Header and arrays of the record that stands there; None if it is not whole."""
+        """Header and arrays of the record at this offset, as bytes; None if it is not whole."""
         prefix = os.pread(self._file, PREFIX.size, offset)
         if len(prefix) < PREFIX.size:
             return None
@@ -199,7 +199,7 @@ class Journal:
         return data[:first], data[first:]
 
     def _claimed(self, offset: int) -> int:
-        """Bytes that were read to find that no whole record stands there."""
+        """Bytes read to find that no whole record begins at this offset."""
         prefix = os.pread(self._file, PREFIX.size, offset)
         if len(prefix) < PREFIX.size or not prefix.startswith(MARK):
             return 0
@@ -207,7 +207,7 @@ class Journal:
         return length if offset + length <= self._end else 0
 
     def _length(self, offset: int) -> int:
-        """Bytes of the record that stands there."""
+        """Bytes of the record at this offset."""
         _, first, second, _ = PREFIX.unpack(os.pread(self._file, PREFIX.size, offset))
         return int(PREFIX.size + first + second)
 
@@ -223,14 +223,14 @@ def _portable(array: np.ndarray) -> np.ndarray:
 
 
 def _require_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises ValueError that says what differs between a run and its continuation."""
+    """Raises ValueError that names each setting that differs between a run and its continuation."""
     names = [*now, *(name for name in before if name not in now)]
     differing = [
         f"{name} {now.get(name)}, was {before.get(name)}" for name in names if now.get(name) != before.get(name)
     ]
     if differing:
         raise ValueError(
-            f"going on from {str(path)!r} needs the settings it was begun with, got {'; '.join(differing)}; "
+            f"continuing {str(path)!r} needs the settings that it was started with, got {'; '.join(differing)}; "
             "--overwrite starts again"
         )
 

@@ -1,4 +1,4 @@
-"""What a run has done so far: the meaning of the records in its journal."""
+"""The results of a run so far: the meaning of the records in its journal."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Failure:
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """Geometries made from one source. note: why there are fewer than asked for, or other remarks; empty if none."""
+    """Geometries made from one source. note: why there are fewer than requested, or other remarks; may be empty."""
 
     geometries: list[Geometry]
     note: str = ""
 
 
 class Ledger:
-    """Labels, failures and sampled geometries by key. The last record of a key counts."""
+    """Labels, failures and sampled geometries by key. Of several records with one key the last one counts."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._labelled: dict[Key, int] = {}
-        self._sampled: dict[int, tuple[int, int, str]] = {}  # where it stands, how many, note
+        self._sampled: dict[int, tuple[int, int, str]] = {}  # offset in the journal, count, note
         self.failures: dict[Key, Failure] = {}
         with naming(journal.path):
             for offset, header in journal.records():
@@ -62,11 +62,11 @@ class Ledger:
         return Counter(source for source, number in itertools.chain(self._labelled, self.failures) if number >= 0)
 
     def has(self, key: Key) -> bool:
-        """Whether the frame needs no more work: labelled, or failed."""
+        """Whether the frame is labelled or has failed."""
         return key in self._labelled or key in self.failures
 
     def forget_failures(self) -> None:
-        """Failed frames and molecules become open again."""
+        """Makes failed frames and molecules be tried again."""
         self.failures.clear()
 
     def add_labels(self, key: Key, origin: str, geometry: Geometry, labels: Labels) -> None:
@@ -84,11 +84,11 @@ class Ledger:
         self._add(header, arrays)
 
     def add_failure(self, failure: Failure) -> None:
-        """Writes that a frame or a molecule failed, and why."""
+        """Writes a failure of a frame or a molecule to the journal."""
         self._add({"failure": list(failure.key), "origin": failure.origin, "reason": failure.reason}, {})
 
     def add_sampled(self, source: int, origin: str, sampled: Sampled) -> None:
-        """Writes the geometries of a source, all in one record."""
+        """Writes all geometries of a source in one record."""
         first = sampled.geometries[0]
         arrays = {"numbers": first.numbers, "cell": first.cell, "pbc": first.pbc}
         arrays["positions"] = np.array([geometry.positions for geometry in sampled.geometries])
@@ -106,7 +106,7 @@ class Ledger:
             yield header["origin"], geometry, labels
 
     def num_sampled(self, source: int) -> int:
-        """How many geometries were made of a source."""
+        """Number of geometries that were made from a source."""
         return self._sampled[source][1] if source in self._sampled else 0
 
     def sampled(self, source: int) -> tuple[str, list[Geometry]]:
@@ -116,7 +116,7 @@ class Ledger:
             return header["origin"], [_geometry(header, arrays, positions) for positions in arrays["positions"]]
 
     def notes(self) -> list[str]:
-        """What sampling remarked."""
+        """Remarks on sampling, one text for each source that has any."""
         return [note for _, (_, _, note) in sorted(self._sampled.items()) if note]
 
     def _add(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -152,7 +152,7 @@ def _text(header: dict[str, Any], name: str) -> str:
 def _key(pair: list[int]) -> Key:
     source, number = pair
     if type(source) is not int or type(number) is not int:
-        raise ValueError(f"records must be numbered by whole numbers, got {pair!r:.80}")
+        raise ValueError(f"numbers of records must be integers, got {pair!r:.80}")
     return source, number
 
 
@@ -183,7 +183,7 @@ def _state(geometry: Geometry) -> dict[str, Any]:
 
 
 def _geometry(header: dict[str, Any], arrays: dict[str, np.ndarray], positions: np.ndarray) -> Geometry:
-    """Raises ValueError, or what a record without its parts makes Python raise."""
+    """Raises ValueError, and KeyError where the record lacks an entry."""
     numbers = arrays["numbers"]
     count = len(numbers)
     held = {**arrays, "positions": positions}
@@ -192,5 +192,5 @@ def _geometry(header: dict[str, Any], arrays: dict[str, np.ndarray], positions: 
         raise ValueError(f"numbers of a record must be atomic numbers from 1 to {LAST_ELEMENT}")
     multiplicity = header["multiplicity"]
     if multiplicity is not None and (type(multiplicity) is not int or multiplicity < 1):
-        raise ValueError(f"multiplicity of a record must be a whole number >= 1, got {multiplicity!r:.80}")
+        raise ValueError(f"multiplicity of a record must be an integer >= 1, got {multiplicity!r:.80}")
     return Geometry(numbers, positions, arrays["cell"], arrays["pbc"], _number(header, "charge"), multiplicity)

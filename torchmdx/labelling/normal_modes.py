@@ -1,4 +1,4 @@
-"""Displacements along normal modes, as a classical harmonic molecule makes them at a temperature."""
+"""Displacements along normal modes, from the classical harmonic distribution at a temperature."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 STEP = 0.01  # Å: displacement of the numerical Hessian
 LIGHT_CM = 2.99792458e-5  # cm/fs
-SAME_DIRECTION = 1e-6  # share of the largest singular value below which motions of the whole are the same
+SAME_DIRECTION = 1e-6  # of the largest singular value: below it rigid motions are linearly dependent
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +28,15 @@ class Modes:
 
     @property
     def wavenumbers(self) -> np.ndarray:
-        """Of each mode, 1/cm; negative for an imaginary one."""
+        """Wavenumber of each mode, 1/cm; negative if it is imaginary."""
         frequency = np.sqrt(np.abs(self.curvatures) * FORCE_TO_ACCELERATION)
         return np.sign(self.curvatures) * frequency / (2 * np.pi * LIGHT_CM)
 
     def displacement(self, rng: np.random.Generator, temperature: float, softest: float) -> np.ndarray:
         """Displacements [N,3] Å of one random structure, temperature in K.
 
-        Each mode gets kT/2 of potential energy on average. Modes below `softest` (1/cm), and imaginary ones, are taken
-        to be as stiff as it: straight lines are no good picture of wide torsions.
+        Each mode gets kT/2 of potential energy on average. Modes below `softest` (1/cm), and imaginary ones, get
+        its curvature: straight displacements describe wide torsions badly.
         """
         least = (2 * np.pi * LIGHT_CM * softest) ** 2 / FORCE_TO_ACCELERATION
         widths = np.sqrt(BOLTZMANN * temperature / np.maximum(self.curvatures, least))
@@ -45,7 +45,7 @@ class Modes:
 
 
 def normal_modes(atoms: Atoms, pulse: Callable[[], None]) -> Modes:
-    """Modes of a relaxed structure, without motions of the whole, from 6N evaluations of its calculator."""
+    """Modes of a relaxed structure, without rigid motions, from 6N evaluations of its calculator."""
     masses = np.repeat(atoms.get_masses(), 3)
     weighted = _hessian(atoms, pulse) / np.sqrt(masses[:, None] * masses)
     inner = _inner_motions(atoms, masses)

@@ -1,4 +1,4 @@
-"""Labelled structures as extended XYZ that ASE reads back, and the list of what failed."""
+"""Labelled structures as extended XYZ that ASE can read, and the list of failures."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def require_output(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"--output must end in {' or '.join(SUFFIXES)} (extended XYZ), got {str(path)!r}")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"--output must be in a folder that is there, got {str(path)!r}: no {path.parent}")
+        raise FileNotFoundError(f"--output must be in an existing folder, got {str(path)!r}: no {path.parent}")
     if path.is_dir():
         raise IsADirectoryError(f"--output must be a file, got the folder {str(path)!r}")
 
 
 def write_structures(path: Path, frames: Iterable[tuple[str, Geometry, Labels]]) -> None:
-    """Writes origin, structure and labels of each frame; the file appears whole, or stays as it was."""
+    """Writes origin, structure and labels of each frame. The file is replaced atomically."""
     with whole_file(path) as binary:
         file = io.TextIOWrapper(binary, encoding="utf-8", write_through=True)
         for origin, geometry, labels in frames:
@@ -37,7 +37,7 @@ def write_structures(path: Path, frames: Iterable[tuple[str, Geometry, Labels]])
 
 
 def write_failures(path: Path, failures: Iterable[Failure]) -> None:
-    """A CSV of origin and reason; the file appears whole, or stays as it was."""
+    """Writes a CSV of origin and reason. The file is replaced atomically."""
     file = io.StringIO(newline="")
     rows = csv.writer(file)
     rows.writerow(["origin", "reason"])
@@ -58,7 +58,7 @@ def _write_frame(file: IO[str], origin: str, geometry: Geometry, labels: Labels)
     entries.append(f"charge={int(charge) if float(charge).is_integer() else charge!r}")
     if geometry.multiplicity is not None:
         entries.append(f"multiplicity={geometry.multiplicity}")
-    # ASE's own writer leaves backslashes, which SMILES have, as they are, and its reader drops them.
+    # ASE's writer does not escape backslashes, which occur in SMILES, and its reader drops them.
     quoted = origin.replace("\\", "\\\\").replace('"', '\\"')
     entries += [f'origin="{quoted}"', f'pbc="{" ".join("FT"[int(flag)] for flag in geometry.pbc)}"']
     file.write(f"{len(geometry.numbers)}\n{' '.join(entries)}\n")

@@ -1,4 +1,4 @@
-"""The line that says how far labelling is."""
+"""Progress of labelling."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TextIO
 from torchmdx.runtime.progress_line import ProgressLine, bar, duration
 
 
-class Progress:
-    """Things done, failures, speed and time left; on a terminal one line, otherwise one now and then."""
+class LabellingProgress:
+    """Count, failures, speed and time left; one line on a terminal, a line every 30 s in a file."""
 
     def __init__(
         self, stream: TextIO, things: str, done: int, total: int, clock: Callable[[], float] = time.perf_counter
@@ -20,17 +20,17 @@ class Progress:
         self._began, self._at_first = clock(), done
 
     def advance(self, *, failed: bool = False) -> None:
-        """One more is done, or failed."""
+        """Counts one more item, done or failed."""
         self._done += 1
         self._failed += failed
 
     def show(self, *, last: bool = False) -> None:
-        """Draws the line if it is time to, or if it is the last."""
+        """Draws the line if it is due, or if it is the last."""
         if last or self._line.due():
             self._line.draw(self._text())
 
     def finish(self) -> None:
-        """Draws the last line and leaves it."""
+        """Draws the last line and ends it."""
         self.show(last=True)
         self._line.finish()
 

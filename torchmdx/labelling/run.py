@@ -14,7 +14,7 @@ from torchmdx.labelling.conformers import check_smiles, require_rdkit
 from torchmdx.labelling.journal import Journal
 from torchmdx.labelling.ledger import Failure, Ledger
 from torchmdx.labelling.output import require_output, write_failures, write_structures
-from torchmdx.labelling.progress import Progress
+from torchmdx.labelling.progress import LabellingProgress
 from torchmdx.labelling.sampling import Sampling
 from torchmdx.labelling.sources import StructureFiles
 from torchmdx.labelling.stages import LabelStage, SampleStage, Stage, frames_of_files
@@ -49,9 +49,9 @@ class Paths:
 
 @dataclass(frozen=True)
 class Crew:
-    """How work is done. num_workers: processes. timeout: s without a sign of life of a task. stream: for progress.
+    """How tasks are run. num_workers: processes. timeout: s without a message from a task. stream: for progress.
 
-    stopped: asked often; once it is True, what runs is dropped.
+    stopped: called often; once it returns True, running tasks are cancelled.
     """
 
     num_workers: int
@@ -68,7 +68,7 @@ class Crew:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a call of `label` left. num_frames: in all, as far as known; complete: nothing is left to do."""
+    """Results of a call of `label`. num_frames: in total, as far as known; complete: whether all work is done."""
 
     paths: Paths
     num_frames: int
@@ -89,9 +89,9 @@ def label(
     retry_failed: bool = False,
     overwrite: bool = False,
 ) -> Summary:
-    """Labels frames of files, or geometries sampled from them and from SMILES; goes on where an earlier call stopped.
+    """Labels frames of files, or geometries sampled from them and from SMILES; continues a run that was stopped.
 
-    Processes are spawned: a script calls this only under `if __name__ == "__main__"`. Raises ValueError, ImportError
+    Processes are spawned: a script must call this under `if __name__ == "__main__"`. Raises ValueError, ImportError
     and OSError.
     """
     crew = crew or Crew(usable_cores(), None, sys.stderr)
@@ -131,7 +131,7 @@ def label(
 
 
 def _survey(files: StructureFiles, stream: TextIO) -> tuple[list[int], str]:
-    """Reads all files once; says so when that takes long."""
+    """Reads all files once; shows progress if that takes more than SOON."""
     line = ProgressLine(stream)
     began = line.clock()
 
@@ -146,10 +146,10 @@ def _survey(files: StructureFiles, stream: TextIO) -> tuple[list[int], str]:
 
 
 def _do(stage: Stage, workers: Workers, stream: TextIO) -> bool:
-    """Runs a stage; whether it came to its end."""
+    """Runs a stage. Returns whether it was completed."""
     if stage.done == stage.total:
         return True
-    progress = Progress(stream, stage.things, stage.done, stage.total)
+    progress = LabellingProgress(stream, stage.things, stage.done, stage.total)
     progress.show()
     try:
         for outcome in workers.run(stage.tasks()):
@@ -175,11 +175,11 @@ def _check_smiles(smiles: Sequence[str], sampling: Sampling | None) -> None:
 def _remarks(journal: Journal) -> list[str]:
     if not journal.discarded:
         return []
-    return [f"{journal.discarded} bytes of {journal.path} were torn by a kill or damaged; their frames are done again"]
+    return [f"{journal.discarded} bytes of {journal.path} were incomplete or damaged; their frames are computed again"]
 
 
 def _finish(paths: Paths, ledger: Ledger) -> None:
-    """The output, and the list of failures; without failures the journal has served its purpose."""
+    """Writes the output and the list of failures; removes the journal if there are none."""
     if ledger.num_labelled:
         write_structures(paths.output, ledger.labelled())
     if ledger.failures:
@@ -190,7 +190,7 @@ def _finish(paths: Paths, ledger: Ledger) -> None:
 
 
 def _tidy(paths: Paths, *, keep_journal: bool) -> None:
-    """Removes files that hold nothing."""
+    """Removes empty files."""
     if paths.log.exists() and not paths.log.stat().st_size:
         paths.log.unlink()
     if not keep_journal:

@@ -1,4 +1,4 @@
-"""Geometries made from molecules: conformers, normal modes, dynamics, random displacements."""
+"""Geometries of molecules: conformers, normal modes, dynamics, random displacements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.labelling.calculators import Evaluator
+from torchmdx.labelling.calculators import Labeller
 from torchmdx.labelling.conformers import conformers
 from torchmdx.labelling.dynamics import langevin, relax
 from torchmdx.labelling.geometry import Geometry
@@ -16,8 +16,8 @@ from torchmdx.labelling.ledger import Sampled
 from torchmdx.labelling.normal_modes import normal_modes
 
 METHODS = ("conformers", "normal-modes", "md", "rattle")
-SOFTEST = 100.0  # 1/cm: modes below it move no further than this one
-NEAREST = 0.6  # share of the sum of covalent radii: atoms nearer than that are no molecule; drawn again
+SOFTEST = 100.0  # 1/cm: softer modes are displaced as if they had this wavenumber
+NEAREST = 0.6  # of the sum of covalent radii: displacements that bring atoms closer are drawn again
 MOST_DRAWS = 100
 LARGEST_SEED = 2**31 - 1  # of RDKit
 
@@ -26,7 +26,7 @@ Pulse = Callable[[], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How geometries are made of each molecule.
+    """How geometries are made from each molecule.
 
     count: geometries of each starting structure, or, with method "conformers", of each molecule. conformers: starting
     structures of each SMILES. temperature K. rattle: standard deviation of each coordinate, Å. timestep fs. spacing and
@@ -56,13 +56,13 @@ class Sampling:
                 raise ValueError(f"--{name} must be at least {least}, got {getattr(self, name)}")
 
     def settings(self) -> dict[str, Any]:
-        """By the name that an error gives it."""
+        """Settings by their names in error messages."""
         return {f"sampling's {name}": value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Molecule:
-    """Something to sample: a SMILES, or a structure, and its place among all."""
+    """A SMILES or a structure to sample, and its index among all."""
 
     source: int
     smiles: str | None
@@ -70,10 +70,10 @@ class Molecule:
     multiplicity: int | None = None
 
 
-def sample(molecule: Molecule, sampling: Sampling, evaluator: Evaluator, pulse: Pulse) -> Sampled:
-    """The geometries of one molecule; the same for the same molecule, place and settings.
+def sample(molecule: Molecule, sampling: Sampling, labeller: Labeller, pulse: Pulse) -> Sampled:
+    """The geometries of one molecule; equal for the same molecule, index and settings.
 
-    What a calculator raises before the first geometry goes on to the caller; later it ends that starting structure.
+    Errors of a calculator before the first geometry are raised; a later one ends that starting structure.
     """
     found: list[Geometry] = []
     notes: list[str] = []
@@ -87,7 +87,7 @@ def sample(molecule: Molecule, sampling: Sampling, evaluator: Evaluator, pulse: 
         rng = np.random.default_rng([sampling.seed, molecule.source, number])
         made = 0
         try:
-            for positions in _METHODS[sampling.method](start, sampling, evaluator, rng, pulse):
+            for positions in _METHODS[sampling.method](start, sampling, labeller, rng, pulse):
                 found.append(start.moved(positions))
                 made += 1
                 if made == sampling.count:
@@ -109,9 +109,9 @@ def _starts(molecule: Molecule, sampling: Sampling) -> list[Geometry]:
 
 
 def _along_modes(
-    start: Geometry, sampling: Sampling, evaluator: Evaluator, rng: np.random.Generator, pulse: Pulse
+    start: Geometry, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
-    atoms = evaluator.attach(start)
+    atoms = labeller.attach(start)
     relax(atoms, pulse)
     modes = normal_modes(atoms, pulse)
     relaxed = start.moved(atoms.positions)
@@ -120,9 +120,9 @@ def _along_modes(
 
 
 def _by_dynamics(
-    start: Geometry, sampling: Sampling, evaluator: Evaluator, rng: np.random.Generator, pulse: Pulse
+    start: Geometry, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
-    atoms = evaluator.attach(start)
+    atoms = labeller.attach(start)
     relax(atoms, pulse)
     yield from langevin(
         atoms,
@@ -137,7 +137,7 @@ def _by_dynamics(
 
 
 def _rattled(
-    start: Geometry, sampling: Sampling, evaluator: Evaluator, rng: np.random.Generator, pulse: Pulse
+    start: Geometry, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
     while True:
         yield _draw(start, lambda: rng.normal(scale=sampling.rattle, size=start.positions.shape))

@@ -1,4 +1,4 @@
-"""What runs in a worker process."""
+"""The loop of a worker process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from multiprocessing import connection, parent_process
 from typing import Any, Protocol
 
-PULSE = 0.5  # s between signs of life
+PULSE = 0.5  # s between messages that a task is still running
 
 Pulse = Callable[[], None]
 
@@ -25,7 +25,7 @@ class Work(Protocol):
 
 
 def serve(work: Work, link: Any, log: str) -> None:
-    """Takes tasks from a connection and sends what they gave, until it is told to end or the parent is gone."""
+    """Takes tasks from a connection and sends their results, until it is told to end or the parent has exited."""
     _settle(log)
     try:
         do = work.prepare()
@@ -46,7 +46,7 @@ def serve(work: Work, link: Any, log: str) -> None:
         except (Exception, SystemExit) as error:
             answer = ("failed", _one_line(error))
             try:
-                do = work.prepare()  # the calculator may be in pieces
+                do = work.prepare()  # the calculator may be in an invalid state
             except Exception:
                 link.send(answer)
                 return  # the parent starts another worker
@@ -54,7 +54,7 @@ def serve(work: Work, link: Any, log: str) -> None:
 
 
 class _Heart:
-    """Tells the parent now and then that a long task goes on."""
+    """Tells the parent every PULSE seconds that a long task is still running."""
 
     def __init__(self, link: Any) -> None:
         self._link, self._last = link, time.monotonic()
@@ -67,7 +67,7 @@ class _Heart:
 
 
 def _settle(log: str) -> None:
-    """A process group of its own, no Ctrl-C, output to a file, and an end when the parent ends."""
+    """Starts a process group, ignores Ctrl-C, redirects output to a file, and exits when the parent does."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

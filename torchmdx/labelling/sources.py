@@ -1,4 +1,4 @@
-"""Where structures come from: files of any format that ASE reads, and molecules written as SMILES."""
+"""Sources of structures: files of any format that ASE reads, and SMILES."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMILES_SUFFIX = ".smi"
 
 @dataclass(frozen=True)
 class StructureFiles:
-    """Frames of files. index: which of each file, as in ASE; charge (e) and multiplicity go before what a file says."""
+    """Frames of files. index: which frames, as in ASE; charge (e) and multiplicity override those in files."""
 
     paths: tuple[Path, ...]
     index: str = ":"
@@ -38,7 +38,7 @@ class StructureFiles:
             yield number, f"{path}:{number}", geometry
 
     def survey(self, told: Callable[[int], None] = lambda count: None) -> tuple[list[int], str]:
-        """How many frames each file has, and a digest of all that labels depend on. told: how many were read so far."""
+        """Number of frames of each file, and a digest of all structures. told: called with the number read so far."""
         counts: list[int] = []
         digest = hashlib.sha256()
         for source in range(len(self.paths)):
@@ -54,7 +54,7 @@ class StructureFiles:
 
 
 def find_files(patterns: Sequence[str]) -> list[Path]:
-    """Files by name or by pattern (`runs/*.xyz`, `**/*.traj`). Raises FileNotFoundError for one that fits none."""
+    """Files by name or by pattern (`runs/*.xyz`, `**/*.traj`). Raises FileNotFoundError if none matches."""
     found: list[Path] = []
     for pattern in patterns:
         if Path(pattern).is_file():
@@ -88,7 +88,7 @@ def read(path: Path, index: str = ":") -> Iterator[tuple[int, Atoms]]:
     if not isinstance(wanted, slice):
         wanted = slice(wanted, wanted + 1 or None)
     if any(end is not None and end < 0 for end in (wanted.start, wanted.stop, wanted.step)):
-        yield from list(frames)[wanted]  # counted from the end: the whole file is needed
+        yield from list(frames)[wanted]  # indices from the end need the whole file
     else:
         yield from itertools.islice(frames, wanted.start, wanted.stop, wanted.step)
 
@@ -96,7 +96,7 @@ def read(path: Path, index: str = ":") -> Iterator[tuple[int, Atoms]]:
 def _all_frames(path: Path) -> Iterator[Atoms]:
     import ase.io
 
-    # ASE sees one more, empty, structure in a PDB file that ends each model and the file.
+    # ASE reads an additional empty structure from a PDB file that ends both each model and the file.
     skips_empty = path.suffix.lower() in (".pdb", ".ent")
     frames: Any = ase.io.iread(path, index=":")
     number = 0
@@ -105,7 +105,7 @@ def _all_frames(path: Path) -> Iterator[Atoms]:
             atoms = next(frames)
         except StopIteration:
             return
-        except Exception as error:  # ASE's readers raise whatever their parsing trips over
+        except Exception as error:  # ASE's readers raise errors of any kind
             raise ValueError(
                 f"ASE can't read {str(path)!r}, frame {number}: {type(error).__name__}: {error}"
             ) from error
@@ -115,7 +115,7 @@ def _all_frames(path: Path) -> Iterator[Atoms]:
 
 
 def read_smiles(path: Path) -> list[str]:
-    """First word of each line of a .smi file; empty lines and those that begin with # are left out."""
+    """First word of each line of a .smi file; empty lines and those that begin with # are skipped."""
     lines = [line.split() for line in path.read_text().splitlines()]
     found = [words[0] for words in lines if words and not words[0].startswith("#")]
     if not found:

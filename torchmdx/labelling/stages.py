@@ -11,11 +11,11 @@ from torchmdx.labelling.sampling import Molecule
 from torchmdx.labelling.sources import StructureFiles
 from torchmdx.labelling.workers import Outcome, Task
 
-Frames = Callable[[], Iterator[tuple[Key, str, Geometry]]]  # keys, origins and structures of what is still open
+Frames = Callable[[], Iterator[tuple[Key, str, Geometry]]]  # keys, origins and structures of frames without a result
 
 
 class Stage(Protocol):
-    """Tasks for workers, and what becomes of their outcomes. things: what they are; done and total: how many."""
+    """Tasks for workers, and the use of their outcomes. things: their name; done, total: their numbers."""
 
     things: str
     total: int
@@ -24,14 +24,14 @@ class Stage(Protocol):
     def done(self) -> int: ...
 
     def tasks(self) -> Iterator[Task]:
-        """What is still to be done, in order."""
+        """Tasks without a result, in order."""
 
     def take(self, outcome: Outcome) -> None:
         """Writes an outcome to the ledger."""
 
 
 class SampleStage:
-    """Makes geometries of structures and SMILES. One molecule, with all its geometries, is done or not."""
+    """Makes geometries from structures and SMILES. A molecule is done when all its geometries are."""
 
     things = "molecules sampled"
 
@@ -56,7 +56,7 @@ class SampleStage:
             self._ledger.add_failure(Failure((source, -1), origin, outcome.error))
 
     def frames(self) -> Iterator[tuple[Key, str, Geometry]]:
-        """What was sampled and is not labelled."""
+        """Sampled frames without labels."""
         for source in range(self.total):
             numbers = range(self._ledger.num_sampled(source))
             if all(self._ledger.has((source, number)) for number in numbers):
@@ -111,7 +111,7 @@ class LabelStage:
 
 
 def frames_of_files(ledger: Ledger, files: StructureFiles, counts: Sequence[int]) -> Frames:
-    """Frames of files; files of which all frames are done are not read again."""
+    """Frames of files; a file whose frames are all done is not read."""
 
     def frames() -> Iterator[tuple[Key, str, Geometry]]:
         done = ledger.num_done()

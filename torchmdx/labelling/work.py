@@ -1,4 +1,4 @@
-"""What workers do: label a structure, or sample a molecule."""
+"""The work of workers: label a structure, or sample a molecule."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torchmdx.labelling.calculators import Choice, Evaluator
+from torchmdx.labelling.calculators import Choice, Labeller
 from torchmdx.labelling.geometry import Geometry
 from torchmdx.labelling.sampling import Molecule, Sampling, sample
 
 
 @dataclass(frozen=True)
 class LabelWork:
-    """Geometry to Labels and, with a sampling, Molecule to Sampled."""
+    """Turns a Geometry into Labels and, with `sampling`, a Molecule into Sampled."""
 
     choice: Choice
     sampling: Sampling | None = None
 
     def prepare(self) -> Callable[[Any, Callable[[], None]], Any]:
-        """Makes the calculator. Raises ValueError that names it when that fails."""
+        """Makes the calculator. Raises ValueError that names it if that fails."""
         self.choice.require()
         try:
-            evaluator = Evaluator(self.choice)
+            labeller = Labeller(self.choice)
         except Exception as error:
             raise ValueError(
                 f"calculator {self.choice.name} could not be made with options {self.choice.options}: "
@@ -31,8 +31,8 @@ class LabelWork:
 
         def do(task: Geometry | Molecule, pulse: Callable[[], None]) -> Any:
             if isinstance(task, Geometry):
-                return evaluator.labels(task)
+                return labeller.labels(task)
             assert self.sampling is not None
-            return sample(task, self.sampling, evaluator, pulse)
+            return sample(task, self.sampling, labeller, pulse)
 
         return do

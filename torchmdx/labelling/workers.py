@@ -1,4 +1,4 @@
-"""Worker processes that may crash or hang: each is watched, and replaced when it does."""
+"""Worker processes, which are replaced when they crash or hang."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any
 
 from torchmdx.labelling.serve import Work, serve
 
-PATIENCE = 0.2  # s: how long a wish to stop may go unseen
-FAREWELL = 2.0  # s that an idle worker gets to end by itself
-MOST_ATTEMPTS = 2  # a task whose worker died is tried again: another process may have taken the memory
+PATIENCE = 0.2  # s between checks of whether to stop
+FAREWELL = 2.0  # s for an idle worker to exit by itself
+MOST_ATTEMPTS = 2  # a task whose worker died is retried: another process may have used up the memory
 MOST_FALSE_STARTS = 3  # workers in a row that die before they are ready
 LIBRARIES = ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
 ONE_THREAD = {**{f"{library}_NUM_THREADS": "1" for library in LIBRARIES}, "VECLIB_MAXIMUM_THREADS": "1"}
@@ -27,7 +27,7 @@ ONE_THREAD = {**{f"{library}_NUM_THREADS": "1" for library in LIBRARIES}, "VECLI
 
 @dataclass(eq=False)
 class Task:
-    """A piece of work: `payload` goes to a worker, `name` comes back with the outcome."""
+    """A task: `payload` is sent to a worker, `name` is returned with the outcome."""
 
     name: Any
     payload: Any
@@ -36,7 +36,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task: a value, or the reason why there is none."""
+    """The result of a task: a value, or the reason why there is none."""
 
     name: Any
     payload: Any
@@ -54,10 +54,10 @@ class _Worker:
 
 
 class Workers:
-    """Runs tasks on worker processes of one thread each, which end when it is left.
+    """Runs tasks on worker processes of one thread each, which end with the `with` block.
 
-    work: what they do; it is sent to each once. timeout: s without a sign of life after which a task is given up, None
-    for never. log: a file that takes what workers print. stopped: asked often; once True, running tasks are dropped.
+    work: sent to each worker once. timeout: s without a message after which a task fails, None for never. log: file for
+    the output of workers. stopped: called often; once it returns True, running tasks are cancelled.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Workers:
             self._remove(worker)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome | None]:
-        """Outcomes in the order in which they come; None from time to time while there is none.
+        """Outcomes in the order of their arrival; None from time to time while there is none.
 
         Raises ValueError if the work cannot be prepared, ChildProcessError if workers die before they are ready.
         """
@@ -89,16 +89,16 @@ class Workers:
                 return
             self._employ(waiting)
             yield from self._collect(waiting)
-        yield from self._collect(waiting, pause=0.0)  # what was finished in time
+        yield from self._collect(waiting, pause=0.0)  # tasks that finished before the stop
 
     def _employ(self, waiting: deque[Task]) -> None:
-        """Gives tasks to idle workers, and starts workers for those that are left."""
+        """Gives tasks to idle workers, and starts workers for the remaining tasks."""
         for worker in list(self._workers):
             if waiting and worker.ready and worker.task is None:
                 task = waiting.popleft()
                 try:
                     worker.connection.send(task.payload)
-                except OSError:  # it died while it was idle
+                except OSError:  # the worker died while idle
                     waiting.appendleft(task)
                     self._remove(worker)
                     continue
@@ -108,7 +108,7 @@ class Workers:
             self._workers.append(_start(self._work, self._log))
 
     def _collect(self, waiting: deque[Task], pause: float = PATIENCE) -> Iterator[Outcome | None]:
-        """Waits for messages, deaths and deadlines, and deals with them."""
+        """Waits for messages, deaths and deadlines, and handles them."""
         things = [thing for worker in self._workers for thing in (worker.connection, worker.process.sentinel)]
         soonest = min((worker.deadline for worker in self._workers), default=float("inf")) - time.monotonic()
         happened = set(connection.wait(things, max(0.0, min(pause, soonest)))) if things else set()
@@ -139,7 +139,7 @@ class Workers:
             yield Outcome(task.name, task.payload, value, None) if kind == "done" else _failed(task, value)
 
     def _bury(self, worker: _Worker, waiting: deque[Task]) -> Iterator[Outcome]:
-        """A worker died: its task is tried again, or given up."""
+        """Handles the death of a worker: its task is retried, or fails."""
         self._remove(worker)
         how, task = worker.process.exitcode, worker.task
         if not worker.ready:
@@ -160,10 +160,10 @@ class Workers:
             yield _failed(task, f"the worker died ({_death(how)}), {MOST_ATTEMPTS} times")
 
     def _remove(self, worker: _Worker) -> None:
-        """Ends a worker at once, with whatever it started."""
+        """Kills a worker and its child processes."""
         if worker in self._workers:
             self._workers.remove(worker)
-        # Every worker leads a process group of its own. Before it is reaped, its number is not given to another.
+        # Every worker leads its own process group. Its process id is not reused before it is reaped.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.process.pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
@@ -172,7 +172,7 @@ class Workers:
         worker.connection.close()
 
     def _dismiss(self) -> None:
-        """Asks workers to end, and gives them time for it."""
+        """Asks workers to exit, and waits up to FAREWELL."""
         for worker in self._workers:
             with contextlib.suppress(OSError):
                 worker.connection.send(None)
@@ -185,7 +185,7 @@ def usable_cores() -> int:
     """Cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
+    except AttributeError:  # not available on every system
         return os.cpu_count() or 1
 
 
@@ -195,7 +195,7 @@ def _start(work: Work, log: Path) -> _Worker:
     process = context.Process(target=serve, args=(work, theirs, str(log)), daemon=True)
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)
-    # Ctrl-C goes to all processes of a terminal. The worker is to see none of it, not even while Python starts there.
+    # Ctrl-C is sent to all processes of a terminal. It must not reach the worker, even while Python starts there.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()

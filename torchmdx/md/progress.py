@@ -14,7 +14,7 @@ SECONDS_A_DAY = 86400.0
 FEMTOSECONDS_A_NS = 1e3 * PICOSECOND
 
 
-class Progress:
+class SimulationProgress:
     """Step, time, temperature, energy, speed and time left; on a terminal one line, otherwise one now and then."""
 
     def __init__(

@@ -14,7 +14,7 @@ import openmm
 from torchmdx.md.files import Files, require_same, settings_of
 from torchmdx.md.log import read_log
 from torchmdx.md.plot import plot_log
-from torchmdx.md.progress import Progress
+from torchmdx.md.progress import SimulationProgress
 from torchmdx.md.recorder import Recorder
 from torchmdx.md.settings import LARGEST_SEED, Dynamics, Evaluation, Schedule
 from torchmdx.md.simulation import Simulation, SimulationError
@@ -81,7 +81,7 @@ def _resume(simulation: Simulation, files: Files, schedule: Schedule) -> Recorde
 def _go(simulation: Simulation, recorder: Recorder) -> int:
     """Integrates to the end or to a signal; the exit status. A failure leaves a checkpoint of the last good state."""
     dynamics = simulation.dynamics
-    progress = Progress(sys.stderr, simulation.current_step, dynamics.num_steps, dynamics.timestep)
+    progress = SimulationProgress(sys.stderr, simulation.current_step, dynamics.num_steps, dynamics.timestep)
     with Interrupts() as interrupts:
         try:
             _integrate(simulation, recorder, progress, interrupts)
@@ -100,7 +100,9 @@ def _go(simulation: Simulation, recorder: Recorder) -> int:
     return interrupts.status
 
 
-def _integrate(simulation: Simulation, recorder: Recorder, progress: Progress, interrupts: Interrupts) -> None:
+def _integrate(
+    simulation: Simulation, recorder: Recorder, progress: SimulationProgress, interrupts: Interrupts
+) -> None:
     """In pieces short enough for signals and the progress line; their lengths do not change the trajectory."""
     step, end, piece = simulation.current_step, simulation.dynamics.num_steps, 1
     progress.update(step, recorder.row)

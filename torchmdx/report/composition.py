@@ -1,4 +1,4 @@
-"""What structures are made of: element counts, symbols, formulas."""
+"""Composition of structures: element counts, symbols, formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchmdx.datasets.frames import Frames
 
 
 def symbol(atomic_number: int) -> str:
-    """Of an element."""
+    """Symbol of an element."""
     from ase.data import chemical_symbols
 
     return str(chemical_symbols[atomic_number])
@@ -25,7 +25,7 @@ def compositions(frames: Frames) -> NDArray[np.int64]:
 
 
 def formula(composition: NDArray[Any]) -> str:
-    """Hill's: carbon and hydrogen first where there is carbon, the others by symbol."""
+    """Formula in Hill order: carbon and hydrogen first if there is carbon, the others by symbol."""
     found = {symbol(z): int(composition[z]) for z in np.flatnonzero(composition).tolist()}
     first = [name for name in ("C", "H") if name in found and "C" in found]
     order = first + sorted(found.keys() - set(first))

@@ -1,4 +1,4 @@
-"""What a result was made with: versions, device, commit, command."""
+"""The environment of a result: versions, device, commit, command."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def environment(device: torch.device | str) -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Of the checkout that torchmdx runs from, with "-dirty" where its files were changed; None outside of one."""
+    """Commit of the checkout that torchmdx runs from, with "-dirty" if files are modified; None without a checkout."""
     folder = Path(torchmdx.__file__).parent
-    # A virtual environment may lie in somebody else's repository: only where git knows this very file is it ours.
+    # A virtual environment may be inside another repository: it is ours only if git tracks this file.
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     return _git(folder, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")

@@ -1,4 +1,4 @@
-"""Errors of predictions against labels, gathered as they stream past."""
+"""Errors of predictions against labels, accumulated batch by batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_FORMULAS = 12  # more are no table for people
 
 @dataclass(frozen=True)
 class Worst:
-    """A frame that is predicted badly: its index in the store, and label and prediction in torchmdx's units.
+    """A frame with a large error: its index in the store, and label and prediction in torchmdx's units.
 
     For energies they are of the structure; for forces they are the component that is furthest off, of `atom`.
     """
@@ -35,18 +35,18 @@ class Worst:
 
     @property
     def error(self) -> float:
-        """What frames are ranked by: eV/atom, or eV/Å."""
+        """The absolute error that frames are ranked by: eV/atom, or eV/Å."""
         return abs(self.predicted - self.label) / (self.num_atoms if self.atom is None else 1)
 
 
 class Errors:
-    """Accumulates predictions and labels; a label that is NaN counts as absent.
+    """Accumulates errors; a label that is NaN counts as missing.
 
     energy eV/atom, total eV a structure, forces eV/Å (components), stress eV/Å³ (the nine components): Moments.
     forces_by_element by atomic number; energy_by_size (eV/atom) and forces_by_size by the number of atoms.
     energy_by_formula (eV/atom) and forces_by_formula: None once there are more than MOST_FORMULAS.
     energy_pairs: a sample of energies per atom, less the reference energies. forces_pairs: of components.
-    worst_energy, worst_forces: the frames furthest off, the worst first.
+    worst_energy, worst_forces: the frames with the largest errors, the worst first.
     Memory: a few numbers for each structure, whatever the number of atoms.
 
     reference_energies: [max_z+1] eV by element, subtracted from both sides of energy_pairs.
@@ -158,7 +158,7 @@ class Errors:
 
     @property
     def energy_errors(self) -> Floats:
-        """Error of every labelled structure [n], eV/atom, in the order they came."""
+        """Error of every labelled structure [n], eV/atom, in order of arrival."""
         return np.concatenate([np.zeros(0), *(errors / counts for errors, counts in self._energy_errors)])
 
     def shifted(self, *, total: bool = False) -> Moments:
@@ -203,7 +203,7 @@ class Errors:
 
 
 def _largest(values: Floats, count: int) -> list[int]:
-    """Where the largest values stand, the largest first."""
+    """Indices of the largest values, the largest first."""
     return [int(place) for place in np.argsort(-values, kind="stable")[:count]]
 
 

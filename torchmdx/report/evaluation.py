@@ -1,4 +1,4 @@
-"""A potential held against sets of labelled frames."""
+"""Evaluation of a potential on sets of labelled frames."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Sets = Mapping[str, tuple[Store, np.ndarray]]  # by name: a store, and indices o
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class EvaluatedSets:
     """Errors of a potential, in a precision on a device, on each set that has frames.
 
-    trained: elements that the potential was trained on, None where nobody knows.
+    trained: elements that the potential was trained on, None if unknown.
     """
 
     potential: Potential
@@ -32,7 +32,7 @@ class Evaluation:
     trained: tuple[int, ...] | None = None
 
     def hints(self) -> list[str]:
-        """What people should know about the numbers; see `torchmdx.report.hints`."""
+        """Remarks on the errors; see `torchmdx.report.hints`."""
         references = self.potential.reference_energies.tolist()
         return [
             f"{name}: {hint}" if len(self.errors) > 1 else hint
@@ -48,7 +48,7 @@ def evaluate_sets(
     device: torch.device | str,
     dtype: torch.dtype,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Evaluation:
+) -> EvaluatedSets:
     """Predicts every frame, a batch at a time.
 
     progress: called with the set's name, frames done and all of them. Raises ValueError if there is no frame at all,
@@ -58,7 +58,7 @@ def evaluate_sets(
     if not sets:
         raise ValueError("there must be a frame to evaluate, got none")
     predictor = Predictor(potential, device=device, dtype=dtype)
-    for store, indices in sets.values():  # before hours are spent on the first
+    for store, indices in sets.values():  # before the first set, which may take hours
         predictor.require_elements(store, indices)
     references = potential.reference_energies.cpu().numpy()
     found = {}
@@ -72,4 +72,4 @@ def evaluate_sets(
         for part in predictor.parts(store, indices, progress=advanced):
             errors.add(part)
     stores = {name: store for name, (store, _) in sets.items()}
-    return Evaluation(predictor.potential, stores, found, predictor.potential.device, dtype, potential.card.elements)
+    return EvaluatedSets(predictor.potential, stores, found, predictor.potential.device, dtype, potential.card.elements)

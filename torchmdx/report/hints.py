@@ -1,4 +1,4 @@
-"""What the numbers of a report say besides the errors: wrong units, wrong signs, another zero of energy."""
+"""Hints from the numbers of a report: wrong units, wrong signs, another zero of energy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchmdx.report.composition import symbol
 from torchmdx.report.errors import Errors
 from torchmdx.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL, NANOMETER
 
-# Units of force, and what one is in eV/Å.
+# Units of force in eV/Å.
 FORCE_UNITS = {
     "hartree/bohr": HARTREE / BOHR,
     "hartree/Å": HARTREE,
@@ -19,14 +19,14 @@ FORCE_UNITS = {
     "eV/bohr": 1 / BOHR,
     "meV/Å": 1e-3,
 }
-ALIKE, NEAR = 0.8, 0.12  # a correlation that speaks of the same forces; how near a ratio is to a unit's
+ALIKE, NEAR = 0.8, 0.12  # correlation above which forces are the same quantity; relative tolerance of a unit's ratio
 OFFSET_FROM = 5e-3  # eV/atom
 
 
 def hints(errors: Errors, references: Sequence[float], trained: Sequence[int] | None = None) -> list[str]:
-    """Sentences for people; none is an error.
+    """Remarks on the errors, one sentence each.
 
-    references: [max_z+1] eV, of the potential. trained: elements that it was trained on, None where nobody knows.
+    references: [max_z+1] eV, of the potential. trained: elements that it was trained on, None if unknown.
     """
     return [*_forces(errors), *_energies(errors), *_elements(errors, references, trained)]
 
@@ -42,7 +42,7 @@ def _forces(errors: Errors) -> list[str]:
         ]
     if not correlation > ALIKE:
         return []
-    # Labels in another unit that were read as eV/Å are too large by one over the unit's size.
+    # Labels in another unit that are read as eV/Å are too large by 1 / unit.
     ways = {f"in {unit} but read as eV/Å": 1 / size for unit, size in FORCE_UNITS.items()}
     ways |= {f"in eV/Å but read as {unit}": size for unit, size in FORCE_UNITS.items()}
     text = min(ways, key=lambda way: abs(math.log(ratio / ways[way])))

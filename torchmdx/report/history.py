@@ -1,4 +1,4 @@
-"""Tables of numbers that grow while a training runs: CSV files, readable and resumable after a kill."""
+"""Tables of numbers that grow during training: CSV files that can be read and resumed after a kill."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ STEPS, EPOCHS = "steps.csv", "epochs.csv"
 
 
 class Table:
-    """A CSV file of numbers. Every row is on its way to the disk when `write` returns.
+    """A CSV file of numbers. `write` flushes every row.
 
-    Columns are named by the rows: a row may leave columns out (its fields stay empty), and a column that comes later
-    is added to the rows before, for which the file is written anew.
+    Rows name their columns: a row may omit columns (its fields are empty). For a new column the file is rewritten with
+    empty fields in earlier rows.
     """
 
     def __init__(self, path: Path, index: tuple[str, ...], resume_at: int | None = None) -> None:
-        """index: the names of the leading whole numbers; the one called "step" says what `resume_at` keeps.
+        """index: names of the leading integer columns; "step" is the one that `resume_at` refers to.
 
-        resume_at: None begins anew; otherwise rows beyond that step, and a last line that a kill has torn, go.
-        Raises ValueError for a file that is no such table.
+        resume_at: None starts a new file; otherwise rows after that step, and an incomplete last line, are removed.
+        Raises ValueError if the file is not such a table.
         """
         self.path, self._index = path, index
         names, lines = list(index), []
@@ -36,7 +36,7 @@ class Table:
         self._replace(names, lines)
 
     def write(self, index: tuple[int, ...], values: Mapping[str, float]) -> None:
-        """A row. Raises OSError when the disk is full; the rows before stay readable."""
+        """Writes a row. Raises OSError if the disk is full; earlier rows stay readable."""
         new = [name for name in values if name not in self._names]
         if new:
             for name in new:
@@ -49,7 +49,7 @@ class Table:
         self._file.write((",".join(fields) + "\n").encode())
 
     def close(self) -> None:
-        """Closes the file; what was written is on the disk."""
+        """Synchronizes the file with the disk and closes it."""
         if not self._file.closed:
             os.fsync(self._file.fileno())
             self._file.close()
@@ -62,7 +62,7 @@ class Table:
 
 
 def read_table(path: Path) -> dict[str, NDArray[np.float64]]:
-    """Columns by name; empty fields are NaN. A torn last line is left out. Raises FileNotFoundError, ValueError."""
+    """Columns by name; empty fields are NaN. Skips an incomplete last line. Raises FileNotFoundError, ValueError."""
     names, rows = _split(path, ())
     try:
         numbers = [[float(field or "nan") for field in row] for row in rows]
@@ -96,7 +96,7 @@ def _require_name(name: str) -> None:
 
 
 def _field(value: float | None) -> str:
-    """Nine digits: float32 survives."""
+    """Nine digits, which preserve float32."""
     if value is None:
         return ""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else f"{float(value):.9g}"

@@ -1,4 +1,4 @@
-"""What is kept of numbers that stream past: sums, the largest, a random sample."""
+"""Statistics of streams of numbers: sums, the largest, a random sample."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Moments:
-    """Sums of errors, from which their mean, mean absolute and root mean square follow. NaN while there are none."""
+    """Sums of errors, from which their mean, mean absolute and root mean square follow. NaN if there are none."""
 
     count: int = 0
     total: float = 0.0
@@ -32,14 +32,14 @@ class Moments:
         return moments
 
     def add(self, errors: Any) -> None:
-        """Takes in errors of any shape."""
+        """Adds errors of any shape."""
         errors = np.asarray(errors, dtype=np.float64).ravel()
         if len(errors):
             largest = float(np.abs(errors).max())
             self.merge(Moments(len(errors), errors.sum(), np.abs(errors).sum(), float(np.dot(errors, errors)), largest))
 
     def merge(self, other: Moments) -> None:
-        """Takes in what another has seen."""
+        """Adds the sums of another instance."""
         self.count += other.count
         self.total += float(other.total)
         self.absolute += float(other.absolute)
@@ -59,7 +59,7 @@ class Moments:
         return math.sqrt(self.squared / self.count) if self.count else math.nan
 
     def summary(self, scale: Scale) -> dict[str, Any]:
-        """For JSON: count, and mae, rmse, max and mean in a unit; numbers are null where nothing was seen."""
+        """For JSON: count, and mae, rmse, max and mean in a unit; null if there are no errors."""
         numbers = {name: getattr(self, name) * scale.factor for name in ("mae", "rmse", "max", "mean")}
         known = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         return {"unit": scale.unit, **known, "count": self.count}
@@ -67,12 +67,12 @@ class Moments:
 
 @dataclass
 class Groups:
-    """Moments by a whole number, such as the element."""
+    """Moments by an integer key, such as the element."""
 
     of: dict[int, Moments] = field(default_factory=dict)
 
     def add(self, keys: NDArray[Any], errors: Any) -> None:
-        """Takes in errors [n] or [n,k], of the groups keys [n]."""
+        """Adds errors [n] or [n,k] to the groups keys [n]."""
         errors = np.asarray(errors, dtype=np.float64)
         if not len(keys):
             return
@@ -91,20 +91,20 @@ class Groups:
 
 
 class Sample:
-    """Pairs (label, prediction): a random sample of all that streamed past, and those that differ most.
+    """Pairs (label, prediction): a random sample of all pairs, and those that differ most.
 
-    As long as no more than `size` have been seen it holds all of them.
+    It holds all pairs if there are at most `size`.
     """
 
     def __init__(self, size: int = 100_000, num_extreme: int = 200, seed: int = 0) -> None:
         random = np.random.default_rng(seed)
-        # Pairs with the smallest of random keys are a sample without preference.
+        # The pairs with the smallest of random keys are an unbiased sample.
         self._sample = _Smallest(size, lambda labels, _: random.random(len(labels)))
         self._extreme = _Smallest(num_extreme, lambda labels, predicted: -np.abs(predicted - labels))
         self._size, self.num_seen = size, 0
 
     def add(self, labels: Any, predicted: Any) -> None:
-        """Takes in pairs of numbers, of any shape."""
+        """Adds pairs of numbers, of any shape."""
         labels, predicted = (np.asarray(values, dtype=np.float64).ravel() for values in (labels, predicted))
         self.num_seen += len(labels)
         self._sample.add(labels, predicted)
@@ -117,7 +117,7 @@ class Sample:
 
     @property
     def extreme(self) -> Floats:
-        """The pairs [n,2] that differ most; none where the sample is everything."""
+        """The pairs [n,2] that differ most; none if the sample holds all pairs."""
         return self._extreme.pairs() if self.num_seen > self._size else np.zeros((0, 2))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_POINTS = 20_000  # of a parity plot; more only hide each other
 CELLS = 120  # of the histogram that says how dense points are
 MOST_BARS = 12
-# Panels of the learning curves: what the columns are called, and what is written at the axis.
+# Panels of the learning curves: name of the column, label of the axis.
 CURVES = {
     "loss": "loss",
     "energy": "energy MAE / meV/atom",
@@ -31,7 +31,7 @@ CURVES = {
 
 
 def learning_curves(path: Path, history: Mapping[str, Floats]) -> bool:
-    """Train and validation errors and the learning rate by epoch. False, and no file, where nothing is to be drawn."""
+    """Train and validation errors and the learning rate by epoch. False, without a file, if there is none."""
     panels = {
         name: parts
         for name in CURVES
@@ -77,7 +77,7 @@ def _curve(panel: Axes, epochs: Floats, values: Floats, kind: str | None, colour
 
 
 def parity(path: Path, sample: Sample, moments: Moments, unit: Scale, axis: Scale, what: str, *, title: str) -> None:
-    """Predictions over labels, coloured by how dense points are. unit: of the title's errors; axis: of both axes."""
+    """Predictions against labels, coloured by density. unit: of errors in the title; axis: of both axes."""
     pairs = np.concatenate([sample.pairs, sample.extreme]) * axis.factor
     base = _base(pairs[:, 0])
     pairs = pairs - base
@@ -107,7 +107,7 @@ def parity(path: Path, sample: Sample, moments: Moments, unit: Scale, axis: Scal
 
 
 def _base(labels: Floats) -> float:
-    """What is subtracted from energies that hardly differ, so that the axes stay readable."""
+    """An offset to subtract from energies that hardly differ, so that the axes are readable."""
     middle = float(np.median(labels))
     return round(middle, 2) if abs(middle) > 20 * max(float(np.ptp(labels)), 1e-9) else 0.0
 
@@ -119,7 +119,7 @@ def _limits(pairs: Floats) -> tuple[float, float]:
 
 
 def _density(pairs: Floats, low: float, high: float) -> Floats:
-    """Points in and around the cell of each point."""
+    """Number of points in and around the cell of each point."""
     place = np.clip(((pairs - low) / (high - low) * CELLS).astype(np.int64), 0, CELLS - 1)
     counts = np.zeros((CELLS + 2, CELLS + 2))
     np.add.at(counts, (place[:, 0] + 1, place[:, 1] + 1), 1.0)
@@ -189,7 +189,7 @@ def _width(num_groups: int, num_sets: int) -> float:
 def _bars(
     panel: Axes, names: list[str], bars: Mapping[str, list[Moments]], unit: Scale, sets: list[str], *, divide: int
 ) -> None:
-    """Groups of bars; divide: numbers that count as one in what is written above them."""
+    """Groups of bars; divide: of the counts written above them."""
     colour, width = colours(sets), 0.8 / len(bars)
     highest = 0.0
     for place, (name, row) in enumerate(bars.items()):
@@ -208,7 +208,7 @@ def _bars(
 
 
 def error_histogram(path: Path, errors: Mapping[str, Floats], unit: Scale, title: str) -> bool:
-    """How errors of the sets are distributed, in torchmdx's own unit. False, and no file, where there are none."""
+    """Histogram of errors of the sets, in torchmdx's own unit. False, without a file, if there are none."""
     found = {name: values * unit.factor for name, values in errors.items() if len(values)}
     if not found:
         return False
@@ -220,7 +220,7 @@ def error_histogram(path: Path, errors: Mapping[str, Floats], unit: Scale, title
         panel = figure.subplots()
         shares = []
         for name, values in found.items():
-            # What lies beyond is counted at the ends, as the page says.
+            # Errors beyond the range are counted at its ends.
             counts = np.histogram(np.clip(values, -reach, reach), edges)[0]
             shares += (100 * counts / len(values)).tolist()
             panel.stairs(100 * counts / len(values), edges, color=colours(errors)[name], label=name, linewidth=1.3)

@@ -1,4 +1,4 @@
-"""Predictions for the frames of a store, many small frames in one evaluation."""
+"""Predictions for the frames of a store, with many small frames per evaluation."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from torchmdx.step.padding import LARGEST_PADDED, apart, padded_size
 from torchmdx.step.results import NonFiniteError, OutOfDeviceMemory, StepResult
 from torchmdx.system import Batch
 
-# Atoms in one evaluation: a GPU wants many; the exact model's memory, some 6 MB an atom in float64, sets the others.
+# Atoms per evaluation: many on a GPU; the others are limited by the exact model's memory, about 6 MB/atom in float64.
 ATOMS_FAST, ATOMS_EXACT, ATOMS_CPU = LARGEST_PADDED, 1024, 256
-# Padding atoms come in systems of at most so many, for which the neighbour search needs no bins.
+# Most atoms in a system of padding atoms, so that the neighbour search needs no bins.
 PADDING_SYSTEM = 512
 MOST_STEPS = 4
-# Evaluations of one shape that pay for a capture, which takes about a dozen of them.
+# Evaluations of one shape from which a capture, which costs about a dozen evaluations, is worth it.
 WORTH_A_GRAPH = 32
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a potential says of frames, beside their labels.
+    """Predictions of a potential for frames, with their labels.
 
     indices [F] in the store · frames: the labels · energy [F] eV · forces [N,3] eV/Å · stress [F,3,3] eV/Å³, None
-    unless it was asked for, NaN for a frame without a volume; float64.
+    unless requested, NaN for a frame without a volume; float64.
     """
 
     indices: NDArray[np.int64]
@@ -47,15 +47,15 @@ class Predictions:
     stress: NDArray[np.float64] | None
 
 
-# Frames whose elements are looked at together.
+# Frames whose elements are checked together.
 CHECKED = 4096
 
 
 class Predictor:
     """Evaluates stores with one potential, in one precision, on one device.
 
-    potential: copied, so that the caller's may be trained on. dtype: torch.float32 takes the fastest engine there is,
-    torch.float64 the exact model. atoms: in one evaluation, where memory allows.
+    potential: copied, so that the caller may go on training. dtype: torch.float32 uses the fastest engine,
+    torch.float64 the exact model. atoms: per evaluation, if memory allows.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Predictor:
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         self.potential = copy.deepcopy(potential).to(device=device, dtype=dtype).eval().requires_grad_(False)
-        # Labels show how wrong a potential is on elements that it was not trained on; that is no reason to refuse them.
+        # Labels show the errors for elements that the potential was not trained on, so these are not refused.
         self.potential.card = replace(potential.card, elements=None)
         self._on_gpu = self.potential.device.type == "cuda"
         self._fast = self._on_gpu and dtype == torch.float32 and FastTensorNet.why_not(self.potential) is None
@@ -78,7 +78,7 @@ class Predictor:
         return ATOMS_FAST if self._fast else ATOMS_EXACT
 
     def require_elements(self, store: Store, indices: NDArray[np.int64]) -> None:
-        """Raises ValueError, naming file and frame, for an element beyond the potential."""
+        """Raises ValueError that names file and frame for an element that the potential does not support."""
         highest = self.potential.config.max_z
         if not any(element > highest for element in store.elements):
             return
@@ -100,10 +100,10 @@ class Predictor:
         stress: bool | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[Predictions]:
-        """Predictions of the frames at `indices`, in their order, as many at a time as are evaluated together.
+        """Predictions of the frames at `indices`, in their order, one part per evaluation.
 
-        stress: None where the store has such labels. progress: called with frames done, and all of them. Raises
-        ValueError, naming file and frame, for elements beyond the potential and for predictions that are not finite.
+        stress: None: if the store has such labels. progress: called with frames done and their total. Raises
+        ValueError that names file and frame for unsupported elements and for predictions that are not finite.
         """
         stress = "stress" in store.labels if stress is None else stress
         indices = np.asarray(indices, dtype=np.int64)
@@ -140,7 +140,7 @@ class Predictor:
         return Predictions(indices, frames, result.energy[:size], result.forces[:atoms], found)
 
     def _step(self, batch: Batch, stress: bool) -> CapturedStep:
-        """One that holds the batch; of the same shape as an earlier one if there is such."""
+        """A step for the batch; one of the same shape is used again."""
         key = (batch.num_atoms, batch.num_systems, bool(batch.pbc.any()), stress)
         step = self._steps.get(key)
         if step is not None:
@@ -156,15 +156,15 @@ class Predictor:
     def _mode(self, batch: Batch) -> str:
         """Whether a step of this shape may capture.
 
-        The kernels are launched quickly and their batches are large; the exact model is a thousand launches. Where the
-        search has bins, every other batch needs new ones, and a new capture.
+        Fused kernels have few launches and large batches; the exact model has a thousand launches. With a binned
+        neighbour search a new batch may need other bins, and so a new capture.
         """
         often = self._coming[batch.num_atoms, batch.num_systems] >= WORTH_A_GRAPH
         exact = self._on_gpu and not self._fast
         return "auto" if exact and often and int(batch.counts().max()) < CELL_LIST_FROM else "eager"
 
     def _shapes(self, counts: NDArray[np.int64]) -> Counter[tuple[int, int]]:
-        """How many evaluations of each shape frames of so many atoms will take."""
+        """Number of evaluations of each shape for frames with these numbers of atoms."""
         found: Counter[tuple[int, int]] = Counter()
         done = 0
         while done < len(counts):
@@ -174,7 +174,7 @@ class Predictor:
         return found
 
     def _shape(self, num_atoms: int, num_systems: int) -> tuple[int, int]:
-        """Atoms and systems of a batch, as they are; on a GPU padded to one of a few shapes."""
+        """Numbers of atoms and systems of a batch; on a GPU padded to one of a few shapes."""
         if not self._on_gpu:
             return num_atoms, num_systems
         size = padded_size(num_atoms)
@@ -203,7 +203,7 @@ def predict(
     stress: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Predictions:
-    """All predictions at once, in the order of `indices`, of which there must be some. See `Predictor`."""
+    """All predictions in one result, in the order of `indices`, which must not be empty. See `Predictor`."""
     if not len(indices):
         raise ValueError("predict needs at least one frame, got none")
     predictor = Predictor(potential, device=device, dtype=dtype)
@@ -219,7 +219,7 @@ def predict(
 
 
 def named(store: Store, index: int) -> str:
-    """A frame in words: its number and file."""
+    """Text that names a frame by number and file."""
     source, number = store.origin(index)
     return f"frame {number} of {source!r}"
 
@@ -243,5 +243,5 @@ def pack(frames: Frames, num_atoms: int, num_systems: int, cutoff: float) -> Bat
 
 
 def _fitting(counts: NDArray[np.int64], most: int) -> int:
-    """How many of the next frames have no more than so many atoms together; at least one."""
+    """How many of the next frames have at most `most` atoms in total; at least one."""
     return max(1, int(np.searchsorted(np.cumsum(counts), most, side="right")))

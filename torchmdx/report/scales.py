@@ -1,4 +1,4 @@
-"""The units that a report speaks in, and how it writes numbers."""
+"""Units and number formats of a report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchmdx.units import GPA, KCAL_PER_MOL
 
 @dataclass(frozen=True)
 class Scale:
-    """A unit: its name, and how many of it make one of torchmdx's own (eV, eV/Å, eV/Å³)."""
+    """A unit: its name, and how many of them make one of torchmdx's units (eV, eV/Å, eV/Å³)."""
 
     unit: str
     factor: float
@@ -57,7 +57,7 @@ def scales(kcal: bool) -> Scales:
 
 
 def number(value: float) -> str:
-    """Three digits, without an exponent where people can do without."""
+    """Three digits, without an exponent unless it is needed."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "–"
     if 1e-3 <= abs(value) < 1e6:

@@ -1,4 +1,4 @@
-"""What stands on the page of a report, part by part; draws the pictures it shows."""
+"""The sections of a report, with their pictures."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CURVES_NOTE = (
     "may be below those of training."
 )
 PARITY_NOTE = (
-    "Most points are where the colour is brightest. Of many, a random sample and those furthest off are drawn; the "
-    "errors are of all."
+    "Colour shows the density of points. Of many points, a random sample and the largest errors are drawn; the "
+    "stated errors are of all points."
 )
 ENERGY_NOTE = f"The potential's reference energies of the elements are subtracted from both. {PARITY_NOTE}"
 
 
 def curves(directory: Path, history: Path | None) -> list[Section]:
-    """Learning curves, where there is a history to draw. history: epochs.csv or its folder."""
+    """Learning curves, if there is a history. history: epochs.csv or its folder."""
     if history is None:
         return []
     file = history / EPOCHS if history.is_dir() else history
@@ -70,7 +70,7 @@ def distribution(directory: Path, found: Mapping[str, Errors], units: Scales) ->
         path = directory / f"error_histogram_{kind}.png"
         if plots.error_histogram(path, errors, unit, title):
             pictures.append(_picture(path, title))
-    text = "The first and the last bar also count what lies beyond."
+    text = "The first and the last bar include all errors beyond them."
     return [Section("Distribution of errors", [text], pictures)] if pictures else []
 
 
@@ -92,7 +92,7 @@ def groups(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[
 
 
 def worst(found: Mapping[str, Errors], stores: Mapping[str, Store], units: Scales) -> list[Section]:
-    """The frames that are predicted worst, with file and number."""
+    """The frames with the largest errors, with file and number."""
     shown, most = {}, 10 if len(found) == 1 else 5
     for name, errors in found.items():
         origin, prefix = stores[name].origin, f", {name}" if len(found) > 1 else ""
@@ -100,7 +100,7 @@ def worst(found: Mapping[str, Errors], stores: Mapping[str, Store], units: Scale
             shown[f"Energies{prefix}"] = tables.worst_energies(errors.worst_energy[:most], origin, units)
         if errors.worst_forces:
             shown[f"Forces{prefix}"] = tables.worst_forces(errors.worst_forces[:most], origin, units)
-    text = "Frames and atoms count from 0. Of the forces, the component that is furthest off in its frame is given."
+    text = "Frames and atoms count from 0. For forces, the component with the largest error in its frame is given."
     return [Section("Worst frames", [text], tables=shown)] if shown else []
 
 
@@ -120,14 +120,14 @@ def described(potential: Potential) -> Section:
 
 
 def _picture(path: Path, text: str) -> Picture:
-    """At two thirds of its dots, so that it stays sharp on fine screens."""
+    """Shown at two thirds of its resolution, so that it is sharp on high-resolution screens."""
     with path.open("rb") as file:
         width = int.from_bytes(file.read(24)[16:20], "big")  # of a PNG's first chunk
     return Picture(path, text, round(width * 96 / DOTS_AN_INCH))
 
 
 def _slugs(names: Iterable[str]) -> list[str]:
-    """Parts of file names, one for each set, all different."""
+    """A unique part of a file name for each set."""
     found: list[str] = []
     for name in names:
         slug = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("._").lower() or "set"

@@ -1,4 +1,4 @@
-"""Data to evaluate: stores as they are, other files converted first."""
+"""Data to evaluate: stores, and other files after conversion."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torchmdx.datasets.convert import convert
 from torchmdx.datasets.splits import PARTS, read_split
 from torchmdx.datasets.store import Store
 
-MOST_SETS = 6  # more stand side by side on no screen
+MOST_SETS = 6  # more do not fit side by side
 
 
 class Sources:
-    """Stores for files of any kind, and the sets that are evaluated; a context, at whose end converted copies go.
+    """Stores for files of any kind, and sets of frames from them. A context manager, which removes converted copies.
 
-    warnings: what the conversions noticed. Raises what `convert`, `Store.open` and `read_split` raise.
+    warnings: of the conversions. Raises errors of `convert`, `Store.open` and `read_split`.
     """
 
     def __init__(self, reading: Mapping[str, Any], *, say: Callable[[str], None]) -> None:
@@ -49,7 +49,7 @@ class Sources:
         return {names[name]: (found[name], np.arange(len(found[name]))) for name in ordered}
 
     def split(self, files: Sequence[str], split: str, parts: Sequence[str]) -> dict[str, tuple[Store, np.ndarray]]:
-        """Parts of a recorded split of the files' frames that are not empty; all of them where none is named."""
+        """Parts of a recorded split of the files' frames that are not empty; all of them if `parts` is empty."""
         if len(files) == 1 and is_store(files[0]):
             store = self._open(files[0])
         elif any(is_store(file) for file in files):
@@ -76,11 +76,11 @@ class Sources:
 
 
 def is_store(path: str) -> bool:
-    """Whether a path is a folder that `torchmdx data convert` made."""
+    """Whether a path is a store."""
     return Store.is_store(path)
 
 
 def _short(paths: Sequence[str]) -> dict[str, str]:
-    """The last part of each path, or all of it where that is not enough to tell them apart."""
+    """The last part of each path, or the whole path if these are not unique."""
     last = [Path(path).name for path in paths]
     return {path: name if last.count(name) == 1 and name else path for path, name in zip(paths, last, strict=True)}

@@ -1,4 +1,4 @@
-"""How the pictures of a report look: one palette, one size, PNG files that appear whole."""
+"""Style of the pictures of a report: palette, sizes, PNG files that are written atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colours that colour-blind people tell apart (Okabe and Ito).
+# Colours that colour-blind people can distinguish (Okabe and Ito).
 KNOWN = {"train": "#0072B2", "validation": "#E69F00", "test": "#009E73"}
 PALETTE = (*KNOWN.values(), "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#882255")
 INK, FAINT = "#333333", "#999999"
@@ -22,7 +22,7 @@ DOTS_AN_INCH = 160
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each set; the same for train, validation and test in every report."""
+    """A colour for each set; train, validation and test have fixed ones."""
     names = list(names)
     found = {name: KNOWN[name] for name in names if name in KNOWN}
     free = [colour for colour in PALETTE if colour not in found.values()]
@@ -31,7 +31,7 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def require_matplotlib() -> None:
-    """Raises ImportError where pictures cannot be drawn."""
+    """Raises ImportError without matplotlib."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -40,7 +40,7 @@ def require_matplotlib() -> None:
 
 @contextmanager
 def picture(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """A figure of so many inches, written to `path` at the end. Raises ImportError without matplotlib."""
+    """A figure, width and height in inches, written to `path` at the end. Raises ImportError without matplotlib."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def picture(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 
 def tidy(panel: Axes, title: str = "", x: str = "", y: str = "", *, grid: str = "both") -> None:
-    """Labels, a faint grid, and no frame where nothing is to be read."""
+    """Sets labels, a faint grid, and no frame at the top and right."""
     if title:
         panel.set_title(title, fontsize=10, color=INK, loc="left")
     panel.set_xlabel(x, fontsize=9, color=INK)
@@ -69,7 +69,7 @@ def tidy(panel: Axes, title: str = "", x: str = "", y: str = "", *, grid: str = 
 
 
 def log_axis(panel: Axes, values: Sequence[float]) -> None:
-    """The vertical axis as suits these values: logarithmic, in plain numbers, where they differ by much."""
+    """Makes the vertical axis logarithmic, with plain numbers, if the values span more than a factor of three."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     positive = [value for value in values if value > 0]
@@ -83,6 +83,6 @@ def log_axis(panel: Axes, values: Sequence[float]) -> None:
 
 
 def legend(panel: Axes, **settings: Any) -> None:
-    """Without a frame, small; none where nothing is named."""
+    """Adds a small legend without a frame, if anything has a label."""
     if panel.get_legend_handles_labels()[1]:
         panel.legend(frameon=False, fontsize=8, labelcolor=INK, **settings)

@@ -24,7 +24,7 @@ class Table:
 
 
 def summary(sets: Mapping[str, Errors], scales: Scales) -> Table:
-    """Every error of every set, the sets side by side."""
+    """All errors of all sets, the sets side by side."""
     all_errors = list(sets.values())
     rows = [
         ["structures", *(f"{errors.num_frames:,}" for errors in all_errors)],
@@ -60,7 +60,7 @@ def by_element(sets: Mapping[str, Errors], scales: Scales) -> Table:
 
 
 def by_formula(sets: Mapping[str, Errors], scales: Scales) -> dict[str, Table]:
-    """Energy and force errors of each formula, by title; nothing where there are many, or one."""
+    """Energy and force errors of each formula, by title; empty if there is one formula, or too many."""
     found = {}
     for title, attribute, scale, counted in (
         ("Energy per atom by formula", "energy_by_formula", scales.energy, "structures"),
@@ -93,13 +93,13 @@ def _grouped(
 
 
 def worst_energies(found: Sequence[Worst], origin: Origin, scales: Scales) -> Table:
-    """The structures whose energies are furthest off."""
+    """The structures with the largest energy errors."""
     errors = [(one.predicted - one.label) / one.num_atoms * scales.energy.factor for one in found]
     return _worst(found, errors, origin, scales.energy, scales.label_total, "atoms", [one.num_atoms for one in found])
 
 
 def worst_forces(found: Sequence[Worst], origin: Origin, scales: Scales) -> Table:
-    """The structures with the force component that is furthest off, and its atom."""
+    """The structures with the largest errors of a force component, and its atom."""
     errors = [(one.predicted - one.label) * scales.forces.factor for one in found]
     return _worst(found, errors, origin, scales.forces, scales.label_forces, "atom", [one.atom for one in found])
 
@@ -123,7 +123,7 @@ def _worst(
 
 
 def pairs(rows: Mapping[str, Any]) -> Table:
-    """Names and values, without a head."""
+    """A table of names and values, without a head."""
     return Table([], [[name, str(value)] for name, value in rows.items()], words=(0, 1))
 
 

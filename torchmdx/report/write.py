@@ -1,4 +1,4 @@
-"""A report folder: pictures, one page, all numbers as JSON."""
+"""Writes the folder of a report: pictures, a page, all numbers as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.report import sections, tables
 from torchmdx.report.environment import environment
 from torchmdx.report.errors import Worst
-from torchmdx.report.evaluation import Evaluation, Sets, evaluate_sets
+from torchmdx.report.evaluation import EvaluatedSets, Sets, evaluate_sets
 from torchmdx.report.page import Section, page
 from torchmdx.report.scales import Scales, scales
 from torchmdx.runtime.files import write_whole
@@ -48,14 +48,14 @@ def write_report(
 
 def write_evaluation(
     directory: Path,
-    found: Evaluation,
+    found: EvaluatedSets,
     *,
     history: Path | None = None,
     config: Mapping[str, Any] | None = None,
     kcal: bool = False,
     title: str = TITLE,
 ) -> Path:
-    """`write_report` of what was evaluated already."""
+    """`write_report` for sets that are already evaluated."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     units, around = scales(kcal), environment(found.device)
@@ -79,8 +79,8 @@ def write_evaluation(
     return directory / PAGE
 
 
-def numbers_of(found: Evaluation, units: Scales) -> dict[str, Any]:
-    """Everything the report says in numbers, by set, for JSON. Labels of the worst frames are in eV and eV/Å."""
+def numbers_of(found: EvaluatedSets, units: Scales) -> dict[str, Any]:
+    """All numbers of the report, by set, for JSON. Labels of the worst frames are in eV and eV/Å."""
     numbers = {}
     for name, errors in found.errors.items():
         store = found.stores[name]

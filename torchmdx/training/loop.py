@@ -24,7 +24,7 @@ from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.logs import Logs
 from torchmdx.training.loss import term_weights
 from torchmdx.training.means import Means
-from torchmdx.training.progress import Progress
+from torchmdx.training.progress import TrainingProgress
 from torchmdx.training.reader import Reader, TrainingError
 from torchmdx.training.schedule import Schedule
 from torchmdx.training.state import read_state, write_state
@@ -146,7 +146,7 @@ class Trainer:
 
     # Training
 
-    def run(self, logs: Logs | None, progress: Progress | None, interrupts: Interrupts) -> bool:
+    def run(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts) -> bool:
         """Trains to the end: True. False where a signal stopped it; its state is saved, as after every save_every."""
         training = self.config.training
         if self.epoch == self.done == 0 and not (self.directory / STATE).exists():
@@ -167,7 +167,7 @@ class Trainer:
                 self._save()
         return True
 
-    def _epoch(self, logs: Logs | None, progress: Progress | None, interrupts: Interrupts) -> bool:
+    def _epoch(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts) -> bool:
         """The rest of the epoch; False where a signal stopped it."""
         on_gpu = self.potential.device.type == "cuda"
         reader = Reader(self.step, self.config.output.log_every if on_gpu else 1, self._names)
@@ -190,7 +190,7 @@ class Trainer:
             batches.close()  # type: ignore[attr-defined]
 
     def _note(
-        self, found: list[tuple[int, LabelledBatch, list[float]]], logs: Logs | None, progress: Progress | None
+        self, found: list[tuple[int, LabelledBatch, list[float]]], logs: Logs | None, progress: TrainingProgress | None
     ) -> bool:
         """Takes values of steps down; whether one of the processes has got a signal."""
         stop = False

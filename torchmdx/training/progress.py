@@ -10,7 +10,7 @@ from typing import TextIO
 from torchmdx.runtime.progress_line import ProgressLine, bar, duration
 
 
-class Progress:
+class TrainingProgress:
     """Epoch, losses, ms per step, atoms/s and time left; on a terminal one line, otherwise one now and then.
 
     num_epochs: of the whole training. first_epoch: the one this process begins with; epochs count from 1.

@@ -26,7 +26,7 @@ from torchmdx.training.distributed import Group, join, launched, leave, spread
 from torchmdx.training.logs import Logs, require_loggers
 from torchmdx.training.loop import BEST, LAST, STATE, Trainer
 from torchmdx.training.prepare import freeze, make_potential, open_data, open_store, require_usable
-from torchmdx.training.progress import Progress
+from torchmdx.training.progress import TrainingProgress
 from torchmdx.training.state import read_state, require_same
 
 CONFIG, SPLIT, ENVIRONMENT = "config.yaml", "split.json", "environment.json"
@@ -126,7 +126,7 @@ def _loop(config: Config, trainer: Trainer, directory: Path, resume: bool, inter
         return trainer.run(None, None, interrupts)
     plain = config.plain()
     logs = Logs(directory, tuple(config.output.loggers), plain, trainer.global_step if resume else None)
-    progress = Progress(sys.stderr, config.training.epochs, trainer.epoch + 1)
+    progress = TrainingProgress(sys.stderr, config.training.epochs, trainer.epoch + 1)
     try:
         with progress.taking_messages():
             finished = trainer.run(logs, progress, interrupts)
