@@ -16,7 +16,8 @@ import torch
 
 from torchmdx import Batch, System
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step.buffers import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN, StepBuffers
+from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN
+from torchmdx.step.buffers import StepBuffers
 
 # Atoms of each system; more than 128 take several programs, an empty system has results all the same.
 CASES = {

@@ -16,7 +16,8 @@ from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step import audit, capture_policy, change
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.step.graph import Graph, memory_explained, record
+from torchmdx.step.device_memory import memory_explained
+from torchmdx.step.graph import Graph, record
 from torchmdx.step.results import AuditError, GraphRefused, OutOfDeviceMemory
 
 
@@ -428,8 +429,8 @@ def exhausted(*_, **__):
 
 
 OUT_OF_MEMORY = (
-    r"a step of 9 atoms needs more than the GPU has: 3.0 GiB were taken and 1.5 of 8.0 GiB free when this was "
-    r"refused: CUDA out of memory. Tried to allocate 20.00 GiB. Use float32 instead of float64, a smaller skin"
+    r"a step of 9 atoms needs more memory than the GPU has: 3.0 GiB were allocated and 1.5 of 8.0 GiB free: "
+    r"CUDA out of memory. Tried to allocate 20.00 GiB. Use float32 instead of float64, a smaller skin"
 )
 
 
@@ -483,7 +484,7 @@ def test_out_of_memory_while_the_list_grows_leaves_no_old_graph(trained, failing
     step.policy.graphs["host"] = Recorded(step)
     with monkeypatch.context() as patch:
         patch.setattr(*((step.search, "grow") if failing == "the search" else (step.engine, "reserve")), exhausted)
-        with pytest.raises(OutOfDeviceMemory, match="a step of 27 atoms needs more than the GPU has"):
+        with pytest.raises(OutOfDeviceMemory, match="a step of 27 atoms needs more memory than the GPU has"):
             step(tight)
     assert not step.policy.graphs
     for positions, forces in zip((loose, tight), wanted, strict=True):

@@ -15,7 +15,8 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
-from torchmdx.step.buffers import FIRST_BAD, NOT_FINITE, StepBuffers
+from torchmdx.step.buffer_storage import FIRST_BAD, NOT_FINITE
+from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.results import NonFiniteError
 from torchmdx.system import Batch
 

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from torchmdx.neighbors.edges import Edges
-
-if TYPE_CHECKING:
-    from torchmdx.step.buffers import StepBuffers
+from torchmdx.step import buffer_storage
+from torchmdx.step.buffer_storage import BufferStorage
 
 BLOCK = 128
-# Places of the flags, as in torchmdx.step.buffers; kernels take constants of this kind only.
-NEEDED = tl.constexpr(0)
-OVERFLOW = tl.constexpr(1)
-NOT_FINITE = tl.constexpr(2)
-FIRST_BAD = tl.constexpr(3)
-FAR = tl.constexpr(4)
-UNCERTAIN = tl.constexpr(5)
-NUM_FLAGS = tl.constexpr(8)
+# Indices of the flags; kernels accept constants of this kind only.
+NEEDED = tl.constexpr(buffer_storage.NEEDED)
+OVERFLOW = tl.constexpr(buffer_storage.OVERFLOW)
+NOT_FINITE = tl.constexpr(buffer_storage.NOT_FINITE)
+FIRST_BAD = tl.constexpr(buffer_storage.FIRST_BAD)
+FAR = tl.constexpr(buffer_storage.FAR)
+UNCERTAIN = tl.constexpr(buffer_storage.UNCERTAIN)
+NUM_FLAGS = tl.constexpr(buffer_storage.NUM_FLAGS)
 
 
-def launch_prepare(buffers: StepBuffers, system_index: Tensor, *, from_host: bool = False) -> None:
+def launch_prepare(buffers: BufferStorage, system_index: Tensor, *, from_host: bool = False) -> None:
     """places = inputs[order] - images @ cell - origin; box = cell; both rounded in positions and cell; flags reset.
 
     from_host: the kernel itself gets inputs from the host's block.
@@ -55,7 +54,7 @@ def launch_prepare(buffers: StepBuffers, system_index: Tensor, *, from_host: boo
 
 
 def launch_finish(
-    buffers: StepBuffers,
+    buffers: BufferStorage,
     edges: Edges,
     energy: Tensor,
     energies: Tensor,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from torchmdx.runtime.kernel_compile import run_compiled
-from torchmdx.step.graph import Graph, release_frames, seconds_per_run
+from torchmdx.step.device_memory import release_frames
+from torchmdx.step.graph import Graph
 from torchmdx.step.results import GraphRefused
 
 log = logging.getLogger(__name__)
@@ -141,3 +143,16 @@ class GraphPolicy:
             raise GraphRefused(f"the graph was refused: {reason}") from cause
         log.warning("running without a CUDA graph: %s", reason)
         self.refused, self.why = True, reason
+
+
+def seconds_per_run(run: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+    """Median wall-clock seconds of one run, with the stream synchronised after each."""
+    times = []
+    stream = torch.cuda.current_stream(device)  # synchronising the device would end other threads' recordings
+    for _ in range(repeats):
+        stream.synchronize()
+        start = time.perf_counter()
+        run()
+        stream.synchronize()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2]

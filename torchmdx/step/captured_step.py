@@ -17,13 +17,16 @@ from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.device_guard import entries
 from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.step.audit import judge, require_finite
-from torchmdx.step.buffers import FAR, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers, copy_checked
+from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
+from torchmdx.step.buffers import StepBuffers, copy_checked
 from torchmdx.step.capture_policy import GraphPolicy, require_mode
 from torchmdx.step.change import fall_back, grow, refresh, settle, take_over
-from torchmdx.step.graph import Graph, memory_allocated, memory_explained
+from torchmdx.step.device_memory import memory_allocated, memory_explained
+from torchmdx.step.graph import Graph
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import AuditError, StepResult
 from torchmdx.step.spread_limit import checked_limit, require_agreement
+from torchmdx.step.state import StepState
 from torchmdx.system import Batch, System
 
 # Evaluations between new choices of images and order: atoms diffuse slowly.
@@ -32,7 +35,7 @@ MOST_ROUNDS = 8  # growing once is the rule; a list that does not fit then belon
 
 
 @entries("__init__", "__call__", "assign", "capture", "capture_energy")
-class CapturedStep:
+class CapturedStep(StepState):
     """Evaluates a structure, or a batch, at changing positions and cells, as fast as this machine can.
 
         step = CapturedStep(potential, System.from_ase(atoms))
@@ -238,17 +241,6 @@ class CapturedStep:
                 torch.cuda.current_stream(self.device).synchronize()
         if not graph:
             self.policy.eager_seconds = time.perf_counter() - start
-
-    def _launch(self, kind: str) -> None:
-        """All the work of an evaluation; launches only, reads nothing on the host."""
-        buffers = self.buffers
-        if not buffers.num_atoms:
-            return  # every result is zero, as the buffers were made
-        buffers.prepare(self.ordered.system_index, from_host=kind == "host")
-        edges = self.search.update(buffers.positions, buffers.cell)
-        outputs = self.engine.run(buffers.places, buffers.box, edges, forces=kind != "energy")
-        results = (outputs.energy, outputs.energies, outputs.forces, outputs.stress, outputs.spread)
-        buffers.finish(edges, *results, to_host=kind == "host")
 
     def _give_out(self, kind: str, copy: bool) -> StepResult:
         if kind == "host":

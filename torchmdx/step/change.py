@@ -9,21 +9,18 @@ evaluations are refused.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from torchmdx.engines.choose import exact_engine_for
 from torchmdx.neighbors.images import require_countable
 from torchmdx.step.atom_order import choose_order
-from torchmdx.step.graph import memory_explained
+from torchmdx.step.device_memory import memory_explained
+from torchmdx.step.state import StepState
 from torchmdx.system import Batch
-
-if TYPE_CHECKING:
-    from torchmdx.step.captured_step import CapturedStep
 
 log = logging.getLogger("torchmdx.step.captured_step")
 
 
-def refresh(step: CapturedStep, kind: str) -> None:
+def refresh(step: StepState, kind: str) -> None:
     """New images, origins and order, for the positions in the input buffers.
 
     kind: "host" or "device", where these came from.
@@ -43,7 +40,7 @@ def refresh(step: CapturedStep, kind: str) -> None:
     step.unsettled = before
 
 
-def settle(step: CapturedStep, kind: str) -> None:
+def settle(step: StepState, kind: str) -> None:
     """After a change or an evaluation that did not finish: list, order, scratch and graphs anew."""
     kinds = step.policy.drop()
     step.search.renew()
@@ -51,7 +48,7 @@ def settle(step: CapturedStep, kind: str) -> None:
     _remake(step, kinds)
 
 
-def grow(step: CapturedStep, needed: int) -> None:
+def grow(step: StepState, needed: int) -> None:
     """Room for more edges; the evaluation is then done again, from the same positions. Raises CapacityError."""
     step.search.require_growable()
     before = step.search.capacity
@@ -63,7 +60,7 @@ def grow(step: CapturedStep, needed: int) -> None:
     _remake(step, kinds)
 
 
-def take_over(step: CapturedStep, given: Batch) -> None:
+def take_over(step: StepState, given: Batch) -> None:
     """Another structure, on the step's device. Raises ValueError, and keeps the old one, where it does not fit."""
     if (sizes := (given.num_atoms, given.num_systems)) != (own := (step.batch.num_atoms, step.batch.num_systems)):
         raise ValueError(f"assign needs {own[0]} atoms in {own[1]} systems, got {sizes[0]} in {sizes[1]}")
@@ -88,7 +85,7 @@ def take_over(step: CapturedStep, given: Batch) -> None:
     step.assigning = False
 
 
-def fall_back(step: CapturedStep, reason: str) -> None:
+def fall_back(step: StepState, reason: str) -> None:
     """The exact model from now on: the fast path has been found wrong."""
     step.policy.drop()
     engine = exact_engine_for(step.potential, step.ordered, stress=step.buffers.stress_wanted)
@@ -96,7 +93,7 @@ def fall_back(step: CapturedStep, reason: str) -> None:
     step.engine_why = step.policy.why = f"exact model, launched: {reason}"
 
 
-def _remake(step: CapturedStep, kinds: list[str]) -> None:
+def _remake(step: StepState, kinds: list[str]) -> None:
     """After the search has made new buffers: scratch anew, and the graphs of these kinds, dropped before."""
     step.unsettled = True
     step.engine.reserve(step.search.capacity)

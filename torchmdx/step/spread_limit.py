@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.step.buffers import UNCERTAIN, StepBuffers
+from torchmdx.step.buffer_storage import UNCERTAIN
+from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.results import Frame, SpreadError, StepResult
 from torchmdx.system import Batch, System
 
