@@ -60,7 +60,7 @@ def test_without_a_gpu_nothing_is_captured_and_why_says_so(trained, ethanol):
 
 
 def test_mode_graph_insists(trained, ethanol):
-    with pytest.raises(GraphRefused, match="mode 'graph' needs a CUDA GPU, the potential is on the cpu"):
+    with pytest.raises(GraphRefused, match="mode 'graph' needs a CUDA GPU, got a potential on the cpu"):
         CapturedStep(trained("cpu"), System.from_ase(ethanol), mode="graph")
 
 

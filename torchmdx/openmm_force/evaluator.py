@@ -83,7 +83,7 @@ class Evaluator:
             assert self.limit is not None
             atoms = self.settings.atoms
             note = "" if atoms is None else f" of the potential, particle {atoms[error.atom]}"
-            raise self.limit.kept(error, note) from None
+            raise self.limit.written(error, note) from None
 
     def evaluate(
         self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None

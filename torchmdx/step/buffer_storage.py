@@ -12,17 +12,17 @@ from torch import Tensor
 
 from torchmdx.system import Batch
 
-# Flags in the output block, int64.
+# Indices of the flags in the output block, int64.
 NEEDED, OVERFLOW, NOT_FINITE, FIRST_BAD, FAR, UNCERTAIN = range(6)
 NUM_FLAGS = 8
-# Up to so many atoms the first and the last kernel read and write the host's blocks themselves: a copy costs more.
+# Up to this many atoms the first and the last kernel read and write the host's blocks: a copy takes longer.
 MOST_DIRECT = 512
 
 
 class BufferStorage:
-    """Input and output of a step of N atoms in S systems, on the model's device and, pinned, on the host.
+    """Input and output of a step of N atoms in S systems, on the model's device and in pinned memory on the host.
 
-    spread: room for that of an ensemble, too; atoms whose forces spread by more than `most_spread` are flagged.
+    spread: also hold the spread of an ensemble; atoms with a force spread above `most_spread` are flagged.
     """
 
     def __init__(self, batch: Batch, dtype: torch.dtype, *, stress: bool, energies: bool, spread: bool = False) -> None:
@@ -44,19 +44,19 @@ class BufferStorage:
         self._first_out = sum(sizes_out[:3])
         self.input = torch.zeros(sum(sizes_in), dtype=torch.float64, device=device)
         self.output = torch.zeros(sum(sizes_out), dtype=torch.float64, device=device)
-        # Without a GPU the host's blocks are the model's: nothing is copied.
+        # Without a GPU both are the same blocks, and nothing is copied.
         self.host_input = torch.zeros_like(self.input, device="cpu", pin_memory=True) if self.on_gpu else self.input
         self.host_output = torch.zeros_like(self.output, device="cpu", pin_memory=True) if self.on_gpu else self.output
         self.inputs, self.host_inputs = (self._views_in(block, sizes_in) for block in (self.input, self.host_input))
         self.outputs, self.host_outputs = (
             self._views_out(block, sizes_out) for block in (self.output, self.host_output)
         )
-        # Made once: five of them a step would cost as many microseconds.
+        # Created once: each conversion takes about a microsecond.
         self.host_arrays = {name: tensor.numpy() for name, tensor in self.host_outputs.items()}
         self.positions = torch.zeros(num_atoms, 3, dtype=dtype, device=device)
         self.cell = torch.zeros(num_systems, 3, 3, dtype=dtype, device=device)
-        # The same before rounding: neighbours are looked for among rounded coordinates, but differences of these are
-        # what a model sees. In a box of 30 Å, float32 coordinates alone make errors of 1e-5 in forces.
+        # The same before rounding. The search uses rounded coordinates, but the model subtracts unrounded ones: in a
+        # box of 30 Å, float32 coordinates alone cause relative force errors of 1e-5.
         exact = dtype == torch.float64
         self.places = self.positions if exact else torch.zeros_like(self.positions, dtype=torch.float64)
         self.box = self.cell if exact else torch.zeros_like(self.cell, dtype=torch.float64)
