@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchmdx import System
-from torchmdx.step.padding import LARGEST_PADDED, padding_positions, padded, padded_atoms, padded_size
+from torchmdx.step.padding import LARGEST_PADDED, padded, padded_atoms, padded_size, padding_positions
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 64])

@@ -19,7 +19,7 @@ from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import CELL_LIST_FROM
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.step.padding import LARGEST_PADDED, padding_positions, padded_size
+from torchmdx.step.padding import LARGEST_PADDED, padded_size, padding_positions
 from torchmdx.step.results import NonFiniteError, OutOfDeviceMemory, StepResult
 from torchmdx.system import Batch
 

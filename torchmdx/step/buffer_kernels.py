@@ -64,7 +64,7 @@ def launch_finish(
     *,
     to_host: int = 0,
 ) -> None:
-    """Writes results in the caller's order and in float64, and the flags. spread: of energy [S] and forces [N], float64.
+    """Writes results in the caller's order and in float64, and the flags. spread: of energy [S], forces [N], float64.
 
     to_host: this many numbers of the output are written to the host's block by the kernel, in a single program.
     """

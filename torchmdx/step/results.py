@@ -49,7 +49,7 @@ class Frame:
     force_spread: NDArray[np.float64]
 
     def to_ase(self) -> Atoms:
-        """ASE atoms with energy and forces as results, `forces_spread` as an array, charge and energy_spread in info."""
+        """ASE atoms with energy and forces as results, `forces_spread` as an array, and the rest in info."""
         from ase import Atoms
         from ase.calculators.singlepoint import SinglePointCalculator
 
