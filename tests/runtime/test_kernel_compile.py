@@ -86,7 +86,7 @@ def recorded(monkeypatch):
             yield
         now[0] = False
 
-    monkeypatch.setattr(kernel_compile, "_nothing_running", nothing_running)
+    monkeypatch.setattr(kernel_compile, "_discarded_recording", nothing_running)
     monkeypatch.setattr(JITFunction, "_call_hook", Kernels.call_hook)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
@@ -163,7 +163,9 @@ def test_a_constant_that_would_be_taken_for_a_type_is_left_to_its_launch(recorde
     kernels, other, asked = Kernels(constant=constant), Kernels(), []
     other.preload = lambda name: (asked.append(name), other.compiled.setdefault(name, 1), None)[-1]
     mine = kernels.preload
-    kernels.preload = lambda name: (asked.append((name, recorded[0], bool(kernel_compile._here.asked))), mine(name))[-1]
+    kernels.preload = lambda name: (asked.append((name, recorded[0], bool(kernel_compile._thread.active))), mine(name))[
+        -1
+    ]
 
     def work():
         other.launch("embed")
@@ -261,19 +263,19 @@ def test_a_triton_of_another_form_compiles_one_after_the_other(recorded, monkeyp
         monkeypatch.setattr(JITFunction, "_call_hook", lambda self, key, signature, before: None)
     else:
         monkeypatch.delattr(JITFunction, "preload" if signature == "no preload" else "_call_hook")
-    kernel_compile._describes.cache_clear()
+    kernel_compile._triton_is_supported.cache_clear()
     done = []
     try:
         kernel_compile.run_compiled(lambda: done.append(getattr(JITFunction, "_call_hook", None)), GPU)
     finally:
-        kernel_compile._describes.cache_clear()
+        kernel_compile._triton_is_supported.cache_clear()
     assert len(done) == 1
     assert done[0] is not kernel_compile._call_hook
 
 
 def test_the_triton_that_is_installed_has_the_form_that_is_known():
-    kernel_compile._describes.cache_clear()
-    assert kernel_compile._describes()
+    kernel_compile._triton_is_supported.cache_clear()
+    assert kernel_compile._triton_is_supported()
 
 
 ON_A_GPU = """

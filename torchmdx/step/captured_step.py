@@ -14,7 +14,7 @@ from torchmdx.engines.choose import engine_for
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
-from torchmdx.runtime.device_guard import entries
+from torchmdx.runtime.device_guard import methods_on_own_device
 from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.step.audit import judge, require_finite
 from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
@@ -34,7 +34,7 @@ REFRESH_EVERY = 2000
 MOST_ROUNDS = 8  # growing once is normally enough; a list that still does not fit indicates a collapsed structure
 
 
-@entries("__init__", "__call__", "assign", "capture", "capture_energy")
+@methods_on_own_device("__init__", "__call__", "assign", "capture", "capture_energy")
 class CapturedStep(StepState):
     """Evaluates a structure, or a batch, at changing positions and cells, as fast as this machine can.
 
