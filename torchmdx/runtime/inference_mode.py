@@ -1,7 +1,7 @@
 """Leaving torch.inference_mode for work that needs gradients.
 
-Under torch.inference_mode no operation is recorded for gradients, and tensors created there can never be differentiated.
-Weights, buffers and tables must therefore be created outside it.
+Under torch.inference_mode no operation is recorded for gradients, and tensors created there can never be
+differentiated. Weights, buffers and tables must therefore be created outside it.
 """
 
 from __future__ import annotations
