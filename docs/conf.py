@@ -43,7 +43,8 @@ nitpick_ignore_regex = [
     (r"py:.*", r"torchmdx\.(labelling\.run\.Paths|labelling\.geometry\.Geometry|datasets\.statistics\.\w+)"),
     (r"py:.*", r"torchmdx\.training\.config\.\w*Section"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
-    (r"py:.*", r"(torchmdx\.prepared\.)?Given|torchmdx\.models\.priors\.base\.(Geometry|Prior)|Frame"),
+    (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource"),
+    (r"py:.*", r"torchmdx\.models\.priors\.base\.(Geometry|Prior)|Frame"),
     (r"py:.*", r"(Any|Sequence|Iterable|Iterator|Mapping|Callable).*"),
 ]
 

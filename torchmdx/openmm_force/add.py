@@ -11,8 +11,8 @@ import openmm
 from openmm import app
 
 from torchmdx.checkpoints.ensemble_file import files_in
-from torchmdx.checkpoints.locate import located
-from torchmdx.checkpoints.prepare import Given, prepared
+from torchmdx.checkpoints.locate import locate
+from torchmdx.checkpoints.prepare import PotentialSource, prepare_potential
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_force.atoms import checked_atoms, elements_of, is_periodic
@@ -74,7 +74,7 @@ class PotentialForce:
 def add_potential(
     system: openmm.System,
     topology: app.Topology,
-    potential: Given = None,
+    potential: PotentialSource = None,
     atoms: Iterable[int] | None = None,
     *,
     charge: float = 0.0,
@@ -120,7 +120,7 @@ def add_potential(
         scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
         None if spread_file is None else str(spread_file),
     )  # fmt: skip
-    evaluator = Evaluator(settings, prepared(potential, settings.dtype, settings.device))
+    evaluator = Evaluator(settings, prepare_potential(potential, settings.dtype, settings.device))
     if settings.device.startswith("cuda"):
         share_or_tell()  # before any Context: every transport gains
     kind, why = _choose(transport, settings)
@@ -139,23 +139,23 @@ def _take_box(system: openmm.System, topology: app.Topology) -> None:
         system.setDefaultPeriodicBoxVectors(*box)
 
 
-def _checkpoint_of(potential: Given) -> str | tuple[str, ...] | None:
+def _checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:
     """The file of a potential, or those of several; None where any is given in memory.
 
     One that comes with torchmdx on any machine is called by its name.
     """
     if potential is None:
-        return _called(located())
+        return _called(locate())
     if isinstance(potential, (str, Path)):
         if Path(potential).is_dir():
             return tuple(str(file.resolve()) for file in files_in(Path(potential)))
-        return _called(located(potential))
+        return _called(locate(potential))
     if isinstance(potential, (Potential, Ensemble)):
         return None
     if not isinstance(potential, (list, tuple)):
         raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
     paths = [part for part in potential if isinstance(part, (str, Path))]
-    return tuple(_called(located(path)) for path in paths) if len(paths) == len(potential) else None
+    return tuple(_called(locate(path)) for path in paths) if len(paths) == len(potential) else None
 
 
 def _called(file: Path) -> str:

@@ -17,7 +17,7 @@ from torchmdx.openmm_force.native.native import particles_of
 if TYPE_CHECKING:
     from openmm import app
 
-    from torchmdx.checkpoints.prepare import Given
+    from torchmdx.checkpoints.prepare import PotentialSource
 
 # Forces without interactions between atoms of the region that a potential could replace: what moves the box or the
 # whole system, what acts on atoms from outside, biases on whole sets of atoms, and the response of implicit solvent.
@@ -43,7 +43,7 @@ def create_mixed_system(
     system: openmm.System,
     topology: app.Topology,
     atoms: Iterable[int],
-    potential: Given = None,
+    potential: PotentialSource = None,
     *,
     charge: float = 0.0,
     interpolate: str | None = None,

@@ -40,10 +40,10 @@ class PotentialFactory(MLPotentialImplFactory):
                 f"MLPotential({name!r}) takes modelPath alone, got {', '.join(sorted(args))}; "
                 f"options of createSystem and createMixedSystem are {', '.join(OPTIONS)}"
             )
-        from torchmdx.checkpoints.locate import located
+        from torchmdx.checkpoints.locate import locate
 
         if modelPath is None or not Path(modelPath).is_dir():
-            located(modelPath)  # what is not there is said here
+            locate(modelPath)  # what is not there is said here
         return PotentialImpl(modelPath)
 
 
