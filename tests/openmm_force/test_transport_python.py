@@ -71,7 +71,7 @@ def test_positions_come_by_the_short_way_and_by_openmms_own(potential, ethanol):
 def test_all_particles_of_a_small_system_are_named(
     potential, ethanol, monkeypatch, most, system_periodic, periodic, named
 ):
-    monkeypatch.setattr(transport_python, "MOST_NAMED", most)
+    monkeypatch.setattr(transport_python, "MOST_INDEXED", most)
     assert len(ethanol) == 9
     system = empty_system(ethanol)
     if system_periodic:

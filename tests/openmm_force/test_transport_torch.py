@@ -112,7 +112,7 @@ def test_a_module_from_another_process_is_refused(potential, ethanol, request):
         [sys.executable, "-W", "ignore", "-c", script], input=file.getvalue(), capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
-    assert "this TorchForce belongs to another process; add the potential again" in done.stdout.decode()
+    assert "a TorchForce works only in the process that created it: add the potential again" in done.stdout.decode()
 
 
 class StandIn(openmm.PythonForce):
