@@ -1,4 +1,4 @@
-"""Ctrl-C at any line of a step, a pool or a calculator: what comes after it is right, or an error."""
+"""Ctrl-C at any line of a step, a pool or a calculator: later results are right, or an error is raised."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ensembles on disk: one file, zips, lists, and folders of trainings; what does not fit is refused by name."""
+"""Ensembles on disk: single files, zips, lists and folders of trainings; invalid ones are refused by name."""
 
 import json
 import zipfile
@@ -144,7 +144,7 @@ def test_a_tensor_that_is_missing_is_named(file):
 
 
 def test_a_reader_of_single_potentials_refuses_the_file_clearly(file):
-    """What every version before ensembles says: it knows the format "torchmdx-potential" alone."""
+    """As every version without ensembles does, which accepts only the format "torchmdx-potential"."""
     from torchmdx.checkpoints import save_load
 
     with pytest.raises(ValueError, match="its format must be 'torchmdx-potential', got 'torchmdx-ensemble'"):

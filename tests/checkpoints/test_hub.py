@@ -1,4 +1,4 @@
-"""Releases by name, with a stand-in for huggingface_hub: there is no network in tests."""
+"""Releases by name, with a fake huggingface_hub: tests use no network."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from torchmdx.checkpoints import hub
 
 
 class StandIn:
-    """huggingface_hub with one file in it, and a count of what it was asked."""
+    """A fake huggingface_hub with one file, which counts its calls."""
 
     def __init__(self, folder: Path, original: Path) -> None:
         self.folder, self.asked = folder, []

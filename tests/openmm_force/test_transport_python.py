@@ -254,7 +254,7 @@ def test_a_force_of_a_machine_with_more_gpus_can_be_read(potential, ethanol):
     assert ForceSettings.from_text(json.dumps(values)) == force.evaluator.settings
 
 
-def test_an_unreadable_reference_speaks_when_it_is_called(potential, ethanol):
+def test_an_unreadable_reference_raises_when_it_is_called(potential, ethanol):
     _, force = system_of(potential, ethanol, transport="python")
     make, _ = Computation(force.evaluator, selects=False).__reduce__()
     lost = make("{}", False)

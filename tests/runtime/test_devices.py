@@ -1,4 +1,4 @@
-"""Devices: the one asked for, or the best there is; a missing one is refused by name."""
+"""Devices: the requested one, or the best available; an unavailable one is refused by name."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Modes, graphs, audits and memory of a captured step, and what it says about them."""
+"""Modes, graphs, audits and memory of a captured step, and its report on them."""
 
 import gc
 import logging
@@ -34,7 +34,7 @@ def spoil(step, factor=1.01):
 
 @pytest.fixture
 def graphs_pay(monkeypatch):
-    """Graphs are the faster, whoever else uses the GPU: what that is measured to be is no matter of a test."""
+    """Makes graphs appear faster than launches: tests must not depend on measured times."""
     seconds_per_run = capture_policy.seconds_per_run
 
     def seconds(run, device):
@@ -87,7 +87,7 @@ def test_mode_graph_captures_at_once_and_mode_eager_never(trained, ethanol):
     for _ in range(5):
         refusing(ethanol.positions)
         refusing.capture()
-    assert (refusing.mode, refusing.why) == ("eager", "mode 'eager' was asked for")
+    assert (refusing.mode, refusing.why) == ("eager", "mode 'eager' was requested")
 
 
 @pytest.mark.gpu
@@ -142,7 +142,7 @@ class FakeGraph:
 
 @pytest.fixture
 def policy(monkeypatch):
-    """policy(mode, eager seconds, replay seconds) on a GPU that is not there."""
+    """policy(mode, eager seconds, replay seconds) for a simulated GPU."""
 
     def make(mode, eager, replay, graph=FakeGraph):
         monkeypatch.setattr(capture_policy, "Graph", graph)
@@ -461,7 +461,7 @@ def test_out_of_memory_in_an_evaluation(trained, ethanol, device, monkeypatch):
 
 
 class Recorded:
-    """In the place of a graph: what it recorded, whose buffers must still be there when it is replayed."""
+    """Replaces a graph: runs the recorded work, whose buffers must still exist at a replay."""
 
     seconds, num_bytes, num_nodes = 0.5, 0, 3
 
@@ -555,7 +555,7 @@ def test_memory_of_calls_that_failed_is_not_kept_by_the_error(small_gpu):
 
 @pytest.mark.gpu
 def test_captures_and_other_threads_do_not_disturb_each_other(trained, ethanol):
-    """Others poll events, allocate, copy from pinned memory and capture steps of their own meanwhile."""
+    """Other threads poll events, allocate, copy from pinned memory and capture steps at the same time."""
     potential, stop, errors = trained("cuda"), threading.Event(), []
     wanted = CapturedStep(potential, System.from_ase(ethanol), mode="eager")(ethanol.positions).forces
 
@@ -618,7 +618,7 @@ def test_a_failed_recording_leaves_torch_as_it_was():
 
 @pytest.mark.gpu
 def test_a_step_that_has_no_room_for_a_graph_stays_usable(trained, crystal):
-    """With more than half the memory taken by an evaluation, a graph with memory of its own has no room."""
+    """If an evaluation takes more than half the memory, a graph with its own memory does not fit."""
     potential, atoms = trained("cuda", torch.float64), crystal.repeat(6)
     step = CapturedStep(potential, System.from_ase(atoms), mode="auto")
     gc.collect()

@@ -1,4 +1,4 @@
-"""Padding: atoms that see nobody, in sizes that structures share."""
+"""Padding: atoms without neighbours, and sizes that structures share."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torchmdx.step.padding import LARGEST_PADDED, padded, padded_atoms, padded_s
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 64])
-def test_padding_atoms_do_not_see_each_other(count):
+def test_padding_atoms_are_not_neighbours(count):
     places = padding_positions(count, 5.0)
     assert places.shape == (count, 3)
     assert places.dtype == torch.float64

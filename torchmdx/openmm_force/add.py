@@ -165,7 +165,7 @@ def _name_or_path(file: Path) -> str:
 def _choose(asked: str, settings: ForceSettings) -> tuple[str, str]:
     """The transport, and the reason for it. Raises ImportError if the requested one cannot be used."""
     if asked == "python":
-        return asked, "asked for"
+        return asked, "requested"
     reason = (
         why_not_torch(settings.device.startswith("cuda"))
         if asked == "torch"
@@ -174,7 +174,7 @@ def _choose(asked: str, settings: ForceSettings) -> tuple[str, str]:
     if asked in ("native", "torch"):
         if reason is not None:
             raise ImportError(f"transport {asked!r} cannot be used: {reason}")
-        return asked, "asked for"
+        return asked, "requested"
     if reason is None:
         return "native", "the fastest, and it works here"
     log.info("OpenMM calls Python at each step (transport 'python'): %s", reason)

@@ -131,7 +131,7 @@ def why_not_native(settings: ForceSettings, asked: bool) -> str | None:
         if reason is None:
             reason = share_context()
         if reason is None and settings.mode == "eager":
-            reason = "mode 'eager' was asked for, and it replays CUDA graphs"
+            reason = "mode 'eager' was requested, and it replays CUDA graphs"
         return reason
     if not asked:
         return f"the potential is on the {settings.device}, where the C++ force would call Python as well"

@@ -40,7 +40,7 @@ class GraphPolicy:
         if device.type != "cuda":
             self.why = f"no GPU in use: {engine_why}"
         else:
-            self.why = "mode 'eager' was asked for" if asked == "eager" else "not captured yet"
+            self.why = "mode 'eager' was requested" if asked == "eager" else "not captured yet"
 
     @property
     def mode(self) -> str:
