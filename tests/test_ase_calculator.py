@@ -266,7 +266,7 @@ def test_no_atoms_have_no_energy(calculator):
         ),
         (dict(device="gpu"), ValueError, "device must be cpu or cuda, got 'gpu'"),
         (dict(device="meta"), ValueError, "device must be cpu or cuda, got 'meta'"),
-        (dict(device="cuda:99"), ValueError, "device 'cuda:99' is not there: torch sees"),
+        (dict(device="cuda:99"), ValueError, "device 'cuda:99' is not available: torch sees"),
         (dict(charge="one"), TypeError, "charge must be a number of elementary charges, got 'one'"),
         (dict(charge=np.nan), ValueError, "charge must be finite, got nan"),
     ],

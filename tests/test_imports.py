@@ -166,6 +166,28 @@ def test_types_come_from_above_too():
         assert not {"step/captured_step", "step/pool"} & graph[name], f"{name} needs the parts of a step, not the step"
 
 
+def type_cycle(graph: dict[str, set[str]], room: str) -> list[str]:
+    """Modules of a room that import each other in a circle."""
+    inside = {name for name in graph if name.startswith(f"{room}/")}
+    return cycle({name: graph[name] & inside for name in inside})
+
+
+@pytest.mark.parametrize("room", ["step", "runtime", "checkpoints", "conformance", "openmm_force", "torchmdnet"])
+def test_types_inside_a_room_form_no_cycle(room):
+    graph = {name: imported(path, types=True) - {name} for name, path in files().items()}
+    assert any(name.startswith(f"{room}/") for name in graph)
+    assert not type_cycle(graph, room)
+
+
+def test_a_cycle_of_types_inside_a_room_would_be_seen(tmp_path):
+    taking = tmp_path / "change.py"
+    lines = ("from typing import TYPE_CHECKING", "if TYPE_CHECKING:", "    from torchmdx.step import captured_step")
+    taking.write_text("\n".join(lines))
+    graph = {"step/change": imported(taking, types=True), "step/captured_step": {"step/change", "cell"}, "cell": set()}
+    assert type_cycle(graph, "step") == ["step/captured_step", "step/change"]
+    assert not imported(taking)
+
+
 def test_there_is_no_import_cycle(graph):
     assert not cycle(graph)
 

@@ -101,7 +101,7 @@ def test_a_missing_path_is_not_answered_with_names(default, path):
 def test_a_default_that_is_gone_is_said_to_be(default):
     (potentials.FOLDER / "organic-1.safetensors").unlink()
     for name in (None, "organic-1"):
-        with pytest.raises(FileNotFoundError, match="'organic-1' comes with torchmdx but is not there: install"):
+        with pytest.raises(FileNotFoundError, match="of the potential 'organic-1', part of torchmdx, is missing"):
             torchmdx.load(name)
 
 

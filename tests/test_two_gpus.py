@@ -12,7 +12,7 @@ from model_kinds import kinds
 
 import torchmdx
 from torchmdx import Batch, Calculator, Ensemble, System, evaluate
-from torchmdx.checkpoints.prepare import prepared
+from torchmdx.checkpoints.prepare import prepare_potential
 from torchmdx.engines.choose import choose_engine, engine_for
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.search import EdgeSearch
@@ -75,7 +75,9 @@ def test_a_calculator_on_either(ethanol, dtype):
 def test_a_step_of_every_kind_of_potential(make_kind, ethanol, kind, source, mode):
     walk, found = moved(ethanol), []
     for device in GPUS:
-        step = CapturedStep(prepared(make_kind(kind), torch.float32, device), System.from_ase(ethanol), mode=mode)
+        step = CapturedStep(
+            prepare_potential(make_kind(kind), torch.float32, device), System.from_ase(ethanol), mode=mode
+        )
         found.append(run(step, walk, device if source == "gpu" else "cpu"))
         if mode != "auto":
             assert step.mode == mode
@@ -182,7 +184,9 @@ def test_evaluate_on_the_second(make_kind, crystal, ethanol, kind):
     for atoms in (ethanol, crystal):
         stress = atoms is crystal
         wanted = evaluate(make_kind(kind), System.from_ase(atoms), stress=stress)
-        found = evaluate(prepared(make_kind(kind), torch.float64, SECOND), System.from_ase(atoms), stress=stress)
+        found = evaluate(
+            prepare_potential(make_kind(kind), torch.float64, SECOND), System.from_ase(atoms), stress=stress
+        )
         assert found.forces.device == torch.device(SECOND)
         assert_close(found.forces, wanted.forces, 1e-8)
         if stress:
@@ -193,7 +197,7 @@ def test_evaluate_on_the_second(make_kind, crystal, ethanol, kind):
 def test_engines_used_directly(make_kind, ethanol, kind):
     found = []
     for device in GPUS:
-        potential = prepared(make_kind(kind), torch.float32, device)
+        potential = prepare_potential(make_kind(kind), torch.float32, device)
         batch = Batch.of(System.from_ase(ethanol)).to(device, torch.float32)
         edges = brute_force(batch, potential.search_cutoff(batch))
         engine, _ = choose_engine(potential, batch, stress=False, precision="float32")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchmdx.runtime.cpu_memory import wait_briefly
 
-wait_briefly()  # torch reads it when it is loaded
+wait_briefly()  # before torch is imported, which reads the setting
 
 from torchmdx.evaluate import Result, evaluate
 from torchmdx.models.ensemble import Ensemble
@@ -47,7 +47,7 @@ __all__ = [
 
 keep_former_paths()
 
-# Imported on first use: ASE takes half a second, and not everybody needs it.
+# Imported on first use: importing ASE takes half a second.
 _LAZY = {
     "Calculator": "torchmdx.ase_calculator",
     "CapturedStep": "torchmdx.step.captured_step",

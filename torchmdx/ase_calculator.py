@@ -13,7 +13,7 @@ from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from torchmdx.checkpoints.prepare import DTYPES, Given, prepared
+from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
 from torchmdx.evaluate import evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.runtime.devices import choose_device
@@ -27,23 +27,23 @@ from torchmdx.system import System, checked_charge
 class Calculator(AseCalculator):
     """Energy, energies, forces and stress of a potential, for anything in ASE that takes a calculator.
 
-        atoms.calc = torchmdx.Calculator()                      # the potential that torchmdx comes with
+        atoms.calc = torchmdx.Calculator()                      # the default potential
         atoms.calc = torchmdx.Calculator("model.safetensors")
 
-    potential: a Potential (copied, so that the caller's stays as it is), the path of a checkpoint, or a name, as for
-        `torchmdx.load`; or an ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or
-        paths.
+    potential: a Potential (which is copied), the path of a checkpoint, or a name, as for `torchmdx.load`; or an
+        ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or paths.
     dtype: "float32", "float64" (the exact model), "tf32" or "bfloat16", of the network; energies are summed in float64.
-    device: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
-    mode: "auto" captures a CUDA graph once a structure has been seen three times, "graph" insists, "eager" never does.
-    charge: total charge of every structure, in e; None reads `atoms.info["charge"]`, 0 where that is missing.
-    max_force_spread: of an ensemble, eV/Å. Where the forces on an atom lie further apart, the frame is appended to
-        spread_file (extended XYZ, "uncertain.xyz" unless given) and SpreadError raised, which stops a run.
+    device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
+    mode: "auto" captures a CUDA graph at the third evaluation of a structure, "graph" requires one, "eager" never does.
+    charge: total charge of every structure, in e; None reads `atoms.info["charge"]`, 0 if that is missing.
+    max_force_spread: for an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
+        spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
 
-    Stress is ASE's: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors. A potential
-    that predicts partial charges gives charges, e, too, and the dipole, e Å, of structures that are not periodic: about
-    the centre of nuclear charge, which matters to ions. An ensemble gives means, and the standard deviations over its
-    members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, of each atom.
+    Stress has ASE's convention: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors.
+    A potential that predicts partial charges also provides charges, e, and for structures that are not periodic the
+    dipole, e Å, relative to the centre of nuclear charge, which matters for ions. An ensemble provides means, and the
+    standard deviations over its members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, of
+    each atom.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
@@ -51,7 +51,7 @@ class Calculator(AseCalculator):
 
     def __init__(
         self,
-        potential: Given = None,
+        potential: PotentialSource = None,
         *,
         dtype: str = "float32",
         mode: str = "auto",
@@ -64,7 +64,7 @@ class Calculator(AseCalculator):
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         target = choose_device(device)
-        self.potential = prepared(potential, DTYPES[dtype], target)
+        self.potential = prepare_potential(potential, DTYPES[dtype], target)
         require_mode(mode, target)
         self.limit = SpreadLimit.of(self.potential, max_force_spread, spread_file)
         if self.potential.predicts_charges:
@@ -86,12 +86,12 @@ class Calculator(AseCalculator):
         return StepPool(self.potential, mode=self.mode, stress=stress, precision=self.dtype)
 
     def report(self) -> StepReport | None:
-        """How the last structure was evaluated, in numbers; None before the first."""
+        """The report on the step that evaluated the last structure; None before the first evaluation."""
         steps = self.pool.steps
         return steps[-1].report() if steps else None
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
-        """What changed since the last calculation; ASE's list, and the charge, which ASE does not look at."""
+        """What changed since the last calculation: ASE's list, and the charge, which ASE does not check."""
         changes = super().check_state(atoms, tol)
         if self.atoms is not None and self._charge(atoms) != self._last_charge:
             changes.append("charge")
@@ -103,8 +103,8 @@ class Calculator(AseCalculator):
         properties: Sequence[str] = ("energy",),
         system_changes: Sequence[str] = tuple(all_changes),
     ) -> None:
-        """Fills `results`. Energy, forces and spreads always; stress from the first time it is asked for."""
-        self.results = {}  # those of other atoms, should this fail or be interrupted
+        """Fills `results`: energy, forces and spreads always, stress once it has been requested."""
+        self.results = {}  # results of other atoms must not remain after a failure or an interruption
         super().calculate(atoms, properties, system_changes)
         structure = self.atoms
         assert structure is not None
@@ -136,16 +136,16 @@ class Calculator(AseCalculator):
             self._add_charges(structure, "dipole" in properties)
 
     def _warn_of_doubts(self, system: System) -> None:
-        """Once for every composition and charge in a row, not at each step of a simulation."""
+        """Warns when composition or charge change, not at every step of a simulation."""
         key = (system.atomic_numbers.numpy().tobytes(), system.charge)
         if key != self._asked_about:
-            self.potential.require_elements(system.atomic_numbers)  # an error says more than a doubt
+            self.potential.require_elements(system.atomic_numbers)  # an error takes precedence over a warning
             self._asked_about = key
             for doubt in self.potential.doubts(system.atomic_numbers.tolist(), system.charge):
                 warnings.warn(doubt, stacklevel=2)
 
     def _add_charges(self, structure: Atoms, dipole_wanted: bool) -> None:
-        """Charges, and the dipole where there is one, by the exact model: steps do not give them."""
+        """Adds charges, and the dipole of a structure that is not periodic, from the exact model; steps omit them."""
         if dipole_wanted and structure.pbc.any():
             raise PropertyNotImplementedError(f"dipole needs a structure that is not periodic, got pbc {structure.pbc}")
         system = System.from_ase(structure, self.charge)

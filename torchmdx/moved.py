@@ -1,4 +1,4 @@
-"""Modules of the public API that have moved: their former paths still import, as the same modules."""
+"""Former import paths of public modules, which still import the same modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOVED = {
 
 
 class MovedModules(MetaPathFinder, Loader):
-    """Finds a former path, and puts the module of today in its place."""
+    """Imports the current module for a former path."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -29,12 +29,12 @@ class MovedModules(MetaPathFinder, Loader):
         return spec_from_loader(fullname, self) if fullname in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system takes what is in sys.modules afterwards.
+        # The import system returns the module that is in sys.modules afterwards.
         sys.modules[module.__name__] = import_module(MOVED[module.__name__])
 
 
 def keep_former_paths() -> None:
-    """Makes the former paths importable, once."""
-    # First: a package under its former name would lead to its files under second names.
+    """Makes the former paths importable; has no effect when repeated."""
+    # First in the list: the default finders would import the files of a moved package a second time.
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
         sys.meta_path.insert(0, MovedModules())

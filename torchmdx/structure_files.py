@@ -1,4 +1,4 @@
-"""Structures from files, in any format of ASE."""
+"""Reading structures from files in any format of ASE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def read_structures(path: str, index: str) -> list[Atoms]:
-    """Structures of a file in any format of ASE. Raises FileNotFoundError or ValueError that name the file."""
+    """The structures of a file in any format of ASE. Raises FileNotFoundError or ValueError that name the file."""
     import ase.io
     from ase.utils import string2index
 
@@ -18,12 +18,12 @@ def read_structures(path: str, index: str) -> list[Atoms]:
         raise FileNotFoundError(f"no structure file at {path!r}")
     try:
         if Path(path).suffix.lower() in (".pdb", ".ent"):
-            # ASE sees one more, empty, structure in a PDB file that ends each model and the file.
+            # ASE returns an additional empty structure for a PDB file with both ENDMDL and END.
             frames: Any = [atoms for atoms in ase.io.read(path, index=":") if len(atoms)]
             found = frames[string2index(index)]
         else:
             found = ase.io.read(path, index=index)
-    except Exception as error:  # ASE's readers raise whatever their parsing trips over
+    except Exception as error:  # ASE's readers raise exceptions of many types
         raise ValueError(f"ASE can't read {path!r}: {type(error).__name__}: {error}") from error
     structures = found if isinstance(found, list) else [found]
     if not structures:
@@ -32,10 +32,10 @@ def read_structures(path: str, index: str) -> list[Atoms]:
 
 
 def read_structure(path: str, index: str) -> Atoms:
-    """The one structure that an index picks, with at least one atom. Raises as `read_structures`, and ValueError."""
+    """The structure at an index. Raises as `read_structures`, and ValueError for several or one without atoms."""
     structures = read_structures(path, index)
     if len(structures) > 1:
-        raise ValueError(f"--index must pick one structure, {index!r} picks {len(structures)}")
+        raise ValueError(f"--index must select one structure, got {index!r}, which selects {len(structures)}")
     if not len(structures[0]):
         raise ValueError(f"{path!r} has no atoms at index {index!r}")
     return structures[0]

@@ -1,4 +1,4 @@
-"""Ensembles on disk: one file, zips, lists, and folders of trainings; what does not fit is refused by name."""
+"""Ensembles on disk: single files, zips, lists and folders of trainings; invalid ones are refused by name."""
 
 import json
 import zipfile
@@ -98,13 +98,13 @@ def test_a_folder_that_is_no_ensemble_is_refused(tmp_path):
 
 
 def test_what_needs_one_potential_refuses_several(file, ethanol, tmp_path, capsys):
-    with pytest.raises(ValueError, match="a single potential is needed here, and .*three.safetensors' holds an ensem"):
+    with pytest.raises(ValueError, match="a single potential is needed, but .*three.safetensors' holds an ensem"):
         load_one(file)
     ethanol.calc = EMT()
     ethanol.get_forces()
     ase.io.write(tmp_path / "labelled.xyz", ethanol)
     assert cli.main(["evaluate", str(file), str(tmp_path / "labelled.xyz"), "-o", str(tmp_path / "report")]) == 2
-    assert "a single potential is needed here" in capsys.readouterr().err
+    assert "a single potential is needed" in capsys.readouterr().err
 
 
 def change(file, **metadata):
@@ -144,7 +144,7 @@ def test_a_tensor_that_is_missing_is_named(file):
 
 
 def test_a_reader_of_single_potentials_refuses_the_file_clearly(file):
-    """What every version before ensembles says: it knows the format "torchmdx-potential" alone."""
+    """As every version without ensembles does, which accepts only the format "torchmdx-potential"."""
     from torchmdx.checkpoints import save_load
 
     with pytest.raises(ValueError, match="its format must be 'torchmdx-potential', got 'torchmdx-ensemble'"):
@@ -162,7 +162,7 @@ def test_other_cutoffs_are_refused_with_the_names_of_the_files(make_potential, t
         Calculator(paths, device="cpu")
     with pytest.raises(ValueError, match="an ensemble needs at least 2 potentials, got 1"):
         torchmdx.load(paths[:1])
-    with pytest.raises(ValueError, match="sha256 is that of one file, got several"):
+    with pytest.raises(ValueError, match="sha256 needs a single file, got"):
         torchmdx.load(paths, sha256="0" * 64)
 
 

@@ -1,4 +1,4 @@
-"""Releases by name, with a stand-in for huggingface_hub: there is no network in tests."""
+"""Releases by name, with a fake huggingface_hub: tests use no network."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from torchmdx.checkpoints import hub
 
 
 class StandIn:
-    """huggingface_hub with one file in it, and a count of what it was asked."""
+    """A fake huggingface_hub with one file, which counts its calls."""
 
     def __init__(self, folder: Path, original: Path) -> None:
         self.folder, self.asked = folder, []
@@ -128,16 +128,14 @@ def test_without_any_hash_nothing_is_loaded(stand_in, how):
         stand_in.metadata_failure = OSError("no route to host")
     else:
         stand_in.stated = None
-    with pytest.raises(
-        ValueError, match="the hash of 'aceff-2.0' is not known here, .*: give its SHA-256, which https"
-    ):
+    with pytest.raises(ValueError, match="no hash of 'aceff-2.0' is recorded, .*: give its SHA-256, which https"):
         torchmdx.load("aceff-2.0")
 
 
 def test_no_network_says_what_to_do(stand_in):
     stand_in.failure = ConnectionError("no route to host\nand more")
     words = (
-        r"'aceff-1.1' could not be fetched \(ConnectionError: no route to host\): .* or download aceff_v1.1.ckpt from"
+        r"'aceff-1.1' could not be downloaded \(ConnectionError: no route to host\): .* download aceff_v1.1.ckpt from"
     )
     with pytest.raises(OSError, match=words):
         torchmdx.load("aceff-1.1")

@@ -28,7 +28,7 @@ def saved(make_potential, tmp_path) -> Path:
 
 
 def rewrite(path: Path, tensors=(), drop=(), **metadata) -> Path:
-    """The file again with some metadata and tensors exchanged or dropped."""
+    """Writes the file with some metadata and tensors replaced or dropped."""
     with safe_open(path, framework="pt") as file:
         held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         words = file.metadata()
@@ -160,7 +160,7 @@ def test_safetensors_of_another_program_are_refused(tmp_path):
 
 
 class Payload:
-    """Unpickling it makes a folder."""
+    """Unpickling an instance creates a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -305,7 +305,7 @@ def test_priors_that_cannot_be_are_refused(saved, priors, message):
 
 @pytest.fixture
 def checked(make_potential, tmp_path) -> Path:
-    """A file that keeps a report, and energies to be checked."""
+    """A file with a report, and energies to be checked."""
     path = tmp_path / "checked.safetensors"
     torchmdx.save(make_potential(model="tensornet2", priors=[CoulombConfig]), path, report=Report("a.ckpt", "0" * 64))
     return path

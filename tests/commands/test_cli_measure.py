@@ -74,7 +74,7 @@ def test_bench_prints_a_table_and_the_report(tmp_path, capsys, checkpoint, monke
 def test_bench_wants_one_structure_with_atoms(tmp_path, capsys, checkpoint):
     write(tmp_path / "two.xyz", [molecule("H2O"), molecule("H2O")])
     assert main(["bench", str(tmp_path / "two.xyz"), "--model", checkpoint, "--index", ":"]) == 2
-    assert "--index must pick one structure, ':' picks 2" in capsys.readouterr().err
+    assert "--index must select one structure, got ':', which selects 2" in capsys.readouterr().err
 
 
 def test_profile_writes_a_trace_and_prints_the_dearest(tmp_path, capsys, checkpoint):

@@ -24,7 +24,7 @@ def test_a_model_from_outside_conforms(capsys):
     found.require()
     table = capsys.readouterr().out
     assert table.count("  ok  ") == len(SUITE) == len(table.splitlines()) - 1
-    assert "what is asked" in table
+    assert "requirement" in table
 
 
 @pytest.mark.gpu
@@ -198,7 +198,7 @@ def in_place_of(monkeypatch):
 
 def failed(potential) -> dict[str, str]:
     found = check(potential, device="cpu", verbose=False)
-    with pytest.raises(ValueError, match="the potential must pass every check of conformance, failed "):
+    with pytest.raises(ValueError, match="the potential must pass every conformance check, failed "):
         found.require()
     return {one.name: one.why for one in found.checks if not one.passed}
 

@@ -463,11 +463,11 @@ def test_a_limit_needs_an_ensemble_and_a_file_a_limit(small, ethanol, tmp_path):
         Calculator(small[0], device="cpu", max_force_spread=0.5)
     with pytest.raises(ValueError, match="spread_file needs max_force_spread, got 'x.xyz' without"):
         Calculator(small, device="cpu", spread_file="x.xyz")
-    with pytest.raises(FileNotFoundError, match="spread_file must be in a folder that is there, got .*nowhere"):
+    with pytest.raises(FileNotFoundError, match="spread_file must be in an existing folder, got .*nowhere"):
         Calculator(small, device="cpu", max_force_spread=0.5, spread_file=tmp_path / "nowhere" / "x.xyz")
     with pytest.raises(IsADirectoryError, match="spread_file must be a file, got the folder"):
         Calculator(small, device="cpu", max_force_spread=0.5, spread_file=tmp_path)
-    with pytest.raises(TypeError, match="each of an ensemble must be a Potential or a path, got int"):
+    with pytest.raises(TypeError, match="each member of an ensemble must be a Potential or a path, got int"):
         Calculator([small[0], 7], device="cpu")
 
 

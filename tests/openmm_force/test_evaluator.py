@@ -15,7 +15,7 @@ from torchmdx import Calculator, Ensemble, save  # noqa: E402
 from torchmdx.openmm_force import add_potential, create_mixed_system  # noqa: E402
 from torchmdx.openmm_force.native import native  # noqa: E402
 from torchmdx.openmm_force.transport_native import GraphSession  # noqa: E402
-from torchmdx.step.buffers import UNCERTAIN  # noqa: E402
+from torchmdx.step.buffer_storage import UNCERTAIN  # noqa: E402
 from torchmdx.step.results import SpreadError  # noqa: E402
 from torchmdx.units import NANOMETER  # noqa: E402
 

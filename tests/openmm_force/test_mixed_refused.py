@@ -128,7 +128,10 @@ def test_forces_clear_of_the_region_are_kept(potential) -> None:
         (dict(interpolate="1-x"), "must be the name of a parameter, got '1-x'"),
         (dict(interpolate="common"), "a name that no energy expression uses, got 'common'"),
         (dict(interpolate="r"), "a name that no energy expression uses, got 'r'"),
-        (dict(interpolate="a", scale_parameter="b"), "scale_parameter must be None with it, got 'b' beside 'a'"),
+        (
+            dict(interpolate="a", scale_parameter="b"),
+            "scale_parameter must be None with it, got 'b' and interpolate 'a'",
+        ),
     ],
 )
 def test_names_of_parameters(potential, options, message) -> None:

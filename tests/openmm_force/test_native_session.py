@@ -25,7 +25,7 @@ from conftest import random_potential
 from torchmdx.step import capture_policy as step_policy
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.openmm_force import transport_native as native_transport
-from torchmdx.openmm_force.evaluator import Evaluator
+from torchmdx.openmm_force.evaluator import ForceEvaluator
 from torchmdx.openmm_force.settings import ForceSettings
 from torchmdx.openmm_force.native import native
 from torchmdx.units import KJ_PER_MOL, NANOMETER
@@ -54,7 +54,7 @@ class FakeGraph:
         self.graph.work = work
 step_policy.Graph = FakeGraph
 
-class CpuEvaluator(Evaluator):
+class CpuEvaluator(ForceEvaluator):
     # Its steps have graphs, which run on the CPU.
     def make_step(self, positions, cell, mode=None, audit_every=None):
         self.potential = self.potential.own

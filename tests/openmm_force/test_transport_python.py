@@ -71,7 +71,7 @@ def test_positions_come_by_the_short_way_and_by_openmms_own(potential, ethanol):
 def test_all_particles_of_a_small_system_are_named(
     potential, ethanol, monkeypatch, most, system_periodic, periodic, named
 ):
-    monkeypatch.setattr(transport_python, "MOST_NAMED", most)
+    monkeypatch.setattr(transport_python, "MOST_INDEXED", most)
     assert len(ethanol) == 9
     system = empty_system(ethanol)
     if system_periodic:
@@ -254,7 +254,7 @@ def test_a_force_of_a_machine_with_more_gpus_can_be_read(potential, ethanol):
     assert ForceSettings.from_text(json.dumps(values)) == force.evaluator.settings
 
 
-def test_an_unreadable_reference_speaks_when_it_is_called(potential, ethanol):
+def test_an_unreadable_reference_raises_when_it_is_called(potential, ethanol):
     _, force = system_of(potential, ethanol, transport="python")
     make, _ = Computation(force.evaluator, selects=False).__reduce__()
     lost = make("{}", False)

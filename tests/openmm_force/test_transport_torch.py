@@ -112,7 +112,7 @@ def test_a_module_from_another_process_is_refused(potential, ethanol, request):
         [sys.executable, "-W", "ignore", "-c", script], input=file.getvalue(), capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
-    assert "this TorchForce belongs to another process; add the potential again" in done.stdout.decode()
+    assert "a TorchForce works only in the process that created it: add the potential again" in done.stdout.decode()
 
 
 class StandIn(openmm.PythonForce):
@@ -159,7 +159,7 @@ def test_a_force_around_the_module(potential, request, name):
     system = empty_system(atoms)
     options = dict(scale_parameter="s", force_group=5, name="ml", transport="torch", **EXACT)
     force = add_potential(system, topology_of(atoms), potential, **options)
-    assert (force.transport, force.why) == ("torch", "asked for")
+    assert (force.transport, force.why) == ("torch", "requested")
     assert (force.force.getForceGroup(), force.force.getName()) == (5, "ml")
     assert force.report() is None
     context = context_of(system, atoms)

@@ -141,7 +141,7 @@ def test_too_little_memory_means_smaller_batches(potential, store, monkeypatch):
         def __init__(self, potential, batch, **settings):
             sizes.append(batch.num_atoms)
             if batch.num_atoms > 20:
-                raise OutOfDeviceMemory("a step needs more than the GPU has")
+                raise OutOfDeviceMemory("a step needs more memory than the GPU has")
             super().__init__(potential, batch, **settings)
 
     monkeypatch.setattr(predict_module, "CapturedStep", Small)
@@ -153,7 +153,7 @@ def test_too_little_memory_means_smaller_batches(potential, store, monkeypatch):
 
 def test_a_structure_too_large_by_itself_is_an_error(potential, store, monkeypatch):
     def full(*_, **__):
-        raise OutOfDeviceMemory("a step needs more than the GPU has")
+        raise OutOfDeviceMemory("a step needs more memory than the GPU has")
 
     monkeypatch.setattr(predict_module, "CapturedStep", full)
     with pytest.raises(OutOfDeviceMemory):

@@ -29,7 +29,7 @@ def surroundings(monkeypatch, tmp_path):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    compile_cache._tell.cache_clear()
+    compile_cache._warn_once.cache_clear()
 
 
 def temporary(tmp_path):

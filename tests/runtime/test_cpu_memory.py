@@ -1,4 +1,4 @@
-"""What the package asks of the C libraries, and that an environment that has chosen otherwise is left alone."""
+"""Settings of the C libraries, and that settings in the environment take precedence."""
 
 import os
 import platform
@@ -57,7 +57,7 @@ def test_a_choice_of_the_environment_stays(choice):
     [({}, SPINS), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "active"}, "30000000000")],
 )
 def test_threads_wait_briefly(choice, spins):
-    """As the library that torch has loaded says itself."""
+    """As reported by the OpenMP library that torch has loaded."""
     said = run("import torchmdx", OMP_DISPLAY_ENV="verbose", **choice).stderr
     if "GOMP_SPINCOUNT" not in said:
         pytest.skip("torch was built with another OpenMP library than GNU's")

@@ -10,8 +10,8 @@ from torchmdx.runtime import device_guard
 from torchmdx.runtime.device_guard import (
     device_of_positions,
     device_of_potential,
-    entries,
     gpu_index,
+    methods_on_own_device,
     on_device,
     runs_on,
 )
@@ -92,7 +92,7 @@ def test_a_function_runs_on_the_device_of_its_arguments_and_errors_leave_it(curr
 
 
 def test_entries_run_on_the_devices_of_their_objects_in_every_thread(current):
-    @entries("__init__", "__call__")
+    @methods_on_own_device("__init__", "__call__")
     class Step:
         def __init__(self, potential):
             self.made_on, self.device = current(), potential.device

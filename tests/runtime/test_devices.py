@@ -1,4 +1,4 @@
-"""Devices: the one asked for, or the best there is; a missing one is refused by name."""
+"""Devices: the requested one, or the best available; an unavailable one is refused by name."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def test_none_takes_a_gpu_if_there_is_one(monkeypatch, count, expected):
 
 def test_what_is_missing_or_no_device_is_refused_by_the_name_of_the_option(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ValueError, match=r"training.device 'cuda:1' is not there: torch sees 1 CUDA GPUs"):
+    with pytest.raises(ValueError, match=r"training.device 'cuda:1' is not available: torch sees 1 CUDA GPUs"):
         choose_device("cuda:1", "training.device")
     with pytest.raises(ValueError, match=r"device must be cpu or cuda, got 'tpu'"):
         choose_device("tpu")

@@ -1,4 +1,4 @@
-"""A file is written whole or not at all, whatever fails."""
+"""Files are written atomically, whatever fails."""
 
 import os
 

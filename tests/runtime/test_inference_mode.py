@@ -1,4 +1,4 @@
-"""Whatever mode the caller is in, energies and forces are the same, and nothing is silently zero."""
+"""Energies and forces are the same in torch.inference_mode, and never silently zero."""
 
 import numpy as np
 import pytest

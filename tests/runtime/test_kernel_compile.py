@@ -1,4 +1,4 @@
-"""Kernels of a first evaluation are compiled together: which, how often, and what becomes of errors."""
+"""Parallel compilation of the kernels of a first evaluation: which kernels, how often, and errors."""
 
 import contextlib
 import os
@@ -63,7 +63,7 @@ class Kernels:
 
 
 class Compiled:
-    """Stands for a compiled kernel, whose launcher is made when it is first asked for."""
+    """A compiled kernel, whose launcher is created at its first access."""
 
     def __init__(self, name: str, launchers: list[str]) -> None:
         self.name, self.launchers = name, launchers
@@ -76,7 +76,7 @@ class Compiled:
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Says whether launches are only recorded; nothing here needs a GPU."""
+    """Whether launches are only recorded; needs no GPU."""
     now = [False]
 
     @contextlib.contextmanager
@@ -86,7 +86,7 @@ def recorded(monkeypatch):
             yield
         now[0] = False
 
-    monkeypatch.setattr(kernel_compile, "_nothing_running", nothing_running)
+    monkeypatch.setattr(kernel_compile, "_discarded_recording", nothing_running)
     monkeypatch.setattr(JITFunction, "_call_hook", Kernels.call_hook)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
@@ -115,7 +115,7 @@ def test_all_kernels_are_compiled_at_the_same_time_and_once(recorded, monkeypatc
     assert kernels.launched[4:] == ["search", "embed", "search", "forces"]
 
 
-def test_kernels_of_other_threads_are_launched_as_ever(recorded):
+def test_kernels_of_other_threads_are_not_affected(recorded):
     kernels, other = Kernels(), Kernels()
 
     def work():
@@ -131,7 +131,7 @@ def test_kernels_of_other_threads_are_launched_as_ever(recorded):
     assert kernels.launched == ["embed", "later"]
 
 
-def test_kernels_behind_a_look_at_the_device_come_in_a_later_round(recorded):
+def test_kernels_after_a_read_of_the_device_are_found_in_a_later_round(recorded):
     kernels, seen = Kernels(), []
 
     def work():
@@ -159,11 +159,13 @@ def test_a_kernel_that_is_not_known_again_is_left_to_its_launch(recorded):
 
 @pytest.mark.parametrize(("constant", "beside"), [("bf16", False), ("tf32x3", True), (3, True), (tl.bfloat16, True)])
 def test_a_constant_that_would_be_taken_for_a_type_is_left_to_its_launch(recorded, constant, beside):
-    """`preload` makes a type of the string "bf16": the kernel would be another one."""
+    """`preload` would convert the string "bf16" to a dtype and compile another kernel."""
     kernels, other, asked = Kernels(constant=constant), Kernels(), []
     other.preload = lambda name: (asked.append(name), other.compiled.setdefault(name, 1), None)[-1]
     mine = kernels.preload
-    kernels.preload = lambda name: (asked.append((name, recorded[0], bool(kernel_compile._here.asked))), mine(name))[-1]
+    kernels.preload = lambda name: (asked.append((name, recorded[0], bool(kernel_compile._thread.active))), mine(name))[
+        -1
+    ]
 
     def work():
         other.launch("embed")
@@ -196,7 +198,7 @@ def test_errors_of_the_work_and_of_the_compiler_are_not_lost(recorded):
 
 
 def test_kernels_of_others_are_not_described(recorded):
-    """Describing one fails where a constant has no form as text."""
+    """Describing a kernel fails if a constant cannot be serialised."""
     own, library, beside = Kernels(), Kernels(constant={1}, module="library"), Kernels(constant={1})
 
     def work():
@@ -233,7 +235,7 @@ def test_triton_is_changed_only_while_an_evaluation_runs(recorded):
     assert JITFunction._call_hook is before
 
 
-def test_hooks_of_others_are_asked_as_ever(recorded, monkeypatch):
+def test_hooks_of_other_libraries_are_still_called(recorded, monkeypatch):
     asked = []
     monkeypatch.setattr(knobs.runtime, "jit_cache_hook", lambda *, fn, **_: asked.append(fn.name))
     own, library = Kernels(), Kernels(module="library")
@@ -261,19 +263,19 @@ def test_a_triton_of_another_form_compiles_one_after_the_other(recorded, monkeyp
         monkeypatch.setattr(JITFunction, "_call_hook", lambda self, key, signature, before: None)
     else:
         monkeypatch.delattr(JITFunction, "preload" if signature == "no preload" else "_call_hook")
-    kernel_compile._describes.cache_clear()
+    kernel_compile._triton_is_supported.cache_clear()
     done = []
     try:
         kernel_compile.run_compiled(lambda: done.append(getattr(JITFunction, "_call_hook", None)), GPU)
     finally:
-        kernel_compile._describes.cache_clear()
+        kernel_compile._triton_is_supported.cache_clear()
     assert len(done) == 1
     assert done[0] is not kernel_compile._call_hook
 
 
-def test_the_triton_that_is_installed_has_the_form_that_is_known():
-    kernel_compile._describes.cache_clear()
-    assert kernel_compile._describes()
+def test_the_installed_triton_is_supported():
+    kernel_compile._triton_is_supported.cache_clear()
+    assert kernel_compile._triton_is_supported()
 
 
 ON_A_GPU = """

@@ -1,4 +1,4 @@
-"""Streams that captures are made on are never those of torch's pool, nor those of another thread."""
+"""Captures use streams that are neither in torch's pool nor used by another thread."""
 
 import threading
 

@@ -8,7 +8,8 @@ import torch
 
 from torchmdx import Batch, System
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step.buffers import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN, StepBuffers
+from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN
+from torchmdx.step.buffers import StepBuffers
 
 # Atoms of each system; more than 128 take several programs, an empty system has results all the same.
 CASES = {
@@ -41,7 +42,7 @@ def make(sizes, dtype, stress=False, energies=False, spread=False, device="cpu",
     buffers.most_spread.fill_(MOST_SPREAD)
     buffers.inputs["positions"].copy_(batch.positions)
     buffers.inputs["cell"].copy_(batch.cell)
-    # Any order within systems: the model's system_index stays as it is.
+    # Any order within systems, so that the model's system_index does not change.
     index = batch.system_index.cpu().numpy()
     order = torch.from_numpy(np.lexsort((rng.random(len(index)), index))).to(device)
     buffers.refresh(batch, order)
@@ -71,7 +72,7 @@ def results(batch, buffers, sizes, dtype, stress=False, capacity=None, bad=False
 
 
 def apart_from_the_host(buffers):
-    """The host's blocks are blocks of their own, as with a GPU; inputs are there, and nowhere else."""
+    """Separate blocks for host and device, as with a GPU; only the host's contain the inputs."""
     if not buffers.on_gpu:
         buffers.host_input, buffers.host_output = torch.zeros_like(buffers.input), torch.zeros_like(buffers.output)
         sizes = [view.numel() for view in buffers.inputs.values()]
@@ -110,7 +111,7 @@ def outcome(case, *, kernels, device="cpu", direct=False):
 
 
 def differences(case, device="cpu", direct=False):
-    """What the kernels write otherwise than torch does, in words."""
+    """Differences between the results of the kernels and of torch, as text."""
     wanted, found = outcome(case, kernels=False), outcome(case, kernels=True, device=device, direct=direct)
     assert wanted.keys() == found.keys()
     wrong = []
@@ -144,7 +145,7 @@ def test_energies_and_flags_alone_go_to_the_host():
 
 
 def differences_of_part():
-    """A kernel that is told to bring so many numbers to the host brings these."""
+    """A kernel copies the requested number of values to the host."""
     from torchmdx.step.buffer_kernels import launch_finish
 
     settings = CASES["stress and energies"]

@@ -1,4 +1,4 @@
-"""Modes, graphs, audits and memory of a captured step, and what it says about them."""
+"""Modes, graphs, audits and memory of a captured step, and its report on them."""
 
 import gc
 import logging
@@ -16,7 +16,8 @@ from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step import audit, capture_policy, change
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.step.graph import Graph, memory_explained, record
+from torchmdx.step.device_memory import memory_explained
+from torchmdx.step.graph import Graph, record
 from torchmdx.step.results import AuditError, GraphRefused, OutOfDeviceMemory
 
 
@@ -33,7 +34,7 @@ def spoil(step, factor=1.01):
 
 @pytest.fixture
 def graphs_pay(monkeypatch):
-    """Graphs are the faster, whoever else uses the GPU: what that is measured to be is no matter of a test."""
+    """Makes graphs appear faster than launches: tests must not depend on measured times."""
     seconds_per_run = capture_policy.seconds_per_run
 
     def seconds(run, device):
@@ -59,7 +60,7 @@ def test_without_a_gpu_nothing_is_captured_and_why_says_so(trained, ethanol):
 
 
 def test_mode_graph_insists(trained, ethanol):
-    with pytest.raises(GraphRefused, match="mode 'graph' needs a CUDA GPU, the potential is on the cpu"):
+    with pytest.raises(GraphRefused, match="mode 'graph' needs a CUDA GPU, got a potential on the cpu"):
         CapturedStep(trained("cpu"), System.from_ase(ethanol), mode="graph")
 
 
@@ -86,7 +87,7 @@ def test_mode_graph_captures_at_once_and_mode_eager_never(trained, ethanol):
     for _ in range(5):
         refusing(ethanol.positions)
         refusing.capture()
-    assert (refusing.mode, refusing.why) == ("eager", "mode 'eager' was asked for")
+    assert (refusing.mode, refusing.why) == ("eager", "mode 'eager' was requested")
 
 
 @pytest.mark.gpu
@@ -141,7 +142,7 @@ class FakeGraph:
 
 @pytest.fixture
 def policy(monkeypatch):
-    """policy(mode, eager seconds, replay seconds) on a GPU that is not there."""
+    """policy(mode, eager seconds, replay seconds) for a simulated GPU."""
 
     def make(mode, eager, replay, graph=FakeGraph):
         monkeypatch.setattr(capture_policy, "Graph", graph)
@@ -428,8 +429,8 @@ def exhausted(*_, **__):
 
 
 OUT_OF_MEMORY = (
-    r"a step of 9 atoms needs more than the GPU has: 3.0 GiB were taken and 1.5 of 8.0 GiB free when this was "
-    r"refused: CUDA out of memory. Tried to allocate 20.00 GiB. Use float32 instead of float64, a smaller skin"
+    r"a step of 9 atoms needs more memory than the GPU has: 3.0 GiB were allocated and 1.5 of 8.0 GiB free: "
+    r"CUDA out of memory. Tried to allocate 20.00 GiB. Use float32 instead of float64, a smaller skin"
 )
 
 
@@ -460,7 +461,7 @@ def test_out_of_memory_in_an_evaluation(trained, ethanol, device, monkeypatch):
 
 
 class Recorded:
-    """In the place of a graph: what it recorded, whose buffers must still be there when it is replayed."""
+    """Replaces a graph: runs the recorded work, whose buffers must still exist at a replay."""
 
     seconds, num_bytes, num_nodes = 0.5, 0, 3
 
@@ -483,7 +484,7 @@ def test_out_of_memory_while_the_list_grows_leaves_no_old_graph(trained, failing
     step.policy.graphs["host"] = Recorded(step)
     with monkeypatch.context() as patch:
         patch.setattr(*((step.search, "grow") if failing == "the search" else (step.engine, "reserve")), exhausted)
-        with pytest.raises(OutOfDeviceMemory, match="a step of 27 atoms needs more than the GPU has"):
+        with pytest.raises(OutOfDeviceMemory, match="a step of 27 atoms needs more memory than the GPU has"):
             step(tight)
     assert not step.policy.graphs
     for positions, forces in zip((loose, tight), wanted, strict=True):
@@ -554,7 +555,7 @@ def test_memory_of_calls_that_failed_is_not_kept_by_the_error(small_gpu):
 
 @pytest.mark.gpu
 def test_captures_and_other_threads_do_not_disturb_each_other(trained, ethanol):
-    """Others poll events, allocate, copy from pinned memory and capture steps of their own meanwhile."""
+    """Other threads poll events, allocate, copy from pinned memory and capture steps at the same time."""
     potential, stop, errors = trained("cuda"), threading.Event(), []
     wanted = CapturedStep(potential, System.from_ase(ethanol), mode="eager")(ethanol.positions).forces
 
@@ -617,7 +618,7 @@ def test_a_failed_recording_leaves_torch_as_it_was():
 
 @pytest.mark.gpu
 def test_a_step_that_has_no_room_for_a_graph_stays_usable(trained, crystal):
-    """With more than half the memory taken by an evaluation, a graph with memory of its own has no room."""
+    """If an evaluation takes more than half the memory, a graph with its own memory does not fit."""
     potential, atoms = trained("cuda", torch.float64), crystal.repeat(6)
     step = CapturedStep(potential, System.from_ase(atoms), mode="auto")
     gc.collect()

@@ -1,4 +1,4 @@
-"""A captured step gives the exact model's numbers, whatever moves, grows or fails: eager, and as a graph on a GPU."""
+"""Captured steps agree with the exact model through moves, growth and failures: eager, and as a graph on a GPU."""
 
 import copy
 import logging
@@ -19,7 +19,7 @@ CLOSE = {torch.float32: 1e-5, torch.float64: 1e-6}
 
 
 def insist(device):
-    """A graph where there can be one."""
+    """Mode "graph" on a GPU."""
     return "graph" if device == "cuda" else "auto"
 
 
@@ -71,7 +71,7 @@ def test_moving_frames_with_a_changing_cell(trained, crystal, device):
 
 
 def test_coordinates_of_a_large_box_are_not_rounded(trained, crystal, device):
-    """Those of a box of 100 Å lose 4e-6 Å in float32, which would show in the forces."""
+    """In a box of 100 Å float32 coordinates are off by up to 4e-6 Å, which would be visible in the forces."""
     potential, atoms = trained(device), crystal.repeat(2)
     atoms.set_cell(100.0 * np.eye(3))
     atoms.positions += 71.234567
@@ -115,7 +115,7 @@ def test_a_batch_gives_each_system_its_own_numbers(trained, ethanol, cation, cry
     assert np.isnan(found.stress[[0, 2]]).all()
 
 
-def test_only_what_was_asked_for_is_given(trained, crystal, device):
+def test_only_requested_results_are_returned(trained, crystal, device):
     result = CapturedStep(trained(device), System.from_ase(crystal))(crystal.positions)
     assert result.energies is None
     assert result.stress is None
@@ -139,7 +139,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_positions_come_in_any_kind_and_stay_as_they_are(trained, crystal, device, kind):
+def test_positions_of_any_type_are_accepted_and_not_modified(trained, crystal, device, kind):
     step = CapturedStep(trained(device), System.from_ase(crystal), mode=insist(device))
     positions, cell = KINDS[kind](crystal.positions), KINDS[kind](crystal.cell.array)
     before = copy.deepcopy((positions, cell))
@@ -157,7 +157,7 @@ def _array(value):
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.array(value)
 
 
-def test_the_callers_system_stays_as_it_is(trained, crystal, device):
+def test_the_callers_system_is_not_modified(trained, crystal, device):
     system = System.from_ase(crystal, device=device)
     kept = [tensor.clone() for tensor in (system.positions, system.atomic_numbers, system.cell, system.pbc)]
     step = CapturedStep(trained(device), system, mode=insist(device))
@@ -170,7 +170,7 @@ def test_the_callers_system_stays_as_it_is(trained, crystal, device):
     np.testing.assert_allclose(step(crystal.positions, crystal.cell.array).forces, wanted, rtol=0, atol=1e-9)
 
 
-def test_results_are_copies_unless_views_are_asked_for(trained, ethanol, device):
+def test_results_are_copies_unless_views_are_requested(trained, ethanol, device):
     step = CapturedStep(trained(device), System.from_ase(ethanol), mode=insist(device))
     copied = step(ethanol.positions)
     kept = copied.forces.copy()
@@ -248,7 +248,7 @@ def test_without_a_cell_the_last_one_stays(trained, crystal, device):
 
 
 def test_overflow_in_mid_run_is_recovered(trained, crystal, device, caplog):
-    """A cell that shrinks holds more pairs: the list grows, and the caller sees right forces only."""
+    """A shrinking cell has more pairs within the cutoff: the list grows, and all returned forces are right."""
     potential, atoms = trained(device), crystal.repeat(2)
     loose = 1.5 * atoms.positions, 1.5 * atoms.cell.array
     spread_out = atoms.copy()
@@ -287,7 +287,7 @@ def test_a_list_that_starts_far_too_small_recovers(trained, ethanol, device):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["ethanol", "crystal"])
-def test_what_is_not_finite_is_named(trained, device, name, value, request):
+def test_atoms_that_are_not_finite_are_named(trained, device, name, value, request):
     atoms = request.getfixturevalue(name)
     step = CapturedStep(trained(device), System.from_ase(atoms), mode=insist(device), skin=0.5)
     wanted = [step(atoms.positions).forces for _ in range(4)][-1]
@@ -301,7 +301,7 @@ def test_what_is_not_finite_is_named(trained, device, name, value, request):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])
 def test_a_bad_frame_at_a_refresh_harms_no_later_one(trained, ethanol, chiral, device, value):
-    """Images and origins are chosen anew at such an evaluation: those of the bad system stay."""
+    """A refresh chooses new images and origins, except for the bad system."""
     step = CapturedStep(trained(device), [System.from_ase(a) for a in (ethanol, chiral)], mode=insist(device))
     good = np.concatenate([ethanol.positions, chiral.positions])
     wanted = step(good)
@@ -338,7 +338,7 @@ def test_a_cell_that_is_not_finite_is_refused(trained, crystal, device):
     np.testing.assert_allclose(step(crystal.positions, crystal.cell.array).forces, wanted, rtol=0, atol=1e-5)
 
 
-def test_two_atoms_at_one_place_are_named(trained, ethanol, device):
+def test_two_atoms_at_the_same_position_are_named(trained, ethanol, device):
     step = CapturedStep(trained(device), System.from_ase(ethanol), mode=insist(device))
     step(ethanol.positions)
     ethanol.positions[4] = ethanol.positions[2]
@@ -362,7 +362,7 @@ def test_atoms_may_leave_their_cell_by_many_cells(trained, crystal, device):
     assert_close(step(crystal.positions + images @ crystal.cell.array).forces, wanted)
 
 
-def test_another_order_of_atoms_inside_changes_no_number(trained, crystal, device, monkeypatch):
+def test_the_internal_order_of_atoms_does_not_change_results(trained, crystal, device, monkeypatch):
     potential, atoms = trained(device), crystal.repeat(2)
     orders = iter(torch.randperm(len(atoms), generator=torch.Generator().manual_seed(k)) for k in range(100))
     monkeypatch.setattr(step_change, "choose_order", lambda batch, *_: next(orders).to(batch.positions.device))
@@ -423,7 +423,7 @@ def test_equal_input_gives_equal_bits(trained, crystal, device):
 
 
 def test_another_structure_can_be_assigned(trained, ethanol, chiral, cation, device):
-    """Other elements, charges and systems of other sizes, through the same buffers and graphs."""
+    """Assigns other elements, charges and system sizes to the same buffers and graphs."""
     potential = trained(device)
     first, second = ([ethanol, cation], [cation, ethanol])
     step = CapturedStep(potential, [System.from_ase(a) for a in first], mode=insist(device), skin=0.3)
@@ -441,7 +441,7 @@ def test_another_structure_can_be_assigned(trained, ethanol, chiral, cation, dev
     assert not np.allclose(found.forces[9:], exact(potential, cation)["forces"], atol=1e-5)
 
 
-def test_what_does_not_fit_is_not_assigned(trained, ethanol, cation, chiral, device):
+def test_a_structure_that_does_not_fit_is_not_assigned(trained, ethanol, cation, chiral, device):
     step = CapturedStep(trained(device), System.from_ase(ethanol), mode=insist(device))
     wanted = step(ethanol.positions).forces
     with pytest.raises(ValueError, match="assign needs 9 atoms in 1 systems, got 5 in 1"):
@@ -488,7 +488,7 @@ def test_wrong_settings_are_refused(trained, ethanol, device, arguments, message
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
-def test_a_potential_in_float64_is_not_rounded_without_a_word(trained, ethanol, device, precision):
+def test_a_potential_in_float64_is_not_silently_rounded(trained, ethanol, device, precision):
     message = f"precision '{precision}' needs a potential in torch.float32, got torch.float64"
     with pytest.raises(ValueError, match=message):
         CapturedStep(trained(device, torch.float64), System.from_ase(ethanol), precision=precision)

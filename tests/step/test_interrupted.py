@@ -1,4 +1,4 @@
-"""Ctrl-C at any line of a step, a pool or a calculator: what comes after it is right, or an error."""
+"""Ctrl-C at any line of a step, a pool or a calculator: later results are right, or an error is raised."""
 
 import sys
 from pathlib import Path
@@ -18,13 +18,20 @@ PACKAGE = Path(torchmdx.__file__).parent
 WATCHED = {
     str(PACKAGE / name)
     for name in (
-        "ase_calculator.py", "pool.py", "step.py", "step_buffers.py", "step_change.py", "step_policy.py",
-        "ensemble_engine.py", "neighbors/search.py", "neighbors/single_pass.py", "neighbors/backends/frame.py",
+        "ase_calculator.py", "step/pool.py", "step/captured_step.py", "step/state.py", "step/buffer_storage.py",
+        "step/buffers.py", "step/change.py", "step/capture_policy.py", "engines/ensemble.py", "neighbors/search.py",
+        "neighbors/single_pass.py", "neighbors/backends/frame.py",
     )
+}  # fmt: skip
+STEP = {
+    "captured_step.py", "state.py", "buffers.py", "change.py", "capture_policy.py", "search.py", "single_pass.py",
+    "frame.py",
 }  # fmt: skip
 
 
-STEP = {"step.py", "step_buffers.py", "step_change.py", "step_policy.py", "search.py", "single_pass.py", "frame.py"}
+def test_watched_files_exist():
+    assert not [path for path in WATCHED if not Path(path).is_file()]
+    assert {Path(path).name for path in WATCHED} >= STEP
 
 
 class Interrupter:
@@ -96,7 +103,7 @@ def test_a_pool_interrupted_while_it_takes_in_another_structure(trained, water, 
         pool(first)
         return pool
 
-    for _, pool in interruptions(prepare, lambda pool: pool(second), device, {"pool.py", "step_change.py"}):
+    for _, pool in interruptions(prepare, lambda pool: pool(second), device, {"pool.py", "change.py"}):
         same(pool(first).energy[0], wanted[0])
         same(pool(second).energy[0], wanted[1])
 

@@ -1,15 +1,15 @@
-"""Padding: atoms that see nobody, in sizes that structures share."""
+"""Padding: atoms without neighbours, and sizes that structures share."""
 
 import pytest
 import torch
 
 from torchmdx import System
-from torchmdx.step.padding import LARGEST_PADDED, apart, padded, padded_atoms, padded_size
+from torchmdx.step.padding import LARGEST_PADDED, padded, padded_atoms, padded_size, padding_positions
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 64])
-def test_padding_atoms_do_not_see_each_other(count):
-    places = apart(count, 5.0)
+def test_padding_atoms_are_not_neighbours(count):
+    places = padding_positions(count, 5.0)
     assert places.shape == (count, 3)
     assert places.dtype == torch.float64
     assert (torch.pdist(places) > 5.0).all()
@@ -20,7 +20,7 @@ def test_a_padded_structure_is_itself_and_a_second_system():
     batch = padded(system, 5, 3.0)
     assert batch.counts().tolist() == [2, 3]
     assert torch.equal(batch.positions[:2], system.positions)
-    assert torch.equal(batch.positions[2:], apart(3, 3.0))
+    assert torch.equal(batch.positions[2:], padding_positions(3, 3.0))
     assert batch.charge.tolist() == [-1, 0]
 
 

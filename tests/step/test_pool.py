@@ -1,4 +1,4 @@
-"""A pool of steps gives the exact model's numbers for any structure; padding changes none of them."""
+"""A pool of steps agrees with the exact model for any structure; padding does not change results."""
 
 import logging
 
@@ -17,7 +17,7 @@ from torchmdx.step.results import NonFiniteError
 
 @pytest.fixture(params=["as it is", "padded"])
 def padding(request, monkeypatch):
-    """On the CPU sizes are not padded, unless told so; on a GPU they always are."""
+    """Padded sizes on the CPU too, if the parameter is "padded"; on a GPU sizes are always padded."""
     if request.param == "padded":
         monkeypatch.setattr(StepPool, "_size", lambda self, count: padded_size(count))
     return request.param
@@ -48,10 +48,10 @@ def test_padding_changes_no_number(potential, name, size, request):
     np.testing.assert_allclose(together.energies[:count], alone.energies, rtol=0, atol=1e-12)
     np.testing.assert_allclose(together.forces[:count], alone.forces, rtol=0, atol=1e-12)
     np.testing.assert_allclose(together.stress[:1], alone.stress, rtol=0, atol=1e-12)
-    assert (together.forces[count:] == 0).all()  # they see nobody
+    assert (together.forces[count:] == 0).all()  # padding atoms have no neighbours
 
 
-def test_atoms_of_padding_are_apart():
+def test_padding_atoms_have_no_neighbours():
     batch = padded(System.create(np.zeros((1, 3)), [6]), 301, cutoff=5.0)
     distances = torch.pdist(batch.positions[1:])
     assert float(distances.min()) == pytest.approx(7.5)
@@ -66,7 +66,7 @@ def walk(pool, potential, structures, tolerance=1e-10):
 
 @pytest.mark.usefixtures("padding")
 def test_a_walk_over_structures_of_every_kind(trained, ethanol, cation, chiral, crystal, slab, bare_slab, wire, device):
-    """Sizes, elements, charges and periodic directions change from call to call."""
+    """Sizes, elements, charges and periodic directions change between calls."""
     potential = trained(device, torch.float64)
     pool = StepPool(potential, stress=True)
     neutral = cation.copy()
@@ -112,7 +112,7 @@ def test_a_shared_step_is_captured_once(trained, ethanol, cation, chiral):
     assert step.policy.graphs["host"] is graph
 
 
-def test_the_step_used_last_is_kept_the_longest_unused_goes(trained, ethanol, device):
+def test_the_least_recently_used_step_is_dropped(trained, ethanol, device):
     potential = trained(device)
     pool = StepPool(potential, most_steps=2)
     chain = Atoms("H20", [[1.1 * k, 0, 0] for k in range(20)])
@@ -135,7 +135,7 @@ def test_the_step_used_last_is_kept_the_longest_unused_goes(trained, ethanol, de
     walk(pool, trained(device), [ethanol], tolerance=1e-4)
 
 
-def test_only_what_changed_is_assigned_anew(trained, cation, monkeypatch):
+def test_only_changed_structures_are_assigned(trained, cation, monkeypatch):
     pool = StepPool(trained("cpu"))
     given = []
     pool(System.from_ase(cation))
@@ -162,7 +162,7 @@ def test_periodic_and_open_structures_do_not_share(trained, crystal):
 
 
 @pytest.mark.usefixtures("padding")
-def test_the_system_stays_as_it_is_and_results_are_copies(trained, crystal, device):
+def test_the_system_is_not_modified_and_results_are_copies(trained, crystal, device):
     pool, system = StepPool(trained(device), stress=True), System.from_ase(crystal)
     kept = system.positions.clone(), system.cell.clone()
     first = pool(system)
@@ -179,7 +179,7 @@ def test_the_system_stays_as_it_is_and_results_are_copies(trained, crystal, devi
 
 @pytest.mark.usefixtures("padding")
 def test_overflow_in_a_shared_step_is_recovered(trained, cation, device, caplog):
-    """A step made for a stretched molecule meets one in which all atoms see each other."""
+    """A step created for a stretched molecule evaluates one in which all atoms are neighbours."""
     potential = trained(device, torch.float64)
     pool = StepPool(potential)
     wide = Atoms("H5", [[20.0 * k, 0, 0] for k in range(5)])
@@ -194,7 +194,7 @@ def test_overflow_in_a_shared_step_is_recovered(trained, cation, device, caplog)
 
 
 @pytest.mark.usefixtures("padding")
-def test_what_is_not_finite_is_named(trained, ethanol, device):
+def test_atoms_that_are_not_finite_are_named(trained, ethanol, device):
     pool, system = StepPool(trained(device)), System.from_ase(ethanol)
     wanted = pool(system).forces
     broken = System.from_ase(ethanol)
@@ -204,7 +204,7 @@ def test_what_is_not_finite_is_named(trained, ethanol, device):
     np.testing.assert_allclose(pool(system).forces, wanted, rtol=0, atol=1e-5)
 
 
-def test_an_unknown_element_leaves_the_pool_as_it_was(trained, cation, device):
+def test_an_unknown_element_does_not_change_the_pool(trained, cation, device):
     pool, system = StepPool(trained(device)), System.from_ase(cation)
     wanted = pool(system).forces
     cation.numbers[1] = 79
@@ -229,7 +229,7 @@ def test_padded_sizes_are_few_and_waste_little():
     assert sizes[:9] == [8] * 8 + [16]
 
 
-def test_the_largest_structures_come_alone():
+def test_the_largest_structures_are_not_padded():
     assert padded_size(LARGEST_PADDED + 1) == LARGEST_PADDED + 1
     assert padded_size(100_003) == 100_003
 

@@ -51,7 +51,7 @@ def test_a_step_searches_as_far_as_its_structure_needs(make_potential, ethanol, 
 
 @pytest.mark.parametrize("kind", kinds("tensornet2", "coulomb", "coulomb-cut", "everything"))
 def test_fixed_shapes_give_the_same_numbers(make_kind, kind, ethanol, crystal, cation, wire, monkeypatch):
-    """While a graph is recorded nothing is read on the host: every pair of atoms is then looked at."""
+    """During a capture nothing is read on the host, and all pairs of atoms are evaluated."""
     batch = Batch.from_systems([System.from_ase(atoms) for atoms in (ethanol, crystal, cation, wire)])
     wanted = evaluate(make_kind(kind), batch, stress=True)
     for module in (open_pairs, potential_module):
@@ -61,7 +61,7 @@ def test_fixed_shapes_give_the_same_numbers(make_kind, kind, ethanol, crystal, c
 
 @pytest.fixture
 def padding(monkeypatch):
-    """Sizes as on a GPU, where a second system of padding atoms stands beside the structure."""
+    """Padded sizes as on a GPU, with a second system of padding atoms."""
     monkeypatch.setattr(StepPool, "_size", lambda self, count: padded_size(count))
 
 
@@ -102,7 +102,7 @@ def test_given_charges_go_through_steps_and_pools(given, ethanol, crystal, catio
 
 
 def test_given_charges_keep_to_their_atoms_in_any_order(given, crystal, monkeypatch):
-    """A step sorts atoms as it likes; a large one along a curve."""
+    """Steps sort atoms; large ones along a curve."""
     from torchmdx.step import change
 
     atoms = with_charges(crystal.repeat(2))

@@ -385,7 +385,7 @@ def test_an_ensemble_is_read_from_a_zip_and_from_a_list(edited, data, tmp_path):
 
 def test_one_potential_is_not_read_from_an_ensemble(data, tmp_path):
     path = zipped(tmp_path / "two.zip", a_ckpt=b"1", b_ckpt=b"2")
-    with pytest.raises(ValueError, match="a single potential is needed here, and .*two.zip' is a zip of 2 checkpoints"):
+    with pytest.raises(ValueError, match="a single potential is needed, but .*two.zip' is a zip of 2 checkpoints"):
         torchmdx.checkpoints.save_load.load_one(path)
     with pytest.raises(
         ValueError, match="must be a file of several potentials, .* or a list of paths, got .*tensornet.ckpt' with one"
@@ -397,7 +397,7 @@ def test_one_potential_is_not_read_from_an_ensemble(data, tmp_path):
 def test_a_zip_with_no_model_is_refused(tmp_path, files, held):
     path = zipped(tmp_path / "empty.zip", **files)
     for read_it in (torchmdx.load, torchmdx.checkpoints.save_load.load_ensemble):
-        with pytest.raises(ValueError, match=f"empty.zip' must hold checkpoints .*, it holds {held}"):
+        with pytest.raises(ValueError, match=f"empty.zip' must hold checkpoints .*, got {held}"):
             read_it(path)
 
 
@@ -477,7 +477,7 @@ def test_missing_settings_are_named(edited):
 def test_a_file_of_tensors_that_is_no_checkpoint_is_refused(tmp_path, held):
     path = tmp_path / "other.ckpt"
     torch.save(held, path)
-    with pytest.raises(ValueError, match="is no torchmd-net checkpoint: it needs hyper_parameters and state_dict"):
+    with pytest.raises(ValueError, match="is not a torchmd-net checkpoint: it needs hyper_parameters and state_dict"):
         torchmdx.load(path)
 
 

@@ -34,10 +34,10 @@ def test_what_is_asked_for_is_taken(gpus, asked, count, device):
 
 def test_gpus_that_are_not_there_are_refused(gpus):
     gpus(2)
-    with pytest.raises(ValueError, match="training.device 'cuda:2' is not there: torch sees 2 CUDA GPUs"):
+    with pytest.raises(ValueError, match="training.device 'cuda:2' is not available: torch sees 2 CUDA GPUs"):
         device_of("cuda:2")
     gpus(0)
-    with pytest.raises(ValueError, match="training.device 'cuda:1' is not there: torch sees 0 CUDA GPUs"):
+    with pytest.raises(ValueError, match="training.device 'cuda:1' is not available: torch sees 0 CUDA GPUs"):
         device_of("cuda:1")
 
 

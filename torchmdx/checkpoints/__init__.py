@@ -1,1 +1,1 @@
-"""Potentials in files: saving, loading, names, releases."""
+"""Checkpoints of potentials: saving, loading, names, releases."""

@@ -1,8 +1,8 @@
-"""Where ensembles are kept: one safetensors file with every member, or a folder that a training of several seeds left.
+"""Ensembles on disk: one safetensors file with every member, or the folder of a training with several seeds.
 
-The file holds the tensors of member k by their names behind `members.k.`, and as text its own format and version, and
-for each member what a file of that member alone would have: format version, configuration, priors. What knows only
-single potentials refuses it by its format.
+The names of member k's tensors in the file have the prefix `members.k.`. The metadata hold the format and version of
+the file, and for each member the metadata of a file with that member alone: format version, configuration, priors.
+Readers of single potentials refuse the file because of its format.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torchmdx.runtime.damaged_file import is_newer, parse_json
 
 FORMAT = "torchmdx-ensemble"
 FORMAT_VERSION = "1"
-LONGEST_HEAD = 100_000_000  # bytes; safetensors reads none that is longer
-# As trainings name them.
+LONGEST_HEADER = 100_000_000  # bytes, the limit of safetensors
+# Names that trainings give.
 MEMBER, BEST = "member-", "best.safetensors"
 
 # Metadata and tensors of one potential.
-Parts = tuple[dict[str, str], dict[str, Tensor]]
+Contents = tuple[dict[str, str], dict[str, Tensor]]
 
 
-def pack(members: list[Parts]) -> bytes:
-    """The file of several potentials."""
+def pack(members: list[Contents]) -> bytes:
+    """The content of a file of several potentials."""
     metadata = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -36,8 +36,8 @@ def pack(members: list[Parts]) -> bytes:
     return serialize(tensors, metadata)
 
 
-def unpack(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str) -> list[Parts]:
-    """The potentials of a file. Raises ValueError, naming it, for another version or for parts that do not fit."""
+def unpack(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str) -> list[Contents]:
+    """The potentials in a file. Raises ValueError, naming the file, for another version or inconsistent contents."""
     version = metadata.get("format_version", "")
     if version != FORMAT_VERSION:
         raise ValueError(
@@ -62,33 +62,33 @@ def unpack(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str) ->
 
 
 def is_ensemble_file(path: Path) -> bool:
-    """Whether a file is a safetensors file of several potentials; reads its head only."""
+    """Whether a file is a safetensors file of several potentials; reads only its header."""
     with path.open("rb") as file:
         start = file.read(9)
         if start[8:] != b"{":
             return False
         length = int.from_bytes(start[:8], "little")
-        if not 0 < length <= LONGEST_HEAD:
+        if not 0 < length <= LONGEST_HEADER:
             return False
         try:
-            head = parse_json(b"{" + file.read(length - 1))
+            header = parse_json(b"{" + file.read(length - 1))
         except ValueError:
             return False
-    metadata = head.get("__metadata__") if isinstance(head, dict) else None
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
     return isinstance(metadata, dict) and metadata.get("format") == FORMAT
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The best potentials of a training with several seeds, in the order of seeds.
+    """The files of the best potentials of a training with several seeds, in the order of seeds.
 
-    Raises FileNotFoundError for a folder that is none, or whose training has not got so far.
+    Raises FileNotFoundError for a folder without members, and for members that have no best potential yet.
     """
     numbered = {place.name.removeprefix(MEMBER): place for place in folder.glob(f"{MEMBER}*") if place.is_dir()}
     places = [numbered[number] for number in sorted(filter(str.isdecimal, numbered), key=int)]
     if not places:
         raise FileNotFoundError(
             f"no checkpoint at {str(folder)!r}: a folder must hold {MEMBER}0, {MEMBER}1, ..., as a training of several "
-            "seeds leaves them"
+            "seeds creates them"
         )
     files = [place / BEST for place in places]
     missing = [str(file) for file in files if not file.is_file()]

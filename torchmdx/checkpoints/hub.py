@@ -1,4 +1,4 @@
-"""Released potentials by name: fetched from the Hugging Face hub, and held to a hash."""
+"""Released potentials by name: download from the Hugging Face hub, and check of their hash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Release:
-    """Where a released checkpoint is. sha256: of the file, where torchmdx knows it beforehand."""
+    """The location of a released checkpoint. sha256: of the file, if torchmdx has it built in."""
 
     repository: str
     filename: str
@@ -28,11 +28,11 @@ class Release:
 
     @property
     def page(self) -> str:
-        """Where a person can download it."""
+        """The page from which the file can be downloaded by hand."""
         return f"https://huggingface.co/{self.repository}"
 
 
-# No hash of theirs could be verified when this was written, so none is built in: see `fetch`.
+# No hash is built in, because none has been verified: see `fetch`.
 RELEASES = {
     "aceff-1.0": Release("Acellera/AceFF-1.0", "aceff_v1.0.ckpt"),
     "aceff-1.1": Release("Acellera/AceFF-1.1", "aceff_v1.1.ckpt"),
@@ -41,12 +41,12 @@ RELEASES = {
 
 
 def fetch(name: str, sha256: str | None = None) -> Path:
-    """The file of a release, from the hub or its cache, with the hash it must have.
+    """The file of a release, from the hub or its cache, after checking its hash.
 
-    That is the one given, else the one built in, else the one recorded when this machine first fetched the release,
-    else the one that the hub's metadata state for the file; the last is then recorded. So the file can never change
-    unnoticed, but without a hash of your own the first fetch trusts the hub. Raises ValueError for an unknown name and
-    for a hash that does not match, ImportError without huggingface_hub, and OSError where the file cannot be had.
+    The expected hash is `sha256`, else the one built in, else the one recorded when this machine first downloaded the
+    release, else the one in the hub's metadata, which is then recorded. The file can therefore not change unnoticed,
+    but without `sha256` the first download trusts the hub. Raises ValueError for an unknown name or another hash,
+    ImportError without huggingface_hub, and OSError if the file cannot be downloaded.
     """
     if name not in RELEASES:
         raise ValueError(f"name must be one of {', '.join(RELEASES)}, got {name!r}")
@@ -55,12 +55,12 @@ def fetch(name: str, sha256: str | None = None) -> Path:
         import huggingface_hub
     except ImportError as error:
         raise ImportError(
-            f"fetching {name!r} needs huggingface_hub: pip install 'torchmdx[hub]'; or download {release.filename} "
+            f"downloading {name!r} needs huggingface_hub: pip install 'torchmdx[hub]'; or download {release.filename} "
             f"from {release.page} and give its path"
         ) from error
     pins = usable_directory() / "releases.json"
     known = sha256 or release.sha256 or _read_pins(pins).get(name)
-    path = _download(name, release, huggingface_hub, cached_will_do=known is not None)
+    path = _download(name, release, huggingface_hub, allow_cached=known is not None)
     if known is None:
         known = _stated_by_hub(name, release, huggingface_hub)
         require_digest(path, known)
@@ -81,18 +81,18 @@ def require_digest(path: Path, sha256: str) -> None:
         raise ValueError(f"the SHA-256 of {str(path)!r} must be {sha256.lower()}, got {found}")
 
 
-def _download(name: str, release: Release, hub: Any, cached_will_do: bool) -> Path:
-    """The file in the hub's cache, fetched if it must be. Where its hash is known, what the cache has will do."""
-    wanted = dict(repo_id=release.repository, filename=release.filename, revision=release.revision)
-    if cached_will_do:
-        with contextlib.suppress(Exception):  # not cached: fetched below
-            return Path(hub.hf_hub_download(**wanted, local_files_only=True))
+def _download(name: str, release: Release, hub: Any, allow_cached: bool) -> Path:
+    """The file in the hub's cache, downloaded if necessary. allow_cached: use a cached file without asking the hub."""
+    source = dict(repo_id=release.repository, filename=release.filename, revision=release.revision)
+    if allow_cached:
+        with contextlib.suppress(Exception):  # not cached: downloaded below
+            return Path(hub.hf_hub_download(**source, local_files_only=True))
     try:
-        return Path(hub.hf_hub_download(**wanted))
-    except Exception as error:  # its errors are its own, and change between versions
+        return Path(hub.hf_hub_download(**source))
+    except Exception as error:  # the exceptions of huggingface_hub change between versions
         raise OSError(
-            f"{name!r} could not be fetched ({type(error).__name__}: {_first_line(error)}): try again with a network, "
-            f"or download {release.filename} from {release.page} and give its path"
+            f"{name!r} could not be downloaded ({type(error).__name__}: {_first_line(error)}): check the network, or "
+            f"download {release.filename} from {release.page} and give its path"
         ) from error
 
 
@@ -100,9 +100,9 @@ def _stated_by_hub(name: str, release: Release, hub: Any) -> str:
     try:
         (info,) = hub.HfApi().get_paths_info(release.repository, [release.filename], revision=release.revision)
         return str(info.lfs.sha256)
-    except Exception as error:  # no network, no such file, or one that is too small to have a hash there
+    except Exception as error:  # no network, no such file, or a file too small to have a hash in the metadata
         raise ValueError(
-            f"the hash of {name!r} is not known here, and the hub's metadata could not be read "
+            f"no hash of {name!r} is recorded, and the hub's metadata could not be read "
             f"({type(error).__name__}: {_first_line(error)}): give its SHA-256, which {release.page} shows for "
             f"{release.filename}"
         ) from error
@@ -115,7 +115,7 @@ def _read_pins(path: Path) -> dict[str, str]:
         return {}
     except ValueError as error:
         raise ValueError(
-            f"{str(path)!r} must hold recorded hashes as JSON ({error}); delete it to record them anew"
+            f"{str(path)!r} must hold recorded hashes as JSON ({error}); delete it to record new ones"
         ) from error
 
 

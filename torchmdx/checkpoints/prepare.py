@@ -1,4 +1,4 @@
-"""What front doors are given, a potential or several, in memory or in files, made ready to be evaluated."""
+"""Potentials given to a front door, in memory or as files, one or several: loaded or copied for evaluation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ DTYPES = {
     "tf32": torch.float32,
     "bfloat16": torch.float32,
 }
-# None: the potential that torchmdx comes with.
-Given = Potential | Ensemble | str | Path | Sequence[Potential | str | Path] | None
+# None: the default potential.
+PotentialSource = Potential | Ensemble | str | Path | Sequence[Potential | str | Path] | None
 
 
-def prepared(potential: Given, dtype: torch.dtype, device: torch.device | str) -> Potential | Ensemble:
-    """A potential or an ensemble in a dtype and on a device: loaded, or copied so that the caller's stays as it is.
+def prepare_potential(
+    potential: PotentialSource, dtype: torch.dtype, device: torch.device | str
+) -> Potential | Ensemble:
+    """A potential or an ensemble with a dtype and on a device: loaded from a file, or a copy of the one given.
 
-    A list, of potentials or paths, becomes an ensemble. Raises TypeError for anything else, and as `load`.
+    A list of potentials or paths becomes an ensemble. Raises TypeError for anything else, and as `load`.
     """
     if isinstance(potential, (Potential, Ensemble)):
         return copy.deepcopy(potential).to(device=device, dtype=dtype).eval().requires_grad_(False)
@@ -42,5 +44,5 @@ def _member(part: Any, dtype: torch.dtype, device: torch.device | str) -> Potent
     if isinstance(part, (str, Path)):
         return load_one(part, dtype=dtype, device=device)
     if not isinstance(part, Potential):
-        raise TypeError(f"each of an ensemble must be a Potential or a path, got {type(part).__name__}")
+        raise TypeError(f"each member of an ensemble must be a Potential or a path, got {type(part).__name__}")
     return copy.deepcopy(part).to(device=device, dtype=dtype).eval().requires_grad_(False)

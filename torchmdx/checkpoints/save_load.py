@@ -1,7 +1,7 @@
-"""Potentials on disk: one safetensors file that holds the weights, the whole configuration and a format version.
+"""Saving and loading potentials: a safetensors file with the weights, the whole configuration and a format version.
 
-Loading never runs code from a file: safetensors holds numbers and text only, and foreign checkpoints are read by
-`torchmdnet.archive`. Shapes are compared with the configuration's before memory is allocated for a model.
+Loading never runs code from a file: safetensors contains only numbers and text, and checkpoints of torchmd-net are read
+by `torchmdnet.archive`. Shapes are compared with the configuration before memory is allocated for a model.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from safetensors.torch import save as serialize
 from torch import Tensor
 
 from torchmdx.checkpoints.energy_check import recheck, record
-from torchmdx.checkpoints.ensemble_file import Parts, files_in, is_ensemble_file, pack, unpack
-from torchmdx.checkpoints.locate import located
+from torchmdx.checkpoints.ensemble_file import Contents, files_in, is_ensemble_file, pack, unpack
+from torchmdx.checkpoints.locate import locate
 from torchmdx.models.ensemble import Ensemble, require_alike
 from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
@@ -36,39 +36,41 @@ from torchmdx.torchmdnet.report import Reading, Report
 
 FORMAT = "torchmdx-potential"
 FORMAT_VERSION = 2
-# Version 1 knew one model, and no priors.
+# Version 1 had a single architecture and no priors.
 READABLE_VERSIONS = ("1", "2")
 
-# What a potential, or several, can be loaded from.
+# The sources of one or several potentials.
 Source = str | Path | Sequence[str | Path]
+# The name of `locate` in version 0.1.
+located = locate
 
 
 def save(potential: Potential | Ensemble, path: str | Path, *, report: Report | None = None) -> None:
-    """Writes a potential, or an ensemble, to `path` (.safetensors). The file appears whole or not at all.
+    """Writes a potential, or an ensemble, to `path` (.safetensors), atomically.
 
-    report: how a potential was read from another format. The file then keeps it, and energies that loading checks.
+    report: how a potential was read from another format; it is stored in the file, with energies that loading checks.
     """
     if isinstance(potential, Ensemble):
         if report is not None:
-            raise ValueError("report is on the reading of one potential, got one with an ensemble")
-        content = pack([_parts(member) for member in potential])
+            raise ValueError("report must be None for an ensemble, got the report of a single potential")
+        content = pack([_contents(member) for member in potential])
     else:
         content = to_bytes(potential, report)
     write_whole(Path(path), content)
 
 
 def to_bytes(potential: Potential, report: Report | None = None) -> bytes:
-    """What `save` writes for a potential."""
-    metadata, tensors = _parts(potential, report)
+    """The content of the file that `save` writes for a potential."""
+    metadata, tensors = _contents(potential, report)
     return serialize(tensors, metadata)
 
 
 def ensemble_to_bytes(readings: Sequence[Reading]) -> bytes:
-    """A file of several potentials that keeps the report on each."""
-    return pack([_parts(reading.potential, reading.report) for reading in readings])
+    """The content of a file of several potentials, with the report on each."""
+    return pack([_contents(reading.potential, reading.report) for reading in readings])
 
 
-def _parts(potential: Potential, report: Report | None = None) -> Parts:
+def _contents(potential: Potential, report: Report | None = None) -> Contents:
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -90,19 +92,19 @@ def load(
     device: torch.device | str = "cpu",
     sha256: str | None = None,
 ) -> Potential | Ensemble:
-    """The potential in a file: torchmdx's own format, a torchmd-net checkpoint (`.ckpt`), or a name, as in `located`.
+    """Loads a potential: torchmdx's own format, a torchmd-net checkpoint (`.ckpt`), or a name, as in `locate`.
 
-    None: the potential that torchmdx comes with. A file of several potentials, a zip of checkpoints, a list of paths,
-    or the folder of a training of several seeds gives an ensemble. dtype: of the network; None keeps the file's.
-    sha256: that the file must have. Raises FileNotFoundError for a missing file and ValueError, naming the file and
-    what is wrong, for one that is broken or holds something else.
+    source: None for the default potential. A file of several potentials, a zip of checkpoints, a list of paths, or the
+    folder of a training with several seeds gives an ensemble. dtype: of the network; None keeps the file's. sha256: the
+    expected hash of the file. Raises FileNotFoundError for a missing file and ValueError, with the file and the reason,
+    for a file that is damaged or is not a potential.
     """
     if source is None:
-        source = located()
+        source = locate()
     if sha256 is not None:
         if not isinstance(source, (str, Path)) or Path(source).is_dir():
-            raise ValueError(f"sha256 is that of one file, got several, {source!r}")
-        source = located(source, sha256)
+            raise ValueError(f"sha256 needs a single file, got {source!r}")
+        source = locate(source, sha256)
     if isinstance(source, (str, Path)) and not holds_several(source):
         return _ready(read(source).potential, dtype, device)
     readings = read_ensemble(source)
@@ -120,7 +122,7 @@ def load_one(
     device: torch.device | str = "cpu",
     sha256: str | None = None,
 ) -> Potential:
-    """As `load`, for what works with a single potential only: ValueError for an ensemble."""
+    """As `load`, but raises ValueError for an ensemble."""
     return _ready(read(path, sha256=sha256).potential, dtype, device)
 
 
@@ -128,31 +130,31 @@ def load_one(
 def load_ensemble(
     source: Source, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
 ) -> list[Potential]:
-    """The potentials of an ensemble, as a list: from one file, a folder, or a list of paths, as `load` takes them.
+    """The members of an ensemble, as a list, from one file, a folder, or a list of paths, as for `load`.
 
-    Raises ValueError for none, and for potentials that do not see the same: other cutoffs or elements.
+    Raises ValueError if there is none, or if their cutoffs or elements differ.
     """
     return [_ready(reading.potential, dtype, device) for reading in read_ensemble(source)]
 
 
 def read(path: str | Path | None = None, *, sha256: str | None = None, total_energy: bool = False) -> Reading:
-    """As `load_one`, with a report on what was read, for files of both formats. The potential is as the file has it.
+    """As `load_one`, with a report on what was read; the potential keeps the dtype of the file.
 
-    total_energy: for torchmd-net's files that hold reference energies but leave them out (`remove_ref_energy`).
+    total_energy: add the reference energies that a torchmd-net checkpoint contains but disables (`remove_ref_energy`).
     """
-    file = located(path, sha256)
+    file = locate(path, sha256)
     if is_ensemble(file) or is_ensemble_file(file):
         kind = (
             f"is a zip of {len(members(file))} checkpoints, an ensemble" if is_ensemble(file) else "holds an ensemble"
         )
-        raise ValueError(f"a single potential is needed here, and {str(file)!r} {kind}")
+        raise ValueError(f"a single potential is needed, but {str(file)!r} {kind}")
     return _read(file.read_bytes(), str(file), total_energy)
 
 
 def read_ensemble(source: Source, *, total_energy: bool = False) -> list[Reading]:
     """As `load_ensemble`, with reports."""
     if isinstance(source, (str, Path)) and not Path(source).is_dir():
-        file = located(source)
+        file = locate(source)
         if is_ensemble(file):
             readings = [_read(data, origin, total_energy) for origin, data in members(file)]
         elif is_ensemble_file(file):
@@ -172,10 +174,10 @@ def read_ensemble(source: Source, *, total_energy: bool = False) -> list[Reading
 
 
 def holds_several(source: Source) -> bool:
-    """Whether `load` makes an ensemble of it. Raises as `located`."""
+    """Whether `load` returns an ensemble for this source. Raises as `locate`."""
     if not isinstance(source, (str, Path)) or Path(source).is_dir():
         return True
-    file = located(source)
+    file = locate(source)
     return is_ensemble(file) or is_ensemble_file(file)
 
 
@@ -191,13 +193,13 @@ def _read(data: bytes, origin: str, total_energy: bool) -> Reading:
 
 
 def _is_foreign(data: bytes, origin: str) -> bool:
-    """By the file's first bytes, and by its name where they say nothing."""
+    """Whether a file has torchmd-net's format: by its first bytes, else by its suffix."""
     if data[8:9] == b"{":  # safetensors: eight bytes of length, then JSON
         return False
     return data.startswith(b"PK\x03\x04") or Path(origin).suffix in (".ckpt", ".pt", ".pth")
 
 
-def _deserialized(data: bytes, origin: str) -> Parts:
+def _deserialized(data: bytes, origin: str) -> Contents:
     try:
         tensors = deserialize(data)
         length = int.from_bytes(data[:8], "little")
@@ -214,11 +216,11 @@ def _read_own(data: bytes, origin: str) -> Reading:
 def _read_own_ensemble(data: bytes, origin: str) -> list[Reading]:
     with naming(origin):
         found = unpack(*_deserialized(data, origin), origin)
-        return [_reading(*parts, f"{origin}/member {k}", data) for k, parts in enumerate(found)]
+        return [_reading(*contents, f"{origin}/member {k}", data) for k, contents in enumerate(found)]
 
 
 def _reading(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str, data: bytes) -> Reading:
-    """The potential of one set of metadata and tensors, from a file of these bytes."""
+    """The potential of one set of metadata and tensors; data: the content of the file."""
     if not all(isinstance(text, str) for text in metadata.values()):
         raise ValueError(f"the metadata of {origin!r} must be text")
     if metadata.get("format") != FORMAT:

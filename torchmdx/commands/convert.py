@@ -55,13 +55,13 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.checkpoints.locate import located
+    from torchmdx.checkpoints.locate import locate
     from torchmdx.checkpoints.save_load import ensemble_to_bytes, holds_several, read, read_ensemble, save
     from torchmdx.commands.info import describe
     from torchmdx.runtime.files import write_whole
 
     target = Path(options.target)
-    files = [source if Path(source).is_dir() else located(source, options.sha256) for source in options.source]
+    files = [source if Path(source).is_dir() else locate(source, options.sha256) for source in options.source]
     several = len(files) > 1 or holds_several(files[0])
     endings = (".safetensors", ".zip") if several else (".safetensors",)
     if target.suffix not in endings:

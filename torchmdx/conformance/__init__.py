@@ -1,4 +1,4 @@
-"""What every model has to satisfy, as checks that a potential passes or fails: `check(potential)`."""
+"""Conformance checks for potentials with any model: `check(potential)`."""
 
 from torchmdx.conformance.check import Check as Check
 from torchmdx.conformance.check import Conformance as Conformance

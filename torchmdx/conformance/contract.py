@@ -1,4 +1,4 @@
-"""Checks of what training, files and captured steps ask of a model."""
+"""Checks of the requirements of training, checkpoints and captured steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.checkpoints.save_load import load, save
-from torchmdx.conformance.structures import Case, apart, largest
+from torchmdx.conformance.structures import Case, difference, largest
 from torchmdx.evaluate import Result, differentiate, evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
@@ -21,25 +21,25 @@ from torchmdx.step.captured_step import CapturedStep
 from torchmdx.system import Batch, System
 
 Tensors = TypeVar("Tensors", Batch, Edges)
-# Empty slots of a padded list.
+# Number of empty slots in a padded list.
 EMPTY = 37
-# Of differences in weights, along the gradient.
+# Step of finite differences in the weights, along the gradient.
 STEP = 1e-5
 
 
 def answers(case: Case) -> float:
-    """0, or ValueError that says what is wrong with the answer."""
+    """Returns 0. Raises ValueError if energies have a wrong shape or are not finite, or all forces are 0."""
     result = evaluate(case.potential, case.molecule)
-    wanted = [case.molecule.num_atoms]
-    if list(result.energies.shape) != wanted:
-        raise ValueError(f"energies must have the shape {wanted}, got {list(result.energies.shape)}")
+    shape = [case.molecule.num_atoms]
+    if list(result.energies.shape) != shape:
+        raise ValueError(f"energies must have the shape {shape}, got {list(result.energies.shape)}")
     if not bool(torch.isfinite(result.energies).all()):
         raise ValueError(f"energies must be finite, got {result.energies.tolist()}")
-    return 0.0 * case.scale  # which raises where there are no forces
+    return 0.0 * case.scale  # raises if all forces are 0
 
 
 def padded(case: Case) -> float:
-    """A list that is just long enough, and one with empty slots."""
+    """Compares a neighbour list without empty slots and one with."""
     batch = Batch.from_systems([case.molecule, case.crystal])
     full = brute_force(batch, case.potential.search_cutoff(batch)).trimmed()
     room = from_lists(full.target, full.source, full.shifts, full.num_atoms, len(full.target) + EMPTY)
@@ -47,16 +47,16 @@ def padded(case: Case) -> float:
     assert short.stress is not None
     assert long.stress is not None
     stress = (short.stress - long.stress)[1].abs().max() / case.scale
-    return largest([torch.tensor(apart(short, long, case.scale)), stress])
+    return largest([torch.tensor(difference(short, long, case.scale)), stress])
 
 
 def reads_nothing(case: Case) -> float:
-    """Forces by tensors without values: whatever needs a value raises, as does a constant left on the CPU."""
+    """Computes forces with tensors on the meta device: reading a value raises, as does a constant on the CPU."""
     potential = case.potential.with_priors([])
     batch = Batch.of(case.molecule)
     edges = brute_force(batch, potential.search_cutoff(batch))
-    blank = copy.deepcopy(potential).to("meta")
-    result = differentiate(blank, _without_values(batch), _without_values(edges))
+    on_meta = copy.deepcopy(potential).to("meta")
+    result = differentiate(on_meta, _without_values(batch), _without_values(edges))
     assert result.forces is not None
     return 0.0
 
@@ -67,14 +67,14 @@ def _without_values(of: Tensors) -> Tensors:
 
 
 def single_precision(case: Case) -> float:
-    """Forces of the float32 copy."""
+    """Compares the forces of a copy in float32."""
     single = evaluate(copy.deepcopy(case.potential).float(), case.molecule)
     assert single.forces is not None
     return float((single.forces.double() - case.forces_of(case.molecule)).abs().max()) / case.scale
 
 
 def second_derivatives(case: Case) -> float:
-    """The gradient of Σ F² by the weights, against differences along it, relative to its size."""
+    """Compares the gradient of Σ F² by the weights with finite differences along it, relative to its norm."""
     potential = copy.deepcopy(case.potential)
     weights = [weight.requires_grad_() for weight in potential.parameters()]
     loss = _squared_forces(potential, case.molecule)
@@ -100,16 +100,16 @@ def _squared_forces(potential: Potential, system: System) -> Tensor:
 
 
 def saved_and_loaded(case: Case) -> float:
-    """Written, and read from the file."""
+    """Compares results before saving and after loading."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "potential.safetensors"
         save(case.potential, file)
         again = load(file)
-    return apart(evaluate(again, case.molecule), evaluate(case.potential, case.molecule), case.scale)
+    return difference(evaluate(again, case.molecule), evaluate(case.potential, case.molecule), case.scale)
 
 
 def captured(case: Case) -> float:
-    """Forces of a step in float32, at places that change, against the exact model; molecule and crystal."""
+    """Compares forces of a float32 step at changing positions with the exact model, for molecule and crystal."""
     mode = "graph" if case.device.type == "cuda" else "eager"
     potential = copy.deepcopy(case.potential).to(device=case.device, dtype=torch.float32)
     errors = []
@@ -117,9 +117,9 @@ def captured(case: Case) -> float:
         step = CapturedStep(potential, system, mode=mode, skin=0.3)
         for number in range(4):
             noise = torch.randn(system.positions.shape, generator=torch.Generator().manual_seed(number)).double()
-            place = replace(system, positions=system.positions + 0.05 * noise)
-            wanted: Result = evaluate(case.potential, place)
-            assert wanted.forces is not None
-            got = torch.from_numpy(step(place.positions.numpy()).forces).double()
-            errors.append((got - wanted.forces).abs().max() / case.scale)
+            displaced = replace(system, positions=system.positions + 0.05 * noise)
+            exact: Result = evaluate(case.potential, displaced)
+            assert exact.forces is not None
+            found = torch.from_numpy(step(displaced.positions.numpy()).forces).double()
+            errors.append((found - exact.forces).abs().max() / case.scale)
     return largest(errors)

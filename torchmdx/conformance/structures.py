@@ -1,4 +1,4 @@
-"""The structures that checks use, and the potential they are put to."""
+"""The structures of the checks, and the potential that is checked."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torchmdx.evaluate import Result, evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.system import System
 
-# A bent chain of nine atoms without any symmetry, Å, and a crystal whose cell is smaller than most cutoffs.
+# A bent chain of nine atoms without symmetry, Å, and a crystal with a cell smaller than most cutoffs.
 CHAIN = (
     (1.17, -0.38, 0.03), (0.02, 0.55, -0.05), (-1.19, -0.22, 0.04), (-1.94, 0.40, -0.02), (2.12, 0.17, 0.06),
     (1.10, -1.06, 0.86), (1.16, -1.00, -0.93), (0.09, 1.24, 0.85), (-0.05, 1.17, -0.94),
 )  # fmt: skip
 CELL = ((3.1, 0.1, 0.0), (0.7, 2.9, -0.2), (-0.5, 0.9, 3.3))
 IN_CELL = ((0.17, 0.40, 0.04), (1.55, 0.28, 1.75), (0.45, 2.33, 1.79))
-# Of the elements that a potential knows, those that organic molecules are made of come first.
-WANTED = (6, 8, 1, 7)
+# Elements used first, if the potential supports them.
+PREFERRED_ELEMENTS = (6, 8, 1, 7)
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A potential in float64 on the CPU, whose weights are its own, and what to try it on."""
+    """A potential in float64 on the CPU, with its own copy of the weights, and structures to evaluate."""
 
     potential: Potential
     molecule: System
@@ -47,7 +47,7 @@ class Case:
 
 
 def case_of(potential: Potential, device: torch.device) -> Case:
-    """Fresh structures of elements that the potential takes."""
+    """A case with new structures of elements that the potential supports."""
     known = elements_of(potential)
     numbers = [known[k % len(known)] for k in (0, 0, 1, 2, 2, 2, 2, 3, 2)]
     molecule = System.create(CHAIN, numbers)
@@ -56,8 +56,9 @@ def case_of(potential: Potential, device: torch.device) -> Case:
 
 
 def elements_of(potential: Potential) -> list[int]:
-    """Up to four elements that a potential takes. Raises ValueError if there are none."""
-    order = [*WANTED, *(number for number in range(1, potential.max_z + 1) if number not in WANTED)]
+    """Up to four elements that a potential supports. Raises ValueError if there are none."""
+    others = (number for number in range(1, potential.max_z + 1) if number not in PREFERRED_ELEMENTS)
+    order = [*PREFERRED_ELEMENTS, *others]
     known = []
     for number in order:
         try:
@@ -65,20 +66,20 @@ def elements_of(potential: Potential) -> list[int]:
         except ValueError:
             continue
         known.append(number)
-        if len(known) == len(WANTED):
+        if len(known) == len(PREFERRED_ELEMENTS):
             break
     if not known:
-        raise ValueError("a potential must take an element, got none that it does")
+        raise ValueError(f"a potential must support at least one element, got none up to {potential.max_z}")
     return known
 
 
-def moved(system: System, positions: torch.Tensor, cell: torch.Tensor | None = None) -> System:
-    """The same atoms elsewhere."""
+def with_positions(system: System, positions: torch.Tensor, cell: torch.Tensor | None = None) -> System:
+    """The same atoms at other positions, and with another cell if given."""
     lattice = system.cell if cell is None else cell
     return System.create(positions, system.atomic_numbers, lattice, system.pbc, system.charge)
 
 
-def apart(one: Result, other: Result, scale: float) -> float:
+def difference(one: Result, other: Result, scale: float) -> float:
     """The largest difference of energies, eV, and forces, eV/Å, of the same atoms, relative to a force, eV/Å."""
     assert one.forces is not None
     assert other.forces is not None
@@ -87,6 +88,6 @@ def apart(one: Result, other: Result, scale: float) -> float:
 
 
 def largest(values: list[torch.Tensor]) -> float:
-    """The largest of some numbers; not a number if one of them is not."""
+    """The largest of some numbers; NaN if one of them is NaN."""
     found = torch.stack([value.double() for value in values])
     return float("nan") if bool(found.isnan().any()) else float(found.max())

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import openmm
 
-from torchmdx.checkpoints.locate import located
+from torchmdx.checkpoints.locate import locate
 from torchmdx.checkpoints.save_load import load_one
 from torchmdx.demo.masses import with_heavy_hydrogens
 from torchmdx.demo.pictures import draw_ramachandran
@@ -65,7 +65,7 @@ def _simulation(structure: Structure, options: argparse.Namespace) -> Simulation
         pressure=None, barostat=None, seed=options.seed,
     )  # fmt: skip
     evaluation = Evaluation(
-        models=(located(options.model),), precision="float32", transport="auto", device=options.device, platform=None,
+        models=(locate(options.model),), precision="float32", transport="auto", device=options.device, platform=None,
         skin=0.0, audit_every=0, max_force_spread=None, spread_file=None,
     )  # fmt: skip
     return Simulation(structure, dynamics, evaluation, options.seed)

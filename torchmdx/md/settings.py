@@ -127,13 +127,13 @@ class Evaluation:
 def _located(given: list[str] | None) -> tuple[Path, ...]:
     """The files of one or several checkpoints, or of the members in the folder of a training."""
     from torchmdx.checkpoints.ensemble_file import files_in
-    from torchmdx.checkpoints.locate import located
+    from torchmdx.checkpoints.locate import locate
 
     if not given:
-        return (located(),)
+        return (locate(),)
     if len(given) == 1 and Path(given[0]).is_dir():
         return tuple(files_in(Path(given[0])))
-    return tuple(located(path) for path in given)
+    return tuple(locate(path) for path in given)
 
 
 def _number(name: str, value: float, unit: str, *, zero: bool = False) -> float:

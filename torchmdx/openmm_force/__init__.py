@@ -3,8 +3,8 @@
     force = add_potential(system, topology, "model.safetensors")                   # all atoms
     mixed = create_mixed_system(mm_system, topology, ligand, "model.safetensors")  # a region, the rest by force field
 
-How positions and forces travel is the force's `transport`: "native" (C++, replays the captured step on OpenMM's own
-stream), "torch" (openmm-torch) or "python" (a PythonForce, which needs nothing but OpenMM).
+The `transport` of a force is how positions and forces are passed: "native" (C++, replays the captured step on OpenMM's
+own stream), "torch" (openmm-torch) or "python" (a PythonForce, which needs only OpenMM).
 """
 
 from torchmdx.openmm_force.add import PotentialForce as PotentialForce

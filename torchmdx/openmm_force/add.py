@@ -1,4 +1,4 @@
-"""Adding a potential to an openmm.System: checks, the choice of a transport, and what is known of it afterwards."""
+"""Adding a potential to an openmm.System: checks, choice of a transport, and the object that describes the force."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import openmm
 from openmm import app
 
 from torchmdx.checkpoints.ensemble_file import files_in
-from torchmdx.checkpoints.locate import located
-from torchmdx.checkpoints.prepare import Given, prepared
+from torchmdx.checkpoints.locate import locate
+from torchmdx.checkpoints.prepare import PotentialSource, prepare_potential
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_force.atoms import checked_atoms, elements_of, is_periodic
-from torchmdx.openmm_force.evaluator import Evaluator, Spread
-from torchmdx.openmm_force.native.one_context import share_or_tell
+from torchmdx.openmm_force.evaluator import ForceEvaluator, Spread
+from torchmdx.openmm_force.native.one_context import share_or_warn
 from torchmdx.openmm_force.settings import ForceSettings, hash_of, resolved_device
 from torchmdx.openmm_force.transport_native import make_native_force, why_not_native
 from torchmdx.openmm_force.transport_python import make_python_force
@@ -29,7 +29,7 @@ from torchmdx.system import checked_charge
 log = logging.getLogger(__name__)
 
 TRANSPORTS = ("auto", "native", "torch", "python")
-_MAKERS: dict[str, Callable[[Evaluator, openmm.System], openmm.Force]] = {
+_MAKERS: dict[str, Callable[[ForceEvaluator, openmm.System], openmm.Force]] = {
     "native": make_native_force,
     "torch": make_torch_force,
     "python": make_python_force,
@@ -40,21 +40,21 @@ _MAKERS: dict[str, Callable[[Evaluator, openmm.System], openmm.Force]] = {
 class PotentialForce:
     """A potential that has been added to a System.
 
-    force: the openmm.Force. transport: "native", "torch" or "python". why: in a line, why it is that one.
+    force: the openmm.Force. transport: "native", "torch" or "python". why: the reason for this transport, in one line.
     """
 
     force: openmm.Force
     transport: str
     why: str
-    evaluator: Evaluator
+    evaluator: ForceEvaluator
 
     @property
     def num_recoveries(self) -> int:
-        """How often a neighbour list had to grow during a run; each time that evaluation was done again."""
+        """How often a neighbour list had to grow during a run; each time the evaluation was repeated."""
         return self.evaluator.num_recoveries
 
     def report(self) -> StepReport | None:
-        """How evaluations are done, in numbers; None before the first."""
+        """The report on the step that evaluates; None before the first evaluation."""
         return self.evaluator.report()
 
     @property
@@ -64,9 +64,9 @@ class PotentialForce:
 
     @property
     def spread(self) -> Spread | None:
-        """How far an ensemble's members lay apart in the last evaluation; None before it, and for a single potential.
+        """The spread of an ensemble in the last evaluation; None before the first, and for a single potential.
 
-        Forces' are stale where that evaluation was of the energy alone, as for a barostat.
+        The spread of forces is not updated by an evaluation of the energy alone, such as a barostat's.
         """
         return self.evaluator.spread()
 
@@ -74,7 +74,7 @@ class PotentialForce:
 def add_potential(
     system: openmm.System,
     topology: app.Topology,
-    potential: Given = None,
+    potential: PotentialSource = None,
     atoms: Iterable[int] | None = None,
     *,
     charge: float = 0.0,
@@ -93,20 +93,20 @@ def add_potential(
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system.
 
-    potential: as for `torchmdx.Calculator`, one or an ensemble; None for the one that torchmdx comes with.
-    atoms: indices of the particles that the potential sees, None for all; nothing else of the system is touched.
+    potential: as for `torchmdx.Calculator`, one or an ensemble; None for the default potential.
+    atoms: indices of the particles that the potential acts on, None for all. Other forces are not changed.
     charge: total charge of these atoms, e. mode, precision, skin: as for CapturedStep.
-    audit_every: compare every so many evaluations with the exact model, 0 for none; an OpenMMException stops the run
-        where they disagree, with "native" some evaluations later.
-    device: where torch works: "cpu", "cuda", "cuda:1"; None takes a GPU if there is one.
-    transport: how positions and forces travel between OpenMM and torch; "auto" takes the fastest that works here.
-    periodic: whether atoms see periodic images; None: if system or topology has a box.
-    scale_parameter: a global parameter of the Context, 1 at first, that multiplies energy and forces.
-    max_force_spread, spread_file: of an ensemble, as for `torchmdx.Calculator`; OpenMM turns the error into an
-        OpenMMException of the same text, which ends the step.
+    audit_every: evaluations between comparisons with the exact model, 0 for none; an OpenMMException stops the run if
+        they disagree, with "native" some evaluations later.
+    device: the device of the potential: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
+    transport: how positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
+    periodic: whether atoms interact with periodic images; None: if system or topology has a box.
+    scale_parameter: a global parameter of the Context, by default 1, that multiplies energy and forces.
+    max_force_spread, spread_file: for an ensemble, as for `torchmdx.Calculator`; OpenMM converts the error to an
+        OpenMMException with the same text, which ends the step.
 
-    Raises ValueError or TypeError, with the requirement and the value, for what does not fit, and ImportError for a
-    transport that is not installed.
+    Raises ValueError or TypeError, with the requirement and the value, for invalid arguments, and ImportError for a
+    transport that is not available.
     """
     if transport not in TRANSPORTS:
         raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
@@ -120,9 +120,9 @@ def add_potential(
         scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
         None if spread_file is None else str(spread_file),
     )  # fmt: skip
-    evaluator = Evaluator(settings, prepared(potential, settings.dtype, settings.device))
+    evaluator = ForceEvaluator(settings, prepare_potential(potential, settings.dtype, settings.device))
     if settings.device.startswith("cuda"):
-        share_or_tell()  # before any Context: every transport gains
+        share_or_warn()  # before any Context is created; every transport becomes faster
     kind, why = _choose(transport, settings)
     if settings.periodic:
         _take_box(system, topology)
@@ -133,39 +133,39 @@ def add_potential(
 
 
 def _take_box(system: openmm.System, topology: app.Topology) -> None:
-    """The topology's box, where nothing in the system has used its own: that may still be OpenMM's default of 2 nm."""
+    """Sets the topology's box if no force of the system is periodic: its own may still be OpenMM's default of 2 nm."""
     box = topology.getPeriodicBoxVectors()
     if box is not None and not system.usesPeriodicBoundaryConditions():
         system.setDefaultPeriodicBoxVectors(*box)
 
 
-def _checkpoint_of(potential: Given) -> str | tuple[str, ...] | None:
-    """The file of a potential, or those of several; None where any is given in memory.
+def _checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:
+    """The file of a potential, or those of several; None if any is given in memory.
 
-    One that comes with torchmdx on any machine is called by its name.
+    A potential that is part of torchmdx is given by its name, which is valid on any machine.
     """
     if potential is None:
-        return _called(located())
+        return _name_or_path(locate())
     if isinstance(potential, (str, Path)):
         if Path(potential).is_dir():
             return tuple(str(file.resolve()) for file in files_in(Path(potential)))
-        return _called(located(potential))
+        return _name_or_path(locate(potential))
     if isinstance(potential, (Potential, Ensemble)):
         return None
     if not isinstance(potential, (list, tuple)):
         raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
     paths = [part for part in potential if isinstance(part, (str, Path))]
-    return tuple(_called(located(path)) for path in paths) if len(paths) == len(potential) else None
+    return tuple(_name_or_path(locate(path)) for path in paths) if len(paths) == len(potential) else None
 
 
-def _called(file: Path) -> str:
+def _name_or_path(file: Path) -> str:
     return file.stem if file in shipped().values() else str(file.resolve())
 
 
 def _choose(asked: str, settings: ForceSettings) -> tuple[str, str]:
-    """The transport, and why it is that one. Raises ImportError for one that is asked for and cannot be had."""
+    """The transport, and the reason for it. Raises ImportError if the requested one cannot be used."""
     if asked == "python":
-        return asked, "asked for"
+        return asked, "requested"
     reason = (
         why_not_torch(settings.device.startswith("cuda"))
         if asked == "torch"
@@ -174,7 +174,7 @@ def _choose(asked: str, settings: ForceSettings) -> tuple[str, str]:
     if asked in ("native", "torch"):
         if reason is not None:
             raise ImportError(f"transport {asked!r} cannot be used: {reason}")
-        return asked, "asked for"
+        return asked, "requested"
     if reason is None:
         return "native", "the fastest, and it works here"
     log.info("OpenMM calls Python at each step (transport 'python'): %s", reason)

@@ -1,4 +1,4 @@
-"""Which particles of an OpenMM system a potential sees, and their elements."""
+"""The particles of an OpenMM system that a potential acts on, and their elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openmm import app
 
 
 def checked_atoms(system: openmm.System, topology: app.Topology, atoms: Iterable[int] | None) -> tuple[int, ...] | None:
-    """The indices as given, None for all. Raises ValueError for ones that are not there or repeated."""
+    """The indices as a tuple, None for all. Raises ValueError for indices out of range or repeated."""
     count = system.getNumParticles()
     if topology.getNumAtoms() != count:
         raise ValueError(f"system and topology must have the same atoms, got {count} and {topology.getNumAtoms()}")
@@ -35,7 +35,7 @@ def checked_atoms(system: openmm.System, topology: app.Topology, atoms: Iterable
 def elements_of(topology: app.Topology, atoms: tuple[int, ...] | None) -> tuple[int, ...]:
     """Atomic numbers of the chosen atoms. Raises ValueError, naming the atom, where the topology has no element.
 
-    A virtual site with an element, such as a link atom, is an atom like others: OpenMM spreads its force.
+    A virtual site with an element, such as a link atom, counts as an atom: OpenMM distributes its force.
     """
     every = list(topology.atoms())
     chosen = every if atoms is None else [every[i] for i in atoms]
@@ -49,7 +49,7 @@ def elements_of(topology: app.Topology, atoms: tuple[int, ...] | None) -> tuple[
 
 
 def is_periodic(system: openmm.System, topology: app.Topology, periodic: bool | None) -> bool:
-    """Whether the potential sees periodic images. Raises ValueError for images without a box."""
+    """Whether the potential has periodic images. Raises ValueError for periodic=True without a box."""
     has_box = system.usesPeriodicBoundaryConditions() or topology.getPeriodicBoxVectors() is not None
     if periodic and not has_box:
         raise ValueError("periodic=True needs a periodic box, but neither system nor topology has one")

@@ -1,4 +1,4 @@
-"""Energy and forces of the atoms of one OpenMM force, by a captured step that is made when it is first needed."""
+"""Energy and forces of the atoms of one OpenMM force, from a captured step that is created at its first use."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from torchmdx.system import System
 
 
 class Spread(NamedTuple):
-    """How far the members of an ensemble lie apart: energy eV, forces [n] eV/Å of the potential's atoms."""
+    """Standard deviations over the members of an ensemble: energy eV, forces [n] eV/Å of the potential's atoms."""
 
     energy: float
     forces: NDArray[np.float64]
 
 
-class Evaluator:
+class ForceEvaluator:
     """A potential, and the step that evaluates it for the atoms in the settings.
 
-    One evaluator serves any number of Contexts: each evaluation is given all positions and the box.
+    One evaluator serves any number of Contexts, because each evaluation is given all positions and the box.
     """
 
     def __init__(self, settings: ForceSettings, potential: Potential | Ensemble) -> None:
@@ -42,7 +42,7 @@ class Evaluator:
         for doubt in potential.doubts(settings.numbers, settings.charge):
             warnings.warn(doubt, stacklevel=2)
         self._step: CapturedStep | None = None
-        # Steps that Contexts keep for themselves.
+        # Steps that belong to one Context.
         self.sessions: dict[int, weakref.ref[CapturedStep]] = {}
         self._lock = threading.Lock()  # Contexts may run in several threads
 
@@ -63,7 +63,7 @@ class Evaluator:
         mode: str | None = None,
         audit_every: int | None = None,
     ) -> CapturedStep:
-        """A step of its own for somebody who keeps it; mode, audit_every None: those of the settings."""
+        """A new step, which belongs to the caller; mode, audit_every None: those of the settings."""
         settings = self.settings
         return CapturedStep(
             self.potential,
@@ -76,21 +76,21 @@ class Evaluator:
         )
 
     def run(self, step: CapturedStep, positions: Any, cell: Any, *, copy: bool) -> StepResult:
-        """One evaluation of a step that `make_step` made; a frame beyond the limit is kept before the error goes on."""
+        """One evaluation of a step of `make_step`; before SpreadError is raised, the frame is written to the file."""
         try:
             return step(positions, cell, copy=copy)
         except SpreadError as error:
             assert self.limit is not None
             atoms = self.settings.atoms
             note = "" if atoms is None else f" of the potential, particle {atoms[error.atom]}"
-            raise self.limit.kept(error, note) from None
+            raise self.limit.written(error, note) from None
 
     def evaluate(
         self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
     ) -> tuple[float, NDArray[np.float64]]:
         """Energy (eV) and forces [n,3] (eV/Å) at positions [n,3] and cell [3,3] (Å).
 
-        The forces are the caller's own. Raises what CapturedStep raises.
+        The forces are a copy. Raises what CapturedStep raises.
         """
         with self._lock:
             if self._step is None:
@@ -100,9 +100,9 @@ class Evaluator:
             return float(result.energy[0]), result.forces.copy()
 
     def spread(self) -> Spread | None:
-        """Of the last evaluation, in the newest Context; None before the first, and for a single potential.
+        """The spread of the last evaluation in the newest Context; None before the first, and for a single potential.
 
-        Waits for the GPU, and copies: steps themselves do neither for it.
+        Synchronises with the GPU and copies; evaluations themselves do neither.
         """
         steps = self._steps()
         if not steps or "force_spread" not in steps[-1].buffers.outputs:
@@ -115,17 +115,17 @@ class Evaluator:
         return Spread(float(out["energy_spread"][0]), out["force_spread"].cpu().numpy().copy())
 
     def keep_track(self, step: CapturedStep) -> None:
-        """Counts a Context's own step among the others, while the Context lasts."""
-        number, sessions = id(step), self.sessions  # not self, which would then outlive its users
+        """Includes a step that belongs to a Context in reports, as long as the step lives."""
+        number, sessions = id(step), self.sessions  # the callback must not keep self alive
         sessions[number] = weakref.ref(step, lambda _: sessions.pop(number, None))
 
     @property
     def num_recoveries(self) -> int:
-        """How often a neighbour list had to grow during a run, in all Contexts that are left."""
+        """How often a neighbour list had to grow, over all existing Contexts."""
         return sum(step.num_recoveries for step in self._steps())
 
     def report(self) -> StepReport | None:
-        """How evaluations are done, in numbers, in the newest Context; None before the first."""
+        """The report on the step of the newest Context; None before the first evaluation."""
         steps = self._steps()
         return steps[-1].report() if steps else None
 

@@ -10,17 +10,17 @@ import openmm
 
 from torchmdx.openmm_force.add import add_potential
 from torchmdx.openmm_force.atoms import checked_atoms
-from torchmdx.openmm_force.mixed_bonded import BONDED, scale, split
+from torchmdx.openmm_force.mixed_bonded import BONDED, scale, separate_bonded
 from torchmdx.openmm_force.mixed_pairs import exclude_custom_pairs, exclude_pairs
 from torchmdx.openmm_force.native.native import particles_of
 
 if TYPE_CHECKING:
     from openmm import app
 
-    from torchmdx.checkpoints.prepare import Given
+    from torchmdx.checkpoints.prepare import PotentialSource
 
-# Forces without interactions between atoms of the region that a potential could replace: what moves the box or the
-# whole system, what acts on atoms from outside, biases on whole sets of atoms, and the response of implicit solvent.
+# Forces without interactions between atoms of the region that the potential replaces: thermostats, barostats, external
+# forces, biases on sets of atoms, and implicit solvent.
 _KEPT = {
     "AndersenThermostat",
     "CMMotionRemover",
@@ -43,7 +43,7 @@ def create_mixed_system(
     system: openmm.System,
     topology: app.Topology,
     atoms: Iterable[int],
-    potential: Given = None,
+    potential: PotentialSource = None,
     *,
     charge: float = 0.0,
     interpolate: str | None = None,
@@ -65,22 +65,22 @@ def create_mixed_system(
 
         E = E_MM(whole) - E_MM(the region, isolated) + E_ML(the region)
 
-    Removed: bonded terms and constraints all of whose atoms lie in the region, and nonbonded interactions between two
-    of its atoms. Everything across its border stays with the force field: region and surroundings feel each other
-    through MM charges and Lennard-Jones. So do the region and its own periodic images in a lattice sum (Ewald, PME),
-    of which only the nearest image of a pair is removed: a box must be larger than the region plus the potential's
-    cutoff. The long-range dispersion correction, and implicit solvent (GBSA-OBC, CustomGBForce), stay as they are:
-    the potential stands for the region in vacuum, and the solvent answers to its MM charges.
+    Removed are bonded terms and constraints all of whose atoms are in the region, and nonbonded interactions between
+    two of its atoms. Interactions across its border remain those of the force field: MM charges and Lennard-Jones. The
+    same holds between the region and its own periodic images in a lattice sum (Ewald, PME), where only the nearest
+    image of a pair is removed: the box must be larger than the region plus the potential's cutoff. The long-range
+    dispersion correction and implicit solvent (GBSA-OBC, CustomGBForce) are not changed: the potential describes the
+    region in vacuum, and the solvent responds to its MM charges.
 
-    potential: a Potential, a checkpoint's path, or a name; None for the potential that torchmdx comes with.
-    charge: of the region in e. The options from transport on, but name, are those of `add_potential`.
-    interpolate: name of a new global parameter λ, 1 by default: the potential counts λ times and the removed terms
-        1 - λ times, so that λ = 0 is `system` and λ = 1 the mixed system. Contexts change it with setParameter.
+    potential: a Potential, a checkpoint's path, or a name; None for the default potential.
+    charge: of the region in e. The options from transport on, except name, are those of `add_potential`.
+    interpolate: name of a new global parameter λ, 1 by default, that multiplies the potential, while 1 - λ multiplies
+        the removed terms: λ = 0 is `system`, λ = 1 the mixed system. Contexts change it with setParameter.
     remove_constraints: False keeps the constraints inside the region.
 
-    Raises ValueError for a region that cuts a covalent bond (there are no link atoms), contains or carries virtual
-    sites, or is not a set of atoms of the system; for a force that may act inside the region in a way unknown here
-    (add biases to the mixed system afterwards); and for an interpolation that would leave atoms unbound at λ = 0.
+    Raises ValueError for a region that cuts a covalent bond (there are no link atoms), contains virtual sites or their
+    parents, or is not a set of atoms of the system; for a force whose action inside the region is unknown (add biases
+    to the mixed system afterwards); and for an interpolation that would leave atoms unbound at λ = 0.
     """
     region = _checked_region(system, topology, atoms)
     if interpolate is not None:
@@ -102,21 +102,21 @@ def _without_region(
     interpolate: str | None,
     remove_constraints: bool,
 ) -> openmm.System:
-    """A copy without what the force field says inside the region, or with that times 1 - interpolate."""
+    """A copy without the force field's interactions inside the region, or with these times 1 - interpolate."""
     _require_known_forces(system, region)
-    parts = split(system, region)
-    mixed = parts.system
-    returned = [scale(force, interpolate) for force in parts.removed] if interpolate else []
+    separated = separate_bonded(system, region)
+    mixed = separated.system
+    scaled = [scale(force, interpolate) for force in separated.removed] if interpolate else []
     for force in mixed.getForces():
         if isinstance(force, openmm.NonbondedForce):
-            returned += exclude_pairs(force, region, interpolate)
+            scaled += exclude_pairs(force, region, interpolate)
         elif isinstance(force, openmm.CustomNonbondedForce):
-            returned += exclude_custom_pairs(force, region, interpolate)
+            scaled += exclude_custom_pairs(force, region, interpolate)
     if remove_constraints:
         lost = _remove_constraints(mixed, region)
         if interpolate:
-            _require_held(topology, lost, parts.held)
-    for force in returned:
+            _require_held(topology, lost, separated.held)
+    for force in scaled:
         mixed.addForce(force)
     return mixed
 
@@ -141,7 +141,7 @@ def _require_uncut(system: openmm.System, topology: app.Topology, region: frozen
 
 
 def _covalent_bonds(system: openmm.System, region: frozenset[int]) -> Iterator[tuple[int, int]]:
-    """Bonds across the border that only the system knows: a harmonic bond, and nonbonded terms switched off."""
+    """Bonds across the border that the topology lacks: a harmonic bond between atoms with a nonbonded exception."""
     crossing = set()
     for force in system.getForces():
         if isinstance(force, openmm.HarmonicBondForce):
@@ -188,12 +188,12 @@ def _require_known_forces(system: openmm.System, region: frozenset[int]) -> None
 
 
 def _is_known(force: openmm.Force, region: frozenset[int]) -> bool:
-    """Whether a force is one of those taken apart here, one to keep, or clear of the region."""
+    """Whether a force can be separated, can be kept unchanged, or does not act on the region."""
     kind = type(force).__name__
     if kind in BONDED or kind in _KEPT or kind in ("NonbondedForce", "CustomNonbondedForce"):
         return True
     if kind == "CustomGBForce":
-        # On a GPU exclusions must be those of the other forces, which change here; implicit solvent has none.
+        # On a GPU its exclusions must equal those of the other forces, which change; implicit solvent has none.
         return not force.getNumExclusions()
     if kind in ("PythonForce", "Force"):
         particles = force.getParticles() if kind == "PythonForce" else particles_of(force)
@@ -217,7 +217,7 @@ def _require_new_name(interpolate: str, scale_parameter: str | None) -> None:
     if scale_parameter is not None:
         raise ValueError(
             "interpolate scales the potential already: scale_parameter must be None with it, "
-            f"got {scale_parameter!r} beside {interpolate!r}"
+            f"got {scale_parameter!r} and interpolate {interpolate!r}"
         )
 
 
@@ -237,7 +237,7 @@ def _require_held(topology: app.Topology, lost: list[frozenset[int]], held: set[
         if pair not in held:
             first, second = (_label(topology, index) for index in sorted(pair))
             raise ValueError(
-                "interpolate needs a bond or an angle wherever it takes a constraint away, or atoms fly apart at 0: "
-                f"there is none between {first} and {second}. Make the MM system with flexibleConstraints=True, or "
+                "interpolate needs a bond or an angle in place of each removed constraint, or atoms are unbound at 0: "
+                f"there is none between {first} and {second}. Create the MM system with flexibleConstraints=True, or "
                 "keep the constraints with remove_constraints=False"
             )

@@ -1,7 +1,7 @@
-"""Bonded terms inside a region of an openmm.System: taken out, and given back scaled.
+"""Bonded terms inside a region of an openmm.System: removed, and optionally added back with a scale factor.
 
-OpenMM has no call that removes one term of a force, so terms are picked in the serialised system, which keeps
-everything else (names, groups, order of the forces, parameters, tables) as it is.
+OpenMM cannot remove single terms of a force, so terms are selected in the serialised system, which leaves everything
+else (names, groups, order of the forces, parameters, tables) unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BONDED = {
     "CustomTorsionForce",
     "CustomCompoundBondForce",
 }
-# Energies that have a custom force of the same terms; parameters in the order of get...Parameters.
+# Forces with an equivalent custom force; parameters in the order of get...Parameters.
 _AS_CUSTOM = {
     "HarmonicBondForce": ("Bond", "0.5*stiffness*(r-length)^2", ("length", "stiffness")),
     "HarmonicAngleForce": ("Angle", "0.5*stiffness*(theta-angle)^2", ("angle", "stiffness")),
@@ -39,10 +39,10 @@ _PARTICLE = re.compile(r"[pab]\d+")  # p1, p2, ...; a1 ... b4 of a CMAP term
 
 
 @dataclass(frozen=True)
-class Split:
+class SeparatedBonded:
     """A copy of a system without the bonded terms inside a region, and those terms as forces of their own.
 
-    held: pairs of atoms at the ends of a removed bond or angle, which is what can stand in for a constraint.
+    held: pairs of atoms at the ends of a removed bond or angle, which can replace a constraint.
     """
 
     system: openmm.System
@@ -50,8 +50,8 @@ class Split:
     held: set[frozenset[int]]
 
 
-def split(system: openmm.System, region: frozenset[int]) -> Split:
-    """Takes the bonded terms all of whose atoms lie inside `region` out of a copy of `system`."""
+def separate_bonded(system: openmm.System, region: frozenset[int]) -> SeparatedBonded:
+    """Separates the bonded terms all of whose atoms are in `region` from a copy of `system`."""
     root = ElementTree.fromstring(openmm.XmlSerializer.serialize(system))
     removed: list[openmm.Force] = []
     held: set[frozenset[int]] = set()
@@ -65,7 +65,7 @@ def split(system: openmm.System, region: frozenset[int]) -> Split:
         _set_terms(element, inside)
         removed.append(openmm.XmlSerializer.deserialize(_text(element)))
         _set_terms(element, kept)
-    return Split(openmm.XmlSerializer.deserialize(_text(root)), removed, held)
+    return SeparatedBonded(openmm.XmlSerializer.deserialize(_text(root)), removed, held)
 
 
 def _terms(element: ElementTree.Element) -> ElementTree.Element:
@@ -99,7 +99,7 @@ def _text(element: ElementTree.Element) -> str:
 
 
 def scaled_expression(expression: str, parameter: str) -> str:
-    """(1 - parameter) times an energy expression of OpenMM. Raises ValueError where it uses that name already."""
+    """(1 - parameter) times an energy expression of OpenMM. Raises ValueError if it already uses that name."""
     if re.search(rf"\b{re.escape(parameter)}\b", expression):
         raise ValueError(f"interpolate must be a name that no energy expression uses, got {parameter!r}: {expression}")
     energy, separator, definitions = expression.partition(";")
@@ -118,7 +118,7 @@ def scale(force: openmm.Force, parameter: str) -> openmm.Force:
 
 
 def wrapped(force: openmm.Force, parameter: str) -> openmm.CustomCVForce:
-    """(1 - parameter) times any force, in a context of its own: slower than a scaled expression."""
+    """(1 - parameter) times any force, in a CustomCVForce: slower than a scaled expression."""
     scaled = openmm.CustomCVForce(scaled_expression("energy", parameter))
     scaled.addCollectiveVariable("energy", force)
     return _finished(scaled, force, parameter)

@@ -1,4 +1,4 @@
-"""Nonbonded interactions inside a region of an openmm.System: taken out, and given back scaled."""
+"""Nonbonded interactions inside a region of an openmm.System: removed, and optionally added back scaled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LATTICE_SUMS = (openmm.NonbondedForce.Ewald, openmm.NonbondedForce.PME, openmm.
 
 @dataclass(frozen=True)
 class Pair:
-    """What two particles of a NonbondedForce had between them: e², nm, kJ/mol; dispersion C6 of LJPME in kJ/mol nm⁶."""
+    """The interaction of two particles of a NonbondedForce: e², nm, kJ/mol; dispersion C6 of LJPME in kJ/mol nm⁶."""
 
     first: int
     second: int
@@ -43,8 +43,8 @@ def _pairs(region: frozenset[int]) -> Iterator[tuple[int, int]]:
 def exclude_pairs(force: openmm.NonbondedForce, region: frozenset[int], interpolate: str | None) -> list[openmm.Force]:
     """Turns every pair inside `region` into an exception without interaction, in place.
 
-    Returns the forces that give the same interactions back, times 1 - the parameter `interpolate`; none if that is
-    None. In a periodic system exceptions get minimum images: a region of several molecules may be wrapped anyhow.
+    Returns forces with the same interactions, times 1 - the parameter `interpolate`; none if that is None. In a
+    periodic system exceptions use minimum images, because a region of several molecules may be wrapped in any way.
     """
     _clear_offsets(force, region, interpolate)
     own_images = force.getExceptionsUsePeriodicBoundaryConditions()
@@ -70,7 +70,7 @@ def exclude_pairs(force: openmm.NonbondedForce, region: frozenset[int], interpol
 
 
 def _clear_offsets(force: openmm.NonbondedForce, region: frozenset[int], interpolate: str | None) -> None:
-    """Exceptions inside the region lose their offsets, which would bring the interaction back."""
+    """Sets offsets of exceptions inside the region to 0: they would restore the interaction."""
     for index in range(force.getNumExceptionParameterOffsets()):
         parameter, exception, *_ = force.getExceptionParameterOffset(index)
         if region.issuperset(force.getExceptionParameters(exception)[:2]):
@@ -120,11 +120,11 @@ def _direct_pairs(force: openmm.NonbondedForce, pairs: list[tuple[int, int]]) ->
 
 
 def _pair_expression(force: openmm.NonbondedForce) -> str:
-    """What one pair contributes beyond what is left of it once it is an exception without interaction, kJ/mol.
+    """The energy that a pair loses when it becomes an exception without interaction, kJ/mol.
 
-    With a cutoff that is the truncated interaction, reaction field included. With a lattice sum an exception takes the
-    pair's part out of the reciprocal sum as well, erf(αr)/r, at any distance; the direct sum, erfc(αr)/r, stops at the
-    cutoff. Together they are 1/r within the cutoff and erf(αr)/r beyond.
+    With a cutoff that is the truncated interaction, with reaction field. With a lattice sum an exception also removes
+    the pair's part of the reciprocal sum, erf(αr)/r, at any distance; the direct sum, erfc(αr)/r, ends at the cutoff.
+    Together they are 1/r within the cutoff and erf(αr)/r beyond.
     """
     method = force.getNonbondedMethod()
     coulomb = f"{_COULOMB!r}*charge_product/r"
@@ -143,7 +143,7 @@ def _pair_expression(force: openmm.NonbondedForce) -> str:
     coulomb = f"{coulomb}*select({near},1,erf({width!r}*r))"
     if method != openmm.NonbondedForce.LJPME:
         return f"{coulomb}+{near}*{lennard_jones}"
-    if force.getUseSwitchingFunction():  # OpenMM's platforms disagree on what it does there
+    if force.getUseSwitchingFunction():  # OpenMM's platforms disagree on its effect with LJPME
         raise ValueError("interpolate needs LJPME without a switching function, got one from switchDistance on")
     dispersion_width = _width(force.getLJPMEParameters, force, cutoff)
     beyond = f"dispersion*{_reciprocal('r', dispersion_width)}"
@@ -153,7 +153,7 @@ def _pair_expression(force: openmm.NonbondedForce) -> str:
 
 
 def _reciprocal(r: str, width: float) -> str:
-    """The part of 1/r⁶ that the lattice sum of LJPME takes over, with its sign left out."""
+    """The part of 1/r⁶ that is in the lattice sum of LJPME, without its sign."""
     x = f"({width!r}*{r})"
     return f"(1-exp(-{x}^2)*(1+{x}^2+0.5*{x}^4))/{r}^6"
 
@@ -167,7 +167,7 @@ def _switch(force: openmm.NonbondedForce, cutoff: float) -> str:
 
 
 def _width(parameters: Callable[[], list[Any]], force: openmm.NonbondedForce, cutoff: float) -> float:
-    """α of a lattice sum in 1/nm: as set, else what OpenMM derives from the error tolerance."""
+    """α of a lattice sum in 1/nm: as set, else as OpenMM derives it from the error tolerance."""
     explicit = _number(parameters()[0])
     return explicit or math.sqrt(-math.log(2 * force.getEwaldErrorTolerance())) / cutoff
 
@@ -202,13 +202,13 @@ def exclude_custom_pairs(
             force.addExclusion(*pair)
     if interpolate is None or not _restrict(scaled, region):
         return []
-    scaled.setUseLongRangeCorrection(False)  # `force` keeps its own, which knows no exclusions
+    scaled.setUseLongRangeCorrection(False)  # `force` keeps its own, which ignores exclusions
     # Wrapped, because the nonbonded forces of one system must have the same exclusions.
     return [wrapped(scaled, interpolate)]
 
 
 def _restrict(force: openmm.CustomNonbondedForce, region: frozenset[int]) -> bool:
-    """Leaves the force the pairs inside `region`, as interaction groups; says whether there are any."""
+    """Restricts the force to pairs inside `region`, by interaction groups. Returns whether there are any."""
     if not force.getNumInteractionGroups():
         force.addInteractionGroup(region, region)
         return True

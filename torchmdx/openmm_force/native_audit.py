@@ -1,4 +1,4 @@
-"""Audits of the native transport: results are compared with the exact model while OpenMM goes on."""
+"""Audits of the native transport: results are compared with the exact model while OpenMM continues."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from torchmdx.step.results import AuditError
 log = logging.getLogger(__name__)
 
 
-AUDIT = -1  # the number of the stream of audits
+AUDIT = -1  # number of the stream for audits
 
 
 class BackgroundAudit:
-    """Audits evaluations of a step in a thread, and on a GPU on a stream, of its own.
+    """Audits evaluations of a step in a thread of its own, and on a GPU on a stream of its own.
 
-    `start` copies what the evaluation left in the step's buffers, which the next one overwrites, and returns. At most
-    one audit runs: the next one waits for it. `failed` is 1 once an audit has failed, until `settle` raises its error.
+    `start` copies the results in the step's buffers, which the next evaluation overwrites, and returns. At most one
+    audit runs at a time: the next one waits for it. `failed` is 1 after a failed audit, until `settle` raises it.
     """
 
     def __init__(self, step: CapturedStep, every: int) -> None:
@@ -37,7 +37,7 @@ class BackgroundAudit:
         self._pending: Future[str | None] | None = None
 
     def start(self, evaluation: int, step: int) -> None:
-        """Audits the results in the buffers, of an evaluation at a step of the Context. Raises as `settle`."""
+        """Starts an audit of the results in the buffers. step: of the Context. Raises as `settle`."""
         self.settle()
         with self._aside():
             structure, compared = (
@@ -51,7 +51,7 @@ class BackgroundAudit:
         self._pending = self._worker.submit(self._compare, title, structure, compared, energy)
 
     def settle(self) -> None:
-        """Waits for the audit that runs, if one does. Raises AuditError if it has failed."""
+        """Waits for the current audit, if any. Raises AuditError if it failed."""
         pending = self._pending
         reason = None if pending is None else pending.result()
         self._pending = None
@@ -60,7 +60,7 @@ class BackgroundAudit:
             raise AuditError(reason)
 
     def close(self) -> None:
-        """Waits for the audit that runs; a failure that no evaluation was left to raise is in the log."""
+        """Waits for the current audit; a failure is in the log even if no later evaluation raises it."""
         self._worker.shutdown(wait=True)
 
     def _compare(self, title: str, *results: Any) -> str | None:

@@ -1,9 +1,9 @@
 """Front door: openmm-ml's potential "torchmdx", through its entry points.
 
-    MLPotential("torchmdx")                                   # the potential that torchmdx comes with
+    MLPotential("torchmdx")                                   # the default potential
     MLPotential("torchmdx", modelPath="model.safetensors").createSystem(topology, charge=1, precision="float64")
 
-openmm-ml loads this module whenever it is imported itself, so torch and the rest of torchmdx are imported on first use.
+openmm-ml imports this module whenever it is imported itself, so torch and most of torchmdx are imported on first use.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ OPTIONS = (
     "charge", "transport", "mode", "precision", "device", "skin", "audit_every", "periodic", "max_force_spread",
     "spread_file", "name",
 )  # fmt: skip
-_PRECISIONS = {"single": "float32", "double": "float64"}  # how other potentials of openmm-ml call them
+_PRECISIONS = {"single": "float32", "double": "float64"}  # names that other potentials of openmm-ml use
 
 
 class PotentialFactory(MLPotentialImplFactory):
-    """Makes the potential from the arguments of `MLPotential`."""
+    """Creates the potential from the arguments of `MLPotential`."""
 
     def createImpl(self, name: str, modelPath: str | Path | None = None, **args: Any) -> PotentialImpl:
         """modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), a name as for `torchmdx.load`, or
         an ensemble's file or folder.
 
-        Without one it is the potential that torchmdx comes with. Raises FileNotFoundError for what is not there.
+        None is the default potential. Raises FileNotFoundError for a missing file or an unknown name.
         """
         if args:
             raise ValueError(
                 f"MLPotential({name!r}) takes modelPath alone, got {', '.join(sorted(args))}; "
                 f"options of createSystem and createMixedSystem are {', '.join(OPTIONS)}"
             )
-        from torchmdx.checkpoints.locate import located
+        from torchmdx.checkpoints.locate import locate
 
         if modelPath is None or not Path(modelPath).is_dir():
-            located(modelPath)  # what is not there is said here
+            locate(modelPath)  # raises for a missing file
         return PotentialImpl(modelPath)
 
 
@@ -51,8 +51,8 @@ class PotentialImpl(MLPotentialImpl):
     """A checkpoint behind openmm-ml's interface.
 
     Options of createSystem and createMixedSystem are those of `torchmdx.openmm_force.add_potential`, named in OPTIONS.
-    Mechanical embedding is that of `create_mixed_system`, which keeps the potential out of a CustomCVForce. Only where
-    the region cuts covalent bonds is it openmm-ml's own, which has link atoms.
+    Mechanical embedding is that of `create_mixed_system`, which does not put the potential into a CustomCVForce. For a
+    region that cuts covalent bonds it is openmm-ml's own, which has link atoms.
     """
 
     def __init__(self, path: str | Path | None) -> None:
@@ -69,7 +69,7 @@ class PotentialImpl(MLPotentialImpl):
         """Adds the potential to a system. Raises ValueError for an option it does not have."""
         from torchmdx.openmm_force.add import add_potential
 
-        args.pop("linkAtomDistances", None)  # openmm-ml's embedding reads it, and hands it on
+        args.pop("linkAtomDistances", None)  # openmm-ml's embedding uses it, and passes it on
         indices = None if atoms is None else list(atoms)
         add_potential(system, topology, self.path, indices, force_group=forceGroup, **_options(args))
 
@@ -84,7 +84,7 @@ class PotentialImpl(MLPotentialImpl):
         returnInfo: bool = False,
         **args: Any,
     ) -> openmm.System | dict[str, Any]:
-        """Mechanical embedding. Constraints stay: openmm-ml removes them afterwards, if it is to.
+        """Mechanical embedding. Keeps constraints, which openmm-ml removes afterwards if requested.
 
         Raises ValueError as `create_mixed_system`, and for an interpolation of a region that cuts covalent bonds.
         """
@@ -112,7 +112,7 @@ class PotentialImpl(MLPotentialImpl):
         return mixed
 
     def getSupportedEmbeddings(self) -> list[str]:
-        """The embedding done here rather than by openmm-ml; its name is that of openmm-ml's, which it replaces."""
+        """The embedding that `createMixedSystem` implements in place of openmm-ml's of the same name."""
         return ["mechanical"]
 
     def getMLLongRange(self) -> bool:
@@ -126,7 +126,7 @@ def _options(args: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"options of this potential are {', '.join(OPTIONS)}, got {', '.join(unknown)}")
     options = dict(args)
     if options.get("device") is not None:
-        options["device"] = str(options["device"])  # other potentials of openmm-ml take a torch.device
+        options["device"] = str(options["device"])  # other potentials of openmm-ml accept a torch.device
     if "precision" in options:
         options["precision"] = _PRECISIONS.get(options["precision"], options["precision"])
     return options

@@ -1,7 +1,7 @@
-"""How a saved System refers to a potential: by checkpoint file and hash, never by weights or code.
+"""References to potentials in saved Systems: checkpoint file and hash, without weights or code.
 
-A potential that was given in memory has no file: it is found again only in the process that holds it, which is enough
-for copies of a System.
+A potential that was given in memory has no file and can be restored only in the same process, which is enough for
+copies of a System.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import json
 import uuid
 import weakref
 
-from torchmdx.openmm_force.evaluator import Evaluator
+from torchmdx.openmm_force.evaluator import ForceEvaluator
 from torchmdx.openmm_force.settings import ForceSettings
 
-# By names that no other process has given, whatever it has in memory.
-_in_memory: weakref.WeakValueDictionary[str, Evaluator] = weakref.WeakValueDictionary()
+# By names that are unique across processes.
+_in_memory: weakref.WeakValueDictionary[str, ForceEvaluator] = weakref.WeakValueDictionary()
 
 
-def reference_to(evaluator: Evaluator) -> str:
-    """Text from which `evaluator_of` makes the same evaluator."""
+def reference_to(evaluator: ForceEvaluator) -> str:
+    """Text from which `evaluator_of` restores the evaluator."""
     name = ""
     if evaluator.settings.checkpoint is None:
         name = next((n for n, other in _in_memory.items() if other is evaluator), "") or uuid.uuid4().hex
@@ -26,12 +26,15 @@ def reference_to(evaluator: Evaluator) -> str:
     return json.dumps({"settings": evaluator.settings.to_text(), "in_memory": name})
 
 
-def evaluator_of(reference: str) -> Evaluator:
-    """The evaluator. Raises ValueError or FileNotFoundError for a checkpoint, or a process, that is another."""
+def evaluator_of(reference: str) -> ForceEvaluator:
+    """The evaluator of a reference. Raises FileNotFoundError for a missing checkpoint, and ValueError.
+
+    ValueError: the checkpoint has changed, or the potential was given in memory in another process.
+    """
     values = json.loads(reference)
     settings = ForceSettings.from_text(values["settings"])
     if settings.checkpoint is not None:
-        return Evaluator(settings, settings.load_potential())
+        return ForceEvaluator(settings, settings.load_potential())
     evaluator = _in_memory.get(values["in_memory"])
     if evaluator is None or evaluator.settings != settings:
         raise ValueError(

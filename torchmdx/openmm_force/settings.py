@@ -1,4 +1,4 @@
-"""Everything that makes a force besides the weights: plain values, so that a file can hold them."""
+"""The settings of a force, everything except the weights, as plain values that can be written to a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from torchmdx.checkpoints.locate import located
+from torchmdx.checkpoints.locate import locate
 from torchmdx.checkpoints.prepare import DTYPES
 from torchmdx.checkpoints.save_load import load
 from torchmdx.models.ensemble import Ensemble
@@ -22,8 +22,8 @@ from torchmdx.step.capture_policy import require_mode
 class ForceSettings:
     """Settings of a potential in an openmm.System.
 
-    numbers: atomic numbers of the atoms that the potential sees. atoms: their indices, None for all of num_particles.
-    checkpoint, sha256: the potential's file, or its name if it comes with torchmdx, and the file's hash, or those of an
+    numbers: atomic numbers of the potential's atoms. atoms: their indices, None for all of num_particles.
+    checkpoint, sha256: the potential's file, or its name if it is part of torchmdx, and the file's hash, or those of an
     ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å), spread_file: as for
     `torchmdx.Calculator`.
     """
@@ -67,26 +67,26 @@ class ForceSettings:
     def from_text(cls, text: str) -> ForceSettings:
         values = json.loads(text)
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        # A file that was written on a machine with more GPUs can be read on one with fewer, or with none.
+        # A file from a machine with more GPUs can be read on one with fewer or none.
         device = torch.device(values["device"])
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             values["device"] = resolved_device(None)
         return cls(**values)
 
     def load_potential(self) -> Potential | Ensemble:
-        """The potential of the files that the settings name. Raises ValueError if one is not what it was."""
+        """Loads the potential from the files in the settings. Raises ValueError if a file has changed."""
         if self.checkpoint is None or self.sha256 is None:
             raise ValueError("a force can be restored only if its potential came from a checkpoint file")
-        for path, wanted in zip(_several(self.checkpoint), _several(self.sha256), strict=True):
-            if (found := file_hash(path)) != wanted:
+        for path, expected in zip(_as_tuple(self.checkpoint), _as_tuple(self.sha256), strict=True):
+            if (found := file_hash(path)) != expected:
                 raise ValueError(
-                    f"the checkpoint {path!r} has changed since the force was saved: its SHA-256 must be {wanted}, "
+                    f"the checkpoint {path!r} has changed since the force was saved: its SHA-256 must be {expected}, "
                     f"got {found}"
                 )
         return load(self.checkpoint, dtype=self.dtype, device=self.device)
 
 
-def _several(value: str | tuple[str, ...]) -> tuple[str, ...]:
+def _as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
 
@@ -99,10 +99,10 @@ def hash_of(checkpoint: str | tuple[str, ...] | None) -> str | tuple[str, ...] |
 
 def file_hash(checkpoint: str | Path) -> str:
     """SHA-256 of a checkpoint, given by its path or name. Raises FileNotFoundError."""
-    with located(checkpoint).open("rb") as file:
+    with locate(checkpoint).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def resolved_device(device: str | None) -> str:
-    """The device asked for, or a GPU if there is one, as text."""
+    """The requested device, or a GPU if one is available, as text."""
     return str(choose_device(device))

@@ -1,4 +1,4 @@
-"""The transport without Python in the step: sessions of the C++ plugin over captured steps."""
+"""The transport without Python at each step: sessions of the C++ plugin, which replays captured steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import openmm
 import torch
 from numpy.typing import NDArray
 
-from torchmdx.openmm_force.evaluator import Evaluator
+from torchmdx.openmm_force.evaluator import ForceEvaluator
 from torchmdx.openmm_force.native import native
 from torchmdx.openmm_force.native.native import Handles
 from torchmdx.openmm_force.native.one_context import share_context
@@ -17,23 +17,23 @@ from torchmdx.openmm_force.settings import ForceSettings
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import AuditError, GraphRefused, SpreadError
 
-# Raised for a structure that cannot be evaluated, and not for lack of memory or an interruption: the step stays sound.
+# Raised for a structure that cannot be evaluated, unlike lack of memory or an interruption: the step remains usable.
 _OF_STRUCTURES = (ArithmeticError, SpreadError, ValueError)
 
 
 class GraphSession:
-    """A step of its own for one Context."""
+    """The step of one Context."""
 
-    def __init__(self, evaluator: Evaluator, device: int | None) -> None:
+    def __init__(self, evaluator: ForceEvaluator, device: int | None) -> None:
         self.evaluator, self.device = evaluator, device
         self.num_atoms = len(evaluator.settings.numbers)
         self.step: CapturedStep | None = None
         self.audits: BackgroundAudit | None = None
 
     def start(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> Handles:
-        """Captures. Raises GraphRefused where that cannot be done, ValueError for another GPU than the potential's.
+        """Captures. Raises GraphRefused if that fails, ValueError if the Context is not on the potential's GPU.
 
-        After a failed recovery: goes on with the step if that is sound, else with a new one.
+        After a failed recovery: continues with the step if it is usable, else with a new one.
         """
         own = self.evaluator.potential.device
         if own.type != "cuda" or own.index != self.device:
@@ -44,7 +44,7 @@ class GraphSession:
         with torch.cuda.device(own):
             step = self.step
             if step is None:
-                # Audits of the step's own would count its evaluations, which are few, and be waited for.
+                # The step's own audits would count only evaluations from Python, which are few, and would block.
                 step = self.evaluator.make_step(positions, cell, mode="graph", audit_every=0)
                 self.evaluator.keep_track(step)
                 self.step = step
@@ -61,13 +61,13 @@ class GraphSession:
             return self._renewed(step)
 
     def _renewed(self, step: CapturedStep) -> Handles:
-        """Evaluates what is in the device buffers, with new graphs where needed; drops a step that is left unsound."""
+        """Evaluates the inputs in the device buffers, with new graphs if needed; drops a step that becomes unusable."""
         try:
             if self.audits is not None:
-                self.audits.settle()  # capturing disturbs what runs beside it
+                self.audits.settle()  # a capture interferes with work on other streams
             inputs = step.buffers.inputs
             self.evaluator.run(step, inputs["positions"], inputs["cell"], copy=False)
-            if "device" not in step.policy.graphs:  # the exact model has taken over
+            if "device" not in step.policy.graphs:  # after a fallback to the exact model
                 raise GraphRefused(
                     f"transport 'native' needs a CUDA graph, which was refused: {step.why}; use 'python'"
                 )
@@ -117,7 +117,7 @@ class GraphSession:
 class StepProvider:
     """Opens a session for each Context of a force."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: ForceEvaluator) -> None:
         self.evaluator = evaluator
 
     def open(self, device: int | None) -> GraphSession:
@@ -125,20 +125,20 @@ class StepProvider:
 
 
 def why_not_native(settings: ForceSettings, asked: bool) -> str | None:
-    """None if the plugin can serve; else why not. asked: for it by name, so that platforms of the CPU count as well."""
+    """None if the plugin can be used; else why not. asked: requested by name, which allows the CPU as well."""
     if settings.device.startswith("cuda"):
         reason = native.unavailable(cuda=True)
         if reason is None:
             reason = share_context()
         if reason is None and settings.mode == "eager":
-            reason = "mode 'eager' was asked for, and it replays CUDA graphs"
+            reason = "mode 'eager' was requested, and it replays CUDA graphs"
         return reason
     if not asked:
         return f"the potential is on the {settings.device}, where the C++ force would call Python as well"
     return native.unavailable(cuda=False)
 
 
-def make_native_force(evaluator: Evaluator, system: openmm.System) -> openmm.Force:
+def make_native_force(evaluator: ForceEvaluator, system: openmm.System) -> openmm.Force:
     """Adds the force of the plugin."""
     settings = evaluator.settings
     load_plugin(cuda=settings.device.startswith("cuda"))
@@ -161,7 +161,7 @@ def _restore(reference: str) -> StepProvider:
 def load_plugin(cuda: bool | None = None) -> None:
     """Loads the plugin, so that XmlSerializer can read Systems that were saved with its force.
 
-    cuda: with its part for the CUDA platform; None: if there is a GPU. Raises ImportError where it cannot be had.
+    cuda: include the CUDA platform; None: if a GPU is available. Raises ImportError if the plugin cannot be used.
     """
     cuda = torch.cuda.is_available() if cuda is None else cuda
     reason = native.unavailable(cuda)

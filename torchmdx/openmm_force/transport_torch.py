@@ -1,4 +1,4 @@
-"""The transport of openmm-torch: a TorchForce around one opaque operator; positions stay on the device."""
+"""The transport of openmm-torch: a TorchForce around a custom operator; positions stay on the device."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ import openmm
 import torch
 from torch import Tensor
 
-from torchmdx.openmm_force.evaluator import Evaluator
+from torchmdx.openmm_force.evaluator import ForceEvaluator
 from torchmdx.openmm_force.transport_python import TO_ENERGY, TO_FORCE
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.units import NANOMETER
 
-# By random numbers: those of another process must not be found in this one.
+# Keys are random numbers, so that a key from another process is not found.
 _served: dict[int, TensorEvaluator] = {}
 
 
 class TensorEvaluator:
-    """Evaluates positions that are tensors already; made for one force, for as long as the process lives."""
+    """Evaluates positions given as tensors, for one force; lives as long as the process."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: ForceEvaluator) -> None:
         self.evaluator, settings = evaluator, evaluator.settings
         device = evaluator.potential.device
         self.periodic = settings.periodic
         self.index = None if settings.atoms is None else torch.tensor(settings.atoms, device=device)
         self.step: CapturedStep | None = None
-        # Inside an operator autograd is switched off for the thread, and the exact model, which captures are judged by,
-        # needs it: evaluations have a thread of their own. It serves one Context at a time.
+        # Inside an operator autograd is disabled for the thread, but audits of a capture need it for the exact model.
+        # Evaluations therefore run in a thread of their own, for one Context at a time.
         self._worker = ThreadPoolExecutor(max_workers=1)
 
     def __call__(self, positions: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
         """Energy (kJ/mol) and forces [N,3] (kJ/mol/nm) of all particles at positions [N,3] and box [3,3] (nm).
 
-        The energy in float64. The forces as the positions are: openmm-torch reads them after it has let go of a
-        converted copy.
+        The energy has dtype float64, the forces have that of the positions: openmm-torch would release a converted copy
+        before it reads it.
         """
         return self._worker.submit(self._evaluate, positions, box).result()
 
@@ -64,7 +64,7 @@ class TensorEvaluator:
 @torch.library.custom_op("torchmdx::openmm_evaluate", mutates_args=())
 def _evaluate(positions: Tensor, box: Tensor, number: int) -> tuple[Tensor, Tensor]:
     if number not in _served:
-        raise ValueError("this TorchForce belongs to another process; add the potential again")
+        raise ValueError("a TorchForce works only in the process that created it: add the potential again")
     return _served[number](positions, box)
 
 
@@ -108,15 +108,15 @@ _MODULES: dict[tuple[bool, bool], type[_Numbered]] = {
 
 def _scripted(module: torch.nn.Module) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # openmm-torch takes nothing but TorchScript
+        warnings.simplefilter("ignore", DeprecationWarning)  # openmm-torch accepts only TorchScript
         return torch.jit.script(module)
 
 
 def _torch_force(module: Any) -> Any:
-    """A TorchForce that takes forces from a module.
+    """A TorchForce that uses the forces of a module.
 
-    The constructor saves the module by torch.jit.save, which warns; a warning that is turned into an error there would
-    cross C++ and abort the process.
+    The constructor saves the module with torch.jit.save, which warns. A warning turned into an error would pass through
+    C++ and abort the process.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -129,9 +129,9 @@ def _torch_force(module: Any) -> Any:
 
 @functools.cache
 def why_not_torch(cuda: bool) -> str | None:
-    """None if openmm-torch works beside this torch, which a TorchForce of one particle decides; else why not.
+    """None if openmm-torch works with this version of torch, tested with a TorchForce on one particle; else why not.
 
-    cuda: on OpenMM's CUDA platform, whose part is code of its own; else on the Reference platform.
+    cuda: on OpenMM's CUDA platform, which has its own implementation; else on the Reference platform.
     """
     try:
         system = openmm.System()
@@ -143,7 +143,7 @@ def why_not_torch(cuda: bool) -> str | None:
         context.getState(energy=True, forces=True)
     except ImportError as error:
         return f"openmm-torch cannot be imported: {error}"
-    except Exception as error:  # whatever a library built for another torch trips over
+    except Exception as error:  # errors of many types, if it was built for another torch
         return f"openmm-torch does not work with torch {torch.__version__}: {str(error).splitlines()[0]}"
     return None
 
@@ -153,18 +153,18 @@ class _Probe(torch.nn.Module):
         return positions.sum(), -torch.ones_like(positions)
 
 
-def module_of(evaluator: Evaluator) -> Any:
-    """What a TorchForce calls: positions [N,3] and, if periodic, box [3,3] in nm, then the scale if there is one."""
+def module_of(evaluator: ForceEvaluator) -> Any:
+    """The module that a TorchForce calls with positions [N,3] nm, the box [3,3] nm if periodic, and any scale."""
     settings, number = evaluator.settings, secrets.randbits(62)
     _served[number] = TensorEvaluator(evaluator)
     return _scripted(_MODULES[settings.periodic, settings.scale_parameter is not None](number))
 
 
-def make_torch_force(evaluator: Evaluator, system: openmm.System) -> openmm.Force:
-    """Adds a TorchForce. It cannot be restored in another process: the operator's state lives in this one.
+def make_torch_force(evaluator: ForceEvaluator, system: openmm.System) -> openmm.Force:
+    """Adds a TorchForce. It cannot be restored in another process, because the operator's state is in this one.
 
-    Raises ValueError for a potential without images in a periodic system: openmm-torch hands over positions that OpenMM
-    has moved into the box, atom by atom where nothing bonds them.
+    Raises ValueError for a non-periodic potential in a periodic system: openmm-torch passes positions wrapped into the
+    box, atom by atom if they are not bonded.
     """
     settings = evaluator.settings
     if not settings.periodic and system.usesPeriodicBoundaryConditions():

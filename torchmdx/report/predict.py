@@ -19,7 +19,7 @@ from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import CELL_LIST_FROM
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.step.padding import LARGEST_PADDED, apart, padded_size
+from torchmdx.step.padding import LARGEST_PADDED, padded_size, padding_positions
 from torchmdx.step.results import NonFiniteError, OutOfDeviceMemory, StepResult
 from torchmdx.system import Batch
 
@@ -233,7 +233,7 @@ def pack(frames: Frames, num_atoms: int, num_systems: int, cutoff: float) -> Bat
         return torch.cat([torch.from_numpy(np.ascontiguousarray(values)), filling])
 
     return Batch(
-        positions=joined(frames.positions, apart(missing, cutoff)),
+        positions=joined(frames.positions, padding_positions(missing, cutoff)),
         atomic_numbers=joined(frames.atomic_numbers, torch.ones(missing, dtype=torch.int64)),
         system_index=joined(frames.frame_index, len(frames) + index // PADDING_SYSTEM),
         cell=joined(frames.cell, torch.zeros(spare, 3, 3, dtype=torch.float64)),

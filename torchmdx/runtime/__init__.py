@@ -1,1 +1,1 @@
-"""What every part needs of the machine: memory, modes of torch, kernels, devices, files, signals."""
+"""Services of the machine that all rooms share: memory, torch's modes, kernel compilation, devices, files, signals."""

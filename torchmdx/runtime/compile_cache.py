@@ -1,11 +1,11 @@
-"""Compiled libraries, kept in the user's cache directory: made once, checked before they are loaded.
+"""A cache of compiled libraries in the user's cache directory: compiled once, checked before they are loaded.
 
-Where: $TORCHMDX_CACHE, else `torchmdx` in $XDG_CACHE_HOME, else in ~/.cache; an empty variable counts as unset. A
-relative $TORCHMDX_CACHE is taken from the current directory; a relative $XDG_CACHE_HOME is ignored, as its
-specification asks. Without a usable home directory libraries are kept in a private folder of the temporary directory.
+The folder is $TORCHMDX_CACHE, else `torchmdx` in $XDG_CACHE_HOME, else in ~/.cache; an empty variable counts as unset.
+A relative $TORCHMDX_CACHE is relative to the current directory; a relative $XDG_CACHE_HOME is ignored, as its
+specification requires. Without a usable home directory, a private folder of the temporary directory is used.
 
-A library runs with the user's rights, so that folder and file must belong to the user or to root, and nobody else may
-write to them. Its name ends in the SHA-256 of its bytes: a file that was cut short is found, and compiled anew.
+A library runs with the user's rights, so folder and file must belong to the user or to root, and nobody else may write
+to them. The file name ends in the SHA-256 of the content, so that a truncated file is detected and compiled again.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _DIGITS = 16
 
 
 class CacheError(OSError):
-    """There is no folder that compiled code may be kept in, or a library can't be kept there; says why."""
+    """No folder can be used for compiled code, or a library cannot be written there; says why."""
 
 
 class CompileError(RuntimeError):
-    """There is no compiler, or it failed; says which and why in a line."""
+    """No compiler was found, or it failed; a one-line reason."""
 
 
 def cache_directory() -> Path:
-    """The folder that is to be used, absolute; it need not exist."""
+    """The folder of the cache, absolute; it need not exist."""
     if given := os.environ.get(VARIABLE):
         return Path(given).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
     if base and not os.path.isabs(base):
-        _tell(f"XDG_CACHE_HOME must be an absolute path, got {base!r}: it is ignored")
+        _warn_once(f"XDG_CACHE_HOME must be an absolute path, got {base!r}: it is ignored")
     elif base:
         return Path(base) / "torchmdx"
     home = _home()
@@ -53,9 +53,9 @@ def cache_directory() -> Path:
 
 
 def usable_directory() -> Path:
-    """The folder to keep files in, there and safe: `cache_directory`, or the temporary one in place of the default.
+    """The folder for files, after checking that it exists and is safe: `cache_directory`, else the temporary one.
 
-    Raises CacheError where neither can be used.
+    Raises CacheError if none can be used; a folder that $TORCHMDX_CACHE names is never replaced.
     """
 
     def writable(folder: Path) -> Path:
@@ -63,34 +63,34 @@ def usable_directory() -> Path:
             raise CacheError(f"{folder} cannot be written")
         return folder
 
-    return _first(writable)
+    return _with_folder(writable)
 
 
 def load_library(name: str, key: Sequence[str], make: Callable[[Path], None]) -> ctypes.CDLL:
-    """The library of this name and key, from the cache, or made there by `make`, which writes the file it is given.
+    """Loads the library with this name and key from the cache; if missing, `make` writes it to the path it is given.
 
-    A file that is damaged or not safe is replaced, once, and the log says why. Raises CacheError, OSError if what was
-    made can't be loaded, and what `make` raises.
+    A file that is damaged or unsafe is replaced, and the log says why. Raises CacheError, OSError if the new library
+    cannot be loaded, and what `make` raises.
     """
     digest = hashlib.sha256("\0".join(key).encode()).hexdigest()[:_DIGITS]
-    return _first(lambda folder: _load_from(folder, f"{name}-{digest}", make))
+    return _with_folder(lambda folder: _load_from(folder, f"{name}-{digest}", make))
 
 
-def _first(use: Callable[[Path], Any]) -> Any:
-    """What `use` gives for the folder that was chosen; for the temporary one where there was no choice and it fails."""
+def _with_folder(use: Callable[[Path], Any]) -> Any:
+    """Calls `use` with the cache folder; on CacheError with the temporary one, unless $TORCHMDX_CACHE is set."""
     folder, other = cache_directory(), _temporary()
     try:
-        return use(_prepared(folder))
+        return use(_checked_folder(folder))
     except CacheError as error:
         if os.environ.get(VARIABLE) or folder == other:
             raise
-        _tell(f"{error}: using {other} instead; ${VARIABLE} chooses another folder")
-    return use(_prepared(other))
+        _warn_once(f"{error}: using {other} instead; ${VARIABLE} chooses another folder")
+    return use(_checked_folder(other))
 
 
 def _load_from(folder: Path, stem: str, make: Callable[[Path], None]) -> ctypes.CDLL:
     for path in sorted(folder.glob(f"{stem}-*.so")):
-        reason = _flaw(path)
+        reason = _why_unsafe(path)
         if reason is None:
             try:
                 return ctypes.CDLL(str(path))
@@ -99,11 +99,11 @@ def _load_from(folder: Path, stem: str, make: Callable[[Path], None]) -> ctypes.
         log.warning("%s is compiled again: %s", path, reason)
         with contextlib.suppress(OSError):
             path.unlink()
-    return ctypes.CDLL(str(_keep(folder, stem, make)))
+    return ctypes.CDLL(str(_make_library(folder, stem, make)))
 
 
-def _keep(folder: Path, stem: str, make: Callable[[Path], None]) -> Path:
-    """Makes a library and moves it to its name. Several processes may do so at once: each leaves a whole file."""
+def _make_library(folder: Path, stem: str, make: Callable[[Path], None]) -> Path:
+    """Makes a library and renames it to its final name, atomically: several processes may do so at the same time."""
     try:
         with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as place:
             made = Path(place) / "library.so"
@@ -119,7 +119,7 @@ def _keep(folder: Path, stem: str, make: Callable[[Path], None]) -> Path:
 
 
 def find_compiler(variable: str, *names: str) -> str:
-    """The compiler that an environment variable or one of these names stands for. Raises CompileError."""
+    """The path of a compiler: the one in an environment variable, else the first of `names`. Raises CompileError."""
     found = (shutil.which(name) for name in (os.environ.get(variable) or names[0], *names[1:]))
     compiler = next((path for path in found if path), None)
     if compiler is None:
@@ -128,19 +128,19 @@ def find_compiler(variable: str, *names: str) -> str:
 
 
 def run_compiler(command: Sequence[str], source: str, *, folder: Path | None = None, text: str | None = None) -> None:
-    """Runs a compiler in a folder, with `text` as its input. Raises CompileError, which names the source."""
+    """Runs a compiler in a folder, with `text` as standard input. Raises CompileError, which names the source."""
     try:
         done = subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, check=False)
     except OSError as error:
         raise CompileError(f"{command[0]} could not compile {source}: {error}") from error
     if done.returncode:
         lines = done.stderr.splitlines()
-        told = [line for line in lines if "error" in line] or lines or ["no message"]
-        raise CompileError(f"{command[0]} could not compile {source}: {told[0]}")
+        errors = [line for line in lines if "error" in line] or lines or ["no message"]
+        raise CompileError(f"{command[0]} could not compile {source}: {errors[0]}")
 
 
 def _flush(path: Path) -> None:
-    """Has a file, or the entries of a folder, reach the disk."""
+    """Flushes a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -148,7 +148,7 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _flaw(path: Path) -> str | None:
+def _why_unsafe(path: Path) -> str | None:
     """Why a library must not be loaded; None if it may."""
     try:
         found = path.lstat()
@@ -167,8 +167,8 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:_DIGITS]
 
 
-def _prepared(folder: Path) -> Path:
-    """The folder, made if need be, for this user alone. Raises CacheError."""
+def _checked_folder(folder: Path) -> Path:
+    """The folder, created for this user alone if it does not exist. Raises CacheError if it is unsafe."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.stat() if folder != _temporary() else folder.lstat()
@@ -184,7 +184,7 @@ def _prepared(folder: Path) -> Path:
 
 
 def _not_ours(found: os.stat_result) -> str | None:
-    """What lets others decide what is loaded; None if nothing does."""
+    """Why other users could change a file or folder; None if they cannot."""
     own = os.geteuid()
     if found.st_uid not in (own, 0):
         return f"it must belong to user {own} or to root, got owner {found.st_uid}"
@@ -194,7 +194,7 @@ def _not_ours(found: os.stat_result) -> str | None:
 
 
 def _home() -> Path | None:
-    """The user's home directory, if there is one that exists."""
+    """The user's home directory; None if it does not exist."""
     given = os.environ.get("HOME", "")
     try:
         home = Path(given or pwd.getpwuid(os.getuid()).pw_dir)
@@ -208,6 +208,6 @@ def _temporary() -> Path:
 
 
 @functools.cache
-def _tell(message: str) -> None:
-    """One line in the log, once."""
+def _warn_once(message: str) -> None:
+    """Logs a warning the first time that it occurs."""
     log.warning("%s", message)

@@ -1,4 +1,4 @@
-"""What evaluations on the CPU ask of the C libraries: memory for the next one, threads that wait briefly."""
+"""Settings of the C libraries for evaluations on the CPU: keeping freed memory, threads that wait only briefly."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import ctypes
 import functools
 import os
 
-# Turns of a loop, some 50 µs, that a thread waits before it sleeps; GNU's OpenMP has 300,000.
+# Iterations of the loop in which a thread waits before it sleeps, about 50 µs; the default of GNU OpenMP is 300,000.
 SPINS = "1000"
-# Parameters of mallopt(3), by their numbers in malloc.h.
+# Parameters of mallopt(3), as numbered in malloc.h.
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
 MOST_KEPT, PADDING = 2**31 - 1, 2**26
-# Larger blocks still come from the system and go back to it. Old C libraries refuse the first.
+# Larger blocks are still returned to the system. Old C libraries refuse the first value.
 LARGEST_KEPT = (2**30, 2**25)
-# Who sets one of these has chosen, and is left alone.
+# If the user sets one of these variables, nothing is changed.
 CHOICES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
 
 
 def wait_briefly() -> None:
-    """Lets threads that wait for others give the processor up soon; to be called before torch is loaded.
+    """Makes waiting OpenMP threads yield their processor early; must be called before torch is loaded.
 
-    Beside another program with threads on the same processors, each of the hundreds of parallel loops of a step can
-    wait, at full load, for a thread that does not get to run: 12 s instead of 0.2 for 648 atoms, beside a training on
-    two. What the environment says stays.
+    If another program uses the same processors, each of the hundreds of parallel loops of a step can spin while it
+    waits for a thread that is not running: 12 s instead of 0.2 s for 648 atoms, next to a training on two cores.
+    Settings in the environment take precedence.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
@@ -30,10 +30,10 @@ def wait_briefly() -> None:
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Asks the C library, once a process, to keep freed memory up to 2 GiB; False where it cannot or must not.
+    """Makes glibc keep up to 2 GiB of freed memory, once per process; False if it cannot, or the user set it otherwise.
 
-    glibc gives large blocks back to the system when they are freed, and the system hands them out again page by page,
-    zeroed. Steps that need the same blocks every time spent a third to a half of their time on that.
+    By default glibc returns large freed blocks to the system, which zeroes them page by page when they are allocated
+    again. A step that needs the same blocks every time would spend a third to a half of its time on that.
     """
     if any(name in os.environ for name in CHOICES) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return False

@@ -1,4 +1,4 @@
-"""Reading files that may be damaged, or made to do harm: whatever is wrong becomes a ValueError that names the file."""
+"""Reading files that may be damaged or malicious: every error becomes a ValueError that names the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# What values of the wrong kind make Python, NumPy, torch and the readers of containers raise.
+# Exceptions that Python, NumPy, torch and container readers raise for values of the wrong kind.
 WRONG_VALUES = (
     ArithmeticError,
     AssertionError,
@@ -36,9 +36,9 @@ WRONG_VALUES = (
 
 @contextmanager
 def naming(origin: str | Path) -> Iterator[None]:
-    """Errors inside, about what a file holds, become a ValueError that names the file; one that does so stays.
+    """Turns errors about the content of a file into a ValueError that names the file.
 
-    Errors of the file system and missing packages pass: they are not about what the file holds.
+    A ValueError that already names it passes unchanged, as do errors of the file system and missing packages.
     """
     name = str(origin)
     try:
@@ -48,17 +48,17 @@ def naming(origin: str | Path) -> Iterator[None]:
             raise
         raise ValueError(f"{name!r}: {error}") from error
     except OSError as error:
-        if error.errno != errno.EINVAL:  # seeking to an impossible place, which the file tells
+        if error.errno != errno.EINVAL:  # a seek to an invalid offset that the file contains
             raise
         raise ValueError(f"{name!r} is damaged ({error})") from error
     except MemoryError as error:
-        raise ValueError(f"{name!r} needs more memory than there is, or is damaged") from error
+        raise ValueError(f"{name!r} needs more memory than is available, or is damaged") from error
     except WRONG_VALUES as error:
         raise ValueError(f"{name!r} is damaged ({type(error).__name__}: {error})") from error
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value in a JSON text. Raises ValueError for anything else, and for one that is nested too deeply."""
+    """The value of a JSON text. Raises ValueError for text that is not JSON or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -66,5 +66,5 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def is_newer(version: str, known: int) -> bool:
-    """Whether the version that a file states is a whole number above this one."""
+    """Whether the version in a file is an integer greater than `known`."""
     return version.isascii() and version.isdigit() and len(version) < 10 and int(version) > known

@@ -1,11 +1,11 @@
-"""Work on a GPU that need not be the current one of its thread.
+"""Decorators that make the right GPU current while a public function runs, and the lock of captures.
 
-torch's own operations run where their tensors are. Triton launches on the current device of the calling thread, which
-is GPU 0 unless somebody has changed it; so do CUDA graphs, and synchronisation without a device. Public entries
-therefore make the device of their tensors current, for as long as they run.
+torch's operations run on the device of their tensors. Triton kernels, CUDA graphs and synchronisation without a device
+use the current device of the calling thread, by default GPU 0. Public functions therefore make the device of their
+tensors current while they run.
 
-A capture begins by synchronising its device, which CUDA forbids while another thread captures on it: captures, and what
-else has to wait for a whole device, take turns by `capture_lock`.
+A capture begins by synchronising its device, which CUDA forbids while another thread captures on it. Captures, and
+other code that synchronises a whole device, therefore hold `capture_lock`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ capture_lock = threading.RLock()
 
 
 def _is_current(device: torch.device) -> bool:
-    """Whether nothing has to be changed for work on this device; costs a fraction of a microsecond."""
+    """Whether this device is already current, or is a CPU; takes a fraction of a microsecond."""
     index = device.index
-    # Not torch.cuda.current_device, which looks for a fork and for CUDA's set-up once more.
+    # torch.cuda.current_device would also check for a fork and for CUDA's initialisation.
     if index is None or (torch.cuda.is_initialized() and index == torch._C._cuda_getDevice()):
         return True
-    return device.type != "cuda"  # last, since it makes a string, and "cpu:0" is rare
+    return device.type != "cuda"  # last, because it creates a string, and "cpu:0" is rare
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """A GPU as the current device of this thread, and the one before afterwards; nothing to do for a CPU."""
+    """A context in which a GPU is the current device of this thread; does nothing for a CPU."""
     return nullcontext() if _is_current(device) else torch.cuda.device(device)
 
 
 def runs_on(device_of: Callable[..., torch.device]) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
-    """A function during which the device that `device_of` finds among its arguments is current."""
+    """A decorator: while the function runs, the device that `device_of` returns for its arguments is current."""
 
     def changed(function: Callable[Given, Result]) -> Callable[Given, Result]:
         @functools.wraps(function)
@@ -58,10 +58,10 @@ def runs_on(device_of: Callable[..., torch.device]) -> Callable[[Callable[Given,
     return changed
 
 
-def entries(*names: str) -> Callable[[Of], Of]:
-    """A class whose methods of these names run on its own device, and outside of torch.inference_mode.
+def methods_on_own_device(*names: str) -> Callable[[Of], Of]:
+    """A class decorator: these methods run with the object's device current, and outside torch.inference_mode.
 
-    Its own device is `self.device`; in `__init__`, before there is one, that of its first argument, `potential`.
+    The device is `self.device`; in `__init__`, before that is set, the device of the first argument, `potential`.
     """
 
     def changed(kind: Of) -> Of:
@@ -78,16 +78,16 @@ def _own_device(self: Any, potential: Any = None, *_: Any, **__: Any) -> torch.d
 
 
 def device_of_potential(potential: Any = None, *_: Any, **__: Any) -> torch.device:
-    """Of a function whose first argument is a potential or an ensemble; what is neither, the function refuses."""
+    """The device for a function whose first argument is a potential or an ensemble; the CPU for anything else."""
     device: torch.device = getattr(potential, "device", _CPU)
     return device
 
 
 def device_of_positions(_: Any, positions: torch.Tensor, *__: Any, **___: Any) -> torch.device:
-    """Of a method whose first argument is positions."""
+    """The device for a method whose first argument is positions."""
     return positions.device
 
 
 def gpu_index(device: torch.device) -> int:
-    """The number of a GPU; that of the current one for "cuda"."""
+    """The index of a GPU; for "cuda", that of the current one."""
     return torch.cuda.current_device() if device.index is None else device.index

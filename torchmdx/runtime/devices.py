@@ -1,4 +1,4 @@
-"""Which device a computation runs on."""
+"""Choosing the device that a computation runs on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 
 def choose_device(device: torch.device | str | None, name: str = "device") -> torch.device:
-    """The device asked for, or a GPU if there is one. Raises ValueError for one this machine lacks.
+    """The requested device; for None a GPU if available, else the CPU. Raises ValueError for an unavailable device.
 
-    name: of the option, in errors.
+    name: what error messages call the option.
     """
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -18,5 +18,5 @@ def choose_device(device: torch.device | str | None, name: str = "device") -> to
         raise ValueError(f"{name} must be cpu or cuda, got {str(device)!r}")
     chosen = torch.device(device)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"{name} {str(device)!r} is not there: torch sees {torch.cuda.device_count()} CUDA GPUs")
+        raise ValueError(f"{name} {str(device)!r} is not available: torch sees {torch.cuda.device_count()} CUDA GPUs")
     return chosen

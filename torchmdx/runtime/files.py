@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: what was at their path stays until the new content is on the disk."""
+"""Atomic file writes: a file is replaced only when its new content is complete on disk."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import BinaryIO
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file. Raises OSError, which names it, and leaves what was there."""
+    """Writes a file atomically. Raises OSError, which names the path; an existing file is then unchanged."""
     with whole_file(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A binary file to write to, which takes its place at `path` when the block ends without an error.
+    """A binary file to write to, which replaces `path` when the block ends without an error.
 
-    Raises OSError that names the path, where the disk is full for example; what was at the path stays as it was.
+    Raises OSError that names the path, for example if the disk is full; an existing file is then unchanged.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        # Opened as any new file is, so that others may read it.
+        # Opened with default permissions, so that other users may read it.
         with partial.open("wb") as file:
             yield file
             file.flush()
@@ -32,7 +32,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         _sync_folder(path.parent)
     except OSError as error:
         reason = error.strerror or str(error)
-        # With its number, so that the kind of error stays the same: PermissionError, FileNotFoundError.
+        # With errno, so that the subclass stays the same, such as PermissionError.
         arguments = () if error.errno is None else (error.errno,)
         raise OSError(*arguments, f"{str(path)!r} could not be written ({reason})") from error
     finally:
@@ -40,7 +40,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The new name on the disk as well, where the file system can do that; the content is there already."""
+    """Flushes the new name to disk, if the file system supports it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

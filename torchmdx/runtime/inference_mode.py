@@ -1,7 +1,7 @@
-"""Work that needs gradients, in whatever mode the caller is.
+"""Leaving torch.inference_mode for work that needs gradients.
 
-Under torch.inference_mode nothing depends on positions, as far as torch knows, and what is made there can never be
-differentiated: weights, buffers and tables must be made outside of it.
+Under torch.inference_mode no operation is recorded for gradients, and tensors created there can never be
+differentiated. Weights, buffers and tables must therefore be created outside it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Result = TypeVar("Result")
 
 
 def outside_inference_mode(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """The same function, which leaves torch.inference_mode for as long as it runs."""
+    """A decorator: the function runs outside torch.inference_mode."""
 
     @functools.wraps(function)
     def run(*args: Given.args, **options: Given.kwargs) -> Result:
-        if not torch.is_inference_mode_enabled():  # the rule: a step of 100 µs has no time for more than this
+        if not torch.is_inference_mode_enabled():  # the usual case, kept fast for steps of 100 µs
             return function(*args, **options)
         with torch.inference_mode(False):
             return function(*args, **options)

@@ -1,4 +1,4 @@
-"""Ctrl-C and the kill of a queue system, taken as a wish to stop soon."""
+"""SIGINT and SIGTERM as requests to stop at the next opportunity."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """While it is entered, SIGINT and SIGTERM only set `received`; a second one acts as it would have before.
+    """A context in which SIGINT and SIGTERM only set `received`; a second signal has its original effect.
 
-    patient: a second one does nothing either, for processes whose launcher passes on what the terminal sent already.
-    Outside the main thread, where Python has no signals, it does nothing.
+    patient: a second signal has no effect either, for processes whose launcher forwards signals that the terminal has
+    already sent. Outside the main thread, where Python handles no signals, the context does nothing.
     """
 
     def __init__(self, patient: bool = False) -> None:
@@ -32,7 +32,7 @@ class Interrupts:
 
     @property
     def status(self) -> int:
-        """The exit status that shells expect after the signal."""
+        """The exit status by convention of shells: 128 + signal number, 0 without a signal."""
         return 0 if self.received is None else 128 + self.received
 
     def _note(self, number: int, frame: FrameType | None) -> None:

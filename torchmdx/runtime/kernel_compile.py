@@ -1,14 +1,13 @@
-"""Compiles the Triton kernels of an evaluation side by side, where each would else wait for the one before it.
+"""Compiles the Triton kernels of an evaluation in parallel.
 
-A kernel is compiled when it is first launched, so a first evaluation takes the sum of all. Here the first launch of a
-kernel that is not there yet stops the evaluation; its launches are gone through once more, recorded into a CUDA graph
-that is thrown away, so that nothing runs; the kernels met there are compiled by a thread each; and the evaluation is
-begun again. Where nothing is missing, it is only run.
+Triton compiles each kernel at its first launch, one after the other. Here the first launch of a kernel that is not
+compiled yet stops the evaluation. The evaluation is then recorded into a CUDA graph that is discarded, so that nothing
+runs, and the missing kernels found on the way are compiled in parallel by threads. Then the evaluation starts again. If
+no kernel is missing, the evaluation simply runs.
 
-Triton describes a kernel to whoever asks before it compiles. It is asked while an evaluation of this package runs, in
-the thread that runs it and about the kernels of this package: launches of other threads and of other libraries are as
-if this module were not there. A kernel that Triton can't describe, or can't compile from its description, is compiled
-where it is launched.
+The missing kernels are found by a hook that Triton calls before it compiles. The hook is active only in the thread that
+runs an evaluation of this package, and only for kernels of this package; launches of other threads and libraries are
+not affected. A kernel that Triton cannot describe, or cannot compile from its description, is compiled at its launch.
 """
 
 from __future__ import annotations
@@ -39,104 +38,104 @@ class _Missing(Exception):
 
 
 def _mistaken(constants: dict[Any, Any]) -> bool:
-    """Whether one of a kernel's constants is a string, as "bf16", that `preload` would take for the type."""
+    """Whether one of a kernel's constants is a string such as "bf16", which `preload` would mistake for a dtype."""
     from triton.language import dtype
 
     return any(isinstance(value, str) and dtype.is_dtype(value) for value in constants.values())
 
 
 def _make(kernel: Any, specialization: str) -> None:
-    """A kernel and what launches it, a module in C that the first look at `run` compiles.
+    """Compiles a kernel and its launcher, a C module that is compiled when `run` is first accessed.
 
-    An error is not raised: the launch compiles the kernel then, or raises the error.
+    Errors are not raised here: the launch compiles the kernel, or raises the error.
     """
     try:
         compiled = kernel.preload(specialization)
         if compiled is not None:
             _ = compiled.run
     except Exception as error:
-        log.debug("%s is left to its launch: %s: %s", kernel, type(error).__name__, error)
+        log.debug("%s will be compiled at its launch: %s: %s", kernel, type(error).__name__, error)
 
 
-class _Wanted:
-    """Kernels to compile, in Triton's own description, each once."""
+class _MissingKernels:
+    """Kernels to compile, by Triton's description, each once."""
 
     def __init__(self) -> None:
         self.kernels: dict[tuple[str, str], tuple[Any, str]] = {}
 
     def note(self, *, key: str, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
-        """Triton's hook before it compiles: True, so that the kernel is neither compiled nor launched."""
+        """Triton's hook before it compiles. Returns True: Triton then neither compiles nor launches the kernel."""
         if not _mistaken(compile["constants"]):
             self.kernels[f"{fn.module}.{fn.name}", key] = fn.jit_function, compile["specialization_data"]
         return True
 
     def stop(self, *, compile: dict[str, Any], **given: Any) -> bool:
-        """The same, and ends the evaluation, but for a kernel that only its launch can compile."""
+        """As `note`, and ends the evaluation; False for a kernel that only its launch can compile."""
         if _mistaken(compile["constants"]):
             return False
         self.note(compile=compile, **given)
         raise _Missing
 
     def compile(self, device: torch.device) -> None:
-        """All of them, as many at a time as there are cores."""
+        """Compiles all kernels, in as many threads as there are cores."""
         workers = min(len(self.kernels), len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(workers, initializer=lambda: torch.cuda.set_device(device)) as pool:
             for done in [pool.submit(_make, kernel, data) for kernel, data in self.kernels.values()]:
                 done.result()
 
 
-class _Asked(NamedTuple):
-    """What answers for a kernel that is missing, and the answer for one that Triton can't describe."""
+class _ActiveHook(NamedTuple):
+    """hook: called for a missing kernel. unknown: the answer for a kernel that Triton cannot describe."""
 
     hook: Callable[..., bool]
     unknown: bool
 
 
-class _Here(threading.local):
-    """Of the evaluation that this thread runs; other threads see None."""
+class _ThreadState(threading.local):
+    """The hook of the evaluation that this thread runs; None in other threads."""
 
-    asked: _Asked | None = None
+    active: _ActiveHook | None = None
 
 
-_here = _Here()
+_thread = _ThreadState()
 _lock = threading.Lock()
-_running = 0  # evaluations, in all threads, for which Triton's JITFunction is changed
-_original: Callable[..., Any] | None = None  # its own _call_hook, from the first change on
+_running = 0  # evaluations in all threads that need Triton's JITFunction patched
+_original: Callable[..., Any] | None = None  # JITFunction._call_hook before the first patch
 
 
 @runs_on(lambda _, device: device)
 def run_compiled(work: Callable[[], object], device: torch.device) -> None:
-    """Runs `work`, which may be begun more than once; its kernels are compiled together beforehand.
+    """Runs `work`, possibly several times, after compiling its missing kernels in parallel.
 
-    work: launches on the current stream, the same at every call, that may also be recorded.
+    work: launches kernels on the current stream, the same ones at every call, and can be captured.
     """
-    if device.type != "cuda" or not _describes():
+    if device.type != "cuda" or not _triton_is_supported():
         work()
         return
     compiled: set[tuple[str, str]] = set()
     while True:
-        wanted = _Wanted()
+        missing = _MissingKernels()
         try:
-            with _before_compiling(_Asked(wanted.stop, unknown=False)):
+            with _hooked(_ActiveHook(missing.stop, unknown=False)):
                 work()
         except _Missing:
             pass
         else:
             return
-        if wanted.kernels.keys() <= compiled:  # Triton does not know it again: then as if this module were not there
+        if missing.kernels.keys() <= compiled:  # Triton does not find what was compiled: run without this module
             work()
             return
         start = time.perf_counter()
-        with _before_compiling(_Asked(wanted.note, unknown=True)), _nothing_running(device):
+        with _hooked(_ActiveHook(missing.note, unknown=True)), _discarded_recording(device):
             work()
-        wanted.compile(device)
-        compiled |= wanted.kernels.keys()
-        log.info("%d kernels compiled in %.1f s", len(wanted.kernels), time.perf_counter() - start)
+        missing.compile(device)
+        compiled |= missing.kernels.keys()
+        log.info("%d kernels compiled in %.1f s", len(missing.kernels), time.perf_counter() - start)
 
 
 @functools.cache
-def _describes() -> bool:
-    """Whether there is a Triton whose parts that are used here have the form they are known in (3.4 to 3.7)."""
+def _triton_is_supported() -> bool:
+    """Whether Triton is installed and has the internal interface that this module uses (that of 3.4 to 3.7)."""
     if importlib.util.find_spec("triton") is None:
         return False
     from triton.runtime.jit import JITFunction
@@ -144,25 +143,25 @@ def _describes() -> bool:
     call_hook = getattr(JITFunction, "_call_hook", None)
     known = call_hook is not None and list(inspect.signature(call_hook).parameters)[1:2] == ["hook"]
     if not known or not hasattr(JITFunction, "preload"):
-        log.debug("kernels are compiled one after the other: this version of Triton is not known")
+        log.debug("kernels are compiled one after the other: this version of Triton is not supported")
         return False
     return True
 
 
 @contextlib.contextmanager
-def _before_compiling(asked: _Asked) -> Iterator[None]:
-    """Triton asks about the kernels of this package that this thread launches and that are not compiled yet."""
-    before, _here.asked = _here.asked, asked
-    _change_triton(+1)
+def _hooked(active: _ActiveHook) -> Iterator[None]:
+    """A context in which the hook is called for missing kernels of this package that this thread launches."""
+    before, _thread.active = _thread.active, active
+    _patch_triton(+1)
     try:
         yield
     finally:
-        _here.asked = before
-        _change_triton(-1)
+        _thread.active = before
+        _patch_triton(-1)
 
 
-def _change_triton(count: int) -> None:
-    """Puts `_call_hook` into JITFunction with the first evaluation that needs it, and takes it out after the last."""
+def _patch_triton(count: int) -> None:
+    """Patches JITFunction for the first evaluation that needs it, and restores it after the last."""
     global _running, _original
     from triton.runtime.jit import JITFunction
 
@@ -171,30 +170,30 @@ def _change_triton(count: int) -> None:
         if before == 0:
             _original = JITFunction._call_hook
             JITFunction._call_hook = _call_hook
-        elif _running == 0 and JITFunction._call_hook is _call_hook:  # else changed by somebody else meanwhile
+        elif _running == 0 and JITFunction._call_hook is _call_hook:  # else another library has patched it
             JITFunction._call_hook = _original
 
 
 def _call_hook(self: Any, hook: Any, *given: Any, **named: Any) -> Any:
-    """In place of JITFunction._call_hook, which describes a kernel, at some expense, to `hook` if there is one."""
-    original, asked = _original, _here.asked
+    """Replaces JITFunction._call_hook, which describes a kernel to `hook` unless that is None."""
+    original, active = _original, _thread.active
     assert original is not None
-    if asked is not None and self.fn.__module__.startswith("torchmdx."):
+    if active is not None and self.fn.__module__.startswith("torchmdx."):
         try:
-            answer = original(self, asked.hook, *given, **named)
+            answer = original(self, active.hook, *given, **named)
         except _Missing:
             raise
-        except Exception as error:  # constants that have no form as text, or a version that is not known
-            log.debug("%s is left to its launch: %s: %s", self, type(error).__name__, error)
-            answer = asked.unknown
+        except Exception as error:  # constants that cannot be serialised, or an unsupported version
+            log.debug("%s will be compiled at its launch: %s: %s", self, type(error).__name__, error)
+            answer = active.unknown
         if answer:
             return answer
     return original(self, hook, *given, **named)
 
 
 @contextlib.contextmanager
-def _nothing_running(device: torch.device) -> Iterator[None]:
-    """Launches are recorded and forgotten. What can't be recorded ends the block early, without an error."""
+def _discarded_recording(device: torch.device) -> Iterator[None]:
+    """Records launches into a graph that is discarded. Work that cannot be recorded ends the block without an error."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     stream = own_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
@@ -204,10 +203,10 @@ def _nothing_running(device: torch.device) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            # As when an engine reads the device at its first run: it comes to the rest of its kernels later.
-            log.debug("kernels were looked for until %s", error)
+            # For example, an engine reads the device at its first run: the next attempt finds its other kernels.
+            log.debug("the search for missing kernels ended at: %s", error)
         finally:
-            with contextlib.suppress(RuntimeError):  # a recording that an error has ended
+            with contextlib.suppress(RuntimeError):  # an error has already ended the recording
                 graph.capture_end()
     graph.reset()
     torch.cuda.current_stream(device).wait_stream(stream)

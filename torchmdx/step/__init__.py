@@ -1,1 +1,1 @@
-"""The captured step and what it consists of."""
+"""The captured step and its parts."""

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from torchmdx.system import Batch
 
-# Below this a whole structure fits in the GPU's cache, and order gains nothing (measured).
+# A smaller structure fits into the GPU's cache, and its order makes no measurable difference.
 FEWEST_ATOMS = 6000
 
 
 def choose_order(batch: Batch, positions: Tensor, cell: Tensor) -> Tensor | None:
-    """Atom numbers [N] int32 along a curve, system by system; None where order gains nothing, or isn't defined."""
+    """Indices of atoms [N] int32 along a curve, system by system; None for few atoms, a CPU or non-finite positions."""
     if batch.num_atoms < FEWEST_ATOMS or batch.positions.device.type != "cuda":
         return None
     if not bool(torch.isfinite(positions).all() & torch.isfinite(cell).all()):
@@ -21,9 +21,9 @@ def choose_order(batch: Batch, positions: Tensor, cell: Tensor) -> Tensor | None
 
 
 def curve_order(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor | None = None) -> Tensor:
-    """Order [N] of atoms along a Hilbert curve through space, system by system: neighbours in space get near in memory.
+    """Order [N] of atoms along a Hilbert curve, system by system, so that neighbours in space are close in memory.
 
-    positions [N,3], cell [S,3,3], pbc [S,3]. Atoms are taken from inside the cell; only the order uses that.
+    positions [N,3], cell [S,3,3], pbc [S,3]. The order is that of the atoms wrapped into the cell.
     """
     from torchmdx import cell as lattice
 
@@ -39,7 +39,7 @@ def curve_order(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tens
 
 
 def _hilbert(grid: Tensor, bits: int = 10) -> Tensor:
-    """Index along the Hilbert curve of whole coordinates [N,3] below 2^bits (Skilling's transform)."""
+    """Index along the Hilbert curve of integer coordinates [N,3] below 2^bits (Skilling's transform)."""
     x = list(grid.unbind(-1))
     level = 1 << (bits - 1)
     while level > 1:

@@ -1,4 +1,4 @@
-"""The check that the fast path gives the numbers of the exact model."""
+"""Audits: comparison of a step's results with the exact model."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
-from torchmdx.step.buffers import FIRST_BAD, NOT_FINITE, StepBuffers
+from torchmdx.step.buffer_storage import FIRST_BAD, NOT_FINITE
+from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.results import NonFiniteError
 from torchmdx.system import Batch
 
-# The exact model in float64 needs about 6 MB an atom; larger structures are judged by a part of them.
+# The exact model in float64 needs about 6 MB per atom; of larger structures only a part is compared.
 MOST_ATOMS = 600
-# Relative force error that refuses a graph. float32 rounding alone is some 1e-6 on molecules; forces that cancel
-# (a crystal at rest) make it large without harm, hence the floor in eV/Å that counts as force.
+# Largest relative force error. float32 rounding alone gives about 1e-6 for molecules. Where forces cancel, as in a
+# crystal at equilibrium, the relative error is large without being significant, hence the smallest norm in eV/Å.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "tf32": 2e-2, "bfloat16": 1e-1}
 LEAST_FORCE = 1e-2
-# What the same tolerances allow of energies: eV for each atom, and for each eV/Å of force on it, so that reference
-# energies of hundreds of eV hide nothing.
+# The same tolerances for energies are in units of eV per atom, plus eV per eV/Å of force on it: relative to the total
+# energy, reference energies of hundreds of eV would hide errors.
 ENERGY_SCALE = 1.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """error: relative force error against the exact model, None if it was not needed. reason: None if all is well."""
+    """error: relative force error against the exact model, None if not computed. reason: why it failed, else None."""
 
     error: float | None
     reason: str | None
@@ -41,12 +42,12 @@ class Verdict:
 def audit(potential: Potential | Ensemble, structure: Batch, found: Tensor, precision: str) -> float:
     """Relative force error of the forces `found` for a structure, against the exact model in float64.
 
-    found: `StepBuffers.compared()`. Of an ensemble, the spread of forces is compared along with their mean, so that
-    every member counts. A structure too large for the exact model is judged by a cluster of its atoms, evaluated anew
-    by an engine of the same kind.
+    found: `StepBuffers.compared()`. For an ensemble the spread of forces is compared with their mean, so that every
+    member counts. Of a structure too large for the exact model a cluster of atoms is compared, evaluated by an engine
+    of the same kind.
     """
-    part, atoms, as_it_is = sample(structure)
-    chosen = found.index_select(0, atoms) if as_it_is else _evaluate_anew(potential, part, precision)
+    part, atoms, is_whole = sample(structure)
+    chosen = found.index_select(0, atoms) if is_whole else _evaluate_part(potential, part, precision)
     return relative_error(chosen, exact_results(potential, part)[1])
 
 
@@ -59,16 +60,16 @@ def structure_of(batch: Batch, buffers: StepBuffers) -> Batch:
 def judge_copies(
     potential: Potential | Ensemble, precision: str, structure: Batch, compared: Tensor, energy: Tensor
 ) -> Verdict:
-    """What speaks against results that a step gave earlier for a structure.
+    """Audits copies of the results of a step for a structure.
 
-    compared: copy of `buffers.compared()`. energy [S]: compared where the whole structure fits the exact model.
+    compared: copy of `buffers.compared()`. energy [S]: compared if the whole structure is small enough.
     """
     allowed = TOLERANCES[precision]
-    part, atoms, as_it_is = sample(structure)
-    found = compared.index_select(0, atoms) if as_it_is else _evaluate_anew(potential, part, precision)
+    part, atoms, is_whole = sample(structure)
+    found = compared.index_select(0, atoms) if is_whole else _evaluate_part(potential, part, precision)
     exact_energy, exact = exact_results(potential, part)
     verdict = _verdict(relative_error(found, exact), allowed)
-    if verdict.reason is not None or not as_it_is or part.num_systems < structure.num_systems:
+    if verdict.reason is not None or not is_whole or part.num_systems < structure.num_systems:
         return verdict
     scale = ENERGY_SCALE * (len(atoms) + float(torch.linalg.vector_norm(exact[:, :3], dim=1).sum()))
     difference = float((energy.to(exact_energy) - exact_energy).abs().sum())
@@ -80,10 +81,10 @@ def judge_copies(
 
 
 def require_finite(flags: Any, evaluation: int, edges: Edges, buffers: StepBuffers, ordered: Batch) -> None:
-    """Raises for what is not finite: ValueError that names two atoms at one place, else NonFiniteError."""
+    """Raises NonFiniteError for results that are not finite; ValueError if two atoms are at the same position."""
     if not flags[NOT_FINITE]:
         return
-    # Two atoms at one place are the usual cause, and have an error of their own.
+    # The usual cause: two atoms at the same position.
     vectors = edges.vectors(buffers.positions, buffers.cell, ordered.system_index)
     require_apart(edges, vectors, buffers.order)
     raise NonFiniteError(
@@ -95,9 +96,9 @@ def require_finite(flags: Any, evaluation: int, edges: Edges, buffers: StepBuffe
 def judge(
     potential: Potential | Ensemble, batch: Batch, buffers: StepBuffers, precision: str, launched: Tensor | None = None
 ) -> Verdict:
-    """What speaks against the results in the buffers of a step, which evaluates `batch` at the buffers' inputs.
+    """Audits the results in the buffers of a step that evaluates `batch` at the buffers' inputs.
 
-    launched: `buffers.compared()` after launching the kernels one by one, to compare a replay with, whatever its size.
+    launched: `buffers.compared()` after an eager run, which a replay is compared with for structures of any size.
     """
     allowed, found = TOLERANCES[precision], buffers.compared()
     if launched is not None:
@@ -114,7 +115,7 @@ def _verdict(error: float, allowed: float) -> Verdict:
     return Verdict(error, text)
 
 
-def _evaluate_anew(potential: Potential | Ensemble, part: Batch, precision: str) -> Tensor:
+def _evaluate_part(potential: Potential | Ensemble, part: Batch, precision: str) -> Tensor:
     batch = part.to(dtype=potential.dtype)
     batch = replace(batch, positions=(part.positions - part.positions.mean(0)).to(potential.dtype))
     engine, _ = engine_for(potential, batch, stress=False, precision=precision)
@@ -125,7 +126,7 @@ def _evaluate_anew(potential: Potential | Ensemble, part: Batch, precision: str)
 
 
 def relative_error(forces: Tensor, exact: Tensor) -> float:
-    """|forces - exact| / |exact|, norms over all atoms; forces below LEAST_FORCE on average count as LEAST_FORCE."""
+    """|forces - exact| / |exact|, norms over all atoms; the denominator is at least LEAST_FORCE per atom (RMS)."""
     if exact.numel() == 0:
         return 0.0
     floor = LEAST_FORCE * exact.shape[0] ** 0.5
@@ -133,10 +134,10 @@ def relative_error(forces: Tensor, exact: Tensor) -> float:
 
 
 def sample(batch: Batch) -> tuple[Batch, Tensor, bool]:
-    """Part of a batch small enough for the exact model: (batch, its atoms [M], whether it stands for itself).
+    """A part of a batch small enough for the exact model: (part, its atoms [M], whether it consists of whole systems).
 
-    Whole systems from the first on, while they fit: their forces can be compared as they are. If not even the first
-    fits, the atoms nearest to one of its atoms, as a molecule: there the fast path has to be run on it anew.
+    The first systems of the batch, as many as fit: their forces can be compared directly. If even the first system is
+    too large, the atoms closest to one of its atoms, as a molecule, which the fast path has to evaluate separately.
     """
     counts = batch.counts().tolist()
     whole = 0
@@ -153,7 +154,7 @@ def sample(batch: Batch) -> tuple[Batch, Tensor, bool]:
 
 
 def exact_results(potential: Potential | Ensemble, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Energy [S] and forces [N,3] of the exact model in float64; of an ensemble [N,4], their spread with them."""
+    """Energy [S] and forces [N,3] of the exact model in float64; for an ensemble [N,4], with the force spread."""
     result = evaluate(copy.deepcopy(potential).double(), batch.to(dtype=torch.float64))
     assert result.forces is not None
     return result.energy, _columns(result.forces, result.force_spread)

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from torchmdx.neighbors.edges import Edges
-
-if TYPE_CHECKING:
-    from torchmdx.step.buffers import StepBuffers
+from torchmdx.step import buffer_storage
+from torchmdx.step.buffer_storage import BufferStorage
 
 BLOCK = 128
-# Places of the flags, as in torchmdx.step.buffers; kernels take constants of this kind only.
-NEEDED = tl.constexpr(0)
-OVERFLOW = tl.constexpr(1)
-NOT_FINITE = tl.constexpr(2)
-FIRST_BAD = tl.constexpr(3)
-FAR = tl.constexpr(4)
-UNCERTAIN = tl.constexpr(5)
-NUM_FLAGS = tl.constexpr(8)
+# Indices of the flags; kernels accept constants of this kind only.
+NEEDED = tl.constexpr(buffer_storage.NEEDED)
+OVERFLOW = tl.constexpr(buffer_storage.OVERFLOW)
+NOT_FINITE = tl.constexpr(buffer_storage.NOT_FINITE)
+FIRST_BAD = tl.constexpr(buffer_storage.FIRST_BAD)
+FAR = tl.constexpr(buffer_storage.FAR)
+UNCERTAIN = tl.constexpr(buffer_storage.UNCERTAIN)
+NUM_FLAGS = tl.constexpr(buffer_storage.NUM_FLAGS)
 
 
-def launch_prepare(buffers: StepBuffers, system_index: Tensor, *, from_host: bool = False) -> None:
-    """places = inputs[order] - images @ cell - origin; box = cell; both rounded in positions and cell; flags reset.
+def launch_prepare(buffers: BufferStorage, system_index: Tensor, *, from_host: bool = False) -> None:
+    """places = inputs[order] - images @ cell - origin; box = cell; rounds both to positions and cell; resets the flags.
 
-    from_host: the kernel itself gets inputs from the host's block.
+    from_host: the kernel reads the inputs from the host's block.
     """
     work = max(buffers.num_atoms, 9 * buffers.num_systems)
     given = buffers.host_inputs if from_host else buffers.inputs
@@ -55,7 +54,7 @@ def launch_prepare(buffers: StepBuffers, system_index: Tensor, *, from_host: boo
 
 
 def launch_finish(
-    buffers: StepBuffers,
+    buffers: BufferStorage,
     edges: Edges,
     energy: Tensor,
     energies: Tensor,
@@ -65,12 +64,12 @@ def launch_finish(
     *,
     to_host: int = 0,
 ) -> None:
-    """Results in the caller's order and in float64, and the flags. spread: of energy [S] and forces [N], float64.
+    """Writes results in the caller's order and in float64, and the flags. spread: of energy [S], forces [N], float64.
 
-    to_host: so many numbers of the output go to the host's block, by the kernel itself, in one program.
+    to_host: this many numbers of the output are written to the host's block by the kernel, in a single program.
     """
     out: dict[str, Any] = buffers.outputs
-    unused = energy, energies  # of the same kinds, and never touched
+    unused = energy, energies  # of the same dtypes; the kernel does not use them
     work = max(buffers.num_atoms, 9 * buffers.num_systems)
     block = triton.next_power_of_2(work) if to_host else BLOCK
     _finish[(triton.cdiv(work, block),)](
@@ -121,7 +120,7 @@ def _prepare(
     at = i.to(tl.int64)
     atom = tl.load(order + at, mask=here, other=0).to(tl.int64)
     system = tl.load(system_index + at, mask=here, other=0).to(tl.int64)
-    # All loads stand before the first store: the host's memory is microseconds away, and a store waits for its value.
+    # All loads precede the first store: reading host memory takes microseconds, and a store waits for its value.
     value = tl.load(given_cell + i, mask=entry, other=0.0)
     x0, x1, x2 = _three(given + 3 * atom, here)
     a0, a1, a2 = _three(given_cell + 9 * system, here)
@@ -147,7 +146,7 @@ def _prepare(
 
 @triton.jit
 def _three(pointer, mask):
-    """Three numbers one after the other, 0 where masked."""
+    """Three consecutive numbers, 0 where masked."""
     x = tl.load(pointer, mask=mask, other=0)
     return x, tl.load(pointer + 1, mask=mask, other=0), tl.load(pointer + 2, mask=mask, other=0)
 
@@ -185,7 +184,7 @@ def _finish(
         apart = tl.load(force_spread + i, mask=here, other=0.0)
         tl.store(force_spread_out + atom, apart, mask=here)
         uncertain = tl.sum((here & (apart > tl.load(most_spread))).to(tl.int64), 0)
-        if TO_HOST > 0:  # one program, whose stores it can read back; of sums in memory it could not be sure
+        if TO_HOST > 0:  # a single program can read back its own stores, but not reliably its atomic additions
             tl.store(flags + UNCERTAIN, uncertain)
         elif uncertain > 0:
             tl.atomic_add(flags + UNCERTAIN, uncertain)
@@ -193,7 +192,7 @@ def _finish(
     e = tl.load(energies + i, mask=here, other=0.0)
     if ENERGIES:
         tl.store(energies_out + atom, e, mask=here)
-    # x - x is 0 for finite x, NaN otherwise. An atom at NaN has no neighbours and so finite forces, hence positions.
+    # x - x is 0 for finite x, else NaN. Positions are checked too: an atom at NaN has no neighbours and finite forces.
     rest = e - e
     away = here & False
     for k in tl.static_range(3):

@@ -1,12 +1,9 @@
-"""What goes into and comes out of a captured step: fixed buffers, and the kernels that fill them.
+"""The operations on the buffers of a captured step: copying in, preparing coordinates, returning results.
 
-One block of float64 goes in (positions, cell), one comes out (energy, energy spread, flags, stress, energies, forces,
-force spread: what there is of them), so that each way is one copy, or, of few atoms, none: the first and the last
-kernel then read and write the host's blocks. Between the caller's coordinates and the model's lies `prepare`: it takes
-atoms in `order`, moves each by whole lattice vectors (`images`) and its system by `origin`, and only then rounds to the
-model's dtype what the search sees. Images and order are chosen on the host now and then (`StepBuffers.refresh`); a
-kernel flags atoms that have left for places where float32 is coarse. `finish` undoes the order and flags what is not
-finite.
+`prepare` converts the caller's coordinates to the model's: it sorts atoms by `order`, moves each by whole lattice
+vectors (`images`) and its system by `origin`, and only then rounds to the dtype that the search uses. Images and order
+are updated occasionally (`StepBuffers.refresh`). `finish` restores the caller's order, and flags results that are not
+finite and atoms so far out that float32 coordinates are too coarse.
 """
 
 from __future__ import annotations
@@ -19,105 +16,42 @@ from torch import Tensor
 
 from torchmdx import cell as lattice
 from torchmdx.neighbors.edges import Edges
+from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN, BufferStorage
 from torchmdx.system import Batch
 
-# Flags in the output block, int64.
-NEEDED, OVERFLOW, NOT_FINITE, FIRST_BAD, FAR, UNCERTAIN = range(6)
-NUM_FLAGS = 8
-# Coordinates beyond this multiple of a structure's own extent, or of 64 Å, are too coarse in float32.
+# Coordinates above this multiple of the structure's extent, or of 64 Å, are too coarse in float32.
 FAR_FACTOR = 4.0
 LEAST_EXTENT = 64.0
-# Up to so many atoms the first and the last kernel read and write the host's blocks themselves: a copy costs more.
-MOST_DIRECT = 512
 
 
-class StepBuffers:
-    """Input and output of a step of N atoms in S systems, on the model's device and, pinned, on the host.
-
-    spread: room for that of an ensemble, too; atoms whose forces spread by more than `most_spread` are flagged.
-    """
-
-    def __init__(self, batch: Batch, dtype: torch.dtype, *, stress: bool, energies: bool, spread: bool = False) -> None:
-        device, num_atoms, num_systems = batch.positions.device, batch.num_atoms, batch.num_systems
-        self.num_atoms, self.num_systems = num_atoms, num_systems
-        self.stress_wanted, self.energies_wanted, self.spread_given = stress, energies, spread
-        self.on_gpu = device.type == "cuda"
-        self.direct = self.on_gpu and num_atoms <= MOST_DIRECT and 9 * num_systems <= MOST_DIRECT
-        sizes_in = (3 * num_atoms, 9 * num_systems)
-        sizes_out = (
-            num_systems,
-            num_systems if spread else 0,
-            NUM_FLAGS,
-            9 * num_systems if stress else 0,
-            num_atoms if energies else 0,
-            3 * num_atoms,
-            num_atoms if spread else 0,
-        )
-        self._first_out = sum(sizes_out[:3])
-        self.input = torch.zeros(sum(sizes_in), dtype=torch.float64, device=device)
-        self.output = torch.zeros(sum(sizes_out), dtype=torch.float64, device=device)
-        # Without a GPU the host's blocks are the model's: nothing is copied.
-        self.host_input = torch.zeros_like(self.input, device="cpu", pin_memory=True) if self.on_gpu else self.input
-        self.host_output = torch.zeros_like(self.output, device="cpu", pin_memory=True) if self.on_gpu else self.output
-        self.inputs, self.host_inputs = (self._views_in(block, sizes_in) for block in (self.input, self.host_input))
-        self.outputs, self.host_outputs = (
-            self._views_out(block, sizes_out) for block in (self.output, self.host_output)
-        )
-        # Made once: five of them a step would cost as many microseconds.
-        self.host_arrays = {name: tensor.numpy() for name, tensor in self.host_outputs.items()}
-        self.positions = torch.zeros(num_atoms, 3, dtype=dtype, device=device)
-        self.cell = torch.zeros(num_systems, 3, 3, dtype=dtype, device=device)
-        # The same before rounding: neighbours are looked for among rounded coordinates, but differences of these are
-        # what a model sees. In a box of 30 Å, float32 coordinates alone make errors of 1e-5 in forces.
-        exact = dtype == torch.float64
-        self.places = self.positions if exact else torch.zeros_like(self.positions, dtype=torch.float64)
-        self.box = self.cell if exact else torch.zeros_like(self.cell, dtype=torch.float64)
-        self.order = torch.arange(num_atoms, dtype=torch.int32, device=device)
-        self.images = torch.zeros(num_atoms, 3, dtype=torch.int32, device=device)
-        self.origin = torch.zeros(num_systems, 3, dtype=torch.float64, device=device)
-        self.far = torch.zeros((), dtype=torch.float64, device=device)
-        self.most_spread = torch.full((), torch.inf, dtype=torch.float64, device=device)
-
-    def _views_in(self, block: Tensor, sizes: tuple[int, ...]) -> dict[str, Tensor]:
-        positions, cell = block.split(sizes)
-        return {"positions": positions.view(-1, 3), "cell": cell.view(-1, 3, 3)}
-
-    def _views_out(self, block: Tensor, sizes: tuple[int, ...]) -> dict[str, Tensor]:
-        energy, energy_spread, flags, stress, energies, forces, force_spread = block.split(sizes)
-        views = {"energy": energy, "flags": flags.view(torch.int64), "forces": forces.view(-1, 3)}
-        if self.stress_wanted:
-            views["stress"] = stress.view(-1, 3, 3)
-        if self.energies_wanted:
-            views["energies"] = energies
-        if self.spread_given:
-            views |= {"energy_spread": energy_spread, "force_spread": force_spread}
-        return views
+class StepBuffers(BufferStorage):
+    """The buffers of a step, and the operations that fill them; created as `BufferStorage`."""
 
     def compared(self) -> Tensor:
-        """What audits compare: forces [N,3], with their spread as a fourth column where there is one."""
+        """The results that audits compare: forces [N,3], for an ensemble with their spread as a fourth column."""
         forces = self.outputs["forces"]
         return torch.cat([forces, self.outputs["force_spread"][:, None]], 1) if self.spread_given else forces
 
     def fill(self, batch: Batch) -> None:
-        """Positions and cell of a batch into the inputs, those of the host and those of the device."""
+        """Copies positions and cell of a batch into the inputs on the host and on the device."""
         for inputs in (self.inputs, self.host_inputs):
             inputs["positions"].copy_(batch.positions)
             inputs["cell"].copy_(batch.cell)
 
     def copy_in(self) -> None:
-        """From the host's block to the model's device."""
+        """Copies the host's input block to the model's device."""
         if self.on_gpu:
             self.input.copy_(self.host_input, non_blocking=True)
 
     def share_cell(self, to: str) -> None:
-        """The cell that came from the host last to the device's inputs, or the other way round."""
+        """Copies the cell from the host's inputs to the device's (to="device"), or the reverse."""
         host, device = self.host_inputs["cell"], self.inputs["cell"]
         (device.copy_(host) if to == "device" else host.copy_(device))
 
     def refresh(self, batch: Batch, order: Tensor | None) -> None:
-        """Chooses images and origins for the positions in `inputs`, and takes a new order of the atoms.
+        """Chooses images and origins for the positions in `inputs`; order [N]: a new order of the atoms.
 
-        batch: gives pbc and system_index, in the caller's order. Systems that are not finite keep images and origin.
+        batch: provides pbc and system_index, in the caller's order. Systems that are not finite keep images and origin.
         """
         positions, cell = self.inputs["positions"], self.inputs["cell"]
         index, pbc = batch.system_index, batch.pbc
@@ -126,7 +60,7 @@ class StepBuffers:
         images = torch.where(pbc[index], torch.floor(fractional), 0.0)
         counts = batch.counts().clamp(min=1)[:, None]
         mean = fractional.new_zeros(self.num_systems, 3).index_add(0, index, fractional) / counts
-        # Atoms are wrapped along periodic directions, systems centred along the others.
+        # Atoms are wrapped along periodic directions; systems are centred along the others.
         origin = torch.einsum("si,sij->sj", torch.where(pbc, 0.0, mean), full)
         moved = positions - torch.einsum("ni,nij->nj", images, cell[index]) - origin[index]
         fine = (moved.abs() <= torch.finfo(self.positions.dtype).max) & (images.abs() <= torch.iinfo(torch.int32).max)
@@ -143,9 +77,9 @@ class StepBuffers:
         self.images.copy_(images[self.order.long()])
 
     def prepare(self, system_index: Tensor, *, from_host: bool = False) -> None:
-        """Fills places and box, and both rounded; system_index [N] in the model's order. Resets flags.
+        """Fills places and box, and positions and cell with the same values rounded; resets the flags.
 
-        from_host: inputs are those of the host, which are fetched first.
+        system_index: [N] in the model's order. from_host: copies the host's inputs to the device first.
         """
         if from_host and not self.direct:
             self.copy_in()
@@ -174,10 +108,10 @@ class StepBuffers:
         *,
         to_host: bool = True,
     ) -> None:
-        """Fills `outputs` from the model's results, in the caller's order, and flags what is wrong with them.
+        """Fills `outputs` from the model's results, in the caller's order, and sets the flags.
 
-        spread: of an ensemble's energy [S] and forces [N].
-        to_host: all results go there, otherwise energies and flags only, which every evaluation reads there.
+        spread: of an ensemble's energy [S] and forces [N]. to_host: copies all results to the host; otherwise only
+        energies and flags, which are always read there.
         """
         if self.on_gpu:
             from torchmdx.step.buffer_kernels import launch_finish
@@ -192,7 +126,7 @@ class StepBuffers:
         order = self.order.long()
         out["energy"].copy_(energy)
         out["forces"].index_copy_(0, order, forces.double())
-        # An atom at NaN has no neighbours, and so finite forces: positions are looked at too.
+        # An atom at NaN has no neighbours and therefore finite forces, so positions are checked too.
         finite = torch.isfinite(forces).all(-1) & torch.isfinite(energies) & torch.isfinite(self.positions).all(-1)
         flags = out["flags"]
         flags[NEEDED] = edges.needed
@@ -213,7 +147,7 @@ class StepBuffers:
 
 
 def copy_checked(name: str, target: Tensor, value: Any) -> None:
-    """Copies numbers in. Raises TypeError or ValueError for another kind or shape."""
+    """Copies numbers into `target`. Raises TypeError for values of another kind, ValueError for another shape."""
     if isinstance(value, Tensor):
         if value.dtype == torch.bool or value.dtype.is_complex:
             raise TypeError(f"{name} must be numbers, got a tensor of {value.dtype}")
@@ -223,7 +157,7 @@ def copy_checked(name: str, target: Tensor, value: Any) -> None:
         if array.dtype.kind not in "fiu":
             raise TypeError(f"{name} must be numbers, got an array of {array.dtype}")
         array = np.ascontiguousarray(array, dtype=np.float64)
-        # torch has no read-only tensors, and warns of arrays that are.
+        # torch warns about read-only arrays.
         source = torch.from_numpy(array if array.flags.writeable else array.copy())
     if source.shape != target.shape:
         if not (name == "cell" and source.shape == target.shape[1:] and len(target) == 1):

@@ -1,34 +1,36 @@
-"""Whether evaluations are captured: decided by measurement, and told."""
+"""Decides by measurement whether evaluations are captured, and records the reason."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from torchmdx.runtime.kernel_compile import run_compiled
-from torchmdx.step.graph import Graph, release_frames, seconds_per_run
+from torchmdx.step.device_memory import release_frames
+from torchmdx.step.graph import Graph
 from torchmdx.step.results import GraphRefused
 
 log = logging.getLogger(__name__)
 
 MODES = ("auto", "graph", "eager")
-# Evaluations before "auto" captures: single points do not pay for a capture.
+# Evaluations before "auto" captures: a capture takes longer than a few evaluations.
 EAGER_FIRST = 2
 
 
 def require_mode(mode: str, device: torch.device) -> None:
-    """Raises ValueError for an unknown mode, GraphRefused for a graph on a device that has none."""
+    """Raises ValueError for an unknown mode, GraphRefused for mode "graph" on a device without CUDA."""
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
     if mode == "graph" and device.type != "cuda":
-        raise GraphRefused(f"mode 'graph' needs a CUDA GPU, the potential is on the {device}")
+        raise GraphRefused(f"mode 'graph' needs a CUDA GPU, got a potential on the {device}")
 
 
 class GraphPolicy:
-    """The graphs of a step, by where positions come from ("host", "device"), and why they are there or not."""
+    """The graphs of a step, by where positions come from ("host", "device"), and why they were kept or refused."""
 
     def __init__(self, asked: str, device: torch.device, engine_why: str) -> None:
         self.asked, self.device = asked, device
@@ -38,14 +40,14 @@ class GraphPolicy:
         if device.type != "cuda":
             self.why = f"no GPU in use: {engine_why}"
         else:
-            self.why = "mode 'eager' was asked for" if asked == "eager" else "not captured yet"
+            self.why = "mode 'eager' was requested" if asked == "eager" else "not captured yet"
 
     @property
     def mode(self) -> str:
         return "graph" if self.graphs else "eager"
 
     def due(self, kind: str, num_evaluations: int) -> bool:
-        """Whether the coming evaluation, the num_evaluations-th, should capture first."""
+        """Whether to capture before the evaluation with this number, counted from 1."""
         if self.refused or kind in self.graphs:
             return False
         return self.asked == "graph" or num_evaluations > EAGER_FIRST
@@ -57,15 +59,16 @@ class GraphPolicy:
         forces: Callable[[], Tensor],
         judge: Callable[[Tensor], str | None],
     ) -> str | None:
-        """Measures `work`, captures it, has a replay judged, and keeps the graph or says why not.
+        """Measures `work`, captures it, audits a replay, and keeps the graph if it is faster and right.
 
-        forces: those of the last run. judge: what speaks against a replay, given the forces of a launch. Returns that.
-        Where memory runs out on the way, no graph is kept; an insisted-on one raises torch.cuda.OutOfMemoryError.
+        forces: returns the forces of the last run. judge: given the forces of an eager run, returns why the replay is
+        wrong, or None; `consider` returns the same. If memory runs out, no graph is kept; with mode "graph"
+        torch.cuda.OutOfMemoryError is raised.
         """
         if self.device.type != "cuda" or self.asked == "eager":
             return None
         try:
-            # Before the capture: launches beside the graph would need the same memory a second time.
+            # Before the capture: eager launches beside a graph would need the same memory a second time.
             run_compiled(work, self.device)
             self.eager_seconds = seconds_per_run(work, self.device)
             launched = forces().clone()
@@ -76,7 +79,7 @@ class GraphPolicy:
             return None
 
     def _weigh(self, kind: str, graph: Graph, launched: Tensor, judge: Callable[[Tensor], str | None]) -> str | None:
-        """Keeps a graph that pays and is right. Returns what the judge says against it."""
+        """Keeps a graph that is faster and passes its audit. Returns why the audit failed, None if it passed."""
         self.replay_seconds = seconds_per_run(graph.replay, self.device)
         saved = self.eager_seconds - self.replay_seconds
         if self.asked == "auto" and saved <= 0:
@@ -94,13 +97,13 @@ class GraphPolicy:
         return None
 
     def drop(self) -> list[str]:
-        """Forgets all graphs, before the buffers that they hold change; returns their kinds."""
+        """Drops all graphs, before the buffers that they use change; returns their kinds."""
         kinds = list(self.graphs)
         self.graphs.clear()
         return kinds
 
     def record_again(self, kinds: list[str], work_of: Callable[[str], Callable[[], object]]) -> None:
-        """Captures anew what was captured, after buffers have been replaced. Refuses as `consider`."""
+        """Captures graphs of these kinds after buffers have been replaced. Refuses as `consider`."""
         for kind in kinds:
             try:
                 graph = self._record(work_of(kind))
@@ -112,7 +115,7 @@ class GraphPolicy:
             self.graphs[kind] = graph
 
     def give_up(self, error: torch.cuda.OutOfMemoryError) -> bool:
-        """Frees the memory of graphs where an evaluation had too little; False where there is none to free."""
+        """Frees the memory of graphs after an evaluation ran out of memory; False if there are no graphs to free."""
         if not self.graphs or self.asked == "graph":
             return False
         self._no_memory(error)
@@ -128,7 +131,7 @@ class GraphPolicy:
             return None
 
     def _no_memory(self, error: torch.cuda.OutOfMemoryError) -> None:
-        """No graph from now on: there is no room for it beside the rest. Raises the error if one was insisted on."""
+        """Stops capturing for lack of memory. Raises the error with mode "graph"."""
         release_frames(error)
         if self.asked == "graph":
             raise error
@@ -136,8 +139,21 @@ class GraphPolicy:
         self.refuse(f"out of memory with a graph: {str(error).splitlines()[0]}")
 
     def refuse(self, reason: str, cause: Exception | None = None) -> None:
-        """No graph from now on. Raises GraphRefused if one was insisted on."""
+        """Stops capturing. Raises GraphRefused with mode "graph"."""
         if self.asked == "graph":
             raise GraphRefused(f"the graph was refused: {reason}") from cause
         log.warning("running without a CUDA graph: %s", reason)
         self.refused, self.why = True, reason
+
+
+def seconds_per_run(run: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+    """Median wall-clock seconds of one run, with the stream synchronised after each."""
+    times = []
+    stream = torch.cuda.current_stream(device)  # synchronising the device would end other threads' recordings
+    for _ in range(repeats):
+        stream.synchronize()
+        start = time.perf_counter()
+        run()
+        stream.synchronize()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2]

@@ -1,4 +1,4 @@
-"""CapturedStep: energy, forces and stress of one structure, or a batch, again and again, as one CUDA graph."""
+"""CapturedStep: repeated evaluation of energy, forces and stress of a structure or a batch as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -14,42 +14,47 @@ from torchmdx.engines.choose import engine_for
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
-from torchmdx.runtime.device_guard import entries
+from torchmdx.runtime.device_guard import methods_on_own_device
 from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.step.audit import judge, require_finite
-from torchmdx.step.buffers import FAR, NEEDED, NOT_FINITE, OVERFLOW, StepBuffers, copy_checked
+from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
+from torchmdx.step.buffers import StepBuffers, copy_checked
 from torchmdx.step.capture_policy import GraphPolicy, require_mode
 from torchmdx.step.change import fall_back, grow, refresh, settle, take_over
-from torchmdx.step.graph import Graph, memory_allocated, memory_explained
+from torchmdx.step.device_memory import memory_allocated, memory_explained
+from torchmdx.step.graph import Graph
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import AuditError, StepResult
 from torchmdx.step.spread_limit import checked_limit, require_agreement
+from torchmdx.step.state import StepState
 from torchmdx.system import Batch, System
 
-# Evaluations between new choices of images and order: atoms diffuse slowly.
+# Evaluations between updates of images and order: atoms diffuse slowly.
 REFRESH_EVERY = 2000
-MOST_ROUNDS = 8  # growing once is the rule; a list that does not fit then belongs to a collapsed structure
+MOST_ROUNDS = 8  # growing once is normally enough; a list that still does not fit indicates a collapsed structure
 
 
-@entries("__init__", "__call__", "assign", "capture", "capture_energy")
-class CapturedStep:
+@methods_on_own_device("__init__", "__call__", "assign", "capture", "capture_energy")
+class CapturedStep(StepState):
     """Evaluates a structure, or a batch, at changing positions and cells, as fast as this machine can.
 
         step = CapturedStep(potential, System.from_ase(atoms))
         result = step(atoms.positions, atoms.cell.array)
 
-    On a GPU the neighbour search, the model and the copies to and from the host are one CUDA graph, launched once and
-    waited for once, on the caller's current stream. The step owns its buffers: positions and cell are copied in,
-    results out; no array of the caller's is kept or overwritten. A replay fixes atoms, elements, charges and periodic
-    directions; positions and cell may change at will, and the neighbour list grows, with a new capture, when it must.
-    The weights are those the potential had when the step was made; after a change of weights make another step.
+    On a GPU the neighbour search, the model and the copies to and from the host are one CUDA graph. Each evaluation
+    launches it once, on the caller's current stream, and synchronises once. The step owns its buffers: positions and
+    cell are copied in and results are copied out; arrays of the caller are neither kept nor overwritten. A replay fixes
+    atoms, elements, charges and periodic directions. Positions and cell may change freely. If the neighbour list is too
+    small, it grows and the graph is captured again. The step copies the weights when it is created; after a change of
+    weights create another step.
 
-    mode: "graph" insists on a graph (GraphRefused otherwise), "eager" never captures, "auto" captures at the third
+    mode: "graph" requires a graph (GraphRefused otherwise), "eager" never captures, "auto" captures at the third
         evaluation and keeps the graph if it is measured to be faster. `mode`, `why` and `report()` say what runs.
-    stress, energies: give these too. skin: Å added to the search radius, so that most searches can be skipped.
-    precision: "float32", "float64" (the exact model) "tf32" or "bfloat16"; None takes the potential's dtype.
-    audit_every: compare with the exact model every so many evaluations (0: when a graph is captured).
-    max_force_spread: of an ensemble, eV/Å; SpreadError where the forces on an atom lie further apart.
+    stress, energies: also compute stress, and the energy of each atom. skin: Å added to the search radius, so that most
+        searches can be skipped.
+    precision: "float32", "float64" (the exact model), "tf32" or "bfloat16"; None takes the potential's dtype.
+    audit_every: evaluations between comparisons with the exact model (0: only when a graph is captured).
+    max_force_spread: for an ensemble, eV/Å; SpreadError if the forces on an atom have a larger spread.
     """
 
     def __init__(
@@ -79,7 +84,7 @@ class CapturedStep:
         self.num_evaluations = self.num_recoveries = 0
         self.error: float | None = None
         self._last_kind, self.audit_owed = "host", False
-        self.unsettled = self.assigning = False  # see step_change
+        self.unsettled = self.assigning = False
         self._given_out: torch.cuda.Event | None = None
         before = memory_allocated(self.device)
         with memory_explained(self.batch, self.device):
@@ -102,7 +107,6 @@ class CapturedStep:
         spread = isinstance(self.potential, Ensemble)
         self.buffers = buffers = StepBuffers(batch, dtype, stress=stress, energies=energies, spread=spread)
         self.buffers.fill(self.batch)
-        # What the model sees: the same atoms, in the order and the frame of the buffers.
         self.ordered = replace(batch.clone().to(dtype=dtype), positions=buffers.positions, cell=buffers.cell)
         refresh(self, "device")
         self.search = EdgeSearch(self.potential.search_cutoff(self.batch), skin=self.skin)
@@ -111,10 +115,10 @@ class CapturedStep:
         self.engine.reserve(self.search.capacity)
 
     def __call__(self, positions: Any, cell: Any = None, *, copy: bool = True) -> StepResult:
-        """Energy, forces, and stress if wanted, at positions [N,3] Å and cell [3,3] or [S,3,3] Å (None: the last).
+        """Energy, forces and optionally stress at positions [N,3] Å and cell [3,3] or [S,3,3] Å (None: the last cell).
 
-        copy=False gives views of the step's own buffers, valid until the next call. Raises ValueError or TypeError
-        for positions and cells that do not fit, NonFiniteError, SpreadError, OutOfDeviceMemory.
+        copy=False returns views of the step's own buffers, valid until the next call. Raises ValueError or TypeError
+        for positions or cells of a wrong shape or type, NonFiniteError, SpreadError, OutOfDeviceMemory.
         """
         self._require_assigned()
         kind = self._take_in(positions, cell)
@@ -130,7 +134,7 @@ class CapturedStep:
                 except torch.cuda.OutOfMemoryError as error:
                     if not self.policy.give_up(error):
                         raise
-                    self.audit_owed = False  # it was owed for the graphs
+                    self.audit_owed = False  # the graphs that needed it are gone
                     settle(self, kind)
                     continue
                 if result is not None:
@@ -139,10 +143,11 @@ class CapturedStep:
         raise RuntimeError(f"the neighbour list did not fit after {MOST_ROUNDS} rounds of growing: {flags.tolist()}")
 
     def assign(self, structure: System | Batch | Sequence[System]) -> None:
-        """Another structure of the same numbers of atoms and systems, in the same buffers and graphs.
+        """Takes another structure of the same number of atoms and systems into the same buffers and graphs.
 
-        Raises ValueError for other sizes, or for periodic directions where there were none at all; the step keeps its
-        structure then. After an interruption or OutOfDeviceMemory it evaluates nothing until another assign succeeds.
+        Raises ValueError, and keeps its structure, for other sizes and for a periodic structure if the step was created
+        without periodic directions. After an interruption or OutOfDeviceMemory the step refuses evaluations until an
+        assign succeeds.
         """
         take_over(self, Batch.of(structure).to(self.device))
 
@@ -151,19 +156,19 @@ class CapturedStep:
             raise RuntimeError("the last assign did not finish: call assign again before an evaluation")
 
     def report(self) -> StepReport:
-        """What this step does and costs, in numbers."""
+        """How this step evaluates, with sizes, times and memory."""
         counts = (self.num_evaluations, self.num_recoveries, self.memory_bytes())
         parts = (self.potential, self.batch, self.search, self.engine, self.engine_why, self.policy)
         return StepReport.of(*parts, *counts, self.error)
 
     def memory_bytes(self) -> int:
-        """Device memory of buffers, list, scratch and graphs."""
+        """Device memory of buffers, neighbour list, scratch memory and graphs."""
         return self._buffer_bytes + sum(graph.num_bytes for graph in self.policy.graphs.values())
 
     def capture(self, kind: str = "host") -> None:
-        """Captures now, instead of at the third evaluation, and keeps the graph or says why not.
+        """Captures now instead of at the third evaluation; if the graph is not kept, `why` gives the reason.
 
-        kind: "host" or "device", where positions come from. Raises GraphRefused if mode="graph" cannot be had.
+        kind: "host" or "device", where positions come from. Raises GraphRefused if mode="graph" and capture fails.
         """
         self._require_assigned()
         with memory_explained(self.batch, self.device):
@@ -175,10 +180,10 @@ class CapturedStep:
             if reason is not None:
                 fall_back(self, reason)
             elif not self.policy.graphs:
-                self.audit_owed = False  # refused for its time or memory
+                self.audit_owed = False  # the graph was refused for its time or memory
 
     def capture_energy(self) -> None:
-        """Captures energy alone, from device inputs, as the graph "energy"."""
+        """Captures an evaluation of the energy without forces, from device inputs, as the graph "energy"."""
         self._require_assigned()
         with memory_explained(self.batch, self.device):
             if self.unsettled:
@@ -190,7 +195,7 @@ class CapturedStep:
     # -- one evaluation ----------------------------------------------------------------------------------------------
 
     def _round(self, kind: str, copy: bool) -> StepResult | None:
-        """An evaluation that is given out; None where it has to be done again after a repair."""
+        """The result of one evaluation; None if it must be repeated after a repair."""
         self._run(kind)
         flags = self.buffers.host_arrays["flags"]
         if flags[FAR] and not flags[NOT_FINITE]:
@@ -209,14 +214,14 @@ class CapturedStep:
         if on_device and positions.device != self.device:
             raise ValueError(f"positions must be on the CPU or on {self.device}, got {positions.device}")
         kind = "device" if on_device else "host"
-        if self._given_out is not None:  # results of the last call may still be read, on another stream
+        if self._given_out is not None:  # another stream may still read the last results
             self._given_out.wait(torch.cuda.current_stream(self.device))
         target = self.buffers.inputs if on_device else self.buffers.host_inputs
         copy_checked("positions", target["positions"], positions)
         if cell is not None:
             copy_checked("cell", target["cell"], cell)
         elif kind != self._last_kind:
-            self.buffers.share_cell(to=kind)  # the last one came the other way
+            self.buffers.share_cell(to=kind)  # the last cell is in the other inputs
         self._last_kind = kind
         return kind
 
@@ -230,25 +235,14 @@ class CapturedStep:
             if graph:
                 graph.replay()
             else:
-                self.unsettled = True  # kernels count in scratch that only a complete evaluation resets
+                self.unsettled = True  # kernels use counters that only a complete evaluation resets
                 run_compiled(lambda: self._launch(kind), self.device)
                 self.unsettled = False
-        finally:  # the next call writes to what this one reads
+        finally:  # the next call overwrites the inputs of this one
             if self.buffers.on_gpu:
                 torch.cuda.current_stream(self.device).synchronize()
         if not graph:
             self.policy.eager_seconds = time.perf_counter() - start
-
-    def _launch(self, kind: str) -> None:
-        """All the work of an evaluation; launches only, reads nothing on the host."""
-        buffers = self.buffers
-        if not buffers.num_atoms:
-            return  # every result is zero, as the buffers were made
-        buffers.prepare(self.ordered.system_index, from_host=kind == "host")
-        edges = self.search.update(buffers.positions, buffers.cell)
-        outputs = self.engine.run(buffers.places, buffers.box, edges, forces=kind != "energy")
-        results = (outputs.energy, outputs.energies, outputs.forces, outputs.stress, outputs.spread)
-        buffers.finish(edges, *results, to_host=kind == "host")
 
     def _give_out(self, kind: str, copy: bool) -> StepResult:
         if kind == "host":
@@ -261,18 +255,18 @@ class CapturedStep:
     # -- whether the fast path can be trusted ------------------------------------------------------------------------
 
     def _judge(self, launched: Tensor | None = None) -> str | None:
-        """What speaks against the graph that was just replayed; None if nothing does."""
+        """Audits the graph that was just replayed. Returns why it is wrong, None if it passes."""
         flags = self.buffers.host_outputs["flags"]
         self.audit_owed = True  # until one has passed
         if flags[FAR] or flags[OVERFLOW] or flags[NOT_FINITE]:
-            return None  # no forces to compare: the evaluation in hand is repaired or refused first, and then audited
+            return None  # no forces to compare: the evaluation is repaired or refused first, then audited
         verdict = judge(self.potential, self.batch, self.buffers, self.precision, launched)
         self.error = self.error if verdict.error is None else verdict.error
         self.audit_owed = verdict.reason is not None
         return verdict.reason
 
     def _trusted(self) -> bool:
-        """Audits the evaluation in hand where that is due; False after a fall-back, when it has to be done again."""
+        """Audits this evaluation if that is due. False after a fallback: the evaluation must be repeated."""
         due = bool(self.audit_every) and self.num_evaluations % self.audit_every == 0
         if not (due or self.audit_owed):
             return True

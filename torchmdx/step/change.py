@@ -1,32 +1,27 @@
-"""What changes in a step between two evaluations: images and order, room for edges, the structure, the engine.
+"""Changes of a step between two evaluations: images and order, edge capacity, structure, engine.
 
-A change may be interrupted at any line, or run out of memory. So each says first that it has begun, and last that it is
-complete: while `step.unsettled` is set, order, list, scratch and graphs may not belong together, and the next
-evaluation settles them; while `step.assigning` is set, the structure is neither the old one nor the new one, and
-evaluations are refused.
+A change may be interrupted at any line, or run out of memory. Each therefore sets a flag of `StepState` before it
+begins, and clears it when it is complete.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from torchmdx.engines.choose import exact_engine_for
 from torchmdx.neighbors.images import require_countable
 from torchmdx.step.atom_order import choose_order
-from torchmdx.step.graph import memory_explained
+from torchmdx.step.device_memory import memory_explained
+from torchmdx.step.state import StepState
 from torchmdx.system import Batch
-
-if TYPE_CHECKING:
-    from torchmdx.step.captured_step import CapturedStep
 
 log = logging.getLogger("torchmdx.step.captured_step")
 
 
-def refresh(step: CapturedStep, kind: str) -> None:
-    """New images, origins and order, for the positions in the input buffers.
+def refresh(step: StepState, kind: str) -> None:
+    """Chooses images, origins and order for the positions in the input buffers.
 
-    kind: "host" or "device", where these came from.
+    kind: "host" or "device", where the positions came from.
     """
     buffers, batch, ordered = step.buffers, step.batch, step.ordered
     if not buffers.num_atoms:
@@ -43,19 +38,19 @@ def refresh(step: CapturedStep, kind: str) -> None:
     step.unsettled = before
 
 
-def settle(step: CapturedStep, kind: str) -> None:
-    """After a change or an evaluation that did not finish: list, order, scratch and graphs anew."""
+def settle(step: StepState, kind: str) -> None:
+    """After an incomplete change or evaluation: rebuilds neighbour list, order, scratch memory and graphs."""
     kinds = step.policy.drop()
     step.search.renew()
     refresh(step, kind)
     _remake(step, kinds)
 
 
-def grow(step: CapturedStep, needed: int) -> None:
-    """Room for more edges; the evaluation is then done again, from the same positions. Raises CapacityError."""
+def grow(step: StepState, needed: int) -> None:
+    """Enlarges the edge capacity; the caller then repeats the evaluation. Raises CapacityError."""
     step.search.require_growable()
     before = step.search.capacity
-    kinds = step.policy.drop()  # their memory is needed, and they hold buffers that are replaced
+    kinds = step.policy.drop()  # frees their memory, and the buffers to be replaced
     step.unsettled = True
     step.search.grow()
     step.num_recoveries += 1
@@ -63,8 +58,8 @@ def grow(step: CapturedStep, needed: int) -> None:
     _remake(step, kinds)
 
 
-def take_over(step: CapturedStep, given: Batch) -> None:
-    """Another structure, on the step's device. Raises ValueError, and keeps the old one, where it does not fit."""
+def take_over(step: StepState, given: Batch) -> None:
+    """Takes another structure, on the step's device. Raises ValueError, and keeps the old one, if it does not fit."""
     if (sizes := (given.num_atoms, given.num_systems)) != (own := (step.batch.num_atoms, step.batch.num_systems)):
         raise ValueError(f"assign needs {own[0]} atoms in {own[1]} systems, got {sizes[0]} in {sizes[1]}")
     step.potential.require_elements(given.atomic_numbers)
@@ -80,24 +75,24 @@ def take_over(step: CapturedStep, given: Batch) -> None:
     step.buffers.fill(step.batch)
     for name in ("system_index", "pbc", "charge"):
         getattr(step.ordered, name).copy_(getattr(given, name))
-    anew = before or step.unsettled
+    inconsistent = before or step.unsettled
     refresh(step, "device")
     with memory_explained(step.batch, step.device):
-        if not step.search.assign(step.ordered) or anew:
+        if not step.search.assign(step.ordered) or inconsistent:
             _remake(step, step.policy.drop())
     step.assigning = False
 
 
-def fall_back(step: CapturedStep, reason: str) -> None:
-    """The exact model from now on: the fast path has been found wrong."""
+def fall_back(step: StepState, reason: str) -> None:
+    """Switches to the exact model, after an audit found the fast path wrong."""
     step.policy.drop()
     engine = exact_engine_for(step.potential, step.ordered, stress=step.buffers.stress_wanted)
     step.engine, step.audit_owed = engine, False
     step.engine_why = step.policy.why = f"exact model, launched: {reason}"
 
 
-def _remake(step: CapturedStep, kinds: list[str]) -> None:
-    """After the search has made new buffers: scratch anew, and the graphs of these kinds, dropped before."""
+def _remake(step: StepState, kinds: list[str]) -> None:
+    """After the search has new buffers: reserves scratch memory and records the dropped graphs of these kinds."""
     step.unsettled = True
     step.engine.reserve(step.search.capacity)
     step.policy.record_again(kinds, lambda kind: lambda: step._launch(kind))

@@ -18,7 +18,7 @@ from torchmdx.system import Batch, System
 
 @dataclass(eq=False)
 class _Slot:
-    """A step, and the structure it holds at present."""
+    """A step, and the structure that it currently holds."""
 
     step: CapturedStep
     numbers: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -38,15 +38,15 @@ class _Slot:
 
 
 class StepPool:
-    """Evaluates any structure, by a step of its size if there is one; makes and forgets steps as needed.
+    """Evaluates structures of any size with steps of a few padded sizes; creates and drops steps as needed.
 
         pool = StepPool(potential)
         for atoms in many:
             result = pool(System.from_ase(atoms))
 
-    On a GPU a structure of up to LARGEST_PADDED atoms shares a step, and its graph, with others of about its size:
-    atoms of padding sit in a system of their own, see nobody, and change no number. Steps keep device memory; at most
-    `most_steps` are kept, and the one unused for longest goes first.
+    On a GPU a structure of up to LARGEST_PADDED atoms shares a step, and its graph, with others of about its size.
+    Padding atoms form a system of their own without neighbours, and do not change any result. Steps hold device memory;
+    at most `most_steps` are kept, and the least recently used is dropped first.
 
     mode, stress, precision, audit_every: as for CapturedStep.
     """
@@ -68,7 +68,7 @@ class StepPool:
         self._slots: OrderedDict[tuple[int, bool, bool], _Slot] = OrderedDict()
 
     def __call__(self, system: System) -> StepResult:
-        """energy [1], energies [N], forces [N,3], if wanted stress [1,3,3], an ensemble's spreads; as NumPy arrays.
+        """energy [1], energies [N], forces [N,3], optionally stress [1,3,3], spreads of an ensemble; as NumPy arrays.
 
         system: on the CPU, in float64 so that no coordinate is rounded before the step has centred it. Raises what
         CapturedStep raises.
@@ -93,17 +93,17 @@ class StepPool:
 
     @property
     def steps(self) -> list[CapturedStep]:
-        """The steps that are kept, the one used last at the end."""
+        """The current steps, the most recently used last."""
         return [slot.step for slot in self._slots.values()]
 
     def clear(self) -> None:
-        """Forgets every step and frees its memory."""
+        """Drops every step and frees its memory."""
         self._slots.clear()
 
     def _slot(self, system: System) -> _Slot:
-        # A search made for open boundaries is simpler, so periodic structures do not share with others.
+        # A search without periodic directions is simpler, so periodic structures do not share steps with others.
         key = (self._size(system.num_atoms), bool(system.pbc.any()), system.partial_charges is not None)
-        # Back in its place only once it holds the system: what is interrupted below forgets the step.
+        # Put back only once it holds the system: an interruption below drops the step.
         slot = self._slots.pop(key, None)
         if slot is not None and slot.holds(system):
             self._slots[key] = slot
@@ -112,7 +112,7 @@ class StepPool:
         if slot is None:
             while len(self._slots) >= self.most_steps:
                 self._slots.popitem(last=False)
-            slot = _Slot(self._make(batch))
+            slot = _Slot(self._make_step(batch))
         else:
             slot.step.assign(batch)
         slot.numbers, slot.pbc = system.atomic_numbers.numpy().copy(), system.pbc.numpy().copy()
@@ -121,7 +121,7 @@ class StepPool:
         self._slots[key] = slot
         return slot
 
-    def _make(self, batch: Batch) -> CapturedStep:
+    def _make_step(self, batch: Batch) -> CapturedStep:
         return CapturedStep(
             self.potential,
             batch,

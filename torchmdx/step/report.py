@@ -1,4 +1,4 @@
-"""What a captured step does and costs, in numbers."""
+"""The report of a captured step: how it evaluates, with sizes, times and memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torchmdx.system import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """mode and why · engine and why · sizes · what was measured at capture (None where nothing was captured).
+    """Mode and engine with the reason for each, sizes, and measurements at capture (None if nothing was captured).
 
-    nodes: kernels and copies in the graph. memory_bytes: buffers, graph and model as torch counts them. replay_ms and
-    eager_ms: an evaluation with and without the graph. error: relative force error against the exact model in float64.
-    table_error: largest error of a tabulated filter or its slope, relative to the largest; 0 without tables.
-    members: of an ensemble; None for a single potential.
+    nodes: kernels and copies in the graph. memory_bytes: buffers, graph and model, as torch counts them. replay_ms and
+    eager_ms: time of an evaluation with and without the graph. error: relative force error against the exact model in
+    float64. table_error: largest error of a tabulated filter or its slope, relative to the largest value; 0 without
+    tables. members: number of members of an ensemble; None for a single potential.
     """
 
     mode: str
@@ -57,7 +57,7 @@ class StepReport:
         memory_bytes: int,
         error: float | None,
     ) -> StepReport:
-        """Reads the numbers of a step's parts; waits for the GPU."""
+        """The report on the parts of a step; synchronises with the GPU."""
         graph = next(iter(policy.graphs.values()), None)
         edges = int(search.edges.num_edges)
         return cls(

@@ -1,4 +1,4 @@
-"""What a step gives, and what it raises."""
+"""Results and errors of a step."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class StepError(RuntimeError):
-    """A step that cannot be made or trusted; the subclasses say why."""
+    """A step cannot be created or gives wrong results; the subclasses say why."""
 
 
 class OutOfDeviceMemory(StepError):
-    """The GPU has too little memory for a step; says how much there was and what to change."""
+    """The GPU has too little memory for a step; states the memory in use and what to change."""
 
 
 class NonFiniteError(ArithmeticError):
-    """Positions, energies or forces that are NaN or infinite; names the evaluation and the atoms."""
+    """Positions, energies or forces are NaN or infinite; names the evaluation and the atoms."""
 
 
 class AuditError(StepError):
@@ -31,12 +31,12 @@ class AuditError(StepError):
 
 
 class GraphRefused(StepError):
-    """mode="graph" was asked for and cannot be had; says why."""
+    """mode="graph" was requested, but no graph can be used; says why."""
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A structure of one system with what an ensemble gave for it, as NumPy arrays; eV and Å."""
+    """A structure with the results of an ensemble, as NumPy arrays; eV and Å."""
 
     numbers: NDArray[np.int64]
     positions: NDArray[np.float64]
@@ -49,7 +49,7 @@ class Frame:
     force_spread: NDArray[np.float64]
 
     def to_ase(self) -> Atoms:
-        """With energy and forces as results, `forces_spread` as an array, and the rest in info."""
+        """ASE atoms with energy and forces as results, `forces_spread` as an array, and the rest in info."""
         from ase import Atoms
         from ase.calculators.singlepoint import SinglePointCalculator
 
@@ -61,9 +61,9 @@ class Frame:
 
 
 class SpreadError(StepError):
-    """An ensemble whose members lie further apart than allowed.
+    """The force spread of an ensemble exceeds its limit.
 
-    frame: the structure, and what the ensemble gave for it. atom: the worst, as the step, or its caller, counts atoms.
+    frame: the structure and its results. atom: index of the atom with the largest spread, in the caller's order.
     """
 
     def __init__(self, text: str, frame: Frame | None = None, atom: int = -1) -> None:
@@ -75,8 +75,9 @@ class SpreadError(StepError):
 class StepResult:
     """energy [S] eV, forces [N,3] eV/Å, energies [N] eV, stress [S,3,3] eV/Å³ (NaN without a volume), all float64.
 
-    Of an ensemble these are means; energy_spread [S] eV and force_spread [N] eV/Å say how far its members lie apart.
-    NumPy arrays where positions came as an array or a CPU tensor, CUDA tensors where they came as one.
+    For an ensemble these are means over its members, and energy_spread [S] eV and force_spread [N] eV/Å are the
+    standard deviations. All are NumPy arrays if positions were given as an array or a CPU tensor, and CUDA tensors if
+    positions were a CUDA tensor.
     """
 
     energy: Any
@@ -88,7 +89,7 @@ class StepResult:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], copy: bool) -> StepResult:
-        """From arrays or tensors by name, `flags` left out: these themselves, or copies."""
+        """From arrays or tensors by name, without `flags`; copy: copies them."""
         own = {name: value for name, value in values.items() if name != "flags"}
         if copy:
             own = {name: value.clone() if isinstance(value, Tensor) else value.copy() for name, value in own.items()}

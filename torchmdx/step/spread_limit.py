@@ -1,4 +1,4 @@
-"""The limit on how far an ensemble's forces may lie apart: checking it, and keeping the frame that went beyond it."""
+"""The limit on the force spread of an ensemble: checking it, and writing frames that exceed it to a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.step.buffers import UNCERTAIN, StepBuffers
+from torchmdx.step.buffer_storage import UNCERTAIN
+from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.results import Frame, SpreadError, StepResult
 from torchmdx.system import Batch, System
 
@@ -21,7 +22,7 @@ DEFAULT_FILE = "uncertain.xyz"
 
 
 def checked_limit(potential: Potential | Ensemble, most: float | None) -> float | None:
-    """A limit in eV/Å. Raises ValueError for one that is not > 0, or for a potential that has no spread."""
+    """A limit in eV/Å. Raises ValueError for one that is not > 0, or for a single potential."""
     if most is None:
         return None
     if not (most > 0 and math.isfinite(most)):
@@ -32,7 +33,7 @@ def checked_limit(potential: Potential | Ensemble, most: float | None) -> float 
 
 
 def require_agreement(flags: Any, batch: Batch, buffers: StepBuffers) -> None:
-    """Raises SpreadError, with the frame, if the flags of a step's evaluation say that an atom is beyond its limit."""
+    """Raises SpreadError, with the frame, if the flags of an evaluation say that an atom exceeds the limit."""
     if not flags[UNCERTAIN]:
         return
     out = {name: value.cpu().numpy() for name, value in buffers.outputs.items()}
@@ -60,29 +61,29 @@ def _error(frame: Frame, atom: int, most: float) -> SpreadError:
 
 
 class SpreadLimit:
-    """A limit in eV/Å, and the file (extended XYZ) that frames beyond it are appended to."""
+    """A limit in eV/Å, and the file (extended XYZ) to which frames that exceed it are appended."""
 
     def __init__(self, most: float, file: str | Path | None = None) -> None:
-        """Raises FileNotFoundError or IsADirectoryError for a file that could not be written."""
+        """Raises FileNotFoundError if the file's folder does not exist, IsADirectoryError if `file` is a folder."""
         self.most, self.file = most, Path(DEFAULT_FILE if file is None else file)
         if self.file.is_dir():
             raise IsADirectoryError(f"spread_file must be a file, got the folder {str(self.file)!r}")
         if not self.file.absolute().parent.is_dir():
-            raise FileNotFoundError(f"spread_file must be in a folder that is there, got {str(self.file)!r}")
+            raise FileNotFoundError(f"spread_file must be in an existing folder, got {str(self.file)!r}")
         self._last: NDArray[np.float64] | None = None
 
     @classmethod
     def of(cls, potential: Potential | Ensemble, most: float | None, file: str | Path | None) -> SpreadLimit | None:
-        """None for no limit. Raises as `checked_limit`, and ValueError for a file without a limit."""
+        """The limit, None if `most` is None. Raises as `checked_limit`, and ValueError for a file without a limit."""
         limit = checked_limit(potential, most)
         if limit is None:
             if file is not None:
-                raise ValueError(f"spread_file needs max_force_spread, got {str(file)!r} without")
+                raise ValueError(f"spread_file needs max_force_spread, got {str(file)!r} without it")
             return None
         return cls(limit, file)
 
     def require(self, system: System, result: StepResult) -> None:
-        """Raises SpreadError for a result of one system, in NumPy arrays, that goes beyond; its frame is kept."""
+        """Raises SpreadError if a result of one system, in NumPy arrays, exceeds the limit; writes its frame first."""
         worst = int(np.argmax(result.force_spread)) if len(result.force_spread) else 0
         if not (len(result.force_spread) and result.force_spread[worst] > self.most):
             return
@@ -97,12 +98,12 @@ class SpreadLimit:
             result.forces,
             result.force_spread,
         )
-        raise self.kept(_error(frame, worst, self.most))
+        raise self.written(_error(frame, worst, self.most))
 
-    def kept(self, error: SpreadError, note: str = "") -> SpreadError:
-        """Appends the frame of an error to the file; the same error, saying so, or why that failed.
+    def written(self, error: SpreadError, note: str = "") -> SpreadError:
+        """Appends the frame of an error to the file; returns the error, whose text then names the file or the failure.
 
-        The same frame twice in a row, from asking again, is kept once.
+        A frame with the positions of the one before, from a repeated evaluation, is written only once.
         """
         assert error.frame is not None
         where = f"its frame was appended to {str(self.file)!r}"
@@ -117,7 +118,7 @@ class SpreadLimit:
 
 
 def append(path: Path, frame: Frame) -> None:
-    """Adds a frame to a file, in one write that reaches the disk."""
+    """Appends a frame to a file in a single write, and flushes it to disk."""
     import ase.io
 
     text = io.StringIO()

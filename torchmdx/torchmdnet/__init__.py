@@ -1,1 +1,1 @@
-"""Checkpoints of torchmd-net. Only tensors, numbers and text are read from them: `weights_only=True`, always."""
+"""Checkpoints of torchmd-net. Reading them creates only tensors, numbers and text, and never runs code."""

@@ -1,7 +1,7 @@
-"""What torch.save wrote, without torch.load: a zip of one pickle and of raw numbers, read with every size checked.
+"""A reader of torch.save's format, a zip of one pickle and raw numbers, that checks every size.
 
-torch.load(weights_only=True) runs no code either. But it takes the sizes of storages from the pickle, whatever the
-file holds of them, and a file made for that reads beyond its numbers or asks for any amount of memory.
+torch.load(weights_only=True) runs no code either. But it takes the sizes of storages from the pickle without comparing
+them with the data, so that a malicious file can read out of bounds or allocate any amount of memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-# Types of storages by their names.
+# Dtypes of torch's storage classes.
 STORAGES = {
     "DoubleStorage": torch.float64,
     "FloatStorage": torch.float32,
@@ -31,30 +31,30 @@ STORAGES = {
     "BoolStorage": torch.bool,
 }
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in STORAGES.values()}
-# Operations that make objects, sets and buffers.
+# Opcodes that create objects, sets and buffers.
 REFUSED = (
     *(pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.INST, pickle.OBJ, pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.PERSID),
     *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
 )
-# A zip of weights is not compressed, and text a few times at most.
+# Largest ratio of unpacked to packed size: weights are not compressed, text a few times at most.
 LARGEST_RATIO, SMALL = 20, 1 << 20
-# Tensors may share numbers, as tied weights do: all of them, apart, may take this many times the file.
+# Tensors may share storage, as tied weights do: the sum of their sizes may be this many times the file's size.
 SHARED = 4
 
 
 class Forbidden(ValueError):
-    """A pickle that holds more than tensors, numbers and text."""
+    """A pickle contains more than tensors, numbers and text."""
 
 
 def require_unpacked_size(archive: zipfile.ZipFile, num_bytes: int) -> None:
-    """Raises ValueError for a zip of this size whose files would take far more."""
+    """Raises ValueError for a zip whose files are far larger than `num_bytes`, its own size."""
     total = sum(info.file_size for info in archive.infolist())
     if total > LARGEST_RATIO * num_bytes + SMALL:
         raise ValueError(f"a zip of {num_bytes} bytes must not unpack to {total}")
 
 
 def load(data: bytes) -> Any:
-    """The object in a file of torch.save. Raises Forbidden, and ValueError or what a damaged zip or pickle raises."""
+    """The object in a file of torch.save. Raises Forbidden, ValueError, and errors of damaged zips and pickles."""
     if not data.startswith(b"PK\x03\x04"):
         raise ValueError("it must be a zip archive, as torch.save writes since torch 1.6")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -67,21 +67,21 @@ def load(data: bytes) -> Any:
         if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
             raise ValueError("its numbers must be little-endian")
         content = io.BytesIO(archive.read(pickles[0]))
-        return _Reader(content, lambda key: archive.read(f"{root}data/{key}"), SHARED * len(data)).load()
+        return _TensorUnpickler(content, lambda key: archive.read(f"{root}data/{key}"), SHARED * len(data)).load()
 
 
-# The one of pickle that is written in Python: that in C takes the indices of its memo for sizes of memory.
-class _Reader(pickle._Unpickler):
-    """Makes plain values, ordered dictionaries, dtypes and tensors, and nothing else."""
+# pickle's Python implementation: the one in C allocates memory by the memo indices in the file.
+class _TensorUnpickler(pickle._Unpickler):
+    """Creates only plain values, ordered dictionaries, dtypes and tensors."""
 
-    # What it works on: its stack, and functions by operation.
+    # Attributes of the base class: its stack, and functions by opcode.
     stack: list[Any]
     append: Callable[[Any], None]
     pop_mark: Callable[[], list[Any]]
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def __init__(self, file: io.BytesIO, numbers: Callable[[str], bytes], most_bytes: int) -> None:
-        """numbers: what the file holds of a storage. most_bytes: of all tensors."""
+        """numbers: returns the raw bytes of a storage. most_bytes: limit for all tensors together."""
         super().__init__(file, encoding="utf-8")
         self._numbers, self._left = numbers, most_bytes
         self._storages: dict[tuple[str, torch.dtype], Tensor] = {}
@@ -103,12 +103,14 @@ class _Reader(pickle._Unpickler):
         raise Forbidden(path)
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """A storage, as a flat tensor of exactly what the file holds of it."""
+        """A storage, as a flat tensor of all its numbers in the file."""
         match pid:
             case ("storage", _Storage(dtype=dtype), str(key), str(), int(count)):
                 pass
             case _:
-                raise ValueError(f"a storage must be told by type, name, device and size, got a {type(pid).__name__}")
+                raise ValueError(
+                    f"a storage must be described by type, name, device and size, got a {type(pid).__name__}"
+                )
         if (key, dtype) not in self._storages:
             raw = self._numbers(key)
             size = dtype.itemsize
@@ -128,11 +130,11 @@ class _Reader(pickle._Unpickler):
         arguments = self.stack.pop()
         function = self.stack[-1]
         if not isinstance(function, _Call) or type(arguments) is not tuple:
-            raise ValueError("it calls what is no function")
+            raise ValueError(f"it must call a known function, got a {type(function).__name__}")
         self.stack[-1] = function.make(*arguments)
 
     def load_build(self) -> None:
-        # Attributes of an ordered dictionary, which torch keeps versions of modules in.
+        # Attributes of an ordered dictionary, in which torch stores versions of modules.
         self.stack.pop()
 
     def load_setitem(self) -> None:
@@ -145,9 +147,9 @@ class _Reader(pickle._Unpickler):
     def _set(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not dict:
-            raise ValueError(f"it sets entries of a {type(target).__name__}")
+            raise ValueError(f"entries must be those of a dictionary, got a {type(target).__name__}")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, (str, int)):  # the hash of a deeply nested tuple overflows the stack
+            if not isinstance(key, (str, int)):  # hashing a deeply nested tuple would overflow the stack
                 raise ValueError(f"keys must be text or whole numbers, got a {type(key).__name__}")
             target[key] = value
 
@@ -157,7 +159,7 @@ class _Reader(pickle._Unpickler):
         self._set(items)
 
     def _tensor(self, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Tensor:
-        """A part of a storage; none that repeats a few numbers, however large its shape."""
+        """A view of a storage; refuses large shapes that repeat few numbers."""
         shape, strides = _whole(size), _whole(stride)
         (first,) = _whole((offset,))
         if not isinstance(storage, Tensor) or len(shape) != len(strides):
@@ -183,14 +185,14 @@ class _Reader(pickle._Unpickler):
 
 @dataclass(frozen=True, eq=False)
 class _Storage:
-    """The type of a storage."""
+    """The dtype of a storage."""
 
     dtype: torch.dtype
 
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """What a pickle may call."""
+    """A function that a pickle may call."""
 
     make: Callable[..., Any]
 

@@ -1,4 +1,4 @@
-"""The container of a torchmd-net checkpoint: a dictionary, saved by torch; or a zip of several of them."""
+"""The containers of torchmd-net: a checkpoint is a dictionary saved by torch, an ensemble a zip of checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_VALUES, DEEPEST = 100_000, 16
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """hyper_parameters and state_dict of one checkpoint. `origin` is what messages call it."""
+    """hyper_parameters and state_dict of one checkpoint. origin: its name in messages."""
 
     origin: str
     sha256: str
@@ -28,7 +28,7 @@ class Content:
 
 
 def read_file(path: Path) -> Content:
-    """What a checkpoint holds. Raises ValueError for a file that is broken, or is something else."""
+    """The content of a checkpoint. Raises ValueError for a file that is damaged or not a checkpoint."""
     return read_bytes(path.read_bytes(), str(path))
 
 
@@ -43,21 +43,21 @@ def read_bytes(data: bytes, origin: str) -> Content:
         ) from error
     except (ValueError, OSError, *WRONG_VALUES) as error:
         raise ValueError(f"{origin!r} is not a readable checkpoint ({error})") from error
-    parts = ("hyper_parameters", "state_dict")
-    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(part), dict) for part in parts):
-        raise ValueError(f"{origin!r} is no torchmd-net checkpoint: it needs {' and '.join(parts)}")
+    keys = ("hyper_parameters", "state_dict")
+    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), dict) for key in keys):
+        raise ValueError(f"{origin!r} is not a torchmd-net checkpoint: it needs {' and '.join(keys)}")
     require_plain(checkpoint["hyper_parameters"], origin)
     weights = checkpoint["state_dict"]
     wrong = [name for name, value in weights.items() if not isinstance(value, Tensor)]
     if wrong:
-        raise ValueError(f"{origin!r} is no torchmd-net checkpoint: {wrong[0]} in its state_dict is no tensor")
+        raise ValueError(f"{origin!r} is not a torchmd-net checkpoint: {wrong[0]} in its state_dict is not a tensor")
     if not all(isinstance(name, str) for name in weights):
-        raise ValueError(f"{origin!r} is no torchmd-net checkpoint: names in its state_dict must be text")
+        raise ValueError(f"{origin!r} is not a torchmd-net checkpoint: names in its state_dict must be text")
     return Content(origin, hashlib.sha256(data).hexdigest(), checkpoint["hyper_parameters"], weights)
 
 
 def require_plain(options: dict[Any, Any], origin: str) -> None:
-    """Raises ValueError for settings without end, or too many: values in a pickle may hold themselves."""
+    """Raises ValueError for too many settings or levels: values in a pickle may contain themselves."""
     left, level = MOST_VALUES, [options]
     for _ in range(DEEPEST):
         inner: list[Any] = []
@@ -77,20 +77,20 @@ def require_plain(options: dict[Any, Any], origin: str) -> None:
 
 
 def is_ensemble(path: Path) -> bool:
-    """Whether a file is a zip of checkpoints. A checkpoint is a zip too, but has none inside."""
+    """Whether a file is a zip of checkpoints. A single checkpoint is a zip too, but contains a data.pkl."""
     try:
         if not zipfile.is_zipfile(path):
             return False
         with zipfile.ZipFile(path) as zipped:
             return not any(name.endswith("data.pkl") for name in zipped.namelist())
-    except (ValueError, *WRONG_VALUES):  # not a whole zip, which reading it will say
+    except (ValueError, *WRONG_VALUES):  # a damaged zip: reading it raises the error
         return False
 
 
 def members(path: Path) -> list[tuple[str, bytes]]:
     """(name, content) of the checkpoints in a zip, sorted by name. Nothing is written to disk.
 
-    Raises ValueError for a zip that is broken, or holds no checkpoint.
+    Raises ValueError for a zip that is damaged, or contains no checkpoint.
     """
     try:
         with naming(path), zipfile.ZipFile(path) as zipped:
@@ -98,7 +98,7 @@ def members(path: Path) -> list[tuple[str, bytes]]:
             chosen = sorted(info.filename for info in files if _is_checkpoint(info.filename))
             if not chosen:
                 held = ", ".join(sorted(info.filename for info in files)) or "nothing"
-                raise ValueError(f"{str(path)!r} must hold checkpoints ({ENDING}, .safetensors), it holds {held}")
+                raise ValueError(f"{str(path)!r} must hold checkpoints ({ENDING}, .safetensors), got {held}")
             archive.require_unpacked_size(zipped, path.stat().st_size)
             return [(f"{path}/{name}", zipped.read(name)) for name in chosen]
     except OSError as error:
@@ -106,5 +106,5 @@ def members(path: Path) -> list[tuple[str, bytes]]:
 
 
 def _is_checkpoint(name: str) -> bool:
-    # macOS puts a second, hidden file beside each one.
+    # macOS adds a hidden file for each one.
     return name.endswith((ENDING, ".safetensors")) and not Path(name).name.startswith("._")

@@ -19,19 +19,19 @@ from torchmdx.torchmdnet.settings import has_coulomb, is_second
 from torchmdx.torchmdnet.weights import Remaining
 from torchmdx.units import AVOGADRO
 
-# Constants as torchmd-net has them: checkpoints were trained with these.
+# torchmd-net's constants, with which checkpoints were trained.
 ZBL_COULOMB, BOHR_M = 2.30707755e-28, 5.29177210903e-11  # J m, m
 PRIOR_COULOMB = 2.30707e-28  # J m
 HEAD_COULOMB = 27.211386024367243 * 0.5291772105638411  # eV Å
 REPULSION_COULOMB, ANGSTROM_TO_BOHR = 14.399645, 1.8897261258369282  # eV Å, bohr
 ANGSTROM_M = 1e-10
-# Of a model whose Coulomb energy was not cut off when it was trained: only periodic structures need it.
+# For a model trained without a cutoff in its Coulomb energy; used for periodic structures only.
 DEFAULT_CUTOFF = 10.0
 
 
 @dataclass(frozen=True)
 class _Source:
-    """One prior of the file: its index, settings, and the file's tensors."""
+    """One prior of a checkpoint: its index, settings, and the checkpoint's tensors."""
 
     index: int
     settings: dict[str, Any]
@@ -46,7 +46,7 @@ class _Source:
             raise ValueError(f"{self.state.origin!r}: prior_model {self.index} lacks the settings {', '.join(missing)}")
 
     def joules(self) -> float:
-        """One unit of the file's energies, J. Its lengths must be Å, as torchmdx's are."""
+        """The checkpoint's energy unit in J. Raises UnsupportedCheckpoint unless its length unit is Å."""
         self.require("distance_scale", "energy_scale")
         scale = float(self.settings["distance_scale"])
         if abs(scale / ANGSTROM_M - 1) > 1e-6:
@@ -57,7 +57,7 @@ class _Source:
         return float(self.settings["energy_scale"])
 
     def require_elements(self, numbers: Tensor) -> None:
-        """Types of atoms must be atomic numbers."""
+        """Raises UnsupportedCheckpoint unless atom types are atomic numbers."""
         if not torch.equal(numbers.flatten().cpu().long(), torch.arange(numbers.numel())):
             raise UnsupportedCheckpoint(
                 f"{self.state.origin!r}: atomic_number of prior_model {self.index} must map every number to itself: "
@@ -66,9 +66,9 @@ class _Source:
 
 
 def read_priors(content: Content, state: Remaining, scale: float) -> list[PriorConfig]:
-    """Priors apart from reference energies, in the unit of the file's energies. scale: its `std`.
+    """Priors except reference energies, in the checkpoint's energy unit. scale: its `std`.
 
-    Raises UnsupportedCheckpoint, naming it, for a prior that torchmdx does not have.
+    Raises UnsupportedCheckpoint, naming the prior, for one that torchmdx does not have.
     """
     options, report = content.options, state.report
     configs: list[PriorConfig] = []
@@ -90,7 +90,7 @@ def read_priors(content: Content, state: Remaining, scale: float) -> list[PriorC
 
 
 def read_references(content: Content, state: Remaining, zeros: Tensor, total_energy: bool) -> Tensor:
-    """Per-element energies of Atomref priors; of those that are disabled only if total energies are asked for."""
+    """Energies per element of Atomref priors; disabled ones count only if `total_energy`."""
     energies = zeros.clone()
     for index, (name, settings) in enumerate(named_priors(content.options)):
         if name not in ("Atomref", "LearnableAtomref"):
@@ -111,7 +111,7 @@ def read_references(content: Content, state: Remaining, zeros: Tensor, total_ene
 
 
 def named_priors(options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """(name, settings) of every prior, from the three ways the options can say it."""
+    """(name, settings) of every prior; options can have one of three forms."""
     given = options.get("prior_model") or []
     named: list[tuple[str, dict[str, Any]]] = []
     for prior in given if isinstance(given, list) else [given]:
@@ -150,7 +150,7 @@ def _d2(source: _Source) -> D2Config:
 
 
 def _coulomb(source: _Source) -> CoulombConfig:
-    """Coulomb energy of charges that come with each structure. Its switch is in nm, and so are its distances."""
+    """Coulomb energy of charges given with each structure. torchmd-net's switch and distances are in nm."""
     source.require("lower_switch_distance", "upper_switch_distance")
     joules, nanometres = source.joules(), ANGSTROM_M * 1e9
     lower, upper = (float(source.settings[f"{end}_switch_distance"]) for end in ("lower", "upper"))
@@ -168,7 +168,7 @@ def _coulomb(source: _Source) -> CoulombConfig:
 
 
 def _repulsion(state: Remaining, cutoff: float) -> ZBLConfig:
-    """The repulsion that a TensorNet2 can have inside: ZBL that ends where covalent radii touch."""
+    """The optional repulsion of a TensorNet2: ZBL, cut off at the sum of covalent radii."""
     table = state.take("representation_model.repulsion.cutoff_ab").double()
     state.drop("representation_model.repulsion.z_pow", "representation_model.repulsion.z_outer")
     return ZBLConfig(

@@ -1,4 +1,4 @@
-"""Reads TensorNet and TensorNet2 from a torchmd-net checkpoint, of any version."""
+"""Reads TensorNet and TensorNet2 from torchmd-net checkpoints of all versions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from torchmdx.torchmdnet.weights import Remaining, reorder_old_rows, translate
 def read_torchmdnet(path: Path, *, total_energy: bool = False) -> Reading:
     """The potential in a torchmd-net checkpoint, in the dtype it was saved in, and a report on what was read.
 
-    total_energy: also add reference energies that the file holds but has disabled (`remove_ref_energy`).
-    Raises ValueError for a file that is broken or is no such checkpoint, and UnsupportedCheckpoint, naming the key,
-    for an option or prior that torchmdx does not have.
+    total_energy: also add reference energies that the file contains but disables (`remove_ref_energy`).
+    Raises ValueError for a file that is damaged or not a torchmd-net checkpoint, and UnsupportedCheckpoint, naming the
+    key, for an option or prior that torchmdx does not have.
     """
     with naming(path):
         return _read(read_file(path), total_energy)
 
 
 def read_torchmdnet_bytes(data: bytes, origin: str, *, total_energy: bool = False) -> Reading:
-    """As `read_torchmdnet`, from a file in memory that messages call `origin`."""
+    """As `read_torchmdnet`, from the content of a file. origin: its name in messages."""
     with naming(origin):
         return _read(read_bytes(data, origin), total_energy)
 
@@ -47,8 +47,8 @@ def _read(content: Content, total_energy: bool) -> Reading:
     potential = Potential(config, priors)
     report.read.append(f"{state.num_tensors} tensors")
     potential.fill(tensors, repr(content.origin))
-    # Decided by what the file itself says, whatever anybody's options: files written while torchmd-net still had this
-    # setting order the last filter layer's rows by channel, then part; ours and newer ones by part, then channel.
+    # Checkpoints from the time when torchmd-net had this setting order the rows of the last filter layer by channel,
+    # then part; torchmdx and newer checkpoints order them by part, then channel.
     if "check_errors" in content.options:
         reorder_old_rows(potential, report)
     return Reading(potential, report)

@@ -1,4 +1,4 @@
-"""What a reader found in a foreign checkpoint, for a person."""
+"""The report on reading a checkpoint of another package."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torchmdx.models.potential import Potential
 
 
 class UnsupportedCheckpoint(ValueError):
-    """A torchmd-net checkpoint that is whole, but holds something torchmdx cannot represent."""
+    """A valid torchmd-net checkpoint that contains something torchmdx cannot represent."""
 
 
 @dataclass
 class Report:
-    """What was taken over as it was, what was changed on the way and how, and what was left behind and why."""
+    """read: taken over unchanged. remapped: converted, and how. ignored: left out, and why."""
 
     source: str
     sha256: str

@@ -1,4 +1,4 @@
-"""hyper_parameters of a torchmd-net checkpoint to torchmdx's configuration, or a refusal that names the setting."""
+"""Conversion of a torchmd-net checkpoint's hyper_parameters to torchmdx's configuration."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torchmdx.system import LAST_ELEMENT
 from torchmdx.torchmdnet.container import Content
 from torchmdx.torchmdnet.report import Report, UnsupportedCheckpoint
 
-# Their name to ours. The last two were used while TensorNet2 was being developed, and by the released AceFF-2.0.
+# torchmd-net's names to torchmdx's. AceFF-2.0 and development versions of TensorNet2 use the last two.
 MODELS = {
     "tensornet": "tensornet",
     "tensornet2": "tensornet2",
     "tensornetv2_alt": "tensornet2",
     "tensornet-nqe": "tensornet2",
 }
-# What torchmd-net adds to the sum of shares when it equilibrates charges.
+# torchmd-net adds this to the sum of weights in charge equilibration.
 CHARGE_SLACK = 1e-6
 SCALAR, COULOMB = "Scalar", "ScalarPlusWeightedCoulomb"
-# A setting must have one of these values (or be absent): anything else would change the energy.
-_REQUIRED: dict[str, tuple[Any, ...]] = {
+# A setting must have one of these values or be absent: any other value would change the energy.
+_ALLOWED_VALUES: dict[str, tuple[Any, ...]] = {
     "model": tuple(MODELS),
     "reduce_op": ("add", "sum"),
     "cutoff_lower": (0, 0.0),
     "atom_filter": (-1,),
 }
-_WANTED = ("embedding_dimension", "num_layers", "num_rbf", "cutoff_upper", "max_z")
-# What the reader uses, here or elsewhere.
+_REQUIRED_SETTINGS = ("embedding_dimension", "num_layers", "num_rbf", "cutoff_upper", "max_z")
+# Settings that the reader uses, in this file or another.
 _USED = {
-    *_REQUIRED,
-    *_WANTED,
+    *_ALLOWED_VALUES,
+    *_REQUIRED_SETTINGS,
     "output_model",
     "rbf_type",
     "trainable_rbf",
@@ -44,24 +44,24 @@ _USED = {
 }
 _USED_BY_SECOND = {"q_dim", "repulsion"}
 _USED_BY_COULOMB = {"q_weights", "coulomb_cutoff"}
-# Settings of the model that have no bearing on the energy, and why.
+# Settings of the model that do not affect the energy, and why.
 _WITHOUT_EFFECT = {
     "max_num_neighbors": "torchmdx keeps every neighbour",
     "coulomb_max_num_neighbors": "torchmdx keeps every neighbour",
-    "coulomb_neighbor_strategy": "torchmdx searches in its own way",
-    "coulomb_epsilon_solvent": "torchmd-net takes 78.3 whatever it says",
+    "coulomb_neighbor_strategy": "torchmdx has its own neighbour search",
+    "coulomb_epsilon_solvent": "torchmd-net ignores it and uses 78.3",
     "static_shapes": "shapes are always static",
     "precision": "the weights have the dtype they were saved in",
-    "derivative": "forces are always there",
+    "derivative": "forces are always available",
     "box_vecs": "every structure has its own cell",
     "charge": "every structure has a charge",
     "spin": "neither architecture uses it",
-    "output_mlp_num_layers": "the tensors of the head say how many layers it has",
+    "output_mlp_num_layers": "the number of layers follows from the tensors of the head",
 }
 
 
 def is_second(options: dict[str, Any]) -> bool:
-    """Whether the options are those of a TensorNet2, under any of its names."""
+    """Whether the options describe a TensorNet2, under any of its names."""
     return MODELS.get(options["model"]) == "tensornet2"
 
 
@@ -74,7 +74,7 @@ def read_config(content: Content, report: Report, num_head_layers: int) -> Tenso
     """The configuration. Raises UnsupportedCheckpoint, naming the setting, and ValueError for missing ones."""
     options, origin = content.options, content.origin
     _require_supported(options, origin)
-    missing = [key for key in (*_WANTED, *(["q_dim"] if is_second(options) else [])) if key not in options]
+    missing = [key for key in (*_REQUIRED_SETTINGS, *(["q_dim"] if is_second(options) else [])) if key not in options]
     if missing:
         raise ValueError(f"{origin!r} lacks the settings {', '.join(missing)}")
     values = dict(
@@ -85,7 +85,7 @@ def read_config(content: Content, report: Report, num_head_layers: int) -> Tenso
         trainable_basis=bool(options.get("trainable_rbf", False)),
         activation=options.get("activation", "silu"),
         cutoff=float(options["cutoff_upper"]),
-        # Theirs counts rows of the embedding, from element 0 on, and is often 128.
+        # torchmd-net's max_z is the number of rows of the embedding, from element 0 on, and is often 128.
         max_z=min(options["max_z"] - 1, LAST_ELEMENT),
         group=options.get("equivariance_invariance_group", "O(3)"),
         num_head_layers=num_head_layers,
@@ -97,10 +97,10 @@ def read_config(content: Content, report: Report, num_head_layers: int) -> Tenso
 
 
 def _require_supported(options: dict[str, Any], origin: str) -> None:
-    allowed = dict(_REQUIRED)
+    allowed = dict(_ALLOWED_VALUES)
     allowed["output_model"] = (SCALAR, COULOMB) if MODELS.get(options.get("model", "")) == "tensornet2" else (SCALAR,)
     if "model" not in options:
-        raise ValueError(f"{origin!r} lacks the settings model")
+        raise ValueError(f"{origin!r} lacks the setting model")
     for key, values in allowed.items():
         if key in options and options[key] not in values:
             raise UnsupportedCheckpoint(

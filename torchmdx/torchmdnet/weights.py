@@ -1,4 +1,4 @@
-"""state_dict of a torchmd-net checkpoint to the tensors of a Potential."""
+"""Conversion of a torchmd-net checkpoint's state_dict to the tensors of a Potential."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAD = "output_model.output_network.layers"
 
 
 class Remaining:
-    """The file's tensors, taken out one by one, so that nothing is ignored without a word."""
+    """The tensors of a checkpoint that have not been read yet, so that none is silently ignored."""
 
     def __init__(self, content: Content, report: Report) -> None:
         self.origin, self.report = content.origin, report
@@ -30,11 +30,11 @@ class Remaining:
             for name, value in weights.items()
         }
         if self.weights.keys() != weights.keys():
-            report.remapped.append("names of the head's layers: written before torchmd-net had named them anew")
+            report.remapped.append("names of the head's layers: written before torchmd-net renamed them")
         self.to_float32()
 
     def to_float32(self) -> None:
-        """Half precision to float32, which every device computes in."""
+        """Converts half precision to float32, which every device supports."""
         halves = [name for name, value in self.weights.items() if value.dtype in (torch.float16, torch.bfloat16)]
         for name in halves:
             self.weights[name] = self.weights[name].float()
@@ -47,12 +47,12 @@ class Remaining:
         return self.weights.pop(name)
 
     def drop(self, *names: str) -> None:
-        """Leaves tensors out, those that are there."""
+        """Removes tensors that are not used, if present."""
         for name in names:
             self.weights.pop(name, None)
 
     def num_head_layers(self) -> int:
-        """Layers of the head beyond its first and last."""
+        """Number of layers of the head between its first and last."""
         indices = {int(match[1]) for name in self.weights if (match := re.match(rf"{re.escape(HEAD)}\.(\d+)\.", name))}
         return max(0, max(indices, default=2) // 2 - 1)
 
@@ -62,10 +62,10 @@ class Remaining:
 
 
 def translate(state: Remaining, config: TensorNetConfig, options: dict[str, Any]) -> dict[str, Tensor]:
-    """Their tensors under our names, apart from the reference energies."""
+    """The tensors under torchmdx's names, without the reference energies."""
     take: Callable[[str], Tensor] = lambda name: state.take(f"representation_model.{name}")  # noqa: E731
     embedding = "tensor_embedding"
-    # A cell that every structure overrides; absent from old files.
+    # A default cell that every structure overrides; absent from old checkpoints.
     state.drop("representation_model.distance.box", "output_model.distance.box")
     basis = {"expnorm": ("means", "betas"), "gauss": ("offset", "coeff")}[config.radial_basis]
     ours = {"means": "means", "betas": "betas", "offset": "offsets", "coeff": "coefficient"}
@@ -115,7 +115,7 @@ def _charges(take: Callable[[str], Tensor], config: TensorNet2Config) -> dict[st
 
 
 def reorder_old_rows(potential: Potential, report: Report) -> None:
-    """Rows ordered by channel, then part, to rows ordered by part, then channel."""
+    """Reorders rows from channel, then part, to part, then channel."""
     tensors = potential.state_dict()  # shares memory with the potential
     layers = ["embedding.gate.2"]
     if not isinstance(potential.config, TensorNet2Config):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchmdx.cell import recentre
 from torchmdx.datasets.frames import Frames
-from torchmdx.step.padding import apart
+from torchmdx.step.padding import padding_positions
 from torchmdx.system import Batch
 
 # Frames with an energy, frames with forces counted by their atoms, frames with a stress.
@@ -113,7 +113,7 @@ def label(
 
     pbc: Any = frames.pbc
     positions = per_atom(_near_origin(frames))
-    positions[real:] = apart(missing, cutoff)
+    positions[real:] = padding_positions(missing, cutoff)
     system_index = per_atom(np.repeat(np.arange(first), frames.counts), num_systems)
     batch = Batch(
         positions=positions.to(dtype),

@@ -18,7 +18,7 @@ from torchmdx.evaluate import Result, differentiate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_memory import keep_freed_memory
-from torchmdx.runtime.device_guard import entries
+from torchmdx.runtime.device_guard import methods_on_own_device
 from torchmdx.training.config import LossSection, OptimizerSection
 from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.loss import total, used_terms, weighted_sum
@@ -61,7 +61,7 @@ class Slot:
     graphs: Graphs = field(default_factory=dict)
 
 
-@entries("__init__", "__call__", "load", "compute", "apply", "evaluate", "grow")
+@methods_on_own_device("__init__", "__call__", "load", "compute", "apply", "evaluate", "grow")
 class TrainStep:
     """One step after another: `step(labelled)` is load, compute, reduce, apply.
 

@@ -138,9 +138,9 @@ def test_the_gpu_part_compiles_without_a_warning(headers):
 
 
 def test_flags_are_where_the_step_writes_them():
-    from torchmdx.step import buffers
+    from torchmdx.step import buffer_storage as flags
 
     text = (build.HERE / "cuda_kernel.cpp").read_text()
-    wanted = f"OVERFLOW_FLAG = {buffers.OVERFLOW}, NOT_FINITE_FLAG = {buffers.NOT_FINITE}, "
-    wanted += f"FAR_FLAG = {buffers.FAR}, UNCERTAIN_FLAG = {buffers.UNCERTAIN};"
+    wanted = f"OVERFLOW_FLAG = {flags.OVERFLOW}, NOT_FINITE_FLAG = {flags.NOT_FINITE}, "
+    wanted += f"FAR_FLAG = {flags.FAR}, UNCERTAIN_FLAG = {flags.UNCERTAIN};"
     assert wanted in text

@@ -272,7 +272,7 @@ def test_a_driver_that_will_not_do_leaves_what_is_shared_as_it_is(bench):
 def test_a_loss_is_told_once(monkeypatch, caplog):
     monkeypatch.setenv(one_context.OFF, "1")
     monkeypatch.setattr(one_context, "_told", set())
-    assert one_context.share_or_tell() == one_context.share_or_tell() == "$TORCHMDX_OWN_CONTEXT is set"
+    assert one_context.share_or_warn() == one_context.share_or_warn() == "$TORCHMDX_OWN_CONTEXT is set"
     assert len(caplog.records) == 1
     assert "costs about 0.3 ms a step: $TORCHMDX_OWN_CONTEXT is set" in caplog.text
 

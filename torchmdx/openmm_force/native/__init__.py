@@ -1,1 +1,1 @@
-"""An OpenMM force in C++ that replays a captured step, and one CUDA context for OpenMM and torch."""
+"""An OpenMM force in C++ that replays a captured step, and a CUDA context shared by OpenMM and torch."""

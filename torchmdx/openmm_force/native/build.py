@@ -1,4 +1,4 @@
-"""Compiles the plugin once for the installed OpenMM and keeps it in the user's cache directory. Needs g++, no nvcc."""
+"""Compiles the plugin for the installed OpenMM and caches it in the user's cache directory. Needs g++, but not nvcc."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ HERE = Path(__file__).parent
 
 
 class BuildError(RuntimeError):
-    """Something could not be compiled or loaded; says what, in a line."""
+    """A library could not be compiled or loaded; a one-line reason."""
 
 
 def compiled(name: str, sources: list[str], options: list[str], links: list[str], key: str = "") -> ctypes.CDLL:
-    """The shared library that `sources` of this folder make. Raises BuildError."""
+    """The shared library compiled from `sources` in this folder. Raises BuildError."""
     texts = [p.read_text() for p in sorted(HERE.rglob("*")) if p.suffix in (".c", ".cpp", ".h")]
     try:
-        wanted = ("CC", "cc", "gcc") if sources[0].endswith(".c") else ("CXX", "c++", "g++")
-        compiler = find_compiler(*wanted)
+        names = ("CC", "cc", "gcc") if sources[0].endswith(".c") else ("CXX", "c++", "g++")
+        compiler = find_compiler(*names)
         command = [compiler, "-O2", "-fPIC", "-shared", *options, *sources, *links]
-        parts = (*texts, *sources, *options, *links, compiler, platform.machine(), key)
+        inputs = (*texts, *sources, *options, *links, compiler, platform.machine(), key)
         return load_library(
-            name, parts, lambda made: run_compiler([*command, "-o", str(made)], sources[-1], folder=HERE)
+            name, inputs, lambda made: run_compiler([*command, "-o", str(made)], sources[-1], folder=HERE)
         )
     except (CompileError, CacheError) as error:
         raise BuildError(str(error)) from error
@@ -34,7 +34,7 @@ def compiled(name: str, sources: list[str], options: list[str], links: list[str]
 
 
 def openmm_folder() -> Path:
-    """Where OpenMM keeps headers (include) and libraries (lib). Raises BuildError."""
+    """The folder with OpenMM's headers (include) and libraries (lib). Raises BuildError."""
     import openmm
 
     beside = Path(openmm.__file__).parent.parent / "OpenMM.libs"
@@ -46,7 +46,7 @@ def openmm_folder() -> Path:
 
 @functools.cache
 def plugin(cuda: bool) -> ctypes.CDLL:
-    """The plugin, with or without its part for OpenMM's CUDA platform. Raises BuildError."""
+    """The plugin, with or without support for OpenMM's CUDA platform. Raises BuildError."""
     import openmm
 
     folder = openmm_folder()

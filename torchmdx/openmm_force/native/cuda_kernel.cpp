@@ -1,5 +1,5 @@
-// The CUDA platform: positions go from OpenMM's buffers into the step's, the graph runs on OpenMM's stream, forces come
-// back; Python is called for the first evaluation and when a flag says that one failed.
+// The CUDA platform: copies positions from OpenMM's buffers to the step's, launches the graph on OpenMM's stream, and
+// adds the forces to OpenMM's buffers. Python is called for the first evaluation and when flags are set.
 #include "force.h"
 #include "openmm/common/ContextSelector.h"
 #include "openmm/cuda/CudaArray.h"
@@ -16,11 +16,11 @@ namespace torchmdx {
 
 namespace {
 
-// Places in the flags, as in step/buffers.py.
+// Indices of the flags, as in step/buffer_storage.py.
 const int OVERFLOW_FLAG = 1, NOT_FINITE_FLAG = 2, FAR_FLAG = 4, UNCERTAIN_FLAG = 5;
 
 const char* SOURCE = R"(
-/* Coordinates in nm, whole numbers of box vectors that OpenMM moved an atom by, to Å in the step's own order. */
+/* Converts coordinates in nm to Å in the step's order, and undoes OpenMM's translations by box vectors. */
 KERNEL void gatherPositions(GLOBAL const real4* RESTRICT posq,
 #ifdef MIXED
         GLOBAL const real4* RESTRICT correction,
@@ -56,8 +56,8 @@ KERNEL void gatherPositions(GLOBAL const real4* RESTRICT posq,
     }
 }
 
-/* Nothing is added where a flag says that the evaluation failed: the host sees it too, and has it done again. Forces are
-   added atomically: kernels on other streams of OpenMM's, such as PME's, may add to the same buffer at the same time. */
+/* Adds nothing if a flag is set: the host then repeats the evaluation. Forces are added atomically, because OpenMM's
+   kernels on other streams, such as PME's, may add to the same buffer at the same time. */
 KERNEL void addForces(GLOBAL const double* RESTRICT forces, GLOBAL const mm_long* RESTRICT flags,
         GLOBAL mm_ulong* RESTRICT forceBuffers, GLOBAL const int* RESTRICT atomIndex, GLOBAL const int* RESTRICT place,
         int numAtoms, int paddedNumAtoms, double factor) {
@@ -97,7 +97,7 @@ public:
             places[particles[k]] = (int)k;
         place.initialize<int>(cu, places.size(), "torchmdxPlace");
         place.upload(places);
-        // A potential with images does not care which image of an atom it gets; one without must have molecules whole.
+        // A periodic potential accepts any image of an atom; a non-periodic one needs whole molecules.
         useOffsets = !periodic && context.getSystem().usesPeriodicBoundaryConditions();
         if (useOffsets)
             offsets.initialize<mm_int4>(cu, cu.getPosCellOffsets().size(), "torchmdxOffsets");  // padded, as OpenMM's are
@@ -120,7 +120,7 @@ public:
         gatherPositions();
         check(cuGraphLaunch(graph, stream), "a replay");
         check(cuEventRecord(done, stream), "recording an event");
-        // Queued before the flags are known, so that the GPU need not wait for the host.
+        // Queued before the flags are known, so that the GPU does not wait for the host.
         if (includeForces)
             addForces(scale);
         CUresult state;
@@ -149,15 +149,15 @@ private:
     void requirePrimaryContext() {
         CUcontext current = nullptr, primary = nullptr;
         CUdevice device;
-        check(cuCtxGetCurrent(&current), "looking at the CUDA context");
-        check(cuCtxGetDevice(&device), "looking at the CUDA device");
+        check(cuCtxGetCurrent(&current), "querying the CUDA context");
+        check(cuCtxGetDevice(&device), "querying the CUDA device");
         check(cuDevicePrimaryCtxRetain(&primary, device), "retaining the primary context");
         cuDevicePrimaryCtxRelease(device);
         if (current != primary)
             throw OpenMMException(
-                "transport 'native' needs OpenMM to work in the CUDA context that torch uses, the device's primary one, but "
-                "this Context has one of its own (it was created before the force was added, or TORCHMDX_OWN_CONTEXT is "
-                "set); use transport='python'");
+                "transport 'native' needs OpenMM to use the same CUDA context as torch, the device's primary context, but "
+                "this Context has its own (it was created before the force was added, or TORCHMDX_OWN_CONTEXT is set); "
+                "use transport='python'");
     }
 
     // Before the first evaluation and after a failed recovery.
@@ -203,11 +203,11 @@ private:
         add->addArg(cu.getNumAtoms());
         add->addArg(cu.getPaddedNumAtoms());
         add->addArg(0.0);
-        check(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING), "creating an event");  // last: execute looks at it
+        check(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING), "creating an event");  // last: execute checks it
     }
 
-    // Compared at every evaluation: setPositions and rejected moves of a barostat change the offsets, and OpenMM tells
-    // its ReorderListeners of neither.
+    // Compared at every evaluation: setPositions and rejected moves of a barostat change the offsets without a call of
+    // OpenMM's ReorderListeners.
     void updateOffsets() {
         const vector<mm_int4>& now = cu.getPosCellOffsets();
         if (uploaded.size() == now.size() && std::memcmp(uploaded.data(), now.data(), now.size() * sizeof(mm_int4)) == 0)
@@ -223,7 +223,7 @@ private:
         gather->setArg(gatherFirst + 1, (long long)handles->cell);
         Vec3 box[3];
         cu.getPeriodicBoxVectors(box[0], box[1], box[2]);
-        // A potential without images ignores its cell, but not a singular one.
+        // A non-periodic potential ignores its cell, unless that is singular.
         for (int i = 0; i < 9; i++)
             gather->setArg(gatherFirst + 4 + i, box[i / 3][i % 3]);
         gather->execute(cu.getNumAtoms());
@@ -252,7 +252,7 @@ private:
         return handles->auditFailed != 0 && *reinterpret_cast<const volatile long long*>(handles->auditFailed) != 0;
     }
 
-    // Has the evaluation in the buffers audited. Throws, stopping the run, where the audit before it has failed.
+    // Starts an audit of the results in the buffers. Throws, and stops the run, if the previous audit failed.
     void audit(ContextImpl& context) {
         sinceAudit = 0;
         answerOf([&](char* message) {
@@ -280,7 +280,7 @@ public:
     KernelImpl* createKernelImpl(string name, const Platform& platform, ContextImpl& context) const override {
         auto& data = *static_cast<CudaPlatform::PlatformData*>(context.getPlatformData());
         if (data.contexts.size() != 1)
-            throw OpenMMException("TorchmdxForce works on one GPU per Context, got " + std::to_string(data.contexts.size()));
+            throw OpenMMException("TorchmdxForce needs one GPU per Context, got " + std::to_string(data.contexts.size()));
         return new CudaTorchmdxKernel(name, platform, *data.contexts[0]);
     }
 };

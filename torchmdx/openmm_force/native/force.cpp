@@ -84,7 +84,7 @@ vector<int> particlesOf(ContextImpl& context, const TorchmdxForce& force) {
     return particles;
 }
 
-// Platforms of the CPU: positions and forces through Python.
+// CPU platforms: positions and forces pass through Python.
 class ReferenceTorchmdxKernel : public CalcTorchmdxKernel {
 public:
     using CalcTorchmdxKernel::CalcTorchmdxKernel;
@@ -132,13 +132,13 @@ public:
 void registerReferenceKernels() {
     for (int i = 0; i < Platform::getNumPlatforms(); i++) {
         Platform& platform = Platform::getPlatform(i);
-        if (dynamic_cast<ReferencePlatform*>(&platform) != nullptr)  // the CPU platform is one, too
+        if (dynamic_cast<ReferencePlatform*>(&platform) != nullptr)  // the base class of the CPU platform, too
             platform.registerKernelFactory(CalcTorchmdxKernel::Name(), new ReferenceFactory());
     }
 }
 
-// Behind every reference in a file: OpenMM's reader of XML loses the last character when it alone follows an escaped one,
-// as in what becomes &quot;}
+// Appended to every reference in a file: OpenMM's XML reader loses the last character if only that follows an escaped
+// one, as in &quot;}
 const string END = "..";
 
 class TorchmdxForceProxy : public SerializationProxy {
@@ -182,7 +182,7 @@ public:
 
 using namespace torchmdx;
 
-// What Python calls. Returns 1 where the CUDA platform takes the force as well, 0 where only those of the CPU do.
+// Called from Python. Returns 1 if the CUDA platform supports the force, 0 if only the CPU platforms do.
 extern "C" int torchmdx_register(const Callbacks* given, const Units* constants) {
     callbacks = *given;
     units = *constants;

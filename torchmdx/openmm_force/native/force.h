@@ -1,4 +1,4 @@
-// TorchmdxForce: an openmm.Force that stands for a captured step. No libtorch, no CUDA headers here.
+// TorchmdxForce: an OpenMM::Force that represents a captured step. Uses neither libtorch nor CUDA headers.
 #pragma once
 
 #include "callbacks.h"
@@ -19,14 +19,14 @@ namespace torchmdx {
 
 extern Callbacks callbacks;
 extern Units units;
-// False once the Python interpreter is shutting down: nothing may be called any more.
+// False while the Python interpreter shuts down: callbacks must not be called.
 extern std::atomic<bool> alive;
 
 constexpr int MESSAGE = 4096;
 
 void requireAlive();
 
-// Calls Python by `call(message)`. Throws OpenMMException with Python's message, or if Python did not answer at all.
+// Calls Python with `call(message)`. Throws OpenMMException with Python's message, or if Python was interrupted.
 template <class Call> auto answerOf(Call call) {
     char message[MESSAGE] = "Python was interrupted before it answered";
     auto answer = call(message);
@@ -35,13 +35,13 @@ template <class Call> auto answerOf(Call call) {
     return answer;
 }
 
-// Handles of a session's graphs. Python may destroy graphs whenever it is asked for handles, so none are kept meanwhile.
+// Handles of a session's graphs. Python may destroy graphs during a request for handles, so none are held meanwhile.
 class HeldHandles {
 public:
     explicit operator bool() const { return held.graph != 0; }
     const Handles* operator->() const { return &held; }
 
-    // ask(handles, message): asks Python, which fills the handles. Nothing is held if that throws.
+    // ask(handles, message): calls Python, which fills the handles. Nothing is held if that throws.
     template <class Ask> void renew(Ask ask) {
         held = Handles{};
         Handles fresh{};
@@ -59,7 +59,7 @@ public:
     bool periodic = false;
     std::vector<int> particles;    // of the System; empty: all
     std::string scaleParameter;    // empty: none
-    std::string reference;         // what `restore` makes a provider of
+    std::string reference;         // from which `restore` creates a provider
     ~TorchmdxForce() override {
         if (provider && alive)
             callbacks.drop(provider);
@@ -93,7 +93,7 @@ private:
     OpenMM::Kernel kernel;
 };
 
-// A session of Python's that ends with its kernel.
+// A session in Python, closed with its kernel.
 class Session {
 public:
     Session() = default;

@@ -1,4 +1,4 @@
-"""The plugin from Python's side: callbacks that C++ calls, and adding the force to a System."""
+"""The Python side of the plugin: callbacks for C++, and adding the force to a System."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchmdx.units import KJ_PER_MOL, NANOMETER
 class Handles:
     """Addresses in a captured step: graphs (energy_graph 0 for none), device buffers in float64, pinned host memory.
 
-    audit_every: evaluations between audits, 0 for none. audit_failed: of a host int64, not 0 once an audit has failed.
+    audit_every: evaluations between audits, 0 for none. audit_failed: of a host int64, not 0 after a failed audit.
     """
 
     graph: int
@@ -39,39 +39,39 @@ class Handles:
 
 
 class Session(Protocol):
-    """What a Context has of a provider. Positions [n,3] and cell [3,3] in Å; energies in eV, forces in eV/Å."""
+    """The evaluation for one Context. Positions [n,3] and cell [3,3] in Å; energies in eV, forces in eV/Å."""
 
     num_atoms: int
 
     def start(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> Handles:
-        """On a GPU, before the first evaluation and after a failed recovery: captures what is not captured."""
+        """On a GPU, before the first evaluation and after a failed recovery: captures missing graphs."""
 
     def recover(self, energy_only: bool) -> Handles:
-        """Evaluates what is in the device buffers again after a flag was raised; raises if that cannot be mended.
+        """Repeats the evaluation of the inputs in the device buffers after a flag was set; raises if that fails.
 
-        Graphs whose handles were given before may be destroyed, whether it raises or not: C++ holds none meanwhile.
+        Graphs of earlier handles may be destroyed, even if it raises: C++ holds none meanwhile.
         """
 
     def audit(self, evaluation: int, step: int) -> None:
-        """Starts an audit of what is in the device buffers; raises if the one before has failed.
+        """Starts an audit of the results in the device buffers; raises if the previous audit failed.
 
-        step: of the Context, where the evaluation was made.
+        step: of the Context, at which the evaluation was made.
         """
 
     def evaluate(
         self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
     ) -> tuple[float, NDArray[np.float64]]:
-        """On platforms of the CPU."""
+        """Energy and forces on CPU platforms."""
 
     def close(self) -> None:
-        """The Context is gone."""
+        """Ends the session, when its Context is destroyed."""
 
 
 class Provider(Protocol):
     """Opens sessions for one force."""
 
     def open(self, device: int | None) -> Session:
-        """device: index of the CUDA device of the Context, None on a platform of the CPU."""
+        """device: index of the CUDA device of the Context, None on a CPU platform."""
 
 
 class _Handles(ctypes.Structure):
@@ -114,10 +114,11 @@ _restorers: list[Callable[[str], Provider]] = []
 
 
 def _guarded(work: Callable[..., int]) -> Callable[..., int]:
-    """No exception crosses C++: its text does. The last two arguments are where it goes, an empty text on success.
+    """A decorator that passes errors to C++ as text instead of an exception.
 
-    C++ fills in a text of its own before it calls: a pending signal raises before the first line of `call`, and ctypes
-    then returns an undefined value.
+    The last two arguments are the buffer for the text and its size; the text is empty on success. C++ fills the buffer
+    before the call, because a pending signal may raise before the first line of `call`, and ctypes then returns an
+    undefined value.
     """
 
     @functools.wraps(work)
@@ -127,9 +128,9 @@ def _guarded(work: Callable[..., int]) -> Callable[..., int]:
             answer = work(*given)
             message[0] = b"\0"
             return answer
-        except BaseException as error:  # KeyboardInterrupt too: it would be lost
+        except BaseException as error:  # includes KeyboardInterrupt, which would be lost
             text = (str(error) or type(error).__name__).encode(errors="replace")[: size - 1]
-            text = text.decode(errors="ignore").encode()  # no half character at the end
+            text = text.decode(errors="ignore").encode()  # no incomplete character at the end
             ctypes.memmove(message, text + b"\0", len(text) + 1)
             return 0
 
@@ -147,7 +148,7 @@ def _open(provider: int, device: int) -> int:
     return number
 
 
-def _give(handles: Handles, out: Any) -> int:
+def _fill(handles: Handles, out: Any) -> int:
     for name in Handles.__dataclass_fields__:
         setattr(out.contents, name, getattr(handles, name))
     return 1
@@ -157,12 +158,12 @@ def _give(handles: Handles, out: Any) -> int:
 def _start(session: int, positions: Any, cell: Any, out: Any) -> int:
     found = _sessions[session]
     box = _array(cell, 3).copy() if cell else None
-    return _give(found.start(_array(positions, found.num_atoms).copy(), box), out)
+    return _fill(found.start(_array(positions, found.num_atoms).copy(), box), out)
 
 
 @_guarded
 def _recover(session: int, energy_only: int, out: Any) -> int:
-    return _give(_sessions[session].recover(bool(energy_only)), out)
+    return _fill(_sessions[session].recover(bool(energy_only)), out)
 
 
 @_guarded
@@ -194,11 +195,11 @@ def _restore(reference: bytes) -> int:
 
 
 def _drop(provider: int) -> None:
-    """Frees a potential with the last force and Context that use it."""
+    """Releases a provider; its potential is freed with the last force and Context that use it."""
     _providers.pop(provider, None)
 
 
-# Kept for as long as the process lives: C++ holds their addresses.
+# Kept as long as the process lives, because C++ holds their addresses.
 _CALLBACKS = _Callbacks(
     _OPEN(_open),
     _START(_start),
@@ -213,7 +214,7 @@ _CALLBACKS = _Callbacks(
 
 @functools.cache
 def _library(cuda: bool) -> ctypes.CDLL:
-    """The plugin, told about the callbacks. Raises BuildError."""
+    """The plugin, with its callbacks registered. Raises BuildError."""
     library = plugin(cuda)
     units = _Units(NANOMETER, 1.0 / KJ_PER_MOL, NANOMETER / KJ_PER_MOL)
     taken = library.torchmdx_register(ctypes.byref(_CALLBACKS), ctypes.byref(units))
@@ -228,9 +229,9 @@ def _failures() -> list[str]:
 
 
 def unavailable(cuda: bool = True) -> str | None:
-    """None if the plugin can be used, with OpenMM's CUDA platform or without; else the reason, in a line.
+    """None if the plugin can be used, with or without OpenMM's CUDA platform; else a one-line reason.
 
-    The first call compiles, which takes some seconds.
+    The first call compiles the plugin, which takes a few seconds.
     """
     try:
         _library(cuda)
@@ -240,14 +241,14 @@ def unavailable(cuda: bool = True) -> str | None:
 
 
 def restore_with(restorer: Callable[[str], Provider]) -> None:
-    """Says how a provider is made of the text that a saved System holds."""
-    _restorers[:] = [restorer]  # one, however often a force is added
+    """Sets the function that creates a provider from the reference in a saved System."""
+    _restorers[:] = [restorer]  # a single one, however many forces are added
 
 
 def particles_of(force: openmm.Force) -> tuple[int, ...]:
-    """Particles of a force of the plugin, empty for all of them; empty for other forces, too.
+    """Particles of a force of the plugin, empty for all of them and for other forces.
 
-    OpenMM's Python knows such a force as an openmm.Force, without methods of its own: read from what is saved of it.
+    In Python such a force is an openmm.Force without methods of its own, so its serialised form is read.
     """
     if type(force) is not openmm.Force:
         return ()
@@ -267,10 +268,10 @@ def add_force(
     reference: str,
     cuda: bool = True,
 ) -> openmm.Force:
-    """Adds a force to the system and returns it; reference: what `restore_with` makes the provider of again."""
+    """Adds a force to the system and returns it; reference: text from which the provider can be restored."""
     library, number = _library(cuda), next(_numbers)
     chosen = (ctypes.c_int * len(atoms or ()))(*(atoms or ()))
-    _providers[number] = provider  # nothing below fails: the force frees it
+    _providers[number] = provider  # released by the force; nothing below can fail
     index = library.torchmdx_add(
         ctypes.c_void_p(int(system.this)),
         ctypes.c_longlong(number),

@@ -1,13 +1,13 @@
-/* Points a loaded library's calls to cuCtxCreate and cuCtxDestroy at the device's primary context, the one torch works
- * in. Switching between two contexts costs the GPU about 0.3 ms; OpenMM, left alone, creates one of its own.
+/* Redirects a loaded library's calls of cuCtxCreate and cuCtxDestroy to the device's primary context, which torch uses.
+ * By default OpenMM creates a context of its own, and switching between two contexts takes the GPU about 0.3 ms.
  *
- * The library's relocation entries are rewritten: every other library, and the driver itself, stay as they are. A context
- * that these functions hand out is counted by the driver (retain and release); one that they do not know is destroyed as
- * it would have been. No CUDA headers: handles are opaque and the ABI of these functions is stable.
+ * Only the relocation entries of this library are rewritten; other libraries and the driver are not changed. The driver
+ * counts references to the primary context (retain and release); a context that these functions did not return is
+ * destroyed as usual. CUDA headers are not needed: handles are opaque and the ABI of these functions is stable.
  *
- * OpenMM also asks for little L1 in its context (cuCtxSetCacheConfig: prefer shared memory). In the primary context that
- * would be asked for torch's kernels too, and kernels that live on L1 are slower by a quarter and more with it: in a
- * context that was handed out the preference stays what it was.
+ * OpenMM also reduces the L1 cache of its context (cuCtxSetCacheConfig: prefer shared memory). In the primary context
+ * this would apply to torch's kernels too, of which those that depend on L1 become slower by a quarter or more. In a
+ * context returned here the call is therefore ignored.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -45,10 +45,11 @@ static struct { void **slot; void *before; } patched[MOST_SLOTS];
 static int num_patched, num_created, num_destroyed;
 
 static Result hand_out(Context *context, unsigned flags, Device device) {
-    /* OpenMM asks for spinning when UseBlockingSync is "false", its default; blocking would slow torch down: not passed on. */
+    /* OpenMM requests spinning if UseBlockingSync is "false", its default. A request for blocking is ignored: it would
+     * slow torch down. */
     if ((flags & SCHEDULING) == SPIN && driver.set_flags)
         driver.set_flags(device, SPIN);
-    /* Before the context is handed out: one that is not in the table would really be destroyed. */
+    /* Allocated first: a context that is not in the table would be destroyed. */
     struct handed_out *fresh = calloc(1, sizeof *fresh);
     if (!fresh)
         return OUT_OF_MEMORY;
@@ -131,12 +132,12 @@ struct search { const char *library; int creates, destroys, failed; };
 static void rewrite(void **slot, void *value) {
     long page = sysconf(_SC_PAGESIZE);
     uintptr_t start = (uintptr_t)slot & ~(uintptr_t)(page - 1), end = (uintptr_t)slot + sizeof *slot;
-    /* The page may have been made read-only after loading (RELRO); it is left writable, which lazy binding needs anyway. */
+    /* The page may be read-only after loading (RELRO). It stays writable, as lazy binding needs anyway. */
     if (mprotect((void *)start, end - start, PROT_READ | PROT_WRITE) == 0)
         __atomic_store_n(slot, value, __ATOMIC_SEQ_CST);
 }
 
-/* Back to the first `count` redirected slots. Their pages are writable since they were redirected. */
+/* Restores all but the first `count` redirected slots. Their pages have been made writable. */
 static void undo(int count) {
     while (num_patched > count) {
         num_patched--;
@@ -181,7 +182,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data) {
         const char *strings = NULL;
         size_t rela_size = 0, jumps_size = 0;
         for (ElfW(Dyn) *d = (ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL; d++) {
-            /* glibc has made these addresses absolute; other loaders leave them relative. */
+            /* glibc makes these addresses absolute; other loaders leave them relative. */
             ElfW(Addr) at = d->d_un.d_ptr < info->dlpi_addr ? info->dlpi_addr + d->d_un.d_ptr : d->d_un.d_ptr;
             switch (d->d_tag) {
             case DT_RELA: rela = (void *)at; break;
@@ -200,7 +201,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data) {
     return 0;
 }
 
-/* 1 when every call of `library` is redirected, 0 with a message when not. cuda: name or path of the driver library. */
+/* Returns 1 if every call of `library` is redirected, else 0 with a message. cuda: name or path of the driver library. */
 int share_context(const char *library, const char *cuda, char *message, int size) {
     void *handle = dlopen(cuda, RTLD_NOW | RTLD_GLOBAL);
     if (!handle) {
@@ -221,10 +222,10 @@ int share_context(const char *library, const char *cuda, char *message, int size
     }
     struct search s = {library, 0, 0, 0};
     pthread_mutex_lock(&lock);
-    driver = found;  /* only now: functions that lack would be called by what is redirected already */
+    driver = found;  /* only when complete: slots may be redirected already */
     int first = num_patched;
     dl_iterate_phdr(visit, &s);
-    /* All or nothing: with cuCtxDestroy as it was, OpenMM would destroy the primary context under torch. */
+    /* All or nothing: if cuCtxDestroy were not redirected, OpenMM would destroy the primary context that torch uses. */
     if (s.failed || !s.creates || !s.destroys)
         undo(first);
     pthread_mutex_unlock(&lock);
@@ -239,7 +240,7 @@ int share_context(const char *library, const char *cuda, char *message, int size
     return 1;
 }
 
-/* Puts everything back. Only with no Context left: one that was handed out would then really be destroyed. */
+/* Restores all slots. No Context may exist: destroying it would then destroy the primary context. */
 void unshare_context(void) {
     pthread_mutex_lock(&lock);
     undo(0);

@@ -1,4 +1,4 @@
-"""One CUDA context for OpenMM and torch: without it the GPU spends about 0.3 ms at each step switching between two."""
+"""One CUDA context for OpenMM and torch: switching between two would take the GPU about 0.3 ms at each step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _told: set[str] = set()
 
 
 def share_context(library: str = LIBRARY, driver: str = DRIVER) -> str | None:
-    """From now on OpenMM's CUDA Contexts work in the device's primary context; None when done, else why not.
+    """Makes new CUDA Contexts of OpenMM use the device's primary context. Returns None, or why that failed.
 
-    Only Contexts that are created later are affected. $TORCHMDX_OWN_CONTEXT=1 turns it off.
+    Existing Contexts are not affected. $TORCHMDX_OWN_CONTEXT=1 turns it off.
     """
     if os.environ.get(OFF, "0") not in ("", "0"):
         return f"${OFF} is set"
@@ -31,8 +31,8 @@ def share_context(library: str = LIBRARY, driver: str = DRIVER) -> str | None:
     return None if done else message.value.decode()
 
 
-def share_or_tell() -> str | None:
-    """The same, and one line in the log, once, about what it costs where it cannot be done."""
+def share_or_warn() -> str | None:
+    """As `share_context`; a failure is logged once, with its effect."""
     reason = share_context()
     if reason is not None and reason not in _told:
         _told.add(reason)
@@ -41,12 +41,12 @@ def share_or_tell() -> str | None:
 
 
 def unshare_context() -> None:
-    """Everything as it was; only when no CUDA Context is left."""
+    """Undoes `share_context`. No CUDA Context of OpenMM may exist."""
     context_library().unshare_context()
 
 
 def contexts_handed_out() -> tuple[int, int]:
-    """How many contexts OpenMM has been given, and how many of them it has given back."""
+    """How many contexts OpenMM has received, and how many of them it has destroyed."""
     created, destroyed = ctypes.c_int(), ctypes.c_int()
     context_library().context_counts(ctypes.byref(created), ctypes.byref(destroyed))
     return created.value, destroyed.value

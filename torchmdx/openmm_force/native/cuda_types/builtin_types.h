@@ -1,4 +1,4 @@
-// Vector types by the names and layouts that CUDA gives them; OpenMM's headers name them.
+// Vector types with CUDA's names and layouts, which OpenMM's headers use.
 #pragma once
 struct alignas(8) int2 { int x, y; };
 struct int3 { int x, y, z; };

@@ -1,5 +1,5 @@
-// The few types and functions of the CUDA driver that OpenMM's headers and this plugin name, so that a machine needs no
-// CUDA toolkit to compile it. Handles are opaque pointers and the functions are libcuda's, with an ABI that is stable.
+// The types and functions of the CUDA driver that OpenMM's headers and this plugin use, so that compiling it needs no
+// CUDA toolkit. Handles are opaque pointers; the functions are those of libcuda, whose ABI is stable.
 #pragma once
 #include <cstddef>
 

@@ -1,0 +1,53 @@
+"""The state of a captured step: what an evaluation uses and a change replaces."""
+
+from __future__ import annotations
+
+import torch
+
+from torchmdx.engines.engine import Engine
+from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.potential import Potential
+from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.step.buffers import StepBuffers
+from torchmdx.step.capture_policy import GraphPolicy
+from torchmdx.system import Batch
+
+
+class StepState:
+    """Structure, buffers, neighbour list, engine and graphs of a step, and the work of one evaluation.
+
+    batch: the structure in the caller's order and frame. ordered: the same atoms in the order and frame of the
+    buffers, which the engine sees. audit_owed: the fast path must pass an audit before its next result is returned.
+
+    A change may be interrupted at any line. While `unsettled` is set, order, neighbour list, scratch memory and graphs
+    may be inconsistent, and the next evaluation makes them consistent first. While `assigning` is set, the structure
+    is incomplete, and evaluations are refused.
+    """
+
+    potential: Potential | Ensemble
+    device: torch.device
+    batch: Batch
+    ordered: Batch
+    buffers: StepBuffers
+    search: EdgeSearch
+    engine: Engine
+    engine_why: str
+    policy: GraphPolicy
+    num_recoveries: int
+    audit_owed: bool
+    unsettled: bool
+    assigning: bool
+
+    def _launch(self, kind: str) -> None:
+        """Launches all the work of one evaluation; reads nothing on the host, so that it can be captured.
+
+        kind: "host" or "device", where inputs come from and results go, or "energy": device inputs, no forces.
+        """
+        buffers = self.buffers
+        if not buffers.num_atoms:
+            return  # the buffers were created with zeros
+        buffers.prepare(self.ordered.system_index, from_host=kind == "host")
+        edges = self.search.update(buffers.positions, buffers.cell)
+        outputs = self.engine.run(buffers.places, buffers.box, edges, forces=kind != "energy")
+        results = (outputs.energy, outputs.energies, outputs.forces, outputs.stress, outputs.spread)
+        buffers.finish(edges, *results, to_host=kind == "host")
