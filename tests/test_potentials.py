@@ -162,7 +162,7 @@ def test_evaluate_takes_data_alone_a_model_or_a_potential_first(default, ethanol
         answers.append(json.loads(capsys.readouterr().out)["sets"])
     assert answers[0] == answers[1] == answers[2] == answers[3] != answers[4]
     assert cli.main(["evaluate", "organic-1"]) == 2
-    assert "evaluate needs labelled structures, got the potential 'organic-1' alone" in capsys.readouterr().err
+    assert "evaluate needs labelled structures, got only the potential 'organic-1'" in capsys.readouterr().err
 
 
 def test_evaluate_shows_errors_on_elements_that_were_not_trained(default, capsys):

@@ -31,7 +31,7 @@ def test_neighbors_counts_a_crystal(tmp_path, capsys):
     assert main(["neighbors", str(tmp_path / "salt.cif"), "--cutoff", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("2 atoms, 12 edges within 3 Å")
-    assert "6.0 on average, 6 at least, 6 at most" in lines[2]
+    assert "6.0 on average, minimum 6, maximum 6" in lines[2]
     assert lines[3].split()[:2] == ["6", "2"]
     assert "capacity: 128 edges" in lines[-1]
 
@@ -77,7 +77,7 @@ def test_bench_wants_one_structure_with_atoms(tmp_path, capsys, checkpoint):
     assert "--index must pick one structure, ':' picks 2" in capsys.readouterr().err
 
 
-def test_profile_writes_a_trace_and_prints_the_dearest(tmp_path, capsys, checkpoint):
+def test_profile_writes_a_trace_and_prints_the_most_expensive_kernels(tmp_path, capsys, checkpoint):
     write(tmp_path / "ethanol.xyz", molecule("CH3CH2OH"))
     trace = tmp_path / "trace.json"
     command = ["profile", str(tmp_path / "ethanol.xyz"), "--model", checkpoint, "--device", "cpu", "-o", str(trace)]

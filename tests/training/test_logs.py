@@ -122,7 +122,7 @@ def test_a_failed_write_is_reported_and_what_was_written_stays(tmp_path, monkeyp
 
 
 def test_unknown_loggers_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="loggers must be of csv, tensorboard, wandb, got 'tensorbord'"):
+    with pytest.raises(ValueError, match="loggers must be any of csv, tensorboard, wandb, got 'tensorbord'"):
         Logs(tmp_path / "run", ("csv", "tensorbord"), {})
     assert not (tmp_path / "run").exists()
 

@@ -65,16 +65,17 @@ def test_print_config_writes_what_it_would_run(tmp_path, capsys):
         (["--optimizer.learning_rate", ".nan"], "optimizer.learning_rate must be a finite number, got nan"),
         (["--loss.energy.weight", "0", "--loss.forces.weight", "0"], "loss: at least one of energy, forces and stress"),
         (["--loss.change_from", "0.5", "--loss.change_to", "0.2"], "change_from must be <= change_to, got 0.5 and 0.2"),
-        (["--output.loggers", "[tensorbord]"], "loggers must be of csv, tensorboard, wandb, got 'tensorbord'"),
+        (["--output.loggers", "[tensorbord]"], "loggers must be any of csv, tensorboard, wandb, got 'tensorbord'"),
         (["--training.batch_size", "9", "--training.devices", "2"], "multiple of devices x nodes = 2, got 9"),
         (["--training.device", "tpu"], "device must be auto, cpu, cuda or cuda:1, got 'tpu'"),
         (["--training.device", "cuda:x"], "device must be auto, cpu, cuda or cuda:1, got 'cuda:x'"),
         (
             ["--training.device", "cuda:1", "--training.devices", "2"],
-            "device must be cuda where devices x nodes is 2: each process takes a GPU, got 'cuda:1'",
+            "device must be cuda if devices x nodes > 1, because each process uses its own GPU; got device 'cuda:1'"
+            " with devices x nodes = 2",
         ),
-        (["--training.epochs"], "--training.epochs needs a value"),
-        (["training.epochs", "3"], "changes must look like --section.key value, got 'training.epochs'"),
+        (["--training.epochs"], "--training.epochs needs a value, got none"),
+        (["training.epochs", "3"], "settings must be given as --section.key value, got 'training.epochs'"),
     ],
 )
 def test_what_is_refused(changes, said):

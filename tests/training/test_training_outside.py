@@ -68,7 +68,7 @@ def test_a_written_configuration_is_read_again(tmp_path):
     [
         ({"group": "SO(3)"}, r"the model outside has no setting group, got 'SO\(3\)'"),
         ({"settings": {"colour": 1}}, "the model outside has no settings colour"),
-        ({"settings": {"cutoff": 3.0}}, "model.settings must not repeat keys of the section: give model.cutoff"),
+        ({"settings": {"cutoff": 3.0}}, "model.settings must not repeat keys of the section: set model.cutoff"),
         ({"name": "elsewhere"}, "model must be one of .*, got 'elsewhere'.*torchmdx.register_model"),
         ({"name": "tensornet", "settings": {"steepness": 1.0}}, "the model tensornet has no settings steepness"),
     ],

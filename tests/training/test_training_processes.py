@@ -114,7 +114,7 @@ def test_a_lost_node_ends_the_other_with_words(config, tmp_path, lost):
             node.communicate()
     assert nodes[1 - lost].returncode == 2
     assert "Traceback" not in said
-    assert "checkpoint is whole: go on with --resume" in said
+    assert "checkpoint is intact: continue with --resume" in said
     assert "the nodes must reach each other at localhost:" in said
     done = int(read_table(directory / "epochs.csv")["epoch"][-1])
     changes = ["--training.epochs", str(done + 1), "--resume"]
@@ -152,10 +152,10 @@ def test_a_lost_worker_and_a_signal_end_the_run_with_a_whole_checkpoint(config, 
     if number == signal.SIGKILL:
         assert process.returncode == 2
         assert "worker 1 (process" in said
-        assert "ended: exit code -9. The last checkpoint is whole: go on with --resume" in said
+        assert "failed: exit code -9. The last checkpoint is intact: continue with --resume" in said
     else:
         assert process.returncode == 128 + number
-        assert "go on with --resume" in said
+        assert "continue with --resume" in said
     assert "Traceback" not in said
     done = int(read_table(directory / "epochs.csv")["epoch"][-1])
     changes = ["--training.epochs", str(done + 2), "--resume"]

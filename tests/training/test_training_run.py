@@ -120,7 +120,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(config, whole, tmp_path, nu
         assert process.returncode == -number
     else:
         assert process.returncode == 128 + number
-        assert "go on with --resume" in said
+        assert "continue with --resume" in said
     _, info = read_state(directory / "state.safetensors")
     assert info["epoch"] < 6
     assert run(config, directory, *SIX_EPOCHS, "--resume") == 0
@@ -274,7 +274,7 @@ def test_runs_are_not_mixed_up(config, data, tmp_path, capsys):
         assert run(config, tmp_path / "run", *changes) == 2
         assert re.search(said, capsys.readouterr().err)
 
-    refused("holds a training already: go on with --resume, or choose another output.directory")
+    refused("already holds a training run: continue it with --resume, or choose another output.directory")
     refused("model.num_channels was 8, got 12", "--resume", "--model.num_channels", "12")
     refused("optimizer.learning_rate was 0.001, got 0.1", "--resume", "--optimizer.learning_rate", "0.1")
     refused("training.seed was 0, got 1", "--resume", "--training.seed", "1")
@@ -349,4 +349,4 @@ def test_files_are_converted_once_in_the_directory_of_the_run(tmp_path, capsys):
     assert (run / "data.store" / "energy.bin").stat().st_mtime_ns == before
     capsys.readouterr()
     assert main([*words[:2], "--data.path", str(store.path), "--data.energy_unit", "eV"]) == 2
-    assert "data.energy_unit says how files are read" in capsys.readouterr().err
+    assert "data.energy_unit applies to files" in capsys.readouterr().err

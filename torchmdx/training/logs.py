@@ -66,7 +66,7 @@ def require_loggers(loggers: Sequence[str]) -> None:
     """Raises ValueError for an unknown logger, ImportError for one that is not installed."""
     unknown = [name for name in loggers if name not in LOGGERS]
     if unknown:
-        raise ValueError(f"loggers must be of {', '.join(LOGGERS)}, got {unknown[0]!r}")
+        raise ValueError(f"loggers must be any of {', '.join(LOGGERS)}, got {unknown[0]!r}")
     for name in loggers:
         _makers()[name].require()
 

@@ -58,7 +58,7 @@ def open_store(data: DataSection, directory: Path, several: bool = False) -> Sto
     if len(paths) == 1 and Store.is_store(paths[0]):
         given = [name for name, unit in units.items() if unit is not None]
         if given:
-            raise ValueError(f"data.{given[0]} says how files are read, but {paths[0]!r} is a store, in eV and Å")
+            raise ValueError(f"data.{given[0]} applies to files, but {paths[0]!r} is a store, in eV and Å")
         return Store.open(paths[0])
     converted = directory / CONVERTED
     if not Store.is_store(converted):
