@@ -166,7 +166,8 @@ def test_relax_of_a_cell_without_volume_is_refused(capsys, model, bare_slab, tmp
 
 
 @pytest.mark.parametrize(
-    ("output", "words"), [("relaxed.nonsense", "relaxed.nonsense"), ("nowhere/relaxed.xyz", "must be in an existing directory")]
+    ("output", "words"),
+    [("relaxed.nonsense", "relaxed.nonsense"), ("nowhere/relaxed.xyz", "must be in an existing directory")],
 )
 def test_relax_refuses_an_output_it_cannot_write_before_the_work(capsys, model, molecule_file, tmp_path, output, words):
     assert_refused(capsys, ["relax", molecule_file, "-o", tmp_path / output, "--model", model], words)
@@ -316,7 +317,15 @@ def test_convert_refuses_another_ending(capsys, data, tmp_path):
 def test_info_lists_versions_devices_and_parts(capsys):
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
-    for words in (f"torchmdx {torchmdx.__version__}", "Python 3", "torch 2", "GPU", "required:", "ok  ase", "optional:"):
+    for words in (
+        f"torchmdx {torchmdx.__version__}",
+        "Python 3",
+        "torch 2",
+        "GPU",
+        "required:",
+        "ok  ase",
+        "optional:",
+    ):
         assert words in out
     assert "the installation is complete" in out
 

@@ -219,7 +219,10 @@ def test_an_output_is_not_replaced_unasked(capsys):
         ),
         (["--smiles", "CCO", "-o", "out.xyz"], "SMILES need --sample, which makes geometries of them, got 'CCO'"),
         (["--smiles", "C(", "-o", "out.xyz", "--sample", "md"], "must be a SMILES that RDKit understands, got 'C('"),
-        (["--smiles", "C", "-o", "out.xyz", "--sample", "md", "--charge", 1], "a SMILES defines its charge; got --charge 1"),
+        (
+            ["--smiles", "C", "-o", "out.xyz", "--sample", "md", "--charge", 1],
+            "a SMILES defines its charge; got --charge 1",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(capsys, arguments, words):

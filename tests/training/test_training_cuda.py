@@ -1,4 +1,4 @@
-"""Training steps recorded as CUDA graphs: `pytest -m gpu`."""
+"""Training steps captured as CUDA graphs: `pytest -m gpu`."""
 
 import numpy as np
 import pytest
@@ -74,19 +74,19 @@ DOUBLE = (dict(rtol=1e-10, atol=1e-12),) * 2
 @pytest.mark.parametrize("kind", POTENTIALS)
 @pytest.mark.parametrize("sizes", [[12, 12, 12], [5, 9, 14]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_recorded_steps_have_the_losses_of_launched_ones(dtype, sizes, kind):
+def test_captured_steps_have_the_losses_of_launched_ones(dtype, sizes, kind):
     given = batches(4, sizes, dtype=dtype) * 5
-    recorded, launched = make_step(True, dtype, kind), make_step(False, dtype, kind)
-    assert recorded.pairwise
-    first, second = losses(recorded, given), losses(launched, given)
-    assert recorded.recorder.num_replays == len(given) - 2
-    assert launched.recorder is None
+    captured, launched = make_step(True, dtype, kind), make_step(False, dtype, kind)
+    assert captured.pairwise
+    first, second = losses(captured, given), losses(launched, given)
+    assert captured.graphs.num_replays == len(given) - 2
+    assert launched.graphs is None
     np.testing.assert_allclose(first[:8], second[:8], rtol=1e-6, atol=1e-7)
     single = GROWN if kind == "with its charges' energy" else SINGLE
     of_losses, of_weights = DOUBLE if dtype == torch.float64 else single
     np.testing.assert_allclose(first, second, **of_losses)
     assert first[-4:, 0].mean() < first[:4, 0].mean()
-    weights = zip(recorded.potential.parameters(), launched.potential.parameters(), strict=True)
+    weights = zip(captured.potential.parameters(), launched.potential.parameters(), strict=True)
     for one, other in weights:
         torch.testing.assert_close(one, other, **of_weights)
 
@@ -123,12 +123,12 @@ def test_an_overflow_changes_nothing_and_is_mended():
     np.testing.assert_allclose(losses(step, given * 4), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_validation_is_recorded_too_and_changes_nothing():
+def test_validation_is_captured_too_and_changes_nothing():
     given = batches(2, [12, 12, 12]) * 3
     step = make_step(True)
     before = step.flat.values.clone()
     rows = torch.stack([step.evaluate(labelled) for labelled in given]).cpu().numpy()
-    assert step.recorder.num_replays == 4
+    assert step.graphs.num_replays == 4
     assert torch.equal(step.flat.values, before)
     np.testing.assert_allclose(rows[:2], rows[4:], rtol=1e-6)
 

@@ -226,7 +226,7 @@ def test_what_no_data_can_mend_is_told_before_files_are_converted(tmp_path, monk
         "data.seed must be greater than or equal to 0, got -1": ["--data.seed", "-1"],
         "data.references.1 must be a finite number, got nan": ["--data.references", "{1: .nan}"],
         "the logger 'wandb' is not installed": ["--output.loggers", "[csv, wandb]"],
-        "finetune.freeze must name parts of the potential": ["--finetune.freeze", "[nothing]"],
+        "finetune.freeze must name modules or weights of the potential": ["--finetune.freeze", "[nothing]"],
         "no checkpoint at 'none.safetensors'": ["--finetune.checkpoint", "none.safetensors"],
     }
     for said, changes in refusals.items():
@@ -249,13 +249,13 @@ def test_it_stops_when_validation_does_not_improve(config, tmp_path):
         (["--data.train", "0"], "train must be at least 1"),
         (["--data.train", "119"], "train must be at least 1 and the parts at most the 120 frames"),
         (["--loss.stress.weight", "1"], "loss.stress.weight must be 0 for data without such labels"),
-        (["--model.max_z", "6"], "max_z must know elements up to 8"),
+        (["--model.max_z", "6"], "max_z must cover atomic number 8"),
         (
             ["--data.references", "{1: -13.6}"],
-            "data.references must have every element of the data, got none for [6, 8]",
+            "data.references must include every element of the data, got none for [6, 8]",
         ),
         (["--finetune.freeze", "[network.embeding]"], "did you mean 'network.embedding'?"),
-        (["--finetune.freeze", "[network, head]"], "finetune.freeze must leave something to train"),
+        (["--finetune.freeze", "[network, head]"], "finetune.freeze must leave trainable weights"),
         (["--finetune.checkpoint", "none.safetensors"], "no checkpoint at 'none.safetensors'"),
         (["--training.stop_after", "3", "--data.validation", "0"], "training.stop_after: 3 needs validation frames"),
         (["--resume"], "nothing to resume: no state.safetensors"),
@@ -280,7 +280,7 @@ def test_runs_are_not_mixed_up(config, data, tmp_path, capsys):
     refused("training.seed was 0, got 1", "--resume", "--training.seed", "1")
     refused("training.deterministic was False, got True", "--resume", "--training.deterministic", "true")
     refused("training.ensemble was 1, got 2", "--resume", "--training.ensemble", "2")
-    several = "a run is resumed with its own settings: data.seed was 0, got 2; training.batch_size was 8, got 4; "
+    several = "a run must be resumed with the same settings: data.seed was 0, got 2; training.batch_size was 8, got 4; "
     several += r"training.seed was 0, got 7; finetune.freeze was \[\], got \['head'\]"
     changes = ["--data.seed", "2", "--training.batch_size", "4", "--training.seed", "7", "--finetune.freeze", "[head]"]
     refused(several, "--resume", *changes)
@@ -289,7 +289,7 @@ def test_runs_are_not_mixed_up(config, data, tmp_path, capsys):
     split = json.loads((tmp_path / "run" / "split.json").read_text())
     split["train"], split["test"] = split["train"][1:], [*split["test"], split["train"][0]]
     (tmp_path / "split.json").write_text(json.dumps(split))
-    refused("was trained on other frames", "--resume", "--data.split", str(tmp_path / "split.json"))
+    refused("was trained on other frames than those of", "--resume", "--data.split", str(tmp_path / "split.json"))
     (tmp_path / "run" / "state.safetensors").write_bytes(b"12345678{")
     refused("state.safetensors' is not readable", "--resume")
 

@@ -14,7 +14,7 @@ from torchmdx.system import Batch
 from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config_file import make_config
 from torchmdx.training.labelled import label
-from torchmdx.training.reader import Reader, TrainingError
+from torchmdx.training.pending_steps import PendingSteps, TrainingError
 from torchmdx.training.step import LEAST_ROOM, NORM, OVERFLOW, VALUES, TrainStep, room
 
 CPU = torch.device("cpu")
@@ -84,9 +84,9 @@ def test_an_overflowed_list_takes_no_step_and_is_grown_and_done_again(store):
     row = tight(labelled)
     assert row[OVERFLOW] > 0
     assert all(torch.equal(value, before[name]) for name, value in tight.optimizer.state().items())
-    reader = Reader(tight, 2, lambda batch: "frames")
-    assert reader.add(1, labelled, row) == []
-    found = reader.add(2, other, tight(other))
+    pending = PendingSteps(tight, 2, lambda batch: "frames")
+    assert pending.add(1, labelled, row) == []
+    found = pending.add(2, other, tight(other))
     expected = [wide(batch).tolist() for batch in (labelled, other)]
     np.testing.assert_allclose([row for _, _, row in found], expected, rtol=1e-9)
     assert tight.optimizer.steps == 2
@@ -158,9 +158,9 @@ def test_atoms_at_one_place_are_told_with_step_and_frames_and_leave_the_weights(
     _, step = make(broken)
     before = step.flat.values.clone()
     labelled = some(broken, [2, 5])
-    reader = Reader(step, 1, lambda batch: f"frames {batch.frames.tolist()}")
+    pending = PendingSteps(step, 1, lambda batch: f"frames {batch.frames.tolist()}")
     with pytest.raises(TrainingError, match=r"must be finite, got loss nan, .* in step 12 with frames \[2, 5\]"):
-        reader.add(12, labelled, step(labelled))
+        pending.add(12, labelled, step(labelled))
     assert torch.equal(step.flat.values, before)
 
 

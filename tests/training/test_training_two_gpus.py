@@ -64,7 +64,7 @@ def test_steps_on_both_take_turns(tmp_path, kind, record):
     found = [step.evaluate(batch).cpu().numpy() for step, batch in zip(steps, batches, strict=True)]
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-6)
     if record:
-        assert steps[1].recorder.num_replays == steps[0].recorder.num_replays == 6
+        assert steps[1].graphs.num_replays == steps[0].graphs.num_replays == 6
 
 
 @pytest.mark.parametrize("record", ["true", "false"])
