@@ -76,7 +76,7 @@ def test_a_signal_leaves_the_pictures_of_what_is_done(command, tmp_path, monkeyp
 
 
 def test_a_machine_that_becomes_slow_keeps_nobody_waiting(command, tmp_path, monkeypatch):
-    """Each frame takes ten times what warming up promised."""
+    """Each frame takes ten times as long as during equilibration."""
     step = demo.Simulation.step
     clock = [0.0]
     monkeypatch.setattr(demo.time, "perf_counter", lambda: clock[0])
@@ -150,7 +150,9 @@ def test_heavy_hydrogens_take_their_mass_from_their_neighbours(dipeptide):
     assert heavy.masses[1] == pytest.approx(12.01 - 3 * (3.0 - 1.008), abs=0.01)  # CH3
     assert heavy.masses[6] == pytest.approx(14.007 - (3.0 - 1.008), abs=0.01)  # NH
     assert heavy.masses[5] == pytest.approx(15.999, abs=0.01)  # O
-    with pytest.raises(ValueError, match="hydrogens of 5.0 amu must leave every atom as much, got 0.0.* for atom 1"):
+    with pytest.raises(
+        ValueError, match="every heavy atom must keep at least the hydrogen mass of 5.0 amu, got 0.0.* for atom 1"
+    ):
         with_heavy_hydrogens(dipeptide, 5.0)
 
 

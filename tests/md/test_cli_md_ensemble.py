@@ -51,7 +51,7 @@ def test_a_run_stops_where_members_disagree_and_goes_on_with_another_limit(
     error = capsys.readouterr().err
     assert f"the force spread of the ensemble must be at most {limit:g} eV/Å, got " in error
     assert "its frame was appended to 'run.uncertain.xyz'" in error
-    assert "the last good state kept" in error
+    assert "the last valid state, of step" in error
     assert "Traceback" not in error
     kept = ase.io.read("run.uncertain.xyz")
     assert spread_of(calculator, ethanol, kept.positions) > limit

@@ -26,7 +26,7 @@ def test_a_restart_reproduces_the_uninterrupted_run(capsys, model, ethanol_file,
     assert md(ethanol_file, model, "parts", *options, "--steps", 13) == 0
     assert read_log(Path("parts.log"))["step"][-1] == 12
     assert md(ethanol_file, model, "parts", *options, "--steps", 30, "--restart") == 0
-    assert "going on from step 13" in capsys.readouterr().out
+    assert "continuing from step 13" in capsys.readouterr().out
     assert_same_run("whole", "parts")
 
 
@@ -35,10 +35,10 @@ def test_a_restart_elsewhere_uses_the_portable_state(capsys, model, ethanol_file
     assert md(ethanol_file, model, "whole", *options, "--steps", 30) == 0
     assert md(ethanol_file, model, "parts", *options, "--steps", 13) == 0
     assert md(ethanol_file, model, "parts", *options, "--steps", 20, "--restart", "--platform", "CPU") == 0
-    assert "continued from parts.xml, not from parts.chk: " in capsys.readouterr().out
+    assert "restored from parts.xml instead of parts.chk: " in capsys.readouterr().out
     os.remove("parts.chk")
     assert md(ethanol_file, model, "parts", *options, "--steps", 30, "--restart") == 0
-    assert "continued from parts.xml, not from parts.chk: it is missing" in capsys.readouterr().out
+    assert "restored from parts.xml instead of parts.chk: it is missing" in capsys.readouterr().out
     whole, parts = read_dcd(Path("whole.dcd")), read_dcd(Path("parts.dcd"))
     np.testing.assert_allclose(parts["frames"], whole["frames"], atol=1e-5)
     assert list(read_log(Path("parts.log"))["step"]) == list(read_log(Path("whole.log"))["step"])
@@ -108,7 +108,7 @@ def test_a_signal_stops_with_a_checkpoint(capsys, monkeypatch, model, ethanol_fi
     monkeypatch.setattr(Recorder, "record", recorded)
     assert md(ethanol_file, model, "parts", *options) == 128 + number
     error = capsys.readouterr().err
-    assert f"stopped by {number.name} at step 12 of 30; the same command with --restart goes on from there" in error
+    assert f"stopped by {number.name} at step 12 of 30; the same command with --restart continues from there" in error
     assert signal.getsignal(number) is before
     monkeypatch.setattr(Recorder, "record", record)
     assert md(ethanol_file, model, "parts", *options, "--restart") == 0
@@ -134,7 +134,7 @@ def test_forces_that_are_not_finite_leave_the_last_good_state(capsys, monkeypatc
         status = md(ethanol_file, model, "run", *DYNAMICS, "--steps", 500)
     words = [
         "forces of 2 atoms are not finite, atom 4",
-        "the last good state kept, of step ",
+        "the last valid state, of step ",
         "is in run.chk and run.xml",
     ]
     error = capsys.readouterr().err
@@ -147,14 +147,14 @@ def test_forces_that_are_not_finite_leave_the_last_good_state(capsys, monkeypatc
     assert len(read_dcd(Path("run.dcd"))["frames"]) == good // 4 + 1
     assert read_log(Path("run.log"))["step"][-1] == good // 3 * 3
     assert md(ethanol_file, model, "run", *DYNAMICS, "--steps", 30, "--restart") == 0
-    assert f"going on from step {good}" in capsys.readouterr().out
+    assert f"continuing from step {good}" in capsys.readouterr().out
 
 
 def test_a_structure_that_flies_apart_is_noticed(capsys, model, ethanol_file, unplotted):
     """With steps this long atoms move straight on, and every number stays finite."""
     options = ["--ensemble", "nve", "--timestep", 1e9, "--steps", 500, "--log-every", 10, *SAME_SEED]
     status = md(ethanol_file, model, "run", *options)
-    assert_refused(capsys, status, "step 10: the structure has blown up, to ", " K; the fastest is atom ")
+    assert_refused(capsys, status, "step 10: the simulation is unstable: temperature ", " K, fastest atom ")
     assert list(read_log(Path("run.log"))["step"]) == [0]
     assert len(read_dcd(Path("run.dcd"))["frames"]) == 1
 
@@ -171,7 +171,7 @@ def test_a_state_that_is_not_finite_is_no_checkpoint(capsys, monkeypatch, model,
 
     monkeypatch.setattr(Simulation, "step", spoiled)
     status = md(ethanol_file, model, "run", "--steps", 2, *DYNAMICS)
-    assert_refused(capsys, status, "step 2: positions of atoms 3, 7 are not finite", "last good state kept, of step 0,")
+    assert_refused(capsys, status, "step 2: positions of atoms 3, 7 are not finite", "last valid state, of step 0,")
     monkeypatch.setattr(Simulation, "step", step)
     assert md(ethanol_file, model, "run", *DYNAMICS, "--steps", 30, "--restart") == 0
 

@@ -64,7 +64,7 @@ def test_a_trajectory_is_cut_back_and_continued(tmp_path):
     np.testing.assert_array_equal(back["frames"], frames[[0, 1, 4]])
     assert (back["last"], back["interval"]) == (20, 10)
     for wrong in ((5, 10, False, 1), (4, 10, True, 1)):
-        with pytest.raises(ValueError, match=f"must be the trajectory of {wrong[0]} atoms"):
+        with pytest.raises(ValueError, match=f"must be a trajectory of {wrong[0]} atoms"):
             Trajectory.reopen(path, *wrong)
     with pytest.raises(ValueError, match="must hold the 4 frames up to the checkpoint, got 3"):
         Trajectory.reopen(path, 4, 10, False, 4)

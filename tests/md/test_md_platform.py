@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
 from torchmdx.md.platform import _properties
-from torchmdx.md.settings import Evaluation
+from torchmdx.md.settings import PotentialSettings
 
 
 class Platform:
@@ -23,6 +23,6 @@ class Platform:
 def test_a_gpu_by_its_number_or_the_current_one(monkeypatch, device, current, index):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
-    nothing = dict.fromkeys(Evaluation.__dataclass_fields__)
-    evaluation = Evaluation(**nothing | {"device": device, "precision": "float32"})
-    assert _properties(Platform(), evaluation) == {"Precision": "mixed", "DeviceIndex": index}
+    nothing = dict.fromkeys(PotentialSettings.__dataclass_fields__)
+    potential_settings = PotentialSettings(**nothing | {"device": device, "precision": "float32"})
+    assert _properties(Platform(), potential_settings) == {"Precision": "mixed", "DeviceIndex": index}

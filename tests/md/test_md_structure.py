@@ -12,7 +12,7 @@ pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm
 
 from openmm import Vec3, app, unit
 
-from torchmdx.md.structure import read, turned, write_structure
+from torchmdx.md.structure import oriented, read, write_structure
 
 PDB = str(DATA / "alanine_dipeptide.pdb")
 TWO_WATERS = """\
@@ -124,14 +124,14 @@ def test_a_turned_crystal_is_the_same_crystal(potential, chiral, handedness, see
     cell *= np.sign(np.linalg.det(cell)) * handedness
     chiral.set_cell(cell)
     chiral.pbc = True
-    positions, turned_cell = turned(chiral.positions, cell)
-    (ax, ay, az), (bx, by, bz), (cx, cy, cz) = turned_cell
+    positions, oriented_cell = oriented(chiral.positions, cell)
+    (ax, ay, az), (bx, by, bz), (cx, cy, cz) = oriented_cell
     assert (ay, az, bz) == (0, 0, 0)
     assert min(ax, by, cz) > 0
     assert max(abs(bx) / ax, abs(cx) / ax, abs(cy) / by) <= 0.5 + 1e-9
-    app.Topology().setPeriodicBoxVectors([Vec3(*row) for row in turned_cell / 10] * unit.nanometer)
+    app.Topology().setPeriodicBoxVectors([Vec3(*row) for row in oriented_cell / 10] * unit.nanometer)
     calculator = Calculator(potential, dtype="float64", device="cpu")
-    other = Atoms(chiral.numbers, positions, cell=turned_cell, pbc=True)
+    other = Atoms(chiral.numbers, positions, cell=oriented_cell, pbc=True)
     assert calculator.get_potential_energy(other) == pytest.approx(calculator.get_potential_energy(chiral), abs=1e-9)
 
     # A mirror image has the same energy under O(3); the handedness of the four bonds tells.
@@ -149,15 +149,15 @@ def refuse(match, *arguments, **options):
 def test_bad_structures_are_refused(tmp_path, waters, slab):
     with pytest.raises(FileNotFoundError, match="no structure file at 'nowhere.pdb'"):
         read("nowhere.pdb")
-    refuse("--index must pick one of the 2 models of .*, got '2'", waters, index="2")
-    refuse("--index must pick one of the 2 models of .*, got ':'", waters, index=":")
+    refuse("--index must be the index of one of the 2 models of .*, got '2'", waters, index="2")
+    refuse("--index must be the index of one of the 2 models of .*, got ':'", waters, index=":")
     refuse("charge must be", waters, charge=float("nan"))
     ase.io.write(tmp_path / "slab.xyz", slab, format="extxyz")
     words = r"periodic in all three directions or in none, got pbc \[True, True, False\]; --vacuum leaves"
     refuse(words, str(tmp_path / "slab.xyz"))
     assert read(str(tmp_path / "slab.xyz"), vacuum=True).cell is None
     ase.io.write(tmp_path / "ghost.xyz", Atoms("XH", [[0, 0, 0], [1, 0, 0]]), format="extxyz")
-    refuse("every atom needs an element that OpenMM has, got 0 for atom 0", str(tmp_path / "ghost.xyz"))
+    refuse("every atom needs an element known to OpenMM, got atomic number 0 for atom 0", str(tmp_path / "ghost.xyz"))
     flat = Atoms("H", cell=[[1, 0, 0], [2, 0, 0], [0, 0, 1]], pbc=True)
     ase.io.write(tmp_path / "flat.traj", flat)
     refuse("a periodic structure needs a cell with a volume", str(tmp_path / "flat.traj"))
@@ -170,9 +170,11 @@ def test_bad_pdb_files_are_refused(tmp_path):
         path.write_text(text)
         refuse(match, str(path))
 
-    refuse_text("END\n", "has no atoms|OpenMM can't read")
+    refuse_text("END\n", "has no atoms|OpenMM cannot read")
     no_element = TWO_WATERS.replace("O   HOH A", "QX  HOH A").replace("0.00           O", "0.00            ", 1)
     refuse_text(no_element, r"every atom needs an element, got none for atom 0 \('QX' of residue HOH 7\).*77-78")
-    refuse_text(TWO_WATERS.replace("   0.960   0.000", "   0.9x0   0.000"), "OpenMM can't read '.*bad.pdb'")
+    refuse_text(TWO_WATERS.replace("   0.960   0.000", "   0.9x0   0.000"), "OpenMM cannot read '.*bad.pdb'")
     placeholder = TWO_WATERS.replace("20.000   21.000   22.000", " 1.000    1.000    1.000")
-    refuse_text(placeholder, "must hold its 6 atoms, got 1 Å³, which looks like a placeholder; --vacuum leaves it out")
+    refuse_text(
+        placeholder, "must have at least 1 Å³ per atom for its 6 atoms, got 1 Å³ in total; --vacuum ignores the box"
+    )

@@ -26,7 +26,7 @@ class LabelledBatch:
 
     batch: S systems, and a last one of the padding atoms, which are too far apart to interact.
     energy [S+1] float64 eV, reference energies included · forces [N,3] eV/Å · stress [S+1,3,3] eV/Å³ ·
-    energy_weight [S+1], force_weight [N], stress_weight [S+1]: 0 for padding and for absent labels, whose values are 0 ·
+    energy_weight [S+1], force_weight [N], stress_weight [S+1]: 0 for padding and missing labels, whose values are 0 ·
     count [S+1]: atoms of each system, at least 1.
 
     On the host: layout, equal for batches with the same atom counts and periodic directions of their systems; frames:
