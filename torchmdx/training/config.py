@@ -43,9 +43,7 @@ class ModelSection(Section):
     num_layers: Annotated[int, Field(ge=0)] = Field(default=2, description="number of interaction layers")
     num_radial: Annotated[int, Field(ge=2)] = Field(default=32, description="number of radial basis functions")
     radial_basis: Literal["expnorm", "gauss"] = Field(default="expnorm", description="type of radial basis functions")
-    trainable_basis: bool = Field(
-        default=False, description="train the centres and widths of the radial basis functions"
-    )
+    trainable_basis: bool = Field(default=False, description="train centres and widths of the radial basis functions")
     activation: Literal["silu", "ssp", "tanh", "sigmoid", "mish"] = Field(
         default="silu", description="activation function"
     )
@@ -57,9 +55,7 @@ class ModelSection(Section):
 
     num_head_layers: Annotated[int, Field(ge=0)] = Field(default=0, description="additional layers in the energy head")
     num_charges: Count = Field(default=16, description="tensornet2: number of charge sets predicted per layer")
-    settings: dict[str, Any] = Field(
-        default={}, description="settings of a registered model that have no key in this section"
-    )
+    settings: dict[str, Any] = Field(default={}, description="settings of a registered model without a key here")
     priors: list[dict[str, Any]] = Field(
         default=[],
         description="energy terms added to the network: [{prior: zbl}, {prior: coulomb}, {prior: d3, functional: pbe}]",
@@ -100,21 +96,19 @@ class DataSection(Section):
         description="a packed store, or files in any supported format, converted to a store in output.directory",
     )
     energy_unit: str | None = Field(
-        default=None, description="unit of energies in files; null: eV, or the format's own unit"
+        default=None, description="unit of energies in files; null: eV, or that of the format"
     )
     length_unit: str | None = Field(
-        default=None, description="unit of lengths in files; null: Å, or the format's own unit"
+        default=None, description="unit of lengths in files; null: Å, or that of the format"
     )
     force_unit: str | None = Field(default=None, description="unit of forces in files; null: energy_unit / length_unit")
-    broken: Literal["refuse", "skip"] = Field(
-        default="refuse", description="unusable frames in files: refuse (stop with an error) or skip"
-    )
+    broken: Literal["refuse", "skip"] = Field(default="refuse", description="unusable frames: refuse (error) or skip")
     split: str | None = Field(default=None, description="file of a recorded split; null: draw one as set below")
     train: Part | None = Field(
-        default=None, description="training frames: a count, or a fraction below 1; null: all remaining frames"
+        default=None, description="training frames: a count, or a fraction < 1; null: all others"
     )
-    validation: Part = Field(default=0.1, description="validation frames: a count, or a fraction below 1; 0: none")
-    test: Part = Field(default=0.1, description="test frames: a count, or a fraction below 1; 0: none")
+    validation: Part = Field(default=0.1, description="validation frames: a count, or a fraction < 1; 0: none")
+    test: Part = Field(default=0.1, description="test frames: a count, or a fraction < 1; 0: none")
     split_by: Literal["frame", "formula", "file"] = Field(
         default="frame", description="what the split keeps together: frame, formula or file"
     )
@@ -133,13 +127,9 @@ class TermSection(Section):
     """One term of the loss."""
 
     function: Function = Field(default="mse", description="mse, mae or huber")
-    delta: Positive = Field(
-        default=0.01, description="huber: error at which it becomes linear, in the unit of the term"
-    )
+    delta: Positive = Field(default=0.01, description="huber: error at which it turns linear, in the unit of the term")
     weight: NotNegative = Field(default=1.0, description="weight in the loss; 0 omits the term")
-    final_weight: NotNegative | None = Field(
-        default=None, description="weight from loss.change_to on; null: constant weight"
-    )
+    final_weight: NotNegative | None = Field(default=None, description="weight from loss.change_to on; null: constant")
 
 
 class EnergySection(TermSection):
@@ -164,10 +154,8 @@ class LossSection(Section):
     energy: EnergySection = Field(default=EnergySection(), description="energy per atom, eV")
     forces: ForcesSection = Field(default=ForcesSection(), description="force components, eV/Å")
     stress: StressSection = Field(default=StressSection(), description="stress components, eV/Å³")
-    change_from: Fraction = Field(
-        default=0.0, description="fraction of the epochs at which weights begin to change, linearly"
-    )
-    change_to: Fraction = Field(default=1.0, description="fraction of the epochs at which weights reach final_weight")
+    change_from: Fraction = Field(default=0.0, description="fraction of the epochs where a linear change begins")
+    change_to: Fraction = Field(default=1.0, description="fraction of the epochs where it ends, at final_weight")
 
     @model_validator(mode="after")
     def _some_term(self) -> LossSection:
@@ -188,9 +176,7 @@ class OptimizerSection(Section):
     beta2: Below1 = Field(default=0.999, description="decay rate of the second moment")
     epsilon: Positive = Field(default=1e-8, description="added to the square root of the second moment")
     clip_norm: Positive | None = Field(default=10.0, description="maximum norm of the gradient; null: no clipping")
-    ema_decay: Below1 = Field(
-        default=0.999, description="decay rate of the averaged weights, which are the ones saved; 0: no averaging"
-    )
+    ema_decay: Below1 = Field(default=0.999, description="decay rate of the saved, averaged weights; 0: no averaging")
 
 
 class ScheduleSection(Section):
@@ -198,15 +184,11 @@ class ScheduleSection(Section):
 
     name: Literal["cosine", "plateau", "constant"] = Field(default="cosine", description="cosine, plateau or constant")
     warmup_steps: Annotated[int, Field(ge=0)] = Field(default=100, description="steps of linear warm-up from 0")
-    final_factor: Fraction = Field(
-        default=0.001, description="minimum learning rate, as a fraction of optimizer.learning_rate"
-    )
+    final_factor: Fraction = Field(default=0.001, description="minimum rate, as a fraction of optimizer.learning_rate")
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=0.5, description="plateau: factor by which the rate is reduced"
     )
-    plateau_patience: Count = Field(
-        default=20, description="plateau: validations without improvement before a reduction"
-    )
+    plateau_patience: Count = Field(default=20, description="plateau: validations without improvement before that")
 
 
 class TrainingSection(Section):
@@ -229,10 +211,10 @@ class TrainingSection(Section):
     )
     validate_every: Count = Field(default=1, description="epochs between validations")
     validation_batch_size: Count | None = Field(
-        default=None, description="frames per validation step; null: batch_size"
+        default=None, description="frames of a validation step; null: batch_size"
     )
     stop_after: Count | None = Field(
-        default=None, description="stop after this many validations without improvement; null: never"
+        default=None, description="stop after so many validations without improvement; null: never"
     )
     ensemble: Count = Field(default=1, description="number of potentials to train, with seeds seed, seed+1, ...")
     prefetch: Count = Field(default=4, description="number of batches read ahead")
@@ -283,9 +265,7 @@ class FinetuneSection(Section):
     """Fine-tuning of an existing potential."""
 
     checkpoint: str | None = Field(default=None, description="potential to start from; null: train from scratch")
-    freeze: list[str] = Field(
-        default=[], description="modules to freeze, by name: [network.embedding, network.layers.0]"
-    )
+    freeze: list[str] = Field(default=[], description="modules to freeze: [network.embedding, network.layers.0]")
     references: Literal["keep", "shift"] = Field(
         default="keep",
         description="reference energies: keep, or shift (least-squares fit to the errors of the checkpoint)",

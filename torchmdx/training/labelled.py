@@ -94,8 +94,7 @@ def label(
     real, missing, first = frames.num_atoms, num_atoms - frames.num_atoms, len(frames)
     if missing < 0 or first > num_systems:
         raise ValueError(
-            f"a batch must have room for its frames: {real} atoms in {first} systems exceed {num_atoms} atoms in "
-            f"{num_systems} systems"
+            f"frames must fit {num_atoms} atoms and {num_systems} systems, got {real} atoms and {first} systems"
         )
     totals = count_labels(frames) if totals is None else totals
     energies, atoms, stresses = (max(total, 1) for total in totals)
