@@ -43,8 +43,8 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Run `torchmdx COMMAND --help` for the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"torchmdx {torchmdx.__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.add_argument("-V", "--version", action="version", version=f"torchmdx {torchmdx.__version__}")
+    subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_parser(subparsers)
     return parser

@@ -62,7 +62,7 @@ def test_a_restart_without_its_files_is_refused(capsys, done):
         ("run.dcd", None, "--restart continues 'run.dcd', which does not exist"),
         ("run.json", "[]", "'run.json' must hold the settings of a run"),
         ("run.json", '{"format": 7}', "'run.json' must have format 1, got 7"),
-        ("run.json", None, "got no 'run.json'"),
+        ("run.json", None, "but 'run.json' does not exist"),
     ]
     for name, content, words in cases:
         kept = Path(name).read_bytes()

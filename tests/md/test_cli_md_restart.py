@@ -135,7 +135,7 @@ def test_forces_that_are_not_finite_leave_the_last_good_state(capsys, monkeypatc
     words = [
         "forces of 2 atoms are not finite, atom 4",
         "the last valid state, of step ",
-        "is in run.chk and run.xml",
+        "was saved to run.chk and run.xml",
     ]
     error = capsys.readouterr().err
     assert status == 2

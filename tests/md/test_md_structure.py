@@ -153,7 +153,7 @@ def test_bad_structures_are_refused(tmp_path, waters, slab):
     refuse("--index must be the index of one of the 2 models of .*, got ':'", waters, index=":")
     refuse("charge must be", waters, charge=float("nan"))
     ase.io.write(tmp_path / "slab.xyz", slab, format="extxyz")
-    words = r"periodic in all three directions or in none, got pbc \[True, True, False\]; --vacuum leaves"
+    words = r"periodic in all three directions or in none, got pbc \[True, True, False\]; --vacuum ignores"
     refuse(words, str(tmp_path / "slab.xyz"))
     assert read(str(tmp_path / "slab.xyz"), vacuum=True).cell is None
     ase.io.write(tmp_path / "ghost.xyz", Atoms("XH", [[0, 0, 0], [1, 0, 0]]), format="extxyz")

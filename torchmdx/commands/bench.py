@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
         description="Measures the time of one evaluation of energy and forces, from NumPy positions to NumPy forces, "
         "neighbour search included: in eager mode and, on a GPU, as a captured CUDA graph.",
     )
-    parser.add_argument("file", help="structure file, in any format that ASE reads")
+    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     add_model_options(parser, dtype="float32")
     parser.add_argument(
         "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"

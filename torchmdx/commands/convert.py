@@ -27,11 +27,14 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "source",
+        metavar="SOURCE",
         nargs="+",
         help="a .ckpt file, a .zip of several, the directory of an ensemble training run, or a name (aceff-1.0, "
         "aceff-1.1, aceff-2.0); several files make an ensemble; code in the files is never run",
     )
-    parser.add_argument("target", help="the .safetensors file to write; for an ensemble also a .zip file")
+    parser.add_argument(
+        "target", metavar="TARGET", help="the .safetensors file to write; for an ensemble also a .zip file"
+    )
     parser.add_argument(
         "--energy-unit",
         choices=sorted(ENERGY_UNITS),

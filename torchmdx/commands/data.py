@@ -11,8 +11,12 @@ from torchmdx.commands.reading_options import add_reading_options, reading_of
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("data", help="training data: convert to a store, print statistics, split")
-    inner = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    parser = subparsers.add_parser(
+        "data",
+        help="training data: convert to a store, print statistics, split",
+        description="Converts labelled structures to a store, prints its statistics, and splits it for training.",
+    )
+    inner = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     _add_convert(inner)
     _add_stats(inner)
     _add_split(inner)
@@ -67,7 +71,7 @@ def _add_split(inner: Any) -> None:
         parser.add_argument(
             f"--{part}-indices",
             metavar="FILE",
-            help=f"indices of the {part} frames, a text or .npy file, instead of a random split",
+            help=f"frames of part {part}: a text or .npy file of indices, instead of a random split",
         )
     parser.add_argument(
         "--from", dest="source", metavar="FILE", help="a splits.npz file of torchmd-net, instead of a random split"

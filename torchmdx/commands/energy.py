@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
         description="Prints the energy (eV), the largest force (eV/Å) and, for crystals, the pressure (GPa). "
         "--json prints all forces (eV/Å) and stresses (eV/Å³).",
     )
-    parser.add_argument("file", help="structure file, in any format that ASE reads")
+    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     add_model_options(parser)
     parser.add_argument(
         "--index",

@@ -50,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
         description="Lists versions, devices, installed and missing packages, and potentials available by name; or "
         "describes a checkpoint.",
     )
-    parser.add_argument("checkpoint", nargs="?", help="potential to describe: a file or a name")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help="potential to describe: a file or a name")
     parser.set_defaults(run=run)
 
 

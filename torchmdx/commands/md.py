@@ -23,7 +23,7 @@ def add_parser(subparsers: Any) -> None:
         description="Runs molecular dynamics in OpenMM at constant energy, temperature, or temperature and pressure.",
         epilog=EPILOG,
     )
-    parser.add_argument("file", help="structure file: PDB, mmCIF, or any format that ASE reads")
+    parser.add_argument("file", metavar="FILE", help="structure file: PDB, mmCIF, or any format that ASE reads")
     parser.add_argument("-o", "--output", required=True, metavar="PREFIX", help="prefix of all output files")
     parser.add_argument(
         "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"

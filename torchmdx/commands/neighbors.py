@@ -19,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
         help="count neighbours: histogram, maximum, memory of the list",
         description="Counts the neighbours of the atoms of a structure, periodic images included.",
     )
-    parser.add_argument("file", help="structure file, in any format that ASE reads")
+    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     parser.add_argument("--cutoff", type=float, metavar="Å", help="cutoff radius, Å (default: that of the potential)")
     add_model_option(parser)
     parser.add_argument(

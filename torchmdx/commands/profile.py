@@ -20,7 +20,7 @@ def add_parser(subparsers: Any) -> None:
         help="print the most expensive kernels of an evaluation and write a trace",
         description="Profiles evaluations of energy and forces. The trace can be viewed at ui.perfetto.dev.",
     )
-    parser.add_argument("file", help="structure file, in any format that ASE reads")
+    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     add_model_options(parser, dtype="float32")
     parser.add_argument(
         "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"

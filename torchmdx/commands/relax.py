@@ -17,7 +17,7 @@ def add_parser(subparsers: Any) -> None:
         help="relax a structure to an energy minimum",
         description="Relaxes a structure with BFGS and writes the result.",
     )
-    parser.add_argument("file", help="structure file, in any format that ASE reads")
+    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     parser.add_argument(
         "-o",
         "--output",
