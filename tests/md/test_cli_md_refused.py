@@ -1,4 +1,4 @@
-"""What `torchmdx md` refuses, and in which words."""
+"""Invalid input of `torchmdx md`, and its error messages."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ import torchmdx
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
 
-def test_existing_outputs_are_kept_unless_told_otherwise(capsys, done, make_potential):
+def test_existing_outputs_are_kept_without_overwrite(capsys, done, make_potential):
     before = Path("run.dcd").read_bytes()
     assert_refused(
         capsys,
@@ -29,7 +29,7 @@ def test_existing_outputs_are_kept_unless_told_otherwise(capsys, done, make_pote
     assert len(read_dcd(Path("run.dcd"))["frames"]) == 2
 
 
-def test_a_restart_with_other_settings_is_refused(capsys, done, model, make_potential):
+def test_a_restart_with_other_settings_is_rejected(capsys, done, model, make_potential):
     before = Path("run.dcd").read_bytes()
     ase.io.write("water.xyz", molecule("H2O"), format="extxyz")
     torchmdx.save(make_potential(seed=1, **TINY), "other.safetensors")
@@ -53,7 +53,7 @@ def test_a_restart_with_other_settings_is_refused(capsys, done, model, make_pote
     assert Path("run.dcd").read_bytes() == before
 
 
-def test_a_restart_without_its_files_is_refused(capsys, done):
+def test_a_restart_without_its_files_is_rejected(capsys, done):
     more = [*done[:-1], 20, "--restart"]
     cases = [
         ("run.log", "x\n", "'run.log' must be a log whose first line is 'step,time_ps,"),
@@ -117,7 +117,7 @@ def test_bad_options_are_refused(capsys, model, ethanol_file, options, words):
     assert sorted(os.listdir()) == ["ethanol.xyz", "model.safetensors"]
 
 
-def test_time_is_another_way_to_give_steps(capsys, model, ethanol_file, unplotted):
+def test_time_sets_the_number_of_steps(capsys, model, ethanol_file, unplotted):
     assert md(ethanol_file, model, "run", "--time", 0.01, "--timestep", 2) == 0
     assert "; 5 steps, 0.01 ps;" in capsys.readouterr().out
     status = md(ethanol_file, model, "no", "--time", 0.0001)
@@ -127,7 +127,7 @@ def test_time_is_another_way_to_give_steps(capsys, model, ethanol_file, unplotte
             md(ethanol_file, model, "no", *options)
 
 
-def test_without_openmm_the_command_says_how_to_get_it(capsys, monkeypatch, model, ethanol_file):
+def test_without_openmm_the_error_has_the_install_command(capsys, monkeypatch, model, ethanol_file):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     status = md(ethanol_file, model, "run", "--steps", 5)
     assert_refused(capsys, status, "OpenMM, which is not installed: pip install 'torchmdx[openmm]'")

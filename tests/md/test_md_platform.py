@@ -1,4 +1,4 @@
-"""OpenMM's device is the network's, however that is called."""
+"""OpenMM uses the device of the network."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ class Platform:
 @pytest.mark.parametrize(
     ("device", "current", "index"), [("cuda:1", 0, "1"), ("cuda:0", 1, "0"), ("cuda", 1, "1"), ("cuda", 0, "0")]
 )
-def test_a_gpu_by_its_number_or_the_current_one(monkeypatch, device, current, index):
+def test_the_gpu_index_is_that_of_the_network(monkeypatch, device, current, index):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
     nothing = dict.fromkeys(PotentialSettings.__dataclass_fields__)

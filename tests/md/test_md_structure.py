@@ -1,4 +1,4 @@
-"""Structures as OpenMM gets them, and as they are written back."""
+"""Reading and writing of structures for OpenMM."""
 
 import ase.io
 import numpy as np
@@ -62,7 +62,7 @@ def test_pdb_keeps_residues_chains_and_box(waters):
 
 
 @pytest.mark.parametrize(("ending", "reader"), [(".pdb", app.PDBFile), (".cif", app.PDBxFile)])
-def test_what_is_written_holds_residues_positions_and_box(waters, tmp_path, ending, reader):
+def test_written_files_keep_residues_positions_and_box(waters, tmp_path, ending, reader):
     structure = read(waters)
     if ending == ".cif":
         source = tmp_path / "source.cif"
@@ -91,7 +91,7 @@ def test_a_peptide_without_a_box_is_not_periodic():
     assert {atom.residue.name for atom in structure.topology.atoms()} == {"ACE", "ALA", "NME"}
 
 
-def test_anything_else_goes_through_ase(tmp_path, cation):
+def test_other_formats_are_read_with_ase(tmp_path, cation):
     path = tmp_path / "ammonium.xyz"
     cation.set_masses([14.0, 2.0, 1.0, 1.0, 1.0])
     ase.io.write(path, cation, format="extxyz", columns=["symbols", "positions", "masses"])
@@ -108,7 +108,7 @@ def test_anything_else_goes_through_ase(tmp_path, cation):
     assert not back.pbc.any()
 
 
-def test_a_crystal_in_cif_is_no_macromolecule(tmp_path, crystal):
+def test_cif_files_of_crystals_are_read_with_ase(tmp_path, crystal):
     path = tmp_path / "crystal.cif"
     ase.io.write(path, crystal)
     structure = read(str(path))
@@ -118,8 +118,8 @@ def test_a_crystal_in_cif_is_no_macromolecule(tmp_path, crystal):
 
 @pytest.mark.parametrize("handedness", [1, -1])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_turned_crystal_is_the_same_crystal(potential, chiral, handedness, seed):
-    """In OpenMM's form, right-handed, and neither bent nor mirrored: the energies are the same."""
+def test_an_oriented_crystal_is_the_same_crystal(potential, chiral, handedness, seed):
+    """In the orientation of OpenMM, right-handed, not deformed or mirrored: the energies are the same."""
     cell = np.random.default_rng(seed).normal(0, 3, (3, 3)) + np.diag([5.0, -6.0, 7.0])
     cell *= np.sign(np.linalg.det(cell)) * handedness
     chiral.set_cell(cell)
@@ -146,7 +146,7 @@ def refuse(match, *arguments, **options):
         read(*arguments, **options)
 
 
-def test_bad_structures_are_refused(tmp_path, waters, slab):
+def test_invalid_structures_are_rejected(tmp_path, waters, slab):
     with pytest.raises(FileNotFoundError, match="no structure file at 'nowhere.pdb'"):
         read("nowhere.pdb")
     refuse("--index must be the index of one of the 2 models of .*, got '2'", waters, index="2")
@@ -163,7 +163,7 @@ def test_bad_structures_are_refused(tmp_path, waters, slab):
     refuse("a periodic structure needs a cell with a volume", str(tmp_path / "flat.traj"))
 
 
-def test_bad_pdb_files_are_refused(tmp_path):
+def test_invalid_pdb_files_are_rejected(tmp_path):
     path = tmp_path / "bad.pdb"
 
     def refuse_text(text, match):

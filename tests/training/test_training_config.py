@@ -1,4 +1,4 @@
-"""Configurations: text there and back, changes from the command line, what is refused and how it is said."""
+"""Configurations: round trip through text, command-line overrides, invalid settings and their messages."""
 
 import re
 from pathlib import Path
@@ -26,19 +26,19 @@ def test_a_complete_file_loads_back(tmp_path):
         assert "# " in line, f"{key} has no comment"
 
 
-def test_a_term_keeps_its_default_weight_beside_other_settings():
+def test_a_term_keeps_its_default_weight_with_other_settings():
     config = make_config({"loss": {"energy": {"function": "mae"}, "stress": {"function": "huber"}}})
     assert (config.loss.energy.weight, config.loss.stress.weight) == (10.0, 0.0)
 
 
-def test_numbers_as_people_write_them(tmp_path):
+def test_number_formats(tmp_path):
     (tmp_path / "c.yaml").write_text("optimizer: {learning_rate: 1e-3}\ntraining: {batch_size: 64}\n")
     config = read_config(tmp_path / "c.yaml", ["--optimizer.epsilon", "1E-10", "--data.validation", "0.25"])
     assert config.optimizer.learning_rate == 1e-3
     assert (config.optimizer.epsilon, config.data.validation) == (1e-10, 0.25)
 
 
-def test_print_config_writes_what_it_would_run(tmp_path, capsys):
+def test_print_config_writes_the_effective_configuration(tmp_path, capsys):
     (tmp_path / "c.yaml").write_text("data:\n  path: x\n")
     assert main(["train", str(tmp_path / "c.yaml"), "--training.epochs", "7", "--print-config"]) == 0
     (tmp_path / "d.yaml").write_text(capsys.readouterr().out)
@@ -78,12 +78,12 @@ def test_print_config_writes_what_it_would_run(tmp_path, capsys):
         (["training.epochs", "3"], "settings must be given as --section.key value, got 'training.epochs'"),
     ],
 )
-def test_what_is_refused(changes, said):
+def test_invalid_settings_are_rejected(changes, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         make_config({}, changes)
 
 
-def test_every_wrong_key_of_a_file_is_named(tmp_path):
+def test_all_invalid_keys_of_a_file_are_reported(tmp_path):
     (tmp_path / "c.yaml").write_text("data: {pth: x}\nloss: {energy: {wieght: 3}}\n")
     with pytest.raises(ValueError, match="'data.pth'; did you mean 'data.path'.*'loss.energy.wieght'; did you mean"):
         read_config(tmp_path / "c.yaml")

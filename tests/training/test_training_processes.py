@@ -1,4 +1,4 @@
-"""Several processes (gloo) equal one; a lost one ends the run in words."""
+"""Several processes (gloo) match one; the loss of a process ends the run with an error."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def command(config, directory, *changes, launcher=("-m", "torchmdx.cli"), **opti
 
 
 def two_nodes(config, directory, *changes):
-    """Two commands that stand for two computers, each in a session of its own; the first keeps the rendezvous."""
+    """Two commands that act as two nodes, each in its own session; the first hosts the rendezvous."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -54,7 +54,7 @@ def two_nodes(config, directory, *changes):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.two_gpus])])
 @pytest.mark.parametrize("by", ["devices", "torchrun"])
-def test_two_processes_are_one(config, tmp_path, by, device):
+def test_two_processes_match_one(config, tmp_path, by, device):
     changes = [
         "--training.device",
         device,
@@ -88,7 +88,7 @@ def require_equal(first, second):
         torch.testing.assert_close(b[name], a[name], rtol=1e-6, atol=1e-8)
 
 
-def test_two_nodes_are_one(config, tmp_path):
+def test_two_nodes_match_one(config, tmp_path):
     changes = ["--training.precision", "float64", "--training.epochs", "2", "--training.validation_batch_size", "10"]
     assert main(["train", str(config), "--output.directory", str(tmp_path / "one"), *changes]) == 0
     nodes = two_nodes(config, tmp_path / "two", *changes)
@@ -143,7 +143,7 @@ def children(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_lost_worker_and_a_signal_end_the_run_with_a_whole_checkpoint(config, tmp_path, number):
+def test_a_lost_worker_or_a_signal_leaves_an_intact_checkpoint(config, tmp_path, number):
     directory = tmp_path / "run"
     process = command(config, directory, "--training.epochs", "500", "--devices", "2")
     wait_for_epochs(directory, [process])

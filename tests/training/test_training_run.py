@@ -1,4 +1,4 @@
-"""Whole trainings from the command line: errors reached, kills, resumed runs, fine-tuning, ensembles, bad input."""
+"""Training runs from the command line: accuracy, kills, resumed runs, fine-tuning, ensembles, invalid input."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def wait_for_rows(path, rows, process):
         time.sleep(0.02)
 
 
-def test_a_training_reaches_its_error_and_its_potential_loads(config, data, tmp_path, capsys):
+def test_training_reaches_its_error_and_the_potential_loads(config, data, tmp_path, capsys):
     assert run(config, tmp_path / "run", "--training.epochs", "30", "--optimizer.learning_rate", "0.01") == 0
     assert "best.safetensors" in capsys.readouterr().out
     epochs = read_table(tmp_path / "run" / "epochs.csv")
@@ -88,7 +88,7 @@ def test_a_training_reaches_its_error_and_its_potential_loads(config, data, tmp_
     assert epochs["validation_forces"][-1] == pytest.approx(1000 * np.concatenate(forces).mean(), rel=1e-3)
 
 
-def test_one_seed_one_result(config, tmp_path):
+def test_the_seed_determines_the_result(config, tmp_path):
     for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
         assert run(config, tmp_path / name, "--training.seed", seed, "--training.epochs", "2") == 0
     assert (tmp_path / "a" / "steps.csv").read_text() == (tmp_path / "b" / "steps.csv").read_text()
@@ -101,7 +101,7 @@ SIX_EPOCHS = ["--training.epochs", "6", "--schedule.name", "plateau", "--schedul
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, data):
-    """The directory of a run of SIX_EPOCHS that nothing stopped."""
+    """The directory of an uninterrupted run of SIX_EPOCHS."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "c.yaml").write_text(yaml.safe_dump(made_up.values(data)))
     assert run(folder / "c.yaml", folder / "run", *SIX_EPOCHS) == 0
@@ -110,7 +110,7 @@ def whole(tmp_path_factory, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(config, whole, tmp_path, number):
+def test_a_resumed_run_matches_an_uninterrupted_one(config, whole, tmp_path, number):
     directory = tmp_path / "stopped"
     process = start(config, directory, *SIX_EPOCHS)
     wait_for_rows(directory / "steps.csv", 30, process)  # in the third epoch of twelve steps
@@ -130,7 +130,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(config, whole, tmp_path, nu
         assert same_weights(directory / name, whole / name)
 
 
-def test_a_full_disk_leaves_the_previous_state(config, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_keeps_the_previous_state(config, tmp_path, monkeypatch, capsys):
     assert run(config, tmp_path / "run", "--training.epochs", "1") == 0
     before = (tmp_path / "run" / "state.safetensors").read_bytes()
 
@@ -146,7 +146,7 @@ def test_a_full_disk_leaves_the_previous_state(config, tmp_path, monkeypatch, ca
     assert run(config, tmp_path / "run", "--training.epochs", "2", "--resume") == 0
 
 
-def test_fine_tuning_begins_with_the_checkpoint_and_frozen_layers_stay(config, tmp_path):
+def test_fine_tuning_starts_from_the_checkpoint_and_keeps_frozen_layers(config, tmp_path):
     assert run(config, tmp_path / "first", "--training.epochs", "5", "--optimizer.learning_rate", "0.01") == 0
     first = tmp_path / "first" / "last.safetensors"
     changes = ["--finetune.checkpoint", str(first), "--training.epochs", "2", "--model.num_channels", "16"]
@@ -180,7 +180,7 @@ def test_references_of_a_checkpoint_are_shifted_to_other_labels(config, tmp_path
     assert float(new[8] - old[8]) == pytest.approx(7.0, abs=0.5)
 
 
-def test_an_ensemble_is_the_runs_of_its_seeds(config, tmp_path):
+def test_an_ensemble_equals_runs_with_its_seeds(config, tmp_path):
     assert run(config, tmp_path / "all", "--training.ensemble", "2", "--training.epochs", "1") == 0
     assert run(config, tmp_path / "one", "--training.seed", "1", "--training.epochs", "1") == 0
     members = [tmp_path / "all" / f"member-{k}" for k in range(2)]
@@ -208,7 +208,7 @@ def test_an_ensemble_is_resumed_with_its_own_seeds_and_size(config, tmp_path, ca
     assert [len(read_table(tmp_path / "all" / f"member-{k}" / "epochs.csv")["epoch"]) for k in range(2)] == [2, 2]
 
 
-def test_a_run_may_be_resumed_longer_elsewhere_and_with_other_output(config, data, tmp_path):
+def test_a_run_can_be_resumed_with_more_epochs_elsewhere_and_with_other_output(config, data, tmp_path):
     assert run(config, tmp_path / "run", "--training.epochs", "1") == 0
     moved = shutil.copytree(data, tmp_path / "moved")
     split = shutil.copy(tmp_path / "run" / "split.json", tmp_path / "split.json")
@@ -218,7 +218,7 @@ def test_a_run_may_be_resumed_longer_elsewhere_and_with_other_output(config, dat
     assert read_state(tmp_path / "run" / "state.safetensors")[1]["epoch"] == 2
 
 
-def test_what_no_data_can_mend_is_told_before_files_are_converted(tmp_path, monkeypatch, capsys, config):
+def test_errors_independent_of_data_are_raised_before_conversion(tmp_path, monkeypatch, capsys, config):
     (tmp_path / "water.xyz").write_text("3\n\nO 0 0 0.119\nH 0 0.763 -0.477\nH 0 -0.763 -0.477\n")
     monkeypatch.setitem(sys.modules, "wandb", None)
     refusals = {
@@ -261,13 +261,13 @@ def test_it_stops_when_validation_does_not_improve(config, tmp_path):
         (["--resume"], "nothing to resume: no state.safetensors"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_written(config, tmp_path, capsys, changes, said):
+def test_invalid_input_is_reported_before_anything_is_written(config, tmp_path, capsys, changes, said):
     assert run(config, tmp_path / "run", *changes) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
-def test_runs_are_not_mixed_up(config, data, tmp_path, capsys):
+def test_runs_with_different_settings_are_not_mixed(config, data, tmp_path, capsys):
     assert run(config, tmp_path / "run", "--training.epochs", "1") == 0
 
     def refused(said, *changes):
@@ -294,7 +294,7 @@ def test_runs_are_not_mixed_up(config, data, tmp_path, capsys):
     refused("state.safetensors' is not readable", "--resume")
 
 
-def test_a_loss_that_is_not_finite_names_step_and_frames(tmp_path, capsys, config):
+def test_a_non_finite_loss_reports_step_and_frames(tmp_path, capsys, config):
     def change(index, frame):
         if index == 3:
             frame.positions[1] = frame.positions[0]
