@@ -356,10 +356,16 @@ def test_help_explains_every_command_and_option(capsys, command):
     out = capsys.readouterr().out
     assert out.startswith("usage: torchmdx")
     wanted = {
-        "": ["energy, forces and stress", "relax a structure", "convert a torchmd-net", "what is installed"],
+        "": ["energy, forces and stress", "relax a structure", "convert a torchmd-net", "list installed packages"],
         "energy": ["--model", "--charge", "--dtype", "--device", "--forces", "--json", "any format that ASE reads"],
         "relax": ["--model", "--cell", "--fmax", "--steps", "eV/Å"],
-        "convert": ["--energy-unit", "--total-energy", "--coulomb-cutoff", "--sha256", "no code in it is ever run"],
+        "convert": [
+            "--energy-unit",
+            "--total-energy",
+            "--coulomb-cutoff",
+            "--sha256",
+            "code in the files is never run",
+        ],
         "info": ["checkpoint"],
     }
     for words in wanted["".join(command)]:

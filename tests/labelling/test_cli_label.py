@@ -215,7 +215,7 @@ def test_an_output_is_not_replaced_unasked(capsys):
         ),
         (
             ["a.xyz", "-o", "out.xyz", "--sample", "md", "--conformers", 2],
-            "--conformers is for SMILES, got structures on",
+            "--conformers applies to SMILES, got structure files on",
         ),
         (["--smiles", "CCO", "-o", "out.xyz"], "SMILES need --sample, which makes geometries of them, got 'CCO'"),
         (["--smiles", "C(", "-o", "out.xyz", "--sample", "md"], "must be a SMILES that RDKit understands, got 'C('"),
