@@ -1,6 +1,6 @@
-"""Energy and forces of a molecule in ASE, and the profile of a torsion.
+"""Energy and forces of a molecule in ASE, and the energy profile of a torsion.
 
-`torchmdx.Calculator()` takes the potential that comes with torchmdx; give it a path to use another one.
+`torchmdx.Calculator()` uses the potential included in torchmdx; pass a path to use another one.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ def main() -> None:
     for angle in angles:
         ethanol.set_dihedral(C_METHYL, C, O, H, angle, indices=[H])
         energies.append(ethanol.get_potential_energy() / (kJ / mol))
-    print("\nturning the OH group about the C-O bond, nothing else relaxed:")
+    print("\nrotation of the OH group about the C-O bond, without relaxation:")
     for angle, energy in zip(angles, np.array(energies) - min(energies), strict=True):
         print(f"  C-C-O-H {angle:>4}°  {energy:>6.2f} kJ/mol")
 

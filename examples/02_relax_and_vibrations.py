@@ -1,6 +1,6 @@
-"""Relaxes a molecule, and takes its vibrations, zero-point energy and Gibbs energy, all in ASE.
+"""Relaxes a molecule, and computes its vibrations, zero-point energy and Gibbs energy with ASE.
 
-Second derivatives come from small displacements, so forces are evaluated in float64.
+Second derivatives are finite differences of forces, which are therefore evaluated in float64.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ def main() -> None:
     print("vibrations, 1/cm:", " ".join(f"{energy.real / invcm:.0f}" for energy in energies[6:]))
     imaginary = [energy for energy in energies[6:] if energy.imag]
     if imaginary or not converged:
-        print("  not a minimum: no Gibbs energy is given")
+        print("  not a minimum, so no Gibbs energy")
         return
     thermo = IdealGasThermo(
         energies[6:].real, "nonlinear", atoms.get_potential_energy(), atoms=atoms, symmetrynumber=1, spin=0

@@ -1,6 +1,6 @@
 """A molecule with an ML potential in a box of MM water: OpenMM, amber14, TIP3P and PME.
 
-Inside the molecule the potential replaces the force field; the water feels the molecule through MM charges.
+The potential replaces the force field within the molecule; the water interacts with it through MM terms.
 """
 
 import sys
@@ -30,9 +30,9 @@ def main() -> None:
     options = dict(nonbondedMethod=app.PME, nonbondedCutoff=0.9 * unit.nanometer, constraints=app.HBonds)
     mm = force_field.createSystem(modeller.topology, **options)
     mixed = create_mixed_system(mm, modeller.topology, ligand)
-    print(f"{len(ligand)} atoms by the potential in {mm.getNumParticles()} atoms, box of 2.0 nm")
+    print(f"{len(ligand)} of {mm.getNumParticles()} atoms with the ML potential, box of 2.0 nm")
     print(f"energy: all MM {energy(mm, modeller):.1f} kJ/mol, mixed {energy(mixed, modeller):.1f} kJ/mol")
-    print("(they differ by the energy of the ligand alone, which the potential counts from another zero)")
+    print("(the difference is mostly the energy zero of the ligand, which differs between MM and the potential)")
 
     integrator = openmm.LangevinMiddleIntegrator(300 * unit.kelvin, 2 / unit.picosecond, 0.5 * unit.femtosecond)
     simulation = app.Simulation(modeller.topology, mixed, integrator)

@@ -1,7 +1,7 @@
-"""Trains a small potential on an extended XYZ file, and runs dynamics with it: about a minute on two cores.
+"""Trains a small potential on an extended XYZ file and runs dynamics with it, in about a minute on two cores.
 
-The file has 300 geometries of ethanol with energies (eV) and forces (eV/Å) of GFN2-xTB; data/make_ethanol.py made it.
-More epochs make it better: CONFIG has every setting that differs from the default.
+The file has 300 geometries of ethanol with GFN2-xTB energies (eV) and forces (eV/Å), written by data/make_ethanol.py.
+CONFIG has the settings that differ from their defaults; more epochs give smaller errors.
 """
 
 import shutil
@@ -29,7 +29,7 @@ CONFIG = {
 
 
 def main() -> None:
-    shutil.rmtree(RUN, ignore_errors=True)  # a run that is there is never overwritten
+    shutil.rmtree(RUN, ignore_errors=True)  # train() never overwrites a run
     status = train(make_config(CONFIG))
     if status:
         raise SystemExit(status)
@@ -38,12 +38,12 @@ def main() -> None:
     labels = atoms.get_forces()
     atoms.calc = torchmdx.Calculator(RUN / "best.safetensors")
     error = 1000 * np.abs(atoms.get_forces() - labels).mean()
-    print(f"first frame: forces are off by {error:.0f} meV/Å, where they measure {1000 * np.abs(labels).mean():.0f}")
+    print(f"first frame: mean force error {error:.0f} meV/Å, mean force {1000 * np.abs(labels).mean():.0f} meV/Å")
     before = atoms.get_total_energy()
     VelocityVerlet(atoms, 0.5 * units.fs).run(400)
-    moved = 1000 * (atoms.get_total_energy() - before)
-    print(f"0.2 ps of dynamics from this geometry: the total energy moved by {moved:.2f} meV")
-    print(f"potential: {RUN / 'best.safetensors'}, pictures: {RUN / 'report' / 'index.html'}")
+    drift = 1000 * (atoms.get_total_energy() - before)
+    print(f"0.2 ps of dynamics from this geometry: the total energy drifts by {drift:.2f} meV")
+    print(f"potential: {RUN / 'best.safetensors'}, report: {RUN / 'report' / 'index.html'}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Fine-tunes the potential that comes with torchmdx on 40 labelled geometries of one molecule.
+"""Fine-tunes the potential included in torchmdx on 40 labelled geometries of one molecule.
 
-`references: shift` moves the energies of lone atoms to the zero of the new labels, whatever that is.
+`references: shift` fits the reference energies of the elements to the energy zero of the new labels.
 """
 
 import shutil
@@ -46,7 +46,7 @@ def main() -> None:
     if status:
         raise SystemExit(status)
     after = errors(unseen, torchmdx.Calculator(OUT / "run" / "best.safetensors"))
-    print(f"{len(unseen)} geometries that were not trained on; errors of relative energies and of forces:")
+    print(f"{len(unseen)} geometries outside the training set; mean absolute errors of relative energies and forces:")
     print("  before  {:>7.1f} meV  {:>7.1f} meV/Å".format(*before))
     print("  after   {:>7.1f} meV  {:>7.1f} meV/Å".format(*after))
 

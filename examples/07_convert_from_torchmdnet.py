@@ -1,6 +1,6 @@
-"""Converts an old checkpoint of torchmd-net, prints what was read, and checks that energies and forces are the same.
+"""Converts a torchmd-net checkpoint, prints the report, and compares energies and forces with torchmd-net.
 
-The checkpoint was written by torchmd-net 3.1.0; beside it lie energies and forces that torchmd-net itself computed.
+The checkpoint was written by torchmd-net 3.1.0; the reference energies and forces were computed by torchmd-net.
 """
 
 import json
@@ -24,14 +24,16 @@ def main() -> None:
         raise SystemExit(status)
     print("\nmolecule    energy, eV   difference from torchmd-net: energy, eV   largest force, eV/Å")
     calculator = torchmdx.Calculator(converted, dtype="float64", device="cpu")
-    for wanted in json.loads((DATA / "tensornet2.json").read_text()):
-        atoms = Atoms(wanted["numbers"], wanted["positions"], cell=wanted["cell"], pbc=wanted["cell"] is not None)
-        atoms.info["charge"] = wanted["charge"]
+    for reference in json.loads((DATA / "tensornet2.json").read_text()):
+        atoms = Atoms(
+            reference["numbers"], reference["positions"], cell=reference["cell"], pbc=reference["cell"] is not None
+        )
+        atoms.info["charge"] = reference["charge"]
         atoms.calc = calculator
         energy = atoms.get_potential_energy()
-        worst = np.abs(atoms.get_forces() - wanted["forces"]).max()
-        print(f"{wanted['name']:<10}  {energy:>10.5f}   {abs(energy - wanted['energy']):>41.1e}   {worst:>19.1e}")
-    print("\nThis small checkpoint has random weights: the agreement means something, the energies do not.")
+        worst = np.abs(atoms.get_forces() - reference["forces"]).max()
+        print(f"{reference['name']:<10}  {energy:>10.5f}   {abs(energy - reference['energy']):>41.1e}   {worst:>19.1e}")
+    print("\nThis small checkpoint has random weights, so only the agreement is meaningful, not the energies.")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Many molecules at once: one after the other through a StepPool, and all together as one batch.
+"""Many molecules: one after the other with a StepPool, and all together as one batch.
 
-Molecules of any sizes may be mixed. On a GPU a batch is where the throughput is; a pool needs no preparation.
+Molecules of different sizes can be mixed. On a GPU, a batch has the higher throughput; a pool needs no preparation.
 """
 
 import time
@@ -15,7 +15,7 @@ ELEMENTS = {"H", "C", "N", "O"}
 
 
 def structures() -> list[torchmdx.System]:
-    """Closed-shell molecules of H, C, N and O from ASE's collection, each in three slightly moved geometries."""
+    """Closed-shell molecules of H, C, N and O from ASE's collection, each in three slightly distorted geometries."""
     found = []
     for name in g2.names:
         atoms = molecule(name)
@@ -32,10 +32,10 @@ def main() -> None:
     atoms = sum(system.num_atoms for system in systems)
     potential = torchmdx.Calculator().potential
     print(f"{len(systems)} geometries of {min(s.num_atoms for s in systems)} to "
-          f"{max(s.num_atoms for s in systems)} atoms, {atoms} in all; {potential.device}")  # fmt: skip
+          f"{max(s.num_atoms for s in systems)} atoms, {atoms} in total; {potential.device}")  # fmt: skip
 
     pool = torchmdx.StepPool(potential)
-    pool(systems[0])  # what is set up once is not timed
+    pool(systems[0])  # excludes the setup from the timing
     start = time.perf_counter()
     one_by_one = np.array([pool(system).energy[0] for system in systems])
     rate = len(systems) / (time.perf_counter() - start)
@@ -48,9 +48,9 @@ def main() -> None:
     result = step(positions)
     rate = len(systems) / (time.perf_counter() - start)
     print(f"as one batch:        {rate:>8.0f} geometries/s, {step.mode}: {step.why}")
-    print(f"largest difference between the two: {1000 * np.abs(result.energy - one_by_one).max():.4f} meV")
-    spread = np.ptp(one_by_one.reshape(-1, 3), axis=1).mean()
-    print(f"moving atoms by 0.02 Å at random changes energies by {1000 * spread:.0f} meV on average")
+    print(f"largest energy difference: {1000 * np.abs(result.energy - one_by_one).max():.4f} meV")
+    change = np.ptp(one_by_one.reshape(-1, 3), axis=1).mean()
+    print(f"random displacements of 0.02 Å change energies by {1000 * change:.0f} meV on average")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Adds a model of your own: a small SchNet, registered, checked, trained, saved, loaded and run in ASE.
+"""Adds a custom model: a small SchNet that is registered, checked, trained, saved, loaded and run in ASE.
 
-docs/add_a_model.md explains every step. Nothing here is known to torchmdx before `register_model`.
+docs/add_a_model.md explains every step. Only `register_model` makes the model known to torchmdx.
 """
 
 import math
@@ -42,9 +42,9 @@ CONFIG = {
 
 @dataclass(frozen=True, kw_only=True)
 class SmallSchNetConfig:
-    """Settings: plain values with defaults, checked. cutoff, max_z and num_channels are what torchmdx asks for."""
+    """Settings: plain values with defaults, validated. torchmdx requires cutoff, max_z and num_channels."""
 
-    num_channels: int = 64  # C, features of an atom
+    num_channels: int = 64  # C, features per atom
     num_layers: int = 3
     cutoff: float = 5.0  # Å
     max_z: int = 100
@@ -63,7 +63,7 @@ class SmallSchNet(nn.Module):
     def __init__(self, config: SmallSchNetConfig) -> None:
         super().__init__()
         self.cutoff, self.width, channels = float(config.cutoff), config.width, config.num_channels
-        # A buffer, not an attribute: it moves to the GPU, and takes the dtype of the weights.
+        # A buffer, so that it follows the device and dtype of the weights.
         centres = torch.arange(0, self.cutoff, config.width)
         self.register_buffer("centres", centres, persistent=False)
         self.elements = nn.Embedding(config.max_z + 1, channels)
@@ -74,25 +74,25 @@ class SmallSchNet(nn.Module):
         )
 
     def forward(self, edges: Edges, vectors: Tensor, atomic_numbers: Tensor, charge: Tensor) -> Tensor:
-        """Features [N,C] from edge vectors [E,3] Å and atomic_numbers [N]; this model does not look at the charge."""
-        # Empty slots hold vectors of 10⁶ Å. Cut first: then nothing overflows, and no gradient passes.
+        """Features [N,C] from edge vectors [E,3] Å and atomic_numbers [N]; the charge is ignored."""
+        # Empty slots hold vectors of 10⁶ Å: clamping avoids overflow and makes their gradients zero.
         distance = torch.linalg.vector_norm(vectors, dim=-1).clamp(max=self.cutoff)
         envelope = 0.5 * (torch.cos(distance * (math.pi / self.cutoff)) + 1)
         bumps = torch.exp(-0.5 * ((distance[:, None] - self.centres) / self.width) ** 2)
         x = self.elements(atomic_numbers)
         for make_filter, update in zip(self.filters, self.updates, strict=True):
-            # The envelope multiplies last, so that a bias of the filter ends at the cutoff too.
+            # The envelope comes after the filter, so that its bias also vanishes at the cutoff.
             messages = make_filter(bumps) * envelope[:, None] * x.index_select(0, edges.source)
             x = x + update(torch.zeros_like(x).index_add(0, edges.target, messages))
         return x
 
 
-# Outside of functions, so that the processes of a training on several GPUs register it as well.
+# At module level, so that all processes of a multi-GPU training run register it.
 torchmdx.register_model("small_schnet", SmallSchNetConfig, SmallSchNet)
 
 
 def main() -> None:
-    print("is it a model? (random weights)")
+    print("checks of the model, with random weights:")
     check(torchmdx.Potential(SmallSchNetConfig(num_channels=16, max_z=8))).require()
 
     print("\ntraining on ethanol (GFN2-xTB):")
@@ -107,12 +107,12 @@ def main() -> None:
     labels = atoms.get_forces()
     step = torchmdx.CapturedStep(potential, torchmdx.System.from_ase(atoms))
     error = 1000 * np.abs(step(atoms.positions).forces - labels).mean()
-    print(f"forces are off by {error:.0f} meV/Å, where they measure {1000 * np.abs(labels).mean():.0f}; "
+    print(f"mean force error {error:.0f} meV/Å, mean force {1000 * np.abs(labels).mean():.0f} meV/Å; "
           f"{step.mode}: {step.why}")  # fmt: skip
-    atoms.calc = torchmdx.Calculator(potential)  # evaluates through such steps
+    atoms.calc = torchmdx.Calculator(potential)  # also evaluates with captured steps
     before = atoms.get_total_energy()
     VelocityVerlet(atoms, 0.5 * units.fs).run(200)
-    print(f"0.1 ps of dynamics: the total energy moved by {1000 * (atoms.get_total_energy() - before):.2f} meV")
+    print(f"0.1 ps of dynamics: the total energy drifts by {1000 * (atoms.get_total_energy() - before):.2f} meV")
 
 
 if __name__ == "__main__":

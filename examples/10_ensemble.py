@@ -1,7 +1,7 @@
-"""Trains three seeds of a small potential, and heats a molecule until they disagree: a minute on two cores.
+"""Trains a small potential with three seeds, and heats a molecule until they disagree; a minute on two cores.
 
-Where the spread of an ensemble's forces is larger than a limit, the run stops and the geometry is kept: it is one to
-label and to train on next.
+If the spread of the forces exceeds a limit, the run stops and saves the geometry, which is a candidate for the next
+training set.
 """
 
 import shutil
@@ -30,7 +30,7 @@ CONFIG = {
 
 
 def main() -> None:
-    shutil.rmtree(RUN, ignore_errors=True)  # a run that is there is never overwritten
+    shutil.rmtree(RUN, ignore_errors=True)  # train() never overwrites a run
     status = train(make_config(CONFIG))
     if status:
         raise SystemExit(status)

@@ -29,7 +29,7 @@ from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.torchmdnet import archive
 from torchmdx.torchmdnet.report import Report
-from torchmdx.training.means import TERMS
+from torchmdx.training.epoch_means import TERMS
 from torchmdx.training.state import read_state, write_state
 
 DATA = Path(__file__).parent / "data"

@@ -166,7 +166,8 @@ def test_relax_of_a_cell_without_volume_is_refused(capsys, model, bare_slab, tmp
 
 
 @pytest.mark.parametrize(
-    ("output", "words"), [("relaxed.nonsense", "relaxed.nonsense"), ("nowhere/relaxed.xyz", "no folder")]
+    ("output", "words"),
+    [("relaxed.nonsense", "relaxed.nonsense"), ("nowhere/relaxed.xyz", "must be in an existing directory")],
 )
 def test_relax_refuses_an_output_it_cannot_write_before_the_work(capsys, model, molecule_file, tmp_path, output, words):
     assert_refused(capsys, ["relax", molecule_file, "-o", tmp_path / output, "--model", model], words)
@@ -249,7 +250,7 @@ def test_a_conversion_leaves_a_report_beside_the_file(capsys, data, tmp_path):
         "read:",
         "remapped:",
         "ignored:",
-        "cutoff of the Coulomb energy: 8.5 Å, as asked",
+        "cutoff of the Coulomb energy: 8.5 Å, from --coulomb-cutoff",
         "TensorNet2, 2 layers, 16 channels, 4 charges a layer",
         "prior coulomb: cutoff 8.5, cut_in_vacuum False, damping 4.6",
     ):
@@ -316,7 +317,15 @@ def test_convert_refuses_another_ending(capsys, data, tmp_path):
 def test_info_lists_versions_devices_and_parts(capsys):
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
-    for words in (f"torchmdx {torchmdx.__version__}", "Python 3", "torch 2", "GPU", "needed:", "ok  ase", "optional:"):
+    for words in (
+        f"torchmdx {torchmdx.__version__}",
+        "Python 3",
+        "torch 2",
+        "GPU",
+        "required:",
+        "ok  ase",
+        "optional:",
+    ):
         assert words in out
     assert "the installation is complete" in out
 
@@ -347,10 +356,16 @@ def test_help_explains_every_command_and_option(capsys, command):
     out = capsys.readouterr().out
     assert out.startswith("usage: torchmdx")
     wanted = {
-        "": ["energy, forces and stress", "relax a structure", "convert a torchmd-net", "what is installed"],
+        "": ["energy, forces and stress", "relax a structure", "convert a torchmd-net", "list installed packages"],
         "energy": ["--model", "--charge", "--dtype", "--device", "--forces", "--json", "any format that ASE reads"],
         "relax": ["--model", "--cell", "--fmax", "--steps", "eV/Å"],
-        "convert": ["--energy-unit", "--total-energy", "--coulomb-cutoff", "--sha256", "no code in it is ever run"],
+        "convert": [
+            "--energy-unit",
+            "--total-energy",
+            "--coulomb-cutoff",
+            "--sha256",
+            "code in the files is never run",
+        ],
         "info": ["checkpoint"],
     }
     for words in wanted["".join(command)]:

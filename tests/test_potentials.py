@@ -137,7 +137,7 @@ def test_neighbors_takes_the_cutoff_of_the_potential(ethanol_file, capsys):
     assert cli.main(["neighbors", ethanol_file, "--cutoff", "2"]) == 0
     assert "edges within 2 Å" in capsys.readouterr().out
     assert cli.main(["neighbors", ethanol_file, "--cutoff", "2", "--model", "other-2"]) == 2
-    assert "--cutoff or that of --model, got both" in capsys.readouterr().err
+    assert "--cutoff and --model exclude each other, got --cutoff" in capsys.readouterr().err
 
 
 def labelled(atoms: Atoms, path: str) -> Atoms:
@@ -162,7 +162,7 @@ def test_evaluate_takes_data_alone_a_model_or_a_potential_first(default, ethanol
         answers.append(json.loads(capsys.readouterr().out)["sets"])
     assert answers[0] == answers[1] == answers[2] == answers[3] != answers[4]
     assert cli.main(["evaluate", "organic-1"]) == 2
-    assert "evaluate needs labelled structures, got the potential 'organic-1' alone" in capsys.readouterr().err
+    assert "evaluate needs labelled structures, got only the potential 'organic-1'" in capsys.readouterr().err
 
 
 def test_evaluate_shows_errors_on_elements_that_were_not_trained(default, capsys):
@@ -198,7 +198,7 @@ def test_info_without_the_default_says_that_the_installation_is_incomplete(defau
     (potentials.FOLDER / "organic-1.safetensors").unlink()
     assert cli.main(["info"]) == 1
     out = capsys.readouterr().out
-    assert "--  organic-1      missing: install torchmdx again" in out
+    assert "--  organic-1      missing: reinstall torchmdx" in out
     assert "the installation is incomplete" in out
 
 

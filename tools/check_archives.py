@@ -1,4 +1,4 @@
-"""What must be in an sdist and in a wheel, and what must not: check_archives.py SOURCE SDIST WHEEL."""
+"""Checks the contents of an sdist and a wheel: check_archives.py SOURCE SDIST WHEEL."""
 
 import email
 import sys
@@ -6,7 +6,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-MOST_BYTES = 5_000_000  # of a shipped potential
+MOST_BYTES = 5_000_000  # of an included potential
 NEEDED = (
     "torchmdx/py.typed",
     "torchmdx/demo/alanine_dipeptide.pdb",
@@ -24,7 +24,7 @@ def package_files(source: Path) -> set[str]:
 
 
 def problems(wanted: set[str], sdist: set[str], wheel: dict[str, int], metadata: str) -> list[str]:
-    """What is wrong, in words. wanted: files of the package. sdist: names in it; wheel: names and sizes in bytes."""
+    """Problems found. wanted: files of the package; sdist: names in it; wheel: names and sizes in bytes."""
     found = [f"the checkout has no {name}" for name in NEEDED if name not in wanted]
     for kind, names in (("sdist", sdist), ("wheel", set(wheel))):
         found += [f"the {kind} lacks {name}" for name in sorted(wanted - names)]
@@ -49,9 +49,9 @@ def problems(wanted: set[str], sdist: set[str], wheel: dict[str, int], metadata:
 
 
 def main() -> int:
-    """Prints what is wrong; the exit status."""
+    """Prints the problems; returns the exit status."""
     source, sdist, wheel = map(Path, sys.argv[1:])
-    with tarfile.open(sdist) as archive:  # every name begins with the folder's
+    with tarfile.open(sdist) as archive:  # every name begins with that of the directory
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = {entry.filename: entry.file_size for entry in archive.infolist()}

@@ -25,7 +25,7 @@ def version_of(source: str) -> str:
 
 
 def changelog_problem(version: str, changelog: str) -> str:
-    """What is wrong with the headings of a changelog for a release of this version; empty if nothing is."""
+    """Problem with the headings of a changelog for a release of this version; empty without one."""
     parts = re.split(r"^## (.*)$", changelog, flags=re.MULTILINE)[1:]
     sections = list(zip(parts[::2], parts[1::2], strict=True))
     if not sections or sections[0][0] != "[Unreleased]":
@@ -54,18 +54,18 @@ def tag_problem(version: str, tags: list[str], changes: str) -> str:
 
 
 def command_problem(*command: str) -> str:
-    """Runs a command in the checkout; the end of what it printed if it failed."""
+    """Runs a command in the checkout; returns the end of its output if it failed."""
     done = subprocess.run(command, cwd=ROOT, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return "" if done.returncode == 0 else f"exit status {done.returncode}\n{done.stdout[-2000:]}".rstrip()
 
 
 def output_of(*command: str) -> str:
-    """What a command prints."""
+    """The output of a command."""
     return subprocess.run(command, cwd=ROOT, check=True, text=True, capture_output=True).stdout.strip()
 
 
 def checks(quick: bool) -> dict[str, Callable[[], str]]:
-    """Each check by its name; it returns what is wrong."""
+    """The checks by name; each returns its problem, or an empty text."""
     version = version_of((ROOT / "torchmdx" / "__init__.py").read_text())
     changelog = (ROOT / "CHANGELOG.md").read_text()
     found: dict[str, Callable[[], str]] = {
@@ -83,7 +83,7 @@ def checks(quick: bool) -> dict[str, Callable[[], str]]:
 
 
 def run(found: dict[str, Callable[[], str]]) -> int:
-    """Prints one line for each check; how many failed."""
+    """Prints one line per check; returns the number of failures."""
     failed = 0
     for name, check in found.items():
         problem = check()
@@ -93,7 +93,7 @@ def run(found: dict[str, Callable[[], str]]) -> int:
 
 
 def main() -> int:
-    """Runs the checks; the exit status."""
+    """Runs the checks; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="leave out wheel and documentation")
     return 1 if run(checks(parser.parse_args().quick)) else 0

@@ -19,7 +19,7 @@ REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*>=\s*([0-9][0-9.]*)")
 
 
 def requirements(extras: list[str], pyproject: Path) -> list[str]:
-    """What the package and these extras require. Raises ValueError for an extra that is not there."""
+    """Requirements of the package and these extras. Raises ValueError for an unknown extra."""
     project = tomllib.loads(pyproject.read_text())["project"]
     optional = project["optional-dependencies"]
     unknown = sorted(set(extras) - optional.keys())

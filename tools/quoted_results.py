@@ -1,4 +1,4 @@
-"""Which numbers of README.md and docs/ come from benchmarks/results/, and from which rows; see update_tables.py."""
+"""The numbers in README.md and docs/ that come from benchmarks/results/, with their rows; see update_tables.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Row = dict[str, Any]
 
 
 def value_of(recorded: list[Row], wanted: Row, name: str) -> Any:
-    """The value in the row that has what is wanted; of several the fastest; None if there is none."""
+    """The value in the row that matches; the fastest of several; None without a match."""
     found = [row for row in recorded if wanted.items() <= row.items()]
     return min(found, key=lambda row: row.get("ms", 0)).get(name) if found else None
 
@@ -25,7 +25,7 @@ STEP = {
     "memory, GB": (OURS, "step_memory_GB"),
 }
 PEER_STEP = {"its force error": (PEER, "force_error"), "its memory, GB": (PEER, "memory_GB")}
-# Tables with a structure in each row: for each column what the row that it quotes has beside the atoms, and the value.
+# Tables with one structure per row: for each column, the keys of the quoted record besides the atoms, and the value.
 BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
     (
         "docs/performance.md",
@@ -111,7 +111,7 @@ CPU_COLUMNS = {
     "32 x 22": {"what": "training", "system": "32"},
 }
 CAPTURED, NETWORK = {"by": "torchmdx float32"}, {"by": "torchmd-net 3.1.0"}
-# Tables with a measurement in each row: what columns and rows quote.
+# Tables with one measurement per row: the records quoted by columns and rows.
 BY_MEASUREMENT: list[tuple[str, str, dict[str, Row], dict[str, tuple[Row, str]]]] = [
     (
         "docs/performance.md",
@@ -170,26 +170,26 @@ def speedups(rows: list[Row]) -> list[float]:
 
 
 def ns_a_day(rows: list[Row]) -> list[float]:
-    """By the plugin, then of the peer."""
+    """Of the plugin, then of the peer."""
     return [row["ns_day"] for row in rows if NATIVE.items() <= row.items() and row["asked_ns_day"]] + [
         row["ns_day"] for row in rows if OPENMM_ML.items() <= row.items()
     ]
 
 
 def times_openmm_ml(rows: list[Row]) -> list[float]:
-    """How many times as fast as openmm-ml at 22, 166 and 2,489 atoms."""
+    """Speedup over openmm-ml at 22, 166 and 2,489 atoms."""
     both = ns_a_day(rows)
     return [ours / peer for ours, peer in zip(both[:3], both[3:], strict=True)]
 
 
 def empty_steps(rows: list[Row]) -> list[float]:
-    """The shortest and the longest step of OpenMM without a potential, µs."""
+    """Minimum and maximum step time of OpenMM without a potential, µs."""
     found = sorted(1e3 * row["step_ms"] for row in rows if row["transport"] == "none")
     return found[:: len(found) - 1]
 
 
 def setup_times(rows: list[Row]) -> list[float]:
-    """The shortest and the longest, with kernels on disk, s."""
+    """Minimum and maximum, with compiled kernels on disk, s."""
     found = sorted(row["setup_s"] for row in rows if row["transport"] in ("native", "python"))
     return found[:: len(found) - 1]
 
@@ -200,7 +200,7 @@ def beyond_replay(rows: list[Row]) -> list[float]:
 
 
 def times_single(rows: list[Row]) -> list[float]:
-    """Time of four members over that of one."""
+    """Ratio of the time of four members to that of one."""
     return [row["times_single"] for row in rows if FOUR.items() <= row.items()]
 
 
@@ -215,13 +215,13 @@ def training_times(frames: int) -> Callable[[list[Row]], list[float]]:
 
 
 def times_cpu(rows: list[Row]) -> list[float]:
-    """How many times as fast as torchmd-net at 166, 648 and 2,489 atoms."""
+    """Speedup over torchmd-net at 166, 648 and 2,489 atoms."""
     columns = [{"what": "tensornet", "busy": False, "atoms": atoms} for atoms in (166, 648, 2489)]
     return [value_of(rows, {**it, **PEER}, "ms") / value_of(rows, {**it, **OURS}, "ms") for it in columns]
 
 
 def searches(ours: bool, *sizes: int) -> Callable[[list[Row]], list[float]]:
-    """The fastest search at each size, on a GPU, with nothing kept from the step before."""
+    """The fastest search at each size, on a GPU, without reuse of the previous step."""
 
     def fastest(rows: list[Row]) -> list[float]:
         mine = [row for row in rows if row["by"].startswith("torchmdx") == ours]
@@ -231,7 +231,7 @@ def searches(ours: bool, *sizes: int) -> Callable[[list[Row]], list[float]]:
     return fastest
 
 
-# Page, record, a sentence or a line of a table, and what its numbers are.
+# Page, record, a sentence or a table row, and the source of its numbers.
 FIRST = r"torchmdx is ([\d.]+) to ([\d.]+) times as fast as torchmd-net"
 SEARCHED = (648, 3000, 24_000, 98_304, 999_000)
 CELL = r" \| ([\d.,]+)"

@@ -1,4 +1,4 @@
-"""Launches every kernel of the step once or twice on small systems, for NVIDIA's compute-sanitizer. Needs a GPU.
+"""Launches every kernel of a step on small systems, for NVIDIA's compute-sanitizer. Needs a GPU.
 
     python tools/run_kernels.py                      # compiles them, which takes longer under the sanitizer
     compute-sanitizer --tool memcheck --error-exitcode 1 python tools/run_kernels.py few
@@ -25,8 +25,8 @@ from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.step.captured_step import CapturedStep
 
 SMALL, BOX = "alanine_dipeptide", "water150"
-# Each: whether of a TensorNet2 with a Coulomb energy, the structure, and constants of engines/fused/tensornet2.py
-# that make so few edges take the kernels of many.
+# Per case: whether the model is a TensorNet2 with Coulomb energy, the structure, and constants of
+# engines/fused/tensornet2.py with which few edges use the kernels for many.
 CASES = {
     "few": (False, SMALL, {}),
     "some": (False, "chignolin", {}),
@@ -39,7 +39,7 @@ CASES = {
 
 
 def run(case: str) -> None:
-    """Two evaluations, launched without a graph: the list is made in the first and kept in the second."""
+    """Runs two evaluations without a graph: the first builds the list, the second reuses it."""
     charged, name, constants = CASES[case]
     before = {key: getattr(tensornet2, key) for key in constants}
     for key, value in constants.items():
@@ -58,7 +58,7 @@ def run(case: str) -> None:
 
 
 def main() -> None:
-    """Runs the cases that are named, or all."""
+    """Runs the named cases, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     cases = parser.parse_args().cases or list(CASES)

@@ -1,4 +1,4 @@
-"""Runs the code cells of a notebook in order, without Jupyter; with --store writes what they print and show into it.
+"""Runs the code cells of a notebook in order, without Jupyter; with --store saves their output in it.
 
     python tools/run_notebook.py examples/tour.ipynb [--store]
 
@@ -20,7 +20,7 @@ os.environ["MPLBACKEND"] = "Agg"
 
 
 def run_cell(source: str, name: str, namespace: dict[str, Any]) -> tuple[str, Any]:
-    """(what it prints, the value of its last line or None)."""
+    """(printed text, value of the last line or None)."""
     tree = ast.parse(source, name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     printed, value = io.StringIO(), None
@@ -45,7 +45,7 @@ def figures() -> list[str]:
 
 
 def outputs(printed: str, value: Any, pictures: list[str], number: int) -> list[dict[str, Any]]:
-    """What a notebook stores of a cell."""
+    """The outputs of a cell, as stored in a notebook."""
     found: list[dict[str, Any]] = []
     if printed:
         found.append({"output_type": "stream", "name": "stdout", "text": printed.splitlines(keepends=True)})
@@ -61,7 +61,7 @@ def outputs(printed: str, value: Any, pictures: list[str], number: int) -> list[
 
 
 def main() -> None:
-    """Runs the notebook that the command line names."""
+    """Runs the notebook of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--store", action="store_true", help="write the outputs into the notebook")

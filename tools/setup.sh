@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes .venv: finds a Python, creates the environment, installs torchmdx (editable) with what its tests need; with the
-# argument "openmm" only with what the demo needs.
-# Does nothing when .venv was made here from the present pyproject.toml and constraints.txt.
+# Creates .venv: finds a Python, creates the environment, installs torchmdx (editable) with the dependencies of its tests,
+# or, with the argument "openmm", those of the demo.
+# Does nothing if .venv was created here from the current pyproject.toml and constraints.txt.
 # PYTHON names the interpreter to use; without it the first suitable one on the PATH is taken.
 set -eu
 cd "$(dirname "$0")/.."

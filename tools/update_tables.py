@@ -1,4 +1,4 @@
-"""Tables and sentences of README.md and docs/ that print what benchmarks/results/ records.
+"""Checks or updates the numbers from benchmarks/results/ in tables and sentences of README.md and docs/.
 
 tools/update_tables.py            lists the numbers that differ from the records; exits with 1 if there are any
 tools/update_tables.py --write    replaces them, with as many digits as they had, and draws docs/images/speed.svg
@@ -28,7 +28,7 @@ BLOCK = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Quote:
-    """A place in a page that prints a recorded value: the span of its text, and where that is, in words."""
+    """A recorded value printed in a page: the span of its text, and a description of its place."""
 
     page: str
     start: int
@@ -44,7 +44,7 @@ def text_of(page: str) -> str:
 
 
 def prose_of(page: str) -> str:
-    """A page in which the text of blocks is blank, so that places in it are those of the page."""
+    """A page with blank code blocks, so that positions are those of the page."""
     return BLOCK.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text_of(page) + "\n")
 
 
@@ -53,7 +53,7 @@ def rows_of(record: str) -> list[Row]:
     return list(json.loads((ROOT / "benchmarks" / "results" / f"{record}.json").read_text())["rows"])
 
 
-Cell = tuple[int, int, str]  # where its text begins and ends, and the text
+Cell = tuple[int, int, str]  # start and end of its text, and the text
 
 
 def tables(page: str) -> list[list[dict[str, Cell]]]:
@@ -113,7 +113,7 @@ def quotes_by_measurement(
 def quotes_in_sentence(
     page: str, record: str, sentence: str, values: Callable[[list[Row]], list[float]]
 ) -> Iterator[Quote]:
-    """Numbers in a sentence; a line break may be wherever the sentence has a space."""
+    """Numbers in a sentence, whose spaces may be line breaks in the page."""
     found = list(re.finditer(sentence.replace(" ", r"\s+"), prose_of(page)))
     assert len(found) == 1, f"{page} must have one sentence {sentence!r}, got {len(found)}"
     for k, value in enumerate(values(rows_of(record)), 1):
@@ -121,7 +121,7 @@ def quotes_in_sentence(
 
 
 def all_quotes() -> list[Quote]:
-    """Everything that pages print of the records."""
+    """All recorded values printed in pages."""
     found = [quote for case in BY_ATOMS for quote in quotes_by_atoms(*case)]
     found += [quote for case in BY_MEASUREMENT for quote in quotes_by_measurement(*case)]
     return found + [quote for case in SENTENCES for quote in quotes_in_sentence(*case)]
@@ -150,7 +150,7 @@ def rounded_like(printed: str, value: float) -> str:
 
 
 def agrees(quote: Quote) -> bool:
-    """Whether a page prints what is recorded."""
+    """Whether a page prints the recorded value."""
     number = NUMBER.match(quote.printed)
     if isinstance(quote.value, str) or quote.value is None or number is None:
         return (number is None and quote.value is None) or quote.printed == quote.value
@@ -158,7 +158,7 @@ def agrees(quote: Quote) -> bool:
 
 
 def replacement(quote: Quote) -> str | None:
-    """What the page should print there; None if that is for a person to say, because only one side has a number."""
+    """The text that the page should print; None if only one side has a number, which needs manual editing."""
     number = NUMBER.match(quote.printed)
     if isinstance(quote.value, str):
         return quote.value
@@ -168,7 +168,7 @@ def replacement(quote: Quote) -> str | None:
 
 
 def write(quotes: list[Quote]) -> None:
-    """Replaces what can be replaced, from the end of each page to its beginning."""
+    """Replaces what can be replaced, from the end of each page to the start."""
     for page in {quote.page for quote in quotes}:
         text = text_of(page)
         for quote in sorted((q for q in quotes if q.page == page), key=lambda q: -q.start):
@@ -179,7 +179,7 @@ def write(quotes: list[Quote]) -> None:
 
 
 def main() -> int:
-    """Lists or replaces what differs; the exit status."""
+    """Lists or replaces the differences; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="replace what differs")
     options = parser.parse_args()

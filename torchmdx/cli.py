@@ -27,31 +27,31 @@ from torchmdx.commands import (
 )
 from torchmdx.step.results import StepError
 
-COMMANDS = (demo, energy, relax, md, label, data, train, evaluate, neighbors, convert, bench, profile, info)
+COMMANDS = (demo, energy, relax, md, label, data, train, evaluate, convert, neighbors, bench, profile, info)
 DESCRIPTION = """\
 Molecular dynamics with neural-network potentials.
 
-Structures may be in any format that ASE reads (xyz, cif, pdb, POSCAR, ...).
+Structure files can have any format that ASE reads (xyz, cif, pdb, POSCAR, ...).
 """
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+    """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="torchmdx",
         description=DESCRIPTION,
-        epilog="torchmdx COMMAND --help tells more about a command.",
+        epilog="Run `torchmdx COMMAND --help` for the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"torchmdx {torchmdx.__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.add_argument("-V", "--version", action="version", version=f"torchmdx {torchmdx.__version__}")
+    subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_parser(subparsers)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status: 0, or 2 after an error the user can mend."""
+    """Runs the command line; returns the exit status: that of the command, or 2 after an error in its input."""
     options = build_parser().parse_args(arguments)
     try:
         with warnings.catch_warnings():
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
-    """As errors are shown: where in the code it came from means nothing at the command line."""
+    """Prints a warning like an error, without the location in the code, which does not help on the command line."""
     print(f"torchmdx: warning: {message}", file=sys.stderr)
 
 

@@ -31,7 +31,7 @@ def test_neighbors_counts_a_crystal(tmp_path, capsys):
     assert main(["neighbors", str(tmp_path / "salt.cif"), "--cutoff", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("2 atoms, 12 edges within 3 Å")
-    assert "6.0 on average, 6 at least, 6 at most" in lines[2]
+    assert "6.0 on average, minimum 6, maximum 6" in lines[2]
     assert lines[3].split()[:2] == ["6", "2"]
     assert "capacity: 128 edges" in lines[-1]
 
@@ -45,7 +45,7 @@ def test_neighbors_shows_a_histogram_of_all_atoms(tmp_path, capsys):
     assert sum(int(words[1]) for words in bars) == 63
 
 
-def test_neighbors_tells_what_is_wrong(tmp_path, capsys):
+def test_neighbors_reports_invalid_input(tmp_path, capsys):
     write(tmp_path / "water.xyz", molecule("H2O"))
     assert main(["neighbors", str(tmp_path / "water.xyz"), "--cutoff", "-1"]) == 2
     assert "cutoff must be > 0 Å and finite, got -1.0" in capsys.readouterr().err
@@ -71,13 +71,13 @@ def test_bench_prints_a_table_and_the_report(tmp_path, capsys, checkpoint, monke
     assert any(line.split()[:2] == ["engine", "table"] for line in lines)
 
 
-def test_bench_wants_one_structure_with_atoms(tmp_path, capsys, checkpoint):
+def test_bench_requires_one_structure_with_atoms(tmp_path, capsys, checkpoint):
     write(tmp_path / "two.xyz", [molecule("H2O"), molecule("H2O")])
     assert main(["bench", str(tmp_path / "two.xyz"), "--model", checkpoint, "--index", ":"]) == 2
     assert "--index must select one structure, got ':', which selects 2" in capsys.readouterr().err
 
 
-def test_profile_writes_a_trace_and_prints_the_dearest(tmp_path, capsys, checkpoint):
+def test_profile_writes_a_trace_and_prints_the_most_expensive_kernels(tmp_path, capsys, checkpoint):
     write(tmp_path / "ethanol.xyz", molecule("CH3CH2OH"))
     trace = tmp_path / "trace.json"
     command = ["profile", str(tmp_path / "ethanol.xyz"), "--model", checkpoint, "--device", "cpu", "-o", str(trace)]
@@ -90,7 +90,7 @@ def test_profile_writes_a_trace_and_prints_the_dearest(tmp_path, capsys, checkpo
     assert 0 < sum(shares) <= 100.5
 
 
-def test_the_roofline_of_a_tensornet2_has_the_network_of_its_edges(make_potential, ethanol, monkeypatch):
+def test_the_roofline_of_a_tensornet2_includes_its_edge_network(make_potential, ethanol, monkeypatch):
     monkeypatch.setattr(bench, "_product_rate", lambda device, dtype: 1e12)
     monkeypatch.setattr(bench, "_copy_rate", lambda device: 1e30)
     found = []

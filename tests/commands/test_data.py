@@ -113,7 +113,7 @@ def test_split_from_files_of_indices(tmp_path, store, capsys, kind):
         ({"t": "1 two"}, [], "must hold the numbers of frames"),
         ({"t": "1 2.5"}, [], "indices must be whole numbers"),
         ({"v": "1 2"}, [], "train must have at least one frame, got none"),
-        ({"t": "1"}, ["--test", "3"], "got indices and drawing"),
+        ({"t": "1"}, ["--test", "3"], "got indices and random sizes"),
         ({}, ["--validation", "31"], "the parts at most the 30 frames"),
         ({}, ["--validation", "1.5"], "validation must be a whole number, or a fraction below 1, got 1.5"),
         ({}, ["--from", "nowhere.npz"], "no split at 'nowhere.npz'"),

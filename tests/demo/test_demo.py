@@ -1,4 +1,4 @@
-"""`torchmdx demo`, with a small potential of random weights: what it writes, when it ends, and its own arithmetic."""
+"""`torchmdx demo`, with a small potential of random weights: its files, its duration, and its analysis functions."""
 
 import signal
 
@@ -23,12 +23,12 @@ def dipeptide(data):
 
 @pytest.fixture
 def command(data, tmp_path):
-    """It, on the CPU, into a folder that is not there yet."""
+    """The command on the CPU, with a new output directory."""
     model = str(data / "tensornet.safetensors")
     return ["demo", "-o", str(tmp_path / "out"), "--model", model, "--device", "cpu", "--seconds", "0.5"]
 
 
-def test_the_demo_writes_what_it_says(command, tmp_path, capsys):
+def test_the_demo_writes_the_files_it_lists(command, tmp_path, capsys):
     assert cli.main(command) == 0
     out = capsys.readouterr().out
     folder = tmp_path / "out"
@@ -61,7 +61,7 @@ def test_the_demo_writes_what_it_says(command, tmp_path, capsys):
     assert {path.name for path in folder.iterdir()} == names
 
 
-def test_a_signal_leaves_the_pictures_of_what_is_done(command, tmp_path, monkeypatch, capsys):
+def test_a_signal_leaves_the_plots_of_the_completed_part(command, tmp_path, monkeypatch, capsys):
     record = demo.Trajectory.write
 
     def write_and_stop(self, positions, cell):
@@ -75,8 +75,8 @@ def test_a_signal_leaves_the_pictures_of_what_is_done(command, tmp_path, monkeyp
     assert (tmp_path / "out" / "ramachandran.png").is_file()
 
 
-def test_a_machine_that_becomes_slow_keeps_nobody_waiting(command, tmp_path, monkeypatch):
-    """Each frame takes ten times what warming up promised."""
+def test_the_demo_ends_in_time_on_a_machine_that_becomes_slower(command, tmp_path, monkeypatch):
+    """Each frame takes ten times as long as during equilibration."""
     step = demo.Simulation.step
     clock = [0.0]
     monkeypatch.setattr(demo.time, "perf_counter", lambda: clock[0])
@@ -93,13 +93,13 @@ def test_a_machine_that_becomes_slow_keeps_nobody_waiting(command, tmp_path, mon
 
 
 @pytest.mark.parametrize("option", [["--seconds", "0"], ["--seconds", "nan"], ["--temperature", "-3"]])
-def test_numbers_out_of_range_are_refused_before_anything_is_written(command, tmp_path, option, capsys):
+def test_values_out_of_range_are_rejected_before_anything_is_written(command, tmp_path, option, capsys):
     assert cli.main([*command, *option]) == 2
     assert f"{option[0]} must be" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_without_openmm_the_demo_says_what_to_install(command, monkeypatch, capsys):
+def test_without_openmm_the_demo_raises_with_install_command(command, monkeypatch, capsys):
     import importlib.util
 
     find = importlib.util.find_spec
@@ -110,7 +110,7 @@ def test_without_openmm_the_demo_says_what_to_install(command, monkeypatch, caps
     assert "the demo needs openmm, which is not installed: pip install 'torchmdx[openmm]'" in capsys.readouterr().err
 
 
-def test_torsions_are_those_of_ase(dipeptide):
+def test_torsions_match_ase(dipeptide):
     generator = np.random.default_rng(3)
     frames = dipeptide.positions + generator.normal(0, 0.4, (20, 22, 3))
     for names in (PHI, PSI):
@@ -142,7 +142,7 @@ def test_a_path_is_cut_where_it_passes_180_degrees():
     assert x[[0, 2, 3, 5]].tolist() == [170.0, -175.0, -170.0, -160.0]
 
 
-def test_heavy_hydrogens_take_their_mass_from_their_neighbours(dipeptide):
+def test_heavy_hydrogens_take_mass_from_bonded_atoms(dipeptide):
     heavy = with_heavy_hydrogens(dipeptide, 3.0)
     assert heavy.masses.sum() == pytest.approx(dipeptide.masses.sum())
     hydrogens = dipeptide.atomic_numbers == 1
@@ -150,11 +150,13 @@ def test_heavy_hydrogens_take_their_mass_from_their_neighbours(dipeptide):
     assert heavy.masses[1] == pytest.approx(12.01 - 3 * (3.0 - 1.008), abs=0.01)  # CH3
     assert heavy.masses[6] == pytest.approx(14.007 - (3.0 - 1.008), abs=0.01)  # NH
     assert heavy.masses[5] == pytest.approx(15.999, abs=0.01)  # O
-    with pytest.raises(ValueError, match="hydrogens of 5.0 amu must leave every atom as much, got 0.0.* for atom 1"):
+    with pytest.raises(
+        ValueError, match="every heavy atom must keep at least the hydrogen mass of 5.0 amu, got 0.0.* for atom 1"
+    ):
         with_heavy_hydrogens(dipeptide, 5.0)
 
 
-def test_frames_are_read_as_they_were_written_whole_ones_only(tmp_path):
+def test_complete_frames_are_read_as_written(tmp_path):
     from torchmdx.md.trajectory import Trajectory
 
     positions = np.random.default_rng(0).normal(size=(3, 5, 3))

@@ -151,7 +151,7 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(number):
     process.send_signal(number)
     out, err = process.communicate()
     assert process.returncode == 128 + number
-    assert f"torchmdx: stopped by {number.name}; the same command goes on from out.xyz.journal" in err
+    assert f"torchmdx: stopped by {number.name}; the same command continues from out.xyz.journal" in err
     assert "Traceback" not in err
     done = int(out.split(" of 8 frames labelled")[0].split()[-1])
     assert 2 <= done < 8
@@ -192,7 +192,7 @@ def test_an_output_is_not_replaced_unasked(capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-o", "out.xyz"], "label needs files of structures, or --smiles, got neither"),
+        (["-o", "out.xyz"], "label needs structure files or --smiles, got neither"),
         (["none.xyz", "-o", "out.xyz"], "no structure file at 'none.xyz'"),
         (["a.xyz", "-o", "out.traj"], "must end in .xyz or .extxyz (extended XYZ), got 'out.traj'"),
         (["a.xyz", "-o", "no/out.xyz"], "must be in an existing folder, got 'no/out.xyz'"),
@@ -201,25 +201,28 @@ def test_an_output_is_not_replaced_unasked(capsys):
         (["a.xyz", "-o", "out.xyz", "--index", "9"], "'a.xyz' has no structure at index '9'"),
         (
             ["a.xyz", "-o", "out.xyz", "--count", 3],
-            "--count is for --sample conformers or normal-modes or md or rattle",
+            "--count applies to --sample conformers or normal-modes or md or rattle",
         ),
         (
             ["a.xyz", "-o", "out.xyz", "--sample", "rattle", "--temperature", 9],
-            "--temperature is for --sample normal-mod",
+            "--temperature applies to --sample normal-mod",
         ),
         (["a.xyz", "-o", "out.xyz", "--sample", "rattle", "--rattle", -1], "--rattle must be > 0, got -1.0"),
         (["a.xyz", "-o", "out.xyz", "--sample", "md", "--spacing", 0], "--spacing must be at least 1, got 0"),
         (
             ["a.xyz", "-o", "out.xyz", "--sample", "conformers"],
-            "conformers needs SMILES, got the structures of 'a.xyz'",
+            "conformers needs SMILES, got the structure file 'a.xyz'",
         ),
         (
             ["a.xyz", "-o", "out.xyz", "--sample", "md", "--conformers", 2],
-            "--conformers is for SMILES, got structures on",
+            "--conformers applies to SMILES, got structure files on",
         ),
         (["--smiles", "CCO", "-o", "out.xyz"], "SMILES need --sample, which makes geometries of them, got 'CCO'"),
         (["--smiles", "C(", "-o", "out.xyz", "--sample", "md"], "must be a SMILES that RDKit understands, got 'C('"),
-        (["--smiles", "C", "-o", "out.xyz", "--sample", "md", "--charge", 1], "says its charge itself, got --charge 1"),
+        (
+            ["--smiles", "C", "-o", "out.xyz", "--sample", "md", "--charge", 1],
+            "a SMILES defines its charge; got --charge 1",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(capsys, arguments, words):

@@ -1,4 +1,4 @@
-"""A potential that is quick to evaluate, structure files, and runs made of them, in a folder of the test's own."""
+"""A fast potential, structure files, and completed runs, each in the directory of the test."""
 
 import ase.io
 import pytest
@@ -36,13 +36,13 @@ def salt_file(folder) -> str:
 
 @pytest.fixture
 def unplotted(monkeypatch):
-    """Half a second less for each run."""
+    """Skips the plot, which saves half a second per run."""
     monkeypatch.setattr("torchmdx.md.run.plot_log", lambda *arguments: None)
 
 
 @pytest.fixture
 def done(model, ethanol_file, unplotted) -> list:
-    """Options of a run that has been made."""
+    """Options of a completed run."""
     options = [ethanol_file, model, "run", "--ensemble", "nvt", *DYNAMICS, "--steps", 8]
     assert md(*options) == 0
     return options

@@ -1,4 +1,4 @@
-"""A reader of DCD files that knows nothing of the writer's code."""
+"""A reader of DCD files, independent of the writer."""
 
 import struct
 from pathlib import Path

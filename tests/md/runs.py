@@ -1,4 +1,4 @@
-"""Runs of `torchmdx md` on the Reference platform, and what they leave."""
+"""Runs of `torchmdx md` on the Reference platform, and comparison of their files."""
 
 from pathlib import Path
 
@@ -21,12 +21,12 @@ def md(file, model, output, *options) -> int:
 
 
 def rows(path) -> list[str]:
-    """Lines of a log without the speed, which never repeats."""
+    """Lines of a log without the speed, which is not reproducible."""
     return [line.rsplit(",", 1)[0] for line in Path(path).read_text().splitlines()]
 
 
 def assert_same_run(prefix, other):
-    """Frames and rows are the same to the last digit."""
+    """Asserts identical frames and rows."""
     assert Path(f"{prefix}.dcd").read_bytes() == Path(f"{other}.dcd").read_bytes()
     assert rows(f"{prefix}.log") == rows(f"{other}.log")
     first, second = ase.io.read(f"{prefix}.final.xyz"), ase.io.read(f"{other}.final.xyz")

@@ -1,4 +1,4 @@
-"""`torchmdx md` from end to end: what it writes, and the physics of what it writes."""
+"""`torchmdx md` end to end: its files, and the physics of its trajectories."""
 
 import os
 import re
@@ -25,7 +25,7 @@ from torchmdx.md.log import read_log
 from torchmdx.openmm_force.native import native
 
 
-def test_a_run_writes_what_was_asked_for(capsys, model, ethanol, ethanol_file):
+def test_a_run_writes_the_requested_files(capsys, model, ethanol, ethanol_file):
     options = ["--ensemble", "nve", "--steps", 20, "--save-every", 5, "--log-every", 10, "--timestep", 0.4]
     assert md(ethanol_file, model, "run", *options, "--seed", 1) == 0
     printed = capsys.readouterr()
@@ -67,7 +67,7 @@ def test_nve_conserves_energy_to_second_order(model, ethanol_file, unplotted):
     assert 2.5 < spread[0] / spread[1] < 6
 
 
-def test_nvt_has_the_temperature_asked_for(model, salt_file, unplotted):
+def test_nvt_has_the_requested_temperature(model, salt_file, unplotted):
     friction, steps = 100, 2000
     options = ["--temperature", 450, "--friction", friction, "--timestep", 1, "--steps", steps, "--log-every", 2]
     assert md(salt_file, model, "run", *options, "--seed", 8) == 0
@@ -80,7 +80,7 @@ def test_nvt_has_the_temperature_asked_for(model, salt_file, unplotted):
 
 
 @pytest.mark.parametrize("barostat", ["isotropic", "anisotropic"])
-def test_npt_moves_the_box(model, salt_file, unplotted, barostat):
+def test_npt_changes_the_box(model, salt_file, unplotted, barostat):
     options = ["--ensemble", "npt", "--pressure", 1e6, "--barostat", barostat, "--steps", 300, "--timestep", 1]
     assert md(salt_file, model, "run", *options, "--log-every", 50, "--save-every", 50, *SAME_SEED) == 0
     log, cells = read_log(Path("run.log")), read_dcd(Path("run.dcd"))["cells"]
@@ -101,8 +101,8 @@ def test_npt_moves_the_box(model, salt_file, unplotted, barostat):
 
 
 @pytest.mark.parametrize("barostat", ["isotropic", "anisotropic"])
-def test_an_ideal_gas_fills_the_volume_of_its_law(monkeypatch, folder, unplotted, barostat):
-    """Atoms without forces, each scaled on its own: <V> = (N + 1) k T / p, and V varies by 1 / sqrt(N + 1) of that."""
+def test_npt_volume_of_an_ideal_gas(monkeypatch, folder, unplotted, barostat):
+    """Atoms without forces, scaled individually: <V> = (N + 1) k T / p, and V varies by 1 / sqrt(N + 1) of that."""
 
     def add_nothing(system, *arguments, **options):
         force = openmm.PythonForce(lambda state: (0.0, np.zeros((20, 3))))
@@ -123,7 +123,7 @@ def test_an_ideal_gas_fills_the_volume_of_its_law(monkeypatch, folder, unplotted
     assert volume.std() / volume.mean() == pytest.approx(21**-0.5, rel=0.2)
 
 
-def test_minimize_goes_downhill_first(capsys, model, ethanol, ethanol_file, unplotted):
+def test_minimize_lowers_the_energy_before_the_run(capsys, model, ethanol, ethanol_file, unplotted):
     assert md(ethanol_file, model, "run", "--steps", 1, "--minimize") == 0
     printed = capsys.readouterr().out
     before, after = (float(word) for word in printed.split("minimized: ")[1].split(" eV")[0].split(" -> "))
@@ -133,7 +133,7 @@ def test_minimize_goes_downhill_first(capsys, model, ethanol, ethanol_file, unpl
     assert read_log(Path("run.log"))["potential_eV"][0] == pytest.approx(after, abs=1e-5)
 
 
-def test_the_seed_decides_everything_random(capsys, model, ethanol_file, unplotted):
+def test_the_seed_determines_all_random_numbers(capsys, model, ethanol_file, unplotted):
     options = ["--steps", 10, "--save-every", 5, "--log-every", 5]
     for prefix, seed in (("a", 7), ("b", 7), ("c", 8)):
         assert md(ethanol_file, model, prefix, *options, "--seed", seed) == 0

@@ -1,4 +1,4 @@
-"""`torchmdx md` with an ensemble: stopped where its members disagree, with whole files and the frame kept."""
+"""`torchmdx md` with an ensemble: stops if the members disagree, with complete files and the frame saved."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ OPTIONS = ["--ensemble", "nve", *DYNAMICS, "--temperature", 300, "--checkpoint-e
 
 @pytest.fixture
 def members(make_potential, folder):
-    """Seeds of a potential whose atoms see each other a little more than in TINY's, in one file and in three."""
+    """A potential of three seeds, with a longer cutoff than TINY, in one file and in three files."""
     made = [make_potential(seed=seed, **{**TINY, "num_layers": 1}) for seed in (1, 2, 3)]
     torchmdx.save(Ensemble(made), "all.safetensors")
     for k, member in enumerate(made):
@@ -35,9 +35,7 @@ def spread_of(calculator, atoms, positions):
     return calculator.results["forces_spread"].max()
 
 
-def test_a_run_stops_where_members_disagree_and_goes_on_with_another_limit(
-    capsys, members, ethanol, ethanol_file, unplotted
-):
+def test_a_run_stops_at_the_spread_limit_and_continues_with_another(capsys, members, ethanol, ethanol_file, unplotted):
     assert md(ethanol_file, "all.safetensors", "free", *OPTIONS, "--steps", 40) == 0
     frames = read_dcd(Path("free.dcd"))["frames"]
     calculator = Calculator(members, dtype="float64", device="cpu")
@@ -51,7 +49,7 @@ def test_a_run_stops_where_members_disagree_and_goes_on_with_another_limit(
     error = capsys.readouterr().err
     assert f"the force spread of the ensemble must be at most {limit:g} eV/Å, got " in error
     assert "its frame was appended to 'run.uncertain.xyz'" in error
-    assert "the last good state kept" in error
+    assert "the last valid state, of step" in error
     assert "Traceback" not in error
     kept = ase.io.read("run.uncertain.xyz")
     assert spread_of(calculator, ethanol, kept.positions) > limit
@@ -67,7 +65,7 @@ def test_a_run_stops_where_members_disagree_and_goes_on_with_another_limit(
     )
 
 
-def test_the_log_tells_how_far_members_lie_apart(members, ethanol, ethanol_file):
+def test_the_log_has_the_spread(members, ethanol, ethanol_file):
     assert md(ethanol_file, "all.safetensors", "run", *OPTIONS, "--steps", 8, "--log-every", 4) == 0
     log, frames = read_log(Path("run.log")), read_dcd(Path("run.dcd"))["frames"]
     assert list(log["step"]) == [0, 4, 8]
@@ -89,7 +87,7 @@ def test_several_models_are_one_ensemble(capsys, members, ethanol_file, unplotte
     assert_refused(capsys, md(ethanol_file, "0.safetensors", "three", *two), "model (SHA-256)")
 
 
-def test_limits_that_mean_nothing_are_refused(capsys, model, ethanol_file):
+def test_invalid_limits_are_rejected(capsys, model, ethanol_file):
     def refused(limit, words):
         assert_refused(
             capsys, md(ethanol_file, model, "run", *OPTIONS, "--steps", 8, "--max-force-spread", limit), words

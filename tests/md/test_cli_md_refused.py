@@ -1,4 +1,4 @@
-"""What `torchmdx md` refuses, and in which words."""
+"""Invalid input of `torchmdx md`, and its error messages."""
 
 import os
 from pathlib import Path
@@ -14,13 +14,13 @@ import torchmdx
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
 
-def test_existing_outputs_are_kept_unless_told_otherwise(capsys, done, make_potential):
+def test_existing_outputs_are_kept_without_overwrite(capsys, done, make_potential):
     before = Path("run.dcd").read_bytes()
     assert_refused(
         capsys,
         md(*done),
-        "outputs must be new, got run.dcd, run.log, run.chk, run.xml, run.json, run.final.xyz",
-        "--restart goes on from there, --overwrite replaces them",
+        "output files must not exist, got run.dcd, run.log, run.chk, run.xml, run.json, run.final.xyz",
+        "--restart continues the run, --overwrite replaces them",
     )
     torchmdx.save(make_potential(**TINY, max_z=3), "small.safetensors")
     assert md(done[0], "small.safetensors", *done[2:], "--overwrite") == 2
@@ -29,7 +29,7 @@ def test_existing_outputs_are_kept_unless_told_otherwise(capsys, done, make_pote
     assert len(read_dcd(Path("run.dcd"))["frames"]) == 2
 
 
-def test_a_restart_with_other_settings_is_refused(capsys, done, model, make_potential):
+def test_a_restart_with_other_settings_is_rejected(capsys, done, model, make_potential):
     before = Path("run.dcd").read_bytes()
     ase.io.write("water.xyz", molecule("H2O"), format="extxyz")
     torchmdx.save(make_potential(seed=1, **TINY), "other.safetensors")
@@ -44,25 +44,25 @@ def test_a_restart_with_other_settings_is_refused(capsys, done, model, make_pote
         (file, model, ["--log-every", 2], "steps between log rows 2, was 3"),
         (file, "other.safetensors", [], "model (SHA-256) "),
         ("water.xyz", model, [], "formula H2O, was C2H6O"),
-        (file, model, ["--overwrite"], "--restart keeps what --overwrite replaces"),
-        (file, model, ["--minimize"], "--minimize is for the start of a run"),
-        (file, model, ["--steps", 8], "--restart needs --steps above those done, 8, got 8"),
+        (file, model, ["--overwrite"], "--restart and --overwrite exclude each other"),
+        (file, model, ["--minimize"], "--minimize applies to the start of a run"),
+        (file, model, ["--steps", 8], "--restart needs more steps than the 8 completed, got 8"),
     ]
     for structure, checkpoint, changed, words in cases:
         assert_refused(capsys, md(structure, checkpoint, prefix, *more, *changed), words)
     assert Path("run.dcd").read_bytes() == before
 
 
-def test_a_restart_without_its_files_is_refused(capsys, done):
+def test_a_restart_without_its_files_is_rejected(capsys, done):
     more = [*done[:-1], 20, "--restart"]
     cases = [
         ("run.log", "x\n", "'run.log' must be a log whose first line is 'step,time_ps,"),
-        ("run.log", None, "--restart goes on in 'run.log', which is not there"),
-        ("run.dcd", "x", "'run.dcd' must be the trajectory of 9 atoms"),
-        ("run.dcd", None, "--restart goes on in 'run.dcd', which is not there"),
+        ("run.log", None, "--restart continues 'run.log', which does not exist"),
+        ("run.dcd", "x", "'run.dcd' must be a trajectory of 9 atoms"),
+        ("run.dcd", None, "--restart continues 'run.dcd', which does not exist"),
         ("run.json", "[]", "'run.json' must hold the settings of a run"),
         ("run.json", '{"format": 7}', "'run.json' must have format 1, got 7"),
-        ("run.json", None, "got no 'run.json'"),
+        ("run.json", None, "but 'run.json' does not exist"),
     ]
     for name, content, words in cases:
         kept = Path(name).read_bytes()
@@ -78,9 +78,9 @@ def test_a_restart_without_its_files_is_refused(capsys, done):
     Path("run.dcd").write_bytes(data)
     os.remove("run.chk")
     Path("run.xml").write_text("<nonsense")
-    assert_refused(capsys, md(*more), "the state in the .xml file can't be read")
+    assert_refused(capsys, md(*more), "the state in the .xml file could not be restored")
     os.remove("run.xml")
-    assert_refused(capsys, md(*more), "--restart needs a checkpoint, got none at 'run.chk'")
+    assert_refused(capsys, md(*more), "--restart needs a checkpoint, but 'run.chk' does not exist")
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_a_restart_without_its_files_is_refused(capsys, done):
         (["--barostat", "isotropic"], "--barostat needs --ensemble npt, got --barostat isotropic"),
         (["--ensemble", "npt"], "--ensemble npt needs a periodic structure, got 'ethanol.xyz' without a box"),
         (["--ensemble", "npt", "--pressure", "inf"], "--pressure must be a finite number of bar, got inf"),
-        (["--platform", "Abacus"], "--platform must be one that OpenMM has here (Reference, "),
+        (["--platform", "Abacus"], "--platform must be an available OpenMM platform (Reference, "),
         (["--device", "gpu"], "device must be cpu or cuda, got 'gpu'"),
         (["--model", "nowhere.ckpt"], "no checkpoint at 'nowhere.ckpt'"),
-        (["-o", "nowhere/run"], "--output must be in a folder that is there, got 'nowhere/run': no nowhere"),
-        (["-o", "."], "--output must be the beginning of file names, got the folder '.'"),
+        (["-o", "nowhere/run"], "--output must be in an existing directory, got 'nowhere/run': no nowhere"),
+        (["-o", "."], "--output must be a prefix of file names, got the directory '.'"),
         (["--index", 4], "ASE can't read 'ethanol.xyz'"),
-        (["--restart"], "--restart needs the settings of the run, got no 'run.json'"),
+        (["--restart"], "--restart needs the settings of the run, but 'run.json' does not exist"),
     ],
 )
 def test_bad_options_are_refused(capsys, model, ethanol_file, options, words):
@@ -117,7 +117,7 @@ def test_bad_options_are_refused(capsys, model, ethanol_file, options, words):
     assert sorted(os.listdir()) == ["ethanol.xyz", "model.safetensors"]
 
 
-def test_time_is_another_way_to_give_steps(capsys, model, ethanol_file, unplotted):
+def test_time_sets_the_number_of_steps(capsys, model, ethanol_file, unplotted):
     assert md(ethanol_file, model, "run", "--time", 0.01, "--timestep", 2) == 0
     assert "; 5 steps, 0.01 ps;" in capsys.readouterr().out
     status = md(ethanol_file, model, "no", "--time", 0.0001)
@@ -127,7 +127,7 @@ def test_time_is_another_way_to_give_steps(capsys, model, ethanol_file, unplotte
             md(ethanol_file, model, "no", *options)
 
 
-def test_without_openmm_the_command_says_how_to_get_it(capsys, monkeypatch, model, ethanol_file):
+def test_without_openmm_the_error_has_the_install_command(capsys, monkeypatch, model, ethanol_file):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     status = md(ethanol_file, model, "run", "--steps", 5)
     assert_refused(capsys, status, "OpenMM, which is not installed: pip install 'torchmdx[openmm]'")

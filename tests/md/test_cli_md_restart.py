@@ -1,4 +1,4 @@
-"""Runs of `torchmdx md` that end early, for any reason, and go on."""
+"""Interrupted and failed runs of `torchmdx md`, and restarts."""
 
 import os
 import signal
@@ -26,19 +26,19 @@ def test_a_restart_reproduces_the_uninterrupted_run(capsys, model, ethanol_file,
     assert md(ethanol_file, model, "parts", *options, "--steps", 13) == 0
     assert read_log(Path("parts.log"))["step"][-1] == 12
     assert md(ethanol_file, model, "parts", *options, "--steps", 30, "--restart") == 0
-    assert "going on from step 13" in capsys.readouterr().out
+    assert "continuing from step 13" in capsys.readouterr().out
     assert_same_run("whole", "parts")
 
 
-def test_a_restart_elsewhere_uses_the_portable_state(capsys, model, ethanol_file, unplotted):
+def test_a_restart_on_another_machine_uses_the_portable_state(capsys, model, ethanol_file, unplotted):
     options = ["--ensemble", "nve", *DYNAMICS]
     assert md(ethanol_file, model, "whole", *options, "--steps", 30) == 0
     assert md(ethanol_file, model, "parts", *options, "--steps", 13) == 0
     assert md(ethanol_file, model, "parts", *options, "--steps", 20, "--restart", "--platform", "CPU") == 0
-    assert "continued from parts.xml, not from parts.chk: " in capsys.readouterr().out
+    assert "restored from parts.xml instead of parts.chk: " in capsys.readouterr().out
     os.remove("parts.chk")
     assert md(ethanol_file, model, "parts", *options, "--steps", 30, "--restart") == 0
-    assert "continued from parts.xml, not from parts.chk: it is missing" in capsys.readouterr().out
+    assert "restored from parts.xml instead of parts.chk: it is missing" in capsys.readouterr().out
     whole, parts = read_dcd(Path("whole.dcd")), read_dcd(Path("parts.dcd"))
     np.testing.assert_allclose(parts["frames"], whole["frames"], atol=1e-5)
     assert list(read_log(Path("parts.log"))["step"]) == list(read_log(Path("whole.log"))["step"])
@@ -56,7 +56,7 @@ def test_npt_restarts_with_its_box(model, salt_file, unplotted):
 
 
 def die_at(monkeypatch, step, error):
-    """The run ends with an error once it has recorded a step, as if the process had died there."""
+    """Makes the run fail after it has recorded a step, as if the process had died."""
     record = Recorder.record
 
     def recorded(self):
@@ -67,7 +67,7 @@ def die_at(monkeypatch, step, error):
     monkeypatch.setattr(Recorder, "record", recorded)
 
 
-def test_files_ahead_of_the_checkpoint_are_cut_back(monkeypatch, model, ethanol_file, unplotted):
+def test_files_ahead_of_the_checkpoint_are_truncated(monkeypatch, model, ethanol_file, unplotted):
     options = ["--ensemble", "nve", *DYNAMICS, "--steps", 30, "--checkpoint-every", 10]
     assert md(ethanol_file, model, "whole", *options) == 0
     with monkeypatch.context() as patch:
@@ -85,7 +85,7 @@ def test_files_ahead_of_the_checkpoint_are_cut_back(monkeypatch, model, ethanol_
     assert_same_run("whole", "parts")
 
 
-def test_checkpoints_come_by_the_clock_too(monkeypatch, model, ethanol_file, unplotted):
+def test_checkpoints_at_wall_clock_intervals(monkeypatch, model, ethanol_file, unplotted):
     monkeypatch.setattr(recorder_module, "CHECKPOINT_SECONDS", 0.0)
     die_at(monkeypatch, 8, KeyError("as if killed"))
     with pytest.raises(KeyError):
@@ -94,7 +94,7 @@ def test_checkpoints_come_by_the_clock_too(monkeypatch, model, ethanol_file, unp
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_with_a_checkpoint(capsys, monkeypatch, model, ethanol_file, unplotted, number):
+def test_a_signal_stops_the_run_with_a_checkpoint(capsys, monkeypatch, model, ethanol_file, unplotted, number):
     options = ["--ensemble", "nvt", *DYNAMICS, "--steps", 30]
     assert md(ethanol_file, model, "whole", *options) == 0
     before = signal.getsignal(number)
@@ -108,7 +108,7 @@ def test_a_signal_stops_with_a_checkpoint(capsys, monkeypatch, model, ethanol_fi
     monkeypatch.setattr(Recorder, "record", recorded)
     assert md(ethanol_file, model, "parts", *options) == 128 + number
     error = capsys.readouterr().err
-    assert f"stopped by {number.name} at step 12 of 30; the same command with --restart goes on from there" in error
+    assert f"stopped by {number.name} at step 12 of 30; the same command with --restart continues from there" in error
     assert signal.getsignal(number) is before
     monkeypatch.setattr(Recorder, "record", record)
     assert md(ethanol_file, model, "parts", *options, "--restart") == 0
@@ -127,15 +127,15 @@ def fail_after(monkeypatch, evaluations):
     monkeypatch.setattr(CapturedStep, "__call__", failing)
 
 
-def test_forces_that_are_not_finite_leave_the_last_good_state(capsys, monkeypatch, model, ethanol_file, unplotted):
+def test_non_finite_forces_leave_the_last_valid_state(capsys, monkeypatch, model, ethanol_file, unplotted):
     monkeypatch.setattr(recorder_module, "GOOD_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         fail_after(patch, 20)
         status = md(ethanol_file, model, "run", *DYNAMICS, "--steps", 500)
     words = [
         "forces of 2 atoms are not finite, atom 4",
-        "the last good state kept, of step ",
-        "is in run.chk and run.xml",
+        "the last valid state, of step ",
+        "was saved to run.chk and run.xml",
     ]
     error = capsys.readouterr().err
     assert status == 2
@@ -147,19 +147,19 @@ def test_forces_that_are_not_finite_leave_the_last_good_state(capsys, monkeypatc
     assert len(read_dcd(Path("run.dcd"))["frames"]) == good // 4 + 1
     assert read_log(Path("run.log"))["step"][-1] == good // 3 * 3
     assert md(ethanol_file, model, "run", *DYNAMICS, "--steps", 30, "--restart") == 0
-    assert f"going on from step {good}" in capsys.readouterr().out
+    assert f"continuing from step {good}" in capsys.readouterr().out
 
 
-def test_a_structure_that_flies_apart_is_noticed(capsys, model, ethanol_file, unplotted):
-    """With steps this long atoms move straight on, and every number stays finite."""
+def test_an_unstable_simulation_is_reported(capsys, model, ethanol_file, unplotted):
+    """With such long steps atoms move in straight lines, and all values stay finite."""
     options = ["--ensemble", "nve", "--timestep", 1e9, "--steps", 500, "--log-every", 10, *SAME_SEED]
     status = md(ethanol_file, model, "run", *options)
-    assert_refused(capsys, status, "step 10: the structure has blown up, to ", " K; the fastest is atom ")
+    assert_refused(capsys, status, "step 10: the simulation is unstable: temperature ", " K, fastest atom ")
     assert list(read_log(Path("run.log"))["step"]) == [0]
     assert len(read_dcd(Path("run.dcd"))["frames"]) == 1
 
 
-def test_a_state_that_is_not_finite_is_no_checkpoint(capsys, monkeypatch, model, ethanol_file, unplotted):
+def test_a_non_finite_state_is_never_saved(capsys, monkeypatch, model, ethanol_file, unplotted):
     step = Simulation.step
 
     def spoiled(self, num_steps):
@@ -171,12 +171,12 @@ def test_a_state_that_is_not_finite_is_no_checkpoint(capsys, monkeypatch, model,
 
     monkeypatch.setattr(Simulation, "step", spoiled)
     status = md(ethanol_file, model, "run", "--steps", 2, *DYNAMICS)
-    assert_refused(capsys, status, "step 2: positions of atoms 3, 7 are not finite", "last good state kept, of step 0,")
+    assert_refused(capsys, status, "step 2: positions of atoms 3, 7 are not finite", "last valid state, of step 0,")
     monkeypatch.setattr(Simulation, "step", step)
     assert md(ethanol_file, model, "run", *DYNAMICS, "--steps", 30, "--restart") == 0
 
 
-def test_a_structure_that_fails_at_once_leaves_no_files(capsys, monkeypatch, model, ethanol_file):
+def test_a_failure_at_the_first_step_leaves_no_files(capsys, monkeypatch, model, ethanol_file):
     fail_after(monkeypatch, 0)
     status = md(ethanol_file, model, "run", "--steps", 5)
     assert_refused(capsys, status, "step 0: evaluation 99: positions, energy or forces of 2 atoms are not finite")

@@ -1,4 +1,4 @@
-"""Trajectory against OpenMM's own writer, the log, the line of progress, the plot."""
+"""Trajectory compared with OpenMM's writer, log, progress line, plot."""
 
 import io
 
@@ -21,7 +21,7 @@ PLAIN, BOXED = (columns_of(periodic=periodic, ensemble=False) for periodic in (F
 
 
 @pytest.mark.parametrize("cell", [None, TRICLINIC])
-def test_a_trajectory_is_the_one_that_openmm_writes(tmp_path, cell):
+def test_a_trajectory_matches_the_writer_of_openmm(tmp_path, cell):
     topology = app.Topology()
     residue = topology.addResidue("MOL", topology.addChain())
     for index in range(5):
@@ -48,7 +48,7 @@ def test_a_trajectory_is_the_one_that_openmm_writes(tmp_path, cell):
         np.testing.assert_allclose(found["cells"], wanted["cells"], atol=1e-9)
 
 
-def test_a_trajectory_is_cut_back_and_continued(tmp_path):
+def test_a_trajectory_is_truncated_and_continued(tmp_path):
     path = tmp_path / "t.dcd"
     frames = np.arange(60.0).reshape(5, 4, 3)
     trajectory = Trajectory.create(path, 4, 10, False, 1.0)
@@ -64,14 +64,14 @@ def test_a_trajectory_is_cut_back_and_continued(tmp_path):
     np.testing.assert_array_equal(back["frames"], frames[[0, 1, 4]])
     assert (back["last"], back["interval"]) == (20, 10)
     for wrong in ((5, 10, False, 1), (4, 10, True, 1)):
-        with pytest.raises(ValueError, match=f"must be the trajectory of {wrong[0]} atoms"):
+        with pytest.raises(ValueError, match=f"must be a trajectory of {wrong[0]} atoms"):
             Trajectory.reopen(path, *wrong)
     with pytest.raises(ValueError, match="must hold the 4 frames up to the checkpoint, got 3"):
         Trajectory.reopen(path, 4, 10, False, 4)
     assert len(read_dcd(path)["frames"]) == 3
 
 
-def test_a_log_is_cut_back_and_continued(tmp_path):
+def test_a_log_is_truncated_and_continued(tmp_path):
     path = tmp_path / "t.log"
     log = Log.create(path, BOXED)
     for step in (0, 5, 10, 15):
@@ -150,7 +150,7 @@ def test_durations_and_speeds():
 
 
 @pytest.mark.parametrize("volumes", [None, [1000.0, 1001.0, 1003.0], [1000.0] * 3])
-def test_a_plot_has_a_panel_for_what_moves(tmp_path, monkeypatch, volumes):
+def test_a_plot_has_panels_for_the_quantities_that_change(tmp_path, monkeypatch, volumes):
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     from matplotlib.figure import Figure
 

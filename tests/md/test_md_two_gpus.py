@@ -1,4 +1,4 @@
-"""`torchmdx md --device cuda:1`, by every transport."""
+"""`torchmdx md --device cuda:1` with every transport."""
 
 from pathlib import Path
 

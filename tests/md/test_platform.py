@@ -1,4 +1,4 @@
-"""OpenMM's device is the network's, however that is called."""
+"""OpenMM uses the device of the network."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
 from torchmdx.md.platform import _properties
-from torchmdx.md.settings import Evaluation
+from torchmdx.md.settings import PotentialSettings
 
 
 class Platform:
@@ -20,9 +20,9 @@ class Platform:
 @pytest.mark.parametrize(
     ("device", "current", "index"), [("cuda:1", 0, "1"), ("cuda:0", 1, "0"), ("cuda", 1, "1"), ("cuda", 0, "0")]
 )
-def test_a_gpu_by_its_number_or_the_current_one(monkeypatch, device, current, index):
+def test_the_gpu_index_is_that_of_the_network(monkeypatch, device, current, index):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
-    nothing = dict.fromkeys(Evaluation.__dataclass_fields__)
-    evaluation = Evaluation(**nothing | {"device": device, "precision": "float32"})
-    assert _properties(Platform(), evaluation) == {"Precision": "mixed", "DeviceIndex": index}
+    nothing = dict.fromkeys(PotentialSettings.__dataclass_fields__)
+    potential_settings = PotentialSettings(**nothing | {"device": device, "precision": "float32"})
+    assert _properties(Platform(), potential_settings) == {"Precision": "mixed", "DeviceIndex": index}

@@ -1,4 +1,4 @@
-"""Structures as OpenMM gets them, and as they are written back."""
+"""Reading and writing of structures for OpenMM."""
 
 import ase.io
 import numpy as np
@@ -12,7 +12,7 @@ pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm
 
 from openmm import Vec3, app, unit
 
-from torchmdx.md.structure import read, turned, write_structure
+from torchmdx.md.structure import oriented, read, write_structure
 
 PDB = str(DATA / "alanine_dipeptide.pdb")
 TWO_WATERS = """\
@@ -62,7 +62,7 @@ def test_pdb_keeps_residues_chains_and_box(waters):
 
 
 @pytest.mark.parametrize(("ending", "reader"), [(".pdb", app.PDBFile), (".cif", app.PDBxFile)])
-def test_what_is_written_holds_residues_positions_and_box(waters, tmp_path, ending, reader):
+def test_written_files_keep_residues_positions_and_box(waters, tmp_path, ending, reader):
     structure = read(waters)
     if ending == ".cif":
         source = tmp_path / "source.cif"
@@ -91,7 +91,7 @@ def test_a_peptide_without_a_box_is_not_periodic():
     assert {atom.residue.name for atom in structure.topology.atoms()} == {"ACE", "ALA", "NME"}
 
 
-def test_anything_else_goes_through_ase(tmp_path, cation):
+def test_other_formats_are_read_with_ase(tmp_path, cation):
     path = tmp_path / "ammonium.xyz"
     cation.set_masses([14.0, 2.0, 1.0, 1.0, 1.0])
     ase.io.write(path, cation, format="extxyz", columns=["symbols", "positions", "masses"])
@@ -108,7 +108,7 @@ def test_anything_else_goes_through_ase(tmp_path, cation):
     assert not back.pbc.any()
 
 
-def test_a_crystal_in_cif_is_no_macromolecule(tmp_path, crystal):
+def test_cif_files_of_crystals_are_read_with_ase(tmp_path, crystal):
     path = tmp_path / "crystal.cif"
     ase.io.write(path, crystal)
     structure = read(str(path))
@@ -118,20 +118,20 @@ def test_a_crystal_in_cif_is_no_macromolecule(tmp_path, crystal):
 
 @pytest.mark.parametrize("handedness", [1, -1])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_turned_crystal_is_the_same_crystal(potential, chiral, handedness, seed):
-    """In OpenMM's form, right-handed, and neither bent nor mirrored: the energies are the same."""
+def test_an_oriented_crystal_is_the_same_crystal(potential, chiral, handedness, seed):
+    """In the orientation of OpenMM, right-handed, not deformed or mirrored: the energies are the same."""
     cell = np.random.default_rng(seed).normal(0, 3, (3, 3)) + np.diag([5.0, -6.0, 7.0])
     cell *= np.sign(np.linalg.det(cell)) * handedness
     chiral.set_cell(cell)
     chiral.pbc = True
-    positions, turned_cell = turned(chiral.positions, cell)
-    (ax, ay, az), (bx, by, bz), (cx, cy, cz) = turned_cell
+    positions, oriented_cell = oriented(chiral.positions, cell)
+    (ax, ay, az), (bx, by, bz), (cx, cy, cz) = oriented_cell
     assert (ay, az, bz) == (0, 0, 0)
     assert min(ax, by, cz) > 0
     assert max(abs(bx) / ax, abs(cx) / ax, abs(cy) / by) <= 0.5 + 1e-9
-    app.Topology().setPeriodicBoxVectors([Vec3(*row) for row in turned_cell / 10] * unit.nanometer)
+    app.Topology().setPeriodicBoxVectors([Vec3(*row) for row in oriented_cell / 10] * unit.nanometer)
     calculator = Calculator(potential, dtype="float64", device="cpu")
-    other = Atoms(chiral.numbers, positions, cell=turned_cell, pbc=True)
+    other = Atoms(chiral.numbers, positions, cell=oriented_cell, pbc=True)
     assert calculator.get_potential_energy(other) == pytest.approx(calculator.get_potential_energy(chiral), abs=1e-9)
 
     # A mirror image has the same energy under O(3); the handedness of the four bonds tells.
@@ -146,33 +146,35 @@ def refuse(match, *arguments, **options):
         read(*arguments, **options)
 
 
-def test_bad_structures_are_refused(tmp_path, waters, slab):
+def test_invalid_structures_are_rejected(tmp_path, waters, slab):
     with pytest.raises(FileNotFoundError, match="no structure file at 'nowhere.pdb'"):
         read("nowhere.pdb")
-    refuse("--index must pick one of the 2 models of .*, got '2'", waters, index="2")
-    refuse("--index must pick one of the 2 models of .*, got ':'", waters, index=":")
+    refuse("--index must be the index of one of the 2 models of .*, got '2'", waters, index="2")
+    refuse("--index must be the index of one of the 2 models of .*, got ':'", waters, index=":")
     refuse("charge must be", waters, charge=float("nan"))
     ase.io.write(tmp_path / "slab.xyz", slab, format="extxyz")
-    words = r"periodic in all three directions or in none, got pbc \[True, True, False\]; --vacuum leaves"
+    words = r"periodic in all three directions or in none, got pbc \[True, True, False\]; --vacuum ignores"
     refuse(words, str(tmp_path / "slab.xyz"))
     assert read(str(tmp_path / "slab.xyz"), vacuum=True).cell is None
     ase.io.write(tmp_path / "ghost.xyz", Atoms("XH", [[0, 0, 0], [1, 0, 0]]), format="extxyz")
-    refuse("every atom needs an element that OpenMM has, got 0 for atom 0", str(tmp_path / "ghost.xyz"))
+    refuse("every atom needs an element known to OpenMM, got atomic number 0 for atom 0", str(tmp_path / "ghost.xyz"))
     flat = Atoms("H", cell=[[1, 0, 0], [2, 0, 0], [0, 0, 1]], pbc=True)
     ase.io.write(tmp_path / "flat.traj", flat)
     refuse("a periodic structure needs a cell with a volume", str(tmp_path / "flat.traj"))
 
 
-def test_bad_pdb_files_are_refused(tmp_path):
+def test_invalid_pdb_files_are_rejected(tmp_path):
     path = tmp_path / "bad.pdb"
 
     def refuse_text(text, match):
         path.write_text(text)
         refuse(match, str(path))
 
-    refuse_text("END\n", "has no atoms|OpenMM can't read")
+    refuse_text("END\n", "has no atoms|OpenMM cannot read")
     no_element = TWO_WATERS.replace("O   HOH A", "QX  HOH A").replace("0.00           O", "0.00            ", 1)
     refuse_text(no_element, r"every atom needs an element, got none for atom 0 \('QX' of residue HOH 7\).*77-78")
-    refuse_text(TWO_WATERS.replace("   0.960   0.000", "   0.9x0   0.000"), "OpenMM can't read '.*bad.pdb'")
+    refuse_text(TWO_WATERS.replace("   0.960   0.000", "   0.9x0   0.000"), "OpenMM cannot read '.*bad.pdb'")
     placeholder = TWO_WATERS.replace("20.000   21.000   22.000", " 1.000    1.000    1.000")
-    refuse_text(placeholder, "must hold its 6 atoms, got 1 Å³, which looks like a placeholder; --vacuum leaves it out")
+    refuse_text(
+        placeholder, "must have at least 1 Å³ per atom for its 6 atoms, got 1 Å³ in total; --vacuum ignores the box"
+    )

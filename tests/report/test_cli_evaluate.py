@@ -95,7 +95,7 @@ def test_a_report_is_written_and_not_replaced(capsys, tmp_path, potential_file, 
     assert numbers["environment"]["precision"] == "float32"
     written = page.read_bytes()
     assert main(arguments) == 2
-    assert "there is a report in" in capsys.readouterr().err
+    assert "already holds a report" in capsys.readouterr().err
     assert page.read_bytes() == written
     assert main([*arguments, "--overwrite", "--units", "kcal"]) == 0
     assert page.read_bytes() != written
@@ -170,7 +170,7 @@ def test_units_and_names_of_files_are_declared(capsys, tmp_path, potential_file,
     assert found["sets"]["odd.npz"]["energy"]["mae"] == pytest.approx(1000 * energy, rel=1e-4)
     assert found["sets"]["odd.npz"]["forces"]["mae"] == pytest.approx(1000 * forces, rel=1e-4)
     assert main(["evaluate", potential_file, str(store.path), *units]) == 2
-    assert "--energy-unit says how files are read, but stores are read as they are" in capsys.readouterr().err
+    assert "--energy-unit applies to files, but all inputs are stores" in capsys.readouterr().err
 
 
 def test_broken_frames_are_refused_or_left_out(capsys, tmp_path, potential_file, potential):

@@ -1,4 +1,4 @@
-"""Molecules with energies and forces of a formula that is known, as stores and configurations."""
+"""Stores and configurations of molecules with analytic energies and forces."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ LONE = {1: -13.6, 6: -1030.0, 8: -2040.0}
 
 
 def morse(positions, numbers):
-    """Energy and forces: Σ over pairs of D (1 - exp(-a (r - r0)))² times a switch to 0 at 4 Å, and lone atoms."""
+    """Energy and forces: Σ over pairs of D (1 - exp(-a (r - r0)))² times a switch to 0 at 4 Å, plus references."""
     delta = positions[:, None] - positions[None]
     distance = np.linalg.norm(delta, axis=-1)
     i, j = np.triu_indices(len(numbers), 1)
@@ -60,7 +60,7 @@ def store(path, number=60, seed=0, sizes=(3, 9), change=None):
 
 
 def values(path, **sections):
-    """A small, fast configuration of a store, with changes by section."""
+    """A small, fast configuration for a store, with overrides by section."""
     base = {
         "model": {"num_channels": 8, "num_layers": 1, "num_radial": 8, "cutoff": 4.0, "max_z": 8},
         "data": {"path": str(path), "validation": 12, "test": 8},

@@ -1,4 +1,4 @@
-"""Batches: order, padding, weights of labels, slices of processes, the thread that reads ahead."""
+"""Batches: order, padding, weights of labels, shares of processes, reading ahead."""
 
 import threading
 from dataclasses import replace
@@ -36,7 +36,7 @@ def batches(store, indices=None, size=8, seed=3, ranks=None, prefetch=2):
     )
 
 
-def test_order_follows_from_seed_and_epoch_alone(store):
+def test_order_depends_only_on_seed_and_epoch(store):
     first, again = batches(store), batches(store)
     orders = [np.concatenate(first.order(epoch)) for epoch in range(3)]
     assert all(len(set(order)) == 48 for order in orders)
@@ -51,7 +51,7 @@ def test_order_follows_from_seed_and_epoch_alone(store):
     assert [list(f) for f in started] == [list(f) for f in first.order(1)[4:]]
 
 
-def test_a_batch_is_its_frames_padding_that_sees_nobody_and_weights_that_add_up_to_one(store):
+def test_a_batch_has_its_frames_isolated_padding_and_weights_of_sum_one(store):
     labelled = next(iter(batches(store).epoch(0)))
     frames = store.gather(labelled.frames)
     real, batch = frames.num_atoms, labelled.batch
@@ -78,7 +78,7 @@ def test_a_batch_is_its_frames_padding_that_sees_nobody_and_weights_that_add_up_
     assert labelled.totals == (has_energy.sum(), has_forces.sum(), 0)
 
 
-def test_slices_of_processes_make_up_the_batch(store):
+def test_shares_of_processes_make_up_the_batch(store):
     parts = [list(batches(store, ranks=Ranks(k, 2)).epoch(2)) for k in range(2)]
     whole = list(batches(store).epoch(2))
     for one, left, right in zip(whole, *parts, strict=True):
@@ -96,13 +96,13 @@ def test_structures_of_one_size_are_not_padded(tmp_path):
     assert (labelled.batch.num_atoms, labelled.num_real) == (20, 20)
 
 
-def test_sizes_are_few():
+def test_batches_have_few_shapes():
     sizes = {padded_atoms(count) for count in range(1000, 2000)}
     assert len(sizes) <= 9
     assert all(count <= padded_atoms(count) <= 1.125 * count + 8 for count in range(5000))
 
 
-def test_the_reader_ends_with_its_user_and_its_errors_are_told(store):
+def test_the_reader_thread_stops_with_its_consumer_and_passes_on_errors(store):
     reading = batches(store).epoch(0)
     next(reading)
     reading.close()

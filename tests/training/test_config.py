@@ -1,4 +1,4 @@
-"""Configurations: text there and back, changes from the command line, what is refused and how it is said."""
+"""Configurations: round trip through text, command-line overrides, invalid settings and their messages."""
 
 import re
 from pathlib import Path
@@ -26,19 +26,19 @@ def test_a_complete_file_loads_back(tmp_path):
         assert "# " in line, f"{key} has no comment"
 
 
-def test_a_term_keeps_its_default_weight_beside_other_settings():
+def test_a_term_keeps_its_default_weight_with_other_settings():
     config = make_config({"loss": {"energy": {"function": "mae"}, "stress": {"function": "huber"}}})
     assert (config.loss.energy.weight, config.loss.stress.weight) == (10.0, 0.0)
 
 
-def test_numbers_as_people_write_them(tmp_path):
+def test_number_formats(tmp_path):
     (tmp_path / "c.yaml").write_text("optimizer: {learning_rate: 1e-3}\ntraining: {batch_size: 64}\n")
     config = read_config(tmp_path / "c.yaml", ["--optimizer.epsilon", "1E-10", "--data.validation", "0.25"])
     assert config.optimizer.learning_rate == 1e-3
     assert (config.optimizer.epsilon, config.data.validation) == (1e-10, 0.25)
 
 
-def test_print_config_writes_what_it_would_run(tmp_path, capsys):
+def test_print_config_writes_the_effective_configuration(tmp_path, capsys):
     (tmp_path / "c.yaml").write_text("data:\n  path: x\n")
     assert main(["train", str(tmp_path / "c.yaml"), "--training.epochs", "7", "--print-config"]) == 0
     (tmp_path / "d.yaml").write_text(capsys.readouterr().out)
@@ -65,24 +65,25 @@ def test_print_config_writes_what_it_would_run(tmp_path, capsys):
         (["--optimizer.learning_rate", ".nan"], "optimizer.learning_rate must be a finite number, got nan"),
         (["--loss.energy.weight", "0", "--loss.forces.weight", "0"], "loss: at least one of energy, forces and stress"),
         (["--loss.change_from", "0.5", "--loss.change_to", "0.2"], "change_from must be <= change_to, got 0.5 and 0.2"),
-        (["--output.loggers", "[tensorbord]"], "loggers must be of csv, tensorboard, wandb, got 'tensorbord'"),
+        (["--output.loggers", "[tensorbord]"], "loggers must be any of csv, tensorboard, wandb, got 'tensorbord'"),
         (["--training.batch_size", "9", "--training.devices", "2"], "multiple of devices x nodes = 2, got 9"),
         (["--training.device", "tpu"], "device must be auto, cpu, cuda or cuda:1, got 'tpu'"),
         (["--training.device", "cuda:x"], "device must be auto, cpu, cuda or cuda:1, got 'cuda:x'"),
         (
             ["--training.device", "cuda:1", "--training.devices", "2"],
-            "device must be cuda where devices x nodes is 2: each process takes a GPU, got 'cuda:1'",
+            "device must be cuda if devices x nodes > 1, because each process uses its own GPU; got device 'cuda:1'"
+            " with devices x nodes = 2",
         ),
-        (["--training.epochs"], "--training.epochs needs a value"),
-        (["training.epochs", "3"], "changes must look like --section.key value, got 'training.epochs'"),
+        (["--training.epochs"], "--training.epochs needs a value, got none"),
+        (["training.epochs", "3"], "settings must be given as --section.key value, got 'training.epochs'"),
     ],
 )
-def test_what_is_refused(changes, said):
+def test_invalid_settings_are_rejected(changes, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         make_config({}, changes)
 
 
-def test_every_wrong_key_of_a_file_is_named(tmp_path):
+def test_all_invalid_keys_of_a_file_are_reported(tmp_path):
     (tmp_path / "c.yaml").write_text("data: {pth: x}\nloss: {energy: {wieght: 3}}\n")
     with pytest.raises(ValueError, match="'data.pth'; did you mean 'data.path'.*'loss.energy.wieght'; did you mean"):
         read_config(tmp_path / "c.yaml")

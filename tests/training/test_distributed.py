@@ -1,4 +1,4 @@
-"""Several processes (gloo) equal one; a lost one ends the run in words."""
+"""Several processes (gloo) match one; the loss of a process ends the run with an error."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def command(config, directory, *changes, launcher=("-m", "torchmdx.cli"), **opti
 
 
 def two_nodes(config, directory, *changes):
-    """Two commands that stand for two computers, each in a session of its own; the first keeps the rendezvous."""
+    """Two commands that act as two nodes, each in its own session; the first hosts the rendezvous."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -54,7 +54,7 @@ def two_nodes(config, directory, *changes):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.two_gpus])])
 @pytest.mark.parametrize("by", ["devices", "torchrun"])
-def test_two_processes_are_one(config, tmp_path, by, device):
+def test_two_processes_match_one(config, tmp_path, by, device):
     changes = [
         "--training.device",
         device,
@@ -88,7 +88,7 @@ def require_equal(first, second):
         torch.testing.assert_close(b[name], a[name], rtol=1e-6, atol=1e-8)
 
 
-def test_two_nodes_are_one(config, tmp_path):
+def test_two_nodes_match_one(config, tmp_path):
     changes = ["--training.precision", "float64", "--training.epochs", "2", "--training.validation_batch_size", "10"]
     assert main(["train", str(config), "--output.directory", str(tmp_path / "one"), *changes]) == 0
     nodes = two_nodes(config, tmp_path / "two", *changes)
@@ -100,7 +100,7 @@ def test_two_nodes_are_one(config, tmp_path):
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_node_ends_the_other_with_words(config, tmp_path, lost):
+def test_a_lost_node_ends_the_other_with_an_error(config, tmp_path, lost):
     directory = tmp_path / "run"
     nodes = two_nodes(config, directory, "--training.epochs", "500")
     try:
@@ -114,8 +114,8 @@ def test_a_lost_node_ends_the_other_with_words(config, tmp_path, lost):
             node.communicate()
     assert nodes[1 - lost].returncode == 2
     assert "Traceback" not in said
-    assert "checkpoint is whole: go on with --resume" in said
-    assert "the nodes must reach each other at localhost:" in said
+    assert "checkpoint is intact: continue with --resume" in said
+    assert "the nodes must be able to reach localhost:" in said
     done = int(read_table(directory / "epochs.csv")["epoch"][-1])
     changes = ["--training.epochs", str(done + 1), "--resume"]
     assert main(["train", str(config), "--output.directory", str(directory), *changes]) == 0
@@ -132,7 +132,7 @@ def wait_for_epochs(directory, processes):
 def test_nodes_need_a_store(config, tmp_path, capsys):
     words = ["train", str(config), "--data.path", "x.xyz", "--output.directory", str(tmp_path / "run")]
     assert main([*words, "--nodes", "2", "--training.rendezvous", "localhost:1"]) == 2
-    assert "several processes need a store of their data" in capsys.readouterr().err
+    assert "data.path must be a store for training with several processes, got" in capsys.readouterr().err
 
 
 def children(pid):
@@ -143,7 +143,7 @@ def children(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_lost_worker_and_a_signal_end_the_run_with_a_whole_checkpoint(config, tmp_path, number):
+def test_a_lost_worker_or_a_signal_leaves_an_intact_checkpoint(config, tmp_path, number):
     directory = tmp_path / "run"
     process = command(config, directory, "--training.epochs", "500", "--devices", "2")
     wait_for_epochs(directory, [process])
@@ -152,10 +152,10 @@ def test_a_lost_worker_and_a_signal_end_the_run_with_a_whole_checkpoint(config, 
     if number == signal.SIGKILL:
         assert process.returncode == 2
         assert "worker 1 (process" in said
-        assert "ended: exit code -9. The last checkpoint is whole: go on with --resume" in said
+        assert "failed: exit code -9. The last checkpoint is intact: continue with --resume" in said
     else:
         assert process.returncode == 128 + number
-        assert "go on with --resume" in said
+        assert "continue with --resume" in said
     assert "Traceback" not in said
     done = int(read_table(directory / "epochs.csv")["epoch"][-1])
     changes = ["--training.epochs", str(done + 2), "--resume"]

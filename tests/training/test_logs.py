@@ -1,4 +1,4 @@
-"""CSV files that survive kills and resume without a trace, TensorBoard, Weights & Biases."""
+"""CSV files, also after kills and resumed runs; TensorBoard; Weights & Biases."""
 
 import math
 import sys
@@ -23,7 +23,7 @@ def files(directory):
     return {path.name: path.read_bytes() for path in directory.glob("*.csv")}
 
 
-def test_rows_are_readable_while_the_run_goes_on(tmp_path):
+def test_rows_are_readable_during_the_run(tmp_path):
     logs = Logs(tmp_path, ("csv",), {})
     logs.step(1, {"loss": 0.1, "num_edges": 7})
     assert (tmp_path / "steps.csv").read_text() == "step,loss,num_edges\n1,0.1,7\n"
@@ -35,7 +35,7 @@ def test_rows_are_readable_while_the_run_goes_on(tmp_path):
     logs.close()
 
 
-def test_a_column_that_comes_later_is_empty_before(tmp_path):
+def test_a_new_column_is_empty_in_earlier_rows(tmp_path):
     logs = Logs(tmp_path, ("csv",), {})
     logs.step(1, {"loss": 1.0})
     logs.step(2, {"lr": 0.5, "loss": 2.0})
@@ -72,7 +72,7 @@ def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(tmp_path, torn):
     assert len(list(killed.iterdir())) == 2
 
 
-def test_a_new_run_begins_new_files(tmp_path):
+def test_a_new_run_starts_new_files(tmp_path):
     for _ in range(2):
         logs = Logs(tmp_path, ("csv",), {})
         log_steps(logs, 1, 3)
@@ -80,7 +80,7 @@ def test_a_new_run_begins_new_files(tmp_path):
     assert list(read_table(tmp_path / "steps.csv")["step"]) == [1, 2, 3]
 
 
-def test_resuming_without_files_begins_them(tmp_path):
+def test_resuming_without_files_creates_them(tmp_path):
     (tmp_path / "epochs.csv").write_bytes(b"")
     logs = Logs(tmp_path, ("csv",), {}, resume_at=5)
     logs.step(6, {"loss": 1.0})
@@ -96,14 +96,14 @@ def test_resuming_without_files_begins_them(tmp_path):
         ("step,loss\nx,2\n", "line 2 of .*steps.csv' must have 2 fields .* got 'x,2'"),
     ],
 )
-def test_what_is_no_log_is_refused_and_left_alone(tmp_path, text, message):
+def test_a_file_that_is_not_a_log_is_rejected_and_unchanged(tmp_path, text, message):
     (tmp_path / "steps.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
         Logs(tmp_path, ("csv",), {}, resume_at=1)
     assert (tmp_path / "steps.csv").read_text() == text
 
 
-def test_a_failed_write_is_reported_and_what_was_written_stays(tmp_path, monkeypatch):
+def test_a_failed_write_is_reported_and_keeps_earlier_rows(tmp_path, monkeypatch):
     logs = Logs(tmp_path, ("csv",), {})
     logs.step(1, {"loss": 1.0})
 
@@ -121,8 +121,8 @@ def test_a_failed_write_is_reported_and_what_was_written_stays(tmp_path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["epochs.csv", "steps.csv"]
 
 
-def test_unknown_loggers_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="loggers must be of csv, tensorboard, wandb, got 'tensorbord'"):
+def test_unknown_loggers_are_rejected(tmp_path):
+    with pytest.raises(ValueError, match="loggers must be any of csv, tensorboard, wandb, got 'tensorbord'"):
         Logs(tmp_path / "run", ("csv", "tensorbord"), {})
     assert not (tmp_path / "run").exists()
 
@@ -134,7 +134,7 @@ def test_unknown_loggers_are_refused(tmp_path):
         ("wandb", "wandb", "the logger 'wandb' is not installed: pip install wandb"),
     ],
 )
-def test_missing_loggers_say_how_to_get_them(tmp_path, monkeypatch, name, module, message):
+def test_missing_loggers_raise_with_install_command(tmp_path, monkeypatch, name, module, message):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=message):
         Logs(tmp_path / "run", ("csv", name), {})
@@ -168,7 +168,7 @@ def test_tensorboard_holds_the_same_numbers(tmp_path):
 
 
 class FakeWandb(types.ModuleType):
-    """What Logs uses of wandb, recorded."""
+    """The part of wandb that Logs uses; records the calls."""
 
     def __init__(self):
         super().__init__("wandb")

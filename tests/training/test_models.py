@@ -19,7 +19,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
-def test_it_learns_and_its_checkpoint_predicts_the_same(tmp_path, changes):
+def test_training_reduces_errors_and_the_checkpoint_predicts_the_same(tmp_path, changes):
     made_up.store(tmp_path / "data", number=60, sizes=(3, 5))
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(tmp_path / "data")))
     words = ["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), *changes]
@@ -46,7 +46,7 @@ def test_it_learns_and_its_checkpoint_predicts_the_same(tmp_path, changes):
         (["--model.name", "tensornet3"], "tensornet2"),
     ],
 )
-def test_what_no_model_has_is_refused(tmp_path, capsys, changes, said):
+def test_unknown_models_and_priors_are_rejected(tmp_path, capsys, changes, said):
     made_up.store(tmp_path / "data")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(tmp_path / "data")))
     assert main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), *changes]) == 2

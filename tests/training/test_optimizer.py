@@ -1,4 +1,4 @@
-"""The optimizer's step as one kernel: torch's numbers, steps that are left out, and how little is launched."""
+"""The optimizer step as one kernel: agreement with torch, skipped steps, number of launches."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def step(optimizer: AdamW, number: int, good: bool = True, spoil: float | None =
 
 
 class Operations(TorchDispatchMode):
-    """Counts operations that launch something: all but views and new memory."""
+    """Counts operations that launch a kernel: all except views and allocations."""
 
     VIEWS = ("view", "select", "slice", "as_strided", "detach", "empty", "empty_like", "alias", "expand", "t")
 
@@ -46,7 +46,7 @@ class Operations(TorchDispatchMode):
         return function(*arguments, **(options or {}))
 
 
-def test_one_kernel_and_two_launches_beside_it(monkeypatch):
+def test_a_step_is_one_kernel_and_two_other_launches(monkeypatch):
     pytest.importorskip("triton")
     from torchmdx.training import optimizer_kernel
 
@@ -82,7 +82,7 @@ def require_same(optimizer: AdamW, plain: AdamW) -> None:
 class TestKernel:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("settings", [{}, {"clip_norm": None, "ema_decay": 0.0, "beta1": 0.0}])
-    def test_it_takes_torchs_steps(self, dtype, settings):
+    def test_steps_match_torch(self, dtype, settings):
         plain, fused = make(dtype, **settings), make(dtype, **settings)
         fused.fused = True
         for number in range(6):
@@ -92,7 +92,7 @@ class TestKernel:
         assert fused.steps == 6
 
     @pytest.mark.parametrize("spoil", ["flag", "nan", "inf"])
-    def test_a_step_that_is_left_out_changes_nothing(self, spoil):
+    def test_a_skipped_step_changes_nothing(self, spoil):
         optimizer = make()
         optimizer.fused = True
         step(optimizer, 0)
@@ -105,7 +105,7 @@ class TestKernel:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_on_a_gpu_it_takes_the_steps_of_the_cpu(dtype):
+def test_steps_on_a_gpu_match_the_cpu(dtype):
     plain, fused = make(dtype), make(dtype, "cuda")
     assert fused.fused
     for number in range(6):

@@ -1,4 +1,4 @@
-"""Settings do what they say: one changed, and the numbers that must follow."""
+"""Effect of each setting on the results."""
 
 import made_up
 import numpy as np
@@ -64,12 +64,12 @@ def steps(directory):
     ],
     ids=lambda change: change[0][2:],
 )
-def test_what_is_learned_follows(train, change):
+def test_settings_change_what_is_learned(train, change):
     a, b = steps(train("a"))["loss"], steps(train("b", *change))["loss"]
     assert len(a) != len(b) or not np.array_equal(a, b)
 
 
-def test_what_changes_no_loss(train, data, tmp_path):
+def test_settings_that_do_not_change_losses(train, data, tmp_path):
     plain = steps(train("plain"))
     for name, change in {
         "average": ["--optimizer.ema_decay", "0.5"],
@@ -86,7 +86,7 @@ def test_what_changes_no_loss(train, data, tmp_path):
     assert torch.equal(vectors[0], vectors[2])
 
 
-def test_rows_and_checkpoints_come_as_often_as_asked(train):
+def test_intervals_of_rows_and_checkpoints(train):
     directory = train("a", "--output.log_every", "3", "--training.epochs", "5", "--training.validate_every", "2")
     assert steps(directory)["step"].tolist() == list(range(3, 26, 3))
     validated = ~np.isnan(read_table(directory / "epochs.csv")["validation_loss"])
@@ -95,7 +95,7 @@ def test_rows_and_checkpoints_come_as_often_as_asked(train):
     assert not (other / "steps.csv").exists()
 
 
-def test_the_rate_is_the_schedules(train):
+def test_the_learning_rate_follows_the_schedule(train):
     rate = steps(train("a", "--schedule.name", "constant", "--schedule.warmup_steps", "3"))["lr"]
     np.testing.assert_allclose(rate[:5], [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3])
 
@@ -107,7 +107,7 @@ def test_weights_of_terms_change_over_the_epochs(train):
     np.testing.assert_allclose(weights, [4, 3.2, 2.4, 1.6, 0.8, 0, 0, 0, 0, 0], atol=1e-3)
 
 
-def test_a_part_by_formula_shares_none(train, data):
+def test_splits_by_formula_share_no_formula(train, data):
     directory = train("a", "--data.split_by", "formula", "--data.validation", "0.2", "--data.test", "0")
     import json
 

@@ -1,4 +1,4 @@
-"""Training of a model that was registered from outside, by the same configuration."""
+"""Training of a registered custom model."""
 
 import made_up
 import pytest
@@ -19,7 +19,7 @@ def values(directory, **changes):
     return made | {"model": MODEL | changes}
 
 
-def test_it_trains_and_goes_on(tmp_path):
+def test_it_trains_and_resumes(tmp_path):
     made_up.store(tmp_path / "data", number=60, sizes=(3, 5))
     config = values(tmp_path, settings={"steepness": 2.0})
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
@@ -53,7 +53,7 @@ def test_it_is_fine_tuned(tmp_path):
     assert not torch.equal(after.network.mix.weight, before.network.mix.weight)
 
 
-def test_a_written_configuration_is_read_again(tmp_path):
+def test_a_written_configuration_can_be_read(tmp_path):
     config = make_config(values(tmp_path, settings={"steepness": 2.0}))
     (tmp_path / "again.yaml").write_text(write_text(config))
     again = read_config(tmp_path / "again.yaml")
@@ -68,12 +68,12 @@ def test_a_written_configuration_is_read_again(tmp_path):
     [
         ({"group": "SO(3)"}, r"the model outside has no setting group, got 'SO\(3\)'"),
         ({"settings": {"colour": 1}}, "the model outside has no settings colour"),
-        ({"settings": {"cutoff": 3.0}}, "model.settings must not repeat keys of the section: give model.cutoff"),
+        ({"settings": {"cutoff": 3.0}}, "model.settings must not repeat keys of the section: set model.cutoff"),
         ({"name": "elsewhere"}, "model must be one of .*, got 'elsewhere'.*torchmdx.register_model"),
         ({"name": "tensornet", "settings": {"steepness": 1.0}}, "the model tensornet has no settings steepness"),
     ],
     ids=str,
 )
-def test_what_a_model_does_not_have_is_refused(tmp_path, changes, said):
+def test_settings_unknown_to_the_model_are_rejected(tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
         make_config(values(tmp_path, **changes))

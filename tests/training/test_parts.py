@@ -1,4 +1,4 @@
-"""Loss functions, AdamW, averages and schedules, against formulas written here and torch's own."""
+"""Loss functions, AdamW, averages and schedules, compared with formulas and with torch."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ def test_error_functions():
     torch.testing.assert_close(error_function(errors, TermSection(function="huber", delta=0.5)), expected)
 
 
-def test_absent_labels_weigh_nothing_even_where_the_prediction_is_nan():
+def test_missing_labels_have_no_weight_even_if_the_prediction_is_nan():
     predicted = torch.tensor([[1.0, 2.0], [torch.nan, torch.nan]], requires_grad=True)
     loss, error = weighted_sum(predicted - 0.5, torch.tensor([0.25, 0.0]), TermSection())
     assert loss.item() == pytest.approx(0.25 * (0.25 + 2.25))
@@ -35,7 +35,7 @@ def test_absent_labels_weigh_nothing_even_where_the_prediction_is_nan():
     assert torch.equal(predicted.grad, torch.tensor([[0.25, 0.75], [0.0, 0.0]]))
 
 
-def test_weights_change_between_their_shares():
+def test_weights_change_between_change_from_and_change_to():
     loss = LossSection.model_validate(
         {
             "energy": {"weight": 1.0, "final_weight": 5.0},
@@ -77,7 +77,7 @@ def gradients(net, step):
     return torch.autograd.grad(loss, list(net.parameters()))
 
 
-def test_adamw_is_torchs_and_only_linear_weights_decay():
+def test_adamw_matches_torch_and_only_linear_weights_decay():
     net, flat, optimizer = make(clip_norm=1.5)
     torch.manual_seed(0)
     reference = Net().double()
@@ -108,7 +108,7 @@ def test_adamw_is_torchs_and_only_linear_weights_decay():
 
 
 @pytest.mark.parametrize("spoil", ["flag", "nan", "inf"])
-def test_a_step_that_is_left_out_changes_nothing(spoil):
+def test_a_skipped_step_changes_nothing(spoil):
     net, flat, optimizer = make()
     flat.set_gradients(gradients(net, 0))
     optimizer.apply(torch.tensor(True))
@@ -121,14 +121,14 @@ def test_a_step_that_is_left_out_changes_nothing(spoil):
     assert math.isfinite(norm) == (spoil == "flag")
 
 
-def test_without_memory_the_average_is_the_weights():
+def test_without_averaging_the_average_is_the_weights():
     net, flat, optimizer = make(ema_decay=0.0)
     flat.set_gradients(gradients(net, 0))
     optimizer.apply(torch.tensor(True))
     torch.testing.assert_close(optimizer.average, flat.values, rtol=1e-14, atol=0)
 
 
-def test_state_of_other_weights_is_refused():
+def test_state_of_other_weights_is_rejected():
     _, _, optimizer = make()
     state = dict(optimizer.state(), first=torch.zeros(3))
     with pytest.raises(ValueError, match=r"first of the checkpoint must be \[\d+\] torch.float64 .*, got \[3\]"):
@@ -144,7 +144,7 @@ def test_cosine_with_warm_up():
     assert Schedule(ScheduleSection(name="constant", warmup_steps=0), 2.0, 10).rate(7) == 2.0
 
 
-def test_plateau_waits_then_lowers_the_rate_and_remembers():
+def test_plateau_waits_then_reduces_the_rate_and_saves_its_state():
     section = ScheduleSection(name="plateau", warmup_steps=0, plateau_patience=2, plateau_factor=0.5, final_factor=0.2)
     schedule = Schedule(section, 1.0, 100)
     rates = []
@@ -156,8 +156,8 @@ def test_plateau_waits_then_lowers_the_rate_and_remembers():
     assert rates == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.2]
 
 
-def test_a_new_potential_knows_what_it_is_trained_on(tmp_path):
-    """Of the frames to train on alone. OH without a charge has an odd number of electrons."""
+def test_card_of_a_new_potential(tmp_path):
+    """Only training frames count. Neutral OH has an odd number of electrons."""
     place = [[0.0, 0, 0], [1.2, 0, 0]]
     with StoreWriter(tmp_path / "data") as writer:
         for index, (numbers, charge) in enumerate([([6, 6], 0.0), ([1, 1], 0.0), ([8, 1], 0.0), ([8, 1], -1.0)]):
@@ -171,7 +171,7 @@ def test_a_new_potential_knows_what_it_is_trained_on(tmp_path):
     assert card_of(store, np.arange(4)) == Card(elements=(1, 6, 8), charges=(-1.0, 0.0), closed_shell=False)
 
 
-def test_a_tuned_potential_knows_both_and_has_no_name():
+def test_card_of_a_fine_tuned_potential():
     base = Card(name="organic-1", licence="MIT", elements=(1, 6), charges=(0,), closed_shell=True)
     more = Card(elements=(1, 14), charges=(0, 1), closed_shell=True)
     assert tuned_card(base, more) == Card(

@@ -1,4 +1,4 @@
-"""The step: its losses and gradients against plain evaluation, padding, overflow, non-finite gradients."""
+"""TrainStep: losses and gradients compared with a plain evaluation, padding, overflow, non-finite gradients."""
 
 import made_up
 import numpy as np
@@ -14,7 +14,7 @@ from torchmdx.system import Batch
 from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config_file import make_config
 from torchmdx.training.labelled import label
-from torchmdx.training.reader import Reader, TrainingError
+from torchmdx.training.pending_steps import PendingSteps, TrainingError
 from torchmdx.training.step import LEAST_ROOM, NORM, OVERFLOW, VALUES, TrainStep, room
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ def some(store, indices, **sizes):
 
 
 @pytest.mark.parametrize("model", PRIORS)
-def test_losses_and_gradients_are_those_of_every_frame_alone(store, model):
+def test_losses_and_gradients_match_frames_evaluated_separately(store, model):
     potential, step = make(store, loss={"energy": {"function": "huber", "delta": 0.02}}, model={"name": model})
     assert step.pairwise
     labelled = some(store, [3, 1, 20, 7])
@@ -67,7 +67,7 @@ def test_losses_and_gradients_are_those_of_every_frame_alone(store, model):
         torch.testing.assert_close(got, expected, rtol=1e-7, atol=1e-10, msg=name)
 
 
-def test_padding_changes_no_number(store):
+def test_padding_changes_nothing(store):
     losses = []
     for sizes in ({}, {"num_atoms": 100, "num_systems": 9}):
         _, step = make(store)
@@ -75,7 +75,7 @@ def test_padding_changes_no_number(store):
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)
 
 
-def test_an_overflowed_list_takes_no_step_and_is_grown_and_done_again(store):
+def test_an_overflow_skips_the_step_which_is_repeated_after_growing(store):
     _, wide = make(store)
     _, tight = make(store)
     labelled, other = some(store, [0, 1, 2, 3], num_atoms=64), some(store, [4, 5, 6, 7], num_atoms=64)
@@ -84,9 +84,9 @@ def test_an_overflowed_list_takes_no_step_and_is_grown_and_done_again(store):
     row = tight(labelled)
     assert row[OVERFLOW] > 0
     assert all(torch.equal(value, before[name]) for name, value in tight.optimizer.state().items())
-    reader = Reader(tight, 2, lambda batch: "frames")
-    assert reader.add(1, labelled, row) == []
-    found = reader.add(2, other, tight(other))
+    pending = PendingSteps(tight, 2, lambda batch: "frames")
+    assert pending.add(1, labelled, row) == []
+    found = pending.add(2, other, tight(other))
     expected = [wide(batch).tolist() for batch in (labelled, other)]
     np.testing.assert_allclose([row for _, _, row in found], expected, rtol=1e-9)
     assert tight.optimizer.steps == 2
@@ -94,7 +94,7 @@ def test_an_overflowed_list_takes_no_step_and_is_grown_and_done_again(store):
     assert not tight(labelled)[OVERFLOW]
 
 
-def test_other_sizes_are_assigned_by_numbers_of_the_host(store, monkeypatch):
+def test_new_sizes_are_assigned_without_reading_the_device(store, monkeypatch):
     _, step = make(store)
     slot = step.load(some(store, [0, 1, 2], num_atoms=64))
     given, plain = [], slot.search.assign
@@ -106,7 +106,7 @@ def test_other_sizes_are_assigned_by_numbers_of_the_host(store, monkeypatch):
     assert counts[:2] == store.counts[[3, 4]].tolist()
 
 
-def test_room_in_a_list_follows_from_how_much_systems_differ(store):
+def test_spare_slots_depend_on_the_variation_between_systems(store):
     assert room(1000, None) == room(1000, np.full(4, 250)) == 60
     assert room(36000, np.full(100, 360)) == 180
     assert room(36000, np.resize([350, 370], 100)) == 500
@@ -117,7 +117,7 @@ def test_room_in_a_list_follows_from_how_much_systems_differ(store):
     assert needed < step.capacities()[f"{alike.shape[0]}x23"] == needed + LEAST_ROOM + int(0.005 * needed)
 
 
-def test_a_list_that_is_grown_gets_no_more_room_than_a_new_one(store):
+def test_a_grown_list_has_the_capacity_of_a_new_one(store):
     _, wide = make(store)
     _, tight = make(store)
     labelled = some(store, list(range(20)))
@@ -130,7 +130,7 @@ def test_a_list_that_is_grown_gets_no_more_room_than_a_new_one(store):
     assert tight.capacities() == wide.capacities()
 
 
-def test_where_priors_see_farther_the_network_has_a_list_that_grows_too(store):
+def test_with_a_longer_prior_cutoff_the_list_of_the_network_grows_too(store):
     _, wide = make(store, model={"name": "tensornet2"})
     _, tight = make(store, model={"name": "tensornet2"})
     batches = [some(store, indices, num_atoms=64) for indices in ([0, 1, 2, 3], [4, 5, 6, 7])]
@@ -148,7 +148,7 @@ def test_where_priors_see_farther_the_network_has_a_list_that_grows_too(store):
     assert again.capacities() == wide.capacities()
 
 
-def test_atoms_at_one_place_are_told_with_step_and_frames_and_leave_the_weights(store, tmp_path):
+def test_coincident_atoms_raise_with_step_and_frames_and_keep_the_weights(store, tmp_path):
     def change(index, frame):
         if index == 5:
             frame.positions[1] = frame.positions[0]
@@ -158,13 +158,13 @@ def test_atoms_at_one_place_are_told_with_step_and_frames_and_leave_the_weights(
     _, step = make(broken)
     before = step.flat.values.clone()
     labelled = some(broken, [2, 5])
-    reader = Reader(step, 1, lambda batch: f"frames {batch.frames.tolist()}")
+    pending = PendingSteps(step, 1, lambda batch: f"frames {batch.frames.tolist()}")
     with pytest.raises(TrainingError, match=r"must be finite, got loss nan, .* in step 12 with frames \[2, 5\]"):
-        reader.add(12, labelled, step(labelled))
+        pending.add(12, labelled, step(labelled))
     assert torch.equal(step.flat.values, before)
 
 
-def test_stress_of_crystals_is_learned_and_of_molecules_left_out(tmp_path):
+def test_stress_is_trained_for_crystals_and_omitted_for_molecules(tmp_path):
     generator = np.random.default_rng(0)
     made = []
     for index in range(4):
@@ -200,7 +200,7 @@ def test_every_function_trains(store, function):
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
 
 
-def test_bf16_products_are_near_float32(store):
+def test_bf16_products_are_close_to_float32(store):
     values = []
     for bf16 in (False, True):
         potential, _ = make(store)
@@ -216,7 +216,7 @@ def test_bf16_products_are_near_float32(store):
 
 
 class Watch(TorchDispatchMode):
-    """Refuses operations whose result the host waits for, or whose shape depends on values."""
+    """Rejects operations that synchronize with the device or have value-dependent shapes."""
 
     REFUSED = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero")
 

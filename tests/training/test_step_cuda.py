@@ -1,4 +1,4 @@
-"""Training steps recorded as CUDA graphs: `pytest -m gpu`."""
+"""Training steps captured as CUDA graphs: `pytest -m gpu`."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ CUTOFF = 4.0
 
 
 def batches(count: int, sizes, dtype=torch.float32, num_atoms: int = 40) -> list[LabelledBatch]:
-    """Molecules of these sizes, in other orders, padded to one shape."""
+    """Molecules of these sizes, in different orders, padded to one shape."""
     rng = np.random.default_rng(1)
     made = []
     for _ in range(count):
@@ -64,8 +64,8 @@ def losses(step: TrainStep, given: list[LabelledBatch]) -> np.ndarray:
     return torch.stack([step(labelled) for labelled in given]).cpu().numpy()
 
 
-# Of losses and of weights: rounding of two ways to launch the same. Over twenty steps of an optimizer the energy of
-# charges makes more of it than the others do, in float32; in float64 one sees that it is nothing else.
+# Tolerances of losses and of weights, for rounding differences between captured and launched steps. Over twenty steps
+# the energy of charges amplifies them in float32; the float64 tolerances show that they are rounding only.
 SINGLE = dict(rtol=1e-6, atol=1e-7), dict(rtol=1e-5, atol=1e-6)
 GROWN = (dict(rtol=1e-4, atol=1e-6),) * 2
 DOUBLE = (dict(rtol=1e-10, atol=1e-12),) * 2
@@ -74,32 +74,32 @@ DOUBLE = (dict(rtol=1e-10, atol=1e-12),) * 2
 @pytest.mark.parametrize("kind", POTENTIALS)
 @pytest.mark.parametrize("sizes", [[12, 12, 12], [5, 9, 14]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_recorded_steps_have_the_losses_of_launched_ones(dtype, sizes, kind):
+def test_captured_steps_have_the_losses_of_launched_ones(dtype, sizes, kind):
     given = batches(4, sizes, dtype=dtype) * 5
-    recorded, launched = make_step(True, dtype, kind), make_step(False, dtype, kind)
-    assert recorded.pairwise
-    first, second = losses(recorded, given), losses(launched, given)
-    assert recorded.recorder.num_replays == len(given) - 2
-    assert launched.recorder is None
+    captured, launched = make_step(True, dtype, kind), make_step(False, dtype, kind)
+    assert captured.pairwise
+    first, second = losses(captured, given), losses(launched, given)
+    assert captured.graphs.num_replays == len(given) - 2
+    assert launched.graphs is None
     np.testing.assert_allclose(first[:8], second[:8], rtol=1e-6, atol=1e-7)
     single = GROWN if kind == "with its charges' energy" else SINGLE
     of_losses, of_weights = DOUBLE if dtype == torch.float64 else single
     np.testing.assert_allclose(first, second, **of_losses)
     assert first[-4:, 0].mean() < first[:4, 0].mean()
-    weights = zip(recorded.potential.parameters(), launched.potential.parameters(), strict=True)
+    weights = zip(captured.potential.parameters(), launched.potential.parameters(), strict=True)
     for one, other in weights:
         torch.testing.assert_close(one, other, **of_weights)
 
 
 @pytest.mark.parametrize("kind", POTENTIALS)
-def test_a_training_repeats_bit_for_bit(kind):
+def test_training_is_bitwise_reproducible(kind):
     given = batches(3, [5, 9, 14]) * 6
     first, second = losses(make_step(True, kind=kind), given), losses(make_step(True, kind=kind), given)
     np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize("kind", POTENTIALS)
-def test_in_float64_a_gpu_trains_as_the_cpu_does(kind):
+def test_float64_training_on_gpu_matches_cpu(kind):
     given = batches(2, [5, 9, 14], torch.float64) * 3
     on_gpu = losses(make_step(True, torch.float64, kind), given)
     torch.manual_seed(2)
@@ -110,7 +110,7 @@ def test_in_float64_a_gpu_trains_as_the_cpu_does(kind):
     np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-8, atol=1e-10)
 
 
-def test_an_overflow_changes_nothing_and_is_mended():
+def test_an_overflow_changes_nothing_and_growing_fixes_it():
     given = batches(1, [12, 12, 12])
     plain = make_step(True)
     expected = losses(plain, given * 4)
@@ -123,18 +123,18 @@ def test_an_overflow_changes_nothing_and_is_mended():
     np.testing.assert_allclose(losses(step, given * 4), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_validation_is_recorded_too_and_changes_nothing():
+def test_validation_is_captured_and_changes_nothing():
     given = batches(2, [12, 12, 12]) * 3
     step = make_step(True)
     before = step.flat.values.clone()
     rows = torch.stack([step.evaluate(labelled) for labelled in given]).cpu().numpy()
-    assert step.recorder.num_replays == 4
+    assert step.graphs.num_replays == 4
     assert torch.equal(step.flat.values, before)
     np.testing.assert_allclose(rows[:2], rows[4:], rtol=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_coarse_products_train_too(precision):
+def test_low_precision_products_train(precision):
     given = batches(3, [12, 12, 12]) * 20
     if precision == "tf32":
         torch.set_float32_matmul_precision("high")

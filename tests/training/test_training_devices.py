@@ -1,4 +1,4 @@
-"""Which device a training takes, on a machine whose GPUs are made up."""
+"""Choice of the training device, on a machine with fake GPUs."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torchmdx.training.run import _device
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """gpus(count): as if there were so many."""
+    """gpus(count): pretends that there are this many GPUs."""
 
     def there(count):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
@@ -27,12 +27,12 @@ def device_of(asked):
     ("asked", "count", "device"),
     [("auto", 0, "cpu"), ("auto", 2, "cuda"), ("cpu", 2, "cpu"), ("cuda", 1, "cuda"), ("cuda:1", 2, "cuda:1")],
 )
-def test_what_is_asked_for_is_taken(gpus, asked, count, device):
+def test_the_requested_device_is_used(gpus, asked, count, device):
     gpus(count)
     assert device_of(asked) == torch.device(device)
 
 
-def test_gpus_that_are_not_there_are_refused(gpus):
+def test_unavailable_gpus_are_rejected(gpus):
     gpus(2)
     with pytest.raises(ValueError, match="training.device 'cuda:2' is not available: torch sees 2 CUDA GPUs"):
         device_of("cuda:2")
@@ -41,7 +41,7 @@ def test_gpus_that_are_not_there_are_refused(gpus):
         device_of("cuda:1")
 
 
-def test_processes_of_torchrun_take_a_gpu_each(gpus, monkeypatch):
+def test_processes_of_torchrun_use_one_gpu_each(gpus, monkeypatch):
     gpus(2)
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""Whole trainings from the command line: errors reached, kills, resumed runs, fine-tuning, ensembles, bad input."""
+"""Training runs from the command line: accuracy, kills, resumed runs, fine-tuning, ensembles, invalid input."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def wait_for_rows(path, rows, process):
         time.sleep(0.02)
 
 
-def test_a_training_reaches_its_error_and_its_potential_loads(config, data, tmp_path, capsys):
+def test_training_reaches_its_error_and_the_potential_loads(config, data, tmp_path, capsys):
     assert run(config, tmp_path / "run", "--training.epochs", "30", "--optimizer.learning_rate", "0.01") == 0
     assert "best.safetensors" in capsys.readouterr().out
     epochs = read_table(tmp_path / "run" / "epochs.csv")
@@ -88,7 +88,7 @@ def test_a_training_reaches_its_error_and_its_potential_loads(config, data, tmp_
     assert epochs["validation_forces"][-1] == pytest.approx(1000 * np.concatenate(forces).mean(), rel=1e-3)
 
 
-def test_one_seed_one_result(config, tmp_path):
+def test_the_seed_determines_the_result(config, tmp_path):
     for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
         assert run(config, tmp_path / name, "--training.seed", seed, "--training.epochs", "2") == 0
     assert (tmp_path / "a" / "steps.csv").read_text() == (tmp_path / "b" / "steps.csv").read_text()
@@ -101,7 +101,7 @@ SIX_EPOCHS = ["--training.epochs", "6", "--schedule.name", "plateau", "--schedul
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, data):
-    """The directory of a run of SIX_EPOCHS that nothing stopped."""
+    """The directory of an uninterrupted run of SIX_EPOCHS."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "c.yaml").write_text(yaml.safe_dump(made_up.values(data)))
     assert run(folder / "c.yaml", folder / "run", *SIX_EPOCHS) == 0
@@ -110,7 +110,7 @@ def whole(tmp_path_factory, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(config, whole, tmp_path, number):
+def test_a_resumed_run_matches_an_uninterrupted_one(config, whole, tmp_path, number):
     directory = tmp_path / "stopped"
     process = start(config, directory, *SIX_EPOCHS)
     wait_for_rows(directory / "steps.csv", 30, process)  # in the third epoch of twelve steps
@@ -120,7 +120,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(config, whole, tmp_path, nu
         assert process.returncode == -number
     else:
         assert process.returncode == 128 + number
-        assert "go on with --resume" in said
+        assert "continue with --resume" in said
     _, info = read_state(directory / "state.safetensors")
     assert info["epoch"] < 6
     assert run(config, directory, *SIX_EPOCHS, "--resume") == 0
@@ -130,7 +130,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(config, whole, tmp_path, nu
         assert same_weights(directory / name, whole / name)
 
 
-def test_a_full_disk_leaves_the_previous_state(config, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_keeps_the_previous_state(config, tmp_path, monkeypatch, capsys):
     assert run(config, tmp_path / "run", "--training.epochs", "1") == 0
     before = (tmp_path / "run" / "state.safetensors").read_bytes()
 
@@ -146,7 +146,7 @@ def test_a_full_disk_leaves_the_previous_state(config, tmp_path, monkeypatch, ca
     assert run(config, tmp_path / "run", "--training.epochs", "2", "--resume") == 0
 
 
-def test_fine_tuning_begins_with_the_checkpoint_and_frozen_layers_stay(config, tmp_path):
+def test_fine_tuning_starts_from_the_checkpoint_and_keeps_frozen_layers(config, tmp_path):
     assert run(config, tmp_path / "first", "--training.epochs", "5", "--optimizer.learning_rate", "0.01") == 0
     first = tmp_path / "first" / "last.safetensors"
     changes = ["--finetune.checkpoint", str(first), "--training.epochs", "2", "--model.num_channels", "16"]
@@ -180,7 +180,7 @@ def test_references_of_a_checkpoint_are_shifted_to_other_labels(config, tmp_path
     assert float(new[8] - old[8]) == pytest.approx(7.0, abs=0.5)
 
 
-def test_an_ensemble_is_the_runs_of_its_seeds(config, tmp_path):
+def test_an_ensemble_equals_runs_with_its_seeds(config, tmp_path):
     assert run(config, tmp_path / "all", "--training.ensemble", "2", "--training.epochs", "1") == 0
     assert run(config, tmp_path / "one", "--training.seed", "1", "--training.epochs", "1") == 0
     members = [tmp_path / "all" / f"member-{k}" for k in range(2)]
@@ -208,7 +208,7 @@ def test_an_ensemble_is_resumed_with_its_own_seeds_and_size(config, tmp_path, ca
     assert [len(read_table(tmp_path / "all" / f"member-{k}" / "epochs.csv")["epoch"]) for k in range(2)] == [2, 2]
 
 
-def test_a_run_may_be_resumed_longer_elsewhere_and_with_other_output(config, data, tmp_path):
+def test_a_run_can_be_resumed_with_more_epochs_elsewhere_and_with_other_output(config, data, tmp_path):
     assert run(config, tmp_path / "run", "--training.epochs", "1") == 0
     moved = shutil.copytree(data, tmp_path / "moved")
     split = shutil.copy(tmp_path / "run" / "split.json", tmp_path / "split.json")
@@ -218,7 +218,7 @@ def test_a_run_may_be_resumed_longer_elsewhere_and_with_other_output(config, dat
     assert read_state(tmp_path / "run" / "state.safetensors")[1]["epoch"] == 2
 
 
-def test_what_no_data_can_mend_is_told_before_files_are_converted(tmp_path, monkeypatch, capsys, config):
+def test_errors_independent_of_data_are_raised_before_conversion(tmp_path, monkeypatch, capsys, config):
     (tmp_path / "water.xyz").write_text("3\n\nO 0 0 0.119\nH 0 0.763 -0.477\nH 0 -0.763 -0.477\n")
     monkeypatch.setitem(sys.modules, "wandb", None)
     refusals = {
@@ -226,7 +226,7 @@ def test_what_no_data_can_mend_is_told_before_files_are_converted(tmp_path, monk
         "data.seed must be greater than or equal to 0, got -1": ["--data.seed", "-1"],
         "data.references.1 must be a finite number, got nan": ["--data.references", "{1: .nan}"],
         "the logger 'wandb' is not installed": ["--output.loggers", "[csv, wandb]"],
-        "finetune.freeze must name parts of the potential": ["--finetune.freeze", "[nothing]"],
+        "finetune.freeze must name modules or weights of the potential": ["--finetune.freeze", "[nothing]"],
         "no checkpoint at 'none.safetensors'": ["--finetune.checkpoint", "none.safetensors"],
     }
     for said, changes in refusals.items():
@@ -249,38 +249,38 @@ def test_it_stops_when_validation_does_not_improve(config, tmp_path):
         (["--data.train", "0"], "train must be at least 1"),
         (["--data.train", "119"], "train must be at least 1 and the parts at most the 120 frames"),
         (["--loss.stress.weight", "1"], "loss.stress.weight must be 0 for data without such labels"),
-        (["--model.max_z", "6"], "max_z must know elements up to 8"),
+        (["--model.max_z", "6"], "max_z must cover atomic number 8"),
         (
             ["--data.references", "{1: -13.6}"],
-            "data.references must have every element of the data, got none for [6, 8]",
+            "data.references must include every element of the data, got none for [6, 8]",
         ),
         (["--finetune.freeze", "[network.embeding]"], "did you mean 'network.embedding'?"),
-        (["--finetune.freeze", "[network, head]"], "finetune.freeze must leave something to train"),
+        (["--finetune.freeze", "[network, head]"], "finetune.freeze must leave trainable weights"),
         (["--finetune.checkpoint", "none.safetensors"], "no checkpoint at 'none.safetensors'"),
         (["--training.stop_after", "3", "--data.validation", "0"], "training.stop_after: 3 needs validation frames"),
         (["--resume"], "nothing to resume: no state.safetensors"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_written(config, tmp_path, capsys, changes, said):
+def test_invalid_input_is_reported_before_anything_is_written(config, tmp_path, capsys, changes, said):
     assert run(config, tmp_path / "run", *changes) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
-def test_runs_are_not_mixed_up(config, data, tmp_path, capsys):
+def test_runs_with_different_settings_are_not_mixed(config, data, tmp_path, capsys):
     assert run(config, tmp_path / "run", "--training.epochs", "1") == 0
 
     def refused(said, *changes):
         assert run(config, tmp_path / "run", *changes) == 2
         assert re.search(said, capsys.readouterr().err)
 
-    refused("holds a training already: go on with --resume, or choose another output.directory")
+    refused("already holds a training run: continue it with --resume, or choose another output.directory")
     refused("model.num_channels was 8, got 12", "--resume", "--model.num_channels", "12")
     refused("optimizer.learning_rate was 0.001, got 0.1", "--resume", "--optimizer.learning_rate", "0.1")
     refused("training.seed was 0, got 1", "--resume", "--training.seed", "1")
     refused("training.deterministic was False, got True", "--resume", "--training.deterministic", "true")
     refused("training.ensemble was 1, got 2", "--resume", "--training.ensemble", "2")
-    several = "a run is resumed with its own settings: data.seed was 0, got 2; training.batch_size was 8, got 4; "
+    several = "a run must be resumed with the same settings: data.seed was 0, got 2; training.batch_size was 8, got 4; "
     several += r"training.seed was 0, got 7; finetune.freeze was \[\], got \['head'\]"
     changes = ["--data.seed", "2", "--training.batch_size", "4", "--training.seed", "7", "--finetune.freeze", "[head]"]
     refused(several, "--resume", *changes)
@@ -289,12 +289,12 @@ def test_runs_are_not_mixed_up(config, data, tmp_path, capsys):
     split = json.loads((tmp_path / "run" / "split.json").read_text())
     split["train"], split["test"] = split["train"][1:], [*split["test"], split["train"][0]]
     (tmp_path / "split.json").write_text(json.dumps(split))
-    refused("was trained on other frames", "--resume", "--data.split", str(tmp_path / "split.json"))
+    refused("was trained on other frames than those of", "--resume", "--data.split", str(tmp_path / "split.json"))
     (tmp_path / "run" / "state.safetensors").write_bytes(b"12345678{")
     refused("state.safetensors' is not readable", "--resume")
 
 
-def test_a_loss_that_is_not_finite_names_step_and_frames(tmp_path, capsys, config):
+def test_a_non_finite_loss_reports_step_and_frames(tmp_path, capsys, config):
     def change(index, frame):
         if index == 3:
             frame.positions[1] = frame.positions[0]
@@ -349,4 +349,4 @@ def test_files_are_converted_once_in_the_directory_of_the_run(tmp_path, capsys):
     assert (run / "data.store" / "energy.bin").stat().st_mtime_ns == before
     capsys.readouterr()
     assert main([*words[:2], "--data.path", str(store.path), "--data.energy_unit", "eV"]) == 2
-    assert "data.energy_unit says how files are read" in capsys.readouterr().err
+    assert "data.energy_unit applies to files" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Training on the second GPU: the command, recorded and launched steps, and taking turns with the first."""
+"""Training on the second GPU: the command, captured and launched steps, alternation with the first GPU."""
 
 import json
 
@@ -52,7 +52,7 @@ def make_step(kind: str, device: str, record: bool) -> TrainStep:
 
 @pytest.mark.parametrize("record", [True, False])
 @pytest.mark.parametrize("kind", POTENTIALS)
-def test_steps_on_both_take_turns(tmp_path, kind, record):
+def test_alternating_steps_on_both_gpus(tmp_path, kind, record):
     store = made_up.store(tmp_path / "st", 8)
     frames = store.gather(np.arange(8))
     labelled = label(frames, np.arange(8), num_atoms=80, num_systems=9, cutoff=4.0, dtype=torch.float32)
@@ -64,11 +64,11 @@ def test_steps_on_both_take_turns(tmp_path, kind, record):
     found = [step.evaluate(batch).cpu().numpy() for step, batch in zip(steps, batches, strict=True)]
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-6)
     if record:
-        assert steps[1].recorder.num_replays == steps[0].recorder.num_replays == 6
+        assert steps[1].graphs.num_replays == steps[0].graphs.num_replays == 6
 
 
 @pytest.mark.parametrize("record", ["true", "false"])
-def test_a_training_on_either_gpu(config, tmp_path, record):
+def test_training_on_either_gpu(config, tmp_path, record):
     for device in ("cpu", *GPUS):
         changes = ["--training.device", device, "--training.record", record, "--training.precision", "float64"]
         directory = tmp_path / device.replace(":", "-")
@@ -83,7 +83,7 @@ def test_a_training_on_either_gpu(config, tmp_path, record):
     assert environment["device"] == torch.cuda.get_device_name(1)
 
 
-def test_a_training_goes_on_on_another_gpu(config, tmp_path):
+def test_training_resumes_on_another_gpu(config, tmp_path):
     words = ["train", str(config), "--output.directory", str(tmp_path / "run"), "--training.precision", "float64"]
     assert main([*words, "--training.device", "cuda:0", "--training.epochs", "2"]) == 0
     assert main([*words, "--training.device", "cuda:1", "--training.epochs", "4", "--resume"]) == 0
@@ -91,7 +91,7 @@ def test_a_training_goes_on_on_another_gpu(config, tmp_path):
     assert len(read_table(tmp_path / "run" / "epochs.csv")["epoch"]) == 4
 
 
-def test_a_gpu_that_is_not_there(config, tmp_path, capsys):
+def test_an_unavailable_gpu_is_rejected(config, tmp_path, capsys):
     count = torch.cuda.device_count()
     words = ["train", str(config), "--output.directory", str(tmp_path / "run")]
     assert main([*words, "--training.device", f"cuda:{count}"]) == 2

@@ -1,1 +1,1 @@
-"""Subcommands of the `torchmdx` command, a module each."""
+"""Subcommands of the `torchmdx` command, one module each."""

@@ -1,4 +1,4 @@
-"""`torchmdx bench`: how fast a structure is evaluated on this machine, each way, and how near to its limit that is."""
+"""`torchmdx bench`: the time of an evaluation on this machine in each mode, compared with a roofline estimate."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ SECONDS_TO_MEASURE = 2.0
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "bench",
-        help="time energy and forces of a structure",
-        description="Times an evaluation of energy and forces, from NumPy positions to NumPy forces, neighbour search "
-        "included: launched kernel by kernel and, on a GPU, as one captured graph.",
+        help="measure the time of energy and forces of a structure",
+        description="Measures the time of one evaluation of energy and forces, from NumPy positions to NumPy forces, "
+        "neighbour search included: in eager mode and, on a GPU, as a captured CUDA graph.",
     )
-    parser.add_argument("file", help="the structure, in any format that ASE reads")
+    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     add_model_options(parser, dtype="float32")
-    parser.add_argument("--index", default="-1", help="which structure of the file (default: the last)")
-    parser.add_argument("--skin", type=float, default=0.0, help="Å added to the search radius (default: 0)")
+    parser.add_argument(
+        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
+    )
+    parser.add_argument(
+        "--skin", type=float, default=0.0, metavar="Å", help="distance added to the search radius, Å (default: 0)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -79,13 +83,13 @@ def median_seconds(run: Callable[[], object]) -> float:
 
 
 def roofline_seconds(step: CapturedStep, potential: Potential | Ensemble) -> float:
-    """The shortest an evaluation could take: its arithmetic, or its traffic, at the rates this device shows right now.
+    """Lower bound on the time of an evaluation: arithmetic or memory traffic at the rates measured on this device.
 
-    Of an ensemble: the sum over its members. 0, not known, for models other than TensorNet and TensorNet2.
+    For an ensemble, the sum over its members. 0 (unknown) for models other than TensorNet and TensorNet2.
 
-    Arithmetic: products of matrices of every atom, and two cubics and their products for every edge and layer; of a
-    TensorNet2 the network of every edge's filters, too, forward and backward.
-    Traffic: every tensor of the atoms written once and read once, forward and backward; edges gather from caches.
+    Arithmetic: matrix products of every atom, and two cubics and their products for every edge and layer; for
+    TensorNet2 also the filter network of every edge, forward and backward.
+    Traffic: every tensor of the atoms written once and read once, forward and backward; edges read from caches.
     """
     if isinstance(potential, Ensemble):
         return sum(roofline_seconds(step, member) for member in potential)
@@ -111,14 +115,14 @@ def roofline_seconds(step: CapturedStep, potential: Potential | Ensemble) -> flo
 
 
 def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations a second of a product of large matrices in this dtype, no TF32."""
+    """Operations per second of a product of large matrices in this dtype, without TF32."""
     size = 4096 if device.type == "cuda" else 1024
     a = torch.rand(size, size, device=device, dtype=dtype)
     return 2.0 * size**3 / _seconds(lambda: a @ a, device)
 
 
 def _copy_rate(device: torch.device) -> float:
-    """Bytes a second, read and written, of a large copy."""
+    """Bytes per second, read plus written, of a large copy."""
     a = torch.rand(2**26 if device.type == "cuda" else 2**23, device=device)
     b = torch.empty_like(a)
     return 2.0 * a.numel() * a.element_size() / _seconds(lambda: b.copy_(a), device)

@@ -1,4 +1,4 @@
-"""`torchmdx convert`: foreign checkpoints to torchmdx's own format, with a report on what was read."""
+"""`torchmdx convert`: converts foreign checkpoints to the format of torchmdx, with a report."""
 
 from __future__ import annotations
 
@@ -20,36 +20,39 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "convert",
-        help="convert a torchmd-net checkpoint",
-        description="Reads torchmd-net checkpoints of TensorNet and TensorNet2 (old and new layouts, priors, zipped "
-        "ensembles) or a released potential by its name, and writes a torchmdx file, with a report on what was read, "
-        "remapped and ignored beside it.",
+        help="convert a torchmd-net checkpoint to torchmdx",
+        description="Converts torchmd-net checkpoints of TensorNet and TensorNet2 (old and new layouts, priors, zipped "
+        "ensembles), or a released potential given by name, to a torchmdx file, and writes a report beside it on "
+        "what was read, remapped and ignored.",
     )
     parser.add_argument(
         "source",
+        metavar="SOURCE",
         nargs="+",
-        help="a .ckpt file, a .zip of several, the folder of a training of several seeds, or a name (aceff-1.0, "
-        "aceff-1.1, aceff-2.0); no code in it is ever run; several files make an ensemble",
+        help="a .ckpt file, a .zip of several, the directory of an ensemble training run, or a name (aceff-1.0, "
+        "aceff-1.1, aceff-2.0); several files make an ensemble; code in the files is never run",
     )
-    parser.add_argument("target", help="the .safetensors file to write; for an ensemble a .zip will do too")
+    parser.add_argument(
+        "target", metavar="TARGET", help="the .safetensors file to write; for an ensemble also a .zip file"
+    )
     parser.add_argument(
         "--energy-unit",
         choices=sorted(ENERGY_UNITS),
         default="eV",
-        help="unit of the energies the model was trained on; torchmdx works in eV (default: eV)",
+        help="unit of the energies that the model was trained on (default: eV)",
     )
     parser.add_argument(
         "--total-energy",
         action="store_true",
-        help="add reference energies that the file holds but leaves out (remove_ref_energy)",
+        help="add the reference energies in the file to the energy (the file excludes them: remove_ref_energy)",
     )
     parser.add_argument(
         "--coulomb-cutoff",
         type=float,
         metavar="Å",
-        help="cutoff of the Coulomb energy in periodic structures (default: the file's, else 10)",
+        help="cutoff of the Coulomb energy in periodic structures, Å (default: from the file, else 10)",
     )
-    parser.add_argument("--sha256", metavar="HASH", help="refuse a source that has another SHA-256")
+    parser.add_argument("--sha256", metavar="HASH", help="stop if the SHA-256 of the source is not HASH")
     _add_card_options(parser)
     parser.set_defaults(run=run)
 
@@ -89,21 +92,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _add_card_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "what the file says of the potential", "What is not given stays as the source has it."
-    )
-    group.add_argument("--name", help="what messages call it")
-    group.add_argument("--description", metavar="TEXT", help="what it is, in a line")
-    group.add_argument("--licence", help="that it may be used under")
-    group.add_argument("--elements", nargs="+", metavar="SYMBOL", help="that it was trained on; others are refused")
-    group.add_argument("--charges", nargs="+", type=float, metavar="Q", help="total charges that it was trained on, e")
+    group = parser.add_argument_group("metadata of the potential", "Default: the metadata of the source.")
+    group.add_argument("--name", help="name used in messages")
+    group.add_argument("--description", metavar="TEXT", help="one-line description")
+    group.add_argument("--licence", metavar="TEXT", help="licence of the potential")
     group.add_argument(
-        "--closed-shell", action="store_true", default=None, help="trained on even numbers of electrons alone"
+        "--elements", nargs="+", metavar="SYMBOL", help="elements it was trained on; others are rejected"
+    )
+    group.add_argument("--charges", nargs="+", type=float, metavar="Q", help="total charges it was trained on, e")
+    group.add_argument(
+        "--closed-shell", action="store_true", default=None, help="trained on even numbers of electrons only"
     )
 
 
 def card_with(card: Card, options: argparse.Namespace) -> Card:
-    """The card with what the options say. Raises ValueError for an unknown symbol."""
+    """The card with the values of the options. Raises ValueError for an unknown symbol."""
     from ase.data import atomic_numbers
 
     given = {field: getattr(options, field) for field in Card.__dataclass_fields__}
@@ -118,7 +121,7 @@ def card_with(card: Card, options: argparse.Namespace) -> Card:
 
 
 def in_units(reading: Reading, options: argparse.Namespace) -> Reading:
-    """The potential in eV, with the Coulomb cutoff asked for, and both in its report."""
+    """The potential in eV, with the requested Coulomb cutoff; its report mentions both changes."""
     from torchmdx.models.priors.coulomb import CoulombConfig
 
     potential, report = reading.potential, reading.report
@@ -133,7 +136,7 @@ def in_units(reading: Reading, options: argparse.Namespace) -> Reading:
             replace(config, cutoff=options.coulomb_cutoff) if isinstance(config, CoulombConfig) else config
             for config in potential.prior_configs
         ]
-        report.remapped.append(f"cutoff of the Coulomb energy: {options.coulomb_cutoff} Å, as asked")
+        report.remapped.append(f"cutoff of the Coulomb energy: {options.coulomb_cutoff} Å, from --coulomb-cutoff")
         potential = potential.with_priors(configs)
     return replace(reading, potential=potential)
 
@@ -150,6 +153,6 @@ def _zipped(readings: list[Reading]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for index, reading in enumerate(readings):
-            # Of no date: equal inputs, equal files.
+            # Without a date, so that equal inputs give equal files.
             archive.writestr(zipfile.ZipInfo(f"{index:03}.safetensors"), to_bytes(reading.potential, reading.report))
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""`torchmdx data`: users' files to a store, what a store holds, and its division into parts."""
+"""`torchmdx data`: converts files to a store, prints statistics of a store, and splits it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from torchmdx.commands.reading_options import add_reading_options, reading_of
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("data", help="data to train on: convert, look at, split")
-    inner = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    parser = subparsers.add_parser(
+        "data",
+        help="training data: convert to a store, print statistics, split",
+        description="Converts labelled structures to a store, prints its statistics, and splits it for training.",
+    )
+    inner = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     _add_convert(inner)
     _add_stats(inner)
     _add_split(inner)
@@ -21,12 +25,14 @@ def add_parser(subparsers: Any) -> None:
 def _add_convert(inner: Any) -> None:
     parser = inner.add_parser(
         "convert",
-        help="pack files into a store",
-        description="Packs labelled structures, in Å and eV, into a store that training maps into memory.",
+        help="convert files to a store",
+        description="Converts labelled structures to a store: Å and eV, in files that training maps into memory.",
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="what ASE reads, NPZ, HDF5, a folder of .npy files")
-    parser.add_argument("-o", "--output", required=True, metavar="STORE", help="the folder to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace the store that is there")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="files that ASE reads, NPZ, HDF5, or a directory of .npy files"
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="STORE", help="the directory to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
     add_reading_options(parser)
     parser.set_defaults(run=run_convert)
 
@@ -34,38 +40,42 @@ def _add_convert(inner: Any) -> None:
 def _add_stats(inner: Any) -> None:
     parser = inner.add_parser(
         "stats",
-        help="what a store holds, and outliers",
-        description="Counts, elements with reference energies, sizes, spreads of labels, and frames that stand out.",
+        help="print statistics and outliers of a store",
+        description="Prints counts, elements with reference energies, sizes, the distribution of labels, and outliers.",
     )
-    parser.add_argument("store", metavar="STORE", help="what `torchmdx data convert` made")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--outliers", type=int, default=20, metavar="N", help="list so many (default: 20)")
+    parser.add_argument("store", metavar="STORE", help="a store written by `torchmdx data convert`")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--outliers", type=int, default=20, metavar="N", help="list at most N outliers (default: 20)")
     parser.set_defaults(run=run_stats)
 
 
 def _add_split(inner: Any) -> None:
     parser = inner.add_parser(
         "split",
-        help="divide a store into training, validation and test",
-        description="Writes which frames are for what. A part is a count (100) or a fraction (0.1) of frames; "
-        "train is what the others leave unless it is given.",
+        help="split a store into training, validation and test frames",
+        description="Writes a split: the frames for training, validation and test. Sizes are counts (100) or fractions "
+        "(0.1) of the frames.",
     )
-    parser.add_argument("store", metavar="STORE", help="what `torchmdx data convert` made")
+    parser.add_argument("store", metavar="STORE", help="a store written by `torchmdx data convert`")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the .json file to write")
-    parser.add_argument("--train", type=_size, metavar="N")
-    parser.add_argument("--validation", type=_size, metavar="N", help="default: 0.1")
-    parser.add_argument("--test", type=_size, metavar="N", help="default: 0")
-    parser.add_argument("--seed", type=int, metavar="K", help="of the drawing (default: 0)")
+    parser.add_argument("--train", type=_size, metavar="N", help="training frames (default: all remaining frames)")
+    parser.add_argument("--validation", type=_size, metavar="N", help="validation frames (default: 0.1)")
+    parser.add_argument("--test", type=_size, metavar="N", help="test frames (default: 0)")
+    parser.add_argument("--seed", type=int, metavar="K", help="random seed (default: 0)")
     parser.add_argument(
         "--by",
         choices=("frame", "formula", "file"),
-        help="frames of one formula or file stay together (default: frame)",
+        help="keep frames of one formula or one file together (default: frame)",
     )
     for part in ("train", "validation", "test"):
         parser.add_argument(
-            f"--{part}-indices", metavar="FILE", help=f"frames for {part}, in a text or .npy file, instead of drawing"
+            f"--{part}-indices",
+            metavar="FILE",
+            help=f"frames of part {part}: a text or .npy file of indices, instead of a random split",
         )
-    parser.add_argument("--from", dest="source", metavar="FILE", help="a splits.npz of torchmd-net, instead of drawing")
+    parser.add_argument(
+        "--from", dest="source", metavar="FILE", help="a splits.npz file of torchmd-net, instead of a random split"
+    )
     parser.set_defaults(run=run_split)
 
 
@@ -120,9 +130,9 @@ def run_split(options: argparse.Namespace) -> int:
     store = Store.open(options.store)
     lists = {part: getattr(options, f"{part}_indices") for part in PARTS if getattr(options, f"{part}_indices")}
     drawn = {name: getattr(options, name) for name in (*PARTS, "seed", "by") if getattr(options, name) is not None}
-    ways = [name for name, used in (("indices", lists), ("--from", options.source), ("drawing", drawn)) if used]
+    ways = [name for name, used in (("indices", lists), ("--from", options.source), ("random sizes", drawn)) if used]
     if len(ways) > 1:
-        raise ValueError(f"a split must be drawn, from files of indices, or --from one file, got {' and '.join(ways)}")
+        raise ValueError(f"a split must be random, from files of indices, or --from one file, got {' and '.join(ways)}")
     if options.source:
         splits = checked(read_torchmdnet(options.source), store)
     elif lists:

@@ -1,4 +1,4 @@
-"""`torchmdx demo`: a minute and a half of molecular dynamics, with pictures."""
+"""`torchmdx demo`: 90 seconds of molecular dynamics, with plots."""
 
 from __future__ import annotations
 
@@ -14,22 +14,30 @@ SECONDS = 90.0
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "demo",
-        help="a minute and a half of molecular dynamics, with pictures",
-        description="Alanine dipeptide in vacuum, in OpenMM: as many steps as fit into the time. Writes the "
-        "trajectory, its log, and pictures of energies and of the angles φ and ψ.",
+        help="run 90 seconds of molecular dynamics and plot the result",
+        description="Simulates alanine dipeptide in vacuum with OpenMM for a given wall-clock time. Writes the "
+        "trajectory, its log, and plots of the energies and of the angles φ and ψ.",
     )
-    parser.add_argument("-o", "--output", default="demo", metavar="DIR", help="folder for all files (default: demo)")
+    parser.add_argument(
+        "-o", "--output", default="demo", metavar="DIR", help="directory of all output files (default: demo)"
+    )
     add_model_option(parser)
     parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help=f"of molecular dynamics, by the clock (default: {SECONDS:g})"
+        "--seconds", type=float, default=SECONDS, metavar="S", help=f"wall-clock time (default: {SECONDS:g})"
     )
     parser.add_argument(
-        "--temperature", type=float, default=500.0, metavar="K", help="500 K (the default) moves more than 300 K does"
+        "--temperature",
+        type=float,
+        default=500.0,
+        metavar="K",
+        help="temperature in K (default: 500, at which more of φ and ψ is sampled than at 300)",
     )
     parser.add_argument(
-        "--device", metavar="NAME", help="of the network: cpu, cuda or cuda:1 (default: cuda if there is one)"
+        "--device", metavar="NAME", help="device of the network: cpu, cuda or cuda:1 (default: cuda if available)"
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of velocities and random forces (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="S", help="random seed of velocities and thermostat (default: 1)"
+    )
     parser.set_defaults(run=run)
 
 

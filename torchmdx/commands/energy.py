@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "energy",
-        help="energy, forces and stress of structures",
-        description="Prints energy (eV), largest force (eV/Å) and, for crystals, stress (GPa) of structures.",
+        help="print energy, forces and stress of structures",
+        description="Prints the energy (eV), the largest force (eV/Å) and, for crystals, the pressure (GPa). "
+        "--json prints all forces (eV/Å) and stresses (eV/Å³).",
     )
-    parser.add_argument("file", help="structures, in any format that ASE reads")
+    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     add_model_options(parser)
-    parser.add_argument("--index", default=":", help="which structures of the file, as in ASE (default: all)")
+    parser.add_argument(
+        "--index",
+        default=":",
+        metavar="I",
+        help="indices of the structures in the file, as in ASE, such as 0 or 10:20 (default: all)",
+    )
     parser.add_argument("--forces", action="store_true", help="print the force on every atom")
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead of a table")
     parser.set_defaults(run=run)

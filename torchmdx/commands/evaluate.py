@@ -1,4 +1,4 @@
-"""`torchmdx evaluate`: how well a potential predicts labelled structures."""
+"""`torchmdx evaluate`: errors of a potential on labelled structures."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from torchmdx.report.evaluation import EvaluatedSets
 
 EPILOG = """\
-Files stand side by side, each as a set of its own; more than six are taken together. With --split the sets are the
-parts of a recorded split, such as a training's split.json. Files are converted in TMPDIR first; large ones are better
-converted once, by `torchmdx data convert`.
+Each file is reported as a separate set; more than six files are combined into one. With --split, the sets are the
+parts of a recorded split, such as the split.json of a training run. Files are first converted to a store in TMPDIR;
+convert large ones once, with `torchmdx data convert`.
 
     torchmdx evaluate test.xyz
     torchmdx evaluate run/best.safetensors test.xyz -o report
@@ -31,8 +31,8 @@ PARTS = ("train", "validation", "test")
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "evaluate",
-        help="errors of a potential on labelled structures: a table, and a report with pictures",
-        description="Predicts energies, forces and stress of labelled structures and tells how far off they are.",
+        help="errors of a potential on labelled structures, as a table and a report",
+        description="Predicts energies, forces and stress of labelled structures, and prints the errors.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -40,19 +40,29 @@ def add_parser(subparsers: Any) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="labelled structures: files of any format, or stores of `torchmdx data`; the first may be the potential",
+        help="labelled structures: files that `torchmdx data convert` reads, or stores; the first may be the potential",
     )
     add_model_option(parser)
     parser.add_argument(
-        "-o", "--output", metavar="DIR", help="folder for the report: index.html, PNG files, errors.json"
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="directory of the report: index.html, PNG files, errors.json (default: no report)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a report that is there")
-    parser.add_argument("--units", choices=("meV", "kcal"), default="meV", help="of the errors; kcal is kcal/mol")
-    parser.add_argument("--split", metavar="FILE", help="a recorded split (.json): evaluate its parts")
-    parser.add_argument("--part", action="append", choices=PARTS, help="of the split (default: all; may be repeated)")
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if there is one)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing report")
     parser.add_argument(
-        "--dtype", choices=("float32", "float64"), default="float32", help="of the network (default: float32)"
+        "--units",
+        choices=("meV", "kcal"),
+        default="meV",
+        help="energy unit of the errors: meV, or kcal/mol (default: meV)",
+    )
+    parser.add_argument("--split", metavar="FILE", help="evaluate the parts of a recorded split (.json)")
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="part of the split; may be repeated (default: all)"
+    )
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "float64"), default="float32", help="precision of the network (default: float32)"
     )
     parser.add_argument("--json", action="store_true", help="print every number as JSON instead of a table")
     add_reading_options(parser)
@@ -70,12 +80,12 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--part {options.part[0]} needs --split FILE")
     useless = given_reading_options(options)
     if useless and all(is_store(file) for file in options.files):
-        raise ValueError(f"{useless[0]} says how files are read, but stores are read as they are")
+        raise ValueError(f"{useless[0]} applies to files, but all inputs are stores")
     if options.output and (Path(options.output) / PAGE).exists() and not options.overwrite:
         raise FileExistsError(
-            f"there is a report in {options.output!r} already: use --overwrite, or name another folder"
+            f"{options.output!r} already holds a report: use --overwrite, or choose another directory"
         )
-    if options.output:  # what would fail at the end fails before the work
+    if options.output:  # fail before the evaluation, not after it
         require_matplotlib()
         Path(options.output).mkdir(parents=True, exist_ok=True)
     say = functools.partial(print, file=sys.stderr)
@@ -101,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _potential_and_data(options: argparse.Namespace) -> tuple[str | None, list[str]]:
-    """--model, or the first of the files if it is a potential by its ending or name; and the other files."""
+    """--model, or the first file if its ending or name is that of a potential; and the remaining files."""
     from torchmdx.checkpoints.locate import ENDINGS, named
 
     model, files = options.model, options.files
@@ -109,7 +119,7 @@ def _potential_and_data(options: argparse.Namespace) -> tuple[str | None, list[s
     if first_is_one and model is None:
         model, files = files[0], files[1:]
     if not files:
-        raise ValueError(f"evaluate needs labelled structures, got the potential {model!r} alone")
+        raise ValueError(f"evaluate needs labelled structures, got only the potential {model!r}")
     return model, files
 
 

@@ -1,4 +1,4 @@
-"""`torchmdx info`: what is installed, what is missing and what it would add; or what is in a checkpoint."""
+"""`torchmdx info`: lists installed and missing packages, or describes a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 
-# (distribution, what it is for, how to get it)
+# (distribution, purpose, how to install it)
 REQUIRED = (
     ("numpy", "arrays", "pip install numpy"),
     ("ase", "reading structures; the ASE calculator", "pip install ase"),
@@ -33,7 +33,7 @@ OPTIONAL = (
     ("openmm", "molecular dynamics in OpenMM", "pip install 'torchmdx[openmm]'"),
     ("pydantic", "training: configurations", "pip install 'torchmdx[train]'"),
     ("h5py", "training data in HDF5", "pip install 'torchmdx[train]'"),
-    ("matplotlib", "pictures of runs and reports", "pip install 'torchmdx[train]'"),
+    ("matplotlib", "plots of runs and reports", "pip install 'torchmdx[train]'"),
     ("tensorboard", "training curves in TensorBoard", "pip install 'torchmdx[train]'"),
     ("tblite", "labels from GFN2-xTB", "pip install 'torchmdx[label]'"),
     ("rdkit", "conformers from SMILES", "pip install 'torchmdx[label]'"),
@@ -46,10 +46,11 @@ OPTIONAL = (
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "info",
-        help="what is installed and what is missing; or what a checkpoint holds",
-        description="Without a checkpoint: versions, devices, parts that are present or missing, potentials by name.",
+        help="list installed packages and potentials, or describe a checkpoint",
+        description="Lists versions, devices, installed and missing packages, and potentials available by name; or "
+        "describes a checkpoint.",
     )
-    parser.add_argument("checkpoint", nargs="?", help="describe this potential instead: a file or a name")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help="potential to describe: a file or a name")
     parser.set_defaults(run=run)
 
 
@@ -63,14 +64,14 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print(f"torchmdx {torchmdx.__version__}, Python {platform.python_version()}, {platform.platform()}")
     broken = _print_torch()
-    for title, parts in (("needed", REQUIRED), ("optional", OPTIONAL)):
+    for title, parts in (("required", REQUIRED), ("optional", OPTIONAL)):
         print(f"\n{title}:")
         for name, purpose, remedy in parts:
             version = _version(name)
             mark = "ok " if version else "-- "
             state = version or f"missing: {remedy}"
             print(f"  {mark} {name:<14} {state:<42} {purpose}")
-            broken |= version is None and title == "needed"
+            broken |= version is None and title == "required"
     print("\npotentials:")
     for name, there, note in _potentials():
         print(f"  {'ok ' if there else '-- '} {name:<14} {note}")
@@ -80,25 +81,25 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _potentials() -> list[tuple[str, bool, str]]:
-    """Names, whether they can be had here, and a line on each."""
+    """Name, availability and a one-line description of each potential."""
     from torchmdx.checkpoints.hub import RELEASES
     from torchmdx.checkpoints.save_load import load_one
 
     rows = []
     if DEFAULT_POTENTIAL not in shipped():
-        rows.append((DEFAULT_POTENTIAL, False, "missing: install torchmdx again"))
+        rows.append((DEFAULT_POTENTIAL, False, "missing: reinstall torchmdx"))
     for name, file in shipped().items():
         card = load_one(file).card
         known = "" if card.elements is None else f" ({symbols(card.elements)})"
         rows.append((name, True, f"{'the default; ' if name == DEFAULT_POTENTIAL else ''}{card.description}{known}"))
     remedy = "" if _version("huggingface_hub") else "; needs pip install 'torchmdx[hub]'"
     for name, release in RELEASES.items():
-        rows.append((name, not remedy, f"fetched on first use from {release.page}{remedy}"))
+        rows.append((name, not remedy, f"downloaded on first use from {release.page}{remedy}"))
     return rows
 
 
 def describe(potential: Potential) -> str:
-    """A few lines for a person: architecture, size, cutoff, reference energies."""
+    """A short description: card, architecture, size, cutoff, reference energies, priors."""
     config = potential.config
     weights = sum(parameter.numel() for parameter in potential.parameters())
     known = potential.reference_energies.nonzero().flatten().tolist()
@@ -115,7 +116,7 @@ def describe(potential: Potential) -> str:
 
 
 def _facts(card: Card) -> list[str]:
-    """What the card says, in lines."""
+    """The lines of the card."""
     lines = [line for line in (": ".join(filter(None, (card.name, card.description))),) if line]
     trained = [] if card.elements is None else [symbols(card.elements)]
     if card.charges is not None:
@@ -126,7 +127,7 @@ def _facts(card: Card) -> list[str]:
 
 
 def _settings(prior: PriorConfig) -> str:
-    """Settings in a line, without those that are not set; of tables only how long they are."""
+    """The settings that are set, in one line; of tables only the length."""
     shown = []
     for field in fields(prior):
         value = getattr(prior, field.name)
@@ -138,7 +139,7 @@ def _settings(prior: PriorConfig) -> str:
 
 
 def _architecture(config: ModelConfig) -> str:
-    """Kind and size of the network; of a registered one its name and settings."""
+    """Type and size of the network; for a registered model its name and settings."""
     if type(config) not in (TensorNetConfig, TensorNet2Config):
         settings = model_to_dict(config)
         return f"{settings.pop('model')}: " + ", ".join(f"{name} {value}" for name, value in settings.items())
@@ -160,7 +161,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _print_torch() -> bool:
-    """Prints torch and its devices; True when something is wrong."""
+    """Prints torch and its devices; returns whether something is wrong."""
     print(f"torch {torch.__version__}, built for {'CUDA ' + torch.version.cuda if torch.version.cuda else 'the CPU'}")
     print(f"CPU: {os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
     if torch.cuda.is_available():
@@ -169,7 +170,7 @@ def _print_torch() -> bool:
             print(f"GPU {index}: {device.name}, {device.total_memory / 2**30:.0f} GiB, sm_{device.major}{device.minor}")
         return False
     if torch.version.cuda:
-        print("GPU: none seen, although this torch could use one: is the driver there (nvidia-smi)?")
+        print("GPU: none found, although this torch supports CUDA; check the driver with nvidia-smi")
     else:
-        print("GPU: none (a CPU build of torch; https://pytorch.org/get-started has the CUDA builds)")
+        print("GPU: none (this is a CPU build of torch; for a CUDA build see https://pytorch.org/get-started)")
     return False

@@ -1,4 +1,4 @@
-"""`torchmdx label`: energies and forces of structures, with any ASE calculator, for training."""
+"""`torchmdx label`: computes energies and forces for training with any ASE calculator."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from torchmdx.labelling.run import Summary
 
 EPILOG = """\
-Frames keep their order. A failed frame is noted, with its file and number, in OUTPUT.failed.csv, and the run goes on.
-Whatever stops a run, the same command goes on from OUTPUT.journal: no frame is lost, none is done twice. The exit
-status is 0 when every frame has labels, 1 when some failed, 130 after Ctrl-C.
+Frames keep their order. A failed frame is listed in OUTPUT.failed.csv, with its file and index, and the run continues.
+After an interruption, the same command continues from OUTPUT.journal; no finished frame is lost or repeated. The exit
+status is 0 if every frame was labelled, 1 if some failed, 130 after Ctrl-C.
 
     torchmdx label frames.xyz -o labelled.xyz --calculator gfn2-xtb
     torchmdx label --smiles CCO --sample normal-modes --count 300 --temperature 500 -o ethanol.xyz --calculator gfn2-xtb
 """
-# Options of sampling, and the methods that they are for.
+# Options of sampling, and the methods they apply to.
 FOR_METHODS = {
     "conformers": ("normal-modes", "md", "rattle"),
     "temperature": ("normal-modes", "md"),
@@ -32,24 +32,33 @@ FOR_METHODS = {
     "equilibration": ("md",),
     "friction": ("md",),
 }
-MOST_LISTED = 10  # failures and remarks on the screen
+MOST_LISTED = 10  # failures and notes printed
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "label",
-        help="energies and forces of structures, with any ASE calculator, for training",
-        description="Labels structures in parallel processes, and with --sample makes the structures too.",
+        help="compute energies and forces for training with any ASE calculator",
+        description="Computes energies and forces of structures in parallel. With --sample, also generates the "
+        "structures.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="structures in any format of ASE, or SMILES in .smi; patterns too"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="structure files that ASE reads, .smi files of SMILES, or glob patterns",
     )
     parser.add_argument(
-        "-o", "--output", required=True, metavar="OUTPUT", help="extended XYZ to write: .xyz or .extxyz"
+        "-o", "--output", required=True, metavar="OUTPUT", help="extended XYZ file to write (.xyz or .extxyz)"
     )
-    parser.add_argument("--index", default=":", help="which structures of each file, as in ASE (default: all)")
+    parser.add_argument(
+        "--index",
+        default=":",
+        metavar="I",
+        help="indices of the structures in each file, as in ASE, such as 0 or 10:20 (default: all)",
+    )
     _add_calculator_options(parser)
     _add_run_options(parser)
     _add_sampling_options(parser)
@@ -82,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     _print(summary, time.perf_counter() - began)
     if interrupts.received is not None and not summary.complete:
         print(
-            f"torchmdx: stopped by {interrupts.received.name}; the same command goes on from {summary.paths.journal}",
+            f"torchmdx: stopped by {interrupts.received.name}; the same command continues from {summary.paths.journal}",
             file=sys.stderr,
         )
         return interrupts.status
@@ -95,84 +104,94 @@ def _add_calculator_options(parser: argparse.ArgumentParser) -> None:
         "--calculator",
         required=True,
         metavar="NAME",
-        help="gfn2-xtb, gfn1-xtb (tblite), emt, lj, or module:name of anything that returns an ASE calculator",
+        help="gfn2-xtb, gfn1-xtb (both tblite), emt, lj, or module:name of a callable that returns an ASE calculator",
     )
     group.add_argument(
         "--calculator-option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an argument of the calculator, such as accuracy=0.01; may be repeated",
+        help="argument of the calculator, such as accuracy=0.01; may be repeated",
     )
     group.add_argument(
         "--charge",
         type=float,
         metavar="Q",
-        help="total charge of every structure in e (default: what the file says, else 0)",
+        help="total charge of every structure, e (default: from the file, else 0)",
     )
     group.add_argument(
         "--multiplicity",
         type=int,
         metavar="M",
-        help="2S+1 of every structure (default: what the file says, else the lowest possible)",
+        help="spin multiplicity 2S+1 of every structure (default: from the file, else the lowest possible)",
     )
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     group.add_argument(
-        "--workers", type=int, metavar="N", help="processes, of one thread each (default: one for each core)"
+        "--workers", type=int, metavar="N", help="number of processes, with one thread each (default: one per core)"
     )
+    group.add_argument("--timeout", type=float, metavar="S", help="time limit of one evaluation, s (default: none)")
+    group.add_argument("--retry-failed", action="store_true", help="retry the frames that failed in an earlier run")
     group.add_argument(
-        "--timeout", type=float, metavar="S", help="seconds that one evaluation may take (default: any time)"
+        "--overwrite", action="store_true", help="start from scratch and replace the outputs of an earlier run"
     )
-    group.add_argument("--retry-failed", action="store_true", help="do what failed in an earlier run again")
-    group.add_argument("--overwrite", action="store_true", help="start again, and replace what an earlier run left")
 
 
 def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("sampling", "geometries made of each structure and each SMILES")
-    group.add_argument("--sample", choices=METHODS, help="how: see docs/label.md")
-    group.add_argument("--smiles", action="append", default=[], metavar="SMILES", help="a molecule; may be repeated")
-    group.add_argument("--count", type=int, metavar="N", help="geometries of each starting structure (default: 100)")
-    group.add_argument("--seed", type=int, metavar="S", help="of all that is random (default: 0)")
-    group.add_argument("--conformers", type=int, metavar="K", help="starting structures of each SMILES (default: 1)")
-    group.add_argument("--temperature", type=float, metavar="K", help="normal-modes, md: in K (default: 300)")
-    group.add_argument("--rattle", type=float, metavar="D", help="rattle: standard deviation, Å (default: 0.05)")
-    group.add_argument("--timestep", type=float, metavar="FS", help="md: in fs (default: 0.5)")
+    group = parser.add_argument_group("sampling", "Generates geometries from each structure and each SMILES.")
+    group.add_argument(
+        "--sample", choices=METHODS, help="method (default: label the structures as they are); see docs/label.md"
+    )
+    group.add_argument("--smiles", action="append", default=[], metavar="SMILES", help="molecule; may be repeated")
+    group.add_argument("--count", type=int, metavar="N", help="geometries per starting structure (default: 100)")
+    group.add_argument("--seed", type=int, metavar="S", help="random seed (default: 0)")
+    group.add_argument("--conformers", type=int, metavar="K", help="starting structures per SMILES (default: 1)")
+    group.add_argument("--temperature", type=float, metavar="K", help="normal-modes, md: temperature, K (default: 300)")
+    group.add_argument(
+        "--rattle", type=float, metavar="Å", help="rattle: standard deviation of displacements, Å (default: 0.05)"
+    )
+    group.add_argument("--timestep", type=float, metavar="FS", help="md: timestep, fs (default: 0.5)")
     group.add_argument("--spacing", type=int, metavar="N", help="md: steps between geometries (default: 50)")
-    group.add_argument("--equilibration", type=int, metavar="N", help="md: steps before the first (default: 1000)")
-    group.add_argument("--friction", type=float, metavar="F", help="md: of the Langevin thermostat, 1/ps (default: 10)")
+    group.add_argument(
+        "--equilibration", type=int, metavar="N", help="md: steps before the first geometry (default: 1000)"
+    )
+    group.add_argument(
+        "--friction", type=float, metavar="F", help="md: friction of the Langevin thermostat, 1/ps (default: 10)"
+    )
 
 
 def _sampling(options: argparse.Namespace) -> Sampling | None:
-    """The sampling asked for. Raises ValueError for options that would do nothing."""
+    """The requested sampling. Raises ValueError for options that have no effect."""
     names = ("count", "seed", *FOR_METHODS)
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     for name in given:
         fitting = FOR_METHODS.get(name, METHODS)
         if options.sample not in fitting:
             got = f"--sample {options.sample}" if options.sample else "no --sample"
-            raise ValueError(f"--{name} is for --sample {' or '.join(fitting)}, got {got}")
+            raise ValueError(f"--{name} applies to --sample {' or '.join(fitting)}, got {got}")
     return Sampling(method=options.sample, **given) if options.sample else None
 
 
 def _sources(options: argparse.Namespace, sampling: Sampling | None) -> tuple[Any, Sequence[str]]:
-    """Files of structures, and SMILES. Raises ValueError where they do not fit the options."""
+    """Structure files and SMILES. Raises ValueError if they do not match the options."""
     from torchmdx.labelling.sources import SMILES_SUFFIX, StructureFiles, find_files, read_smiles
 
     if not (options.files or options.smiles):
-        raise ValueError("label needs files of structures, or --smiles, got neither")
+        raise ValueError("label needs structure files or --smiles, got neither")
     found = find_files(options.files)
     paths = tuple(path for path in found if path.suffix.lower() != SMILES_SUFFIX)
     smiles = [text for path in found if path.suffix.lower() == SMILES_SUFFIX for text in read_smiles(path)]
     smiles += options.smiles
     if sampling is not None and sampling.method == "conformers" and paths:
-        raise ValueError(f"--sample conformers needs SMILES, got the structures of {str(paths[0])!r}")
+        raise ValueError(f"--sample conformers needs SMILES, got the structure file {str(paths[0])!r}")
     if options.conformers is not None and not smiles:
-        raise ValueError("--conformers is for SMILES, got structures only")
+        raise ValueError("--conformers applies to SMILES, got structure files only")
     if options.charge is not None and smiles:
-        raise ValueError(f"a SMILES says its charge itself, got --charge {options.charge:g}")
+        raise ValueError(
+            f"--charge applies to structure files, but a SMILES defines its charge; got --charge {options.charge:g}"
+        )
     return StructureFiles(paths, options.index, options.charge, options.multiplicity), smiles
 
 
@@ -182,16 +201,16 @@ def _print(summary: Summary, seconds: float) -> None:
     for note in summary.notes[:MOST_LISTED]:
         print(f"note: {note}")
     if len(summary.notes) > MOST_LISTED:
-        print(f"note: {len(summary.notes) - MOST_LISTED} more like these")
+        print(f"note: {len(summary.notes) - MOST_LISTED} more such notes")
     failed = f", {len(summary.failures):,} failed" if summary.failures else ""
     print(f"{summary.num_labelled:,} of {summary.num_frames:,} frames labelled{failed}; {duration(seconds)}")
     for failure in summary.failures[:MOST_LISTED]:
         print(f"  {failure.origin}: {failure.reason}")
     if summary.paths.log.exists():
-        print(f"what worker processes printed is in {summary.paths.log}")
+        print(f"output of the worker processes: {summary.paths.log}")
     if not summary.complete:
         return
     if summary.failures:
-        print(f"all failures are in {summary.paths.failures}; --retry-failed tries them again")
+        print(f"all failures: {summary.paths.failures}; --retry-failed retries them")
     if summary.num_labelled:
         print(f"wrote {summary.paths.output}")

@@ -1,4 +1,4 @@
-"""`torchmdx neighbors`: how many neighbours the atoms of a structure have, and what their list costs."""
+"""`torchmdx neighbors`: number of neighbours of the atoms of a structure, and memory of the neighbour list."""
 
 from __future__ import annotations
 
@@ -16,16 +16,22 @@ BARS = 40
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "neighbors",
-        help="count neighbours: the busiest atom, a histogram, the list's memory",
-        description="Searches the neighbours of a structure's atoms, periodic images included.",
+        help="count neighbours: histogram, maximum, memory of the list",
+        description="Counts the neighbours of the atoms of a structure, periodic images included.",
     )
-    parser.add_argument("file", help="the structure, in any format that ASE reads")
-    parser.add_argument("--cutoff", type=float, help="radius in Å (default: what the potential sees)")
+    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
+    parser.add_argument("--cutoff", type=float, metavar="Å", help="cutoff radius, Å (default: that of the potential)")
     add_model_option(parser)
-    parser.add_argument("--skin", type=float, default=0.0, help="Å added to the radius (default: 0)")
-    parser.add_argument("--index", default="-1", help="which structure of the file (default: the last)")
-    parser.add_argument("--backend", default="auto", help="search to use (default: the fastest for the device)")
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if there is one)")
+    parser.add_argument(
+        "--skin", type=float, default=0.0, metavar="Å", help="distance added to the radius, Å (default: 0)"
+    )
+    parser.add_argument(
+        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
+    )
+    parser.add_argument(
+        "--backend", metavar="NAME", default="auto", help="search algorithm (default: auto, the fastest for the device)"
+    )
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
     parser.set_defaults(run=run)
 
 
@@ -37,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.cutoff is not None and options.model is not None:
         raise ValueError(
-            f"the cutoff is --cutoff or that of --model, got both: {options.cutoff:g} Å and {options.model}"
+            f"--cutoff and --model exclude each other, got --cutoff {options.cutoff:g} and --model {options.model}"
         )
     cutoff = load(options.model).cutoff if options.cutoff is None else options.cutoff
     for atoms in read_structures(options.file, options.index):
@@ -52,24 +58,24 @@ def run(options: argparse.Namespace) -> int:
             continue
         busiest = int(counts.argmax())
         print(
-            f"neighbours of an atom: {counts.double().mean():.1f} on average, {int(counts.min())} at least, "
-            f"{int(counts.max())} at most (atom {busiest}, {atoms.symbols[busiest]})"
+            f"neighbours per atom: {counts.double().mean():.1f} on average, minimum {int(counts.min())}, "
+            f"maximum {int(counts.max())} (atom {busiest}, {atoms.symbols[busiest]})"
         )
         _print_histogram(counts)
         tensors = (edges.row_ptr, edges.source, edges.target, edges.shifts)
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         spare = edges.capacity / max(int(edges.num_edges), 1) - 1
-        print(f"capacity: {edges.capacity} edges ({spare:.0%} head-room), {size / 2**20:.2f} MiB")
+        print(f"capacity: {edges.capacity} edges ({spare:.0%} spare), {size / 2**20:.2f} MiB")
     return 0
 
 
 def _print_histogram(counts: torch.Tensor) -> None:
-    """Atoms by number of neighbours, in at most twelve steps."""
+    """Number of atoms by number of neighbours, in at most twelve bins."""
     low, high = int(counts.min()), int(counts.max())
     width = max(1, -(-(high - low + 1) // 12))
-    steps = torch.bincount((counts - low) // width)
-    for k, number in enumerate(steps.tolist()):
+    bins = torch.bincount((counts - low) // width)
+    for k, number in enumerate(bins.tolist()):
         first, last = low + k * width, min(low + (k + 1) * width - 1, high)
         label = f"{first}" if first == last else f"{first}-{last}"
-        bar = "#" * round(BARS * number / max(1, int(steps.max())))
+        bar = "#" * round(BARS * number / max(1, int(bins.max())))
         print(f"  {label:>9}  {number:>7}  {bar}")

@@ -1,4 +1,4 @@
-"""Options and readings that several subcommands share."""
+"""Options shared by several subcommands."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -
         "--charge",
         type=float,
         metavar="Q",
-        help="total charge in elementary charges (default: what the file says, else 0)",
+        help="total charge in e (default: from the file, else 0)",
     )
     parser.add_argument(
         "--dtype",
         choices=("float32", "float64", "tf32", "bfloat16"),
         default=dtype,
-        help=f"of the network; tf32 and bfloat16, on a GPU only, are fast and coarse (default: {dtype})",
+        help=f"precision of the network; tf32 and bfloat16 are faster, less accurate and need a GPU (default: {dtype})",
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if there is one)")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
 
 
 def add_model_option(parser: Any, *, several: bool = False) -> None:
-    """--model, of a parser or a group of options. several: as often as there are members of an ensemble."""
+    """Adds --model to a parser or a group. several: it may be repeated, for the members of an ensemble."""
     ensembles = (
-        ". A zip of several, the folder of a training of several seeds, or the option given several times: an ensemble"
+        ". For an ensemble: repeat the option, or give a .zip of checkpoints or the directory of its training run"
     )
     parser.add_argument(
         "--model",
         action="append" if several else "store",
         metavar="CHECKPOINT",
-        help="the potential: a .safetensors file of torchmdx, a .ckpt of torchmd-net, or a name that `torchmdx info` "
-        f"lists (default: {DEFAULT_POTENTIAL}, which comes with torchmdx)" + ensembles * several,
+        help="the potential: a .safetensors file of torchmdx, a .ckpt file of torchmd-net, or a name listed by "
+        f"`torchmdx info` (default: {DEFAULT_POTENTIAL}, included in torchmdx)" + ensembles * several,
     )
 
 
 def model_of(options: argparse.Namespace) -> str | list[str] | None:
-    """The one checkpoint that was given, or the list of several; None where none was."""
+    """The given checkpoint, a list if there are several, or None."""
     if not options.model:
         return None
     return options.model[0] if len(options.model) == 1 else list(options.model)

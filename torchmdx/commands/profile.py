@@ -1,4 +1,4 @@
-"""`torchmdx profile`: where the time of an evaluation goes, kernel by kernel."""
+"""`torchmdx profile`: the time of an evaluation by kernel."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ MOST_SHOWN = 10
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "profile",
-        help="write a trace of an evaluation and print its dearest kernels",
-        description="Profiles evaluations of energy and forces. The trace opens in ui.perfetto.dev.",
+        help="print the most expensive kernels of an evaluation and write a trace",
+        description="Profiles evaluations of energy and forces. The trace can be viewed at ui.perfetto.dev.",
     )
-    parser.add_argument("file", help="the structure, in any format that ASE reads")
+    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     add_model_options(parser, dtype="float32")
-    parser.add_argument("--index", default="-1", help="which structure of the file (default: the last)")
-    parser.add_argument("-o", "--output", default="trace.json", help="where the trace goes (default: trace.json)")
+    parser.add_argument(
+        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
+    )
+    parser.add_argument("-o", "--output", default="trace.json", metavar="FILE", help="trace file (default: trace.json)")
     parser.set_defaults(run=run)
 
 
@@ -48,21 +50,21 @@ def run(options: argparse.Namespace) -> int:
             step(atoms.positions)
     found.export_chrome_trace(options.output)
     print(f"{len(atoms)} atoms, mode {step.mode}; trace of {EVALUATIONS} evaluations in {options.output}\n")
-    _print_dearest(found, on_gpu)
+    _print_most_expensive(found, on_gpu)
     return 0
 
 
-def _print_dearest(found: torch.profiler.profile, on_gpu: bool) -> None:
-    """The ten kernels (on the CPU: operations) that take most time."""
+def _print_most_expensive(found: torch.profiler.profile, on_gpu: bool) -> None:
+    """Prints the ten kernels (on the CPU: operations) that take the most time."""
     times: dict[str, tuple[float, int]] = {}
     for event in found.key_averages():
         microseconds = event.self_device_time_total if on_gpu else event.self_cpu_time_total
         if microseconds > 0:
             times[event.key] = (microseconds, event.count)
     total = sum(microseconds for microseconds, _ in times.values())
-    print(f"{'µs a step':>10} {'share':>6} {'calls':>6}  {'kernel' if on_gpu else 'operation'}")
-    dearest = sorted(times.items(), key=lambda item: -item[1][0])[:MOST_SHOWN]
-    for name, (microseconds, count) in dearest:
+    print(f"{'µs/step':>10} {'share':>6} {'calls':>6}  {'kernel' if on_gpu else 'operation'}")
+    slowest = sorted(times.items(), key=lambda item: -item[1][0])[:MOST_SHOWN]
+    for name, (microseconds, count) in slowest:
         calls = count / EVALUATIONS
         print(f"{microseconds / EVALUATIONS:>10.1f} {microseconds / total:>6.1%} {calls:>6.1f}  {name[:90]}")
-    print(f"{total / EVALUATIONS:>10.1f} {'100%':>6} {'':>6}  all")
+    print(f"{total / EVALUATIONS:>10.1f} {'100%':>6} {'':>6}  total")

@@ -1,4 +1,4 @@
-"""Options that say how files of labelled structures are read; shared by the commands that read them."""
+"""Options for reading files of labelled structures, shared by several commands."""
 
 from __future__ import annotations
 
@@ -14,31 +14,45 @@ UNITS = ("energy", "length", "force", "stress")
 
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:
-    """--format, --broken, units, and names in the files."""
-    parser.add_argument("--format", choices=list(FORMATS), help="of the files (default: by name and content)")
+    """Adds --format, --broken, units, and the names of properties in the files."""
+    parser.add_argument("--format", choices=list(FORMATS), help="format of the files (default: from name and content)")
     parser.add_argument(
         "--broken",
         choices=("refuse", "skip"),
         default="refuse",
-        help="frames with NaN, without labels, with atoms in one place ...: stop, or leave them out (default: refuse)",
+        help="unusable frames (NaN, no labels, coincident atoms, ...): stop with an error, or skip (default: refuse)",
     )
-    units = "default: eV and angstrom; SPICE's own hartree and bohr"
-    parser.add_argument("--energy-unit", choices=list(ENERGY_UNITS), help=f"of energies in the files ({units})")
-    parser.add_argument("--length-unit", choices=list(LENGTH_UNITS), help=f"of positions and cells ({units})")
-    parser.add_argument("--force-unit", metavar="UNIT", help="such as kcal/mol/angstrom (default: energy over length)")
-    parser.add_argument("--stress-unit", metavar="UNIT", help="such as GPa, eV/angstrom^3 (default: from the others)")
+    units = "default: {}; for SPICE: {}"
+    parser.add_argument(
+        "--energy-unit", choices=list(ENERGY_UNITS), help=f"unit of energies ({units.format('eV', 'hartree')})"
+    )
+    parser.add_argument(
+        "--length-unit",
+        choices=list(LENGTH_UNITS),
+        help=f"unit of positions and cells ({units.format('angstrom', 'bohr')})",
+    )
+    parser.add_argument(
+        "--force-unit",
+        metavar="UNIT",
+        help="unit of forces, such as kcal/mol/angstrom (default: energy unit / length unit)",
+    )
+    parser.add_argument(
+        "--stress-unit",
+        metavar="UNIT",
+        help="unit of stress, such as GPa or eV/angstrom^3 (default: from the other units)",
+    )
     for key in KEYS:
-        parser.add_argument(f"--{key}-key", metavar="NAME", help=f"what the files call the {key.replace('-', ' ')}")
+        parser.add_argument(f"--{key}-key", metavar="NAME", help=f"name of the {key.replace('-', ' ')} in the files")
 
 
 def given_reading_options(options: argparse.Namespace) -> list[str]:
-    """Those that were given, as they are written."""
+    """The options given on the command line, as written there."""
     names = ["format", *(f"{unit}-unit" for unit in UNITS), *(f"{key}-key" for key in KEYS)]
     return [f"--{name}" for name in names if getattr(options, name.replace("-", "_")) is not None]
 
 
 def reading_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What the options say, as arguments of `torchmdx.datasets.convert.convert`."""
+    """The options as arguments of `torchmdx.datasets.convert.convert`."""
     names = {key: key.replace("-", "_") for key in KEYS}
     return {
         "format": options.format,

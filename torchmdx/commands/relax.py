@@ -1,4 +1,4 @@
-"""`torchmdx relax`: moves atoms, and the cell if asked, to the nearest minimum of the energy."""
+"""`torchmdx relax`: moves the atoms, and optionally the cell, to an energy minimum."""
 
 from __future__ import annotations
 
@@ -14,17 +14,27 @@ from torchmdx.structure_files import read_structure
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "relax",
-        help="relax a structure to a minimum of the energy",
-        description="Relaxes a structure by BFGS and writes the result.",
+        help="relax a structure to an energy minimum",
+        description="Relaxes a structure with BFGS and writes the result.",
     )
-    parser.add_argument("file", help="the structure, in any format that ASE reads")
-    parser.add_argument("-o", "--output", required=True, help="where to write the result (format by its ending)")
+    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="file of the relaxed structure; its ending sets the format",
+    )
     add_model_options(parser)
-    parser.add_argument("--index", default="-1", help="which structure of the file (default: the last)")
-    parser.add_argument("--cell", action="store_true", help="relax the cell as well")
-    parser.add_argument("--fmax", type=float, default=0.01, help="stop at this largest force, eV/Å (default: 0.01)")
-    parser.add_argument("--steps", type=int, default=500, help="at most this many steps (default: 500)")
-    parser.add_argument("--trajectory", metavar="FILE", help="also write every step here (.traj)")
+    parser.add_argument(
+        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
+    )
+    parser.add_argument("--cell", action="store_true", help="also relax the cell")
+    parser.add_argument(
+        "--fmax", type=float, default=0.01, metavar="F", help="stop when all forces are below F eV/Å (default: 0.01)"
+    )
+    parser.add_argument("--steps", type=int, default=500, metavar="N", help="maximum number of steps (default: 500)")
+    parser.add_argument("--trajectory", metavar="FILE", help="write every step to this file (.traj)")
     parser.set_defaults(run=run)
 
 
@@ -60,14 +70,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _require_output(path: str) -> None:
-    """Raises, before the work and not after it, for a file that could not be written."""
+    """Raises, before the relaxation, if the output file cannot be written."""
     from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 
     if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"no folder {str(Path(path).parent)!r} for the output")
+        raise FileNotFoundError(f"--output must be in an existing directory, got {path!r}")
     try:
         writable = ioformats[filetype(path, read=False)].can_write
     except (UnknownFileTypeError, KeyError):
         writable = False
     if not writable:
-        raise ValueError(f"--output must end like a format that ASE writes (.xyz, .cif, .traj, ...), got {path!r}")
+        raise ValueError(
+            f"--output must have the ending of a format that ASE writes (.xyz, .cif, .traj, ...), got {path!r}"
+        )

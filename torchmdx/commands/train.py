@@ -1,4 +1,4 @@
-"""`torchmdx train`: a potential from labelled structures."""
+"""`torchmdx train`: trains a potential on labelled structures."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import sys
 from typing import Any
 
 DESCRIPTION = """\
-Trains a potential as a YAML file says.
+Trains a potential as configured in a YAML file.
 
     torchmdx train config.yaml --training.epochs 100 --loss.energy.weight 5
 
-Everything in the file can be changed on the command line by --section.key value. A short file is enough:
+Options of the form --section.key value override the file. Settings that are not given keep their defaults, so a
+short file is enough:
 
     data:
-      path: water.store        # made by `torchmdx data convert`
+      path: water.store        # written by `torchmdx data convert`
     training:
       epochs: 200
     output:
@@ -31,13 +32,18 @@ def add_parser(subparsers: Any) -> None:
         usage="torchmdx train [--resume] [--print-config] [CONFIG.yaml] [--section.key value ...]",
         allow_abbrev=False,
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the run in output.directory")
+    parser.add_argument("--resume", action="store_true", help="continue the run in output.directory")
     parser.add_argument(
-        "--print-config", action="store_true", help="print the whole configuration, with comments, and do nothing"
+        "--print-config", action="store_true", help="print the complete configuration, with comments, and exit"
     )
-    parser.add_argument("--devices", metavar="K", help="short for --training.devices")
-    parser.add_argument("--nodes", metavar="K", help="short for --training.nodes")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="CONFIG.yaml", help="the file, and changes to it")
+    parser.add_argument("--devices", metavar="K", help="devices per node; short for --training.devices")
+    parser.add_argument("--nodes", metavar="K", help="number of nodes; short for --training.nodes")
+    parser.add_argument(
+        "rest",
+        nargs=argparse.REMAINDER,
+        metavar="CONFIG.yaml",
+        help="configuration file, followed by overrides --section.key value",
+    )
     parser.set_defaults(run=run)
 
 
@@ -53,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.training.config_file import make_config, read_config, write_text
 
     if file is None and not print_config:
-        raise ValueError("train needs a configuration: torchmdx train CONFIG.yaml (--print-config prints one)")
+        raise ValueError("train needs a configuration: torchmdx train CONFIG.yaml (--print-config prints an example)")
     config = make_config({}, words) if file is None else read_config(file, words)
     if print_config:
         sys.stdout.write(write_text(config))

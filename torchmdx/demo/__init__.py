@@ -1,1 +1,1 @@
-"""What `torchmdx demo` shows: molecular dynamics of alanine dipeptide with the potential that torchmdx comes with."""
+"""Implementation of `torchmdx demo`: molecular dynamics of alanine dipeptide."""

@@ -1,4 +1,4 @@
-"""Heavier hydrogens, so that a step may be longer."""
+"""Hydrogen mass repartitioning, for longer timesteps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torchmdx.md.structure import Structure
 
 
 def with_heavy_hydrogens(structure: Structure, mass: float) -> Structure:
-    """The structure with hydrogens of this mass, amu, taken from the atoms that they are bonded to.
+    """The structure with hydrogens of this mass, amu, which is taken from the atoms they are bonded to.
 
-    What a thermostat samples does not depend on masses, and the fastest vibrations become slower. Raises ValueError
-    where a heavy atom would be left with less than its hydrogens have.
+    The sampled distribution does not depend on masses, and the fastest vibrations become slower. Raises ValueError if
+    a heavy atom would be left with less than the mass of a hydrogen.
     """
     masses = structure.masses.copy()
     for bond in structure.topology.bonds():
@@ -22,6 +22,7 @@ def with_heavy_hydrogens(structure: Structure, mass: float) -> Structure:
     if masses.min() < mass:
         atom = int(masses.argmin())
         raise ValueError(
-            f"hydrogens of {mass} amu must leave every atom as much, got {masses[atom]:.3f} for atom {atom}"
+            f"every heavy atom must keep at least the hydrogen mass of {mass} amu, got {masses[atom]:.3f} for "
+            f"atom {atom}"
         )
     return dataclasses.replace(structure, masses=masses)

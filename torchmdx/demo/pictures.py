@@ -1,4 +1,4 @@
-"""The Ramachandran plot: density of φ and ψ, and the path through it."""
+"""Ramachandran plot: density of φ and ψ, and the trajectory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torchmdx.report.style import FAINT, INK, legend, picture, tidy
 
 Floats = NDArray[np.float64]
 
-WIDTH, BINS = 8.0, 120  # degrees, and bins a direction, of the density
-# Minima of GFN2-xTB's energy in vacuum by their names in the literature, (φ, ψ) in degrees (tblite, forces to 1 meV/Å).
+WIDTH, BINS = 8.0, 120  # of the density: Gaussian width in degrees, bins per axis
+# GFN2-xTB minima in vacuum, (φ, ψ) in degrees, with their names in the literature (tblite, forces below 1 meV/Å).
 MINIMA = {"C7eq": (-82, 74), "C5": (-142, 163), "C7ax": (72, -62)}
-MOST_POINTS = 1500  # of the path; more is one blot
+MOST_POINTS = 1500  # of the path, which stays legible
 
 
 def draw_ramachandran(file: Path, phi: Floats, psi: Floats, length: float, title: str) -> None:

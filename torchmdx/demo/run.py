@@ -1,4 +1,4 @@
-"""`torchmdx demo`: as much molecular dynamics as fits into a time, and pictures of it."""
+"""`torchmdx demo`: molecular dynamics for a given wall-clock time, and plots of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchmdx.demo.torsions import PHI, PSI, torsion
 from torchmdx.md.log import Log, read_log
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress, ns_per_day
-from torchmdx.md.settings import Dynamics, Evaluation
+from torchmdx.md.settings import Dynamics, PotentialSettings
 from torchmdx.md.simulation import Simulation
 from torchmdx.md.structure import Structure, read, write_structure
 from torchmdx.md.trajectory import Trajectory, read_frames
@@ -29,17 +29,17 @@ from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.units import PICOSECOND
 
 STRUCTURE = "alanine_dipeptide.pdb"
-# Hydrogens of 3 amu vibrate with a period of 16 fs at least, an eighth of which is a step that a thermostat bears well.
+# Hydrogens of 3 amu vibrate with periods of at least 16 fs; with a thermostat, an eighth of that is a safe timestep.
 HYDROGEN, TIMESTEP = 3.0, 2.0
-FRICTION, WARMING_FRICTION = 1.0, 10.0  # 1/ps
-WARMING = 0.1  # share of the time for warming up, whose second half says how many steps the rest is good for
-OVERTIME = 1.2  # a machine that becomes slower does not keep anybody waiting for longer than this
+FRICTION, EQUILIBRATION_FRICTION = 1.0, 10.0  # 1/ps
+EQUILIBRATION = 0.1  # fraction of the time for equilibration; its second half measures the speed
+MAX_OVERTIME = 1.2  # limit, as a multiple of the given time, if the machine becomes slower
 STEPS_A_FRAME, MOST_FRAMES, FRAMES_A_ROW = 10, 10_000, 5
 NAME = "alanine_dipeptide"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs what the command line asks for; returns the exit status."""
+    """Runs the demo of the command line; returns the exit status."""
     if not options.seconds > 0:
         raise ValueError(f"--seconds must be > 0, got {options.seconds}")
     if not options.temperature > 0:
@@ -53,8 +53,8 @@ def run(options: argparse.Namespace) -> int:
     simulation = _simulation(structure, options)
     print(_introduction(options, structure, simulation))
     with Interrupts() as interrupts:
-        steps = _warm_up(simulation, options.seconds)
-        log = _integrate(simulation, folder, steps, OVERTIME * options.seconds, interrupts)
+        steps = _equilibrate(simulation, options.seconds)
+        log = _integrate(simulation, folder, steps, MAX_OVERTIME * options.seconds, interrupts)
     _report(options, simulation, folder, started, log)
     return interrupts.status
 
@@ -64,11 +64,11 @@ def _simulation(structure: Structure, options: argparse.Namespace) -> Simulation
         ensemble="nvt", timestep=TIMESTEP, num_steps=0, temperature=options.temperature, friction=FRICTION,
         pressure=None, barostat=None, seed=options.seed,
     )  # fmt: skip
-    evaluation = Evaluation(
+    potential_settings = PotentialSettings(
         models=(locate(options.model),), precision="float32", transport="auto", device=options.device, platform=None,
         skin=0.0, audit_every=0, max_force_spread=None, spread_file=None,
     )  # fmt: skip
-    return Simulation(structure, dynamics, evaluation, options.seed)
+    return Simulation(structure, dynamics, potential_settings, options.seed)
 
 
 def _introduction(options: argparse.Namespace, structure: Structure, simulation: Simulation) -> str:
@@ -81,37 +81,39 @@ def _introduction(options: argparse.Namespace, structure: Structure, simulation:
             f"{options.temperature:g} K",
             f"potential: {about}",
             f"OpenMM {openmm.__version__}, {simulation.platform} platform; the network runs on {device}; Langevin "
-            f"thermostat, steps of {TIMESTEP:g} fs with hydrogens of {HYDROGEN:g} amu",
+            f"thermostat, timestep {TIMESTEP:g} fs with hydrogens of {HYDROGEN:g} amu",
         ]
     )
 
 
-def _warm_up(simulation: Simulation, seconds: float) -> int:
-    """Minimizes, warms up, and returns how many steps the rest of the time is good for."""
+def _equilibrate(simulation: Simulation, seconds: float) -> int:
+    """Minimizes and equilibrates; returns the number of steps for the rest of the time."""
     simulation.start(minimize=False)
-    before, after = simulation.minimize(most_iterations=50)
-    print(f"minimized: {before:.4f} -> {after:.4f} eV; warming up for {WARMING * seconds:.0f} s")
+    before, after = simulation.minimize(max_iterations=50)
+    print(f"minimized: {before:.4f} -> {after:.4f} eV; equilibrating for {EQUILIBRATION * seconds:.0f} s")
     simulation.draw_velocities()
-    simulation.context.getIntegrator().setFriction(WARMING_FRICTION)  # half of the heat goes into the potential
+    simulation.context.getIntegrator().setFriction(
+        EQUILIBRATION_FRICTION
+    )  # heats faster: half of the heat becomes potential energy
     simulation.step(STEPS_A_FRAME)  # compiles and captures
     start, done, timed, since = time.perf_counter(), 0, 0, 0.0
-    while (passed := time.perf_counter() - start) < WARMING * seconds or not timed:
+    while (passed := time.perf_counter() - start) < EQUILIBRATION * seconds or not timed:
         simulation.step(STEPS_A_FRAME)
         done += STEPS_A_FRAME
-        if passed > WARMING * seconds / 2:
+        if passed > EQUILIBRATION * seconds / 2:
             timed, since = timed + STEPS_A_FRAME, since + time.perf_counter() - start - passed
     context = simulation.context
     context.getIntegrator().setFriction(FRICTION)
     context.setStepCount(0)
     context.setTime(0.0)
     rate = timed / since
-    print(f"{rate:.0f} steps a second, {ns_per_day(rate, TIMESTEP):.3g} ns/day")
-    frames = max(1, int(rate * (1 - WARMING) * seconds / STEPS_A_FRAME))
+    print(f"{rate:.0f} steps/s, {ns_per_day(rate, TIMESTEP):.3g} ns/day")
+    frames = max(1, int(rate * (1 - EQUILIBRATION) * seconds / STEPS_A_FRAME))
     return frames * STEPS_A_FRAME
 
 
 def _integrate(simulation: Simulation, folder: Path, steps: int, most: float, interrupts: Interrupts) -> Path:
-    """Frames and rows of so many steps, or of what is done in the most seconds or until a signal; the log's path."""
+    """Runs steps, for at most `most` seconds or until a signal, and writes files; returns the path of the log."""
     every = STEPS_A_FRAME * -(-steps // (STEPS_A_FRAME * MOST_FRAMES))
     log_path, structure = folder / f"{NAME}.log", simulation.structure
     trajectory = Trajectory.create(folder / f"{NAME}.dcd", structure.num_atoms, every, False, TIMESTEP)
@@ -143,7 +145,7 @@ def _integrate(simulation: Simulation, folder: Path, steps: int, most: float, in
 
 
 def _report(options: argparse.Namespace, simulation: Simulation, folder: Path, started: Path, log: Path) -> None:
-    """Pictures, the final structure, and what was written, in words."""
+    """Writes plots and the final structure, and prints a list of the files."""
     structure, title = simulation.structure, f"alanine dipeptide, {options.temperature:g} K"
     final, energies = folder / f"{NAME}.final.pdb", folder / "energy.png"
     write_structure(structure, final, *simulation.geometry())
@@ -158,12 +160,12 @@ def _report(options: argparse.Namespace, simulation: Simulation, folder: Path, s
     fast = f" at {np.median(speed):.3g} ns/day" if len(speed) else ""
     print(f"{length:.4g} ps{fast}, mean temperature {rows['temperature_K'].mean():.0f} K, {len(frames)} frames")
     written = {
-        started: "the structure at the start: open it with the trajectory",
-        log.with_suffix(".dcd"): "the trajectory",
-        final: "the structure at the end",
+        started: "initial structure, to open with the trajectory",
+        log.with_suffix(".dcd"): "trajectory",
+        final: "final structure",
         log: "energies, temperature and speed, as CSV",
-        energies: "a picture of them",
-        picture: "how densely the angles φ and ψ were visited, and the way between",
+        energies: "plot of the log",
+        picture: "density of the angles φ and ψ, and the path",
     }
     width = max(len(str(path)) for path in written)
     print("wrote", *(f"  {path!s:<{width}}  {what}" for path, what in written.items()), sep="\n")

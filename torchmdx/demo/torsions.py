@@ -1,4 +1,4 @@
-"""Torsion angles, and how densely a run visits pairs of them."""
+"""Torsion angles, and the density of pairs of them in a trajectory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Atoms of ACE-ALA-NME about the bonds of alanine's Cα, by name and residue, as PDB files order a chain.
+# Atoms of φ and ψ in ACE-ALA-NME: residue and atom names of PDB files.
 PHI = (("ACE", "C"), ("ALA", "N"), ("ALA", "CA"), ("ALA", "C"))
 PSI = (("ALA", "N"), ("ALA", "CA"), ("ALA", "C"), ("NME", "N"))
 
@@ -15,7 +15,7 @@ PSI = (("ALA", "N"), ("ALA", "CA"), ("ALA", "C"), ("NME", "N"))
 def torsion(positions: Floats, atoms: tuple[int, int, int, int]) -> Floats:
     """Angle [F] about the bond of the middle two atoms in positions [F,N,3], degrees in [-180, 180].
 
-    IUPAC's sign: positive where, seen along the bond, the far atom is clockwise of the near one.
+    Sign of IUPAC: positive if, seen along the bond, the far atom is clockwise of the near one.
     """
     first, second, third, fourth = (positions[:, atom] for atom in atoms)
     axis = third - second
@@ -28,12 +28,12 @@ def torsion(positions: Floats, atoms: tuple[int, int, int, int]) -> Floats:
 
 
 def density(x: Floats, y: Floats, width: float, bins: int) -> Floats:
-    """Density [bins,bins] of pairs of angles, per square degree, rows by x: Gaussians of a width on a torus, degrees.
+    """Density [bins,bins] of pairs of angles, per square degree, rows by x: Gaussians on a torus, width in degrees.
 
     Its sum over all bins, times their area, is 1.
     """
     counts, _, _ = np.histogram2d(x, y, bins=bins, range=[[-180, 180], [-180, 180]])
-    # A Gaussian's Fourier coefficients on a circle: exp(-k² width² / 2), k whole.
+    # Fourier coefficients of a Gaussian on a circle: exp(-k² width² / 2), k integer.
     wave = np.fft.fftfreq(bins, d=1 / bins) * np.radians(width)
     fall = np.exp(-(wave**2) / 2)
     smooth = np.fft.ifft2(np.fft.fft2(counts) * fall[:, None] * fall[None]).real
@@ -41,6 +41,6 @@ def density(x: Floats, y: Floats, width: float, bins: int) -> Floats:
 
 
 def path(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """The same points with a gap (NaN) wherever one of the angles passes ±180°, so that a line does not cross all."""
+    """The same points with a gap (NaN) where an angle crosses ±180°, so that the line is not drawn across the plot."""
     jumps = np.flatnonzero((np.abs(np.diff(x)) > 180) | (np.abs(np.diff(y)) > 180)) + 1
     return np.insert(x, jumps, np.nan), np.insert(y, jumps, np.nan)

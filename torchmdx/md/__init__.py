@@ -1,1 +1,1 @@
-"""Molecular dynamics for the command line: what `torchmdx md` needs besides the OpenMM force."""
+"""Implementation of `torchmdx md`: molecular dynamics in OpenMM with output files and restarts."""

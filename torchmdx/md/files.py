@@ -1,4 +1,4 @@
-"""The files of a run: their names, whether they may be written, checkpoints that are whole whatever happens."""
+"""The files of a run: names, checks before writing, and checkpoints that are replaced atomically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmdx.md.restore import sealed
-from torchmdx.md.settings import UNCERTAIN, Dynamics, Evaluation, Schedule
+from torchmdx.md.settings import UNCERTAIN, Dynamics, PotentialSettings, Schedule
 from torchmdx.md.simulation import Checkpoint
 from torchmdx.md.structure import SUFFIXES, Structure
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
@@ -21,7 +21,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Files:
-    """Paths that start with one prefix."""
+    """Paths with a common prefix."""
 
     prefix: str
     suffix: str
@@ -29,9 +29,9 @@ class Files:
     def __post_init__(self) -> None:
         folder = Path(self.prefix).parent
         if not folder.is_dir():
-            raise FileNotFoundError(f"--output must be in a folder that is there, got {self.prefix!r}: no {folder}")
+            raise FileNotFoundError(f"--output must be in an existing directory, got {self.prefix!r}: no {folder}")
         if not Path(self.prefix).name or self.prefix.endswith(("/", os.sep)) or Path(self.prefix).is_dir():
-            raise ValueError(f"--output must be the beginning of file names, got the folder {self.prefix!r}")
+            raise ValueError(f"--output must be a prefix of file names, got the directory {self.prefix!r}")
 
     def path(self, ending: str) -> Path:
         return Path(self.prefix + ending)
@@ -69,32 +69,33 @@ class Files:
         return self.path(UNCERTAIN)
 
     def all(self) -> list[Path]:
-        """Every file that a run with this prefix may have left, of whatever structure."""
+        """All files that a run with this prefix can write, for any structure."""
         final = [self.path(f".final{suffix}") for suffix in SUFFIXES]
         return [self.trajectory, self.log, self.exact, self.portable, self.settings, *final, self.plot, self.uncertain]
 
     def require_new(self) -> None:
-        """Raises FileExistsError if a run was here before."""
-        there = [str(path) for path in self.all() if path.exists()]
-        if there:
+        """Raises FileExistsError if files of an earlier run exist."""
+        existing = [str(path) for path in self.all() if path.exists()]
+        if existing:
             raise FileExistsError(
-                f"outputs must be new, got {', '.join(there)}; --restart goes on from there, --overwrite replaces them"
+                f"output files must not exist, got {', '.join(existing)}; "
+                "--restart continues the run, --overwrite replaces them"
             )
 
     def remove(self) -> None:
-        """Deletes what an earlier run left."""
+        """Deletes the files of an earlier run."""
         for path in self.all():
             path.unlink(missing_ok=True)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replaces both forms, each in one go: a kill at any moment leaves whole files."""
+        """Replaces both checkpoint files, each atomically: they stay complete even if the process is killed."""
         write_whole(self.portable, checkpoint.portable.encode())
         write_whole(self.exact, sealed(checkpoint.exact))
 
     def read_checkpoint(self) -> tuple[bytes | None, str | None]:
-        """Both forms, None for one that is missing. Raises FileNotFoundError without either."""
+        """The exact and the portable checkpoint, None for a missing one. Raises FileNotFoundError without either."""
         if not (self.exact.is_file() or self.portable.is_file()):
-            raise FileNotFoundError(f"--restart needs a checkpoint, got none at {str(self.exact)!r}")
+            raise FileNotFoundError(f"--restart needs a checkpoint, but {str(self.exact)!r} does not exist")
         with naming(self.portable):
             portable = self.portable.read_text() if self.portable.is_file() else None
         return self.exact.read_bytes() if self.exact.is_file() else None, portable
@@ -104,9 +105,11 @@ class Files:
         write_whole(self.settings, (text + "\n").encode())
 
     def read_settings(self) -> dict[str, Any]:
-        """What `write_settings` wrote. Raises FileNotFoundError or ValueError."""
+        """The settings that `write_settings` wrote. Raises FileNotFoundError or ValueError."""
         if not self.settings.is_file():
-            raise FileNotFoundError(f"--restart needs the settings of the run, got no {str(self.settings)!r}")
+            raise FileNotFoundError(
+                f"--restart needs the settings of the run, but {str(self.settings)!r} does not exist"
+            )
         try:
             settings: dict[str, Any] = parse_json(self.settings.read_text())
             found = settings.pop("format")
@@ -117,11 +120,13 @@ class Files:
         return settings
 
 
-def settings_of(structure: Structure, dynamics: Dynamics, schedule: Schedule, evaluation: Evaluation) -> dict[str, Any]:
-    """What a run and its continuation must have in common, by the name that an error gives it."""
+def settings_of(
+    structure: Structure, dynamics: Dynamics, schedule: Schedule, potential_settings: PotentialSettings
+) -> dict[str, Any]:
+    """Settings that a run and its restart must share, by their names in error messages."""
     atoms = structure.atomic_numbers.tobytes() + structure.masses.tobytes()
     models = []
-    for path in evaluation.models:
+    for path in potential_settings.models:
         with path.open("rb") as file:
             models.append(hashlib.file_digest(file, "sha256").hexdigest())
     return {
@@ -143,7 +148,7 @@ def settings_of(structure: Structure, dynamics: Dynamics, schedule: Schedule, ev
 
 
 def require_same(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises ValueError that says what differs between a run and its continuation."""
+    """Raises ValueError with the settings that differ between a run and its restart."""
     differing = [f"{name} {now[name]}, was {before.get(name)}" for name in now if now[name] != before.get(name)]
     if differing:
-        raise ValueError(f"--restart needs the settings of the run it continues, got {'; '.join(differing)}")
+        raise ValueError(f"--restart needs the settings of the run, got {'; '.join(differing)}")

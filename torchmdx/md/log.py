@@ -1,4 +1,4 @@
-"""The log: a CSV file with a row of energies every so many steps."""
+"""The log: a CSV file with a row of energies at regular intervals."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SPEED = "ns_per_day"
 
 
 def columns_of(*, periodic: bool, ensemble: bool) -> tuple[str, ...]:
-    """What a log of this kind of run has. ensemble: of potentials, which lie apart."""
+    """Columns of the log. ensemble: whether the potential is an ensemble."""
     return (*COLUMNS, *(PERIODIC_COLUMNS * periodic), *(ENSEMBLE_COLUMNS * ensemble), SPEED)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row.
+    """One row of the log.
 
-    volume Å³ and density g/cm³ of periodic systems; spread of an ensemble of potentials, of the energy in eV and the
-    largest of the forces on an atom in eV/Å; speed in ns/day since the row before, if any.
+    Energies in eV, time in ps, temperature in K. volume Å³ and density g/cm³ of periodic systems; spread of an
+    ensemble: of the energy in eV, and the largest of the force on an atom in eV/Å; speed in ns/day since the last row.
     """
 
     step: int
@@ -77,7 +77,7 @@ class Log:
 
     @classmethod
     def reopen(cls, path: Path, num_bytes: int) -> Log:
-        """An existing file, cut back to its first num_bytes."""
+        """An existing file, truncated to its first num_bytes."""
         file = path.open("r+b", buffering=0)
         file.truncate(num_bytes)
         file.seek(0, os.SEEK_END)
@@ -85,7 +85,7 @@ class Log:
 
     @staticmethod
     def bytes_up_to(step: int, path: Path, columns: tuple[str, ...], interval: int) -> int:
-        """How much of a file its rows up to a step take. Raises ValueError if it is another file or shorter."""
+        """Bytes of the rows up to a step. Raises ValueError if the file is not such a log or too short."""
         with naming(path):
             return Log._bytes_up_to(step, path, columns, interval)
 
@@ -97,16 +97,16 @@ class Log:
         kept = 1
         while kept < len(lines) and lines[kept].endswith(b"\n") and int(lines[kept].split(b",")[0]) <= step:
             kept += 1
-        wanted = step // interval + 1
-        if kept - 1 != wanted:
-            raise ValueError(f"{str(path)!r} must hold the {wanted} rows up to step {step}, got {kept - 1}")
+        expected = step // interval + 1
+        if kept - 1 != expected:
+            raise ValueError(f"{str(path)!r} must hold the {expected} rows up to step {step}, got {kept - 1}")
         return sum(len(line) for line in lines[:kept])
 
     def write(self, row: Row) -> None:
         self._file.write(row.text().encode())
 
     def sync(self) -> None:
-        """Returns once the file is on the disk."""
+        """Waits until the file is on disk."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A picture of a log against time: energies, temperature; volume where the box moves; an ensemble's spread."""
+"""Plot of a log against time: energies and temperature; volume if it changes; spread of an ensemble."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from torchmdx.md.log import read_log
 
-MOST_POINTS = 5000  # more than the picture has pixels across
+MOST_POINTS = 5000  # more than the width of the figure in pixels
 
 
 def plot_log(log: Path, picture: Path, title: str, temperature: float | None) -> None:
@@ -59,5 +59,5 @@ def _temperature(panel: Any, columns: dict[str, Any], target: float | None) -> N
 
 
 def _style(columns: dict[str, Any]) -> dict[str, Any]:
-    """A line alone would hide the only point of a short log."""
+    """Style of a line; with markers in a short log, where a line may have a single point."""
     return {"linewidth": 1.0, "marker": "." if len(columns["step"]) < 30 else None}

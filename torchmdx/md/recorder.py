@@ -1,4 +1,4 @@
-"""What a run writes while it goes: frames, log rows, checkpoints."""
+"""Recorder: writes frames, log rows and checkpoints during a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torchmdx.md.settings import Schedule
 from torchmdx.md.simulation import Checkpoint, Simulation
 from torchmdx.md.trajectory import Trajectory
 
-CHECKPOINT_SECONDS = 60.0  # between checkpoints, where no number of steps was asked for
-GOOD_SECONDS = 1.0  # between states kept in memory, for a checkpoint should the run fail
+CHECKPOINT_SECONDS = 60.0  # between checkpoints, unless --checkpoint-every is given
+GOOD_SECONDS = 1.0  # between states kept in memory for a checkpoint after a failure
 
 
 class Recorder:
-    """Frames and rows at every multiple of their intervals, step 0 included; checkpoints never ahead of either."""
+    """Writes frames and rows at multiples of their intervals, step 0 included; checkpoints only after both."""
 
     def __init__(self, simulation: Simulation, files: Files, schedule: Schedule, trajectory: Trajectory, log: Log):
         self.simulation, self.files, self.schedule = simulation, files, schedule
@@ -30,11 +30,11 @@ class Recorder:
 
     @classmethod
     def begin(cls, simulation: Simulation, files: Files, schedule: Schedule, settings: dict[str, Any]) -> Recorder:
-        """New files, with the state at step 0 in each of them."""
+        """Creates the files and writes the state at step 0 to each of them."""
         structure = simulation.structure
         periodic = structure.cell is not None
         timestep = simulation.dynamics.timestep
-        simulation.measure()  # raises before any file is touched
+        simulation.measure()  # raises before any file is changed
         files.remove()
         files.write_settings(settings)
         trajectory = Trajectory.create(files.trajectory, structure.num_atoms, schedule.save_every, periodic, timestep)
@@ -45,13 +45,13 @@ class Recorder:
 
     @classmethod
     def resume(cls, simulation: Simulation, files: Files, schedule: Schedule) -> Recorder:
-        """Files of an earlier run, cut back to the simulation's step."""
+        """Opens the files of an earlier run, truncated to the step of the simulation."""
         for path in (files.trajectory, files.log):
             _require_file(path)
         structure, step = simulation.structure, simulation.current_step
         periodic = structure.cell is not None
         num_frames = step // schedule.save_every + 1
-        # Both are checked before either is cut.
+        # Both are checked before either is truncated.
         log_bytes = Log.bytes_up_to(step, files.log, simulation.log_columns, schedule.log_every)
         trajectory = Trajectory.reopen(files.trajectory, structure.num_atoms, schedule.save_every, periodic, num_frames)
         recorder = cls(simulation, files, schedule, trajectory, Log.reopen(files.log, log_bytes))
@@ -59,14 +59,14 @@ class Recorder:
         return recorder
 
     def next_stop(self, step: int) -> int:
-        """The next step after this one at which something is due."""
+        """The next step at which something is written."""
         intervals = [self.schedule.save_every, self.schedule.log_every]
         if self.schedule.checkpoint_every is not None:
             intervals.append(self.schedule.checkpoint_every)
         return min((step // interval + 1) * interval for interval in intervals)
 
     def record(self) -> None:
-        """Writes what is due at the simulation's step. Raises SimulationError, and writes nothing, for a bad state."""
+        """Writes what is due at the current step. Raises SimulationError, and writes nothing, for an invalid state."""
         step = self.simulation.current_step
         logs, saves = step % self.schedule.log_every == 0, step % self.schedule.save_every == 0
         row = self.simulation.measure() if logs else None
@@ -80,7 +80,7 @@ class Recorder:
             self._keep(self.simulation.checkpoint())
 
     def save_checkpoint(self, checkpoint: Checkpoint | None = None) -> None:
-        """Writes a checkpoint, by default of the present, once frames and rows before it are on the disk."""
+        """Writes a checkpoint, by default of the current state, after earlier frames and rows are on disk."""
         self.trajectory.sync()
         self.log.sync()
         self.files.write_checkpoint(self._keep(checkpoint or self.simulation.checkpoint()))
@@ -112,4 +112,4 @@ class Recorder:
 
 def _require_file(path: Path) -> None:
     if not path.is_file():
-        raise FileNotFoundError(f"--restart goes on in {str(path)!r}, which is not there")
+        raise FileNotFoundError(f"--restart continues {str(path)!r}, which does not exist")

@@ -1,4 +1,4 @@
-"""A whole run of `torchmdx md`: from files to files."""
+"""A complete run of `torchmdx md`: from the structure to the output files."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from torchmdx.md.log import read_log
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress
 from torchmdx.md.recorder import Recorder
-from torchmdx.md.settings import LARGEST_SEED, Dynamics, Evaluation, Schedule
+from torchmdx.md.settings import LARGEST_SEED, Dynamics, PotentialSettings, Schedule
 from torchmdx.md.simulation import Simulation, SimulationError
 from torchmdx.md.structure import Structure, read, write_structure
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.units import PICOSECOND
 
-SECONDS_A_PIECE = 0.2  # how long a signal may have to wait
+SECONDS_A_PIECE = 0.2  # longest delay before a signal is handled
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs what the command line asks for; returns the exit status. Raises what cli.main turns into a message."""
+    """Runs the simulation of the command line; returns the exit status. `cli.main` prints the errors raised."""
     dynamics, schedule = Dynamics.from_options(options), Schedule.from_options(options)
-    evaluation = Evaluation.from_options(options)
+    potential_settings = PotentialSettings.from_options(options)
     structure = read(options.file, index=options.index, charge=options.charge, vacuum=options.vacuum)
     if dynamics.ensemble == "npt" and structure.cell is None:
         raise ValueError(f"--ensemble npt needs a periodic structure, got {options.file!r} without a box")
     files = Files(options.output, structure.suffix)
     if options.restart:
-        _refuse_options_of_a_start(options)
+        _refuse_start_options(options)
         before = files.read_settings()
         if dynamics.seed is None:
             dynamics = dataclasses.replace(dynamics, seed=before.get("seed"))
-        require_same(before, settings_of(structure, dynamics, schedule, evaluation))
+        require_same(before, settings_of(structure, dynamics, schedule, potential_settings))
     else:
         if not options.overwrite:
             files.require_new()
         if dynamics.seed is None:
             dynamics = dataclasses.replace(dynamics, seed=int(np.random.default_rng().integers(LARGEST_SEED + 1)))
     assert dynamics.seed is not None
-    simulation = Simulation(structure, dynamics, evaluation, dynamics.seed)
+    simulation = Simulation(structure, dynamics, potential_settings, dynamics.seed)
     print(_description(options.file, structure, simulation))
     if options.restart:
         recorder = _resume(simulation, files, schedule)
     else:
-        settings = settings_of(structure, dynamics, schedule, evaluation)
+        settings = settings_of(structure, dynamics, schedule, potential_settings)
         simulation.start(minimize=options.minimize)
         recorder = Recorder.begin(simulation, files, schedule, settings)
     status = _go(simulation, recorder)
@@ -59,11 +59,11 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def _refuse_options_of_a_start(options: argparse.Namespace) -> None:
+def _refuse_start_options(options: argparse.Namespace) -> None:
     if options.overwrite:
-        raise ValueError("--restart keeps what --overwrite replaces: got both")
+        raise ValueError("--restart and --overwrite exclude each other, got both")
     if options.minimize:
-        raise ValueError("--minimize is for the start of a run, got it with --restart")
+        raise ValueError("--minimize applies to the start of a run, got it with --restart")
 
 
 def _resume(simulation: Simulation, files: Files, schedule: Schedule) -> Recorder:
@@ -71,15 +71,15 @@ def _resume(simulation: Simulation, files: Files, schedule: Schedule) -> Recorde
         why = simulation.restore(*files.read_checkpoint())
     step, num_steps = simulation.current_step, simulation.dynamics.num_steps
     if why is not None:
-        print(f"continued from {files.portable}, not from {files.exact.name}: {why}")
+        print(f"restored from {files.portable} instead of {files.exact.name}: {why}")
     if step >= num_steps:
-        raise ValueError(f"--restart needs --steps above those done, {step}, got {num_steps}")
-    print(f"going on from step {step:,}")
+        raise ValueError(f"--restart needs more steps than the {step} completed, got {num_steps}")
+    print(f"continuing from step {step:,}")
     return Recorder.resume(simulation, files, schedule)
 
 
 def _go(simulation: Simulation, recorder: Recorder) -> int:
-    """Integrates to the end or to a signal; the exit status. A failure leaves a checkpoint of the last good state."""
+    """Integrates to the end or until a signal; returns the exit status. After a failure, saves the last valid state."""
     dynamics = simulation.dynamics
     progress = SimulationProgress(sys.stderr, simulation.current_step, dynamics.num_steps, dynamics.timestep)
     with Interrupts() as interrupts:
@@ -94,7 +94,7 @@ def _go(simulation: Simulation, recorder: Recorder) -> int:
     if interrupts.received is not None:
         print(
             f"torchmdx: stopped by {interrupts.received.name} at step {simulation.current_step:,} of "
-            f"{dynamics.num_steps:,}; the same command with --restart goes on from there",
+            f"{dynamics.num_steps:,}; the same command with --restart continues from there",
             file=sys.stderr,
         )
     return interrupts.status
@@ -103,7 +103,7 @@ def _go(simulation: Simulation, recorder: Recorder) -> int:
 def _integrate(
     simulation: Simulation, recorder: Recorder, progress: SimulationProgress, interrupts: Interrupts
 ) -> None:
-    """In pieces short enough for signals and the progress line; their lengths do not change the trajectory."""
+    """Integrates in short pieces, for signals and the progress line; their lengths do not affect the trajectory."""
     step, end, piece = simulation.current_step, simulation.dynamics.num_steps, 1
     progress.update(step, recorder.row)
     while step < end and interrupts.received is None:
@@ -122,13 +122,13 @@ def _after_failure(recorder: Recorder) -> str:
         return ""
     recorder.save_checkpoint(recorder.good)
     return (
-        f"\nthe last good state kept, of step {recorder.good.step}, is in {recorder.files.exact} and "
+        f"\nthe last valid state, of step {recorder.good.step}, was saved to {recorder.files.exact} and "
         f"{recorder.files.portable}; frames and log are in {recorder.files.trajectory} and {recorder.files.log}"
     )
 
 
 def _finish(simulation: Simulation, recorder: Recorder, title: str, *, complete: bool) -> None:
-    """The final structure of a complete run, the plot, and a summary."""
+    """Writes the final structure of a complete run and the plot, and prints a summary."""
     files, written = recorder.files, [recorder.files.trajectory, recorder.files.log]
     if complete:
         write_structure(simulation.structure, files.final, *simulation.geometry())
@@ -174,5 +174,5 @@ def _description(file: str, structure: Structure, simulation: Simulation) -> str
         f"{simulation.force.transport} transport: {simulation.force.why}",
     ]
     if 1 not in structure.atomic_numbers and 6 in structure.atomic_numbers:
-        lines.append("note: the structure has carbon but no hydrogen; a file without hydrogens needs them added first")
+        lines.append("note: the structure has carbon but no hydrogen; add hydrogens if the file omits them")
     return "\n".join(lines)

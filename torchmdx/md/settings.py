@@ -1,4 +1,4 @@
-"""What `torchmdx md` is asked to do, checked before anything is read or written."""
+"""Settings of `torchmdx md`, validated before any file is read or written."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ENSEMBLES = ("nve", "nvt", "npt")
 BAROSTATS = ("isotropic", "anisotropic")
 DEFAULT_FRICTION, DEFAULT_PRESSURE = 1.0, 1.0  # 1/ps, bar
 LARGEST_SEED = 2**32 - 1
-UNCERTAIN = ".uncertain.xyz"  # how the name ends of the file with frames that an ensemble disagrees on
+UNCERTAIN = ".uncertain.xyz"  # suffix of the file of frames with a large force spread
 
 
 @dataclass(frozen=True)
 class Dynamics:
-    """Ensemble and integrator: timestep fs, temperature K, friction 1/ps, pressure bar; None where it has no meaning.
+    """Ensemble and integrator: timestep fs, temperature K, friction 1/ps, pressure bar; None if not applicable.
 
-    seed: of velocities, thermostat and barostat; None picks one.
+    seed: of velocities, thermostat and barostat; None chooses one at random.
     """
 
     ensemble: str
@@ -35,7 +35,7 @@ class Dynamics:
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Dynamics:
-        """Raises ValueError for numbers out of range and for options that the ensemble does not use."""
+        """Raises ValueError for values out of range and for options that the ensemble does not use."""
         ensemble, at_rest = options.ensemble, options.ensemble == "nve"
         timestep = _number("--timestep", options.timestep, "fs")
         temperature = _number("--temperature", options.temperature, "K", zero=at_rest)
@@ -48,7 +48,7 @@ class Dynamics:
             raise ValueError(f"--seed must be between 0 and {LARGEST_SEED}, got {options.seed}")
         friction = DEFAULT_FRICTION if options.friction is None else _number("--friction", options.friction, "1/ps")
         pressure = DEFAULT_PRESSURE if options.pressure is None else options.pressure
-        if not math.isfinite(pressure):  # below zero is a stretched liquid
+        if not math.isfinite(pressure):  # negative for a stretched liquid
             raise ValueError(f"--pressure must be a finite number of bar, got {pressure}")
         return cls(
             ensemble=ensemble,
@@ -64,7 +64,7 @@ class Dynamics:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps between frames, log rows and checkpoints; checkpoint_every None: by the clock."""
+    """Steps between frames, log rows and checkpoints; checkpoint_every None: by wall-clock time."""
 
     save_every: int
     log_every: int
@@ -83,10 +83,10 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """How the potential is evaluated, and where: as `torchmdx.openmm_force.add_potential` takes it, skin in Å.
+class PotentialSettings:
+    """The potential and how it is evaluated, as for `torchmdx.openmm_force.add_potential`; skin in Å.
 
-    models: the file of a potential, or those of an ensemble's members. max_force_spread: eV/Å, None for no limit.
+    models: the file of a potential, or the files of an ensemble. max_force_spread: eV/Å, None for no limit.
     """
 
     models: tuple[Path, ...]
@@ -104,15 +104,15 @@ class Evaluation:
         return self.models[0] if len(self.models) == 1 else list(self.models)
 
     @classmethod
-    def from_options(cls, options: argparse.Namespace) -> Evaluation:
-        """Raises ValueError for numbers out of range, FileNotFoundError for a checkpoint that is not there."""
+    def from_options(cls, options: argparse.Namespace) -> PotentialSettings:
+        """Raises ValueError for values out of range, FileNotFoundError for a missing checkpoint."""
         limit: float | None = options.max_force_spread
         if limit is not None:
             limit = _number("--max-force-spread", limit, "eV/Å")
         if options.audit_every < 0:
             raise ValueError(f"--audit-every must be >= 0 evaluations, got {options.audit_every}")
         return cls(
-            models=_located(options.model),
+            models=_checkpoint_files(options.model),
             precision=options.precision,
             transport=options.transport,
             device=options.device,
@@ -124,8 +124,8 @@ class Evaluation:
         )
 
 
-def _located(given: list[str] | None) -> tuple[Path, ...]:
-    """The files of one or several checkpoints, or of the members in the folder of a training."""
+def _checkpoint_files(given: list[str] | None) -> tuple[Path, ...]:
+    """The files of one or several checkpoints, or of the members in the directory of a training run."""
     from torchmdx.checkpoints.ensemble_file import files_in
     from torchmdx.checkpoints.locate import locate
 
@@ -148,16 +148,16 @@ def _interval(name: str, value: int) -> int:
     return value
 
 
-def _refuse(name: str, value: Any, wanted: str, ensemble: str) -> None:
+def _refuse(name: str, value: Any, allowed: str, ensemble: str) -> None:
     if value is not None:
-        raise ValueError(f"{name} needs --ensemble {wanted}, got {name} {value} with --ensemble {ensemble}")
+        raise ValueError(f"{name} needs --ensemble {allowed}, got {name} {value} with --ensemble {ensemble}")
 
 
 def _num_steps(steps: int | None, time: float | None, timestep: float) -> int:
     if time is None:
-        assert steps is not None  # the parser wants one of the two
+        assert steps is not None  # the parser requires one of the two
         return _interval("--steps", steps)
-    wanted = round(_number("--time", time, "ps") * PICOSECOND / timestep)
-    if wanted < 1:
+    num_steps = round(_number("--time", time, "ps") * PICOSECOND / timestep)
+    if num_steps < 1:
         raise ValueError(f"--time must be at least one --timestep of {timestep} fs, got {time} ps")
-    return wanted
+    return num_steps

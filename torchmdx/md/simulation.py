@@ -1,4 +1,4 @@
-"""A structure in an OpenMM Context: forces, thermostat, barostat, and the numbers of a state."""
+"""A structure in an OpenMM Context: forces, thermostat, barostat, and measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openmm import unit
 from torchmdx.md.log import Row, columns_of
 from torchmdx.md.platform import make_context
 from torchmdx.md.restore import restore
-from torchmdx.md.settings import Dynamics, Evaluation
+from torchmdx.md.settings import Dynamics, PotentialSettings
 from torchmdx.md.structure import Structure
 from torchmdx.openmm_force import PotentialForce, add_potential
 from torchmdx.step.results import StepError
@@ -22,17 +22,17 @@ from torchmdx.units import AMU_SI, BOLTZMANN, KJ_PER_MOL, NANOMETER, PICOSECOND
 
 BAROSTAT_EVERY = 25  # steps
 GRAM_PER_CM3 = AMU_SI * 1e3 / 1e-24  # of 1 amu/Å³
-MOST_NAMED = 5
-HOTTEST = 1e5  # K; atoms this fast have flown apart, though every number may still be finite
+MAX_NAMED = 5
+MAX_TEMPERATURE = 1e5  # K; at this temperature atoms have flown apart, even if all values are finite
 
 
 class SimulationError(StepError):
-    """A simulation that cannot go on; names the step, and the atoms where they are known."""
+    """A simulation that cannot continue; the message has the step and, if known, the atoms."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state that a run can continue from: OpenMM's own bytes for the same machine, and a State for any other."""
+    """A state to restart from: a binary checkpoint of OpenMM for the same machine, and a State for any other."""
 
     step: int
     exact: bytes
@@ -44,14 +44,16 @@ class Checkpoint:
 
 
 class Simulation:
-    """One structure, one ensemble, one Context. Energies eV, positions Å."""
+    """A structure in a Context with one thermodynamic ensemble. Energies eV, positions Å."""
 
-    def __init__(self, structure: Structure, dynamics: Dynamics, evaluation: Evaluation, seed: int) -> None:
+    def __init__(
+        self, structure: Structure, dynamics: Dynamics, potential_settings: PotentialSettings, seed: int
+    ) -> None:
         self.structure, self.dynamics = structure, dynamics
         self._seeds = _seeds(seed)
-        self.system, self.force = make_system(structure, dynamics, evaluation, self._seeds["barostat"])
+        self.system, self.force = make_system(structure, dynamics, potential_settings, self._seeds["barostat"])
         self.context = make_context(
-            self.system, lambda: make_integrator(dynamics, self._seeds["thermostat"]), evaluation
+            self.system, lambda: make_integrator(dynamics, self._seeds["thermostat"]), potential_settings
         )
         self.is_ensemble = self.force.is_ensemble
         self.degrees_of_freedom = 3 * structure.num_atoms - (3 if structure.num_atoms > 1 else 0)
@@ -69,7 +71,7 @@ class Simulation:
         return int(self.context.getStepCount())
 
     def start(self, *, minimize: bool) -> None:
-        """Puts atoms and box where the structure has them, or in a minimum near there, and draws velocities."""
+        """Sets positions and box from the structure, minimizes if asked, and draws velocities."""
         if self.structure.cell is not None:
             self.context.setPeriodicBoxVectors(*self.structure.cell / NANOMETER)
         self.context.setPositions(self.structure.positions / NANOMETER)
@@ -78,20 +80,20 @@ class Simulation:
             print(f"minimized: {before:.6f} -> {after:.6f} eV")
         self.draw_velocities()
 
-    def minimize(self, most_iterations: int = 0) -> tuple[float, float]:
-        """Moves atoms to a minimum of the energy (OpenMM's L-BFGS); the energies before and after, eV.
+    def minimize(self, max_iterations: int = 0) -> tuple[float, float]:
+        """Minimizes the energy with OpenMM's L-BFGS; returns the energies before and after, eV.
 
-        most_iterations: 0 for as many as it takes.
+        max_iterations: 0 for no limit.
         """
         with self._guarded():
             before = self.measure().potential
-            openmm.LocalEnergyMinimizer.minimize(self.context, maxIterations=most_iterations)
+            openmm.LocalEnergyMinimizer.minimize(self.context, maxIterations=max_iterations)
             return before, self.measure().potential
 
     def draw_velocities(self) -> None:
-        """Maxwell-Boltzmann velocities at the temperature, without motion of the centre of mass.
+        """Draws Maxwell-Boltzmann velocities at the temperature, and removes the motion of the centre of mass.
 
-        Without motion of the centre of mass the mean kinetic energy is that of 3N - 3 degrees of freedom.
+        The mean kinetic energy is then that of 3N - 3 degrees of freedom.
         """
         with self._guarded():
             self.context.setVelocitiesToTemperature(self.dynamics.temperature, self._seeds["velocities"])
@@ -101,21 +103,21 @@ class Simulation:
             self.context.setVelocities(velocities - np.average(velocities, axis=0, weights=self.structure.masses))
 
     def step(self, num_steps: int) -> None:
-        """Integrates. Raises SimulationError that says what went wrong and at which step."""
+        """Integrates. Raises SimulationError with the step and the reason."""
         with self._guarded():
             self.context.getIntegrator().step(num_steps)
 
     def measure(self) -> Row:
-        """The row of the log for this moment, without speed. Raises SimulationError for a state that is not sane."""
+        """The log row of the current state, without speed. Raises SimulationError for an invalid state."""
         with self._guarded():
-            # Without the forces, their spread would be that of an evaluation before.
+            # Requests forces, whose spread would otherwise be that of an earlier evaluation.
             state = self.context.getState(energy=True, forces=self.is_ensemble)
         potential, kinetic = (
             KJ_PER_MOL * energy.value_in_unit(unit.kilojoule_per_mole)
             for energy in (state.getPotentialEnergy(), state.getKineticEnergy())
         )
         temperature = 2 * kinetic / (self.degrees_of_freedom * BOLTZMANN)
-        self._require_sane(potential, temperature)
+        self._require_valid(potential, temperature)
         volume = density = None
         if self.structure.cell is not None:
             volume = state.getPeriodicBoxVolume().value_in_unit(unit.angstrom**3)
@@ -143,7 +145,7 @@ class Simulation:
         return positions, np.array(state.getPeriodicBoxVectors(asNumpy=True).value_in_unit(unit.angstrom))
 
     def checkpoint(self) -> Checkpoint:
-        """The present state. Raises SimulationError if it is not finite."""
+        """The current state. Raises SimulationError if it is not finite."""
         with self._guarded():
             state = self.context.getState(positions=True, velocities=True, parameters=True, integratorParameters=True)
             self._require_finite("positions", state.getPositions(asNumpy=True)._value)
@@ -151,36 +153,36 @@ class Simulation:
             return Checkpoint(self.current_step, self.context.createCheckpoint(), state)
 
     def restore(self, exact: bytes | None, portable: str | None) -> str | None:
-        """Continues from a checkpoint; a line on why the exact one could not be used, or None.
+        """Restores a checkpoint; returns why the exact one could not be used, or None.
 
-        Raises ValueError when neither fits.
+        Raises ValueError if neither can be used.
         """
         return restore(self.context, exact, portable)
 
     def _require_finite(self, what: str, values: NDArray[np.float64]) -> None:
         bad = np.flatnonzero(~np.isfinite(values).all(1))
         if len(bad):
-            named = ", ".join(str(index) for index in bad[:MOST_NAMED])
-            more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+            named = ", ".join(str(index) for index in bad[:MAX_NAMED])
+            more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
             raise SimulationError(f"step {self.current_step}: {what} of atoms {named}{more} are not finite")
 
-    def _require_sane(self, potential: float, temperature: float) -> None:
+    def _require_valid(self, potential: float, temperature: float) -> None:
         if not (np.isfinite(potential) and np.isfinite(temperature)):
             self.geometry()  # names the atoms, if their positions are the reason
             raise SimulationError(
                 f"step {self.current_step}: energies must be finite, got {potential} eV at {temperature} K"
             )
-        if temperature > max(HOTTEST, 10 * self.dynamics.temperature):
+        if temperature > max(MAX_TEMPERATURE, 10 * self.dynamics.temperature):
             velocities = self.context.getState(velocities=True).getVelocities(asNumpy=True)._value
             fastest = int(np.linalg.norm(velocities, axis=1).argmax())
             raise SimulationError(
-                f"step {self.current_step}: the structure has blown up, to {temperature:.3g} K; the fastest is atom "
-                f"{fastest}. A smaller --timestep may help, or --minimize"
+                f"step {self.current_step}: the simulation is unstable: temperature {temperature:.3g} K, fastest atom "
+                f"{fastest}; try --minimize or a smaller --timestep"
             )
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """OpenMM passes on only the text of what forces raise: put the step before it."""
+        """Converts errors of OpenMM, which keep only the text of errors in forces, and adds the step."""
         try:
             yield
         except openmm.OpenMMException as error:
@@ -188,11 +190,11 @@ class Simulation:
 
 
 def make_system(
-    structure: Structure, dynamics: Dynamics, evaluation: Evaluation, seed: int
+    structure: Structure, dynamics: Dynamics, potential_settings: PotentialSettings, seed: int
 ) -> tuple[openmm.System, PotentialForce]:
-    """The atoms, the potential, and what the ensemble needs. seed: of the barostat.
+    """A system with the atoms, the potential, and the barostat if needed. seed: of the barostat.
 
-    Nothing bonds the atoms for OpenMM, so the barostat scales each on its own rather than rigid molecules.
+    The system has no bonds, so the barostat scales atomic positions rather than those of rigid molecules.
     """
     system = openmm.System()
     for mass in structure.masses:
@@ -202,19 +204,19 @@ def make_system(
     force = add_potential(
         system,
         structure.topology,
-        evaluation.potential,
+        potential_settings.potential,
         charge=structure.charge,
-        transport=evaluation.transport,
-        precision=evaluation.precision,
-        device=evaluation.device,
-        skin=evaluation.skin,
-        audit_every=evaluation.audit_every,
-        max_force_spread=evaluation.max_force_spread,
-        spread_file=evaluation.spread_file,
+        transport=potential_settings.transport,
+        precision=potential_settings.precision,
+        device=potential_settings.device,
+        skin=potential_settings.skin,
+        audit_every=potential_settings.audit_every,
+        max_force_spread=potential_settings.max_force_spread,
+        spread_file=potential_settings.spread_file,
         periodic=structure.cell is not None,
     )
     if dynamics.ensemble != "nve" and structure.num_atoms > 1:
-        system.addForce(openmm.CMMotionRemover())  # the thermostat would let a molecule diffuse away
+        system.addForce(openmm.CMMotionRemover())  # the thermostat would let the centre of mass diffuse
     if dynamics.pressure is not None:
         barostat = _barostat(dynamics, dynamics.pressure)
         barostat.setRandomNumberSeed(seed)
@@ -242,7 +244,7 @@ def _barostat(dynamics: Dynamics, pressure: float) -> openmm.Force:
 
 
 def _seeds(seed: int) -> dict[str, int]:
-    """Seeds of independent streams; never 0, which asks OpenMM for one of its own."""
+    """Seeds of independent streams; never 0, for which OpenMM chooses one."""
     words = np.random.SeedSequence(seed).generate_state(3)
     return {
         name: int(word) % (2**31 - 1) + 1

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from ase import Atoms
 
 Array = NDArray[np.float64]
-SUFFIXES = (".pdb", ".cif", ".xyz")  # of what `write_structure` writes
-LEAST_VOLUME_OF_AN_ATOM = 1.0  # Å³; denser than matter anywhere but in stars: the box is a placeholder
+SUFFIXES = (".pdb", ".cif", ".xyz")  # of files that `write_structure` writes
+MIN_VOLUME_PER_ATOM = 1.0  # Å³; a denser box is a placeholder
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Atoms as OpenMM wants them: positions [N,3] Å, cell [3,3] Å in OpenMM's orientation or None, masses [N] amu.
+    """Atoms for OpenMM: positions [N,3] Å, cell [3,3] Å in its orientation or None, masses [N] amu.
 
-    suffix: of the file that `write_structure` can write without losing residues and chains.
+    suffix: of a file format that keeps the residues and chains, for `write_structure`.
     """
 
     topology: app.Topology
@@ -51,10 +51,10 @@ class Structure:
 
 
 def read(path: str, *, index: str = "-1", charge: float | None = None, vacuum: bool = False) -> Structure:
-    """The structure that an index picks from a file; residues and chains stay with PDB and mmCIF.
+    """The structure at an index of a file; PDB and mmCIF keep residues and chains.
 
-    charge: in e; None is what the file says, else 0. vacuum: leave out the file's box. Raises FileNotFoundError, and
-    ValueError for what is unreadable, empty, without elements, or periodic in one or two directions only.
+    charge: in e; None: from the file, else 0. vacuum: ignore the box of the file. Raises FileNotFoundError; ValueError
+    for files that are unreadable, empty, without elements, or periodic in only one or two directions.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"no structure file at {path!r}")
@@ -65,10 +65,10 @@ def read(path: str, *, index: str = "-1", charge: float | None = None, vacuum: b
         structure = _from_openmm(reader, path, index, charge, vacuum)
     if structure.cell is not None:
         volume = abs(float(np.linalg.det(structure.cell)))
-        if volume < LEAST_VOLUME_OF_AN_ATOM * structure.num_atoms:
+        if volume < MIN_VOLUME_PER_ATOM * structure.num_atoms:
             raise ValueError(
-                f"the box of {path!r} must hold its {structure.num_atoms} atoms, got {volume:.3g} Å³, which looks like "
-                "a placeholder; --vacuum leaves it out"
+                f"the box of {path!r} must have at least {MIN_VOLUME_PER_ATOM:g} Å³ per atom for its "
+                f"{structure.num_atoms} atoms, got {volume:.3g} Å³ in total; --vacuum ignores the box"
             )
     return structure
 
@@ -91,7 +91,7 @@ def write_structure(structure: Structure, path: Path, positions: Array, cell: Ar
 
 
 def _reader(path: str) -> Any:
-    """OpenMM's reader of a file's format; None leaves it to ASE, which reads the CIF of crystals (`_atom_site_...`)."""
+    """OpenMM's reader for the format of a file; None for ASE, which reads CIF files of crystals (`_atom_site_...`)."""
     suffix = Path(path).suffix.lower()
     if suffix in (".pdb", ".ent"):
         return app.PDBFile
@@ -102,23 +102,25 @@ def _reader(path: str) -> Any:
 
 def _from_openmm(reader: Any, path: str, index: str, charge: float | None, vacuum: bool) -> Structure:
     try:
-        with open(path, encoding="utf-8") as text:  # the readers leave a file of their own open when they fail
+        with open(path, encoding="utf-8") as text:  # given a path, the readers leave the file open when they fail
             file = reader(text)
         frames = [file.getPositions(asNumpy=True, frame=frame) for frame in range(file.getNumFrames())]
-    except Exception as error:  # the readers raise whatever their parsing trips over
-        raise ValueError(f"OpenMM can't read {path!r}: {type(error).__name__}: {error}") from error
+    except Exception as error:  # the readers raise many kinds of errors
+        raise ValueError(f"OpenMM cannot read {path!r}: {type(error).__name__}: {error}") from error
     topology: app.Topology = file.topology
     if not topology.getNumAtoms():
         raise ValueError(f"{path!r} has no atoms")
     try:
         positions = frames[operator.index(int(index))]
     except (ValueError, IndexError) as error:
-        raise ValueError(f"--index must pick one of the {len(frames)} models of {path!r}, got {index!r}") from error
+        raise ValueError(
+            f"--index must be the index of one of the {len(frames)} models of {path!r}, got {index!r}"
+        ) from error
     for atom in topology.atoms():
         if atom.element is None or not atom.element.atomic_number:
             raise ValueError(
                 f"every atom needs an element, got none for atom {atom.index} ({atom.name!r} of residue "
-                f"{atom.residue.name} {atom.residue.id}) in {path!r}; columns 77-78 of a PDB file hold it"
+                f"{atom.residue.name} {atom.residue.id}) in {path!r}; a PDB file has it in columns 77-78"
             )
     if vacuum:
         topology.setPeriodicBoxVectors(None)
@@ -140,13 +142,13 @@ def _from_ase(atoms: Atoms, charge: float | None, vacuum: bool) -> Structure:
     if atoms.pbc.any() and not atoms.pbc.all() and not vacuum:
         raise ValueError(
             "OpenMM needs a structure that is periodic in all three directions or in none, "
-            f"got pbc {atoms.pbc.tolist()}; --vacuum leaves the box out"
+            f"got pbc {atoms.pbc.tolist()}; --vacuum ignores the box"
         )
     positions, cell = atoms.positions.astype(np.float64), None
     if periodic:
         if abs(float(np.linalg.det(atoms.cell.array))) == 0:
             raise ValueError(f"a periodic structure needs a cell with a volume, got {atoms.cell.array.tolist()}")
-        positions, cell = turned(positions, atoms.cell.array)
+        positions, cell = oriented(positions, atoms.cell.array)
     topology = _topology([int(number) for number in atoms.numbers])
     if cell is not None:
         topology.setPeriodicBoxVectors([Vec3(*row) for row in cell / NANOMETER] * unit.nanometer)
@@ -162,23 +164,25 @@ def _from_ase(atoms: Atoms, charge: float | None, vacuum: bool) -> Structure:
 
 
 def _topology(atomic_numbers: list[int]) -> app.Topology:
-    """One chain with one residue that holds all atoms."""
+    """A topology of one chain with one residue for all atoms."""
     topology = app.Topology()
     residue = topology.addResidue("MOL", topology.addChain())
     for index, number in enumerate(atomic_numbers):
         try:
             element = app.Element.getByAtomicNumber(number)
         except KeyError:
-            raise ValueError(f"every atom needs an element that OpenMM has, got {number} for atom {index}") from None
+            raise ValueError(
+                f"every atom needs an element known to OpenMM, got atomic number {number} for atom {index}"
+            ) from None
         topology.addAtom(f"{element.symbol}{index + 1}", element, residue)
     return topology
 
 
-def turned(positions: Array, cell: Array) -> tuple[Array, Array]:
-    """The same crystal as OpenMM wants it: a along x, b in the xy plane, off-diagonals at most half the diagonal.
+def oriented(positions: Array, cell: Array) -> tuple[Array, Array]:
+    """The crystal in the orientation of OpenMM: a along x, b in the xy plane, off-diagonals at most half the diagonal.
 
-    positions [N,3], cell [3,3] of either handedness, Å. A rotation and another basis of the same lattice: never a
-    mirror image.
+    positions [N,3], cell [3,3] of either handedness, Å. Rotates, and chooses another basis of the same lattice; never
+    a mirror image.
     """
     basis = cell.copy()
     if np.linalg.det(basis) < 0:

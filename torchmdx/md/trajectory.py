@@ -1,4 +1,4 @@
-"""DCD trajectories that can be cut back to a checkpoint and continued.
+"""DCD trajectories that can be truncated to a checkpoint and continued.
 
 The layout is CHARMM's, little-endian, as OpenMM, VMD, MDAnalysis and mdtraj read it: a header of 276 bytes, then for
 each frame the unit cell (if periodic) and x, y, z of all atoms in float32 Å, each between two record lengths.
@@ -38,7 +38,7 @@ class Trajectory:
 
     @classmethod
     def reopen(cls, path: Path, num_atoms: int, interval: int, periodic: bool, num_frames: int) -> Trajectory:
-        """An existing file, cut back to its first num_frames. Raises ValueError if it is another file or shorter."""
+        """An existing file, truncated to its first num_frames. Raises ValueError for a different or shorter file."""
         file = path.open("r+b", buffering=0)
         head = file.read(HEADER_BYTES)
         frame = frame_bytes(num_atoms, periodic)
@@ -50,7 +50,7 @@ class Trajectory:
         )
         if not fits:
             file.close()
-            raise ValueError(f"{str(path)!r} must be the trajectory of {num_atoms} atoms that a run of torchmdx left")
+            raise ValueError(f"{str(path)!r} must be a trajectory of {num_atoms} atoms written by `torchmdx md`")
         held = (os.fstat(file.fileno()).st_size - HEADER_BYTES) // frame
         if held < num_frames:
             file.close()
@@ -61,7 +61,7 @@ class Trajectory:
         return trajectory
 
     def write(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> None:
-        """Appends a frame: positions [N,3] Å, cell [3,3] Å if periodic. The count in the header follows the frame."""
+        """Appends a frame: positions [N,3] Å, cell [3,3] Å if periodic; updates the header after it."""
         parts = [_record(_cell_parameters(cell))] if self.periodic and cell is not None else []
         columns = np.ascontiguousarray(positions.T, dtype="<f4")
         parts += [_record(column.tobytes()) for column in columns]
@@ -71,7 +71,7 @@ class Trajectory:
         self._count()
 
     def sync(self) -> None:
-        """Returns once the file is on the disk."""
+        """Waits until the file is on disk."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Trajectory:
 
 
 def read_frames(path: Path, num_atoms: int) -> NDArray[np.float64]:
-    """Positions [F,num_atoms,3] Å of a file without cells that a run of torchmdx left, whole frames only."""
+    """Positions [F,num_atoms,3] Å of a file without cells, complete frames only."""
     frame = np.dtype([("x", "<i4"), ("values", "<f4", (num_atoms,)), ("end", "<i4")])
     content = path.read_bytes()[HEADER_BYTES:]
     whole = len(content) // frame_bytes(num_atoms, False)
@@ -94,7 +94,7 @@ def read_frames(path: Path, num_atoms: int) -> NDArray[np.float64]:
 
 
 def header(num_atoms: int, interval: int, periodic: bool, timestep: float) -> bytes:
-    """The first HEADER_BYTES of a file without frames whose frame 0 is step 0. timestep: fs."""
+    """The header of a file without frames, whose frame 0 will be step 0. timestep: fs."""
     control = struct.pack(
         "<4s9if10i", b"CORD", 0, 0, interval, *[0] * 6, timestep / CHARMM_TIME, periodic, *[0] * 8, 24
     )
@@ -103,7 +103,7 @@ def header(num_atoms: int, interval: int, periodic: bool, timestep: float) -> by
 
 
 def frame_bytes(num_atoms: int, periodic: bool) -> int:
-    """The size of a frame."""
+    """Size of a frame in bytes."""
     return 3 * (4 * num_atoms + 8) + (56 if periodic else 0)
 
 
@@ -124,7 +124,7 @@ def _cell_parameters(cell: NDArray[np.float64]) -> bytes:
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:
-    """An unbuffered write may take part of the data only."""
+    """Writes all data: an unbuffered write may write only part of them."""
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]

@@ -1,12 +1,12 @@
-"""Potentials that come with the package: each is a file NAME.safetensors of this folder."""
+"""Potentials included in the package: a file NAME.safetensors in this directory for each."""
 
 from pathlib import Path
 
-# What everything uses that is not told which potential to use.
+# The potential used where none is given.
 DEFAULT_POTENTIAL = "organic-1"
 FOLDER = Path(__file__).parent
 
 
 def shipped() -> dict[str, Path]:
-    """Their files, by name."""
+    """Files of the included potentials, by name."""
     return {path.stem: path for path in sorted(FOLDER.glob("*.safetensors"))}

@@ -1,1 +1,1 @@
-"""Learning a potential from labelled structures."""
+"""Training of potentials on labelled structures."""

@@ -1,4 +1,4 @@
-"""Batches of an epoch: their order, each process's slice of them, and a thread that reads ahead."""
+"""Batches of an epoch: their order, the share of each process, and a thread that reads ahead."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ CHUNK = 16384
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is."""
+    """The rank of this process, and the number of processes."""
 
     rank: int = 0
     size: int = 1
 
 
 class Batches:
-    """Frames of a store in batches of one global size, each process reading its slice.
+    """Frames of a store in batches of one global size, of which each process reads its share.
 
-    The order follows from seed and epoch alone. Training leaves out what does not fill a last batch (other frames in
-    every epoch); with order=False, for validation, the last one is smaller. batch_size is over all processes.
+    The order depends only on seed and epoch. With a seed, for training, the frames of an incomplete last batch are left
+    out (different ones in every epoch); without, for validation, the last batch is smaller. batch_size counts frames of
+    all processes.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Batches:
         ranks: Ranks,
         prefetch: int,
     ) -> None:
-        """seed: None keeps the frames in their order. Raises ValueError without frames."""
+        """seed: None keeps the order of the frames. Raises ValueError without frames."""
         if len(indices) == 0:
             raise ValueError("batches need at least one frame, got none")
         self.store, self.indices, self.seed, self.ranks = store, indices, seed, ranks
@@ -59,30 +60,30 @@ class Batches:
         self._totals = _label_table(store, indices) if ranks.size > 1 else None
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches in an epoch."""
         whole, rest = divmod(len(self.indices), self.size)
         return whole + (1 if rest and self.seed is None else 0)
 
     def num_atoms(self) -> float:
-        """Atoms of a global batch, on average."""
+        """Mean number of atoms in a global batch."""
         return float(self.store.counts[self.indices].mean() * self.size)
 
     def order(self, epoch: int) -> list[Indices]:
-        """Global batches of an epoch: numbers of frames."""
+        """Global batches of an epoch: indices of frames."""
         order = self.indices
         if self.seed is not None:
             order = np.random.default_rng([self.seed, epoch]).permutation(order)
         return [order[k * self.size : (k + 1) * self.size] for k in range(len(self))]
 
     def mine(self, batch: Indices) -> Indices:
-        """This process's share: about as many atoms as the others'."""
+        """The share of this process in a global batch, with about as many atoms as those of the others."""
         if self.ranks.size == 1:
             return batch
         by_size = batch[np.argsort(self.store.counts[batch], kind="stable")]
         return by_size[self.ranks.rank :: self.ranks.size]
 
     def read(self, batch: Indices) -> LabelledBatch:
-        """This process's slice of a global batch, in memory."""
+        """The share of this process in a global batch, in host memory."""
         mine = self.mine(batch)
         frames = self.store.gather(mine)
         num_atoms = frames.num_atoms
@@ -99,8 +100,8 @@ class Batches:
         return labelled.pinned() if self.device.type == "cuda" else labelled
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[LabelledBatch]:
-        """Batches on the device, from the start-th on, read ahead by a thread."""
-        for labelled in ahead(self, self.order(epoch)[start:], self.prefetch):
+        """Batches on the device, beginning with number `start`, read ahead by a thread."""
+        for labelled in read_ahead(self, self.order(epoch)[start:], self.prefetch):
             yield labelled.to(self.device)
 
     def _total(self, batch: Indices) -> Totals:
@@ -109,8 +110,8 @@ class Batches:
         return int(rows[0]), int(rows[1]), int(rows[2])
 
 
-def ahead(batches: Batches, order: list[Indices], depth: int) -> Iterator[LabelledBatch]:
-    """Reads batches in a thread, up to `depth` of them before they are asked for. Its errors are raised here."""
+def read_ahead(batches: Batches, order: list[Indices], depth: int) -> Iterator[LabelledBatch]:
+    """Yields batches, of which a thread reads up to `depth` in advance. Errors of the thread are raised here."""
     ready: queue.Queue[LabelledBatch | BaseException | None] = queue.Queue(maxsize=depth)
     stopped = threading.Event()
 
@@ -145,7 +146,7 @@ def ahead(batches: Batches, order: list[Indices], depth: int) -> Iterator[Labell
 
 
 def _label_table(store: Store, indices: Indices) -> NDArray[np.int64]:
-    """Labels of each frame [F,3], counted as in Totals."""
+    """Label counts of each frame [F,3], in the order of Totals."""
     table = np.zeros((len(indices), 3), np.int64)
     for start in range(0, len(indices), CHUNK):
         frames = store.gather(indices[start : start + CHUNK])

@@ -1,4 +1,4 @@
-"""What can be set in a training: typed, checked, with defaults that are good for molecules."""
+"""Settings of a training run: typed and validated, with defaults suited to molecules."""
 
 from __future__ import annotations
 
@@ -27,42 +27,38 @@ Function = Literal["mse", "mae", "huber"]
 
 
 class Section(BaseModel):
-    """Unknown keys and values of another type are refused."""
+    """Rejects unknown keys and values of the wrong type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, validate_default=True)
 
 
 class ModelSection(Section):
-    """The network. Not read when `finetune.checkpoint` is set: the checkpoint's own is used."""
+    """The network. Ignored if `finetune.checkpoint` is set, which brings its own."""
 
     name: str = Field(
         default="tensornet",
-        description="tensornet; tensornet2, which predicts charges of atoms; or the name of a registered model",
+        description="tensornet; tensornet2, which predicts atomic charges; or the name of a registered model",
     )
-    num_channels: Annotated[int, Field(ge=2)] = Field(default=128, description="width of every feature")
-    num_layers: Annotated[int, Field(ge=0)] = Field(default=2, description="interaction layers")
-    num_radial: Annotated[int, Field(ge=2)] = Field(default=32, description="radial functions")
-    radial_basis: Literal["expnorm", "gauss"] = Field(default="expnorm", description="kind of radial functions")
-    trainable_basis: bool = Field(
-        default=False, description="whether centres and widths of radial functions are learned"
-    )
+    num_channels: Annotated[int, Field(ge=2)] = Field(default=128, description="channels of every feature")
+    num_layers: Annotated[int, Field(ge=0)] = Field(default=2, description="number of interaction layers")
+    num_radial: Annotated[int, Field(ge=2)] = Field(default=32, description="number of radial basis functions")
+    radial_basis: Literal["expnorm", "gauss"] = Field(default="expnorm", description="type of radial basis functions")
+    trainable_basis: bool = Field(default=False, description="train centres and widths of the radial basis functions")
     activation: Literal["silu", "ssp", "tanh", "sigmoid", "mish"] = Field(
         default="silu", description="activation function"
     )
-    cutoff: Positive = Field(default=5.0, description="how far an atom sees, Å")
-    max_z: Annotated[int, Field(ge=1, le=118)] = Field(default=100, description="largest atomic number the model knows")
-    group: Literal["O(3)", "SO(3)"] = Field(default="O(3)", description="O(3): mirror images have equal energies")
+    cutoff: Positive = Field(default=5.0, description="cutoff radius of the network, Å")
+    max_z: Annotated[int, Field(ge=1, le=118)] = Field(default=100, description="largest atomic number supported")
+    group: Literal["O(3)", "SO(3)"] = Field(
+        default="O(3)", description="O(3): mirror images have the same energy; SO(3): they may differ"
+    )
 
-    num_head_layers: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="more layers in the part that makes energies of features"
-    )
-    num_charges: Count = Field(default=16, description="tensornet2: sets of charges that each layer predicts")
-    settings: dict[str, Any] = Field(
-        default={}, description="of a registered model: settings that have no key of their own here"
-    )
+    num_head_layers: Annotated[int, Field(ge=0)] = Field(default=0, description="additional layers in the energy head")
+    num_charges: Count = Field(default=16, description="tensornet2: number of charge sets predicted per layer")
+    settings: dict[str, Any] = Field(default={}, description="settings of a registered model without a key here")
     priors: list[dict[str, Any]] = Field(
         default=[],
-        description="energies added to the network's: [{prior: zbl}, {prior: coulomb}, {prior: d3, functional: pbe}]",
+        description="energy terms added to the network: [{prior: zbl}, {prior: coulomb}, {prior: d3, functional: pbe}]",
     )
 
     @model_validator(mode="after")
@@ -72,16 +68,16 @@ class ModelSection(Section):
         return self
 
     def network(self) -> ModelConfig:
-        """The settings as the network takes them: a registered model gets those that its configuration has."""
+        """The settings as a model configuration; a registered model gets those that its configuration has."""
         values = self.model_dump(exclude={"name", "priors", "settings"})
         doubled = sorted(self.settings.keys() & values.keys())
         if doubled:
-            raise ValueError(f"model.settings must not repeat keys of the section: give model.{doubled[0]} instead")
+            raise ValueError(f"model.settings must not repeat keys of the section: set model.{doubled[0]} instead")
         if self.name not in MODELS:
-            return model_from_dict({"model": self.name})  # says what is known
+            return model_from_dict({"model": self.name})  # raises an error that lists the known models
         known = {field.name for field in fields(MODELS[self.name].config)}
         for key in [key for key in values if key not in known]:
-            # num_charges of a tensornet has always been passed over.
+            # A tensornet ignores num_charges.
             if values[key] != type(self).model_fields[key].default and self.name not in BUILT_IN:
                 raise ValueError(f"the model {self.name} has no setting {key}, got {values[key]!r}")
             del values[key]
@@ -93,30 +89,37 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    """Where labels come from, and which frames serve what."""
+    """Labelled structures, and their split into training, validation and test frames."""
 
     path: str | list[str] = Field(
         default="",
-        description="a packed store, or files of any format, which are converted in the run's directory",
+        description="a packed store, or files in any supported format, converted to a store in output.directory",
     )
-    energy_unit: str | None = Field(default=None, description="of energies in files; null: eV, or the format's own")
-    length_unit: str | None = Field(default=None, description="of lengths in files; null: Å, or the format's own")
-    force_unit: str | None = Field(default=None, description="of forces in files; null: energy over length")
-    broken: Literal["refuse", "skip"] = Field(default="refuse", description="frames of files that cannot be used")
-    split: str | None = Field(default=None, description="a recorded split; null makes one from the values below")
+    energy_unit: str | None = Field(
+        default=None, description="unit of energies in files; null: eV, or that of the format"
+    )
+    length_unit: str | None = Field(
+        default=None, description="unit of lengths in files; null: Å, or that of the format"
+    )
+    force_unit: str | None = Field(default=None, description="unit of forces in files; null: energy_unit / length_unit")
+    broken: Literal["refuse", "skip"] = Field(default="refuse", description="unusable frames: refuse (error) or skip")
+    split: str | None = Field(default=None, description="file of a recorded split; null: draw one as set below")
     train: Part | None = Field(
-        default=None, description="training frames: a number, a share below 1; null: all that are left"
+        default=None, description="training frames: a count, or a fraction < 1; null: all others"
     )
-    validation: Part = Field(default=0.1, description="validation frames: a number, or a share below 1; 0: none")
-    test: Part = Field(default=0.1, description="test frames: a number, or a share below 1; 0: none")
-    split_by: Literal["frame", "formula", "file"] = Field(default="frame", description="what stays together in a split")
-    seed: Seed = Field(default=0, description="seed of the split; that of the training is training.seed")
+    validation: Part = Field(default=0.1, description="validation frames: a count, or a fraction < 1; 0: none")
+    test: Part = Field(default=0.1, description="test frames: a count, or a fraction < 1; 0: none")
+    split_by: Literal["frame", "formula", "file"] = Field(
+        default="frame", description="what the split keeps together: frame, formula or file"
+    )
+    seed: Seed = Field(default=0, description="random seed of the split")
     references: Literal["fit", "zero"] | dict[int, Finite] = Field(
         default="fit",
-        description="energies of lone atoms: fit (least squares), zero, or eV by atomic number {1: -13.6}",
+        description="reference energies of the elements: fit (least squares), zero, or eV by atomic number {1: -13.6}",
     )
     scale: Literal["forces"] | Positive = Field(
-        default="forces", description="eV per unit of the network's output: forces (their root mean square) or a number"
+        default="forces",
+        description="eV per unit of network output: forces (their root mean square in eV/Å) or a number",
     )
 
 
@@ -124,17 +127,15 @@ class TermSection(Section):
     """One term of the loss."""
 
     function: Function = Field(default="mse", description="mse, mae or huber")
-    delta: Positive = Field(default=0.01, description="where huber turns linear, in the unit of the term")
-    weight: NotNegative = Field(default=1.0, description="weight in the loss; 0 leaves the term out")
-    final_weight: NotNegative | None = Field(
-        default=None, description="weight at loss.change_to; null: it does not change"
-    )
+    delta: Positive = Field(default=0.01, description="huber: error at which it turns linear, in the unit of the term")
+    weight: NotNegative = Field(default=1.0, description="weight in the loss; 0 omits the term")
+    final_weight: NotNegative | None = Field(default=None, description="weight from loss.change_to on; null: constant")
 
 
 class EnergySection(TermSection):
-    """Errors of energies per atom: a number for each system, where forces have one for each atom and direction."""
+    """Errors of energies per atom: one per system, whereas forces have three per atom."""
 
-    weight: NotNegative = Field(default=10.0, description="weight in the loss; 0 leaves the term out")
+    weight: NotNegative = Field(default=10.0, description="weight in the loss; 0 omits the term")
 
 
 class ForcesSection(TermSection):
@@ -144,7 +145,7 @@ class ForcesSection(TermSection):
 class StressSection(TermSection):
     """Errors of stress components."""
 
-    weight: NotNegative = Field(default=0.0, description="weight in the loss; 0 leaves the term out")
+    weight: NotNegative = Field(default=0.0, description="weight in the loss; 0 omits the term")
 
 
 class LossSection(Section):
@@ -153,8 +154,8 @@ class LossSection(Section):
     energy: EnergySection = Field(default=EnergySection(), description="energy per atom, eV")
     forces: ForcesSection = Field(default=ForcesSection(), description="force components, eV/Å")
     stress: StressSection = Field(default=StressSection(), description="stress components, eV/Å³")
-    change_from: Fraction = Field(default=0.0, description="weights change linearly from this share of the epochs")
-    change_to: Fraction = Field(default=1.0, description="to this one")
+    change_from: Fraction = Field(default=0.0, description="fraction of the epochs where a linear change begins")
+    change_to: Fraction = Field(default=1.0, description="fraction of the epochs where it ends, at final_weight")
 
     @model_validator(mode="after")
     def _some_term(self) -> LossSection:
@@ -167,55 +168,56 @@ class LossSection(Section):
 
 
 class OptimizerSection(Section):
-    """AdamW; biases, embeddings and norms do not decay."""
+    """AdamW; no weight decay for biases, embeddings and normalization layers."""
 
-    learning_rate: Positive = Field(default=1e-3, description="largest learning rate")
-    weight_decay: NotNegative = Field(default=1e-4, description="decay of weights, in learning rates a step")
-    beta1: Below1 = Field(default=0.9, description="memory of the gradient")
-    beta2: Below1 = Field(default=0.999, description="memory of its square")
-    epsilon: Positive = Field(default=1e-8, description="added to the root of the squares")
-    clip_norm: Positive | None = Field(default=10.0, description="gradients longer than this are cut; null: never")
-    ema_decay: Below1 = Field(default=0.999, description="memory of the averaged weights, which are saved; 0: none")
+    learning_rate: Positive = Field(default=1e-3, description="maximum learning rate")
+    weight_decay: NotNegative = Field(default=1e-4, description="weight decay per step, relative to the learning rate")
+    beta1: Below1 = Field(default=0.9, description="decay rate of the first moment")
+    beta2: Below1 = Field(default=0.999, description="decay rate of the second moment")
+    epsilon: Positive = Field(default=1e-8, description="added to the square root of the second moment")
+    clip_norm: Positive | None = Field(default=10.0, description="maximum norm of the gradient; null: no clipping")
+    ema_decay: Below1 = Field(default=0.999, description="decay rate of the saved, averaged weights; 0: no averaging")
 
 
 class ScheduleSection(Section):
-    """Learning rate over time."""
+    """Learning-rate schedule."""
 
     name: Literal["cosine", "plateau", "constant"] = Field(default="cosine", description="cosine, plateau or constant")
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(default=100, description="steps in which the rate rises from 0")
-    final_factor: Fraction = Field(default=0.001, description="smallest rate, in optimizer.learning_rate")
-    plateau_factor: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.5, description="plateau: factor of the rate")
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(default=100, description="steps of linear warm-up from 0")
+    final_factor: Fraction = Field(default=0.001, description="minimum rate, as a fraction of optimizer.learning_rate")
+    plateau_factor: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.5, description="plateau: factor by which the rate is reduced"
+    )
     plateau_patience: Count = Field(default=20, description="plateau: validations without improvement before that")
 
 
 class TrainingSection(Section):
-    """How long, how, and on what."""
+    """Length, batches, devices and precision of the training."""
 
     epochs: Count = Field(default=300, description="passes over the training frames")
-    batch_size: Count = Field(default=32, description="frames in a step, over all devices")
-    seed: Seed = Field(default=0, description="seed of weights and order")
-    device: str = Field(default="auto", description="auto, cpu, cuda, or one GPU by its number, as cuda:1")
-    devices: Count = Field(default=1, description="devices of each node; as many processes")
-    nodes: Count = Field(default=1, description="computers that take part")
-    rendezvous: str | None = Field(default=None, description="host:port of the first node, where nodes is more than 1")
+    batch_size: Count = Field(default=32, description="frames per step, over all devices")
+    seed: Seed = Field(default=0, description="random seed of the initial weights and the order of frames")
+    device: str = Field(default="auto", description="auto, cpu, cuda, or one GPU by its index, as cuda:1")
+    devices: Count = Field(default=1, description="devices per node, with one process each")
+    nodes: Count = Field(default=1, description="number of nodes")
+    rendezvous: str | None = Field(default=None, description="host:port of the first node; required if nodes > 1")
     precision: Literal["float32", "tf32", "bf16", "float64"] = Field(
-        default="float32", description="float32, float64; tf32 or bf16: matrix products in it, all else in float32"
+        default="float32",
+        description="float32, float64; tf32 or bf16: matrix products in this precision, the rest in float32",
     )
-    deterministic: bool = Field(
-        default=False, description="refuse operations whose result depends on timing (slower on a GPU)"
-    )
+    deterministic: bool = Field(default=False, description="use deterministic operations only (slower on a GPU)")
     record: bool = Field(
-        default=True, description="on a GPU, record steps as CUDA graphs and replay them: much faster, the same losses"
+        default=True, description="on a GPU, capture steps as CUDA graphs and replay them: much faster, same losses"
     )
     validate_every: Count = Field(default=1, description="epochs between validations")
     validation_batch_size: Count | None = Field(
-        default=None, description="frames in a validation step; null: batch_size"
+        default=None, description="frames of a validation step; null: batch_size"
     )
     stop_after: Count | None = Field(
-        default=None, description="validations without improvement that end it; null: never"
+        default=None, description="stop after so many validations without improvement; null: never"
     )
-    ensemble: Count = Field(default=1, description="potentials, of seeds seed, seed+1, ...")
-    prefetch: Count = Field(default=4, description="batches read ahead")
+    ensemble: Count = Field(default=1, description="number of potentials to train, with seeds seed, seed+1, ...")
+    prefetch: Count = Field(default=4, description="number of batches read ahead")
 
     @field_validator("device")
     @classmethod
@@ -232,7 +234,8 @@ class TrainingSection(Section):
                 raise ValueError(f"{name} must be a multiple of devices x nodes = {ranks}, got {size}")
         if ":" in self.device and ranks > 1:
             raise ValueError(
-                f"device must be cuda where devices x nodes is {ranks}: each process takes a GPU, got {self.device!r}"
+                f"device must be cuda if devices x nodes > 1, because each process uses its own GPU; got device "
+                f"{self.device!r} with devices x nodes = {ranks}"
             )
         if self.precision == "tf32" and self.device == "cpu":
             raise ValueError("precision tf32 needs a GPU, got device cpu")
@@ -240,37 +243,37 @@ class TrainingSection(Section):
 
 
 class OutputSection(Section):
-    """What a training writes, and where."""
+    """Files that a training run writes."""
 
-    directory: str = Field(default="run", description="of everything that is written")
-    loggers: list[str] = Field(default=["csv", "tensorboard"], description=f"of {', '.join(LOGGERS)}")
+    directory: str = Field(default="run", description="directory of all output files")
+    loggers: list[str] = Field(default=["csv", "tensorboard"], description=f"any of {', '.join(LOGGERS)}")
     log_every: Count = Field(default=50, description="steps between rows of steps.csv")
     save_every: Count = Field(default=1, description="epochs between checkpoints to resume from")
-    report: bool = Field(default=True, description="pictures and errors at the end, in report/index.html")
-    kcal: bool = Field(default=False, description="errors of the report also in kcal/mol")
+    report: bool = Field(default=True, description="write figures and errors to report/index.html at the end")
+    kcal: bool = Field(default=False, description="report errors in kcal/mol as well")
 
     @field_validator("loggers")
     @classmethod
     def _known_loggers(cls, value: list[str]) -> list[str]:
         for name in value:
             if name not in LOGGERS:
-                raise ValueError(f"loggers must be of {', '.join(LOGGERS)}, got {name!r}")
+                raise ValueError(f"loggers must be any of {', '.join(LOGGERS)}, got {name!r}")
         return value
 
 
 class FinetuneSection(Section):
-    """To go on from a potential that exists."""
+    """Fine-tuning of an existing potential."""
 
-    checkpoint: str | None = Field(default=None, description="potential to start from; null: new weights")
-    freeze: list[str] = Field(default=[], description="parts that stay, by name: [network.embedding, network.layers.0]")
+    checkpoint: str | None = Field(default=None, description="potential to start from; null: train from scratch")
+    freeze: list[str] = Field(default=[], description="modules to freeze: [network.embedding, network.layers.0]")
     references: Literal["keep", "shift"] = Field(
         default="keep",
-        description="energies of lone atoms: keep, or shift (least squares of what the checkpoint leaves)",
+        description="reference energies: keep, or shift (least-squares fit to the errors of the checkpoint)",
     )
 
 
 class Config(Section):
-    """All of a training."""
+    """Configuration of a training run."""
 
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
@@ -282,5 +285,5 @@ class Config(Section):
     finetune: FinetuneSection = FinetuneSection()
 
     def plain(self) -> dict[str, Any]:
-        """As dictionaries, numbers and text."""
+        """The values as nested dictionaries of JSON types."""
         return self.model_dump(mode="json")

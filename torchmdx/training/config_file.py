@@ -1,4 +1,4 @@
-"""Configurations as text: YAML files, changes from the command line, a complete commented file, errors in words."""
+"""Configurations as text: YAML files, command-line overrides, a complete commented file, readable errors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torchmdx.training.config import Config
 
 
 def read_config(path: str | Path, changes: Sequence[str] = ()) -> Config:
-    """The configuration in a YAML file, with changes such as ["--loss.energy.weight", "5"].
+    """The configuration in a YAML file, with overrides such as ["--loss.energy.weight", "5"].
 
-    Raises FileNotFoundError, and ValueError that names the key, the value and the nearest valid name.
+    Raises FileNotFoundError; ValueError with the key, the value and the closest valid key.
     """
     path = Path(path)
     if not path.is_file():
@@ -25,7 +25,7 @@ def read_config(path: str | Path, changes: Sequence[str] = ()) -> Config:
 
 
 def make_config(values: dict[str, Any], changes: Sequence[str] = ()) -> Config:
-    """The configuration of these values, by section, with changes from the command line."""
+    """The configuration from values by section and overrides from the command line."""
     for key, text in _pairs(changes):
         _require_known(key)
         *sections, name = key.split(".")
@@ -45,7 +45,7 @@ def make_config(values: dict[str, Any], changes: Sequence[str] = ()) -> Config:
 
 
 def write_text(config: Config) -> str:
-    """YAML of every value, with a comment on each; `read_config` gives the same configuration again."""
+    """YAML of every value, with comments; `read_config` restores the same configuration."""
     return "\n".join(_lines(config, "")).rstrip("\n") + "\n"
 
 
@@ -79,7 +79,7 @@ def _yaml_value(text: str) -> Any:
 
 
 def _numbers(value: Any) -> Any:
-    """YAML 1.1 reads 1e-3 as text; everybody means the number."""
+    """Converts numbers such as 1e-3, which YAML 1.1 reads as text."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -98,11 +98,11 @@ def _pairs(changes: Sequence[str]) -> Iterator[tuple[str, str]]:
     while waiting:
         word = waiting.pop(0)
         if not word.startswith("--"):
-            raise ValueError(f"changes must look like --section.key value, got {word!r}")
+            raise ValueError(f"settings must be given as --section.key value, got {word!r}")
         key, equals, text = word[2:].partition("=")
         if not equals:
             if not waiting:
-                raise ValueError(f"--{key} needs a value")
+                raise ValueError(f"--{key} needs a value, got none")
             text = waiting.pop(0)
         yield key, text
 
@@ -137,7 +137,7 @@ def _unknown(key: str) -> str:
 
 
 def _problems(error: ValidationError) -> list[str]:
-    """One sentence for each wrong key."""
+    """One sentence per invalid key."""
     found: dict[str, list[str]] = {}
     unknown: list[str] = []
     for problem in error.errors():
@@ -164,7 +164,7 @@ def _problems(error: ValidationError) -> list[str]:
 
 
 def _once(messages: list[str]) -> list[str]:
-    """Branches of a union: what was got is said once, at the end."""
+    """Messages of the branches of a union, with the value once, at the end."""
     tail = {message.rpartition(", got ")[2] for message in messages}
     if len(messages) > 1 and len(tail) == 1:
         heads = [message.rpartition(", got ")[0] for message in messages]
@@ -177,7 +177,7 @@ def _options(expected: str) -> list[str]:
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:
-    """The key without the branches of unions that pydantic adds."""
+    """The dotted key, without the union branches that pydantic adds to a location."""
     kept: list[str] = []
     kind: Any = Config
     for part in location:

@@ -1,4 +1,4 @@
-"""Several processes that train one potential: torch.distributed, launched by torch's own elastic agent."""
+"""Distributed training: torch.distributed with processes launched by torch's elastic agent."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from torchmdx.training.config import TrainingSection
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-# How long a process waits for the others, which may be reading or validating.
-PATIENCE = timedelta(minutes=10)
+# Limit on waiting for other processes, which may be reading or validating.
+TIMEOUT = timedelta(minutes=10)
 STOPPED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM))
 
 
 class Group:
-    """The processes of a training; one alone by default."""
+    """The processes of a training run; by default, a single one."""
 
     def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
 
     def sum(self, values: Tensor) -> None:
-        """Adds up a tensor over all processes, in place."""
+        """Sums a tensor over all processes, in place."""
         dist.all_reduce(values, op=dist.ReduceOp.SUM)
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, in order, in each of them."""
+        """The values of all processes, in order of rank, on every process."""
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
@@ -45,36 +45,34 @@ class Group:
 
 
 def launched() -> bool:
-    """Whether torchrun, or an agent of `spread`, has started this process as one of several."""
+    """Whether torchrun or `launch` has started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
 
 
 def join(device: torch.device) -> Group:
-    """This process's place among those that were launched."""
+    """Joins the process group; returns this process's rank in it."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cuda":
         if str(device) != "cuda":
-            raise ValueError(f"training.device must be cuda where torchrun starts processes, got {device}")
+            raise ValueError(f"training.device must be cuda for processes started by torchrun, got {device}")
         if local >= torch.cuda.device_count():
-            raise ValueError(
-                f"training.devices must be at most {torch.cuda.device_count()}, the GPUs here, got {local + 1}"
-            )
+            raise ValueError(f"training.devices={local + 1}, but only {torch.cuda.device_count()} GPUs are available")
         torch.cuda.set_device(local)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     return Group(rank, size, local)
 
 
 def leave(failed: bool) -> None:
-    """Ends what `join` began; after a failure, without waiting for processes that may be gone."""
+    """Leaves the process group; after a failure, without waiting for processes that may have died."""
     if dist.is_initialized() and not failed:
         dist.destroy_process_group()
 
 
-def spread(settings: TrainingSection, device: torch.device, function: Callable[..., int], *given: Any) -> int:
-    """Runs function(*given) in devices x nodes processes; returns the first one's status.
+def launch(settings: TrainingSection, device: torch.device, function: Callable[..., int], *arguments: Any) -> int:
+    """Runs function(*arguments) in devices x nodes processes; returns the exit status.
 
-    Raises ConnectionError when one of them, or a whole node, ends early: the others are ended too.
+    Raises ConnectionError if a process or a node fails, after the other processes have been terminated.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -83,15 +81,15 @@ def spread(settings: TrainingSection, device: torch.device, function: Callable[.
 
     if device.type == "cuda" and settings.devices > torch.cuda.device_count():
         raise ValueError(
-            f"training.devices must be at most {torch.cuda.device_count()}, the GPUs here, got {settings.devices}"
+            f"training.devices={settings.devices}, but only {torch.cuda.device_count()} GPUs are available"
         )
     if settings.nodes > 1 and settings.rendezvous is None:
         raise ValueError(
-            "training.rendezvous must be host:port of the first node where training.nodes is more than 1, got null; "
-            "or start the command by torchrun"
+            "training.rendezvous must be host:port of the first node if training.nodes > 1, got null; "
+            "or start the command with torchrun"
         )
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // settings.devices)))
-    launch = LaunchConfig(
+    launch_config = LaunchConfig(
         min_nodes=settings.nodes,
         max_nodes=settings.nodes,
         nproc_per_node=settings.devices,
@@ -103,42 +101,42 @@ def spread(settings: TrainingSection, device: torch.device, function: Callable[.
     )
     try:
         with _quiet():
-            elastic_launch(launch, _call)(function, *given)
+            elastic_launch(launch_config, _call)(function, *arguments)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode in STOPPED:
             return int(failure.exitcode)
         raise ConnectionError(f"worker {rank} (process {failure.pid}) {_ended(failure, settings)}") from None
-    except RendezvousError as error:  # the processes here have been ended
+    except RendezvousError as error:  # the local processes have been terminated
         raise ConnectionError(
-            f"{_reach(settings)}, but one is lost or did not come: {str(error).splitlines()[0]} "
-            "If training had begun, its last checkpoint is whole: go on with --resume"
+            f"a node was lost or did not join ({_reach(settings)}): {str(error).splitlines()[0]} "
+            "If training had started, its last checkpoint is intact: continue with --resume"
         ) from None
-    except SignalException as signalled:  # which the processes got as well, and have saved their state
+    except SignalException as signalled:  # the processes received it as well, and have saved their state
         return 128 + int(signalled.sigval)
     return 0
 
 
 def _ended(failure: ProcessFailure, settings: TrainingSection) -> str:
-    """How a worker ended, and what to do. One that lost another node may tell it before the agents notice."""
+    """How a worker ended, and what to do. A worker may report a lost node before the agents notice it."""
     message: Any = failure.message
-    if isinstance(message, str):  # a traceback, which ends in the exception's words
+    if isinstance(message, str):  # a traceback, whose last line is the exception
         lines = message.splitlines()[-1:]
-    else:  # the exception's words, their gist first
+    else:  # the text of the exception, whose first line sums it up
         lines = message.get("message", "").splitlines()[:1]
     how = lines[0] if failure.exitcode > 0 and lines else f"exit code {failure.exitcode}"
-    nodes = f" ({_reach(settings)}: was one lost?)" if settings.nodes > 1 else ""
-    return f"ended: {how}{nodes}. The last checkpoint is whole: go on with --resume"
+    nodes = f" (was a node lost? {_reach(settings)})" if settings.nodes > 1 else ""
+    return f"failed: {how}{nodes}. The last checkpoint is intact: continue with --resume"
 
 
 def _reach(settings: TrainingSection) -> str:
-    """What several nodes need."""
-    return f"the nodes must reach each other at {settings.rendezvous} until the end"
+    """What a run on several nodes needs."""
+    return f"the nodes must be able to reach {settings.rendezvous} throughout the run"
 
 
-def _call(function: Callable[..., int], *given: Any) -> None:
-    """In a process of its own. One that was stopped ends at once: the agent takes no results any more."""
-    status = function(*given)
+def _call(function: Callable[..., int], *arguments: Any) -> None:
+    """Entry point of a process. A stopped one exits at once: the agent no longer accepts results."""
+    status = function(*arguments)
     if status:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -147,7 +145,7 @@ def _call(function: Callable[..., int], *given: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch logs of processes that end: it is said in one sentence afterwards."""
+    """Suppresses torch's logs about failed processes, which one error message replaces."""
     loggers = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn")]
     loggers += [
         logger

@@ -1,4 +1,4 @@
-"""The averaged weights in the place of the trained ones, for validation and saving."""
+"""Temporary use of the averaged weights, for validation and saving."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchmdx.training.optimizer import AdamW
 
 @contextmanager
 def averaged(optimizer: AdamW) -> Iterator[None]:
-    """Inside `with`, the network has the average of its weights: copied into place, so that recorded steps see it."""
+    """Context in which the network has its averaged weights, copied in place, so that captured steps use them."""
     values = optimizer.flat.values
     kept = values.clone()
     values.copy_(optimizer.average)

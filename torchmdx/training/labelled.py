@@ -1,4 +1,4 @@
-"""LabelledBatch: frames with their labels and weights, padded so that many batches have one shape."""
+"""LabelledBatch: frames with labels and weights, padded so that many batches share one shape."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from torchmdx.datasets.frames import Frames
 from torchmdx.step.padding import padding_positions
 from torchmdx.system import Batch
 
-# Frames with an energy, frames with forces counted by their atoms, frames with a stress.
+# Numbers of frames with an energy, of atoms with forces, of frames with a stress.
 Totals = tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledBatch:
-    """Systems, their labels, and weights already divided by the numbers of labels in the global batch.
+    """Systems, labels, and weights, which are divided by the number of labels in the global batch.
 
-    batch: S systems and one more, the last, that holds the padding atoms, too far apart to see each other.
-    energy [S+1] float64 eV, references included · forces [N,3] eV/Å · stress [S+1,3,3] eV/Å³ · energy_weight [S+1],
-    force_weight [N], stress_weight [S+1]: 0 for padding and for absent labels, whose values are 0 ·
+    batch: S systems, and a last one of the padding atoms, which are too far apart to interact.
+    energy [S+1] float64 eV, reference energies included · forces [N,3] eV/Å · stress [S+1,3,3] eV/Å³ ·
+    energy_weight [S+1], force_weight [N], stress_weight [S+1]: 0 for padding and missing labels, whose values are 0 ·
     count [S+1]: atoms of each system, at least 1.
 
-    On the host: layout, equal for batches of equal atoms in each system and periodic directions; frames, their numbers
-    in the store; num_real atoms; totals: labels in the global batch.
+    On the host: layout, equal for batches with the same atom counts and periodic directions of their systems; frames:
+    indices in the store; num_real: atoms without padding; totals: labels in the global batch.
     """
 
     batch: Batch
@@ -52,28 +52,28 @@ class LabelledBatch:
         return self.batch.num_atoms, self.batch.num_systems
 
     def counts(self) -> list[int]:
-        """Atoms of each system [S+1], padding included, as the host knows them."""
+        """Number of atoms of each system [S+1], padding included, without reading the device."""
         real = np.frombuffer(self.layout[0], np.int64).tolist()
         return [*real, *[0] * (self.batch.num_systems - 1 - len(real)), self.batch.num_atoms - self.num_real]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its name."""
+        """All tensors by name."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         everything = {f.name: getattr(self.batch, f.name) for f in fields(Batch)} | own
         return {name: value for name, value in everything.items() if isinstance(value, Tensor)}
 
     def map(self, change: Callable[[Tensor], Tensor]) -> LabelledBatch:
-        """The same, with every tensor changed."""
+        """The same batch with `change` applied to every tensor."""
         changed = {name: change(value) for name, value in self.tensors().items()}
         batch = Batch(**{f.name: changed.pop(f.name, None) for f in fields(Batch)})  # type: ignore[arg-type]
         return replace(self, batch=batch, **changed)  # type: ignore[arg-type]
 
     def to(self, device: torch.device) -> LabelledBatch:
-        """On the device; from pinned memory the host does not wait."""
+        """The batch on a device; asynchronous from pinned memory."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> LabelledBatch:
-        """In memory that a GPU copies from by itself."""
+        """The batch in pinned memory, for asynchronous copies to a GPU."""
         return self.map(Tensor.pin_memory)
 
 
@@ -87,14 +87,14 @@ def label(
     dtype: torch.dtype,
     totals: Totals | None = None,
 ) -> LabelledBatch:
-    """A batch of `frames`, whose numbers are `indices`, padded to num_atoms, and to num_systems and one more.
+    """A batch of `frames`, whose indices in the store are `indices`, padded to num_atoms and num_systems + 1.
 
-    totals: labels in the global batch; None where these frames are all of it.
+    totals: labels in the global batch; None if it consists of these frames.
     """
     real, missing, first = frames.num_atoms, num_atoms - frames.num_atoms, len(frames)
     if missing < 0 or first > num_systems:
         raise ValueError(
-            f"a batch of {num_atoms} atoms and {num_systems} systems has no room for {real} atoms in {first}"
+            f"frames must fit {num_atoms} atoms and {num_systems} systems, got {real} atoms and {first} systems"
         )
     totals = count_labels(frames) if totals is None else totals
     energies, atoms, stresses = (max(total, 1) for total in totals)
@@ -140,12 +140,12 @@ def label(
 
 
 def count_labels(frames: Frames) -> Totals:
-    """Energies, atoms with forces, stresses."""
+    """Numbers of energies, of atoms with forces, of stresses."""
     return int(frames.has_energy.sum()), int(frames.counts[frames.has_forces].sum()), int(frames.has_stress.sum())
 
 
 def _near_origin(frames: Frames) -> NDArray[np.float64]:
-    """Positions [N,3] that float32 resolves well."""
+    """Positions [N,3] near the origin, where float32 has the best resolution."""
     index = np.repeat(np.arange(len(frames)), frames.counts)
     if frames.pbc.any():
         cell, pbc = torch.from_numpy(frames.cell), torch.from_numpy(frames.pbc)
@@ -153,5 +153,5 @@ def _near_origin(frames: Frames) -> NDArray[np.float64]:
             torch.from_numpy(frames.positions), cell, pbc, torch.from_numpy(index)
         ).numpy()
         return near
-    means = np.stack([np.bincount(index, column, len(frames)) for column in frames.positions.T], axis=1)
-    return frames.positions - (means / np.maximum(frames.counts, 1)[:, None])[index]
+    centres = np.stack([np.bincount(index, column, len(frames)) for column in frames.positions.T], axis=1)
+    return frames.positions - (centres / np.maximum(frames.counts, 1)[:, None])[index]

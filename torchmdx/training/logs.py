@@ -1,4 +1,4 @@
-"""What a training writes while it runs: CSV files, TensorBoard, Weights & Biases."""
+"""Logs of a training run: CSV files, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torchmdx.report.history import EPOCHS, STEPS, Table
 from torchmdx.runtime.files import write_whole
 
 LOGGERS = ("csv", "tensorboard", "wandb")
-RUN_ID = "wandb.json"  # which run of Weights & Biases a directory belongs to
+RUN_ID = "wandb.json"  # the Weights & Biases run of a directory
 
 
 class Logs:
-    """Values of steps and epochs, to every logger that was asked for.
+    """Writes values of steps and epochs to all selected loggers.
 
         logs = Logs(directory, ("csv", "tensorboard"), config)
         logs.step(120, {"loss": 0.3, "lr": 1e-3})
         logs.epoch(1, 500, {"lr": 1e-3, "train_energy": 4.1, "validation_energy": 5.0})
         logs.close()
 
-    `csv` writes steps.csv and epochs.csv. resume_at: the global step that training goes on from: rows beyond it, which
-    a killed run still wrote, are dropped, so that the files become those of an uninterrupted run. None begins anew.
+    `csv` writes steps.csv and epochs.csv. resume_at: the global step from which training continues. Later rows of a
+    killed run are removed, so that the files equal those of an uninterrupted run. None starts new logs.
 
-    Names of an epoch's values that the report draws: `lr`, and after `train_` or `validation_`: `loss`, `energy`
-    (mean absolute error, meV/atom), `forces` (meV/Å), `stress` (meV/Å³). Others are logged all the same.
+    Epoch values plotted in the report: `lr`, and with the prefix `train_` or `validation_`: `loss`, `energy` (mean
+    absolute error, meV/atom), `forces` (meV/Å), `stress` (meV/Å³). Other values are logged as well.
 
     Raises ValueError for an unknown logger, ImportError for one that is not installed.
     """
@@ -34,7 +34,7 @@ class Logs:
     def __init__(
         self, directory: Path, loggers: tuple[str, ...], config: dict[str, Any], resume_at: int | None = None
     ) -> None:
-        require_loggers(loggers)  # all of them are there before anything is touched
+        require_loggers(loggers)  # before any file is changed
         makers = _makers()
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -47,17 +47,17 @@ class Logs:
             raise
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
-        """After a global step, counted from 1."""
+        """Logs a global step, counted from 1."""
         for logger in self._loggers:
             logger.step(step, values)
 
     def epoch(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """After an epoch, counted from 1, that ended with this global step."""
+        """Logs an epoch, counted from 1, that ended with this global step."""
         for logger in self._loggers:
             logger.epoch(epoch, step, values)
 
     def close(self) -> None:
-        """Ends the files; once more does nothing."""
+        """Closes all loggers; further calls do nothing."""
         while self._loggers:
             self._loggers.pop().close()
 
@@ -66,7 +66,7 @@ def require_loggers(loggers: Sequence[str]) -> None:
     """Raises ValueError for an unknown logger, ImportError for one that is not installed."""
     unknown = [name for name in loggers if name not in LOGGERS]
     if unknown:
-        raise ValueError(f"loggers must be of {', '.join(LOGGERS)}, got {unknown[0]!r}")
+        raise ValueError(f"loggers must be any of {', '.join(LOGGERS)}, got {unknown[0]!r}")
     for name in loggers:
         _makers()[name].require()
 
@@ -80,7 +80,7 @@ class _Logger(Protocol):
 
     @staticmethod
     def require() -> None:
-        """Raises ImportError where it is not installed."""
+        """Raises ImportError if it is not installed."""
 
     def step(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -96,7 +96,7 @@ class _Csv(_Logger):
 
     @staticmethod
     def require() -> None:
-        pass  # needs nothing
+        pass  # has no dependencies
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         self._steps.write((step,), values)
@@ -115,9 +115,9 @@ class _TensorBoard(_Logger):
 
         folder = directory / "tensorboard"
         if resume_at is None:
-            for old in folder.glob("events.out.tfevents.*"):  # of a run that this one replaces
+            for old in folder.glob("events.out.tfevents.*"):  # of a run that is replaced
                 old.unlink()
-        # purge_step hides what a killed run still wrote beyond it.
+        # purge_step hides later values of a killed run.
         purge = None if resume_at is None else resume_at + 1
         self._writer: Any = SummaryWriter(str(folder), purge_step=purge, flush_secs=10)
         if resume_at is None:
@@ -168,7 +168,7 @@ class _WeightsAndBiases(_Logger):
             raise ImportError("the logger 'wandb' is not installed: pip install wandb") from error
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
-        # A resumed run repeats the steps that a killed one still logged; W&B keeps the first of them.
+        # A resumed run repeats steps that a killed run has logged; W&B keeps the first value.
         self._run.log({f"step/{name}": value for name, value in values.items()}, step=step)
 
     def epoch(self, epoch: int, step: int, values: Mapping[str, float]) -> None:

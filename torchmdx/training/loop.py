@@ -20,12 +20,12 @@ from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config import Config
 from torchmdx.training.distributed import Group
 from torchmdx.training.ema import averaged
+from torchmdx.training.epoch_means import EpochMeans
 from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.logs import Logs
 from torchmdx.training.loss import term_weights
-from torchmdx.training.means import Means
+from torchmdx.training.pending_steps import PendingSteps, TrainingError
 from torchmdx.training.progress import TrainingProgress
-from torchmdx.training.reader import Reader, TrainingError
 from torchmdx.training.schedule import Schedule
 from torchmdx.training.state import read_state, write_state
 from torchmdx.training.step import OVERFLOW, STOP, VALUES, TrainStep
@@ -34,9 +34,9 @@ STATE, LAST, BEST = "state.safetensors", "last.safetensors", "best.safetensors"
 
 
 class Trainer:
-    """A potential on its way. `run` goes from where it is to the end; only the first process writes.
+    """Runs training epochs, validation and checkpointing; only the first process writes files.
 
-    potential: on the device, in the dtype of the training. Its weights move into one vector.
+    potential: on the device, in the dtype of the training; its weights are moved into one vector.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Trainer:
             size = training.validation_batch_size or training.batch_size
             self.validation = self._batches(parts["validation"], size, None)
         self.schedule = Schedule(config.schedule, config.optimizer.learning_rate, training.epochs * len(self.train))
-        self.epoch = self.done = self.global_step = self.waited = 0  # epochs that are whole, steps of the next one
+        self.epoch = self.done = self.global_step = self.waited = 0  # complete epochs, steps of the next one
         self.best, self.best_epoch = math.inf, 0
-        self.means = Means()
+        self.means = EpochMeans()
         self.remembered: dict[str, float] = {}
         self.stopped_early = False
         self.step = self._make_step({})
@@ -82,26 +82,28 @@ class Trainer:
             prefetch=self.config.training.prefetch,
         )
 
-    # Going on
+    # Resume
 
     def resume(self) -> None:
-        """Takes over what `_save` wrote by a run of the same settings.
+        """Restores the state that `_save` wrote in a run with the same settings.
 
-        Raises FileNotFoundError, and ValueError for damaged files, other data or another model.
+        Raises FileNotFoundError; ValueError for damaged files, different data or a different model.
         """
         with naming(self.directory / STATE):
-            self._take_over(*read_state(self.directory / STATE))
+            self._restore(*read_state(self.directory / STATE))
 
-    def _take_over(self, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
+    def _restore(self, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
         if info["digest"] != self.store.digest or info["train"] != _digest(self.parts):
             raise ValueError(
-                f"a run is resumed with its own data: {str(self.directory / STATE)!r} was trained on other frames "
-                f"than {str(self.store.path)!r} with this split"
+                f"a run must be resumed with the same data, but {str(self.directory / STATE)!r} was trained on other "
+                f"frames than those of {str(self.store.path)!r} with this split"
             )
         own = self.potential.state_dict()
         weights = {name.removeprefix("potential."): t for name, t in tensors.items() if name.startswith("potential.")}
         if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
-            raise ValueError(f"{str(self.directory / STATE)!r} holds the weights of another model")
+            raise ValueError(
+                f"{str(self.directory / STATE)!r} must hold weights of the configured model, got those of another"
+            )
         self.potential.load_state_dict(weights)
         self.step = self._make_step(info["capacities"][self.group.rank] if self.group.size == info["ranks"] else {})
         optimizer = {name.removeprefix("optimizer."): t for name, t in tensors.items() if name.startswith("optimizer.")}
@@ -110,11 +112,11 @@ class Trainer:
         self.best, self.best_epoch, self.waited = info["best"] or math.inf, info["best_epoch"], info["waited"]
         if self.epoch > self.config.training.epochs:
             raise ValueError(
-                f"training.epochs must be at least {self.epoch}, which are done, got {self.config.training.epochs}"
+                f"training.epochs must be >= {self.epoch}, the completed epochs, got {self.config.training.epochs}"
             )
         self.stopped_early = self.waited >= (self.config.training.stop_after or math.inf)
         self.schedule.load_state({**info["schedule"], "best": info["schedule"]["best"] or math.inf})
-        self.means = Means(info["means"])
+        self.means = EpochMeans(info["means"])
         self.remembered = info["remembered"]
 
     def _save(self) -> None:
@@ -147,10 +149,10 @@ class Trainer:
     # Training
 
     def run(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts) -> bool:
-        """Trains to the end: True. False where a signal stopped it; its state is saved, as after every save_every."""
+        """Trains to the end; False if a signal stopped it. The state is saved then, and every save_every epochs."""
         training = self.config.training
         if self.epoch == self.done == 0 and not (self.directory / STATE).exists():
-            self._save()  # so that a kill in the first epoch can be resumed as well
+            self._save()  # so that a run killed in its first epoch can be resumed
         while self.epoch < training.epochs and not self.stopped_early:
             if not self._epoch(logs, progress, interrupts):
                 self._save()
@@ -168,9 +170,9 @@ class Trainer:
         return True
 
     def _epoch(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts) -> bool:
-        """The rest of the epoch; False where a signal stopped it."""
+        """Trains the rest of the epoch; False if a signal stopped it."""
         on_gpu = self.potential.device.type == "cuda"
-        reader = Reader(self.step, self.config.output.log_every if on_gpu else 1, self._names)
+        pending = PendingSteps(self.step, self.config.output.log_every if on_gpu else 1, self._names)
         batches = self.train.epoch(self.epoch, self.done)
         try:
             for labelled in batches:
@@ -181,18 +183,18 @@ class Trainer:
                 self.step.stop.fill_(float(interrupts.received is not None))
                 values = self.step(labelled)
                 self.global_step, self.done = self.global_step + 1, self.done + 1
-                found = reader.add(self.global_step, labelled, values)
+                found = pending.add(self.global_step, labelled, values)
                 if self._note(found, logs, progress):
-                    self._note(reader.flush(), logs, progress)
+                    self._note(pending.flush(), logs, progress)
                     return False
-            return not self._note(reader.flush(), logs, progress)
+            return not self._note(pending.flush(), logs, progress)
         finally:
             batches.close()  # type: ignore[attr-defined]
 
     def _note(
         self, found: list[tuple[int, LabelledBatch, list[float]]], logs: Logs | None, progress: TrainingProgress | None
     ) -> bool:
-        """Takes values of steps down; whether one of the processes has got a signal."""
+        """Logs the values of steps; returns whether any process has received a signal."""
         stop = False
         for number, labelled, row in found:
             values = dict(zip(VALUES, row, strict=True))
@@ -207,10 +209,10 @@ class Trainer:
         return stop
 
     def _finish_epoch(self) -> dict[str, float]:
-        """Validates if it is time to; the values of epochs.csv."""
+        """Validates if due; returns the values of epochs.csv."""
         values = {"lr": self.schedule.rate(max(self.global_step - 1, 0))}
         values |= {f"train_{name}": value for name, value in self.means.all(self._final_weights()).items()}
-        self.means = Means()
+        self.means = EpochMeans()
         every = self.config.training.validate_every
         if self.validation is None:
             if not self.group.rank:
@@ -219,11 +221,11 @@ class Trainer:
         elif self.epoch % every == 0 or self.epoch == self.config.training.epochs:
             found = self._validate(self.validation)
             values |= {f"validation_{name}": value for name, value in found.items()}
-            self._judge(found["loss"])
+            self._register(found["loss"])
         self.remembered = values
         return values
 
-    def _judge(self, loss: float) -> None:
+    def _register(self, loss: float) -> None:
         self.schedule.validated(loss)
         if not loss < self.best:
             self.waited += 1
@@ -235,7 +237,7 @@ class Trainer:
                 save(self.potential, self.directory / BEST)
 
     def _validate(self, batches: Batches) -> dict[str, float]:
-        means = Means()
+        means = EpochMeans()
         rows: list[Tensor] = []
         labels = []
         self.step.stop.fill_(0.0)
@@ -258,7 +260,7 @@ class Trainer:
         return values
 
     def _final_weights(self) -> tuple[float, ...]:
-        """Losses of different epochs are compared with the weights of the end."""
+        """The final term weights, with which losses of different epochs are compared."""
         return term_weights(self.config.loss, 1.0)
 
     def _names(self, labelled: LabelledBatch) -> str:
@@ -273,11 +275,11 @@ def _digest(parts: Split) -> str:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
+    """None for infinity, which JSON lacks."""
     return value if math.isfinite(value) else None
 
 
 def _short(values: dict[str, float]) -> dict[str, float]:
-    """Names for the line of progress: E and F of training, val E and val F, in meV/atom and meV/Å."""
+    """Names for the progress line: E and F of training, val E and val F, in meV/atom and meV/Å."""
     names = {"train_energy": "E", "train_forces": "F", "validation_energy": "val E", "validation_forces": "val F"}
     return {names[name]: value for name, value in values.items() if name in names}

@@ -1,4 +1,4 @@
-"""What a training makes small: weighted means of functions of errors."""
+"""The loss: weighted means of functions of errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TERMS = ("energy", "forces", "stress")
 
 
 def error_function(errors: Tensor, term: TermSection) -> Tensor:
-    """Of each error: e², |e|, or Huber's, e²/2 up to delta and delta (|e| - delta/2) beyond."""
+    """Function of each error e: e², |e|, or Huber's, e²/2 up to delta and delta (|e| - delta/2) beyond."""
     if term.function == "mse":
         return errors * errors
     size = errors.abs()
@@ -24,7 +24,7 @@ def error_function(errors: Tensor, term: TermSection) -> Tensor:
 
 
 def term_weights(loss: LossSection, progress: float) -> tuple[float, ...]:
-    """Weights of energy, forces and stress at this share of the epochs."""
+    """Weights of energy, forces and stress at this fraction of the epochs."""
     length = loss.change_to - loss.change_from
     if length > 0:
         share = min(max((progress - loss.change_from) / length, 0.0), 1.0)
@@ -36,17 +36,17 @@ def term_weights(loss: LossSection, progress: float) -> tuple[float, ...]:
 
 
 def used_terms(loss: LossSection) -> tuple[str, ...]:
-    """Terms that ever have a weight: the others are not computed."""
+    """Terms with a weight at any time; the others are not computed."""
     return tuple(name for name in TERMS if (term := getattr(loss, name)).weight or term.final_weight)
 
 
 def weighted_sum(errors: Tensor, weights: Tensor, term: TermSection) -> tuple[Tensor, Tensor]:
-    """Σ weight · function(error) and Σ weight · |error|, a weight for each row; rows of weight 0 may hold anything."""
+    """Σ weight · function(error) and Σ weight · |error|, one weight per row; rows of weight 0 may hold any values."""
     weights = weights.reshape(-1, *[1] * (errors.dim() - 1))
-    errors = torch.where(weights > 0, errors, 0.0)  # not a product: 0 times the NaN of a bare cell's stress is NaN
+    errors = torch.where(weights > 0, errors, 0.0)  # a product would keep NaN, the stress of a system without cell
     return (weights * error_function(errors, term)).sum(), (weights * errors.detach().abs()).sum()
 
 
 def total(values: Sequence[Tensor], weights: Tensor) -> Tensor:
-    """The loss of the three terms, from weights [3] on the device."""
+    """The weighted sum of the three terms, with weights [3] on the device."""
     return (torch.stack(list(values)) * weights).sum()

@@ -1,6 +1,6 @@
-"""AdamW over one flat vector of weights, with clipping, an average of weights, and steps that can be left out.
+"""AdamW over one flat vector of weights, with clipping, averaged weights, and steps that can be skipped on the device.
 
-All state is on the device and nothing is read on the host, so that a step can be recorded and replayed.
+All state is on the device and nothing is read on the host, so that a step can be captured and replayed.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from torch import Tensor, nn
 
 from torchmdx.training.config import OptimizerSection
 
-# Weights begin at multiples of this many numbers, so that each is aligned for vector loads.
-ALIGNED = 64
+# Parameters begin at multiples of this many elements, for aligned vector loads.
+ALIGNMENT = 64
 
 
 class FlatParameters:
-    """Parameters, moved into one vector [P] that they are views of; gradients are gathered into another.
+    """Parameters, moved into one vector [P] of which they become views; gradients are gathered in another vector.
 
-    extra: numbers behind the gradients, for what is summed over processes with them.
+    extra: elements after the gradients, for values that are summed over processes with them.
     """
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], extra: int = 0) -> None:
         if not named:
-            raise ValueError("a training needs weights that may change, got none: everything is frozen")
+            raise ValueError("training needs at least one trainable weight, got none: all are frozen")
         self.named = list(named)
         first = named[0][1]
         starts, size = [], 0
         for _, parameter in named:
             starts.append(size)
-            size += -(-parameter.numel() // ALIGNED) * ALIGNED
+            size += -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
         self.values = first.new_zeros(size)
         self.buffer = first.new_zeros(size + extra)
         self.gradient, self.extra = self.buffer[:size], self.buffer[size:]
@@ -51,22 +51,22 @@ class FlatParameters:
         return [parameter for _, parameter in self.named]
 
     def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
-        """Gathers gradients in the order of the parameters; None is zero."""
-        there = [(own, got) for own, got in zip(self._gradients, gradients, strict=True) if got is not None]
-        if len(there) < len(gradients):
+        """Gathers gradients, in the order of the parameters; None is zero."""
+        found = [(own, got) for own, got in zip(self._gradients, gradients, strict=True) if got is not None]
+        if len(found) < len(gradients):
             self.gradient.zero_()
-        torch._foreach_copy_([own for own, _ in there], [got for _, got in there])
+        torch._foreach_copy_([own for own, _ in found], [got for _, got in found])
 
-    def mask(self, wanted: Sequence[bool]) -> Tensor:
-        """[P]: 1 for the numbers of the parameters that are wanted, else 0."""
+    def mask(self, selected: Sequence[bool]) -> Tensor:
+        """[P]: 1 for the elements of the selected parameters, else 0."""
         mask = torch.zeros_like(self.values)
-        for start, (_, parameter), flag in zip(self.starts, self.named, wanted, strict=True):
+        for start, (_, parameter), flag in zip(self.starts, self.named, selected, strict=True):
             self.view(mask, start, parameter).fill_(float(flag))
         return mask
 
 
 def decays(root: nn.Module, parameters: Sequence[nn.Parameter]) -> list[bool]:
-    """Which parameters decay: weights of linear maps; not biases, embeddings, norms, or numbers of the radial basis."""
+    """Which parameters have weight decay: weights of linear maps; not biases, embeddings, norms or the radial basis."""
     decaying = {
         id(weight)
         for module in root.modules()
@@ -78,10 +78,10 @@ def decays(root: nn.Module, parameters: Sequence[nn.Parameter]) -> list[bool]:
 
 
 class AdamW:
-    """AdamW with decoupled decay (Loshchilov & Hutter, arXiv 1711.05101), and the average of the weights.
+    """AdamW with decoupled decay (Loshchilov & Hutter, arXiv 1711.05101), and averaged weights.
 
-    learning_rate [] is a tensor, set between steps. `apply` cuts the gradient to clip_norm and takes the step, or,
-    where `good` is false, leaves weights, moments, average and the count of steps as they are.
+    learning_rate [] is a tensor, set between steps. `apply` clips the gradient to clip_norm and takes the step; if
+    `good` is false, it leaves weights, moments, average and step count unchanged.
     """
 
     def __init__(self, flat: FlatParameters, root: nn.Module, settings: OptimizerSection) -> None:
@@ -90,14 +90,14 @@ class AdamW:
         self.learning_rate = values.new_zeros(())
         self.first, self.second = torch.zeros_like(values), torch.zeros_like(values)
         self.average = values.clone()
-        # In float64: float32 counts to 16.7 million, but 0.999^t of it is coarse long before.
+        # float64, because 0.999^t of a float32 count is inaccurate.
         self.steps = torch.zeros((), dtype=torch.float64, device=values.device)
         self.decay = settings.weight_decay * flat.mask(decays(root, flat.parameters))
         self.fused = values.device.type == "cuda" and importlib.util.find_spec("triton") is not None
         self._numbers: Tensor | None = None
 
     def apply(self, good: Tensor) -> Tensor:
-        """One step with flat.gradient; returns the gradient's norm []. good [] bool: whether to take it at all."""
+        """Takes one step with flat.gradient, if good [] bool is true; returns the norm [] of the gradient."""
         s, flat = self.settings, self.flat
         gradient = flat.gradient
         norm = torch.linalg.vector_norm(gradient)
@@ -115,7 +115,7 @@ class AdamW:
         of_second = (1 - s.beta2**steps).sqrt().to(dtype)
         change = (first / of_first) / (second.sqrt() / of_second + s.epsilon)
         values = flat.values - self.learning_rate * (change + self.decay * flat.values)
-        # Early averages are of few weights, so that they are not of the random ones of the beginning.
+        # A faster decay early on, so that the average forgets the random initial weights.
         memory = (1 - torch.clamp((1 + steps) / (10 + steps), max=s.ema_decay)).to(dtype)
         average = self.average + memory * (values - self.average)
         for old, new in (
@@ -141,7 +141,7 @@ class AdamW:
         )  # fmt: skip
 
     def state(self) -> dict[str, Tensor]:
-        """What `load_state` needs for going on exactly."""
+        """The tensors that `load_state` needs for an exact resume."""
         return {
             "values": self.flat.values,
             "first": self.first,
@@ -151,7 +151,7 @@ class AdamW:
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Raises ValueError for the state of other weights."""
+        """Restores a state. Raises ValueError if it belongs to other weights."""
         for name, own in self.state().items():
             if name not in state or state[name].shape != own.shape or state[name].dtype != own.dtype:
                 got = f"{list(state[name].shape)} {state[name].dtype}" if name in state else "nothing"

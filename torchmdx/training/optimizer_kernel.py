@@ -1,4 +1,4 @@
-"""AdamW on a GPU: the step of `torchmdx.training.optimizer.AdamW` in one kernel, where torch needs twenty."""
+"""AdamW on a GPU: the step of `torchmdx.training.optimizer.AdamW` in one kernel instead of about twenty of torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def _step(
     VALUES, FIRST, SECOND, AVERAGE, GRADIENT, DECAY, RATE, NORM, GOOD, STEPS, SETTINGS, TAKEN, count,
     CLIP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """VALUES, FIRST, SECOND and AVERAGE [P] after the step, as they were where GOOD is 0 or the norm is not finite;
-    TAKEN []: 1 or 0. SETTINGS float64 [8]: see `settings`. Grid: blocks of numbers.
+    """VALUES, FIRST, SECOND and AVERAGE [P] after the step; unchanged if GOOD is 0 or the norm is not finite.
+    TAKEN []: 1 or 0. SETTINGS float64 [8]: see `settings`. Grid: blocks of elements.
     """
     dtype = VALUES.dtype.element_ty
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -25,7 +25,7 @@ def _step(
     if tl.program_id(0) == 0:
         tl.store(TAKEN, good.to(tl.float64))
     there = (at < count) & good
-    # Counted in float64: 0.999^t is coarse in float32.
+    # float64, because 0.999^t of a float32 count is inaccurate.
     steps = tl.load(STEPS) + 1.0
     beta1, beta2 = tl.load(SETTINGS), tl.load(SETTINGS + 1)
     of_first = (1.0 - tl.exp(steps * tl.load(SETTINGS + 2))).to(dtype)
@@ -54,7 +54,7 @@ def _step(
 def settings(
     beta1: float, beta2: float, ema_decay: float, epsilon: float, clip_norm: float | None, device: torch.device
 ) -> Tensor:
-    """What `adamw` reads, float64 [8]: a number handed to a kernel would be rounded to float32."""
+    """The settings for `adamw`, float64 [8]: kernel arguments that are Python numbers would be rounded to float32."""
     betas = torch.tensor([beta1, beta2], dtype=torch.float64)
     rest = torch.tensor([ema_decay, epsilon, clip_norm or 0.0, 1e-12], dtype=torch.float64)
     return torch.cat([betas, betas.log(), rest]).to(device)
@@ -75,10 +75,10 @@ def adamw(
     numbers: Tensor,
     clip: bool,
 ) -> None:
-    """One step in place, of tensors named as in `AdamW`; numbers: of `settings`."""
+    """Takes one step in place. Tensors are named as in `AdamW`; numbers: from `settings`."""
     taken = torch.empty_like(steps)
     _step[(triton.cdiv(len(values), BLOCK),)](
         values, first, second, average, gradient, decay, learning_rate, norm, good.view(torch.int8), steps, numbers,
         taken, len(values), CLIP=clip, BLOCK=BLOCK,
     )  # fmt: skip
-    steps.add_(taken)  # by a launch of its own: every program of the kernel reads it
+    steps.add_(taken)  # in a separate launch, because every program of the kernel reads it

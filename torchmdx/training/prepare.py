@@ -1,4 +1,4 @@
-"""From a configuration and its data to the potential that is trained."""
+"""Preparation of a training run: data, and the potential to train."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from torchmdx.training.distributed import launched
 from torchmdx.training.labelled import label
 from torchmdx.training.loss import used_terms
 
-# Frames that are enough for a mean.
+# Number of frames that suffices for a mean.
 SAMPLE = 10_000
 CHUNK = 256
 CHUNK_OF_FACTS = 4096
-# In a run's directory: files of users, packed.
+# The store of converted files, in the directory of a run.
 CONVERTED = "data.store"
 
 
 def open_data(data: DataSection, directory: Path, several: bool = False) -> tuple[Store, Split]:
-    """The store and its parts. Raises FileNotFoundError and ValueError, for a part without frames as well."""
+    """The store and its split. Raises FileNotFoundError; ValueError, also for a split without training frames."""
     store = open_store(data, directory, several)
     if data.split is not None:
         parts = read_split(data.split, store)
@@ -47,25 +47,25 @@ def open_data(data: DataSection, directory: Path, several: bool = False) -> tupl
 
 
 def open_store(data: DataSection, directory: Path, several: bool = False) -> Store:
-    """The store that is named, or the one in `directory` that the named files are converted to, once.
+    """The store at data.path, or the store in `directory` to which the files at data.path are converted, once.
 
-    several: whether others do the same at the same time; then there must be a store.
+    several: whether other nodes run this too; data.path must be a store then.
     """
     paths = [data.path] if isinstance(data.path, str) else data.path
     if not paths or not all(paths):
-        raise ValueError("data.path must name a store that `torchmdx data convert` made, or files, got nothing")
+        raise ValueError("data.path must name a store written by `torchmdx data convert`, or files, got nothing")
     units: Any = {"energy_unit": data.energy_unit, "length_unit": data.length_unit, "force_unit": data.force_unit}
     if len(paths) == 1 and Store.is_store(paths[0]):
         given = [name for name, unit in units.items() if unit is not None]
         if given:
-            raise ValueError(f"data.{given[0]} says how files are read, but {paths[0]!r} is a store, in eV and Å")
+            raise ValueError(f"data.{given[0]} applies to files, but {paths[0]!r} is a store, in eV and Å")
         return Store.open(paths[0])
     converted = directory / CONVERTED
     if not Store.is_store(converted):
         if launched() or several:
             raise ValueError(
-                f"several processes need a store of their data: torchmdx data convert {' '.join(paths)} -o STORE, "
-                f"and data.path STORE, got {len(paths)} files"
+                f"data.path must be a store for training with several processes, got {len(paths)} files; "
+                f"convert them with torchmdx data convert {' '.join(paths)} -o STORE"
             )
         from torchmdx.datasets.convert import convert
 
@@ -75,7 +75,7 @@ def open_store(data: DataSection, directory: Path, several: bool = False) -> Sto
 
 
 def require_usable(config: Config, store: Store, parts: Split) -> None:
-    """Raises ValueError where the data cannot serve this configuration."""
+    """Raises ValueError if the data do not fit this configuration."""
     for term in used_terms(config.loss):
         if term not in store.labels:
             raise ValueError(
@@ -83,17 +83,17 @@ def require_usable(config: Config, store: Store, parts: Split) -> None:
                 f"{', '.join(sorted(store.labels)) or 'none'}, got {getattr(config.loss, term).weight}"
             )
     if len(parts["validation"]) == 0:
-        wants = {
+        needs_validation = {
             "schedule.name: plateau": config.schedule.name == "plateau",
             f"training.stop_after: {config.training.stop_after}": config.training.stop_after is not None,
         }
-        for name, wanted in wants.items():
-            if wanted:
-                raise ValueError(f"{name} needs validation frames, got a split without any")
+        for name, needed in needs_validation.items():
+            if needed:
+                raise ValueError(f"{name} needs validation frames, got a split without")
 
 
 def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch.dtype) -> Potential:
-    """New, from the seed, or the checkpoint to fine-tune; on the CPU, with what is frozen not requiring gradients."""
+    """A new potential, or the checkpoint to fine-tune; on the CPU, frozen weights without requires_grad."""
     finetune = config.finetune
     if finetune.checkpoint is not None:
         potential = load_one(finetune.checkpoint, dtype=dtype)
@@ -117,7 +117,7 @@ def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch
 
 
 def freeze(potential: Potential, names: list[str]) -> None:
-    """Weights whose name is one of these, or begins with one and a dot, stay. Raises ValueError for other names."""
+    """Freezes the weights and modules with these names. Raises ValueError for unknown names."""
     weights = dict(potential.named_parameters())
     modules = [name for name, _ in potential.named_modules() if name]
     for name in names:
@@ -125,25 +125,25 @@ def freeze(potential: Potential, names: list[str]) -> None:
         if not chosen:
             near = difflib.get_close_matches(name, [*modules, *weights], 1, 0.4)
             raise ValueError(
-                f"finetune.freeze must name parts of the potential, got {name!r}"
+                f"finetune.freeze must name modules or weights of the potential, got {name!r}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
         for weight in chosen:
             weight.requires_grad_(False)
     if not any(weight.requires_grad for weight in weights.values()):
-        raise ValueError(f"finetune.freeze must leave something to train, got {names}")
+        raise ValueError(f"finetune.freeze must leave trainable weights, got {names}")
 
 
 def _require_elements(potential: Potential, store: Store, what: str) -> None:
     most = max(store.elements)
     if most > potential.max_z:
         raise ValueError(
-            f"{what} must know elements up to {most}, which occurs in {str(store.path)!r}, got {potential.max_z}"
+            f"{what} must cover atomic number {most}, which occurs in {str(store.path)!r}, got {potential.max_z}"
         )
 
 
 def card_of(store: Store, train: np.ndarray) -> Card:
-    """What a potential that sees these frames is trained on."""
+    """The card of a potential trained on these frames."""
     elements: set[int] = set()
     charges: set[float] = set()
     closed = True
@@ -157,7 +157,7 @@ def card_of(store: Store, train: np.ndarray) -> Card:
 
 
 def tuned_card(before: Card, more: Card) -> Card:
-    """Of a potential that was fine-tuned: it has seen both, and is no longer what its name says."""
+    """The card of a fine-tuned potential: trained on both data sets, and without the name of the first."""
     known = before.elements is not None and before.charges is not None
     return Card(
         description=f"fine-tuned from {before.title}" if before.name else before.description,
@@ -176,21 +176,21 @@ def _references(config: Config, store: Store, train: np.ndarray) -> np.ndarray:
     if isinstance(given, dict):
         for number, energy in given.items():
             if not 1 <= number <= max_z:
-                raise ValueError(f"data.references must be of atomic numbers from 1 to {max_z}, got {number}")
+                raise ValueError(f"keys of data.references must be atomic numbers from 1 to {max_z}, got {number}")
             references[number] = energy
         missing = [number for number in store.elements if number not in given]
         if missing:
-            raise ValueError(f"data.references must have every element of the data, got none for {missing}")
+            raise ValueError(f"data.references must include every element of the data, got none for {missing}")
     return references
 
 
 def _sample(train: np.ndarray, most: int) -> np.ndarray:
-    """At most so many of the frames, evenly spread."""
+    """At most `most` of the frames, evenly spaced."""
     return train[:: max(1, -(-len(train) // most))]
 
 
 def _force_scale(store: Store, train: np.ndarray) -> float:
-    """Root mean square of force components, eV/Å: about what a unit of output is worth. 1 without forces."""
+    """Root mean square of force components, eV/Å, used as scale of the network output; 1 without forces."""
     total, count = 0.0, 0
     sample = _sample(train, SAMPLE)
     for start in range(0, len(sample), CHUNK):
@@ -201,15 +201,15 @@ def _force_scale(store: Store, train: np.ndarray) -> float:
 
 
 def _shift_references(potential: Potential, store: Store, train: np.ndarray) -> None:
-    """Adds to the references what fits the labels' difference from the potential, by least squares."""
+    """Adds to the references a least-squares fit to the difference between labels and potential."""
     sample = _sample(train, SAMPLE)
     rows, differences = [], []
     for start in range(0, len(sample), CHUNK // 8):
         indices = sample[start : start + CHUNK // 8]
         frames = store.gather(indices)
-        there = frames.has_energy
-        rows.append(composition(frames.counts, frames.atomic_numbers, potential.config.max_z)[there])
-        differences.append((frames.energy - _energies(potential, frames, indices))[there])
+        has_energy = frames.has_energy
+        rows.append(composition(frames.counts, frames.atomic_numbers, potential.config.max_z)[has_energy])
+        differences.append((frames.energy - _energies(potential, frames, indices))[has_energy])
     if not sum(len(part) for part in differences):
         raise ValueError("finetune.references: shift needs frames with an energy, got none")
     shift = np.linalg.lstsq(np.concatenate(rows), np.concatenate(differences), rcond=1e-10)[0]

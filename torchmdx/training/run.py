@@ -1,4 +1,4 @@
-"""A whole training: directory, data, potential, loop, report; in one process or several, one potential or some."""
+"""A complete training run: directory, data, potential, loop, report; with one or several processes and seeds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchmdx.runtime.files import write_whole
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import write_text
-from torchmdx.training.distributed import Group, join, launched, leave, spread
+from torchmdx.training.distributed import Group, join, launch, launched, leave
 from torchmdx.training.logs import Logs, require_loggers
 from torchmdx.training.loop import BEST, LAST, STATE, Trainer
 from torchmdx.training.prepare import freeze, make_potential, open_data, open_store, require_usable
@@ -35,10 +35,10 @@ DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32
 
 
 def train(config: Config, resume: bool = False) -> int:
-    """Trains as configured, in as many processes as configured; returns the exit status, 128 and more after a signal.
+    """Trains as configured, in as many processes as configured; returns the exit status, 128 + its number for a signal.
 
-    Raises ValueError, FileNotFoundError and so on before anything is written where the configuration cannot serve,
-    FileExistsError for a directory that holds a training already and `resume` is not set.
+    Raises before anything is written: ValueError, FileNotFoundError and others for a configuration that cannot be
+    used, FileExistsError if output.directory already holds a training run and `resume` is false.
     """
     device = _device(config)
     _require_directory(config, resume)
@@ -48,8 +48,10 @@ def train(config: Config, resume: bool = False) -> int:
     store, parts = _data(config, Path(config.output.directory), resume)
     require_usable(config, store, parts)
     if config.training.devices * config.training.nodes > 1:
-        make_potential(config, store, parts["train"], DTYPES[config.training.precision])  # what is wrong is said here
-        status = spread(config.training, device, _worker, config, resume)
+        make_potential(
+            config, store, parts["train"], DTYPES[config.training.precision]
+        )  # errors once, before the launch
+        status = launch(config.training, device, _worker, config, resume)
     else:
         status = _members(config, resume, Group(), device)
     return status
@@ -61,14 +63,16 @@ def _device(config: Config) -> torch.device:
 
 
 def _worker(config: Config, resume: bool) -> int:
-    """One of several processes."""
+    """Trains as one of several processes."""
     device = _device(config)
     group = join(device)
     failed = True
     try:
-        wanted = config.training.batch_size
-        if wanted % group.size:
-            raise ValueError(f"training.batch_size must be a multiple of the {group.size} processes, got {wanted}")
+        batch_size = config.training.batch_size
+        if batch_size % group.size:
+            raise ValueError(
+                f"training.batch_size must be a multiple of the number of processes, {group.size}, got {batch_size}"
+            )
         status = _members(config, resume, group, device)
         failed = False
         return status
@@ -77,19 +81,19 @@ def _worker(config: Config, resume: bool) -> int:
 
 
 def _members(config: Config, resume: bool, group: Group, device: torch.device) -> int:
-    """Every potential of an ensemble, each in a directory of its own."""
+    """Trains one potential, or the members of an ensemble, each in its own directory."""
     directory, size = Path(config.output.directory), config.training.ensemble
     with Interrupts(patient=group.size > 1) as interrupts:
         for member in range(size):
             one, place = (_member(config, member), directory / f"{MEMBER}{member}") if size > 1 else (config, directory)
             if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
-                # The same in all processes, whichever of them got the signal.
+                # The same in all processes, whichever of them received the signal.
                 return interrupts.status or 128 + signal.SIGTERM
     return 0
 
 
 def _member(config: Config, number: int) -> Config:
-    """The configuration of an ensemble's potential."""
+    """The configuration of a member of the ensemble."""
     seed = config.training.seed + number
     return config.model_copy(update={"training": config.training.model_copy(update={"seed": seed})})
 
@@ -97,7 +101,7 @@ def _member(config: Config, number: int) -> Config:
 def _one(
     config: Config, directory: Path, resume: bool, group: Group, device: torch.device, interrupts: Interrupts
 ) -> bool:
-    """One potential, from the beginning or from its state, and its report. False where a signal stopped it."""
+    """Trains one potential, new or resumed, and writes its report; False if a signal stopped it."""
     dtype = DTYPES[config.training.precision]
     if device.type == "cuda":
         device = torch.device("cuda", group.local_rank if device.index is None else device.index)
@@ -134,17 +138,17 @@ def _loop(config: Config, trainer: Trainer, directory: Path, resume: bool, inter
         progress.finish()
         logs.close()
     if not finished:
-        print(f"torchmdx: stopped in epoch {trainer.epoch + 1}; go on with --resume", file=sys.stderr)
+        print(f"torchmdx: stopped in epoch {trainer.epoch + 1}; continue with --resume", file=sys.stderr)
     return finished
 
 
 def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.device) -> None:
     shown = {n: v for n, v in trainer.remembered.items() if n.startswith("validation_") and n != "validation_loss"}
     units = {"energy": "meV/atom", "forces": "meV/Å", "stress": "meV/Å³"}
-    said = ", ".join(f"{name[11:]} {value:.3g} {units[name[11:]]}" for name, value in shown.items())
-    print(f"{directory / BEST}  best of epoch {trainer.best_epoch}" if trainer.best_epoch else f"{directory / LAST}")
-    if said:
-        print(f"validation errors of the last epoch: {said}")
+    errors = ", ".join(f"{name[11:]} {value:.3g} {units[name[11:]]}" for name, value in shown.items())
+    print(f"{directory / BEST}  best, from epoch {trainer.best_epoch}" if trainer.best_epoch else f"{directory / LAST}")
+    if errors:
+        print(f"validation errors of the last epoch: {errors}")
     if config.output.report:
         from torchmdx.report.write import write_report
 
@@ -164,7 +168,7 @@ def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.dev
 
 
 def _data(config: Config, directory: Path, resume: bool) -> tuple[Store, Split]:
-    """Data as configured; a resumed run keeps the split that it recorded, unless a split is named: it must be equal."""
+    """The configured data. A resumed run keeps its recorded split, unless data.split names one, which must be equal."""
     place, several = Path(config.output.directory), config.training.nodes > 1
     if resume and config.data.split is None and (directory / SPLIT).exists():
         store = open_store(config.data, place, several)
@@ -173,7 +177,7 @@ def _data(config: Config, directory: Path, resume: bool) -> tuple[Store, Split]:
 
 
 def _begin(config: Config, directory: Path, store: Store, parts: Split, device: torch.device) -> None:
-    """The files of a new run."""
+    """Writes the files of a new run."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in (STATE, BEST, LAST):
         (directory / name).unlink(missing_ok=True)
@@ -183,7 +187,7 @@ def _begin(config: Config, directory: Path, store: Store, parts: Split, device: 
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What a result may depend on besides the configuration."""
+    """Versions, hardware and command, which results may depend on."""
     import numpy
 
     return {
@@ -200,23 +204,24 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _require_directory(config: Config, resume: bool) -> None:
-    """Raises FileExistsError, FileNotFoundError, or ValueError where the run in the directory has other settings."""
+    """Raises FileExistsError, FileNotFoundError, or ValueError if the run in the directory has other settings."""
     directory = Path(config.output.directory)
     members = [path for path in sorted(directory.glob(f"{MEMBER}*")) if path.name.removeprefix(MEMBER).isdigit()]
-    there = [place for place in (directory, *members) if (place / STATE).exists()]
-    if there and not resume:
+    found = [place for place in (directory, *members) if (place / STATE).exists()]
+    if found and not resume:
         raise FileExistsError(
-            f"{str(there[0])!r} holds a training already: go on with --resume, or choose another output.directory"
+            f"{str(found[0])!r} already holds a training run: continue it with --resume, "
+            "or choose another output.directory"
         )
-    if resume and not there:
+    if resume and not found:
         raise FileNotFoundError(f"nothing to resume: no {STATE} in {str(directory)!r}")
-    for place in there:
+    for place in found:
         number = place.name.removeprefix(MEMBER) if place != directory else "0"
         require_same(_member(config, int(number)).plain(), read_state(place / STATE)[1]["config"])
 
 
 def _require_possible(config: Config) -> None:
-    """Raises for what cannot serve whatever the data are: converting them may take hours."""
+    """Raises for errors that do not depend on the data, before the data are converted, which may take hours."""
     require_loggers(config.output.loggers)
     if config.output.report:
         from torchmdx.report.style import require_matplotlib

@@ -1,4 +1,4 @@
-"""The learning rate over time."""
+"""Learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torchmdx.training.config import ScheduleSection
 
 
 class Schedule:
-    """Rate of a step, and what plateau remembers. Everything that matters for going on is in `state`."""
+    """The learning rate of each step, and the state of plateau. `state` has all that a resume needs."""
 
     def __init__(self, settings: ScheduleSection, learning_rate: float, num_steps: int) -> None:
         self.settings, self.learning_rate, self.num_steps = settings, learning_rate, num_steps
         self.factor, self.best, self.waited = 1.0, math.inf, 0
 
     def rate(self, step: int) -> float:
-        """Of the global step, counted from 0."""
+        """The learning rate of a global step, counted from 0."""
         s = self.settings
         warm = min(1.0, (step + 1) / (s.warmup_steps + 1))
         if s.name == "constant":
@@ -28,7 +28,7 @@ class Schedule:
         return self.learning_rate * warm * (s.final_factor + (1 - s.final_factor) * wave)
 
     def validated(self, loss: float) -> None:
-        """Takes note of a validation; plateau lowers the rate when too many brought nothing."""
+        """Registers a validation loss; plateau reduces the rate after too many without improvement."""
         if loss < self.best:
             self.best, self.waited = loss, 0
             return

@@ -1,4 +1,4 @@
-"""What a training needs to go on exactly: one safetensors file of tensors and JSON, written whole or not at all."""
+"""The state of a training run for an exact resume: one safetensors file of tensors and JSON, replaced atomically."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
 from torchmdx.runtime.files import write_whole
-from torchmdx.training.means import TERMS
+from torchmdx.training.epoch_means import TERMS
 
 FORMAT, FORMAT_VERSION = "torchmdx-training", 1
-# Settings that may change when a run is resumed: they decide where it runs, how long, and what it writes.
+# Settings that may change when a run is resumed: where it runs, for how long, and what it writes.
 FREE_SECTIONS = ("output.",)
 FREE = (
-    "data.path",  # the frames are compared instead: data may move
+    "data.path",  # the frames are compared instead, so data may be moved
     "data.split",  # likewise
     "training.epochs",
     "training.stop_after",
@@ -31,15 +31,15 @@ FREE = (
 
 
 def write_state(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
-    """Tensors by name, and whatever JSON holds."""
+    """Writes tensors by name, and `info`, which must be JSON-serializable."""
     metadata = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "info": json.dumps(info)}
-    # A copy each: names may share memory, which the format refuses.
+    # Copies, because the format does not allow tensors that share memory.
     own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     write_whole(path, serialize(own, metadata))
 
 
 def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Raises FileNotFoundError, or ValueError that names the file and what is wrong."""
+    """Tensors and info of a file. Raises FileNotFoundError, or ValueError with the file and the reason."""
     if not path.is_file():
         raise FileNotFoundError(f"nothing to resume: no {path.name} in {str(path.parent)!r}")
     try:
@@ -49,7 +49,7 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (SafetensorError, OSError, ValueError, *WRONG_VALUES) as error:
         raise ValueError(f"{str(path)!r} is not readable (safetensors says: {error})") from error
     if metadata.get("format") != FORMAT:
-        raise ValueError(f"{str(path)!r} is no state of a training: format is {metadata.get('format')!r}")
+        raise ValueError(f"{str(path)!r} must be the state of a training run, got format {metadata.get('format')!r}")
     if metadata.get("format_version") != str(FORMAT_VERSION):
         raise ValueError(
             f"this torchmdx resumes version {FORMAT_VERSION}, {str(path)!r} has {metadata.get('format_version')!r}"
@@ -61,13 +61,13 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _require_info(info: Any) -> None:
-    """Raises ValueError that names the first entry of a state that is missing or of another kind."""
+    """Raises ValueError with the first entry of a state that is missing or has the wrong type."""
     if not isinstance(info, dict):
-        raise ValueError(f"the state of a training must be an object, got {info!r:.80}")
+        raise ValueError(f"the state of a training run must be a JSON object, got {info!r:.80}")
     schedule = info.get("schedule")
     schedule = schedule if isinstance(schedule, dict) else {}
     means = info.get("means")
-    sound = {
+    is_valid = {
         "config": isinstance(info.get("config"), dict),
         **{name: isinstance(info.get(name), str) for name in ("digest", "train")},
         **{
@@ -86,7 +86,7 @@ def _require_info(info: Any) -> None:
         and len(info["capacities"]) == info.get("ranks")
         and all(isinstance(one, dict) and all(map(_is_count, one.values())) for one in info["capacities"]),
     }
-    for name, good in sound.items():
+    for name, good in is_valid.items():
         if not good:
             raise ValueError(f"{name} of the state is damaged, got {info.get(name)!r:.80}")
 
@@ -100,9 +100,9 @@ def _is_number(value: Any) -> bool:
 
 
 def require_same(config: dict[str, Any], saved: dict[str, Any]) -> None:
-    """Raises ValueError that lists every setting that differs from the run's and that cannot change on the way.
+    """Raises ValueError that lists all settings that differ from those of the run and must not change on a resume.
 
-    Both as JSON holds them. A setting that one of them lacks differs too.
+    Both are nested dictionaries of JSON types. A setting that only one of them has counts as different.
     """
     now, then = dict(flatten(config)), dict(flatten(saved))
     differences = [
@@ -111,7 +111,7 @@ def require_same(config: dict[str, Any], saved: dict[str, Any]) -> None:
         if key not in FREE and not key.startswith(FREE_SECTIONS) and _shown(now, key) != _shown(then, key)
     ]
     if differences:
-        raise ValueError(f"a run is resumed with its own settings: {'; '.join(differences)}")
+        raise ValueError(f"a run must be resumed with the same settings: {'; '.join(differences)}")
 
 
 def _shown(settings: dict[str, Any], key: str) -> str:

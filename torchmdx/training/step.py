@@ -1,4 +1,4 @@
-"""TrainStep: from a batch to changed weights, in fixed shapes and without reading the device."""
+"""TrainStep: one optimizer step on a batch, with fixed shapes and without reading the device."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from torchmdx.training.config import LossSection, OptimizerSection
 from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.loss import total, used_terms, weighted_sum
 from torchmdx.training.optimizer import AdamW, FlatParameters
-from torchmdx.training.recorder import Graphs, Recorder
+from torchmdx.training.step_graphs import Graphs, StepGraphs
 
-# What a step returns: losses, the gradient's norm, mean absolute errors, and, where not 0, that a list
-# overflowed and that a process was asked to stop.
+# The values a step returns: losses, norm of the gradient, mean absolute errors; overflow and stop are not 0 if a
+# list overflowed or a process received a signal.
 VALUES = (
     "loss",
     "energy_loss",
@@ -42,17 +42,18 @@ VALUES = (
 NORM, OVERFLOW, STOP = (VALUES.index(name) for name in ("gradient_norm", "overflow", "stop"))
 
 
-# Slots beyond those that a batch needs, for others with more edges: a share of them, and so many. Sums of many systems
-# vary less: so many standard deviations of a sum do too, where there are systems enough to tell, and a smaller share.
+# Spare slots for other batches with more edges: HEAD_ROOM as a fraction of those needed, plus LEAST_ROOM. Sums over
+# many systems vary less: with at least SYSTEMS_TO_TELL systems, DEVIATIONS standard deviations of the sum suffice, but
+# no less than LEAST_SHARE.
 HEAD_ROOM, LEAST_ROOM = 0.06, 64
 DEVIATIONS, SYSTEMS_TO_TELL, LEAST_SHARE = 5.0, 16, 0.005
-# Systems of fewer atoms are searched pair by pair: that search takes other systems in the buffers it has.
+# Systems of fewer atoms use the all-pairs search, which accepts other systems in its existing buffers.
 LARGE_SYSTEM = 1500
 
 
 @dataclass(eq=False)
 class Slot:
-    """Buffers of one shape: the batch that steps read, its list, and the network's own where priors see farther."""
+    """Buffers of one shape: the batch, its list, and the shorter list of the network if priors have a longer cutoff."""
 
     labelled: LabelledBatch
     search: EdgeSearch
@@ -63,13 +64,13 @@ class Slot:
 
 @methods_on_own_device("__init__", "__call__", "load", "compute", "apply", "evaluate", "grow")
 class TrainStep:
-    """One step after another: `step(labelled)` is load, compute, reduce, apply.
+    """Training steps: `step(labelled)` is load, compute, reduce, apply.
 
-    load copies a batch into the buffers of its shape and may look at it; compute and apply read nothing on the host
-    and keep every shape and buffer, so that a CUDA graph can hold them. reduce sums flat.buffer over processes.
+    load copies a batch into the buffers of its shape, and may read the device; compute and apply read nothing on the
+    host and keep all shapes and buffers, so that they can be captured. reduce sums flat.buffer over processes.
 
-    Where a neighbour list has overflowed, or the gradient is not finite, in any process, apply changes nothing; who
-    reads the values sees it, calls `grow` for the first, and does the step again.
+    If a neighbour list has overflowed, or the gradient is not finite, in any process, apply changes nothing. The values
+    report it; after an overflow, the caller calls `grow` and repeats the step.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class TrainStep:
         self.flat = FlatParameters(named, extra=len(VALUES))
         self.optimizer = AdamW(self.flat, potential, optimizer)
         self.pairwise = pair_energy.serves(potential)
-        self.recorder = Recorder() if record and self.device.type == "cuda" else None
+        self.graphs = StepGraphs() if record and self.device.type == "cuda" else None
         self.weights = self.flat.values.new_zeros(3)
         self.stop = self.flat.values.new_zeros(())
         self._capacities = dict(capacities or {})
@@ -99,7 +100,7 @@ class TrainStep:
             keep_freed_memory()
 
     def __call__(self, labelled: LabelledBatch) -> Tensor:
-        """Values of VALUES, on the device."""
+        """Takes a step; returns the values named in VALUES, on the device."""
         slot = self.load(labelled)
         if self.reduce is None:
             return self._run(slot, "step", lambda: self._whole(slot))
@@ -112,17 +113,17 @@ class TrainStep:
         return self.apply()
 
     def _run(self, slot: Slot, kind: str, work: Callable[[], Tensor]) -> Tensor:
-        """Work on a slot's buffers: launched, or after a few times replayed."""
-        return work() if self.recorder is None else self.recorder.run(slot.graphs, kind, work)
+        """Runs work on the buffers of a slot, from a CUDA graph once it is captured."""
+        return work() if self.graphs is None else self.graphs.run(slot.graphs, kind, work)
 
     def set_rates(self, learning_rate: float, weights: Sequence[float]) -> None:
-        """Learning rate and the weights of the terms, for the steps that follow."""
+        """Sets the learning rate and the term weights of the following steps."""
         self.optimizer.learning_rate.fill_(learning_rate)
         for k, weight in enumerate(weights):
             self.weights[k].fill_(weight)
 
     def load(self, labelled: LabelledBatch) -> Slot:
-        """The slot of its shape, holding the batch."""
+        """Copies the batch into the slot of its shape, which is returned."""
         key = _key(labelled)
         layout = labelled.layout
         slot = self._slots.get(key)
@@ -136,14 +137,14 @@ class TrainStep:
         for name, buffer in slot.labelled.tensors().items():
             buffer.copy_(labelled.tensors()[name])
         if slot.layout != layout:
-            slot.layout = None  # until the list is the new layout's
+            slot.layout = None  # invalid until the list fits the new layout
             if not slot.search.assign(slot.labelled.batch, labelled.counts()):
-                slot.graphs.clear()  # they hold buffers that were replaced
+                slot.graphs.clear()  # they use buffers that were replaced
             slot.layout = layout
         return slot
 
     def _search(self, labelled: LabelledBatch, capacity: int | None) -> EdgeSearch:
-        """A list for the batch. Room costs time: everything that belongs to pairs is computed for empty slots too."""
+        """A list for the batch. Spare slots cost time, because pair quantities are computed for empty slots too."""
         largest = max(np.frombuffer(labelled.layout[0], np.int64), default=0)
         small = labelled.forces.is_cuda and largest < LARGE_SYSTEM
         backend = "triton_brute_force" if small and importlib.util.find_spec("triton") else "auto"
@@ -160,14 +161,14 @@ class TrainStep:
         return NearList(cutoff, capacity) if self.pairwise and self.potential.cutoff > cutoff else None
 
     def _make_room(self, slot: Slot) -> None:
-        """Slots of the near part for the batch that is there, where they are not chosen yet. Reads the device."""
+        """Chooses the capacity of the shorter list for the current batch, if it has none. Reads the device."""
         if slot.near is not None and slot.near.capacity is None:
             assert slot.search.reverse is not None
             needed = slot.near.count(slot.labelled.batch, slot.search.edges, slot.search.reverse)
             slot.near.capacity = needed + room(needed, None) + LEAST_ROOM
 
     def compute(self, slot: Slot) -> Tensor:
-        """Gradient and values of the slot's batch into flat.buffer, whose values are returned."""
+        """Computes gradient and values of the batch of the slot into flat.buffer; returns the values."""
         with torch.enable_grad():
             result, overflow = self._predict(slot, create_graph=True)
             values, errors = self._losses(result, slot.labelled)
@@ -177,14 +178,14 @@ class TrainStep:
         return self.flat.extra.copy_(self._values(loss, values, errors, overflow))
 
     def apply(self) -> Tensor:
-        """The optimizer's step with what flat.buffer holds; the values, with the gradient's norm."""
+        """Takes the optimizer step from flat.buffer; returns the values, with the norm of the gradient."""
         values = self.flat.extra.clone()
         good = (values[OVERFLOW] == 0) & torch.isfinite(values[0])
         values[NORM].copy_(self.optimizer.apply(good))
         return values
 
     def evaluate(self, labelled: LabelledBatch) -> Tensor:
-        """Values of a batch, without a step; the norm is 0."""
+        """Values of a batch, without an optimizer step; the norm is 0."""
         slot = self.load(labelled)
         found = self._run(slot, "evaluate", lambda: self._evaluate(slot))
         if self.reduce is not None:
@@ -198,12 +199,12 @@ class TrainStep:
             return self._values(total(values, self.weights), values, errors, overflow)
 
     def grow(self, labelled: LabelledBatch) -> None:
-        """Room for the batch of this shape that overflowed, if it did here. Reads the device."""
+        """Enlarges the list of this shape if it overflowed in this process. Reads the device."""
         slot = self._slots[_key(labelled)]
         if bool(slot.search.edges.overflow):
             slot.search.grow()
             edges = slot.search.update(slot.labelled.batch.positions, slot.labelled.batch.cell)
-            if not bool(edges.overflow):  # else its cell is such that no list holds its neighbours
+            if not bool(edges.overflow):  # overflow after growing: an invalid cell, for which no capacity suffices
                 slot.search.allocate(slot.labelled.batch, _capacity(slot.search, labelled))
             slot.graphs.clear()
             if slot.near is not None:
@@ -212,7 +213,7 @@ class TrainStep:
                 self._make_room(slot)
 
     def capacities(self) -> dict[str, int]:
-        """Slots of each shape's list. Rounding depends on them, so that a resumed run takes them over."""
+        """Capacities of the lists by shape. Rounding depends on them, so a resumed run reuses them."""
         near = {_near(key): slot.near.capacity for key, slot in self._slots.items() if slot.near and slot.near.capacity}
         return self._capacities | {key: slot.search.capacity for key, slot in self._slots.items()} | near
 
@@ -239,12 +240,12 @@ class TrainStep:
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if self.bf16 else nullcontext()
 
     def _losses(self, result: Result, labelled: LabelledBatch) -> tuple[list[Tensor], list[Tensor]]:
-        """Losses and mean absolute errors of the three terms; 0 for those left out."""
+        """Losses and mean absolute errors of the three terms; 0 for omitted ones."""
         dtype = labelled.forces.dtype
         zero = labelled.forces.new_zeros(())
         found = {}
         if "energy" in self.terms:
-            # Total energies are long numbers, their errors short ones: subtracted in float64.
+            # In float64, because total energies are large compared with their errors.
             errors = (result.energy - labelled.energy).to(dtype) / labelled.count
             found["energy"] = weighted_sum(errors, labelled.energy_weight, self.loss.energy)
         if result.forces is not None:
@@ -260,16 +261,16 @@ class TrainStep:
 
 
 def room(needed: int, of_systems: NDArray[np.int64] | None) -> int:
-    """Slots to spare for batches like one that needs `needed`, of_systems [S] of them for each of its systems."""
+    """Spare slots for batches similar to one that needs `needed`, of which of_systems [S] per system."""
     most = int(HEAD_ROOM * needed)
     if of_systems is None or len(of_systems) < SYSTEMS_TO_TELL:
         return most
-    spread = DEVIATIONS * float(of_systems.std()) * len(of_systems) ** 0.5
-    return min(most, int(max(spread, LEAST_SHARE * needed)))
+    margin = DEVIATIONS * float(of_systems.std()) * len(of_systems) ** 0.5
+    return min(most, int(max(margin, LEAST_SHARE * needed)))
 
 
 def _capacity(search: EdgeSearch, labelled: LabelledBatch) -> int:
-    """For a list that holds the batch. Reads the device."""
+    """Capacity of a list for the batch and similar ones. Reads the device."""
     ends = np.cumsum(np.frombuffer(labelled.layout[0], np.int64))
     starts = search.edges.row_ptr.cpu().numpy()[np.concatenate([[0], ends])].astype(np.int64)
     return int(search.edges.num_edges) + room(int(search.edges.num_edges), np.diff(starts)) + LEAST_ROOM
@@ -280,5 +281,5 @@ def _key(labelled: LabelledBatch) -> str:
 
 
 def _near(key: str) -> str:
-    """What the capacity of the near part of a shape's list is called."""
+    """Key of the capacity of the shorter list of a shape."""
     return f"{key} near"

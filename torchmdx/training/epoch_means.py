@@ -1,4 +1,4 @@
-"""Means of losses and errors over the steps of an epoch, each step counting by its labels."""
+"""Means of losses and errors over the steps of an epoch, weighted by the number of labels in each step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ TERMS = ("energy", "forces", "stress")
 MILLI = 1000.0
 
 
-class Means:
-    """Sums that can be saved: by name, [Σ labels · loss, Σ labels · |error|, Σ labels]."""
+class EpochMeans:
+    """Running sums by term, which can be saved: [Σ labels · loss, Σ labels · |error|, Σ labels]."""
 
     def __init__(self, sums: dict[str, list[float]] | None = None) -> None:
         self.sums = {name: [0.0, 0.0, 0.0] for name in TERMS} if sums is None else sums
 
     def add(self, values: dict[str, float], totals: Sequence[int]) -> None:
-        """Values of a step, by the names of training.step.VALUES, and the labels of its batch."""
+        """Adds the values of a step, by the names in training.step.VALUES, with the label counts of its batch."""
         for name, total in zip(TERMS, totals, strict=True):
             sums = self.sums[name]
             sums[0] += total * values[f"{name}_loss"]
@@ -23,10 +23,10 @@ class Means:
             sums[2] += total
 
     def errors(self) -> dict[str, float]:
-        """Mean absolute errors, meV/atom, meV/Å and meV/Å³, of the terms that had labels and are trained."""
+        """Mean absolute errors in meV/atom, meV/Å and meV/Å³ of the trained terms that had labels."""
         return {name: MILLI * sums[1] / sums[2] for name, sums in self.sums.items() if sums[2] and sums[1]}
 
     def all(self, weights: Sequence[float]) -> dict[str, float]:
-        """The loss with these weights of the terms, and the errors."""
+        """The loss with these term weights, and the errors."""
         means = [sums[0] / max(sums[2], 1.0) for sums in self.sums.values()]
         return {"loss": sum(w * m for w, m in zip(weights, means, strict=True))} | self.errors()
