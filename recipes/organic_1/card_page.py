@@ -129,13 +129,13 @@ def _dynamics(cards: Cards) -> str:
     lengths = Counter(row["reached_ps"] for row in kept)
     each = " and ".join(f"{count} for {ps:g} ps" for ps, count in sorted(lengths.items(), reverse=True))
     first = (
-        f"{len(kept)} of {len(run['molecules'])} molecules kept every bond and made no new one, {each} "
+        f"{len(kept)} of {len(run['molecules'])} molecules kept every bond and formed no new one, {each} "
         f"({run['device']}, {run['atoms']} atoms in {contexts}, "
     )
     first += f"{run['ns_per_day']:.3g} ns/day of each molecule)." if run["ns_per_day"] else "no speed measured)."
-    first += f" Bonds were looked at every {run['check_every_ps']:g} ps."
+    first += f" Bonds were checked every {run['check_every_ps']:g} ps."
     if run["reached_ps"] < run["length_ps"]:
-        first += f" **Those of less than {run['length_ps']:g} ps were broken off.**"
+        first += f" **Those of less than {run['length_ps']:g} ps were stopped early.**"
     if run["weights"] != cards["training"]["weights"]:
         first += f" **These were other weights than those of the tables above: SHA-256 `{run['weights'][:16]}…`.**"
     rows = [
@@ -152,7 +152,7 @@ def _dynamics(cards: Cards) -> str:
     return (
         first
         + "\n\n"
-        + table("molecule | charge | atoms | what came of it | longest bond / its start | mean T, K", rows)
+        + table("molecule | charge | atoms | outcome | longest bond / its start | mean T, K", rows)
     )
 
 

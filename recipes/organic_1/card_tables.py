@@ -150,14 +150,14 @@ def limits(cards: Cards) -> str:
     lines.append(
         "- **Ions longer than the 10 Å that two layers reach.** Errors of frames of one ion, "
         f"{widest['formula']} with a charge of {widest['charge']:+d}, are {widest['lowest']:+.0f} to "
-        f"{widest['highest']:+.0f} kcal/mol: folded and stretched ones are not to be compared."
+        f"{widest['highest']:+.0f} kcal/mol: folded and stretched conformers cannot be compared."
     )
     furthest, of_neutral = (
         max((row for row in cards["protons"] if not (neutral_only and row["charge"])), key=lambda r: abs(r["largest"]))
         for neutral_only in (False, True)
     )
     lines.append(
-        "- **Protons on their way**: where a hydrogen bond is strong enough to share its proton, energies are wrong by "
+        "- **Shared protons**: where a hydrogen bond is strong enough to share its proton, energies are wrong by "
         f"up to {abs(furthest['largest']):.0f} kcal/mol ({furthest['molecule']}), in neutral molecules by up to "
         f"{abs(of_neutral['largest']):.0f} ({of_neutral['molecule']})."
     )
