@@ -1,4 +1,4 @@
-"""Fills the model card: numbers of docs/organic-1.md stand between marks, and come from the JSON files of card/."""
+"""Fills the model card: writes the numbers of card/*.json between the marks in docs/organic-1.md."""
 
 from __future__ import annotations
 
@@ -149,11 +149,7 @@ def _dynamics(cards: Cards) -> str:
         ]
         for row in run["molecules"]
     ]
-    return (
-        first
-        + "\n\n"
-        + table("molecule | charge | atoms | outcome | longest bond / its start | mean T, K", rows)
-    )
+    return first + "\n\n" + table("molecule | charge | atoms | outcome | longest bond / its start | mean T, K", rows)
 
 
 def _time_step(cards: Cards) -> str:
@@ -179,7 +175,7 @@ def _made(cards: Cards) -> str:
     )
 
 
-# What each block needs, and what writes it.
+# The JSON files that each block needs, and the function that writes it.
 BLOCKS: dict[str, tuple[tuple[str, ...], Callable[[Cards], str]]] = {
     "headline": (("test", "heldout"), _headline),
     "charge": (("test",), lambda cards: error_table("total charge", cards["test"]["charge"])),

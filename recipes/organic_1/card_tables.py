@@ -1,4 +1,4 @@
-"""Tables of the model card that tell of molecules, pairs and ions one by one, and the list of what fails."""
+"""Tables of the model card for single molecules, pairs and ions, and the list of failures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from card_figures import SUBSETS
 
-Cards = dict[str, Any]  # what the JSON files hold, by name
+Cards = dict[str, Any]  # contents of the JSON files, by name
 
 
 def table(header: str, rows: list[list[str]]) -> str:
@@ -99,7 +99,7 @@ def chains(cards: Cards) -> str:
 
 
 def protons(cards: Cards) -> str:
-    """Protons on their way from one atom to another."""
+    """Protons moved from one atom to another."""
     rows = [
         [
             row["molecule"],
