@@ -3,8 +3,8 @@
     python benchmarks/coulomb.py [--names dhfr,water1000]
 
 The potential of benchmarks/step.py, without and with the prior: all pairs in vacuum, pairs within 10 Å in a box. ms:
-medians of CUDA events around a replay, search and copies included. share: of the step with the prior, what the one
-without it does not take. force_error: of the capture, against the exact model in float64.
+medians of CUDA events around a replay, search and copies included. share: part of the step with the prior that the
+prior takes. force_error: at capture, against the exact model in float64.
 """
 
 from __future__ import annotations

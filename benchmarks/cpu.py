@@ -1,11 +1,12 @@
-"""Evaluations and training steps on the CPU: ours, ours with the C libraries as they come, and the peer, in one run.
+"""Times evaluations and training steps on the CPU: torchmdx, torchmdx without its memory and thread settings, and
+torchmd-net, in one run.
 
     python benchmarks/cpu.py [--peer] [--names dhfr,water216]
 
-The models, weights and structures of step.py, and the steps of training.py, in every thread there is. Each side
-runs in a process of its own, since memory and waiting threads are settled when a process starts; evaluations then again
+The models, weights and structures of step.py, and the steps of training.py, on all threads. Each side runs in a process
+of its own, since settings of memory and waiting threads take effect when a process starts. Evaluations are also timed
 beside a program that keeps one processor busy. ms: medians, from NumPy positions to NumPy forces, search included.
-force_error: relative, against the exact model in float64, where that is affordable. Results go to cpu.json.
+force_error: relative, against the exact model in float64, where the structure is small enough. Results go to cpu.json.
 """
 
 from __future__ import annotations

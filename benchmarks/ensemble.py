@@ -64,7 +64,7 @@ def timed(model: Potential | Ensemble, system: System, positions: np.ndarray) ->
 
 
 def in_turn(model: Ensemble, system: System, positions: np.ndarray) -> float:
-    """ms of a step whose members follow each other."""
+    """ms of a step whose members run one after the other."""
     limits = ensemble.MOST_SIDE_BY_SIDE
     ensemble.MOST_SIDE_BY_SIDE = 0
     try:

@@ -1,10 +1,9 @@
-"""The first step of a process: with all kernels on disk, and with none, compiled side by side or one after the other.
+"""Times the first step of a process: kernels on disk, or compiled in parallel or one after another.
 
     python benchmarks/first_step.py [--names chignolin,dhfr]
 
-The potentials of benchmarks/step.py, each first step in a process and a folder of kernels of its own. setup_s: from
-making the step to its first forces, what imports itself then included, CUDA's own start left out; capture_s is part
-of it.
+The potentials of benchmarks/step.py; each first step has its own process and its own folder of kernels. setup_s: from
+making the step to its first forces, with imports that happen then, without the start of CUDA; it includes capture_s.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ import step
 from torchmdx.runtime import kernel_compile
 from torchmdx.step.captured_step import CapturedStep
 
-# "on disk" takes what "side by side", just before it, has left.
+# "on disk" uses the kernels that "side by side", run just before it, has compiled.
 WAYS = ("side by side", "on disk", "one after the other")
 NAMES = ("alanine_dipeptide", "chignolin", "dhfr")
 
 
 def first_step(name: str, way: str, second: bool) -> None:
-    """In a process of its own: prints what it took."""
+    """Measures in this process, and prints the times."""
     if way == "one after the other":
         kernel_compile._describes = lambda: False  # type: ignore[assignment]
     model = step.potential(second).cuda()
@@ -49,7 +48,7 @@ def first_step(name: str, way: str, second: bool) -> None:
 
 
 def measured(name: str, way: str, second: bool, kernels: str) -> dict[str, float]:
-    """The same, of another process that keeps its kernels in a folder. Raises RuntimeError with its last words."""
+    """`first_step` in a new process with its kernels in a folder. Raises RuntimeError with the end of its errors."""
     command = [
         sys.executable,
         "-W",

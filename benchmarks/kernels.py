@@ -3,8 +3,7 @@
     python benchmarks/kernels.py [--structures DIR] [--systems NAME,NAME] [--each]
 
 Energy and forces are captured in a CUDA graph and timed by events (median of replays). Errors are against the exact
-model in float64, where that fits into memory: larger water boxes are repetitions of a box that does. With --each, the
-time of every kernel.
+model in float64 where it fits into memory; larger water boxes repeat a box that fits. --each also times every kernel.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ ASKED_MS = dict(
     alanine_dipeptide=0.11, chignolin=0.18, dhfr=1.0, factorIX=2.1, water24000=8.9, water98304=36.0, water998784=400.0
 )
 ELEMENTS = {"H": 1, "C": 6, "N": 7, "O": 8, "S": 16}
-EXACT_ATOMS = 6000  # the most the exact model is evaluated for in float64
+EXACT_ATOMS = 6000  # largest structure for the exact model in float64
 
 
 def read_pdb(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -94,13 +93,13 @@ def load(name: str, structures: Path) -> Batch:
 
 
 def neighbors(batch: Batch, cutoff: float, device: str) -> Edges:
-    """A full list made on the host; of a periodic cell it needs edges of at least twice the cutoff."""
+    """A full list made on the host. The edges of a periodic cell must be at least twice the cutoff."""
     from scipy.spatial import cKDTree
 
     positions, system = batch.positions.numpy(), batch.system_index.numpy()
     length = float(batch.cell[0, 0, 0])
     periodic = bool(batch.pbc.any())
-    # Systems of a batch are moved far apart: one tree then finds no pair across two of them.
+    # Systems of a batch are moved far apart, so that one tree finds no pair between two of them.
     wrapped = positions % length if periodic else positions + 1e4 * system[:, None]
     pairs = cKDTree(wrapped, boxsize=length if periodic else None).query_pairs(cutoff, output_type="ndarray")
     target, source = np.r_[pairs[:, 0], pairs[:, 1]], np.r_[pairs[:, 1], pairs[:, 0]]
@@ -113,7 +112,7 @@ def neighbors(batch: Batch, cutoff: float, device: str) -> Edges:
 
 
 def potential(channels: int = 128, layers: int = 2) -> Potential:
-    """Weights somewhat larger than those a training starts from, as a training leaves them."""
+    """Weights somewhat larger than initial ones, as after training."""
     torch.manual_seed(0)
     made = Potential(TensorNetConfig(num_channels=channels, num_layers=layers)).requires_grad_(False).cuda()
     for layer in made.network.layers:

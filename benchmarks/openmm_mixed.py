@@ -1,10 +1,10 @@
-"""Times a machine-learned ligand in a protein in water: mechanical embedding, by every transport, and openmm-ml's way.
+"""Times a machine-learned ligand beside a protein in water, with mechanical embedding: each transport, and openmm-ml.
 
     python benchmarks/openmm_mixed.py [--transports none,native,python,torch] [--peer]
 
-Alanine dipeptide beside DHFR in TIP3P water with amber14 and PME, about 40,000 atoms, of which 22 are the network's.
+Alanine dipeptide beside DHFR in TIP3P water with amber14 and PME, about 40,000 atoms, 22 of them in the network.
 CUDA platform, mixed precision, LangevinMiddle at 1 fs; hydrogens outside the ligand are constrained. "none" is the
-force field alone: what the rows beneath cost beyond it is the price of the network and of its transport.
+force field alone; the other rows add the network and its transport.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def force_field_system(field: app.ForceField, topology: app.Topology) -> openmm.
 def measure(transport: str, path: Path, folder: Path) -> dict[str, Any]:
     field, modeller, ligand = solvated()
     system = force_field_system(field, modeller.topology)
-    # Water fresh from Modeller is relaxed by the force field alone, so that every row starts from one structure.
+    # The water of Modeller is relaxed with the force field alone, so that every row starts from the same structure.
     relaxed = context_of(system, modeller.positions)
     openmm.LocalEnergyMinimizer.minimize(relaxed, maxIterations=200)
     positions = relaxed.getState(positions=True).getPositions()
@@ -93,7 +93,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(0)
         potential = Potential(TensorNetConfig())
-        potential.scale.fill_(0.01)  # an untrained potential: weak forces, so that nothing flies apart
+        potential.scale.fill_(0.01)  # an untrained potential: weak forces keep the structure together
         path = Path(folder) / "model.safetensors"
         save(potential, path)
         for transport in options.transports.split(",") + (["peer"] if options.peer else []):

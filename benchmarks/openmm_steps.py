@@ -1,11 +1,11 @@
-"""Times OpenMM with a potential, by every transport, beside the bare replay and openmm-ml with torchmd-net.
+"""Times OpenMM with a potential: each transport, the replay alone, and openmm-ml with torchmd-net.
 
     python benchmarks/openmm_steps.py [--names a,b] [--transports none,native,python,torch] [--peer]
 
-CUDA platform, mixed precision, LangevinMiddle at 1 fs. Step times are wall clock over many steps, in five stretches
-with replays alone after each: steps, replays and what steps take beyond them are medians of the stretches, since the
-clocks of a GPU wander; set-up is everything from the structure to the end of the
-first step, for the second time in a process and, with compiled kernels not yet on disk, for the first. ns/day at 1 fs.
+CUDA platform, mixed precision, LangevinMiddle at 1 fs; ns/day at 1 fs. Step times are wall clock over many steps, in
+five stretches with replays alone after each. Steps, replays and their difference are medians over the stretches, since
+the clock of a GPU varies. Set-up is everything from the structure to the end of the first step: for the second time in
+a process, and for the first time, with no compiled kernels on disk.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def steps_for(num_atoms: int) -> int:
 def seconds_a_step(context: openmm.Context, count: int, force: Any = None) -> tuple[float, float, float]:
     """Medians of five stretches: of a step, of the bare replay after it, and of their difference; nan without one."""
 
-    def wait() -> None:  # for the GPU, without evaluating the potential once more
+    def wait() -> None:  # waits for the GPU, without another evaluation
         context.getState(energy=True, groups={31})
 
     integrator = context.getIntegrator()
@@ -180,7 +180,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(0)
         potential = Potential(TensorNetConfig())
-        potential.scale.fill_(0.01)  # an untrained potential: weak forces, so that nothing flies apart
+        potential.scale.fill_(0.01)  # an untrained potential: weak forces keep the structure together
         path = Path(folder) / "model.safetensors"
         save(potential, path)
         for name in options.names.split(","):
@@ -191,7 +191,7 @@ def main() -> None:
                     rows.append(dict(system=name, transport=transport, error=f"{type(error).__name__}: {error}"[:200]))
                 print(rows[-1], flush=True)
                 write("openmm", rows)
-            if options.peer and name in ASKED_NS_DAY:  # the systems that there are numbers of it for
+            if options.peer and name in ASKED_NS_DAY:  # the systems of its published numbers
                 try:
                     rows.append(measure_peer(name, Path(folder)))
                 except Exception as error:

@@ -1,6 +1,6 @@
-"""The peer: torchmd-net's TensorNet or TensorNet2 with the weights of one of our potentials, timed in its three modes.
+"""torchmd-net's TensorNet or TensorNet2 with the weights of a torchmdx potential, timed in its three modes.
 
-Needs torchmd-net (>= 3.1) and warp-lang. Its neighbour search and self-edges are set up as its own documentation does.
+Needs torchmd-net (>= 3.1) and warp-lang. Its neighbour search and self-edges are set up as in its documentation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def build(
     most_neighbors: int,
     charges: int = 0,
 ) -> Any:
-    """A torchmd-net model, set up for one of its modes: TensorNet, or TensorNet2 with so many charges."""
+    """A torchmd-net model, set up for one of its modes: TensorNet, or TensorNet2 with this number of charges."""
     from torchmdnet.models.model import create_model
 
     return create_model(
@@ -56,7 +56,7 @@ def build(
 
 
 def copy_weights(potential: Any, peer: Any) -> None:
-    """Our weights into the peer's model, so that both sides compute the same function."""
+    """Copies torchmdx's weights into the peer's model, so that both compute the same function."""
     ours = potential.float().state_dict()
     names: dict[str, Tensor] = {}
     rep, emb = "representation_model", "representation_model.tensor_embedding"
@@ -86,7 +86,7 @@ def copy_weights(potential: Any, peer: Any) -> None:
     if potential.predicts_charges:
         names |= charge_weights(ours, potential.config.num_layers)
     missing, unexpected = peer.load_state_dict(names, strict=False)
-    # Its radial basis, scale and an empty cell are what it was made with.
+    # Radial basis, scale and the empty cell keep their initial values.
     kept = ("distance_expansion.", "distance.box", "mean", "std")
     missing = [name for name in missing if not any(part in name for part in kept)]
     assert not unexpected, unexpected
@@ -94,7 +94,7 @@ def copy_weights(potential: Any, peer: Any) -> None:
 
 
 def charge_weights(ours: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Of the networks that predict charges, after the embedding and after each layer, under the peer's names."""
+    """Weights of the networks that predict charges, after the embedding and each layer, under the peer's names."""
     names: dict[str, Tensor] = {}
     for index in range(layers + 1):
         stem = "charge_predict_0" if index == 0 else f"charge_predicts.{index - 1}"
@@ -109,7 +109,7 @@ def charge_weights(ours: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
 def prepare(mode: str, model: Any, numbers: Tensor, positions: Tensor, index: Tensor, box: Tensor | None) -> Any:
     """(run, read): `run()` evaluates energy and forces once; `read()` gives the forces of the last run."""
     representation = model.representation_model
-    # TensorNet2 has no method of its own for what this does in both.
+    # TensorNet2 has no separate method for this.
     owner = representation if hasattr(representation, "setup_for_inference") else representation.tensor_embedding
     owner.setup_for_inference(numbers.cpu(), index.cpu())
     model = model.cuda()

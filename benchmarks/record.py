@@ -1,4 +1,4 @@
-"""Writes results with what they were measured on."""
+"""Writes results together with device, versions and commit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def environment() -> dict[str, Any]:
         found["cuda"] = torch.version.cuda
     else:
         found["device"] = f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
-    if "BENCHMARK_COMMIT" in os.environ:  # measured on a copy of the files, without their history
+    if "BENCHMARK_COMMIT" in os.environ:  # a copy of the files without git history
         return found | {"commit": os.environ["BENCHMARK_COMMIT"]}
     command = ["git", "describe", "--always", "--dirty"]
     asked = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)

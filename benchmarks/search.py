@@ -1,4 +1,6 @@
-"""Neighbour searches: ours captured, and the peers', in one run. `python benchmarks/search.py [--peers] [names ...]`
+"""Times neighbour searches: torchmdx's, captured, and those of other packages, in one run.
+
+    python benchmarks/search.py [--peers] [names ...]
 
 Milliseconds for a full list with shifts, cutoff 5 Å, float32: medians of CUDA events after warm-up.
 """
@@ -29,7 +31,7 @@ ASKED = {"water216": 0.012, "water1000": 0.03, "water8000": 0.15, "water32768": 
 
 def captured(run: Callable[[], Any]) -> Callable[[], None]:
     stream = torch.cuda.Stream()
-    # Two updates of one search must not run at once: those before have to end first.
+    # Two updates of one search must not overlap.
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -89,7 +91,7 @@ def peers(batch: Batch) -> list[dict[str, Any]]:
 
 
 def on_the_cpu(name: str) -> list[dict[str, Any]]:
-    """Ours beside vesin alone, on the same threads: the best of ten, in milliseconds."""
+    """torchmdx and vesin alone, on the same threads: best of ten, ms."""
     from vesin import NeighborList
 
     numbers, positions, cell = systems.load(name)

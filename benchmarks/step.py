@@ -1,12 +1,12 @@
-"""Energy and forces of one evaluation, search included: ours captured, the peer in its best mode, in one run.
+"""Times one evaluation, search included: torchmdx captured, and torchmd-net in its fastest mode, in one run.
 
     python benchmarks/step.py [--model tensornet2] [--peer] [--names water8000,dhfr]
 
 TensorNet, 2 layers (TensorNet2, 1 layer and 16 charges), 128 channels, 32 radial functions, 5 Å, float32, the same
 weights on both sides, scaled so that forces are about 1 eV/Å. Results go to step.json and tensornet2.json. ms: medians
 of CUDA events. wall_ms: from NumPy positions to NumPy forces. force_error: against the exact model in float64,
-relative, of the whole structure where that fits, else of a cluster of its atoms. roofline_share: the least time that
-the device's float32 products and copies allow (`torchmdx bench`), of ms.
+relative, of the whole structure where it fits into memory, else of a cluster of its atoms. roofline_share: the least
+time that the device's float32 products and copies allow (`torchmdx bench`), divided by ms.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torchmdx import Batch, Potential, System, TensorNet2Config, TensorNetConfig
 from torchmdx.commands.bench import roofline_seconds
 from torchmdx.step.captured_step import CapturedStep
 
-# name: (copies, modes of the peer, of which the fastest counts, ms asked)
+# name: (copies, modes of the peer, of which the fastest counts, target in ms)
 CASES: dict[str, tuple[int, str, float | None]] = {
     "alanine_dipeptide": (1, "graph,compile", 0.11),
     "chignolin": (1, "graph,compile", 0.18),
@@ -55,7 +55,7 @@ EXACT_ATOMS = 3000
 def potential(second: bool) -> Potential:
     """Random weights with filters and forces of the size of trained ones."""
     torch.manual_seed(0)
-    # torchmd-net's equilibration has this slack.
+    # the slack of torchmd-net's equilibration
     second_config = TensorNet2Config(num_layers=1, max_z=99, charge_slack=1e-6)
     made = Potential(second_config if second else TensorNetConfig(max_z=99)).requires_grad_(False)
     with torch.no_grad():
@@ -162,7 +162,7 @@ def main() -> None:
 
 
 def compare(model: Potential, batch: Batch, modes: list[str]) -> list[dict[str, Any]]:
-    """Our row, and the peer's in these modes; ours says how much faster it is than the fastest of them."""
+    """Rows of torchmdx and of the peer in these modes; torchmdx's has the speedup over the fastest of them."""
     found: list[dict[str, Any]] = []
     exact = None
     try:

@@ -3,9 +3,9 @@
     python benchmarks/training.py [--peer] [--reading]
     torchrun --nproc-per-node 2 benchmarks/training.py      several GPUs, 512 frames each
 
-2 layers, 128 channels, 32 radial functions, 5 Å; alanine dipeptide, shaken; energy and force loss, AdamW. Milliseconds
-a step, wall clock over many steps that are not waited for one by one. Labels are noise: what they are does not change
-the work. --reading also times the reader: batches from a store on disk, padded and brought to the GPU.
+2 layers, 128 channels, 32 radial functions, 5 Å; rattled alanine dipeptide; energy and force loss, AdamW. Milliseconds
+per step, wall clock over many steps without waiting for each. Labels are noise, which does not change the work.
+--reading also times the reader: batches from a store on disk, padded and copied to the GPU.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def frames(count: int) -> Frames:
 
 
 def milliseconds(step: Callable[[], Any], count: int) -> float:
-    """A step, median of five stretches."""
+    """ms per step, median of five stretches."""
     for _ in range(6):
         step()
     times = []
@@ -93,7 +93,7 @@ def batch(size: int, seed: int, device: str = "cuda") -> LabelledBatch:
 
 
 def peer_step(size: int, device: str) -> Callable[[], Any]:
-    """A training step of torchmd-net as its own trainer does it."""
+    """A training step of torchmd-net, as in its trainer."""
     from torchmdnet.models.model import create_model
 
     settings = dict(
@@ -130,7 +130,7 @@ def peer(size: int) -> dict[str, Any]:
 
 
 def reading(size: int) -> dict[str, Any]:
-    """Frames from disk to the GPU, while nothing else happens."""
+    """Frames from disk to the GPU, with nothing else running."""
     with tempfile.TemporaryDirectory() as folder:
         with StoreWriter(Path(folder) / "set") as writer:
             writer.add(frames(4096), "made", 0)
@@ -166,7 +166,7 @@ def together(size: int) -> dict[str, Any]:
 
 
 def launched() -> None:
-    """What `torchrun --nproc-per-node K benchmarks/training.py` does: alone first, then all GPUs at once."""
+    """Entry for `torchrun --nproc-per-node K benchmarks/training.py`: one GPU alone, then all together."""
     import torch.distributed as dist
 
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -14,6 +14,8 @@ NEEDED = (
     "torchmdx/engines/cpu/messages.c",
     "torchmdx/engines/cpu/threads.c",
     "torchmdx/openmm_force/native/cuda_kernel.cpp",
+    "torchmdx/openmm_force/native/cuda_types/cuda.h",
+    "torchmdx/openmm_force/native/one_context.c",
     "torchmdx/potentials/organic-1.safetensors",
 )
 

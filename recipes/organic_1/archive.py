@@ -1,4 +1,4 @@
-"""Labelled files as few small archives, and archives as the .npz files that `torchmdx data convert` reads.
+"""Packs labelled files into a few small archives, and unpacks these into .npz files for `torchmdx data convert`.
 
 python archive.py pack --labelled labelled --output archives
 python archive.py unpack --archives archives --output data
@@ -20,7 +20,7 @@ import numpy as np
 
 NUMBERS = {"H": 1, "C": 6, "N": 7, "O": 8, "F": 9, "S": 16, "Cl": 17}
 MADE, SAMPLED, FORCES = 1e-4, 1e-5, 5e-4
-SUBSETS = {  # archives of each; ions, shared protons and what make_more.py makes have their own
+SUBSETS = {  # archives of each; ions, shared protons and the output of make_more.py have their own
     "train": 4,
     "val": 1,
     "test": 1,
@@ -57,7 +57,7 @@ def joined(parts: list[Frames]) -> Frames:
 
 
 def read_labelled(path: Path) -> tuple[Frames, int]:
-    """Frames of a file of `torchmdx label` without those of too large forces, and how many these are."""
+    """Frames of a file of `torchmdx label` without those with too large forces, and the number of these."""
     rows = list(_frames(path))
     kept = [row for row in rows if np.abs(row[2]).max() <= LARGEST_FORCE]
     quantum = SAMPLED if "-md" in path.stem else MADE
@@ -133,7 +133,7 @@ def pack(labelled: Path, output: Path, workers: int) -> None:
 
 
 def _kind(path: Path) -> str:
-    """What has archives of its own."""
+    """The group of frames that shares archives."""
     return next(
         (kind for kind in ("protons", "yetmore", "more") if f"-{kind}" in path.stem),
         "ions" if "-ion" in path.stem else "",

@@ -1,4 +1,4 @@
-"""Clusters and pairs of molecules: who comes together, and where they stand."""
+"""Clusters and pairs of molecules: their members and positions."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Assembler:
         for number in self._rng.permutation(len(own))[: ION_PAIRS[self._part]]:
             ion = own[number]
             other = self._water if self._rng.random() < 0.5 else neutral[self._rng.integers(len(neutral))]
-            first, second = (ion, other) if ion.charge > 0 else (other, ion)  # the first hands over hydrogen
+            first, second = (ion, other) if ion.charge > 0 else (other, ion)  # the first donates hydrogen
             for low, high in ION_RATIOS:
                 place = _pointed if self._rng.random() < 0.7 else _random
                 a, b = self._shape(first), self._shape(second)
@@ -103,7 +103,7 @@ class Assembler:
         return frames
 
     def apart(self, ions: list[Entry]) -> list[Frame]:
-        """Two or three molecules at all distances, far ones too, most with one ion; each frame in shapes of its own."""
+        """Two or three molecules at all distances, large ones too, most with one ion; new geometries in each frame."""
         own = [e for e in ions if len(e.numbers) <= ION_PAIR_ATOMS]
         small = [e for e in self._own if not e.charge and len(e.numbers) <= 16]
         common, bare = [e for e in self._common if not e.charge], [e for e in self._common if e.charge]
@@ -154,7 +154,7 @@ class Assembler:
         return positions - positions.mean(0)
 
     def _heap(self, members: list[Entry], least: float) -> Frame:
-        """Members one by one at contact with those before."""
+        """Places members one by one in contact with the previous ones."""
         placed = [self._shape(members[0])]
         for count, entry in enumerate(members[1:], start=1):
             there = _merged(members[:count])
@@ -216,7 +216,7 @@ def _pointed(
 
 
 def _travel(first: Entry, a: np.ndarray, second: Entry, b: np.ndarray, direction: np.ndarray, ratio: float) -> float:
-    """How far the second goes until no pair is nearer than `ratio` of its van der Waals radii."""
+    """How far the second is moved until no pair is nearer than `ratio` of its van der Waals radii."""
     radii = np.add.outer([VDW[int(z)] for z in first.numbers], [VDW[int(z)] for z in second.numbers]) * ratio
     apart = b[None] - a[:, None]
     along = apart @ direction

@@ -1,4 +1,4 @@
-"""Water clusters and pairs of molecules: what holds them together, by GFN2-xTB and by a potential."""
+"""Water clusters and pairs of molecules: binding energies of GFN2-xTB and of a potential."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def from_smiles(smiles: str) -> Structure:
 
 
 def water_cluster(job: tuple[int, int]) -> dict[str, Any]:
-    """A relaxed cluster and the same shaken, with GFN2-xTB's numbers. job: molecules, seed."""
+    """A relaxed cluster and the same with displaced atoms, evaluated with GFN2-xTB. job: molecules, seed."""
     number, seed = job
     rng = np.random.default_rng([seed, number])
     water = from_smiles("O")
     shape = water.positions - water.positions[0]
     places = [np.zeros(3)]
-    while len(places) < number:  # beside one that is there, not too near to any
+    while len(places) < number:  # beside an existing one, not too near to any
         trial = places[rng.integers(len(places))] + APART * _direction(rng)
         if min(np.linalg.norm(trial - place) for place in places) > 0.95 * APART:
             places.append(trial)
@@ -141,7 +141,7 @@ def _placer(name: str, first: Structure, second: Structure) -> Any:
         normal = np.linalg.svd(first.positions - first.positions.mean(0))[2][2]
         a, b = first.positions - first.positions.mean(0), first.positions - first.positions.mean(0)
     elif name.startswith("methane"):
-        normal = -_unit(first.positions[1] - first.positions[0])  # away from a hydrogen: three face three
+        normal = -_unit(first.positions[1] - first.positions[0])  # away from a hydrogen: staggered hydrogens
         a = first.positions - first.positions[0]
         b = -a
     else:

@@ -1,4 +1,4 @@
-"""Errors on labelled frames: molecules that training never saw, by kind, charge, size and force."""
+"""Errors on labelled frames of unseen molecules, by kind, charge, size and force."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def summary(frames: Compared, chosen: np.ndarray) -> dict[str, float]:
 
 
 def relative_errors(frames: Compared, chosen: np.ndarray) -> np.ndarray:
-    """Errors of energies about the mean error of their composition, eV: what dynamics of one molecule feel."""
+    """Errors of energies about the mean error of their composition, eV: dynamics of one molecule depend on these."""
     error = (frames.predicted_energy - frames.energy)[chosen]
     group = np.unique(frames.composition[chosen], return_inverse=True)[1]
     number = np.bincount(group)

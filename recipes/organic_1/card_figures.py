@@ -16,7 +16,7 @@ SUBSETS = {"train": "seen in training", "val": "of the validation", "test": "uns
 
 
 def parity(path: Path, frames: Compared, seed: int) -> None:
-    """Forces and energies of neutral molecules and of ions, as predicted over as labelled."""
+    """Predicted over labelled forces and energies of neutral molecules and of ions."""
     rng = np.random.default_rng(seed)
     neutral = frames.charges == 0
     bound = frames.bound()
@@ -104,7 +104,7 @@ def torsions(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def waters(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Binding energies of water clusters, and how wrong they and the forces are."""
+    """Binding energies of water clusters, and errors of these and of the forces."""
     number = np.array([row["number"] for row in rows])
     theirs, ours, forces = (np.array([row[key] for row in rows]) for key in ("gfn2", "network", "forces_mae"))
     with picture(path, 9.0, 3.2) as figure:

@@ -1,4 +1,4 @@
-"""Energies of small ions alone, and of acids, amines and their ions whose chains grow beyond what training has."""
+"""Energies of small ions alone, and of acids, amines and their ions with chains longer than in training."""
 
 from __future__ import annotations
 

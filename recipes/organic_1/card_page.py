@@ -1,4 +1,4 @@
-"""Fills the model card: numbers of docs/organic-1.md stand between marks, and come from the JSON files of card/."""
+"""Fills the model card: writes the numbers of card/*.json between the marks in docs/organic-1.md."""
 
 from __future__ import annotations
 
@@ -129,13 +129,13 @@ def _dynamics(cards: Cards) -> str:
     lengths = Counter(row["reached_ps"] for row in kept)
     each = " and ".join(f"{count} for {ps:g} ps" for ps, count in sorted(lengths.items(), reverse=True))
     first = (
-        f"{len(kept)} of {len(run['molecules'])} molecules kept every bond and made no new one, {each} "
+        f"{len(kept)} of {len(run['molecules'])} molecules kept every bond and formed no new one, {each} "
         f"({run['device']}, {run['atoms']} atoms in {contexts}, "
     )
     first += f"{run['ns_per_day']:.3g} ns/day of each molecule)." if run["ns_per_day"] else "no speed measured)."
-    first += f" Bonds were looked at every {run['check_every_ps']:g} ps."
+    first += f" Bonds were checked every {run['check_every_ps']:g} ps."
     if run["reached_ps"] < run["length_ps"]:
-        first += f" **Those of less than {run['length_ps']:g} ps were broken off.**"
+        first += f" **Those of less than {run['length_ps']:g} ps were stopped early.**"
     if run["weights"] != cards["training"]["weights"]:
         first += f" **These were other weights than those of the tables above: SHA-256 `{run['weights'][:16]}…`.**"
     rows = [
@@ -149,11 +149,7 @@ def _dynamics(cards: Cards) -> str:
         ]
         for row in run["molecules"]
     ]
-    return (
-        first
-        + "\n\n"
-        + table("molecule | charge | atoms | what came of it | longest bond / its start | mean T, K", rows)
-    )
+    return first + "\n\n" + table("molecule | charge | atoms | outcome | longest bond / its start | mean T, K", rows)
 
 
 def _time_step(cards: Cards) -> str:
@@ -179,7 +175,7 @@ def _made(cards: Cards) -> str:
     )
 
 
-# What each block needs, and what writes it.
+# The JSON files that each block needs, and the function that writes it.
 BLOCKS: dict[str, tuple[tuple[str, ...], Callable[[Cards], str]]] = {
     "headline": (("test", "heldout"), _headline),
     "charge": (("test",), lambda cards: error_table("total charge", cards["test"]["charge"])),

@@ -1,4 +1,4 @@
-"""Protons that two atoms share: moved from one to the other on a line, in molecules and ions relaxed with GFN2-xTB."""
+"""Shared protons, moved on a line from one atom to the other in molecules and ions relaxed with GFN2-xTB."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def line(smiles: str) -> tuple[list[Structure], list[float], list[float]]:
 
 
 def right_to(lengths: list[float], error: np.ndarray) -> float:
-    """The last length before the error is first larger than what is called right. error: kcal/mol, from the start."""
+    """The last length before the error first exceeds the tolerance. error: kcal/mol, from the start."""
     wrong = np.flatnonzero(error > RIGHT)
     return lengths[wrong[0] - 1] if len(wrong) else lengths[-1]
 

@@ -1,4 +1,4 @@
-"""Barriers of rotation of small molecules: one bond is turned in GFN2-xTB's minimum, and nothing else relaxes."""
+"""Barriers of rotation of small molecules: one bond is rotated in GFN2-xTB's minimum, without relaxation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROTORS = {
 
 
 def scan(name: str) -> tuple[list[Structure], list[float]]:
-    """Structures once round, and GFN2-xTB's energies of them."""
+    """Structures over a full turn, and their energies with GFN2-xTB."""
     smiles, (near, far) = ROTORS[name]
     structure = from_smiles(smiles)
     mask = beyond(structure, near, far)

@@ -1,4 +1,4 @@
-"""Tables of the model card that tell of molecules, pairs and ions one by one, and the list of what fails."""
+"""Tables of the model card for single molecules, pairs and ions, and the list of failures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from card_figures import SUBSETS
 
-Cards = dict[str, Any]  # what the JSON files hold, by name
+Cards = dict[str, Any]  # contents of the JSON files, by name
 
 
 def table(header: str, rows: list[list[str]]) -> str:
@@ -99,7 +99,7 @@ def chains(cards: Cards) -> str:
 
 
 def protons(cards: Cards) -> str:
-    """Protons on their way from one atom to another."""
+    """Protons moved from one atom to another."""
     rows = [
         [
             row["molecule"],
@@ -150,14 +150,14 @@ def limits(cards: Cards) -> str:
     lines.append(
         "- **Ions longer than the 10 Å that two layers reach.** Errors of frames of one ion, "
         f"{widest['formula']} with a charge of {widest['charge']:+d}, are {widest['lowest']:+.0f} to "
-        f"{widest['highest']:+.0f} kcal/mol: folded and stretched ones are not to be compared."
+        f"{widest['highest']:+.0f} kcal/mol: folded and stretched conformers cannot be compared."
     )
     furthest, of_neutral = (
         max((row for row in cards["protons"] if not (neutral_only and row["charge"])), key=lambda r: abs(r["largest"]))
         for neutral_only in (False, True)
     )
     lines.append(
-        "- **Protons on their way**: where a hydrogen bond is strong enough to share its proton, energies are wrong by "
+        "- **Shared protons**: where a hydrogen bond is strong enough to share its proton, energies are wrong by "
         f"up to {abs(furthest['largest']):.0f} kcal/mol ({furthest['molecule']}), in neutral molecules by up to "
         f"{abs(of_neutral['largest']):.0f} ({of_neutral['molecule']})."
     )

@@ -18,7 +18,7 @@ ANGLES = {"phi": 0, "psi": 1}  # where the four atoms begin in BACKBONE
 BACKBONE = "[CX3](=O)[NX3H][CX4H][CX3](=O)[NX3H]"  # carbonyl C, O, N, CA, C, O, N
 CHAIN = (0, 2, 3, 4, 6)  # of those: C, N, CA, C, N
 SPACING = 15  # degrees
-START = {"phi": -150.0, "psi": 150.0}  # extended; each scan holds one and lets the other go
+START = {"phi": -150.0, "psi": 150.0}  # extended; each scan fixes one and relaxes the other
 LARGEST_FORCE, MOST_STEPS = 0.08, 40  # of each relaxation: eV/Å
 
 
@@ -37,7 +37,7 @@ def molecule(residue: str, seed: int) -> tuple[str, Structure, list[int]]:
 
 
 def scan(job: tuple[str, str, int]) -> dict[str, Any]:
-    """Structures and GFN2-xTB's energies once round, from the extended one. job: residue, angle, seed."""
+    """Structures and GFN2-xTB's energies over a full turn, from the extended one. job: residue, angle, seed."""
     from ase.constraints import FixInternals
 
     residue, angle, seed = job

@@ -1,4 +1,4 @@
-"""What a checkpoint and the folders of its training say of how it was made."""
+"""Facts about the training, from a checkpoint and the folders of its training."""
 
 from __future__ import annotations
 

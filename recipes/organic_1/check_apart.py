@@ -1,4 +1,4 @@
-"""Leaves out assemblies across whose gaps GFN2-xTB moves charge, which no network of neighbours can follow.
+"""Removes assemblies in which GFN2-xTB moves charge across a gap, which a network of neighbours cannot reproduce.
 
 python check_apart.py --geometries geometries
 
@@ -45,13 +45,13 @@ def moved(frame: Frame) -> np.ndarray:
 
 
 def kept(frame: Frame) -> bool:
-    """Whether charge stays where it belongs; close molecules may share it."""
+    """Whether each separate molecule keeps its charge; close molecules may share it."""
     far = far_parts(frame) if any(charge for _, charge in frame.parts) else []
     return not far or bool(np.abs(moved(frame)[far]).max() <= MOST_MOVED)
 
 
 def main() -> None:
-    """Writes the files again, without those frames."""
+    """Rewrites the files without those frames."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--geometries", type=Path, default=Path("geometries"))
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())

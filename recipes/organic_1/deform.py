@@ -1,4 +1,4 @@
-"""Geometries of one molecule, made from its conformers and bonds: thermal, rattled, scaled, turned and stretched."""
+"""Geometries of one molecule from its conformers and bonds: thermal, rattled, scaled, twisted and stretched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BOLTZMANN = 8.617333e-5  # eV/K
 VDW = {1: 1.1, 6: 1.7, 7: 1.55, 8: 1.52, 9: 1.47, 16: 1.8, 17: 1.75}  # Å
 COVALENT = {1: 0.31, 6: 0.76, 7: 0.71, 8: 0.66, 9: 0.57, 16: 1.05, 17: 1.02}  # Å
 SPRINGS = (30.0, 4.0, 0.25, 0.03)  # eV/Å² between atoms 1, 2, 3 and more bonds apart
-LARGEST_MODE = 0.3  # Å: straight lines are a poor picture of anything that moves further
+LARGEST_MODE = 0.3  # Å: larger motions are not straight lines
 NEAREST_BONDED = 0.6  # of the sum of covalent radii
 NEAREST = 0.58  # of the sum of van der Waals radii, three bonds apart or more
 MOST_DRAWS = 12
@@ -38,7 +38,7 @@ class Shaper:
         ]
 
     def draw(self, kind: str) -> np.ndarray:
-        """Positions [N,3] of one kind, whose atoms do not run into each other."""
+        """Positions [N,3] of one kind, whose atoms do not overlap."""
         for _ in range(MOST_DRAWS):
             which = int(self._rng.integers(len(self.entry.conformers)))
             positions = getattr(self, f"_{kind}")(which)

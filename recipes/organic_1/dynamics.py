@@ -41,7 +41,7 @@ FINER = (40, 1)  # steps between checks, where a run has failed
 
 
 class World:
-    """The molecules that are still whole, in one context, on places of a grid."""
+    """The molecules that are still intact, in one context, on the sites of a grid."""
 
     def __init__(self, molecules: list[Molecule], args: argparse.Namespace) -> None:
         self.molecules = molecules
@@ -117,7 +117,7 @@ class World:
 
 
 class Run:
-    """Goes on with those that are whole, whatever becomes of the others."""
+    """Continues with the intact molecules, whatever happens to the others."""
 
     def __init__(self, molecules: list[Molecule], args: argparse.Namespace) -> None:
         self.args = args
@@ -127,13 +127,13 @@ class Run:
         self.kept = self.world.state()
 
     def to_end(self, keep: Callable[[], None]) -> None:
-        """All steps, checked every so many. keep: is called now and then, so that a run that is broken off is known."""
+        """All steps, with regular checks. keep: called from time to time, for a record of interrupted runs."""
         warm = False
         while self.done < self.args.steps and self.world.molecules:
             number = min(self.args.check_every, self.args.steps - self.done)
             began = time.perf_counter()
             whole = self._advance(number)
-            if whole and warm:  # the first stretch compiles and captures
+            if whole and warm:  # the first stretch includes compilation and capture
                 self.seconds += time.perf_counter() - began
                 self.timed += number
             warm = whole
@@ -142,7 +142,7 @@ class Run:
                 keep()
 
     def _advance(self, number: int) -> bool:
-        """Goes so many steps and checks. False where a molecule was lost."""
+        """Runs so many steps and checks. False if a molecule was lost."""
         try:
             self.world.step(number)
             state = self.world.state()
@@ -166,7 +166,7 @@ class Run:
         return self._drop()
 
     def _search(self, number: int, error: str) -> None:
-        """A run has failed since the last check: goes there again in finer steps, to see which molecule it was."""
+        """After a failure since the last check: repeats that stretch with more checks, to find the molecule."""
         state = self.kept
         for stride in FINER:
             self._restart(self.world.molecules, state)

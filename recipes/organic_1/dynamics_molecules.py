@@ -1,4 +1,4 @@
-"""Molecules of dynamics.py: bonds, masses, and whether they are still what they were. Needs ASE."""
+"""Molecules of dynamics.py: bonds, masses, and whether bonds have changed. Needs ASE."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOND, BROKEN = 1.3, 1.6  # a bond: within so many covalent radii; broken: so man
 
 @dataclass
 class Molecule:
-    """One of the molecules, and what came of it. masses amu; bonds [B,2], lengths [B] Å; fault: what happened first."""
+    """One of the molecules, and its outcome. masses amu; bonds [B,2], lengths [B] Å; fault: what happened first."""
 
     name: str
     charge: int
@@ -34,7 +34,7 @@ class Molecule:
     temperatures: list[float] = field(default_factory=list)
 
     def check(self, positions: np.ndarray) -> str | None:
-        """What is wrong with its bonds at these positions; None for nothing."""
+        """The first changed bond at these positions; None if there is none."""
         apart = np.linalg.norm(positions[:, None] - positions[None], axis=-1)
         ratio = apart[self.bonds[:, 0], self.bonds[:, 1]] / self.lengths
         self.longest = max(self.longest, float(ratio.max()))

@@ -3,7 +3,7 @@
 python evaluate.py --checkpoint organic_1/best.safetensors --training organic_1 --data data
 
 Writes card/*.json, the pictures in docs/images, and the tables of docs/organic-1.md. Molecular dynamics are those of
-dynamics.py, which writes card/dynamics.json; `--only page` fills the card again from what is there.
+dynamics.py, which writes card/dynamics.json; `--only page` fills the card from existing files.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def main() -> None:
         versions = {"torch": torch.__version__.split("+")[0], "tblite": importlib.metadata.version("tblite")}
         facts = {"checkpoint": Path(args.checkpoint).name, "device": device, "seed": args.seed, **versions, **counts}
         write(args, "run", facts | {"seconds": time.monotonic() - began})
-    elif counts:  # the rest of what was written stands
+    elif counts:  # keeps the other results
         write(args, "run", json.loads((args.card / "run.json").read_text()) | counts)
     if "page" in args.only:
         left = render(args.page, args.card)

@@ -1,8 +1,8 @@
-"""The chemistry that the molecules of organic-1 are put together from, as SMILES."""
+"""Fragments of the molecules of organic-1, as SMILES."""
 
 from __future__ import annotations
 
-# Always in the training set: what many clusters are made of, and what no other molecule can stand for.
+# Always in training: many clusters consist of these, and no other molecule can represent them.
 TINY = """[H][H] O N C F Cl S O=C=O [C-]#[O+] N#N C#N C=O CC C=C C#C CO CN CF CCl CS OO NN N=N OF OCl SS S=C=O S=C=S
 O=S=O O=S(=O)=O C=C=O C=C=C N=C=O N=C=S [N-]=[N+]=O NO C=N CC=O C(=O)O CC#N COC CSC CNC ClCl FF FCl C1CC1 C1CO1
 C1CN1 C1CS1 C(F)(F)F FC(F)(F)F ClC(Cl)Cl ClC(Cl)(Cl)Cl ClCCl O=C(F)F O=C(Cl)Cl O=NO O=[N+]([O-])O CN(C)C NC=O

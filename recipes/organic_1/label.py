@@ -2,8 +2,8 @@
 
 python label.py --geometries geometries --output labelled --deadline 540
 
-Files come in the order in which they matter. What is done is not done again; a file that a deadline or a kill broke
-off goes on from its journal. times.csv has seconds, frames and exit status of each.
+Files are labelled in order of importance. Finished files are skipped; a file interrupted by a deadline or a kill
+continues from its journal. times.csv has seconds, frames and exit status of each.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def choose(entries: list[Entry], seed: int) -> list[Entry]:
 
 
 def _one(entry: Entry) -> bool:
-    """Not a zwitterion, which gives its proton back while it is relaxed: the name is then another molecule's."""
+    """Not a zwitterion: relaxation moves its proton back, and it is then another molecule."""
     return not (entry.charge == 0 and "+" in entry.name and "N+](=O)" not in entry.name and "=[N+]=" not in entry.name)
 
 

@@ -1,10 +1,10 @@
-"""Hydrogens of carbon on their way to another atom, and anywhere about their own. Needs NumPy only.
+"""Hydrogens of carbon between their carbon and another atom, and around their carbon. Needs NumPy only.
 
 python make_hydrogens.py --geometries geometries
 
 Bonds are stretched along themselves by make_geometries.py, and a hydrogen between two polar atoms is in
 make_protons.py; a hydrogen that leaves its carbon for an atom beside it is in neither. A network that has not seen one
-may have a way there that costs next to nothing: a methyl group lost a hydrogen so in 335 ps at 300 K.
+may have a path there with almost no barrier: a methyl group lost a hydrogen in 335 ps at 300 K.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def hydrogens_of_carbon(numbers: np.ndarray, positions: np.ndarray) -> np.ndarra
 def towards(
     numbers: np.ndarray, positions: np.ndarray, bond: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray | None:
-    """Where the hydrogen stands on a straight way to an atom near it; None where there is none."""
+    """A place of the hydrogen on the straight path to a nearby atom; None if there is no such atom."""
     carbon, hydrogen = bond
     lengths = np.linalg.norm(positions - positions[hydrogen], axis=-1)
     near = np.flatnonzero(lengths < REACH)
@@ -55,7 +55,7 @@ def towards(
 
 
 def moved(numbers: np.ndarray, positions: np.ndarray, bond: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
-    """Positions with the hydrogen elsewhere; None where it would stand in another atom."""
+    """Positions with the hydrogen moved; None if it would overlap another atom."""
     hydrogen = bond[1]
     place = None if rng.random() < ABOUT else towards(numbers, positions, bond, rng)
     if place is None:
@@ -69,7 +69,7 @@ def moved(numbers: np.ndarray, positions: np.ndarray, bond: np.ndarray, rng: np.
 
 
 def frames_of(geometries: Path, count: int, seed: int) -> list[Frame]:
-    """So many frames, of all training frames but dynamics and what was moved already."""
+    """So many frames, from all training frames except dynamics and moved ones."""
     rng = np.random.default_rng([seed, 37])
     frames: list[Frame] = []
     for path in sorted(geometries.glob("train-*.xyz")):

@@ -1,4 +1,4 @@
-"""Ions of the molecules of make_molecules.py: one proton less or more at each kind of place. Needs RDKit.
+"""Ions of the molecules of make_molecules.py: one proton less or more at each kind of site. Needs RDKit.
 
 python make_ions.py --start start
 """
@@ -164,7 +164,7 @@ def several(entry: Entry, rng: random.Random) -> int:
 
 
 def choose(parents: list[Entry], ions: list[list[Ion]], known: set[str], seed: int) -> list[tuple[Entry, Ion]]:
-    """Ions in a random order. One that molecules of two subsets share is left out, so is one of `known`."""
+    """Ions in random order, without those that molecules of two subsets share and those in `known`."""
     home = {parent.group: parent.subset for parent in parents}
     subsets = defaultdict(set)
     for parent, own in zip(parents, ions, strict=True):

@@ -3,7 +3,7 @@
 python make_more.py --start start
 python make_more.py --start start --name yetmore --after more --count 50000 --seed 20270
 
-Molecules go on where make_molecules.py, or the call before, stopped. Those whose hash makes them validate or test are
+Molecules continue where make_molecules.py, or the last call, stopped. Those whose hash makes them validate or test are
 left out, and ions that a molecule of these subsets has as well. Needs RDKit.
 """
 

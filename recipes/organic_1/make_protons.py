@@ -2,9 +2,9 @@
 
 python make_protons.py --geometries geometries
 
-Frames of other kinds hardly ever have a proton half-way from one atom to another, and what a network makes of it then
-is anything. Reads what make_geometries.py wrote, and adds to it. Halves of the frames are neutral and charged; bare
-ions of one atom, of which there are two, are repeated, since nothing else speaks for them.
+Frames of other kinds hardly ever have a proton half-way between two atoms, and a network's energies there are then
+arbitrary. Reads the output of make_geometries.py and adds to it. Half of the frames are neutral, half charged. The two
+ions of one atom are repeated, since no other frame represents them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def moved(numbers: np.ndarray, positions: np.ndarray, bond: np.ndarray, rng: np.
 
 
 def frames_of(geometries: Path, count: int, seed: int) -> list[Frame]:
-    """So many frames, as many neutral as charged, of all training frames but dynamics."""
+    """So many frames, as many neutral as charged, from all training frames except dynamics."""
     rng = np.random.default_rng([seed, 17])
     neutral: list[Frame] = []
     charged: list[Frame] = []

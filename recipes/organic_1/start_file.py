@@ -1,4 +1,4 @@
-"""Molecules and their conformers in one small file, and the subset that each belongs to. Needs NumPy only."""
+"""Molecules with conformers in one small file, and the subset of each. Needs NumPy only."""
 
 from __future__ import annotations
 

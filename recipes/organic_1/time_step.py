@@ -1,8 +1,8 @@
-"""Which time steps lose hydrogens, by GFN2-xTB itself: dynamics of ethane with heavy hydrogens, many times the same.
+"""Finds time steps that lose hydrogens, with GFN2-xTB: repeated dynamics of ethane with heavy hydrogens.
 
 python time_step.py --timestep 2.5 --hydrogen 4 --temperature 500
 
-Langevin middle as OpenMM has it, 1/ps; a run in which a bond reaches 1.6 times its length is counted and begun again.
+OpenMM's Langevin middle scheme, 1/ps; a run in which a bond reaches 1.6 times its length is counted and restarted.
 With hydrogens of 4 amu, taken from their carbon, methyl carbons are left with 3, and the fastest vibration is at
 2,500/cm: at 2.5 fs the integrator takes five steps for a period, and a resonance of fifth order carries energy into it
 now and then. Needs tblite and ASE.
@@ -68,7 +68,7 @@ class Ethane:
 
 
 def main() -> None:
-    """Runs for so long, and adds a row to the record."""
+    """Runs, and adds a row to the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--timestep", type=float, default=2.5, help="fs")
     parser.add_argument("--hydrogen", type=float, default=4.0, help="amu")

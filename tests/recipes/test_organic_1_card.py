@@ -235,12 +235,12 @@ def test_dynamics_that_are_broken_off_leave_their_record(recipe, tmp_path):
         row |= {"broken": row is rows[0], "fault": "bond C0–H1 broken", "ended_ps": 20.0, "reached_ps": 1000.0}
     cards["dynamics"]["reached_ps"] = 1000.0
     text = recipe("card_page")._dynamics(cards)
-    assert "19 of 20 molecules kept every bond and made no new one, 19 for 1000 ps (" in text
-    assert "broken off" not in text
+    assert "19 of 20 molecules kept every bond and formed no new one, 19 for 1000 ps (" in text
+    assert "stopped early" not in text
     cards["dynamics"]["reached_ps"] = rows[1]["reached_ps"] = rows[2]["reached_ps"] = 250.0
     text = recipe("card_page")._dynamics(cards)
     assert "no new one, 17 for 1000 ps and 2 for 250 ps (" in text
-    assert "**Those of less than 1000 ps were broken off.**" in text
+    assert "**Those of less than 1000 ps were stopped early.**" in text
 
 
 def test_dynamics_in_parts_are_those_of_all_molecules(recipe):
