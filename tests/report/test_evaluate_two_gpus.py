@@ -30,4 +30,4 @@ def test_a_gpu_that_is_not_there(capsys, tmp_path, other, store):
     save_load.save(other, tmp_path / "other.safetensors")
     device = f"cuda:{torch.cuda.device_count()}"
     assert main(["evaluate", str(tmp_path / "other.safetensors"), str(store.path), "--device", device]) == 2
-    assert f"device '{device}' is not there" in capsys.readouterr().err
+    assert f"device '{device}' is not available" in capsys.readouterr().err

@@ -95,4 +95,4 @@ def test_an_unavailable_gpu_is_rejected(config, tmp_path, capsys):
     count = torch.cuda.device_count()
     words = ["train", str(config), "--output.directory", str(tmp_path / "run")]
     assert main([*words, "--training.device", f"cuda:{count}"]) == 2
-    assert f"training.device 'cuda:{count}' is not there: torch sees {count} CUDA GPUs" in capsys.readouterr().err
+    assert f"training.device 'cuda:{count}' is not available: torch sees {count} CUDA GPUs" in capsys.readouterr().err

@@ -112,10 +112,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _potential_and_data(options: argparse.Namespace) -> tuple[str | None, list[str]]:
     """--model, or the first file if its ending or name is that of a potential; and the remaining files."""
-    from torchmdx.checkpoints.locate import ENDINGS, named
+    from torchmdx.checkpoints.locate import ENDINGS, known_names
 
     model, files = options.model, options.files
-    first_is_one = Path(files[0]).suffix in ENDINGS or files[0] in named()
+    first_is_one = Path(files[0]).suffix in ENDINGS or files[0] in known_names()
     if first_is_one and model is None:
         model, files = files[0], files[1:]
     if not files:

@@ -165,9 +165,9 @@ def test_equal_input_gives_equal_bits_and_poisoned_buffers_do_not_show(make_pote
     fast, batch = FastTensorNet2(potential.to(DEVICE)), batch_of(cation)
     first = evaluated(potential, batch, fast=fast, radius=potential.cutoff + 0.5)
     kept = [t.clone() for t in (first.energies, first.energy, first.forces, first.virial)]
-    for tensor in first.tensors.values():
+    for tensor in first.scratch.tensors():
         tensor.fill_(float("nan") if tensor.is_floating_point() else -7)
-    edges = brute_force(batch, potential.cutoff + 0.5, capacity=first.capacity)
+    edges = brute_force(batch, potential.cutoff + 0.5, capacity=first.sizes.capacity)
     single = batch.to(DEVICE, torch.float32)
     inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
     again = fast.run(*inputs, virial=True)
@@ -218,7 +218,7 @@ def test_a_captured_graph_repeats_the_run_and_agrees_at_real_size(make_potential
     fast = FastTensorNet2(potential)
     eager = run(potential, batch, fast=fast)
     forces, energy = eager.forces.clone(), eager.energy.clone()
-    edges = brute_force(batch, potential.cutoff, capacity=eager.capacity)
+    edges = brute_force(batch, potential.cutoff, capacity=eager.sizes.capacity)
     single = batch.to(DEVICE, torch.float32)
     inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
     fast.run(*inputs)

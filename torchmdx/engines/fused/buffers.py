@@ -183,6 +183,10 @@ class Scratch:
         """1 / (|x|² + 1) of x[i]; the first buffer where layers take turns, and behind the last layer."""
         return self.inverse[i] if i < len(self.inverse) else self.inverse[0]
 
+    def tensors(self) -> Iterator[Tensor]:
+        """All of them, those of the gradient and of charges included."""
+        return _tensors(self)
+
     def share(self, other: Scratch) -> None:
         """Uses the other's tensors in place of its own wherever shapes agree."""
         _share(self, other)
@@ -215,7 +219,7 @@ class Buffers:
     def num_bytes(self) -> int:
         """Device memory of all buffers."""
         results = (self.energies, self.energy, self.forces, self.virial)
-        return sum(t.numel() * t.element_size() for t in (*results, *_tensors(self.scratch)))
+        return sum(t.numel() * t.element_size() for t in (*results, *self.scratch.tensors()))
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
