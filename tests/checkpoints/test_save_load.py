@@ -328,7 +328,7 @@ def test_loading_checks_the_recorded_energies(checked, name):
         value = file.get_tensor(name)
     rewrite(checked, tensors={name: value * 1.001})
     with pytest.raises(
-        ValueError, match="checked.safetensors' records an energy of .* eV for a small structure, which"
+        ValueError, match="checked.safetensors' records an energy of .* eV for a small structure, but its weights"
     ):
         torchmdx.load(checked)
 

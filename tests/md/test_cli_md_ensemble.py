@@ -61,7 +61,9 @@ def test_a_run_stops_at_the_spread_limit_and_continues_with_another(capsys, memb
     assert md(ethanol_file, "all.safetensors", "run", *OPTIONS, "--steps", 40, "--restart") == 0
     assert_same_run("run", "free")
     assert_refused(
-        capsys, md(ethanol_file, "all.safetensors", "run", *OPTIONS, "--steps", 40), "run.uncertain.xyz; --restart goes"
+        capsys,
+        md(ethanol_file, "all.safetensors", "run", *OPTIONS, "--steps", 40),
+        "run.uncertain.xyz; --restart continues",
     )
 
 

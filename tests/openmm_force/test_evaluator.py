@@ -130,7 +130,7 @@ def test_a_graph_session_keeps_the_frame_that_its_flag_tells_of(members, ethanol
     step._launch("device")
     assert step.buffers.host_outputs["flags"][UNCERTAIN] == len(ethanol)
     with pytest.raises(SpreadError, match="its frame was appended to"):
-        session._redo(step)
+        session._renewed(step)
     np.testing.assert_allclose(ase.io.read(tmp_path / "x.xyz").positions, ethanol.positions + 1.0, atol=1e-7)
 
 

@@ -133,7 +133,7 @@ def library(tmp_path_factory):
 
 
 def run(library: Path, script: str, folder: Path) -> str:
-    lines = f"import sys; sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / 'openmm')!r}]\n"
+    lines = f"import sys; sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / 'openmm_force')!r}]\n"
     command = [sys.executable, "-W", "ignore", "-c", lines + PRELUDE + script, str(library)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     # ctypes reports what a callback raises, such as a launch of a destroyed graph, and goes on.

@@ -237,7 +237,9 @@ def test_a_potential_in_memory_is_not_mistaken_for_one_of_another_process(transp
     tests = request.config.rootpath / "tests"
     text = ""
     for seed in (1, 2):
-        head = f"import sys; sys.path[:0] = [{str(tests)!r}, {str(tests / 'openmm')!r}]\n{transport = }\n{seed = }\n"
+        head = (
+            f"import sys; sys.path[:0] = [{str(tests)!r}, {str(tests / 'openmm_force')!r}]\n{transport = }\n{seed = }\n"
+        )
         script = head.replace("transport", "TRANSPORT").replace("seed", "SEED") + PROCESS
         command = [sys.executable, "-W", "ignore", "-c", script]
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)

@@ -107,7 +107,7 @@ def test_a_module_from_another_process_is_refused(potential, ethanol, request):
     file = io.BytesIO()
     torch.jit.save(transport_torch.module_of(evaluator_of(potential, ethanol)), file)
     tests = request.config.rootpath / "tests"
-    script = f"import sys; sys.path[:0] = [{str(tests)!r}, {str(tests / 'openmm')!r}]" + LOADS
+    script = f"import sys; sys.path[:0] = [{str(tests)!r}, {str(tests / 'openmm_force')!r}]" + LOADS
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script], input=file.getvalue(), capture_output=True, check=False
     )

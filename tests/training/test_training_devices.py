@@ -45,5 +45,5 @@ def test_processes_of_torchrun_use_one_gpu_each(gpus, monkeypatch):
     gpus(2)
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match="must be cuda where torchrun starts processes, got cuda:1"):
+    with pytest.raises(ValueError, match="training.device must be cuda for processes started by torchrun, got cuda:1"):
         join(torch.device("cuda:1"))

@@ -116,7 +116,7 @@ def register_prior(config: type[PriorConfig], prior: Callable[[Any], Prior]) -> 
     """
     if not (isinstance(config, type) and issubclass(config, PriorConfig)):
         raise TypeError(f"the config of a prior must be a class derived from PriorConfig, got {config!r}")
-    name = getattr(config, "name", None)
+    name: Any = getattr(config, "name", None)
     _require_name("prior", name)
     _require_frozen(name, config)
     if "__dataclass_params__" not in vars(config):

@@ -12,7 +12,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torchmdx import Batch, System, evaluate
 from torchmdx.engines import filter_table
 from torchmdx.engines.cpu import build, messages
-from torchmdx.engines.cpu import network as tables
 from torchmdx.engines.cpu import threads as rows
 from torchmdx.engines.cpu.messages import EmbeddingSum, MessageSum
 from torchmdx.engines.cpu.network import TabulatedTensorNet
@@ -291,7 +290,7 @@ def test_the_fingerprint_sees_one_bit_and_two_weights_that_change_places(make_po
 def test_old_tables_are_forgotten(make_potential, monkeypatch):
     monkeypatch.setattr(filter_table, "_kept", {})
     monkeypatch.setattr(filter_table, "MOST_KEPT", 2)
-    monkeypatch.setattr(tables, "tabulate", lambda *_: object())
+    monkeypatch.setattr(filter_table, "tabulate", lambda *_: object())
     networks = [make_potential(seed=seed).network for seed in range(3)]
     first, second, _ = (table_of(network) for network in networks)
     assert len(filter_table._kept) == 2
