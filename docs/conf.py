@@ -45,6 +45,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
     (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource"),
     (r"py:.*", r"torchmdx\.models\.priors\.base\.(Geometry|OpenPairPrior|Prior)|Frame"),
+    (r"py:.*", r"torchmdx\.(engines\.engine\.Engine|step\.capture_policy\.GraphPolicy|step\.results\.Frame)"),
     (r"py:.*", r"(Any|Sequence|Iterable|Iterator|Mapping|Callable).*"),
 ]
 
