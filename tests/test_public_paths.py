@@ -57,6 +57,8 @@ def test_a_public_name_is_where_it_was(module, name):
 
 @pytest.mark.parametrize("path", MOVED)
 def test_a_former_path_is_the_module_of_today(path):
+    if path.endswith("openmmml"):  # openmm-ml loads this module when it is imported itself, so it has to come first
+        pytest.importorskip("openmmml")
     today = import_module(MOVED[path])
     assert import_module(path) is today
     assert today.__name__ == MOVED[path]
