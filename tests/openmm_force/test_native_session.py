@@ -202,7 +202,7 @@ def judge(*given):
 native_audit.judge_copies = judge
 energy(context, DENSE), energy(context, DENSE)  # the third is audited
 assert len(seen) == 0
-energy(context, DENSE * 1.01), energy(context, DENSE * 1.02)  # nobody waits for the audit
+energy(context, DENSE * 1.01), energy(context, DENSE * 1.02)  # neither waits for the audit
 gate.set()
 energy(context, DENSE)  # the sixth waits for it, and is audited
 context.getState(energy=True)
