@@ -31,10 +31,11 @@ test: setup ## run the tests (not those that need a GPU, or run for minutes)
 
 # pytest exits with 5 if it selects no test.
 interpreter: setup ## run the tests of GPU kernels under Triton's interpreter, on the CPU
-	TRITON_INTERPRET=1 $(PYTEST) -m interpreter $(ARGS) || [ $$? -eq 5 ]
+	TRITON_INTERPRET=1 $(PYTEST) -m "interpreter and not nightly" $(ARGS) || [ $$? -eq 5 ]
 
-nightly: setup ## run the tests that take minutes
-	$(PYTEST) -m "nightly and not gpu" $(ARGS) || [ $$? -eq 5 ]
+nightly: setup ## run the tests that take long, those of GPU kernels under Triton's interpreter as well
+	$(PYTEST) -m "nightly and not gpu and not interpreter" $(ARGS) || [ $$? -eq 5 ]
+	TRITON_INTERPRET=1 $(PYTEST) -m "interpreter and nightly" $(ARGS) || [ $$? -eq 5 ]
 
 newest: setup ## run a quick part of the tests with the newest dependencies, in build/newest
 	./tools/test_versions.sh newest

@@ -2,8 +2,10 @@
 
 import functools
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
+import nightly
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
 from warning_policy import TESTS, own_modules
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
+from torchmdx.models import registry
 from torchmdx.models.registry import model_from_dict
 
 if INTERPRETED:
@@ -30,15 +33,17 @@ def pytest_configure(config) -> None:
 
 
 def pytest_ignore_collect(collection_path, config) -> bool | None:
-    """Only the folders that have tests marked so, for `-m interpreter`."""
-    if config.option.markexpr != "interpreter" or not collection_path.is_relative_to(TESTS):
+    """Only the folders that have tests marked so, for `-m "interpreter ..."`."""
+    if not config.option.markexpr.startswith("interpreter") or not collection_path.is_relative_to(TESTS):
         return None
     parts = collection_path.relative_to(TESTS).parts
     return True if parts and parts[0] not in FOLDERS else None
 
 
-def pytest_collection_modifyitems(items) -> None:
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(config, items) -> None:
     """The slow ones first: at the end, one of two workers would wait for them."""
+    nightly.mark(items, whole_files=not any("::" in arg for arg in config.args))
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     has_triton = importlib.util.find_spec("triton") is not None
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -61,6 +66,16 @@ def pytest_terminal_summary(terminalreporter) -> None:
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
     if any("test_blocks_run" in report.nodeid for report in reports):
         terminalreporter.write_line("\n".join(summary()))
+
+
+@pytest.fixture(autouse=True)
+def registries_as_they_were() -> Iterator[None]:
+    """Models and priors that a test registers are forgotten after it."""
+    kept = [(table, dict(table)) for table in (registry.MODELS, registry.PRIORS)]
+    yield
+    for table, entries in kept:
+        table.clear()
+        table.update(entries)
 
 
 @pytest.fixture
