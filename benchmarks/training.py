@@ -28,8 +28,9 @@ from torchmdx import Potential, TensorNetConfig
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store, StoreWriter
 from torchmdx.training.batches import Batches, Ranks
-from torchmdx.training.config import LossSection, OptimizerSection
+from torchmdx.training.config import OptimizerSection
 from torchmdx.training.labelled import LabelledBatch, label
+from torchmdx.training.loss_section import LossSection
 from torchmdx.training.step import TrainStep
 
 BATCHES = (8, 32, 128, 512)

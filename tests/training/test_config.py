@@ -113,4 +113,5 @@ def test_the_short_configuration_of_the_documentation_is_valid(tmp_path):
     for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
         (tmp_path / "c.yaml").write_text(block)
         config = read_config(tmp_path / "c.yaml")
-        assert (config.data.train, config.finetune.references) == ((1000, "keep"), (None, "shift"))[number]
+        expected = ((1000, "keep", None), (None, "keep", "REF_energy"), (None, "shift", None))[number]
+        assert (config.data.train, config.finetune.references, config.data.energy_key) == expected

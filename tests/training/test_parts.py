@@ -11,8 +11,9 @@ from torch import nn
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store, StoreWriter
 from torchmdx.models.model_card import Card
-from torchmdx.training.config import LossSection, OptimizerSection, ScheduleSection, TermSection
+from torchmdx.training.config import OptimizerSection, ScheduleSection
 from torchmdx.training.loss import error_function, term_weights, weighted_sum
+from torchmdx.training.loss_section import LossSection, TermSection
 from torchmdx.training.optimizer import AdamW, FlatParameters, decays
 from torchmdx.training.prepare import card_of, tuned_card
 from torchmdx.training.schedule import Schedule

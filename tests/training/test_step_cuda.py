@@ -9,8 +9,9 @@ from torchmdx.datasets.frames import Frames
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
-from torchmdx.training.config import LossSection, OptimizerSection
+from torchmdx.training.config import OptimizerSection
 from torchmdx.training.labelled import LabelledBatch, label
+from torchmdx.training.loss_section import LossSection
 from torchmdx.training.step import OVERFLOW, TrainStep
 
 pytestmark = pytest.mark.gpu

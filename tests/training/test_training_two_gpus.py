@@ -14,8 +14,9 @@ from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.report.history import read_table
-from torchmdx.training.config import LossSection, OptimizerSection
+from torchmdx.training.config import OptimizerSection
 from torchmdx.training.labelled import label
+from torchmdx.training.loss_section import LossSection
 from torchmdx.training.step import TrainStep
 
 pytestmark = [pytest.mark.gpu, pytest.mark.two_gpus]

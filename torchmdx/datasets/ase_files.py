@@ -10,30 +10,37 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.datasets.blocks import Block, Blocks, Keys, Unreadable, block, tensor
+from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable, block, tensor
+from torchmdx.datasets.label_names import no_labels, unread
 
 XYZ = (".xyz", ".extxyz")
 CHARGES = ("charge", "total_charge")
 LABELS = {"energy": ("energy",), "forces": ("forces",), "stress": ("stress",), "charge": CHARGES, "virial": ()}
+# What ASE adds to frames by itself.
+NO_VALUES = {"unique_id", "tags", "initial_magmoms", "initial_charges", "momenta", "masses", "spacegroup", "unit_cell"}
+NO_VALUES |= {"spacegroup_kinds", "occupancy", "castep_custom_species", "move_mask", "ncfile"}
 
 
 def read(path: Path, keys: Keys) -> Blocks:
     """Frames one after the other; labels of ASE's calculator results, or under the keys in info, arrays or columns.
 
-    Raises ValueError for a file that cannot be read at all, or without any frame that has a named key.
+    Raises ValueError for a file that cannot be read at all, without any frame that has a named key, or without any
+    label that is read although its frames have other values.
     """
     missing = keys.named()
     for name, key in missing.items():
         if name not in LABELS:
             raise ValueError(f"{str(path)!r} is read by ASE, which needs no {name} key, got {key!r}")
     seen: set[str] = set()
+    used: dict[str, str] = {}
     number = -1
     for number, found in enumerate(_structures(path)):
         if isinstance(found, str):
             yield Unreadable(number, 1, found)
             continue
         have = _values(found)
-        seen |= set(have)
+        seen |= {name for name, value in have.items() if value is not None}
+        used |= _names(have, keys)
         missing = {name: key for name, key in missing.items() if key not in have}
         try:
             yield _block(number, found, have, keys)
@@ -44,6 +51,11 @@ def read(path: Path, keys: Keys) -> Blocks:
     for name, key in missing.items():
         there = ", ".join(sorted(seen)) or "nothing"
         raise ValueError(f"the {name} key must be in frames of {str(path)!r}, got {key!r}; there is {there}")
+    others = seen - set(CHARGES) - NO_VALUES
+    if others and not used.keys() & {"energy", "forces", "stress", "virial"}:
+        raise ValueError(no_labels(repr(str(path)), ("energy", "forces", "stress"), others))
+    for text in unread(repr(str(path)), keys, others, used):
+        yield Remark(text)
 
 
 def _structures(path: Path) -> Iterator[Any]:
@@ -125,13 +137,19 @@ def _values(atoms: Any) -> dict[str, Any]:
     return have | info | dict(getattr(atoms.calc, "results", None) or {})
 
 
-def _block(number: int, atoms: Any, have: dict[str, Any], keys: Keys) -> Block:
-    values = {}
-    for name, usual in LABELS.items():
-        named = getattr(keys, name)
+def _names(have: dict[str, Any], keys: Keys) -> dict[str, str]:
+    """The names in this frame of the quantities that it has."""
+    names = {}
+    for quantity, usual in LABELS.items():
+        named = getattr(keys, quantity)
         found = [key for key in ((named,) if named else usual) if have.get(key) is not None]
         if found:
-            values[name] = have[found[0]]
+            names[quantity] = found[0]
+    return names
+
+
+def _block(number: int, atoms: Any, have: dict[str, Any], keys: Keys) -> Block:
+    values = {quantity: have[name] for quantity, name in _names(have, keys).items()}
     periodic = bool(atoms.pbc.any())
     stress = values.get("stress")
     if "virial" in values:

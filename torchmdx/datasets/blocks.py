@@ -1,4 +1,4 @@
-"""The output of readers: blocks of frames in the units of their file, and frames that cannot be read."""
+"""The output of readers: blocks of frames in the units of their file, frames that cannot be read, and warnings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,14 @@ class Unreadable:
     reason: str
 
 
-Blocks = Iterator[Block | Unreadable]
+@dataclass(frozen=True)
+class Remark:
+    """A warning about a whole file."""
+
+    text: str
+
+
+Blocks = Iterator[Block | Unreadable | Remark]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.datasets.blocks import Block, Keys, Unreadable
+from torchmdx.datasets.blocks import Block, Keys, Remark, Unreadable
 from torchmdx.datasets.checks import CLOSEST, broken, in_our_units, nearest
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.plausible import Plausible
@@ -144,7 +144,7 @@ def _refuse(
 
 def _good(
     file: str,
-    blocks: Iterator[Block | Unreadable],
+    blocks: Iterator[Block | Unreadable | Remark],
     units: Units,
     plausible: Plausible,
     report: ConvertReport,
@@ -153,6 +153,9 @@ def _good(
     """The frames that can be used, in our units, with their numbers in the file."""
     done = 0
     for found in blocks:
+        if isinstance(found, Remark):
+            report.warnings.append(found.text)
+            continue
         if isinstance(found, Unreadable):
             report.note(Broken(file, found.first, found.count, found.reason))
             done += found.count

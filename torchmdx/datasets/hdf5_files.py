@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.datasets.blocks import Block, Blocks, Keys, Unreadable, block, is_shared, rows_of_a_block
-from torchmdx.datasets.npz_files import WHOLE, choose
+from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable, block, is_shared, rows_of_a_block
+from torchmdx.datasets.npz_files import WHOLE, choose, unread_arrays
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming
 
 TORCHMDNET: dict[str, tuple[str, ...]] = {
@@ -116,6 +116,7 @@ def _is_array(group: Any, name: str) -> bool:
 
 def _read(path: Path, keys: Keys, usual: dict[str, tuple[str, ...]]) -> Blocks:
     first = 0
+    remarks: dict[str, None] = {}
     positions = keys.positions or usual["positions"][0]
     with _opened(path) as file, _damage_named(path):
         for name, group in _groups(file, positions):
@@ -124,7 +125,9 @@ def _read(path: Path, keys: Keys, usual: dict[str, tuple[str, ...]]) -> Blocks:
                 shape = group[positions].shape
                 count = shape[0] if shape else 1
                 where = f"group {name!r} of {str(path)!r}"
-                chosen = choose(keys, usual, [key for key in group if _is_array(group, key)], where)
+                names = [key for key in group if _is_array(group, key)]
+                chosen = choose(keys, usual, names, where)
+                remarks |= dict.fromkeys(unread_arrays(keys, names, chosen, repr(str(path))))
                 for found in _blocks(group, chosen, usual, first):
                     done += len(found.frames)
                     yield found
@@ -133,6 +136,8 @@ def _read(path: Path, keys: Keys, usual: dict[str, tuple[str, ...]]) -> Blocks:
             first += count
     if first == 0:
         raise ValueError(f"{str(path)!r} must have groups with {positions!r}, got none")
+    for text in remarks:
+        yield Remark(text)
 
 
 def _blocks(group: Any, chosen: dict[str, str], usual: dict[str, tuple[str, ...]], first: int) -> Iterator[Block]:

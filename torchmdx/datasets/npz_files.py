@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.datasets.blocks import Blocks, Keys, block, is_shared, rows_of_a_block
+from torchmdx.datasets.blocks import Blocks, Keys, Remark, block, is_shared, rows_of_a_block
+from torchmdx.datasets.label_names import by_quantity, options, unread
 from torchmdx.runtime.damaged_file import naming
 
 USUAL: dict[str, tuple[str, ...]] = {
@@ -37,6 +38,8 @@ def read(path: Path, keys: Keys) -> Blocks:
     with naming(path), archive:
         names = [Path(name).stem for name in archive.namelist() if name.endswith(".npy")]
         chosen = choose(keys, USUAL, names, str(path))
+        for text in unread_arrays(keys, names, chosen, repr(str(path))):
+            yield Remark(text)
         arrays = {name: Rows(path, archive, key) for name, key in chosen.items()}
         shape = arrays["positions"].shape
         if len(shape) != 3:
@@ -70,11 +73,21 @@ def choose(keys: Keys, usual: dict[str, tuple[str, ...]], names: list[str], wher
     for needed in (("positions",), ("atomic_numbers",), ("energy", "forces")):
         if not any(name in chosen for name in needed):
             looked = ", ".join(key for name in needed for key in usual[name])
-            raise ValueError(f"{where} must have {' or '.join(needed)} ({looked}, or a key), got {', '.join(names)}")
+            similar = {name: found[0] for name, found in by_quantity(names).items() if name in needed}
+            ways = options(similar or dict.fromkeys(needed, "NAME"))
+            raise ValueError(
+                f"{where} must have {' or '.join(needed)} ({looked}), got {', '.join(names)}; other names: {ways}"
+            )
     for name in keys.named():
         if name not in usual:
             raise ValueError(f"{where} is of a format without a {name} key, got {getattr(keys, name)!r}")
     return chosen
+
+
+def unread_arrays(keys: Keys, names: list[str], chosen: dict[str, str], where: str) -> list[str]:
+    """Warnings about arrays that look like labels of quantities that are not read at all."""
+    read = {name for quantity in chosen for name in by_quantity(names).get(quantity, [])}
+    return unread(where, keys, set(names) - read, chosen)
 
 
 class Rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from torchmdx.datasets.frames import Frames, Whole
-from torchmdx.units import HARTREE
+from torchmdx.units import BAR, GPA, HARTREE
 
 # Nearest distances over the sum of covalent radii: bonds and metals are within 0.8 and 1.3. 1 Å is 1.89 bohr.
 CLOSE, FAR = 0.65, 1.5
@@ -17,6 +17,8 @@ MOVING = 0.012
 # Thomas-Fermi energy of a neutral atom, which is too large, by a third for carbon and by half for hydrogen.
 THOMAS_FERMI = 0.7687 * HARTREE
 TOO_DEEP = 1.5
+# eV per atom, stress times volume: up to about 5 in solids at 100 GPa, 0.05 to 1 near equilibrium.
+TIGHT, LOOSE = 10.0, 1e-3
 MOST = 20000  # frames from which medians are taken
 
 
@@ -30,6 +32,7 @@ class Plausible:
         self._force: list[float] = []
         self._energy: list[float] = []
         self._depth: list[float] = []
+        self._stress: list[tuple[float, float, int]] = []  # largest component, volume, atoms
 
     def add(self, frames: Frames, distance: np.ndarray, pair: Whole) -> None:
         """distance [F] and pair [F,2]: as `checks.nearest` gives them."""
@@ -47,10 +50,14 @@ class Plausible:
         deepest = np.add.reduceat(THOMAS_FERMI * frames.atomic_numbers.astype(np.float64) ** (7 / 3), starts)
         self._energy += np.abs(frames.energy / frames.counts)[frames.has_energy].tolist()
         self._depth += np.abs(frames.energy / deepest)[frames.has_energy].tolist()
+        there = frames.has_stress
+        largest = np.abs(frames.stress[there].astype(np.float64)).max((1, 2), initial=0.0)
+        volumes = np.abs(np.linalg.det(frames.cell[there]))
+        self._stress += zip(largest.tolist(), volumes.tolist(), frames.counts[there].tolist(), strict=True)
 
     def warnings(self) -> list[str]:
         """One sentence for each quantity that is implausible in its declared unit."""
-        return [text for text in (self._lengths(), self._energies(), self._forces()) if text]
+        return [text for text in (self._lengths(), self._energies(), self._forces(), self._stresses()) if text]
 
     def _lengths(self) -> str | None:
         if not self._ratio:
@@ -90,6 +97,24 @@ class Plausible:
                 "that differ as these do; they may be in hartree/bohr or another unit (--energy-unit, --force-unit)"
             )
         return None
+
+    def _stresses(self) -> str | None:
+        if not self._stress:
+            return None
+        stress, volume, atoms = np.array(self._stress).T
+        if float(np.median(stress * volume / atoms)) <= TIGHT:
+            return None
+        ways = {
+            "virials, which are energies (--virial-key instead of --stress-key)": stress / atoms,
+            "in GPa (--stress-unit)": GPA * stress * volume / atoms,
+            "in kbar (--stress-unit)": 1e3 * BAR * stress * volume / atoms,
+        }
+        likely = [way for way, values in ways.items() if LOOSE <= float(np.median(values)) <= TIGHT]
+        hint = "; they may be " + ", or ".join(likely or ["in another unit (--stress-unit)"])
+        return (
+            f"stresses are {np.median(stress):.3g} eV/Å³ or {np.median(stress) / GPA:.3g} GPa (median of the largest "
+            f"components of frames), more than in solids{hint}"
+        )
 
     def _motion(self) -> float:
         """Relative deviation of nearest distances, for the pair of elements that is most often nearest."""

@@ -6,30 +6,14 @@ import re
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-try:
-    from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-except ImportError as error:
-    raise ImportError("training needs pydantic, which is not installed: pip install 'torchmdx[train]'") from error
+from pydantic import Field, field_validator, model_validator
 
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.registry import BUILT_IN, MODELS, ModelConfig, model_from_dict, prior_from_dict
+from torchmdx.training.data_section import DataSection
 from torchmdx.training.logs import LOGGERS
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Below1 = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Part = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)]
-Function = Literal["mse", "mae", "huber"]
-
-
-class Section(BaseModel):
-    """Rejects unknown keys and values of the wrong type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, validate_default=True)
+from torchmdx.training.loss_section import LossSection
+from torchmdx.training.section import Below1, Count, Fraction, NotNegative, Positive, Section, Seed
 
 
 class ModelSection(Section):
@@ -86,85 +70,6 @@ class ModelSection(Section):
     def prior_configs(self) -> list[PriorConfig]:
         """The settings of the priors."""
         return [prior_from_dict(prior) for prior in self.priors]
-
-
-class DataSection(Section):
-    """Labelled structures, and their split into training, validation and test frames."""
-
-    path: str | list[str] = Field(
-        default="",
-        description="a packed store, or files in any supported format, converted to a store in output.directory",
-    )
-    energy_unit: str | None = Field(
-        default=None, description="unit of energies in files; null: eV, or that of the format"
-    )
-    length_unit: str | None = Field(
-        default=None, description="unit of lengths in files; null: Å, or that of the format"
-    )
-    force_unit: str | None = Field(default=None, description="unit of forces in files; null: energy_unit / length_unit")
-    broken: Literal["refuse", "skip"] = Field(default="refuse", description="unusable frames: refuse (error) or skip")
-    split: str | None = Field(default=None, description="file of a recorded split; null: draw one as set below")
-    train: Part | None = Field(
-        default=None, description="training frames: a count, or a fraction < 1; null: all others"
-    )
-    validation: Part = Field(default=0.1, description="validation frames: a count, or a fraction < 1; 0: none")
-    test: Part = Field(default=0.1, description="test frames: a count, or a fraction < 1; 0: none")
-    split_by: Literal["frame", "formula", "file"] = Field(
-        default="frame", description="what the split keeps together: frame, formula or file"
-    )
-    seed: Seed = Field(default=0, description="random seed of the split")
-    references: Literal["fit", "zero"] | dict[int, Finite] = Field(
-        default="fit",
-        description="reference energies of the elements: fit (least squares), zero, or eV by atomic number {1: -13.6}",
-    )
-    scale: Literal["forces"] | Positive = Field(
-        default="forces",
-        description="eV per unit of network output: forces (their root mean square in eV/Å) or a number",
-    )
-
-
-class TermSection(Section):
-    """One term of the loss."""
-
-    function: Function = Field(default="mse", description="mse, mae or huber")
-    delta: Positive = Field(default=0.01, description="huber: error at which it turns linear, in the unit of the term")
-    weight: NotNegative = Field(default=1.0, description="weight in the loss; 0 omits the term")
-    final_weight: NotNegative | None = Field(default=None, description="weight from loss.change_to on; null: constant")
-
-
-class EnergySection(TermSection):
-    """Errors of energies per atom: one per system, whereas forces have three per atom."""
-
-    weight: NotNegative = Field(default=10.0, description="weight in the loss; 0 omits the term")
-
-
-class ForcesSection(TermSection):
-    """Errors of force components."""
-
-
-class StressSection(TermSection):
-    """Errors of stress components."""
-
-    weight: NotNegative = Field(default=0.0, description="weight in the loss; 0 omits the term")
-
-
-class LossSection(Section):
-    """Σ weight · mean of function(error); errors in eV/atom, eV/Å, eV/Å³."""
-
-    energy: EnergySection = Field(default=EnergySection(), description="energy per atom, eV")
-    forces: ForcesSection = Field(default=ForcesSection(), description="force components, eV/Å")
-    stress: StressSection = Field(default=StressSection(), description="stress components, eV/Å³")
-    change_from: Fraction = Field(default=0.0, description="fraction of the epochs where a linear change begins")
-    change_to: Fraction = Field(default=1.0, description="fraction of the epochs where it ends, at final_weight")
-
-    @model_validator(mode="after")
-    def _some_term(self) -> LossSection:
-        terms = (self.energy, self.forces, self.stress)
-        if not any(term.weight or term.final_weight for term in terms):
-            raise ValueError("at least one of energy, forces and stress must have a weight > 0, got 0 for all")
-        if self.change_from > self.change_to:
-            raise ValueError(f"change_from must be <= change_to, got {self.change_from} and {self.change_to}")
-        return self
 
 
 class OptimizerSection(Section):

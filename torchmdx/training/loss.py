@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchmdx.training.config import LossSection, TermSection
+from torchmdx.training.loss_section import LossSection, TermSection
 
 TERMS = ("energy", "forces", "stress")
 

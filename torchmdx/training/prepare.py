@@ -6,7 +6,6 @@ import difflib
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,8 @@ from torchmdx.datasets.store import Store
 from torchmdx.evaluate import evaluate
 from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
-from torchmdx.training.config import Config, DataSection
+from torchmdx.training.config import Config
+from torchmdx.training.data_section import DataSection
 from torchmdx.training.distributed import launched
 from torchmdx.training.labelled import label
 from torchmdx.training.loss import used_terms
@@ -54,9 +54,8 @@ def open_store(data: DataSection, directory: Path, several: bool = False) -> Sto
     paths = [data.path] if isinstance(data.path, str) else data.path
     if not paths or not all(paths):
         raise ValueError("data.path must name a store written by `torchmdx data convert`, or files, got nothing")
-    units: Any = {"energy_unit": data.energy_unit, "length_unit": data.length_unit, "force_unit": data.force_unit}
     if len(paths) == 1 and Store.is_store(paths[0]):
-        given = [name for name, unit in units.items() if unit is not None]
+        given = data.given_reading()
         if given:
             raise ValueError(f"data.{given[0]} applies to files, but {paths[0]!r} is a store, in eV and Å")
         return Store.open(paths[0])
@@ -69,7 +68,7 @@ def open_store(data: DataSection, directory: Path, several: bool = False) -> Sto
             )
         from torchmdx.datasets.convert import convert
 
-        report = convert(paths, converted, **units, broken=data.broken, log=partial(print, file=sys.stderr))
+        report = convert(paths, converted, **data.reading(), log=partial(print, file=sys.stderr))
         print(f"{converted}: {report.num_frames:,} frames, {report.num_atoms:,} atoms", file=sys.stderr)
     return Store.open(converted)
 

@@ -19,9 +19,10 @@ from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.runtime.device_guard import methods_on_own_device
-from torchmdx.training.config import LossSection, OptimizerSection
+from torchmdx.training.config import OptimizerSection
 from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.loss import total, used_terms, weighted_sum
+from torchmdx.training.loss_section import LossSection
 from torchmdx.training.optimizer import AdamW, FlatParameters
 from torchmdx.training.step_graphs import Graphs, StepGraphs
 
