@@ -268,7 +268,7 @@ def test_convert_adds_reference_energies_that_were_removed(capsys, data, tmp_pat
     torch.save(held, source)
     for extra, there in (([], False), (["--total-energy"], True)):
         target = tmp_path / "model.safetensors"
-        assert cli.main(["convert", str(source), str(target), *extra]) == 0
+        assert cli.main(["convert", str(source), str(target), "--overwrite", *extra]) == 0
         assert bool(torchmdx.load(target).reference_energies.any()) == there
     assert "reference energies, enabled as asked" in capsys.readouterr().out
 
@@ -307,6 +307,18 @@ def test_what_convert_is_asked_must_fit(capsys, data, tmp_path):
     coulomb = ["convert", data / "tensornet2-coulomb.ckpt", target, "--coulomb-cutoff", "-1"]
     assert_refused(capsys, coulomb, "cutoff of the prior coulomb must be > 0 Å and finite, got -1.0")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("there", ["model.safetensors", "model.report.txt"])
+def test_convert_keeps_existing_files(capsys, data, tmp_path, there):
+    (tmp_path / there).write_text("precious")
+    command = ["convert", str(data / "tensornet.ckpt"), str(tmp_path / "model.safetensors")]
+    assert_refused(capsys, command, f"must not exist, got {tmp_path / there}; --overwrite replaces them")
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+    assert (tmp_path / there).read_text() == "precious"
+    assert cli.main([*command, "--overwrite"]) == 0
+    assert torchmdx.load(tmp_path / "model.safetensors").cutoff > 0
+    assert "TensorNet" in (tmp_path / "model.report.txt").read_text()
 
 
 def test_convert_refuses_another_ending(capsys, data, tmp_path):

@@ -88,6 +88,8 @@ def test_profile_writes_a_trace_and_prints_the_most_expensive_kernels(tmp_path, 
     shares = [float(line.split()[1].rstrip("%")) for line in lines[-11:-1]]
     assert shares == sorted(shares, reverse=True)
     assert 0 < sum(shares) <= 100.5
+    assert main(command) == 2
+    assert f"must not exist, got {trace}; --overwrite replaces them" in capsys.readouterr().err
 
 
 def test_the_roofline_of_a_tensornet2_includes_its_edge_network(make_potential, ethanol, monkeypatch):

@@ -53,7 +53,8 @@ def test_convert_refuses_what_is_there_and_overwrites_when_told(tmp_path, store,
     again = ("convert", tmp_path / "m.xyz", "-o", store)
     status, _, err = run(capsys, *again)
     assert status == 2
-    assert "there is something at" in err
+    assert "there is a store at" in err
+    assert "--overwrite replaces it" in err
     assert run(capsys, *again, "--overwrite")[0] == 0
 
 
@@ -84,6 +85,17 @@ def test_split_is_drawn(tmp_path, store, capsys, words, sizes):
     if "formula" in words:
         of = [{int(k) // 10 for k in part} for part in parts.values()]
         assert sum(map(len, of)) == 3
+
+
+def test_split_keeps_an_existing_file(tmp_path, store, capsys):
+    output = tmp_path / "s.json"
+    output.write_text("precious")
+    status, out, err = run(capsys, "split", store, "-o", output)
+    assert (status, out) == (2, "")
+    assert f"must not exist, got {output}; --overwrite replaces them" in err
+    assert output.read_text() == "precious"
+    assert run(capsys, "split", store, "-o", output, "--overwrite")[0] == 0
+    assert len(read_split(output, Store.open(store))["train"]) == 27
 
 
 @pytest.mark.parametrize("kind", ["txt", "npy", "npz"])

@@ -55,6 +55,19 @@ def test_a_run_writes_the_requested_files(capsys, model, ethanol, ethanol_file):
     assert sorted(os.listdir()) == ["ethanol.xyz", "model.safetensors", *outputs]
 
 
+def test_the_last_line_shows_the_last_step(capsys, model, ethanol_file, unplotted):
+    """Also if the log has no row of that step."""
+    options = ["--ensemble", "nve", "--timestep", 1, *SAME_SEED, "--save-every", 100]
+    assert md(ethanol_file, model, "every", *options, "--steps", 8, "--log-every", 1) == 0
+    temperature = read_log(Path("every.log"))["temperature_K"]
+    assert abs(temperature[8] - temperature[5]) > 5
+    capsys.readouterr()
+    for prefix, steps in (("run", ["--steps", 8]), ("parts", ["--steps", 6]), ("parts", ["--steps", 8, "--restart"])):
+        assert md(ethanol_file, model, prefix, *options, *steps, "--log-every", 5) == 0
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert f" {temperature[int(steps[1])]:.0f} K " in last
+
+
 def test_nve_conserves_energy_to_second_order(model, ethanol_file, unplotted):
     spread = []
     for timestep, steps in ((1.0, 100), (0.5, 200)):

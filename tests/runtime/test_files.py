@@ -1,10 +1,10 @@
-"""Files are written atomically, whatever fails."""
+"""Files are written atomically, whatever fails, and existing ones are named."""
 
 import os
 
 import pytest
 
-from torchmdx.runtime.files import whole_file, write_whole
+from torchmdx.runtime.files import require_new, whole_file, write_whole
 
 
 def full(*_):
@@ -49,3 +49,14 @@ def test_an_error_while_writing_leaves_what_was_there(tmp_path):
         half()
     assert path.read_bytes() == b"one"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_existing_outputs_are_named_with_the_remedy(tmp_path):
+    new, there, dangling = tmp_path / "new", tmp_path / "there", tmp_path / "dangling"
+    there.touch()
+    dangling.symlink_to(tmp_path / "nowhere")
+    require_new(new)
+    with pytest.raises(FileExistsError, match=f"must not exist, got {there}, {dangling}; --overwrite replaces them"):
+        require_new(new, there, str(dangling))
+    with pytest.raises(FileExistsError, match="; choose another name"):
+        require_new(there, remedy="choose another name")

@@ -53,6 +53,7 @@ def add_parser(subparsers: Any) -> None:
         help="cutoff of the Coulomb energy in periodic structures, Å (default: from the file, else 10)",
     )
     parser.add_argument("--sha256", metavar="HASH", help="stop if the SHA-256 of the source is not HASH")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing target and its report")
     _add_card_options(parser)
     parser.set_defaults(run=run)
 
@@ -61,9 +62,10 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.checkpoints.locate import locate
     from torchmdx.checkpoints.save_load import ensemble_to_bytes, holds_several, read, read_ensemble, save
     from torchmdx.commands.info import describe
-    from torchmdx.runtime.files import write_whole
+    from torchmdx.runtime.files import require_new, write_whole
 
     target = Path(options.target)
+    report = target.with_suffix(".report.txt")
     files = [source if Path(source).is_dir() else locate(source, options.sha256) for source in options.source]
     several = len(files) > 1 or holds_several(files[0])
     endings = (".safetensors", ".zip") if several else (".safetensors",)
@@ -72,6 +74,8 @@ def run(options: argparse.Namespace) -> int:
             f"the target{' of an ensemble' if several else ''} must end in {' or '.join(endings)}, "
             f"got {options.target!r}"
         )
+    if not options.overwrite:
+        require_new(target, report)
     if several:
         readings = read_ensemble(files if len(files) > 1 else files[0], total_energy=options.total_energy)
     else:
@@ -84,7 +88,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         save(readings[0].potential, target, report=readings[0].report)
     texts = [f"{reading.report}\n{describe(reading.potential)}" for reading in readings]
-    report = target.with_suffix(".report.txt")
     write_whole(report, ("\n\n".join(texts) + "\n").encode())
     print(f"wrote {options.target} and {report}")
     print("\n\n".join(texts))

@@ -58,6 +58,7 @@ def _add_split(inner: Any) -> None:
     )
     parser.add_argument("store", metavar="STORE", help="a store written by `torchmdx data convert`")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the .json file to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     parser.add_argument("--train", type=_size, metavar="N", help="training frames (default: all remaining frames)")
     parser.add_argument("--validation", type=_size, metavar="N", help="validation frames (default: 0.1)")
     parser.add_argument("--test", type=_size, metavar="N", help="test frames (default: 0)")
@@ -126,7 +127,10 @@ def run_split(options: argparse.Namespace) -> int:
     from torchmdx.datasets.index_files import checked, read_indices, read_torchmdnet
     from torchmdx.datasets.splits import PARTS, split, write_split
     from torchmdx.datasets.store import Store
+    from torchmdx.runtime.files import require_new
 
+    if not options.overwrite:
+        require_new(options.output)
     store = Store.open(options.store)
     lists = {part: getattr(options, f"{part}_indices") for part in PARTS if getattr(options, f"{part}_indices")}
     drawn = {name: getattr(options, name) for name in (*PARTS, "seed", "by") if getattr(options, name) is not None}

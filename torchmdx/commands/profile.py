@@ -26,15 +26,19 @@ def add_parser(subparsers: Any) -> None:
         "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
     )
     parser.add_argument("-o", "--output", default="trace.json", metavar="FILE", help="trace file (default: trace.json)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing trace")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     from torch.profiler import ProfilerActivity, profile
 
+    from torchmdx.runtime.files import require_new
     from torchmdx.step.captured_step import CapturedStep
     from torchmdx.system import System
 
+    if not options.overwrite:
+        require_new(options.output)
     calculator = make_calculator(options)
     atoms = read_structure(options.file, options.index)
     on_gpu = calculator.potential.device.type == "cuda"

@@ -189,8 +189,9 @@ class StoreWriter:
     def __init__(self, path: str | Path, *, units: dict[str, str] | None = None, overwrite: bool = False) -> None:
         self.path = Path(path)
         if self.path.exists() and not (overwrite and Store.is_store(self.path)):
-            what = "something that is not a store" if overwrite else "something"
-            raise FileExistsError(f"there is {what} at {str(self.path)!r} already")
+            what = "a store" if Store.is_store(self.path) else "something that is not a store"
+            remedy = "--overwrite replaces it" if Store.is_store(self.path) else "choose another path"
+            raise FileExistsError(f"there is {what} at {str(self.path)!r} already; {remedy}")
         self.units = units or {}
         self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         self._files: dict[str, BinaryIO] = {}

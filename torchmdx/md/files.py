@@ -14,7 +14,7 @@ from torchmdx.md.settings import UNCERTAIN, Dynamics, PotentialSettings, Schedul
 from torchmdx.md.simulation import Checkpoint
 from torchmdx.md.structure import SUFFIXES, Structure
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
-from torchmdx.runtime.files import write_whole
+from torchmdx.runtime.files import require_new, write_whole
 
 FORMAT = 1
 
@@ -75,12 +75,7 @@ class Files:
 
     def require_new(self) -> None:
         """Raises FileExistsError if files of an earlier run exist."""
-        existing = [str(path) for path in self.all() if path.exists()]
-        if existing:
-            raise FileExistsError(
-                f"output files must not exist, got {', '.join(existing)}; "
-                "--restart continues the run, --overwrite replaces them"
-            )
+        require_new(*self.all(), remedy="--restart continues the run, --overwrite replaces them")
 
     def remove(self) -> None:
         """Deletes the files of an earlier run."""

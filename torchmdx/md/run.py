@@ -12,7 +12,7 @@ import numpy as np
 import openmm
 
 from torchmdx.md.files import Files, require_same, settings_of
-from torchmdx.md.log import read_log
+from torchmdx.md.log import Row, read_log
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress
 from torchmdx.md.recorder import Recorder
@@ -86,6 +86,7 @@ def _go(simulation: Simulation, recorder: Recorder) -> int:
         try:
             _integrate(simulation, recorder, progress, interrupts)
             recorder.save_checkpoint()
+            progress.update(simulation.current_step, _newest(simulation, recorder), last=True)
         except SimulationError as error:
             raise SimulationError(f"{error}{_after_failure(recorder)}") from error
         finally:
@@ -114,7 +115,13 @@ def _integrate(
         piece = max(1, min(2 * piece, int(SECONDS_A_PIECE * (target - step) / max(seconds, 1e-9))))
         step = target
         recorder.record()
-        progress.update(step, recorder.row, last=step == end)
+        progress.update(step, recorder.row)
+
+
+def _newest(simulation: Simulation, recorder: Recorder) -> Row:
+    """The values of the current step, which the log may lack."""
+    row = recorder.row
+    return row if row is not None and row.step == simulation.current_step else simulation.measure()
 
 
 def _after_failure(recorder: Recorder) -> str:

@@ -1,4 +1,4 @@
-"""Atomic file writes: a file is replaced only when its new content is complete on disk."""
+"""Writing files: existing ones are kept unless the user agrees, and replaced when the new content is complete."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+
+def require_new(*paths: str | Path, remedy: str = "--overwrite replaces them") -> None:
+    """Raises FileExistsError that names those of the paths that exist. remedy: what the user can do."""
+    existing = [str(path) for path in paths if os.path.lexists(path)]
+    if existing:
+        raise FileExistsError(f"output files must not exist, got {', '.join(existing)}; {remedy}")
 
 
 def write_whole(path: Path, content: bytes) -> None:
