@@ -167,7 +167,7 @@ def _good(
         kept = np.array([k for k in range(len(frames)) if k not in wrong], np.int64)
         taken = select(frames, kept) if wrong else frames
         distance, pair = nearest(taken)
-        plausible.add(taken, distance, pair)
+        plausible.add(taken, distance, pair, file)
         for k in np.flatnonzero(distance < CLOSEST):
             wrong[int(kept[k])] = f"two atoms must be at least {CLOSEST} Å apart, got {distance[k]:.3g} Å"
         if (distance < CLOSEST).any():

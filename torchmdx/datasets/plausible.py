@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from torchmdx.datasets.energy_changes import EnergyChanges
 from torchmdx.datasets.frames import Frames, Whole
 from torchmdx.units import BAR, GPA, HARTREE
 
@@ -33,9 +34,11 @@ class Plausible:
         self._energy: list[float] = []
         self._depth: list[float] = []
         self._stress: list[tuple[float, float, int]] = []  # largest component, volume, atoms
+        self._changes = EnergyChanges()
 
-    def add(self, frames: Frames, distance: np.ndarray, pair: Whole) -> None:
-        """distance [F] and pair [F,2]: as `checks.nearest` gives them."""
+    def add(self, frames: Frames, distance: np.ndarray, pair: Whole, file: str = "") -> None:
+        """distance [F] and pair [F,2]: as `checks.nearest` gives them. file: where the frames are from."""
+        self._changes.add(frames, [file] * len(frames))
         if len(frames) == 0 or max(len(self._distance), len(self._energy), len(self._force)) > MOST:
             return
         from ase.data import covalent_radii
@@ -57,7 +60,13 @@ class Plausible:
 
     def warnings(self) -> list[str]:
         """One sentence for each quantity that is implausible in its declared unit."""
-        return [text for text in (self._lengths(), self._energies(), self._forces(), self._stresses()) if text]
+        found = [text for text in (self._lengths(), self._energies(), self._forces(), self._stresses()) if text]
+        for one in self._changes.agreements():
+            text = one.warning()
+            # A factor between energies and forces has the cause that is already named.
+            if text and (one.verdict == "against" or not found):
+                found.append(text)
+        return found
 
     def _lengths(self) -> str | None:
         if not self._ratio:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.datasets.energy_changes import Agreement, EnergyChanges
+from torchmdx.datasets.energy_changes import text as agreement_text
 from torchmdx.datasets.references import composition, fit_references
 from torchmdx.datasets.store import Store
 
@@ -51,7 +53,8 @@ class Statistics:
     """Statistics of a store. elements: atoms of each atomic number. references: eV, by atomic number.
 
     energy: eV per atom after references; forces: components, eV/Å; force_rms: of components, eV/Å; stress: components,
-    eV/Å³; charges: frames of each total charge. outliers: the most extreme first.
+    eV/Å³; charges: frames of each total charge. agreements: of the forces of each file with its energies, if the store
+    has both. outliers: the most extreme first.
     """
 
     path: str
@@ -71,6 +74,7 @@ class Statistics:
     forces: Distribution | None
     force_rms: float | None
     stress: Distribution | None
+    agreements: tuple[Agreement, ...]
     num_outliers: int
     outliers: tuple[Outlier, ...]
 
@@ -109,6 +113,7 @@ def statistics(store: Store, *, most_outliers: int = 20) -> Statistics:
         forces=found.forces.distribution(),
         force_rms=found.forces.rms(),
         stress=found.stress.distribution(),
+        agreements=tuple(found.changes.agreements()) if {"energy", "forces"} <= set(store.labels) else (),
         num_outliers=len(outliers),
         outliers=tuple(outliers[:most_outliers]),
     )
@@ -151,6 +156,7 @@ class _Pass:
         self.energy: list[Values] = []
         self.largest: list[Values] = []
         self.forces, self.stress = _Moments(), _Moments()
+        self.changes = EnergyChanges()
 
     def take(self, indices: NDArray[np.int64]) -> None:
         frames = self.store.gather(indices)
@@ -172,6 +178,7 @@ class _Pass:
         self.largest.append(np.maximum.reduceat(norms, frames.offsets[:-1]))
         self.forces.add(frames.forces)
         self.stress.add(frames.stress)
+        self.changes.add(frames, [self.store.sources[k] for k in self.store.origin_files[indices]])
 
 
 def _outliers(store: Store, quantity: str, values: Values) -> list[Outlier]:
@@ -220,6 +227,8 @@ def text(found: Statistics) -> str:
         if values:
             ends = f"{values.min:.4g} to {values.max:.4g}"
             lines.append(f"{name:<10} mean {values.mean:.4g}, deviation {values.std:.4g}, {ends} {unit}")
+    if found.agreements:
+        lines += agreement_text(found.agreements)
     lines += ["", f"outliers   {found.num_outliers} (robust z-score beyond {FAR_OUT:g})"]
     for one in found.outliers:
         unit = "eV an atom" if one.quantity == "energy" else "eV/Å"

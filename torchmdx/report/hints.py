@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
+from torchmdx.datasets.force_units import mistaken_unit
 from torchmdx.report.composition import symbol
 from torchmdx.report.errors import Errors
-from torchmdx.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL, NANOMETER
 
-# Units of force in eV/Å.
-FORCE_UNITS = {
-    "hartree/bohr": HARTREE / BOHR,
-    "hartree/Å": HARTREE,
-    "kcal/mol/Å": KCAL_PER_MOL,
-    "kJ/mol/Å": KJ_PER_MOL,
-    "kJ/mol/nm": KJ_PER_MOL / NANOMETER,
-    "eV/bohr": 1 / BOHR,
-    "meV/Å": 1e-3,
-}
-ALIKE, NEAR = 0.8, 0.12  # correlation above which forces are the same quantity; relative tolerance of a unit's ratio
+ALIKE = 0.8  # correlation above which forces are the same quantity
 OFFSET_FROM = 5e-3  # eV/atom
 
 
@@ -42,15 +31,12 @@ def _forces(errors: Errors) -> list[str]:
         ]
     if not correlation > ALIKE:
         return []
-    # Labels in another unit that are read as eV/Å are too large by 1 / unit.
-    ways = {f"in {unit} but read as eV/Å": 1 / size for unit, size in FORCE_UNITS.items()}
-    ways |= {f"in eV/Å but read as {unit}": size for unit, size in FORCE_UNITS.items()}
-    text = min(ways, key=lambda way: abs(math.log(ratio / ways[way])))
-    if abs(math.log(ratio / ways[text])) > NEAR:
+    unit = mistaken_unit(ratio)
+    if unit is None:
         return []
     return [
         f"The labels of the forces are {ratio:.4g} times the predictions (correlation {correlation:.2f}), as if they "
-        f"were {text}."
+        f"were {unit}."
     ]
 
 
