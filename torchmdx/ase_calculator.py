@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,19 @@ from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potent
 from torchmdx.evaluate import evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.runtime.devices import choose_device
+from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.pool import StepPool
 from torchmdx.step.report import StepReport
 from torchmdx.step.spread_limit import SpreadLimit
 from torchmdx.system import System, checked_charge
 
+# Parameters that `Calculator.set` changes, and those for which a new calculator is needed.
+CHANGEABLE = ("charge", "mode", "max_force_spread", "spread_file")
+FIXED = ("potential", "dtype", "device")
 
+
+@one_thread_at_a_time("set", "reset", "calculate", "get_property", "report", "__getstate__")
 class Calculator(AseCalculator):
     """Energy, energies, forces and stress of a potential, for anything in ASE that takes a calculator.
 
@@ -44,9 +51,20 @@ class Calculator(AseCalculator):
     dipole, e Å, relative to the centre of nuclear charge, which matters for ions. An ensemble provides means, and the
     standard deviations over its members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, of
     each atom.
+
+    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all parameters. Copies and
+    pickles contain the potential and no steps. Threads that share a calculator take turns, but `results` holds the last
+    result of any thread: use one calculator per thread where results are read from there.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
+    default_parameters = {
+        "dtype": "float32",
+        "mode": "auto",
+        "charge": None,
+        "max_force_spread": None,
+        "spread_file": None,
+    }
     name = "torchmdx"
 
     def __init__(
@@ -60,22 +78,82 @@ class Calculator(AseCalculator):
         max_force_spread: float | None = None,
         spread_file: str | Path | None = None,
     ) -> None:
+        self.lock = ThreadLock()
         super().__init__()
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         target = choose_device(device)
         self.potential = prepare_potential(potential, DTYPES[dtype], target)
-        require_mode(mode, target)
-        self.limit = SpreadLimit.of(self.potential, max_force_spread, spread_file)
         if self.potential.predicts_charges:
             self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
         if isinstance(self.potential, Ensemble):
             self.implemented_properties = [*self.implemented_properties, "energy_spread", "forces_spread"]
-        self.mode, self.dtype = mode, dtype
-        self.charge = None if charge is None else checked_charge(charge)
         self._last_charge: Any = None
         self._asked_about: tuple[bytes, float] | None = None
+        self.limit: SpreadLimit | None = None
+        self.parameters.update(dtype=dtype, device=str(target))
+        self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
         self.pool = self._make_pool(stress=False)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.parameters["dtype"])
+
+    @property
+    def mode(self) -> str:
+        return str(self.parameters["mode"])
+
+    @mode.setter
+    def mode(self, value: str) -> None:
+        self.set(mode=value)
+
+    @property
+    def charge(self) -> float | None:
+        value: float | None = self.parameters["charge"]
+        return value
+
+    @charge.setter
+    def charge(self, value: float | None) -> None:
+        self.set(charge=value)
+
+    def set(self, **parameters: Any) -> dict[str, Any]:
+        """Changes parameters and discards results; returns the parameters that changed.
+
+        Raises TypeError for an unknown parameter, ValueError for one that needs a new calculator and for a bad value;
+        then nothing has changed.
+        """
+        if not parameters:  # as called by ASE
+            return {}
+        _require_changeable(parameters)
+        before = {name: self.parameters[name] for name in CHANGEABLE}
+        self._adopt(**(before | parameters))
+        if self.mode != before["mode"]:
+            self.pool = self._make_pool(stress=self.pool.stress)
+        changed = {name: self.parameters[name] for name in CHANGEABLE if self.parameters[name] != before[name]}
+        if changed:
+            self.reset()
+        return changed
+
+    def _adopt(
+        self, *, charge: float | None, mode: str, max_force_spread: float | None, spread_file: str | Path | None
+    ) -> None:
+        """Checks these parameters, then stores them."""
+        require_mode(mode, self.potential.device)
+        charge = None if charge is None else checked_charge(charge)
+        file = None if spread_file is None else str(spread_file)
+        if (max_force_spread, file) != (self.parameters["max_force_spread"], self.parameters["spread_file"]):
+            self.limit = SpreadLimit.of(self.potential, max_force_spread, file)
+        self.parameters.update(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=file)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = vars(self) | {"results": dict(self.results), "stress": self.pool.stress}
+        del state["pool"]  # steps are made when they are needed
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        stress = state.pop("stress")
+        vars(self).update(state)
+        self.pool = self._make_pool(stress=stress)
 
     def __repr__(self) -> str:
         several = f"{len(self.potential)} potentials, " if isinstance(self.potential, Ensemble) else ""
@@ -158,3 +236,16 @@ class Calculator(AseCalculator):
 
     def _charge(self, atoms: Atoms) -> Any:
         return atoms.info.get("charge", 0) if self.charge is None else self.charge
+
+
+def _require_changeable(names: Iterable[str]) -> None:
+    """Raises TypeError for a name that is no parameter, ValueError for a parameter that cannot be changed."""
+    for name in names:
+        if name in FIXED:
+            raise ValueError(
+                f"{name} can't be changed by set, which takes {', '.join(CHANGEABLE)}: make a new torchmdx.Calculator"
+            )
+        if name not in CHANGEABLE:
+            near = difflib.get_close_matches(str(name), (*CHANGEABLE, *FIXED), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"parameter must be one of {', '.join(CHANGEABLE)}, got {name!r}{hint}")

@@ -15,6 +15,7 @@ from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.images import require_countable
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
+from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.inference_mode import outside_inference_mode
 from torchmdx.system import Batch, System
 
@@ -61,6 +62,7 @@ def evaluate(
     Raises ValueError for unsupported elements, an overflowed list, coincident atoms, or a cell that cannot be searched
     (CapacityError).
     """
+    check_fork(potential.device)
     batch = Batch.of(batch)
     if batch.positions.is_inference():
         batch = batch.clone()

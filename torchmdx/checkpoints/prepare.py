@@ -12,6 +12,7 @@ import torch
 from torchmdx.checkpoints.save_load import load, load_one
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.fork_guard import check_fork
 
 DTYPES = {
     "float32": torch.float32,
@@ -30,6 +31,7 @@ def prepare_potential(
 
     A list of potentials or paths becomes an ensemble. Raises TypeError for anything else, and as `load`.
     """
+    check_fork(torch.device(device))
     if isinstance(potential, (Potential, Ensemble)):
         return copy.deepcopy(potential).to(device=device, dtype=dtype).eval().requires_grad_(False)
     if potential is None or isinstance(potential, (str, Path)):

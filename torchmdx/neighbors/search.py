@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,6 +72,10 @@ class EdgeSearch:
         self._half_assigned = False
         self._searched_cell: Tensor | None = None
         self._handle = remember(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._handle = remember(self)  # a copy must not be found by the number of the original
 
     def allocate(self, batch: Batch, capacity: int | None = None) -> Edges:
         """Buffers for these atoms, systems and periodic directions, and the list at the batch's positions.

@@ -15,12 +15,15 @@ from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.device_guard import methods_on_own_device
+from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.kernel_compile import run_compiled
+from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.audit import judge, require_finite
 from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
 from torchmdx.step.buffers import StepBuffers, copy_checked
 from torchmdx.step.capture_policy import GraphPolicy, require_mode
 from torchmdx.step.change import fall_back, grow, refresh, settle, take_over
+from torchmdx.step.copies import parts_of, restored
 from torchmdx.step.device_memory import memory_allocated, memory_explained
 from torchmdx.step.graph import Graph
 from torchmdx.step.report import StepReport
@@ -34,6 +37,7 @@ REFRESH_EVERY = 2000
 MOST_ROUNDS = 8  # growing once is normally enough; a list that still does not fit indicates a collapsed structure
 
 
+@one_thread_at_a_time("__call__", "assign", "capture", "capture_energy", "__reduce__")
 @methods_on_own_device("__init__", "__call__", "assign", "capture", "capture_energy")
 class CapturedStep(StepState):
     """Evaluates a structure, or a batch, at changing positions and cells, as fast as this machine can.
@@ -46,7 +50,8 @@ class CapturedStep(StepState):
     cell are copied in and results are copied out; arrays of the caller are neither kept nor overwritten. A replay fixes
     atoms, elements, charges and periodic directions. Positions and cell may change freely. If the neighbour list is too
     small, it grows and the graph is captured again. The step copies the weights when it is created; after a change of
-    weights create another step.
+    weights create another step. Threads that share a step take turns. A copy or a pickle of a step has its structure,
+    settings and last cell; it allocates and captures for itself.
 
     mode: "graph" requires a graph (GraphRefused otherwise), "eager" never captures, "auto" captures at the third
         evaluation and keeps the graph if it is measured to be faster. `mode`, `why` and `report()` say what runs.
@@ -71,6 +76,8 @@ class CapturedStep(StepState):
         max_force_spread: float | None = None,
     ) -> None:
         require_mode(mode, potential.device)
+        check_fork(potential.device)
+        self.lock = ThreadLock()
         if audit_every < 0:
             raise ValueError(f"audit_every must be >= 0 evaluations, got {audit_every}")
         self.precision = precision or str(potential.dtype).removeprefix("torch.")
@@ -120,6 +127,7 @@ class CapturedStep(StepState):
         copy=False returns views of the step's own buffers, valid until the next call. Raises ValueError or TypeError
         for positions or cells of a wrong shape or type, NonFiniteError, SpreadError, OutOfDeviceMemory.
         """
+        check_fork(self.device)
         self._require_assigned()
         kind = self._take_in(positions, cell)
         self.num_evaluations += 1
@@ -150,6 +158,9 @@ class CapturedStep(StepState):
         assign succeeds.
         """
         take_over(self, Batch.of(structure).to(self.device))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restored, (type(self), *parts_of(self, self._last_kind))
 
     def _require_assigned(self) -> None:
         if self.assigning:

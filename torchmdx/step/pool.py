@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.padding import padded, padded_size
 from torchmdx.step.results import StepResult
@@ -37,6 +39,7 @@ class _Slot:
         )
 
 
+@one_thread_at_a_time("__call__", "clear")
 class StepPool:
     """Evaluates structures of any size with steps of a few padded sizes; creates and drops steps as needed.
 
@@ -48,7 +51,8 @@ class StepPool:
     Padding atoms form a system of their own without neighbours, and do not change any result. Steps hold device memory;
     at most `most_steps` are kept, and the least recently used is dropped first.
 
-    mode, stress, precision, audit_every: as for CapturedStep.
+    mode, stress, precision, audit_every: as for CapturedStep. Threads that share a pool take turns. A copy or a
+    pickle of a pool has its potential and settings, without steps.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class StepPool:
     ) -> None:
         if most_steps < 1:
             raise ValueError(f"most_steps must be >= 1, got {most_steps}")
+        self.lock = ThreadLock()
         self.potential, self.most_steps = frozen(potential), most_steps
         self.mode, self.stress, self.precision, self.audit_every = mode, stress, precision, audit_every
         self._slots: OrderedDict[tuple[int, bool, bool], _Slot] = OrderedDict()
@@ -87,6 +92,9 @@ class StepPool:
             energy_spread=None if result.energy_spread is None else result.energy_spread[:1],
             force_spread=None if result.force_spread is None else result.force_spread[:count],
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_slots": OrderedDict()}
 
     def __len__(self) -> int:
         return len(self._slots)

@@ -24,6 +24,9 @@ class VesinPairs:
         self.search: Any = None
         self.radius = 0.0
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"search": None, "radius": 0.0}  # vesin's memory is neither copied nor pickled
+
     def __call__(self, batch: Batch, cutoff: float) -> Pairs:
         """target, source, shifts, sorted by target, valid until the next call. Atoms at NaN have no neighbours."""
         counts = batch.counts().tolist()
