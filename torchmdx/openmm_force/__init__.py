@@ -2,14 +2,17 @@
 
     force = add_potential(system, topology, "model.safetensors")                   # all atoms
     mixed = create_mixed_system(mm_system, topology, ligand, "model.safetensors")  # a region, the rest by force field
+    (force,) = find(mixed)                                                         # also after XML
 
 The `transport` of a force is how positions and forces are passed: "native" (C++, replays the captured step on OpenMM's
 own stream), "torch" (openmm-torch) or "python" (a PythonForce, which needs only OpenMM).
 """
 
-from torchmdx.openmm_force.add import PotentialForce as PotentialForce
 from torchmdx.openmm_force.add import add_potential as add_potential
+from torchmdx.openmm_force.derivatives import request_derivative as request_derivative
+from torchmdx.openmm_force.find import find as find
 from torchmdx.openmm_force.mixed import create_mixed_system as create_mixed_system
+from torchmdx.openmm_force.potential_force import PotentialForce as PotentialForce
 from torchmdx.openmm_force.transport_native import load_plugin as load_plugin
 
-__all__ = ["PotentialForce", "add_potential", "create_mixed_system", "load_plugin"]
+__all__ = ["PotentialForce", "add_potential", "create_mixed_system", "find", "load_plugin", "request_derivative"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import openmm
@@ -16,14 +15,14 @@ from torchmdx.checkpoints.prepare import PotentialSource, prepare_potential
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_force.atoms import checked_atoms, elements_of, is_periodic
-from torchmdx.openmm_force.evaluator import ForceEvaluator, Spread
+from torchmdx.openmm_force.evaluator import ForceEvaluator
 from torchmdx.openmm_force.native.one_context import share_or_warn
+from torchmdx.openmm_force.potential_force import PotentialForce
 from torchmdx.openmm_force.settings import ForceSettings, hash_of, resolved_device
 from torchmdx.openmm_force.transport_native import make_native_force, why_not_native
 from torchmdx.openmm_force.transport_python import make_python_force
 from torchmdx.openmm_force.transport_torch import make_torch_force, why_not_torch
 from torchmdx.potentials import shipped
-from torchmdx.step.report import StepReport
 from torchmdx.system import checked_charge
 
 log = logging.getLogger(__name__)
@@ -34,41 +33,6 @@ _MAKERS: dict[str, Callable[[ForceEvaluator, openmm.System], openmm.Force]] = {
     "torch": make_torch_force,
     "python": make_python_force,
 }
-
-
-@dataclass(eq=False)
-class PotentialForce:
-    """A potential that has been added to a System.
-
-    force: the openmm.Force. transport: "native", "torch" or "python". why: the reason for this transport, in one line.
-    """
-
-    force: openmm.Force
-    transport: str
-    why: str
-    evaluator: ForceEvaluator
-
-    @property
-    def num_recoveries(self) -> int:
-        """How often a neighbour list had to grow during a run; each time the evaluation was repeated."""
-        return self.evaluator.num_recoveries
-
-    def report(self) -> StepReport | None:
-        """The report on the step that evaluates; None before the first evaluation."""
-        return self.evaluator.report()
-
-    @property
-    def is_ensemble(self) -> bool:
-        """Whether the potential has several members."""
-        return isinstance(self.evaluator.potential, Ensemble)
-
-    @property
-    def spread(self) -> Spread | None:
-        """The spread of an ensemble in the last evaluation; None before the first, and for a single potential.
-
-        The spread of forces is not updated by an evaluation of the energy alone, such as a barostat's.
-        """
-        return self.evaluator.spread()
 
 
 def add_potential(
@@ -101,7 +65,8 @@ def add_potential(
     device: the device of the potential: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
     transport: how positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
     periodic: whether atoms interact with periodic images; None: if system or topology has a box.
-    scale_parameter: a global parameter of the Context, by default 1, that multiplies energy and forces.
+    scale_parameter: a global parameter of the Context, by default 1, that multiplies energy and forces. For the
+        derivative of the energy with respect to it see `request_derivative`.
     max_force_spread, spread_file: for an ensemble, as for `torchmdx.Calculator`; OpenMM converts the error to an
         OpenMMException with the same text, which ends the step.
 
@@ -123,13 +88,13 @@ def add_potential(
     evaluator = ForceEvaluator(settings, prepare_potential(potential, settings.dtype, settings.device))
     if settings.device.startswith("cuda"):
         share_or_warn()  # before any Context is created; every transport becomes faster
-    kind, why = _choose(transport, settings)
+    kind, evaluator.why = _choose(transport, settings)
     if settings.periodic:
         _take_box(system, topology)
     force = _MAKERS[kind](evaluator, system)
     force.setForceGroup(force_group)
     force.setName(name)
-    return PotentialForce(force, kind, why, evaluator)
+    return PotentialForce(force, kind, evaluator)
 
 
 def _take_box(system: openmm.System, topology: app.Topology) -> None:

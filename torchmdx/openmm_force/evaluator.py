@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 import warnings
 import weakref
 from typing import Any, NamedTuple
@@ -33,10 +34,12 @@ class ForceEvaluator:
     """A potential, and the step that evaluates it for the atoms in the settings.
 
     One evaluator serves any number of Contexts, because each evaluation is given all positions and the box.
+    why: the reason for the force's transport. name: unique, for references in saved Systems.
     """
 
     def __init__(self, settings: ForceSettings, potential: Potential | Ensemble) -> None:
         self.settings, self.potential = settings, potential
+        self.why, self.name = "restored with its System", uuid.uuid4().hex
         self.limit = SpreadLimit.of(potential, settings.max_force_spread, settings.spread_file)
         potential.require_elements(self._system(np.zeros((len(settings.numbers), 3)), None).atomic_numbers)
         for doubt in potential.doubts(settings.numbers, settings.charge):

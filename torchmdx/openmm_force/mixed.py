@@ -10,9 +10,10 @@ import openmm
 
 from torchmdx.openmm_force.add import add_potential
 from torchmdx.openmm_force.atoms import checked_atoms
+from torchmdx.openmm_force.derivatives import described
+from torchmdx.openmm_force.find import find_in, is_scaled_potential
 from torchmdx.openmm_force.mixed_bonded import BONDED, scale, separate_bonded
 from torchmdx.openmm_force.mixed_pairs import exclude_custom_pairs, exclude_pairs
-from torchmdx.openmm_force.native.native import particles_of
 
 if TYPE_CHECKING:
     from openmm import app
@@ -179,11 +180,9 @@ def _require_no_virtual_sites(system: openmm.System, region: frozenset[int]) -> 
 def _require_known_forces(system: openmm.System, region: frozenset[int]) -> None:
     for index, force in enumerate(system.getForces()):
         if not _is_known(force, region):
-            kind = type(force).__name__
-            title = kind if force.getName() in (kind, "") else f"{kind} {force.getName()!r}"
             raise ValueError(
                 "the system must have no force whose part inside the ML region is unknown, "
-                f"got {title} (force {index}). If it is a bias, add it to the mixed system instead"
+                f"got {described(force)} (force {index}). If it is a bias, add it to the mixed system instead"
             )
 
 
@@ -195,9 +194,11 @@ def _is_known(force: openmm.Force, region: frozenset[int]) -> bool:
     if kind == "CustomGBForce":
         # On a GPU its exclusions must equal those of the other forces, which change; implicit solvent has none.
         return not force.getNumExclusions()
-    if kind in ("PythonForce", "Force"):
-        particles = force.getParticles() if kind == "PythonForce" else particles_of(force)
-        return bool(particles) and region.isdisjoint(particles)
+    if kind == "PythonForce":
+        return bool(force.getParticles()) and region.isdisjoint(force.getParticles())
+    if kind in ("Force", "TorchForce") or is_scaled_potential(force):
+        potentials = find_in(force)
+        return bool(potentials) and all(region.isdisjoint(found.atoms) for found in potentials)
     if kind == "DrudeForce":
         numbers = range(force.getNumParticles())
         return all(region.isdisjoint(force.getParticleParameters(number)[:5]) for number in numbers)

@@ -1,29 +1,32 @@
 """References to potentials in saved Systems: checkpoint file and hash, without weights or code.
 
-A potential that was given in memory has no file and can be restored only in the same process, which is enough for
-copies of a System.
+Copies of a System in one process share their evaluators, and OpenMM itself copies what is inside a CustomCVForce. A
+potential that was given in memory has no file and can be restored only in the same process.
 """
 
 from __future__ import annotations
 
 import json
-import uuid
 import weakref
 
 from torchmdx.openmm_force.evaluator import ForceEvaluator
 from torchmdx.openmm_force.settings import ForceSettings
 
 # By names that are unique across processes.
-_in_memory: weakref.WeakValueDictionary[str, ForceEvaluator] = weakref.WeakValueDictionary()
+_alive: weakref.WeakValueDictionary[str, ForceEvaluator] = weakref.WeakValueDictionary()
 
 
 def reference_to(evaluator: ForceEvaluator) -> str:
     """Text from which `evaluator_of` restores the evaluator."""
-    name = ""
-    if evaluator.settings.checkpoint is None:
-        name = next((n for n, other in _in_memory.items() if other is evaluator), "") or uuid.uuid4().hex
-        _in_memory[name] = evaluator
-    return json.dumps({"settings": evaluator.settings.to_text(), "in_memory": name})
+    _alive[evaluator.name] = evaluator
+    return json.dumps({"settings": evaluator.settings.to_text(), "name": evaluator.name})
+
+
+def living_evaluator(reference: str) -> ForceEvaluator | None:
+    """The evaluator of a reference if it is in use in this process."""
+    values = json.loads(reference)
+    evaluator = _alive.get(values.get("name", ""))
+    return evaluator if evaluator is not None and evaluator.settings.to_text() == values["settings"] else None
 
 
 def evaluator_of(reference: str) -> ForceEvaluator:
@@ -33,12 +36,16 @@ def evaluator_of(reference: str) -> ForceEvaluator:
     """
     values = json.loads(reference)
     settings = ForceSettings.from_text(values["settings"])
-    if settings.checkpoint is not None:
-        return ForceEvaluator(settings, settings.load_potential())
-    evaluator = _in_memory.get(values["in_memory"])
-    if evaluator is None or evaluator.settings != settings:
+    evaluator = living_evaluator(reference)
+    if settings.checkpoint is None and evaluator is None:
         raise ValueError(
             "the potential of this force was given in memory, not as a checkpoint file: it can be restored only in the "
             "process that made it"
         )
+    if settings.checkpoint is not None:
+        settings.require_unchanged()
+    if evaluator is None:
+        evaluator = ForceEvaluator(settings, settings.load_potential())
+        evaluator.name = values.get("name") or evaluator.name
+        _alive[evaluator.name] = evaluator
     return evaluator

@@ -75,6 +75,12 @@ class ForceSettings:
 
     def load_potential(self) -> Potential | Ensemble:
         """Loads the potential from the files in the settings. Raises ValueError if a file has changed."""
+        self.require_unchanged()
+        assert self.checkpoint is not None
+        return load(self.checkpoint, dtype=self.dtype, device=self.device)
+
+    def require_unchanged(self) -> None:
+        """Raises ValueError if a file of the potential has changed, and FileNotFoundError."""
         if self.checkpoint is None or self.sha256 is None:
             raise ValueError("a force can be restored only if its potential came from a checkpoint file")
         for path, expected in zip(_as_tuple(self.checkpoint), _as_tuple(self.sha256), strict=True):
@@ -83,7 +89,6 @@ class ForceSettings:
                     f"the checkpoint {path!r} has changed since the force was saved: its SHA-256 must be {expected}, "
                     f"got {found}"
                 )
-        return load(self.checkpoint, dtype=self.dtype, device=self.device)
 
 
 def _as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ TO_FORCE = NANOMETER / KJ_PER_MOL  # kJ/mol/nm of 1 eV/Å
 # Up to this many particles all are requested by index. For a request of all particles without indices OpenMM wakes a
 # thread on every core, which takes longer than the evaluation of a small molecule.
 MOST_INDEXED = 4096
+VARIABLE = "torchmdx_energy"  # of a scaled force, in kJ/mol
 
 
 class Computation:
@@ -38,7 +39,8 @@ class Computation:
         if self._periodic:
             cell = NANOMETER * np.array(state.getPeriodicBoxVectors(asNumpy=True)._value)
         energy, forces = self.evaluator.evaluate(positions, cell)
-        scale = 1.0 if self._scale is None else state.getParameters()[self._scale]
+        # A CustomCVForce scales; only a PythonForce that an earlier version saved has the parameter itself.
+        scale = 1.0 if self._scale is None else dict(state.getParameters()).get(self._scale, 1.0)
         forces *= TO_FORCE * scale
         if self._atoms is not None:
             chosen, forces = forces, np.zeros_like(every)
@@ -88,19 +90,66 @@ def restore(text: str, selects: bool) -> Computation | Unrestored:
 
 
 def make_python_force(evaluator: ForceEvaluator, system: openmm.System) -> openmm.Force:
-    """Adds a PythonForce. Raises ImportError for OpenMM before 8.6, the first whose PythonForce accepts particles."""
+    """Adds a PythonForce, inside a CustomCVForce if it is scaled: that one has a derivative by the scale.
+
+    Raises ImportError for OpenMM before 8.6, the first whose PythonForce accepts particles, and ValueError if OpenMM
+    may separate the atoms of a scaled potential that has no periodic images.
+    """
     version = openmm.version.short_version
     if tuple(int(part) for part in version.split(".")[:2]) < (8, 6):
         raise ImportError(f"transport 'python' needs OpenMM 8.6 or newer, got {version}")
     settings = evaluator.settings
-    parameters = {} if settings.scale_parameter is None else {settings.scale_parameter: 1.0}
     # For selected particles OpenMM returns positions wrapped by molecule, for all particles those that were set. The
     # difference is irrelevant to a periodic potential.
     moved = not settings.periodic and system.usesPeriodicBoundaryConditions()
+    if moved and settings.scale_parameter is not None and not stay_together(system, settings.atoms):
+        raise ValueError(
+            "transport 'python' with a scale parameter needs periodic=True in a periodic system, or atoms that bonds, "
+            "constraints or nonbonded exceptions hold together, because OpenMM wraps positions in a CustomCVForce into "
+            "the box, molecule by molecule; use transport 'native' for periodic=False"
+        )
     selects = settings.atoms is not None and moved
     particles: Sequence[int] = () if moved else settings.atoms or ()
     if settings.atoms is None and not moved and system.getNumParticles() <= MOST_INDEXED:
         particles = range(system.getNumParticles())
-    force = openmm.PythonForce(Computation(evaluator, selects), parameters, list(particles))
+    force = openmm.PythonForce(Computation(evaluator, selects), {}, list(particles))
     force.setUsesPeriodicBoundaryConditions(settings.periodic)
+    if settings.scale_parameter is not None:
+        force = scaled(force, settings.scale_parameter)
     return system.getForce(system.addForce(force))
+
+
+def scaled(force: openmm.Force, parameter: str) -> openmm.CustomCVForce:
+    """parameter * the energy of a force; the parameter is 1 by default."""
+    product = openmm.CustomCVForce(f"{parameter}*{VARIABLE}")
+    product.addGlobalParameter(parameter, 1.0)
+    product.addCollectiveVariable(VARIABLE, force)
+    return product
+
+
+def stay_together(system: openmm.System, atoms: Sequence[int] | None) -> bool:
+    """Whether bonds, constraints and nonbonded exceptions connect all of the atoms (None: all particles)."""
+    chosen = set(range(system.getNumParticles()) if atoms is None else atoms)
+    partners: dict[int, set[int]] = {index: set() for index in chosen}
+    for first, second in _connections(system):
+        if first in chosen and second in chosen:
+            partners[first].add(second)
+            partners[second].add(first)
+    reached: set[int] = set()
+    open_ends = [next(iter(chosen))]
+    while open_ends:
+        index = open_ends.pop()
+        if index not in reached:
+            reached.add(index)
+            open_ends.extend(partners[index] - reached)
+    return reached == chosen
+
+
+def _connections(system: openmm.System) -> Iterator[Sequence[int]]:
+    for index in range(system.getNumConstraints()):
+        yield system.getConstraintParameters(index)[:2]
+    for force in system.getForces():
+        if isinstance(force, openmm.NonbondedForce):
+            yield from (force.getExceptionParameters(index)[:2] for index in range(force.getNumExceptions()))
+        elif isinstance(force, openmm.HarmonicBondForce):
+            yield from (force.getBondParameters(index)[:2] for index in range(force.getNumBonds()))

@@ -160,6 +160,13 @@ def module_of(evaluator: ForceEvaluator) -> Any:
     return _scripted(_MODULES[settings.periodic, settings.scale_parameter is not None](number))
 
 
+def served_by(force: Any) -> ForceEvaluator | None:
+    """The evaluator of a TorchForce that was made in this process; None for others."""
+    module = force.getModule() if hasattr(force, "getModule") else None
+    served = _served.get(getattr(module, "number", 0))
+    return None if served is None else served.evaluator
+
+
 def make_torch_force(evaluator: ForceEvaluator, system: openmm.System) -> openmm.Force:
     """Adds a TorchForce. It cannot be restored in another process, because the operator's state is in this one.
 

@@ -51,7 +51,7 @@ def plugin(cuda: bool) -> ctypes.CDLL:
 
     folder = openmm_folder()
     lib, more = folder / "lib", folder / "lib" / "plugins"
-    sources = ["force.cpp", *(["cuda_kernel.cpp"] if cuda else [])]
+    sources = ["force.cpp", "derivative.cpp", *(["cuda_kernel.cpp"] if cuda else [])]
     options = ["-std=c++17", "-isystem", str(folder / "include")]
     links = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-lOpenMM"]
     if cuda:

@@ -87,9 +87,7 @@ public:
     CudaTorchmdxKernel(string name, const Platform& platform, CudaContext& cu) : CalcTorchmdxKernel(name, platform), cu(cu) {}
 
     void initialize(ContextImpl& context, const TorchmdxForce& force) override {
-        particles = particlesOf(context, force);
-        periodic = force.periodic;
-        scaleParameter = force.scaleParameter;
+        adopt(context, force);
         ContextSelector selector(cu);
         requirePrimaryContext();
         vector<int> places(cu.getNumAtoms(), -1);
@@ -113,7 +111,7 @@ public:
         if (auditFailed())
             audit(context);  // throws
         evaluations++;
-        double scale = scaleParameter.empty() ? 1.0 : context.getParameter(scaleParameter);
+        double scale = scaleOf(context);
         bool energyOnly = !includeForces && handles->energyGraph != 0;
         auto graph = reinterpret_cast<CUgraphExec>(energyOnly ? handles->energyGraph : handles->graph);
         CUstream stream = cu.getCurrentStream();
@@ -135,7 +133,7 @@ public:
         sinceAudit++;
         if (includeForces && handles->auditEvery != 0 && sinceAudit >= handles->auditEvery)
             audit(context);
-        return *reinterpret_cast<const double*>(handles->hostEnergy) * units.energy * scale;
+        return finished(*reinterpret_cast<const double*>(handles->hostEnergy), scale, cu.getEnergyParamDerivWorkspace());
     }
 
     ~CudaTorchmdxKernel() override {
@@ -261,9 +259,7 @@ private:
     }
 
     CudaContext& cu;
-    vector<int> particles;
-    bool periodic = false, useOffsets = false;
-    string scaleParameter;
+    bool useOffsets = false;
     HeldHandles handles;
     long long evaluations = 0;
     unsigned long long sinceAudit = 0;  // evaluations

@@ -84,15 +84,30 @@ vector<int> particlesOf(ContextImpl& context, const TorchmdxForce& force) {
     return particles;
 }
 
+void CalcTorchmdxKernel::adopt(ContextImpl& context, const TorchmdxForce& force) {
+    particles = particlesOf(context, force);
+    periodic = force.periodic;
+    scaleParameter = force.scaleParameter;
+    derivative = !scaleParameter.empty() && contributesDerivative(context, scaleParameter);
+}
+
+double CalcTorchmdxKernel::scaleOf(ContextImpl& context) const {
+    return scaleParameter.empty() ? 1.0 : context.getParameter(scaleParameter);
+}
+
+double CalcTorchmdxKernel::finished(double energy, double scale, map<string, double>& derivatives) const {
+    if (derivative)
+        derivatives[scaleParameter] += energy * units.energy;
+    return energy * units.energy * scale;
+}
+
 // CPU platforms: positions and forces pass through Python.
 class ReferenceTorchmdxKernel : public CalcTorchmdxKernel {
 public:
     using CalcTorchmdxKernel::CalcTorchmdxKernel;
 
     void initialize(ContextImpl& context, const TorchmdxForce& force) override {
-        particles = particlesOf(context, force);
-        periodic = force.periodic;
-        scaleParameter = force.scaleParameter;
+        adopt(context, force);
         session.open(force.provider, -1);
     }
 
@@ -105,20 +120,17 @@ public:
             return callbacks.evaluate(session.id, positions.data(), periodic ? cell.data() : nullptr, &energy, found.data(),
                                       message, MESSAGE);
         });
-        double scale = scaleParameter.empty() ? 1.0 : context.getParameter(scaleParameter);
+        double scale = scaleOf(context);
+        auto* data = static_cast<ReferencePlatform::PlatformData*>(context.getPlatformData());
         if (includeForces) {
-            auto* data = static_cast<ReferencePlatform::PlatformData*>(context.getPlatformData());
             vector<Vec3>& forces = *data->forces;
             for (size_t i = 0; i < particles.size(); i++)
                 forces[particles[i]] += Vec3(found[3 * i], found[3 * i + 1], found[3 * i + 2]) * (units.force * scale);
         }
-        return energy * units.energy * scale;
+        return finished(energy, scale, *data->energyParameterDerivatives);
     }
 
 private:
-    vector<int> particles;
-    bool periodic = false;
-    string scaleParameter;
     Session session;
 };
 
@@ -152,6 +164,7 @@ public:
         node.setStringProperty("name", force.getName());
         node.setBoolProperty("periodic", force.periodic);
         node.setStringProperty("scaleParameter", force.scaleParameter);
+        node.setBoolProperty("derivative", force.derivative);
         node.setStringProperty("reference", force.reference + END);
         SerializationNode& particles = node.createChildNode("Particles");
         for (int i : force.particles)
@@ -168,6 +181,7 @@ public:
         force->setName(node.getStringProperty("name"));
         force->periodic = node.getBoolProperty("periodic");
         force->scaleParameter = node.getStringProperty("scaleParameter");
+        force->derivative = node.getBoolProperty("derivative", false);
         const string text = node.getStringProperty("reference");
         force->reference = text.substr(0, text.size() - END.size());
         for (const SerializationNode& particle : node.getChildNode("Particles").getChildren())
@@ -213,4 +227,13 @@ extern "C" int torchmdx_add(void* system, long long provider, const int* particl
     force->scaleParameter = scaleParameter;
     force->reference = reference;
     return static_cast<System*>(system)->addForce(force);
+}
+
+// Requests dE/dscaleParameter from a force. Returns 0 if it is not a TorchmdxForce, or has another parameter.
+extern "C" int torchmdx_request_derivative(void* force, const char* parameter) {
+    auto* own = dynamic_cast<TorchmdxForce*>(static_cast<Force*>(force));
+    if (own == nullptr || own->scaleParameter != parameter)
+        return 0;
+    own->derivative = true;
+    return 1;
 }

@@ -59,6 +59,7 @@ public:
     bool periodic = false;
     std::vector<int> particles;    // of the System; empty: all
     std::string scaleParameter;    // empty: none
+    bool derivative = false;       // dE/dscaleParameter was requested from this force
     std::string reference;         // from which `restore` creates a provider
     ~TorchmdxForce() override {
         if (provider && alive)
@@ -76,6 +77,21 @@ public:
     CalcTorchmdxKernel(std::string name, const OpenMM::Platform& platform) : KernelImpl(name, platform) {}
     virtual void initialize(OpenMM::ContextImpl& context, const TorchmdxForce& force) = 0;
     virtual double execute(OpenMM::ContextImpl& context, bool includeForces, bool includeEnergy) = 0;
+
+protected:
+    // What does not depend on the platform, for `initialize`.
+    void adopt(OpenMM::ContextImpl& context, const TorchmdxForce& force);
+    double scaleOf(OpenMM::ContextImpl& context) const;
+    // The energy in kJ/mol, scaled, from that of the potential in eV. Adds its derivative, the energy without the scale, to
+    // those of the Context.
+    double finished(double energy, double scale, std::map<std::string, double>& derivatives) const;
+
+    std::vector<int> particles;
+    bool periodic = false;
+
+private:
+    std::string scaleParameter;
+    bool derivative = false;
 };
 
 class TorchmdxForceImpl : public OpenMM::ForceImpl {
@@ -111,6 +127,9 @@ public:
 std::vector<double> positionsOf(OpenMM::ContextImpl& context, const std::vector<int>& particles);
 std::vector<double> cellOf(OpenMM::ContextImpl& context);
 std::vector<int> particlesOf(OpenMM::ContextImpl& context, const TorchmdxForce& force);
+// Whether forces with this scale parameter contribute to dE/dparameter. As a torchmdx force has no method to request it in
+// Python, they do where any force of the Context was requested to, and where no other force has the parameter.
+bool contributesDerivative(OpenMM::ContextImpl& context, const std::string& parameter);
 
 void registerReferenceKernels();
 #ifdef TORCHMDX_CUDA

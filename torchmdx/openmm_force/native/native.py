@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-from xml.etree import ElementTree
 
 import numpy as np
 import openmm
@@ -212,6 +211,14 @@ _CALLBACKS = _Callbacks(
 )
 
 
+_loaded: list[ctypes.CDLL] = []
+
+
+def plugin_in_use() -> ctypes.CDLL:
+    """The plugin that was loaded last; there is one if a force of it exists."""
+    return _loaded[-1]
+
+
 @functools.cache
 def _library(cuda: bool) -> ctypes.CDLL:
     """The plugin, with its callbacks registered. Raises BuildError."""
@@ -221,6 +228,7 @@ def _library(cuda: bool) -> ctypes.CDLL:
     if cuda and not taken:
         raise BuildError("OpenMM has not loaded its CUDA platform: " + "; ".join(_failures() or ["no reason given"]))
     atexit.register(library.torchmdx_shut_down)
+    _loaded.append(library)
     return library
 
 
@@ -243,19 +251,6 @@ def unavailable(cuda: bool = True) -> str | None:
 def restore_with(restorer: Callable[[str], Provider]) -> None:
     """Sets the function that creates a provider from the reference in a saved System."""
     _restorers[:] = [restorer]  # a single one, however many forces are added
-
-
-def particles_of(force: openmm.Force) -> tuple[int, ...]:
-    """Particles of a force of the plugin, empty for all of them and for other forces.
-
-    In Python such a force is an openmm.Force without methods of its own, so its serialised form is read.
-    """
-    if type(force) is not openmm.Force:
-        return ()
-    saved = ElementTree.fromstring(openmm.XmlSerializer.serialize(force))
-    if saved.get("type") != "TorchmdxForce":
-        return ()
-    return tuple(int(particle.attrib["index"]) for particle in saved.iter("Particle"))
 
 
 def add_force(

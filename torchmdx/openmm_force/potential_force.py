@@ -1,0 +1,62 @@
+"""The object that describes a potential in a System."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import openmm
+
+from torchmdx.models.ensemble import Ensemble
+from torchmdx.openmm_force.evaluator import ForceEvaluator, Spread
+from torchmdx.step.report import StepReport
+
+
+@dataclass(eq=False)
+class PotentialForce:
+    """A potential that has been added to a System.
+
+    force: the openmm.Force; a CustomCVForce around a PythonForce if the potential has a scale parameter.
+    transport: "native", "torch" or "python".
+    """
+
+    force: openmm.Force
+    transport: str
+    evaluator: ForceEvaluator
+
+    @property
+    def why(self) -> str:
+        """The reason for this transport, in one line."""
+        return self.evaluator.why
+
+    @property
+    def atoms(self) -> tuple[int, ...]:
+        """Indices of the particles that the potential acts on."""
+        settings = self.evaluator.settings
+        return tuple(range(settings.num_particles)) if settings.atoms is None else settings.atoms
+
+    @property
+    def checkpoint(self) -> str | tuple[str, ...] | None:
+        """The file or name of the potential, or those of an ensemble; None if it was given in memory."""
+        return self.evaluator.settings.checkpoint
+
+    @property
+    def num_recoveries(self) -> int:
+        """How often a neighbour list had to grow during a run; each time the evaluation was repeated."""
+        return self.evaluator.num_recoveries
+
+    def report(self) -> StepReport | None:
+        """The report on the step that evaluates; None before the first evaluation."""
+        return self.evaluator.report()
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether the potential has several members."""
+        return isinstance(self.evaluator.potential, Ensemble)
+
+    @property
+    def spread(self) -> Spread | None:
+        """The spread of an ensemble in the last evaluation; None before the first, and for a single potential.
+
+        The spread of forces is not updated by an evaluation of the energy alone, such as a barostat's.
+        """
+        return self.evaluator.spread()
