@@ -32,6 +32,7 @@ ASSUMED = {
     "docs/report.md": "data.store run/best.safetensors run/split.json test.xyz a.xyz spice.h5",
     "docs/training.md": "water.xyz",
     "docs/tutorial_training.md": "frames/one.xyz",
+    "docs/view.md": "frames.xyz",
 }
 RUNNING = [page for page in pages() if any(block.language in ("python", *COMMANDS) for block in blocks_of(page))]
 # Of other programs, and of scripts in tools/ and recipes/.

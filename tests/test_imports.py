@@ -35,6 +35,7 @@ step torchmdnet
 checkpoints
 conformance ase_calculator openmm_force
 datasets labelling
+view
 report md
 training demo
 commands
@@ -55,6 +56,7 @@ LATE = {
     "lightning",
     "triton",
     "matplotlib",
+    "plotly",
     "scipy",
     "vesin",
     "h5py",

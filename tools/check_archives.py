@@ -17,6 +17,7 @@ NEEDED = (
     "torchmdx/openmm_force/native/cuda_types/cuda.h",
     "torchmdx/openmm_force/native/one_context.c",
     "torchmdx/potentials/organic-1.safetensors",
+    "torchmdx/view/viewer.js",
 )
 
 

@@ -24,10 +24,11 @@ from torchmdx.commands import (
     profile,
     relax,
     train,
+    view,
 )
 from torchmdx.step.results import StepError
 
-COMMANDS = (demo, energy, relax, md, label, data, train, evaluate, convert, neighbors, bench, profile, info)
+COMMANDS = (demo, energy, relax, md, view, label, data, train, evaluate, convert, neighbors, bench, profile, info)
 DESCRIPTION = """\
 Molecular dynamics with neural-network potentials.
 

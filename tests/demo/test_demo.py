@@ -10,10 +10,11 @@ from ase import Atoms
 from torchmdx import cli
 from torchmdx.demo import run as demo
 from torchmdx.demo.masses import with_heavy_hydrogens
-from torchmdx.demo.torsions import PHI, PSI, density, path, torsion
+from torchmdx.demo.torsions import PHI, PSI, density, path
 from torchmdx.md.log import read_log
 from torchmdx.md.structure import read
 from torchmdx.md.trajectory import read_frames
+from torchmdx.view.torsions import torsion
 
 
 @pytest.fixture
@@ -38,6 +39,7 @@ def test_the_demo_writes_the_files_it_lists(command, tmp_path, capsys):
         "alanine_dipeptide.dcd",
         "alanine_dipeptide.final.pdb",
         "alanine_dipeptide.log",
+        "alanine_dipeptide.html",
         "energy.png",
         "ramachandran.png",
     }

@@ -36,8 +36,9 @@ def salt_file(folder) -> str:
 
 @pytest.fixture
 def unplotted(monkeypatch):
-    """Skips the plot, which saves half a second per run."""
+    """Skips the plot and the page, which saves half a second per run."""
     monkeypatch.setattr("torchmdx.md.run.plot_log", lambda *arguments: None)
+    monkeypatch.setattr("torchmdx.md.run.write_run_page", lambda *arguments, **settings: False)
 
 
 @pytest.fixture

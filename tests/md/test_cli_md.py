@@ -51,7 +51,7 @@ def test_a_run_writes_the_requested_files(capsys, model, ethanol, ethanol_file):
         assert potential == pytest.approx(calculator.get_potential_energy(ethanol), abs=1e-5)
     np.testing.assert_allclose(log["temperature_K"], 2 * log["kinetic_eV"] / (24 * units.kB), rtol=1e-4)
     np.testing.assert_allclose(log["total_eV"], log["potential_eV"] + log["kinetic_eV"], atol=3e-8)
-    outputs = [f"run.{ending}" for ending in ("chk", "dcd", "final.xyz", "json", "log", "png", "xml")]
+    outputs = [f"run.{ending}" for ending in ("chk", "dcd", "final.xyz", "html", "json", "log", "png", "xml")]
     assert sorted(os.listdir()) == ["ethanol.xyz", "model.safetensors", *outputs]
 
 
@@ -172,6 +172,14 @@ def test_without_matplotlib_there_is_no_plot(capsys, monkeypatch, model, ethanol
     assert md(ethanol_file, model, "run", "--steps", 2) == 0
     assert "no plot: matplotlib is not installed (pip install matplotlib)" in capsys.readouterr().err
     assert not os.path.exists("run.png")
+
+
+def test_the_page_of_a_run_can_be_left_out(capsys, model, ethanol_file):
+    assert md(ethanol_file, model, "run", "--steps", 2, "--no-page") == 0
+    assert not os.path.exists("run.html")
+    assert md(ethanol_file, model, "run", "--steps", 2, "--overwrite") == 0
+    assert "run.html" in capsys.readouterr().out
+    assert "<title>ethanol.xyz: NVT" in Path("run.html").read_text()
 
 
 @pytest.mark.parametrize("transport", ["python", "native"])

@@ -34,6 +34,7 @@ OPTIONAL = (
     ("pydantic", "training: configurations", "pip install 'torchmdx[train]'"),
     ("h5py", "training data in HDF5", "pip install 'torchmdx[train]'"),
     ("matplotlib", "plots of runs and reports", "pip install 'torchmdx[train]'"),
+    ("plotly", "interactive pages of runs and structures", "pip install 'torchmdx[view]'"),
     ("tensorboard", "training curves in TensorBoard", "pip install 'torchmdx[train]'"),
     ("tblite", "labels from GFN2-xTB", "pip install 'torchmdx[label]'"),
     ("rdkit", "conformers from SMILES", "pip install 'torchmdx[label]'"),

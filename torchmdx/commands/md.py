@@ -11,8 +11,9 @@ from torchmdx.commands.options import add_model_option
 ENGINES = ("openmm",)
 EPILOG = """\
 Output files: PREFIX.dcd (frames), PREFIX.log (CSV), PREFIX.chk, PREFIX.xml and PREFIX.json (for --restart), PREFIX.png
-(a plot of the log) and, at the end, PREFIX.final.pdb, .cif or .xyz. Frames and log rows begin with step 0. Ctrl-C
-writes a checkpoint and stops; --restart with the same options continues from the last checkpoint.
+(a plot of the log), PREFIX.html (an interactive page) and, at the end, PREFIX.final.pdb, .cif or .xyz. Frames and log
+rows begin with step 0. Ctrl-C writes a checkpoint and stops; --restart with the same options continues from the last
+checkpoint.
 """
 
 
@@ -120,3 +121,4 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--restart", action="store_true", help="continue from the last checkpoint, in the same files")
     group.add_argument("--overwrite", action="store_true", help="replace the outputs of an earlier run")
+    group.add_argument("--no-page", action="store_true", help="do not write PREFIX.html, which is 5 MB or more")

@@ -118,7 +118,7 @@ def _of_small(frames: Frames, starts: Any, size: int) -> tuple[Any, Any]:
 
 def _of_one(positions: Any, cell: Any, pbc: Any) -> tuple[float, tuple[int, int]]:
     """Of a frame that is large or periodic: atoms against all images in the cells around."""
-    from scipy.spatial import cKDTree  # type: ignore[import-untyped]
+    from scipy.spatial import cKDTree
 
     count = len(positions)
     images, owners = positions, np.arange(count)

@@ -16,7 +16,7 @@ from torchmdx.checkpoints.locate import locate
 from torchmdx.checkpoints.save_load import load_one
 from torchmdx.demo.masses import with_heavy_hydrogens
 from torchmdx.demo.pictures import draw_ramachandran
-from torchmdx.demo.torsions import PHI, PSI, torsion
+from torchmdx.demo.torsions import PHI, PSI
 from torchmdx.md.log import Log, read_log
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress, ns_per_day
@@ -27,6 +27,8 @@ from torchmdx.md.trajectory import Trajectory, read_frames
 from torchmdx.potentials import DEFAULT_POTENTIAL
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.units import PICOSECOND
+from torchmdx.view.run_page import write_run_page
+from torchmdx.view.torsions import torsion
 
 STRUCTURE = "alanine_dipeptide.pdb"
 # Hydrogens of 3 amu vibrate with periods of at least 16 fs; with a thermostat, an eighth of that is a safe timestep.
@@ -155,6 +157,11 @@ def _report(options: argparse.Namespace, simulation: Simulation, folder: Path, s
     length = simulation.current_step * TIMESTEP / PICOSECOND
     picture = folder / "ramachandran.png"
     draw_ramachandran(picture, phi, psi, length, f"{title}, {length:.3g} ps in vacuum")
+    page = folder / f"{NAME}.html"
+    paged = write_run_page(
+        page, log.with_suffix(".dcd"), structure.atomic_numbers,
+        title=title, labels=structure.labels(), log=log, temperature=options.temperature,
+    )  # fmt: skip
     rows = read_log(log)
     speed = rows["ns_per_day"][np.isfinite(rows["ns_per_day"])]
     fast = f" at {np.median(speed):.3g} ns/day" if len(speed) else ""
@@ -167,6 +174,8 @@ def _report(options: argparse.Namespace, simulation: Simulation, folder: Path, s
         energies: "plot of the log",
         picture: "density of the angles φ and ψ, and the path",
     }
+    if paged:
+        written[page] = "interactive page of all of these, for a browser"
     width = max(len(str(path)) for path in written)
     print("wrote", *(f"  {path!s:<{width}}  {what}" for path, what in written.items()), sep="\n")
 

@@ -1,4 +1,4 @@
-"""Torsion angles, and the density of pairs of them in a trajectory."""
+"""The torsion angles of alanine dipeptide, and their density in a trajectory."""
 
 from __future__ import annotations
 
@@ -10,21 +10,6 @@ Floats = NDArray[np.float64]
 # Atoms of φ and ψ in ACE-ALA-NME: residue and atom names of PDB files.
 PHI = (("ACE", "C"), ("ALA", "N"), ("ALA", "CA"), ("ALA", "C"))
 PSI = (("ALA", "N"), ("ALA", "CA"), ("ALA", "C"), ("NME", "N"))
-
-
-def torsion(positions: Floats, atoms: tuple[int, int, int, int]) -> Floats:
-    """Angle [F] about the bond of the middle two atoms in positions [F,N,3], degrees in [-180, 180].
-
-    Sign of IUPAC: positive if, seen along the bond, the far atom is clockwise of the near one.
-    """
-    first, second, third, fourth = (positions[:, atom] for atom in atoms)
-    axis = third - second
-    axis = axis / np.linalg.norm(axis, axis=-1, keepdims=True)
-    near, far = first - second, fourth - third
-    near = near - (near * axis).sum(-1, keepdims=True) * axis
-    far = far - (far * axis).sum(-1, keepdims=True) * axis
-    across = np.cross(axis, near)
-    return np.degrees(np.arctan2((across * far).sum(-1), (near * far).sum(-1)))
 
 
 def density(x: Floats, y: Floats, width: float, bins: int) -> Floats:

@@ -65,13 +65,18 @@ class Files:
         return self.path(".png")
 
     @property
+    def page(self) -> Path:
+        return self.path(".html")
+
+    @property
     def uncertain(self) -> Path:
         return self.path(UNCERTAIN)
 
     def all(self) -> list[Path]:
         """All files that a run with this prefix can write, for any structure."""
         final = [self.path(f".final{suffix}") for suffix in SUFFIXES]
-        return [self.trajectory, self.log, self.exact, self.portable, self.settings, *final, self.plot, self.uncertain]
+        pictures = [self.plot, self.page]
+        return [self.trajectory, self.log, self.exact, self.portable, self.settings, *final, *pictures, self.uncertain]
 
     def require_new(self) -> None:
         """Raises FileExistsError if files of an earlier run exist."""

@@ -22,6 +22,7 @@ from torchmdx.md.structure import Structure, read, write_structure
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.units import PICOSECOND
+from torchmdx.view.run_page import write_run_page
 
 SECONDS_A_PIECE = 0.2  # longest delay before a signal is handled
 
@@ -55,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
         simulation.start(minimize=options.minimize)
         recorder = Recorder.begin(simulation, files, schedule, settings)
     status = _go(simulation, recorder)
-    _finish(simulation, recorder, f"{Path(options.file).name}: {_ensemble(dynamics)}", complete=status == 0)
+    title = f"{Path(options.file).name}: {_ensemble(dynamics)}"
+    _finish(simulation, recorder, title, complete=status == 0, page=not options.no_page)
     return status
 
 
@@ -134,8 +136,8 @@ def _after_failure(recorder: Recorder) -> str:
     )
 
 
-def _finish(simulation: Simulation, recorder: Recorder, title: str, *, complete: bool) -> None:
-    """Writes the final structure of a complete run and the plot, and prints a summary."""
+def _finish(simulation: Simulation, recorder: Recorder, title: str, *, complete: bool, page: bool) -> None:
+    """Writes the final structure of a complete run, the plot and the page, and prints a summary."""
     files, written = recorder.files, [recorder.files.trajectory, recorder.files.log]
     if complete:
         write_structure(simulation.structure, files.final, *simulation.geometry())
@@ -146,6 +148,17 @@ def _finish(simulation: Simulation, recorder: Recorder, title: str, *, complete:
         written.append(files.plot)
     except ImportError:
         print("no plot: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
+    structure = simulation.structure
+    if page and write_run_page(
+        files.page,
+        files.trajectory,
+        structure.atomic_numbers,
+        title=title,
+        labels=structure.labels(),
+        log=files.log,
+        temperature=target,
+    ):
+        written.append(files.page)
     print(_summary(read_log(files.log), recorder))
     print("wrote " + ", ".join(str(path) for path in [*written, files.exact, files.portable]))
 

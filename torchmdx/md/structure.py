@@ -42,6 +42,12 @@ class Structure:
     def num_atoms(self) -> int:
         return len(self.masses)
 
+    def labels(self) -> list[str] | None:
+        """Labels of the atoms as "ALA 2 CA"; None for a structure without residues."""
+        if self.suffix == ".xyz":
+            return None
+        return [f"{atom.residue.name} {atom.residue.id} {atom.name}" for atom in self.topology.atoms()]
+
     @property
     def formula(self) -> str:
         from ase.formula import Formula

@@ -1,0 +1,1 @@
+"""Interactive HTML pages of trajectories and structures."""

@@ -1,0 +1,124 @@
+"""`Movie`, what a page shows: atoms in frames, curves beside them, and torsions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """The atoms of one or more frames: numbers [N], bonds [B,2] that may be drawn, labels of atoms or None."""
+
+    numbers: Integers
+    pairs: Integers
+    labels: list[str] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A curve: x [n] on the axis of all panels, y [n]."""
+
+    name: str
+    x: Floats
+    y: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Curves with a common vertical axis. level: a dashed horizontal line, such as the thermostat's temperature."""
+
+    title: str
+    lines: list[Line]
+    level: float | None = None
+    logarithmic: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Torsions:
+    """φ and ψ [F,R] in degrees of the residues of a peptide, by name."""
+
+    names: list[str]
+    phi: Floats
+    psi: Floats
+
+
+@dataclass(eq=False)
+class Movie:
+    """Frames for a page.
+
+    positions: [N,3] Å for each frame, relative to the centre of the cell or of the atoms · cells: [3,3] Å for each
+    frame, None without one · kind_of: the kind of each frame · x: its place on the panels' axis `axis` · captions: a
+    line about each frame · notes: sentences on what is shown · repeats: how often the cell is drawn.
+    """
+
+    title: str
+    kinds: list[Kind]
+    kind_of: list[int]
+    positions: list[Floats]
+    cells: list[Floats | None]
+    x: Floats
+    axis: str
+    captions: list[str]
+    panels: list[Panel] = field(default_factory=list)
+    torsions: Torsions | None = None
+    notes: list[str] = field(default_factory=list)
+    repeats: tuple[int, int, int] = (1, 1, 1)
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.positions)
+
+    @property
+    def num_atoms(self) -> int:
+        """The largest number of atoms drawn in a frame."""
+        return max(len(positions) for positions in self.positions)
+
+
+@dataclass(eq=False)
+class Frames:
+    """Frames as a file holds them, of which a movie shows some.
+
+    numbers, positions, cells: of each frame; a cell is None in a frame without three lattice vectors · pbc [3] of each
+    frame · indices: of the frames in the file, which holds num_frames · labels: of the atoms, None: element and index ·
+    x, captions, panels: as in `Movie`.
+    """
+
+    title: str
+    numbers: list[Integers]
+    positions: list[Floats]
+    cells: list[Floats | None]
+    pbc: list[NDArray[np.bool_]]
+    indices: Integers
+    num_frames: int
+    x: Floats
+    axis: str
+    captions: list[str]
+    labels: list[str] | None = None
+    panels: list[Panel] = field(default_factory=list)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all frames have the same atoms and the same periodic directions."""
+        same = all(np.array_equal(self.numbers[0], other) for other in self.numbers)
+        cells = {cell is None for cell in self.cells}
+        return same and len(cells) == 1 and all(np.array_equal(self.pbc[0], other) for other in self.pbc)
+
+    def take(self, kept: Any) -> Frames:
+        """The frames at positions `kept` of the lists."""
+        kept = np.arange(len(self.positions))[kept]
+
+        def chosen(values: list[Any]) -> list[Any]:
+            return [values[place] for place in kept]
+
+        return Frames(
+            self.title, chosen(self.numbers), chosen(self.positions), chosen(self.cells), chosen(self.pbc),
+            self.indices[kept], self.num_frames, self.x[kept], self.axis, chosen(self.captions), self.labels,
+            self.panels,
+        )  # fmt: skip
