@@ -31,7 +31,7 @@ engines/fused
 engines/cpu/network
 engines/exact
 engines
-step torchmdnet
+step torchmdnet properties
 checkpoints
 conformance ase_calculator openmm_force
 datasets labelling

@@ -8,15 +8,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
+from numpy.typing import NDArray
 
 from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
 from torchmdx.evaluate import evaluate
 from torchmdx.models.ensemble import Ensemble
+from torchmdx.properties.descriptors import descriptors
+from torchmdx.properties.hessian import hessian
 from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
@@ -167,6 +171,35 @@ class Calculator(AseCalculator):
         """The report on the step that evaluated the last structure; None before the first evaluation."""
         steps = self.pool.steps
         return steps[-1].report() if steps else None
+
+    def get_descriptors(self, atoms: Atoms | None = None) -> NDArray[np.float64]:
+        """Invariant features [N,C] of the atoms, from which the network computes their energies.
+
+        They do not change under translation, rotation and, for models of the group O(3), reflection. For an ensemble
+        the features of its members follow each other. atoms: None for those of the last calculation.
+        """
+        return descriptors(self.potential, self._system_of(atoms)).double().cpu().numpy()
+
+    def get_hessian(self, atoms: Atoms | None = None, indices: Sequence[int] | None = None) -> NDArray[np.float64]:
+        """Second derivatives [3n,3n] of the energy of n atoms, eV/Å², as `VibrationsData.from_2d` of ASE takes them.
+
+            vibrations = VibrationsData.from_2d(atoms, atoms.calc.get_hessian(atoms))
+
+        Rows and columns are x, y, z of the first atom, of the second, ... They are derivatives of the exact model in
+        the precision of the calculator; use dtype="float64" for vibrations. atoms: None for those of the last
+        calculation. indices: of the atoms that move; None for all, whatever their constraints.
+        """
+        system = self._system_of(atoms)
+        chosen = None if indices is None else np.arange(system.num_atoms)[list(indices)].tolist()
+        return hessian(self.potential, system, chosen).cpu().numpy()
+
+    def _system_of(self, atoms: Atoms | None) -> System:
+        structure = self.atoms if atoms is None else atoms
+        if structure is None:
+            raise ValueError("atoms must be given before the first calculation, got None")
+        system = System.from_ase(structure, self.charge)
+        self._warn_of_doubts(system)
+        return system
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """What changed since the last calculation: ASE's list, and the charge, which ASE does not check."""

@@ -1,0 +1,1 @@
+"""What a potential tells of a structure beyond energy, forces and stress."""
