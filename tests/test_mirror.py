@@ -16,7 +16,7 @@ TESTED_ELSEWHERE = """
 checkpoints/test_save_load.py       checkpoints: energy_check locate prepare
 commands/test_cli_measure.py        commands: bench neighbors profile
 commands/test_data.py               commands: reading_options
-test_cli.py                         commands: convert energy info options relax
+test_cli.py                         commands: convert energy info options
 demo/test_demo.py                   commands: demo
 report/test_cli_evaluate.py         commands: evaluate
 labelling/test_cli_label.py         commands: label
@@ -91,7 +91,7 @@ training/test_training_run.py       training: loop state
 training/test_optimizer.py          training: optimizer_kernel
 """
 
-MOST_ELSEWHERE = 182  # lower it as the list shrinks
+MOST_ELSEWHERE = 181  # lower it as the list shrinks
 
 
 def elsewhere() -> dict[str, str]:

@@ -34,7 +34,9 @@ CHANGEABLE = ("charge", "mode", "max_force_spread", "spread_file")
 FIXED = ("potential", "dtype", "device")
 
 
-@one_thread_at_a_time("set", "reset", "calculate", "get_property", "report", "__getstate__")
+@one_thread_at_a_time(
+    "set", "reset", "calculate", "get_property", "get_descriptors", "get_hessian", "report", "__getstate__"
+)
 class Calculator(AseCalculator):
     """Energy, energies, forces and stress of a potential, for anything in ASE that takes a calculator.
 
@@ -181,9 +183,7 @@ class Calculator(AseCalculator):
         return descriptors(self.potential, self._system_of(atoms)).double().cpu().numpy()
 
     def get_hessian(self, atoms: Atoms | None = None, indices: Sequence[int] | None = None) -> NDArray[np.float64]:
-        """Second derivatives [3n,3n] of the energy of n atoms, eV/Å², as `VibrationsData.from_2d` of ASE takes them.
-
-            vibrations = VibrationsData.from_2d(atoms, atoms.calc.get_hessian(atoms))
+        """Second derivatives [3n,3n] of the energy of n atoms, eV/Å², for `VibrationsData.from_2d` of ASE.
 
         Rows and columns are x, y, z of the first atom, of the second, ... They are derivatives of the exact model in
         the precision of the calculator; use dtype="float64" for vibrations. atoms: None for those of the last

@@ -40,6 +40,7 @@ OPTIONAL = (
     ("rdkit", "conformers from SMILES", "pip install 'torchmdx[label]'"),
     ("torch-cluster", "radius graphs of torch-cluster", "pip install 'torchmdx[cluster]'"),
     ("torch-dftd", "D3 dispersion", "pip install 'torchmdx[dispersion]'"),
+    ("spglib", "relaxation with fixed symmetry", "pip install 'torchmdx[symmetry]'"),
     ("huggingface_hub", "released potentials by name", "pip install 'torchmdx[hub]'"),
 )
 

@@ -14,6 +14,7 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.system import Batch, System
 
 
@@ -35,6 +36,7 @@ class Pairs:
         Raises ValueError for unsupported elements and coincident atoms, CapacityError for a cell that cannot be
         searched.
         """
+        check_fork(potential.device)
         exact = Batch.of(system).to(potential.device, torch.float64)
         near = recentre(exact.positions.detach(), exact.cell, exact.pbc, exact.system_index)
         # Positions and cell stay in float64: differences of positions are taken before rounding.
