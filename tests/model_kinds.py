@@ -39,6 +39,15 @@ def d3(**settings) -> D3Config:
 KINDS = {
     "tensornet": dict(),
     "tensornet-SO(3)": dict(group="SO(3)"),
+    "tensornet-gated": dict(
+        radial_basis="bessel",
+        num_radial=3,
+        head="gated",
+        num_head_layers=2,
+        self_message=False,
+        readout_activation=False,
+        charge_factor=False,
+    ),
     "tensornet2": dict(model="tensornet2"),
     "tensornet2-SO(3)": dict(model="tensornet2", group="SO(3)", num_head_layers=1),
     "coulomb": dict(model="tensornet2", priors=[coulomb]),

@@ -51,8 +51,10 @@ ACTIVATIONS: dict[str, Callable[[float], float]] = {
 }
 
 
-def radial(kind: str, weights: dict[str, np.ndarray], cutoff: float, r: float) -> np.ndarray:
-    """Radial basis [R] at one distance."""
+def radial(kind: str, weights: dict[str, np.ndarray], cutoff: float, r: float, count: int) -> np.ndarray:
+    """Radial basis [R] at one distance; count: R."""
+    if kind == "bessel":
+        return bessel(count, cutoff, r)
     if kind == "gauss":
         offsets = weights["network.basis.offsets"]
         return np.array([math.exp(weights["network.basis.coefficient"] * (r - o) ** 2) for o in offsets])
@@ -60,6 +62,17 @@ def radial(kind: str, weights: dict[str, np.ndarray], cutoff: float, r: float) -
     return np.array(
         [cut(r, cutoff) * math.exp(-beta * (math.exp(-5 / cutoff * r) - mean) ** 2) for mean, beta in pairs]
     )
+
+
+def bessel(count: int, cutoff: float, r: float) -> np.ndarray:
+    """Sums of neighbouring functions sin(nπr/c)/r, made orthonormal with the weight r² by a Cholesky factorization."""
+    nodes, weights = np.polynomial.legendre.leggauss(100)
+    at = np.append(cutoff / 2 * (nodes + 1), max(r, 1e-7))
+    pure = [np.sin(n * np.pi * at / cutoff) / at for n in range(1, count + 2)]
+    sums = np.array([(-1) ** k * (pure[k] / (k + 1) + pure[k + 1] / (k + 2)) for k in range(count)])
+    inside = sums[:, :-1]
+    gram = np.einsum("r,ir,jr->ij", weights * cutoff / 2 * at[:-1] ** 2, inside, inside)
+    return np.linalg.solve(np.linalg.cholesky(gram), sums[:, -1])
 
 
 def cut(r: float, cutoff: float) -> float:
@@ -86,13 +99,16 @@ class TensorNet:
         return float(self.energies(*structure, **more).sum() + self.w["shift"])
 
     def _edges(self, positions, cell, pbc) -> tuple[list, list]:
-        """Pairs (target, source) and vectors, with every atom as its own neighbour at no distance."""
+        """Pairs (target, source) and vectors, with every atom as its own neighbour at no distance if it is one."""
         cell = np.zeros((3, 3)) if cell is None else np.asarray(cell)
         positions = np.asarray(positions)
         edges = neighbours(positions, cell, pbc, self.config.cutoff)
         vectors = [positions[j] - positions[i] + np.array(shift) @ cell for i, j, shift in edges]
-        pairs = [(i, j) for i, j, _ in edges] + [(i, i) for i in range(len(positions))]
-        return pairs, vectors + [np.zeros(3)] * len(positions)
+        pairs = [(i, j) for i, j, _ in edges]
+        if self.config.self_message:
+            pairs += [(i, i) for i in range(len(positions))]
+            vectors += [np.zeros(3)] * len(positions)
+        return pairs, vectors
 
     def _embed(self, pairs, vectors, numbers) -> np.ndarray:
         channels = self.config.num_channels
@@ -130,7 +146,7 @@ class TensorNet:
                 f = self.activation(self._linear(f"{layer}filters.{k}", f))
             messages[i] += self._scale_parts(y[j], f * cut(r, self.config.cutoff))
         out = np.zeros_like(x)
-        factor = 1 + 0.1 * charge
+        factor = 1 + 0.1 * charge if self.config.charge_factor else 1.0
         for i in range(len(x)):
             if self.config.group == "O(3)":
                 p = [factor * (a @ b + b @ a) for a, b in zip(y[i], messages[i], strict=True)]
@@ -143,13 +159,24 @@ class TensorNet:
     def _read_out(self, x: np.ndarray, number: int) -> float:
         norms = [[(part**2).sum() for part in _split(m)] for m in x]
         features = self._layer_norm("network.norm", np.array(norms).T.ravel())
-        features = self.activation(self._linear("network.readout", features))
-        hidden = self.activation(self._linear("head.network.0", features))
-        output = self._linear("head.network.2", hidden)[0]
+        features = self._linear("network.readout", features)
+        if self.config.readout_activation:
+            features = self.activation(features)
+        if self.config.head == "gated":
+            output = self._through("head.layers", features) / (1 + math.exp(-self._through("head.gates", features)))
+        else:
+            output = self._through("head.network", features)
         return output * self.w["scale"] + self.w["reference_energies"][number]
 
+    def _through(self, network: str, x: np.ndarray) -> float:
+        """The number that a head computes from x [C]."""
+        last = 2 * self.config.num_head_layers + 2
+        for k in range(0, last, 2):
+            x = self.activation(self._linear(f"{network}.{k}", x))
+        return float(self._linear(f"{network}.{last}", x)[0])
+
     def _radial(self, r: float) -> np.ndarray:
-        return radial(self.config.radial_basis, self.w, self.config.cutoff, r)
+        return radial(self.config.radial_basis, self.w, self.config.cutoff, r, self.config.num_radial)
 
     def _linear(self, name: str, x: np.ndarray) -> np.ndarray:
         return self.w[f"{name}.weight"] @ x + self.w[f"{name}.bias"]

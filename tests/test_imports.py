@@ -32,6 +32,7 @@ engines/cpu/network
 engines/exact
 engines
 step torchmdnet properties
+matgl
 checkpoints
 conformance ase_calculator openmm_force
 datasets labelling

@@ -152,7 +152,9 @@ def test_without_the_library_it_says_how_to_get_it(monkeypatch, tmp_path):
 def test_an_unknown_name_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoint at 'aceff-3.0'"):
         torchmdx.load("aceff-3.0")
-    with pytest.raises(ValueError, match="name must be one of aceff-1.0, aceff-1.1, aceff-2.0, got 'aceff-3.0'"):
+    with pytest.raises(
+        ValueError, match="name must be one of aceff-1.0, aceff-1.1, aceff-2.0, TensorNet.*, got 'aceff-3.0'"
+    ):
         hub.fetch("aceff-3.0")
 
 
@@ -161,3 +163,95 @@ def test_damaged_records_are_named(stand_in, tmp_path):
     (tmp_path / "cache" / "releases.json").write_text("{")
     with pytest.raises(ValueError, match="releases.json' must hold recorded hashes as JSON .*; delete it"):
         torchmdx.load("aceff-2.0")
+
+
+class Folder:
+    """A fake huggingface_hub with a potential of matgl, whose model.json has only git's hash."""
+
+    def __init__(self, folder: Path, original: Path) -> None:
+        self.folder = folder / "snapshot"
+        shutil.copytree(original, self.folder)
+        weights = (self.folder / "state.pt").read_bytes()
+        description = (self.folder / "model.json").read_bytes()
+        blob = hashlib.sha1(b"blob %d\0" % len(description) + description).hexdigest()
+        self.stated = {
+            "state.pt": SimpleNamespace(lfs=SimpleNamespace(sha256=hashlib.sha256(weights).hexdigest()), blob_id="0"),
+            "model.json": SimpleNamespace(lfs=None, blob_id=blob),
+        }
+        self.asked, self.offline = [], False
+
+    def hf_hub_download(self, *, repo_id, filename, revision, local_files_only=False):
+        if local_files_only:
+            return str(self.folder / filename)
+        self.asked.append((repo_id, filename))
+        if self.offline:
+            raise ConnectionError("no route to host")
+        return str(self.folder / filename)
+
+    def HfApi(self):
+        return self
+
+    def get_paths_info(self, repo_id, paths, *, revision):
+        return [self.stated[name] for name in paths]
+
+
+@pytest.fixture
+def matgl(monkeypatch, tmp_path, data) -> Folder:
+    monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    module = Folder(tmp_path, data / "matgl" / "gauss")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "repository"),
+    [
+        ("TensorNet-PES-MatPES-PBE-2025.2", "materialyze/TensorNet-PES-MatPES-PBE-2025.2"),
+        ("TensorNet-PES-MatPES-r2SCAN-2025.2-m", "materialyze/TensorNet-PES-MatPES-r2SCAN-2025.2-m"),
+        ("TensorNet-PES-ANI-1x-Subset", "materialyze/TensorNet-PES-ANI-1x-Subset"),
+        ("someone/their-potential", "someone/their-potential"),
+    ],
+)
+def test_a_release_of_several_files_is_fetched_and_every_file_pinned(matgl, tmp_path, name, repository):
+    assert torchmdx.load(name).config.head == "gated"
+    assert matgl.asked == [(repository, "model.json"), (repository, "state.pt")]
+    recorded = pins(tmp_path)
+    digests = [hashlib.sha256((matgl.folder / file).read_bytes()).hexdigest() for file in ("state.pt", "model.json")]
+    assert recorded == {name: digests[0], f"{name}/model.json": digests[1]}
+    matgl.offline = True
+    assert torchmdx.Calculator(name, device="cpu").potential.config.head == "gated"
+
+
+@pytest.mark.parametrize(
+    ("file", "words"), [("state.pt", "the SHA-256 of '.*state.pt'"), ("model.json", "git's hash of '.*model.json'")]
+)
+def test_no_file_of_a_release_may_differ_from_what_the_hub_states(matgl, tmp_path, file, words):
+    (matgl.folder / file).write_bytes((matgl.folder / file).read_bytes() + b" ")
+    with pytest.raises(ValueError, match=f"{words} must be"):
+        torchmdx.load("TensorNet-PES-MatPES-PBE-2025.2")
+    assert not (tmp_path / "cache" / "releases.json").exists()
+
+
+@pytest.mark.parametrize("file", ["state.pt", "model.json"])
+def test_no_file_of_a_release_may_change_later(matgl, file):
+    torchmdx.load("TensorNet-PES-MatPES-PBE-2025.2")
+    (matgl.folder / file).write_bytes((matgl.folder / file).read_bytes() + b" ")
+    with pytest.raises(ValueError, match=f"the SHA-256 of '.*{file}' must be"):
+        torchmdx.load("TensorNet-PES-MatPES-PBE-2025.2")
+
+
+def test_a_path_that_does_not_exist_is_not_sought_on_the_hub(matgl, tmp_path):
+    (tmp_path / "run").mkdir()
+    for path in ("run/best", "other/best.safetensors", "a/b/c"):
+        with pytest.raises(FileNotFoundError, match="no checkpoint at"):
+            torchmdx.load(path)
+    assert matgl.asked == []
+
+
+def test_a_given_hash_is_that_of_the_weights(matgl, data):
+    known = hashlib.sha256((data / "matgl" / "gauss" / "state.pt").read_bytes()).hexdigest()
+    assert torchmdx.load("TensorNet-PES-MatPES-PBE-2025.2", sha256=known)
+    assert torchmdx.load(data / "matgl" / "gauss", sha256=known)
+    with pytest.raises(ValueError, match=f"must be {'1' * 64}, got {known}"):
+        torchmdx.load(data / "matgl" / "gauss", sha256="1" * 64)

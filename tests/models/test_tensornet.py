@@ -25,6 +25,10 @@ SETTINGS = [
     dict(num_layers=0),
     dict(num_layers=1, radial_basis="gauss"),
     dict(num_layers=3, num_channels=4),
+    dict(num_layers=1, radial_basis="bessel", num_radial=3),
+    dict(head="gated", num_head_layers=1),
+    dict(self_message=False),
+    dict(readout_activation=False),
 ]
 
 
@@ -47,6 +51,10 @@ def test_every_activation_agrees_with_explicit_matrices(make_potential, activati
 @pytest.mark.parametrize("charge", [-1.0, 2.0, 0.5])
 def test_charged_molecules_agree_with_explicit_matrices(make_potential, group, charge, cation):
     assert_agrees_with_loops(make_potential(group=group, num_channels=4), cation, charge)
+
+
+def test_without_the_factor_the_total_charge_has_no_effect(make_potential, cation):
+    assert_agrees_with_loops(make_potential(charge_factor=False, num_channels=4), cation, 2.0)
 
 
 def test_a_charge_changes_the_energy(potential, ethanol):
@@ -79,7 +87,11 @@ def test_weights_of_every_part_are_reachable_for_training(make_potential, ethano
         (dict(max_z=0), "max_z must be a whole number >= 1, got 0"),
         (dict(max_z=119), "max_z must be <= 118, got 119"),
         (dict(trainable_basis="False"), "trainable_basis must be True or False, got 'False'"),
-        (dict(radial_basis="bessel"), "radial_basis must be one of expnorm, gauss, got 'bessel'"),
+        (dict(radial_basis="sine"), "radial_basis must be one of expnorm, gauss, bessel, got 'sine'"),
+        (dict(radial_basis="bessel", trainable_basis=True), "trainable_basis must be False for the basis bessel"),
+        (dict(head="wide"), "head must be one of scalar, gated, got 'wide'"),
+        (dict(self_message=1), "self_message must be True or False, got 1"),
+        (dict(charge_factor=None), "charge_factor must be True or False, got None"),
         (dict(activation="relu"), "activation must be one of silu, .*, got 'relu'"),
         (dict(group="O3"), r"group must be one of O\(3\), SO\(3\), got 'O3'"),
     ],

@@ -208,6 +208,8 @@ def test_no_atoms_have_no_energy_and_no_dipole(make_potential):
         (dict(charge_slack="0"), "charge_slack must be >= 0 and < 1, got '0'"),
         (dict(num_channels=1), "num_channels must be a whole number >= 2, got 1"),
         (dict(num_head_layers=-1), "num_head_layers must be a whole number >= 0, got -1"),
+        (dict(head="gated"), "head of a TensorNet2 must be 'scalar', got 'gated'"),
+        (dict(self_message=False), "self_message of a TensorNet2 must be True, got False"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_the_requirement_and_the_value(settings, message):

@@ -247,7 +247,7 @@ def options(**held):
             "model must be 'tensornet' or 'tensornet2' or 'tensornetv2_alt' or 'tensornet-nqe', got 'equivariant-tr",
         ),
         (options(activation="gelu"), "activation must be one of .*, got 'gelu'"),
-        (options(rbf_type="bessel"), "radial_basis must be one of expnorm, gauss, got 'bessel'"),
+        (options(rbf_type="bessel"), "rbf_type must be 'expnorm' or 'gauss', got 'bessel'"),
         (prior("ZBL", {}, atomic_number=torch.arange(20)), "prior_model 0 lacks the settings cutoff_distance"),
         (prior("ZBL", ZBL), "lacks the tensor prior_model.0.atomic_number"),
         (

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchmdx.matgl.folder import FILES
 from torchmdx.runtime.compile_cache import usable_directory
 from torchmdx.runtime.files import write_whole
 
@@ -19,56 +20,100 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Release:
-    """The location of a released checkpoint. sha256: of the file, if torchmdx has it built in."""
+    """The location of a released potential. sha256: of the weights, if torchmdx has it built in.
+
+    others: files beside the weights, in the same folder. description: as on its page.
+    """
 
     repository: str
     filename: str
     revision: str = "main"
     sha256: str | None = None
+    others: tuple[str, ...] = ()
+    description: str = ""
 
     @property
     def page(self) -> str:
-        """The page from which the file can be downloaded by hand."""
+        """The page from which the files can be downloaded by hand."""
         return f"https://huggingface.co/{self.repository}"
 
+    @property
+    def files(self) -> str:
+        """Names of all files, for messages."""
+        return " and ".join([*self.others, self.filename])
 
+
+def _matgl(repository: str, description: str = "") -> Release:
+    """A potential of matgl, a folder."""
+    description_file, weights = FILES
+    return Release(repository, weights, others=(description_file,), description=description)
+
+
+_MATPES = "89 elements, MatPES {}{}; materials"
 # No hash is built in, because none has been verified: see `fetch`.
 RELEASES = {
     "aceff-1.0": Release("Acellera/AceFF-1.0", "aceff_v1.0.ckpt"),
     "aceff-1.1": Release("Acellera/AceFF-1.1", "aceff_v1.1.ckpt"),
     "aceff-2.0": Release("Acellera/AceFF-2.0", "aceff_v2.0.ckpt"),
+    **{
+        f"TensorNet-PES-MatPES-{functional}-2025.2{size}": _matgl(
+            f"materialyze/TensorNet-PES-MatPES-{functional}-2025.2{size}",
+            _MATPES.format(functional, ", 3 blocks" if size else ""),
+        )
+        for functional in ("PBE", "r2SCAN")
+        for size in ("", "-m")
+    },
+    "TensorNet-PES-ANI-1x-Subset": _matgl("materialyze/TensorNet-PES-ANI-1x-Subset", "H, C, N, O; molecules"),
 }
 
 
-def fetch(name: str, sha256: str | None = None) -> Path:
-    """The file of a release, from the hub or its cache, after checking its hash.
+def release_of(name: str) -> Release | None:
+    """The release with this name; of owner/name, a repository with a potential of matgl; None for another text."""
+    if name in RELEASES:
+        return RELEASES[name]
+    is_repository = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name) is not None
+    return _matgl(name) if is_repository else None
 
-    The expected hash is `sha256`, else the one built in, else the one recorded when this machine first downloaded the
-    release, else the one in the hub's metadata, which is then recorded. The file can therefore not change unnoticed,
-    but without `sha256` the first download trusts the hub. Raises ValueError for an unknown name or another hash,
-    ImportError without huggingface_hub, and OSError if the file cannot be downloaded.
+
+def fetch(name: str, sha256: str | None = None) -> Path:
+    """The file of a release, or the folder of one with several files, from the hub or its cache, after checking hashes.
+
+    The expected hash of the weights is `sha256`, else the one built in; of any file the one recorded when this machine
+    first downloaded the release, else the one in the hub's metadata, which is then recorded. A file can therefore not
+    change unnoticed, but without `sha256` the first download trusts the hub. Raises ValueError for an unknown name or
+    another hash, ImportError without huggingface_hub, and OSError if a file cannot be downloaded.
     """
-    if name not in RELEASES:
-        raise ValueError(f"name must be one of {', '.join(RELEASES)}, got {name!r}")
-    release = RELEASES[name]
+    release = release_of(name)
+    if release is None:
+        raise ValueError(f"name must be one of {', '.join(RELEASES)}, or owner/name on the hub, got {name!r}")
     try:
         import huggingface_hub
     except ImportError as error:
         raise ImportError(
-            f"downloading {name!r} needs huggingface_hub: pip install 'torchmdx[hub]'; or download {release.filename} "
-            f"from {release.page} and give its path"
+            f"downloading {name!r} needs huggingface_hub: pip install 'torchmdx[hub]'; or download {release.files} "
+            f"from {release.page} and give {'the folder' if release.others else 'its path'}"
         ) from error
     pins = usable_directory() / "releases.json"
-    known = sha256 or release.sha256 or _read_pins(pins).get(name)
-    path = _download(name, release, huggingface_hub, allow_cached=known is not None)
-    if known is None:
-        known = _stated_by_hub(name, release, huggingface_hub)
-        require_digest(path, known)
-        _write_pin(pins, name, known)
-        log.info("%s has the SHA-256 that the hub states, recorded in %s: %s", name, pins, known)
-    else:
-        require_digest(path, known)
-    return path
+    recorded, new = _read_pins(pins), {}
+    paths = []
+    for filename in (*release.others, release.filename):
+        pin = name if filename == release.filename else f"{name}/{filename}"
+        known = recorded.get(pin)
+        if filename == release.filename:
+            known = sha256 or release.sha256 or known
+        path = _download(name, release, filename, huggingface_hub, allow_cached=known is not None)
+        if known is None:
+            new[pin] = _verified_by_hub(name, release, filename, path, huggingface_hub)
+        else:
+            require_digest(path, known)
+        paths.append(path)
+    if len({path.parent for path in paths}) > 1:
+        raise OSError(f"{name!r} must have its files in one folder, got {', '.join(map(str, paths))}")
+    if new:
+        _write_pins(pins, new)
+        found = ", ".join(new.values())
+        log.info("%s has the SHA-256 that the hub states, recorded in %s: %s", name, pins, found)
+    return paths[-1].parent if release.others else paths[-1]
 
 
 def require_digest(path: Path, sha256: str) -> None:
@@ -81,9 +126,9 @@ def require_digest(path: Path, sha256: str) -> None:
         raise ValueError(f"the SHA-256 of {str(path)!r} must be {sha256.lower()}, got {found}")
 
 
-def _download(name: str, release: Release, hub: Any, allow_cached: bool) -> Path:
-    """The file in the hub's cache, downloaded if necessary. allow_cached: use a cached file without asking the hub."""
-    source = dict(repo_id=release.repository, filename=release.filename, revision=release.revision)
+def _download(name: str, release: Release, filename: str, hub: Any, allow_cached: bool) -> Path:
+    """A file in the hub's cache, downloaded if necessary. allow_cached: use a cached file without asking the hub."""
+    source = dict(repo_id=release.repository, filename=filename, revision=release.revision)
     if allow_cached:
         with contextlib.suppress(Exception):  # not cached: downloaded below
             return Path(hub.hf_hub_download(**source, local_files_only=True))
@@ -92,20 +137,30 @@ def _download(name: str, release: Release, hub: Any, allow_cached: bool) -> Path
     except Exception as error:  # the exceptions of huggingface_hub change between versions
         raise OSError(
             f"{name!r} could not be downloaded ({type(error).__name__}: {_first_line(error)}): check the network, or "
-            f"download {release.filename} from {release.page} and give its path"
+            f"download {release.files} from {release.page} and give {'the folder' if release.others else 'its path'}"
         ) from error
 
 
-def _stated_by_hub(name: str, release: Release, hub: Any) -> str:
+def _verified_by_hub(name: str, release: Release, filename: str, path: Path, hub: Any) -> str:
+    """The SHA-256 of a file that is the one in the hub's metadata. Small files have only git's hash there."""
     try:
-        (info,) = hub.HfApi().get_paths_info(release.repository, [release.filename], revision=release.revision)
-        return str(info.lfs.sha256)
+        (info,) = hub.HfApi().get_paths_info(release.repository, [filename], revision=release.revision)
+        large = info.lfs
+        stated = str(large.sha256 if large is not None or not release.others else info.blob_id)
     except Exception as error:  # no network, no such file, or a file too small to have a hash in the metadata
         raise ValueError(
             f"no hash of {name!r} is recorded, and the hub's metadata could not be read "
             f"({type(error).__name__}: {_first_line(error)}): give its SHA-256, which {release.page} shows for "
-            f"{release.filename}"
+            f"{filename}"
         ) from error
+    if large is not None:
+        require_digest(path, stated)
+        return stated
+    content = path.read_bytes()
+    found = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    if found != stated.lower():
+        raise ValueError(f"git's hash of {str(path)!r} must be {stated.lower()}, got {found}")
+    return hashlib.sha256(content).hexdigest()
 
 
 def _read_pins(path: Path) -> dict[str, str]:
@@ -119,8 +174,8 @@ def _read_pins(path: Path) -> dict[str, str]:
         ) from error
 
 
-def _write_pin(path: Path, name: str, sha256: str) -> None:
-    pins = {**_read_pins(path), name: sha256}
+def _write_pins(path: Path, new: dict[str, str]) -> None:
+    pins = {**_read_pins(path), **new}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(pins, indent=1).encode())
 

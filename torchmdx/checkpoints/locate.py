@@ -1,4 +1,4 @@
-"""Locating the file of a potential: at a path, shipped with torchmdx, or on the Hugging Face hub."""
+"""Locating a potential: a file or a folder of matgl at a path, shipped with torchmdx, or on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 
 from torchmdx.checkpoints import hub
+from torchmdx.matgl.folder import FILES, is_matgl_folder
 from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 
 # Of files that may hold one or several potentials.
@@ -15,15 +16,21 @@ ENDINGS = (".safetensors", ".ckpt", ".pt", ".pth", ".zip")
 def locate(path: str | Path | None = None, sha256: str | None = None) -> Path:
     """The file at a path, else the file of the potential with this name, shipped with torchmdx or on the hub.
 
-    None is the default potential. Raises FileNotFoundError if there is neither, and ValueError for another hash.
+    Of a potential of matgl the folder, in place of a file; sha256 is that of its weights then. On the hub: one of
+    `known_names`, or owner/name of a repository with a potential of matgl. None is the default potential. Raises
+    FileNotFoundError if there is neither, and ValueError for another hash.
     """
     name = DEFAULT_POTENTIAL if path is None else str(path)
     ours = shipped()
     if path is not None and Path(path).is_file():
         file = Path(path)
+    elif path is not None and is_matgl_folder(path):
+        if sha256 is not None:
+            hub.require_digest(weights_file(Path(path)), sha256)
+        return Path(path)
     elif name in ours:
         file = ours[name]
-    elif name in hub.RELEASES:
+    elif name in hub.RELEASES or _is_repository(name):
         return hub.fetch(name, sha256)
     elif name == DEFAULT_POTENTIAL:
         raise FileNotFoundError(f"the file of the potential {name!r}, part of torchmdx, is missing: reinstall torchmdx")
@@ -32,6 +39,22 @@ def locate(path: str | Path | None = None, sha256: str | None = None) -> Path:
     if sha256 is not None:
         hub.require_digest(file, sha256)
     return file
+
+
+def is_run_folder(path: str | Path) -> bool:
+    """Whether a path is a folder that is not a potential of matgl: that of a training with several seeds."""
+    return Path(path).is_dir() and not is_matgl_folder(path)
+
+
+def weights_file(located: Path) -> Path:
+    """The file with the weights of what `locate` returns, a file or a folder."""
+    return located / FILES[-1] if located.is_dir() else located
+
+
+def _is_repository(name: str) -> bool:
+    """Whether a name can only be one on the hub: not a file's, and not in a folder that exists."""
+    owner = Path(name).parent
+    return hub.release_of(name) is not None and Path(name).suffix not in ENDINGS and not owner.exists()
 
 
 def known_names() -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from torchmdx.checkpoints.energy_check import recheck, record
 from torchmdx.checkpoints.ensemble_file import Contents, files_in, is_ensemble_file, pack, unpack
-from torchmdx.checkpoints.locate import locate
+from torchmdx.checkpoints.locate import is_run_folder, locate
+from torchmdx.matgl.folder import read_matgl
 from torchmdx.models.ensemble import Ensemble, require_alike
 from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
@@ -92,7 +93,8 @@ def load(
     device: torch.device | str = "cpu",
     sha256: str | None = None,
 ) -> Potential | Ensemble:
-    """Loads a potential: torchmdx's own format, a torchmd-net checkpoint (`.ckpt`), or a name, as in `locate`.
+    """Loads a potential: torchmdx's own format, a torchmd-net checkpoint (`.ckpt`), a folder of matgl, or a name, as in
+    `locate`.
 
     source: None for the default potential. A file of several potentials, a zip of checkpoints, a list of paths, or the
     folder of a training with several seeds gives an ensemble. dtype: of the network; None keeps the file's. sha256: the
@@ -102,7 +104,7 @@ def load(
     if source is None:
         source = locate()
     if sha256 is not None:
-        if not isinstance(source, (str, Path)) or Path(source).is_dir():
+        if not isinstance(source, (str, Path)) or is_run_folder(source):
             raise ValueError(f"sha256 needs a single file, got {source!r}")
         source = locate(source, sha256)
     if isinstance(source, (str, Path)) and not holds_several(source):
@@ -143,6 +145,8 @@ def read(path: str | Path | None = None, *, sha256: str | None = None, total_ene
     total_energy: add the reference energies that a torchmd-net checkpoint contains but disables (`remove_ref_energy`).
     """
     file = locate(path, sha256)
+    if file.is_dir():
+        return read_matgl(file)
     if is_ensemble(file) or is_ensemble_file(file):
         kind = (
             f"is a zip of {len(members(file))} checkpoints, an ensemble" if is_ensemble(file) else "holds an ensemble"
@@ -153,11 +157,11 @@ def read(path: str | Path | None = None, *, sha256: str | None = None, total_ene
 
 def read_ensemble(source: Source, *, total_energy: bool = False) -> list[Reading]:
     """As `load_ensemble`, with reports."""
-    if isinstance(source, (str, Path)) and not Path(source).is_dir():
+    if isinstance(source, (str, Path)) and not is_run_folder(source):
         file = locate(source)
-        if is_ensemble(file):
+        if not file.is_dir() and is_ensemble(file):
             readings = [_read(data, origin, total_energy) for origin, data in members(file)]
-        elif is_ensemble_file(file):
+        elif not file.is_dir() and is_ensemble_file(file):
             readings = _read_own_ensemble(file.read_bytes(), str(file))
         else:
             raise ValueError(
@@ -175,10 +179,10 @@ def read_ensemble(source: Source, *, total_energy: bool = False) -> list[Reading
 
 def holds_several(source: Source) -> bool:
     """Whether `load` returns an ensemble for this source. Raises as `locate`."""
-    if not isinstance(source, (str, Path)) or Path(source).is_dir():
+    if not isinstance(source, (str, Path)) or is_run_folder(source):
         return True
     file = locate(source)
-    return is_ensemble(file) or is_ensemble_file(file)
+    return not file.is_dir() and (is_ensemble(file) or is_ensemble_file(file))
 
 
 def _ready(potential: Potential, dtype: torch.dtype | None, device: torch.device | str) -> Potential:

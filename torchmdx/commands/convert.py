@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "convert",
-        help="convert a torchmd-net checkpoint to torchmdx",
+        help="convert a potential of torchmd-net or matgl to torchmdx",
         description="Converts torchmd-net checkpoints of TensorNet and TensorNet2 (old and new layouts, priors, zipped "
-        "ensembles), or a released potential given by name, to a torchmdx file, and writes a report beside it on "
-        "what was read, remapped and ignored.",
+        "ensembles), a folder with a TensorNet potential of matgl, or a released potential given by name, to a torchmdx "
+        "file, and writes a report beside it on what was read, remapped and ignored.",
     )
     parser.add_argument(
         "source",
         metavar="SOURCE",
         nargs="+",
-        help="a .ckpt file, a .zip of several, the directory of an ensemble training run, or a name (aceff-1.0, "
-        "aceff-1.1, aceff-2.0); several files make an ensemble; code in the files is never run",
+        help="a .ckpt file, a .zip of several, a folder of matgl, the directory of an ensemble training run, or a name "
+        "(`torchmdx info` lists them); several files make an ensemble; code in the files is never run",
     )
     parser.add_argument(
         "target", metavar="TARGET", help="the .safetensors file to write; for an ensemble also a .zip file"
@@ -59,14 +59,14 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.checkpoints.locate import locate
+    from torchmdx.checkpoints.locate import is_run_folder, locate
     from torchmdx.checkpoints.save_load import ensemble_to_bytes, holds_several, read, read_ensemble, save
     from torchmdx.commands.info import describe
     from torchmdx.runtime.files import require_new, write_whole
 
     target = Path(options.target)
     report = target.with_suffix(".report.txt")
-    files = [source if Path(source).is_dir() else locate(source, options.sha256) for source in options.source]
+    files = [source if is_run_folder(source) else locate(source, options.sha256) for source in options.source]
     several = len(files) > 1 or holds_several(files[0])
     endings = (".safetensors", ".zip") if several else (".safetensors",)
     if target.suffix not in endings:

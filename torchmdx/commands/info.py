@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
             broken |= version is None and title == "required"
     print("\npotentials:")
     for name, there, note in _potentials():
-        print(f"  {'ok ' if there else '-- '} {name:<14} {note}")
+        print(f"  {'ok ' if there else '-- '} {name:<37} {note}")
     broken |= DEFAULT_POTENTIAL not in shipped()
     print("\nthe installation is " + ("incomplete" if broken else "complete"))
     return 1 if broken else 0
@@ -96,7 +96,8 @@ def _potentials() -> list[tuple[str, bool, str]]:
         rows.append((name, True, f"{'the default; ' if name == DEFAULT_POTENTIAL else ''}{card.description}{known}"))
     remedy = "" if _version("huggingface_hub") else "; needs pip install 'torchmdx[hub]'"
     for name, release in RELEASES.items():
-        rows.append((name, not remedy, f"downloaded on first use from {release.page}{remedy}"))
+        about = f"{release.description}; " if release.description else ""
+        rows.append((name, not remedy, f"{about}downloaded on first use from {release.page}{remedy}"))
     return rows
 
 
@@ -149,9 +150,10 @@ def _architecture(config: ModelConfig) -> str:
     kind, charges = "TensorNet", ""
     if isinstance(config, TensorNet2Config):
         kind, charges = "TensorNet2", f"{config.num_charges} charges a layer, "
+    head = "" if config.head == "scalar" else f", {config.head} head"
     return (
         f"{kind}, {config.num_layers} layers, {config.num_channels} channels, {charges}{config.num_radial} "
-        f"{config.radial_basis} radial functions, {config.activation}, {config.group}"
+        f"{config.radial_basis} radial functions, {config.activation}, {config.group}{head}"
     )
 
 

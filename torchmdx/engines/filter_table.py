@@ -175,6 +175,8 @@ def _build(network: Any, stretch: Stretch) -> TabulatedFilters:
     values, slopes = _filters(network, distance)
     slopes = slopes / stretch.slope(distance)[:, None, None]
     own = values[:, -1].clone()
+    if not getattr(network.config, "self_message", True):
+        own.zero_()
     # Rows: value and slope of the monomials 1, t, t², ... at each node; solved for the coefficients.
     power = torch.arange(DEGREE + 1, **options)
     value_rows = place[:, None] ** power

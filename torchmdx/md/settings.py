@@ -127,11 +127,11 @@ class PotentialSettings:
 def _checkpoint_files(given: list[str] | None) -> tuple[Path, ...]:
     """The files of one or several checkpoints, or of the members in the directory of a training run."""
     from torchmdx.checkpoints.ensemble_file import files_in
-    from torchmdx.checkpoints.locate import locate
+    from torchmdx.checkpoints.locate import is_run_folder, locate
 
     if not given:
         return (locate(),)
-    if len(given) == 1 and Path(given[0]).is_dir():
+    if len(given) == 1 and is_run_folder(given[0]):
         return tuple(files_in(Path(given[0])))
     return tuple(locate(path) for path in given)
 

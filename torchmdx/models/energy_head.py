@@ -1,20 +1,55 @@
-"""The head: a network from the features of an atom to its output, a number."""
+"""Heads: networks from the features of an atom to its output, a number."""
 
+from __future__ import annotations
+
+import torch
 from torch import Tensor, nn
 
 from torchmdx.models.activations import ACTIVATIONS
 
 
+def _hidden_layers(num_inputs: int, width: int, activation: str, count: int) -> list[nn.Module]:
+    """`count` times Linear and activation."""
+    layers: list[nn.Module] = []
+    for k in range(count):
+        layers += [nn.Linear(width if k else num_inputs, width), ACTIVATIONS[activation]()]
+    return layers
+
+
 class ScalarHead(nn.Module):
-    """Features [N,C] -> outputs [N]: Linear, activation, `num_more_layers` more of both, and a last Linear."""
+    """Features [N,C] -> outputs [N]: Linear, activation, `num_more_layers` more of both, and a last Linear.
+
+    Hidden layers have C/2 channels.
+    """
 
     def __init__(self, num_channels: int, activation: str, num_more_layers: int = 0) -> None:
         super().__init__()
         half = num_channels // 2
-        layers = [nn.Linear(num_channels, half), ACTIVATIONS[activation]()]
-        for _ in range(num_more_layers):
-            layers += [nn.Linear(half, half), ACTIVATIONS[activation]()]
+        layers = _hidden_layers(num_channels, half, activation, 1 + num_more_layers)
         self.network = nn.Sequential(*layers, nn.Linear(half, 1))
 
     def forward(self, features: Tensor) -> Tensor:
         return self.network(features).squeeze(-1)
+
+
+class GatedHead(nn.Module):
+    """Features [N,C] -> outputs [N]: layers(x) · sigmoid(gates(x)), two networks like that of `ScalarHead`.
+
+    Hidden layers have C channels.
+    """
+
+    def __init__(self, num_channels: int, activation: str, num_more_layers: int = 0) -> None:
+        super().__init__()
+        networks = [
+            nn.Sequential(
+                *_hidden_layers(num_channels, num_channels, activation, 1 + num_more_layers), nn.Linear(num_channels, 1)
+            )
+            for _ in range(2)
+        ]
+        self.layers, self.gates = networks
+
+    def forward(self, features: Tensor) -> Tensor:
+        return (self.layers(features) * torch.sigmoid(self.gates(features))).squeeze(-1)
+
+
+HEADS: dict[str, type[ScalarHead] | type[GatedHead]] = {"scalar": ScalarHead, "gated": GatedHead}

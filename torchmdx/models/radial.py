@@ -1,6 +1,10 @@
 """Radial bases: R functions of the distance, [E] -> [E,R]."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +54,62 @@ class GaussianBasis(nn.Module):
         return torch.exp(self.coefficient * (distance[:, None] - self.offsets) ** 2)
 
 
-RADIAL_BASES: dict[str, type[ExpNormalBasis] | type[GaussianBasis]] = {
+class BesselBasis(nn.Module):
+    """φ_k(r) = Σ_m M_km sinc(m r / c),  m = 1 ... R + 1,  sinc(x) = sin(π x) / (π x)
+
+    | variable | symbol |
+    |---|---|
+    | mix | M [R,R+1] |
+    | frequencies | m / c [R+1], 1/Å |
+
+    Sums of neighbouring spherical Bessel functions of order 0 that vanish with their slope at the cutoff c, made
+    orthogonal (Kocer, Mason & Erturk, AIP Advances 10, 015021, 2020). Without parameters.
+    """
+
+    mix: Tensor
+    frequencies: Tensor
+
+    def __init__(self, num_radial: int, cutoff: float, trainable: bool = False) -> None:
+        super().__init__()
+        if trainable:
+            raise ValueError("trainable must be False for a BesselBasis, which has no parameters, got True")
+        self.num_radial, self.cutoff = num_radial, cutoff
+        self._set(torch.empty(0))
+
+    def _set(self, like: Tensor) -> None:
+        """The constants in the dtype and on the device of `like`."""
+        frequencies = [k / self.cutoff for k in range(1, self.num_radial + 2)]
+        for name, values in (("mix", _orthogonal_sums(self.num_radial, self.cutoff)), ("frequencies", frequencies)):
+            self.register_buffer(name, torch.tensor(values, dtype=like.dtype, device=like.device), persistent=False)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> BesselBasis:
+        super()._apply(fn, recurse)
+        self._set(self.mix)  # float64 made of float32 would keep its rounding
+        return self
+
+    def forward(self, distance: Tensor) -> Tensor:
+        return torch.sinc(distance[:, None] * self.frequencies) @ self.mix.T
+
+
+def _orthogonal_sums(count: int, cutoff: float) -> list[list[float]]:
+    """M [R,R+1] of `BesselBasis`, by the recurrence of Kocer et al., eqs. 9 to 12."""
+    rows: list[list[float]] = []
+    norm = 1.0
+    for k in range(count):
+        sign = -1.0 if k % 2 else 1.0
+        factor = sign * math.sqrt(2.0) * math.pi / cutoff**1.5 * (k + 1) * (k + 2) / math.hypot(k + 1, k + 2)
+        row = [factor if m in (k, k + 1) else 0.0 for m in range(count + 1)]
+        overlap = k**2 * (k + 2) ** 2 / (4 * (k + 1) ** 4 + 1)
+        previous, norm = norm, 1 - overlap / norm
+        if rows:
+            share = math.sqrt(overlap / previous)
+            row = [(a + share * b) / math.sqrt(norm) for a, b in zip(row, rows[-1], strict=True)]
+        rows.append(row)
+    return rows
+
+
+RADIAL_BASES: dict[str, type[ExpNormalBasis] | type[GaussianBasis] | type[BesselBasis]] = {
     "expnorm": ExpNormalBasis,
     "gauss": GaussianBasis,
+    "bessel": BesselBasis,
 }

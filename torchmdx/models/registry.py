@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import nn
 
-from torchmdx.models.energy_head import ScalarHead
+from torchmdx.models.energy_head import HEADS, GatedHead, ScalarHead
 from torchmdx.models.priors.base import Prior, PriorConfig
 from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 from torchmdx.models.priors.d2 import D2, D2Config
@@ -45,9 +45,10 @@ class RegisteredPrior(NamedTuple):
     make: Callable[[Any, ModelConfig], Prior]
 
 
-def scalar_head(config: Any) -> ScalarHead:
+def default_head(config: Any) -> ScalarHead | GatedHead:
     """The default head: a small network of the `config.num_channels` features of an atom."""
-    return ScalarHead(config.num_channels, getattr(config, "activation", "silu"), getattr(config, "num_head_layers", 0))
+    kind = HEADS[getattr(config, "head", "scalar")]
+    return kind(config.num_channels, getattr(config, "activation", "silu"), getattr(config, "num_head_layers", 0))
 
 
 def _coulomb(config: CoulombConfig, model: ModelConfig) -> Coulomb:
@@ -59,8 +60,8 @@ def _coulomb(config: CoulombConfig, model: ModelConfig) -> Coulomb:
 
 
 BUILT_IN = {
-    "tensornet": Model(TensorNetConfig, TensorNet, scalar_head),
-    "tensornet2": Model(TensorNet2Config, TensorNet2, scalar_head),
+    "tensornet": Model(TensorNetConfig, TensorNet, default_head),
+    "tensornet2": Model(TensorNet2Config, TensorNet2, default_head),
 }
 MODELS: dict[str, Model] = dict(BUILT_IN)
 BUILT_IN_PRIORS = {
@@ -84,7 +85,7 @@ def register_model(
     network: makes a module from a configuration. Its forward(edges, vectors, atomic_numbers, charge) returns features
         [N,C] of atoms from edge vectors [E,3] Å, atomic_numbers [N] and the charge [N] of each atom's system.
     head: makes a module from a configuration: features [N,C] to outputs [N]. None: the default head, for which the
-        configuration needs `num_channels` C, and may have `activation` and `num_head_layers`.
+        configuration needs `num_channels` C, and may have `activation`, `num_head_layers` and `head`.
 
     docs/add_a_model.md lists the requirements of the network; `torchmdx.conformance.check` tests them. A registration
     is valid in its process: register a model where it is defined, before its checkpoints are loaded. Raises ValueError
@@ -99,7 +100,7 @@ def register_model(
             f"the config of {name} is missing {', '.join(missing)}: it must have the settings {', '.join(required)}"
         )
     _require_free("model", name, config, MODELS, BUILT_IN)
-    MODELS[name] = Model(config, network, head or scalar_head)
+    MODELS[name] = Model(config, network, head or default_head)
 
 
 def register_prior(config: type[PriorConfig], prior: Callable[[Any], Prior]) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.embedding import TensorEmbedding
+from torchmdx.models.energy_head import HEADS
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.radial import RADIAL_BASES
 from torchmdx.models.tensors import part_norms
@@ -29,13 +30,17 @@ class TensorNetConfig:
     num_channels: int = 128  # C, tensors per atom
     num_layers: int = 2  # interaction layers; 0: only the embedding
     num_radial: int = 32  # R, functions in the radial basis
-    radial_basis: str = "expnorm"  # "expnorm" or "gauss"
+    radial_basis: str = "expnorm"  # "expnorm", "gauss" or "bessel"
     trainable_basis: bool = False
     activation: str = "silu"
     cutoff: float = 5.0  # Å
     max_z: int = 100  # largest atomic number the model supports
     group: str = "O(3)"  # "O(3)": mirror images have equal energies; "SO(3)": they may differ
     num_head_layers: int = 0  # hidden layers of the head beyond the first
+    head: str = "scalar"  # "scalar"; "gated": wider, times the sigmoid of a second network of the same size
+    self_message: bool = True  # an atom is its own neighbour at distance 0
+    readout_activation: bool = True  # the activation is applied to the features
+    charge_factor: bool = True  # the total charge q scales tensor products, by 1 + q/10
 
     def __post_init__(self) -> None:
         least = {"num_channels": 2, "num_layers": 0, "num_radial": 2, "max_z": 1, "num_head_layers": 0}
@@ -51,23 +56,28 @@ class TensorNetConfig:
             raise ValueError(f"cutoff must be > 0 Å and finite, got {self.cutoff}")
         if not SHORTEST_CUTOFF <= self.cutoff <= LONGEST_CUTOFF:
             raise ValueError(f"cutoff must be from {SHORTEST_CUTOFF} to {LONGEST_CUTOFF} Å, got {self.cutoff}")
-        if not isinstance(self.trainable_basis, bool):
-            raise ValueError(f"trainable_basis must be True or False, got {self.trainable_basis!r}")
+        for name in ("trainable_basis", "self_message", "readout_activation", "charge_factor"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         choices = {
             "radial_basis": tuple(RADIAL_BASES),
             "activation": tuple(ACTIVATIONS),
             "group": ("O(3)", "SO(3)"),
+            "head": tuple(HEADS),
         }
         for name, known in choices.items():
             value = getattr(self, name)
             if not isinstance(value, str) or value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        if self.trainable_basis and self.radial_basis == "bessel":
+            raise ValueError("trainable_basis must be False for the basis bessel, which has no parameters, got True")
 
 
 class TensorNet(nn.Module):
     """Features [N,C] of atoms, invariant under translation, rotation and, with the group O(3), reflection.
 
     X⁰ = embedding;  X^{l+1} = interaction_l(X^l);  features = silu(W norm(|I|², |A|², |S|²))
+    Without `readout_activation`, features = W norm(|I|², |A|², |S|²).
 
     | variable | symbol |
     |---|---|
@@ -101,6 +111,10 @@ class TensorNet(nn.Module):
         direction = vectors / distance[:, None]
         # The filters of an atom's message to itself, at distance 0, are the last row.
         first, *others = self.filters(torch.cat([distance, distance.new_zeros(1)]))
+        if not self.config.self_message:
+            first, *others = (torch.cat([f[:-1], torch.zeros_like(f[-1:])]) for f in (first, *others))
+        if not self.config.charge_factor:
+            charge = torch.zeros_like(charge)
         x = self.embedding(edges, first, direction, atomic_numbers)
         for layer, weights in zip(self.layers, others, strict=True):
             x = layer(x, edges, weights, charge)
@@ -109,4 +123,5 @@ class TensorNet(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """Features [N,C] from the tensors [N,9,C] of the last layer."""
         invariants = torch.cat(part_norms(x), dim=-1)
-        return self.activation(self.readout(self.norm(invariants)))
+        features = self.readout(self.norm(invariants))
+        return self.activation(features) if self.config.readout_activation else features

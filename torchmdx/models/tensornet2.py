@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import cast
 
 import torch
@@ -31,6 +31,10 @@ class TensorNet2Config(TensorNetConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        plain = {field.name: field.default for field in fields(TensorNetConfig)}
+        for name in ("head", "self_message", "readout_activation", "charge_factor"):
+            if getattr(self, name) != plain[name]:
+                raise ValueError(f"{name} of a TensorNet2 must be {plain[name]!r}, got {getattr(self, name)!r}")
         value = self.num_charges
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"num_charges must be a whole number >= 1, got {value!r}")

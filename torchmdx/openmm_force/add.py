@@ -10,7 +10,7 @@ import openmm
 from openmm import app
 
 from torchmdx.checkpoints.ensemble_file import files_in
-from torchmdx.checkpoints.locate import locate
+from torchmdx.checkpoints.locate import is_run_folder, locate
 from torchmdx.checkpoints.prepare import PotentialSource, prepare_potential
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
@@ -112,7 +112,7 @@ def _checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:
     if potential is None:
         return _name_or_path(locate())
     if isinstance(potential, (str, Path)):
-        if Path(potential).is_dir():
+        if is_run_folder(potential):
             return tuple(str(file.resolve()) for file in files_in(Path(potential)))
         return _name_or_path(locate(potential))
     if isinstance(potential, (Potential, Ensemble)):

@@ -40,9 +40,9 @@ class PotentialFactory(MLPotentialImplFactory):
                 f"MLPotential({name!r}) takes modelPath alone, got {', '.join(sorted(args))}; "
                 f"options of createSystem and createMixedSystem are {', '.join(OPTIONS)}"
             )
-        from torchmdx.checkpoints.locate import locate
+        from torchmdx.checkpoints.locate import is_run_folder, locate
 
-        if modelPath is None or not Path(modelPath).is_dir():
+        if modelPath is None or not is_run_folder(modelPath):
             locate(modelPath)  # raises for a missing file
         return PotentialImpl(modelPath)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from torchmdx.checkpoints.locate import locate
+from torchmdx.checkpoints.locate import locate, weights_file
 from torchmdx.checkpoints.prepare import DTYPES
 from torchmdx.checkpoints.save_load import load
 from torchmdx.models.ensemble import Ensemble
@@ -104,7 +104,7 @@ def hash_of(checkpoint: str | tuple[str, ...] | None) -> str | tuple[str, ...] |
 
 def file_hash(checkpoint: str | Path) -> str:
     """SHA-256 of a checkpoint, given by its path or name. Raises FileNotFoundError."""
-    with locate(checkpoint).open("rb") as file:
+    with weights_file(locate(checkpoint)).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -26,6 +26,7 @@ _ALLOWED_VALUES: dict[str, tuple[Any, ...]] = {
     "reduce_op": ("add", "sum"),
     "cutoff_lower": (0, 0.0),
     "atom_filter": (-1,),
+    "rbf_type": ("expnorm", "gauss"),
 }
 _REQUIRED_SETTINGS = ("embedding_dimension", "num_layers", "num_rbf", "cutoff_upper", "max_z")
 # Settings that the reader uses, in this file or another.
@@ -33,7 +34,6 @@ _USED = {
     *_ALLOWED_VALUES,
     *_REQUIRED_SETTINGS,
     "output_model",
-    "rbf_type",
     "trainable_rbf",
     "activation",
     "equivariance_invariance_group",

@@ -26,7 +26,9 @@ class ModelSection(Section):
     num_channels: Annotated[int, Field(ge=2)] = Field(default=128, description="channels of every feature")
     num_layers: Annotated[int, Field(ge=0)] = Field(default=2, description="number of interaction layers")
     num_radial: Annotated[int, Field(ge=2)] = Field(default=32, description="number of radial basis functions")
-    radial_basis: Literal["expnorm", "gauss"] = Field(default="expnorm", description="type of radial basis functions")
+    radial_basis: Literal["expnorm", "gauss", "bessel"] = Field(
+        default="expnorm", description="type of radial basis functions"
+    )
     trainable_basis: bool = Field(default=False, description="train centres and widths of the radial basis functions")
     activation: Literal["silu", "ssp", "tanh", "sigmoid", "mish"] = Field(
         default="silu", description="activation function"
@@ -38,6 +40,12 @@ class ModelSection(Section):
     )
 
     num_head_layers: Annotated[int, Field(ge=0)] = Field(default=0, description="additional layers in the energy head")
+    head: Literal["scalar", "gated"] = Field(
+        default="scalar", description="gated: a wider energy head, times the sigmoid of a second network"
+    )
+    self_message: bool = Field(default=True, description="atoms are their own neighbours at distance 0")
+    readout_activation: bool = Field(default=True, description="apply the activation to the features")
+    charge_factor: bool = Field(default=True, description="the total charge q scales tensor products, by 1 + q/10")
     num_charges: Count = Field(default=16, description="tensornet2: number of charge sets predicted per layer")
     settings: dict[str, Any] = Field(default={}, description="settings of a registered model without a key here")
     priors: list[dict[str, Any]] = Field(

@@ -52,5 +52,6 @@ class TabulatedTensorNet(nn.Module):
             def received(y: Tensor, coefficients: Tensor = coefficients, own: Tensor = own) -> Tensor:
                 return to_components(own) * y + MessageSum.apply(y, t, interval, coefficients, edges)
 
-            tensors = interaction(cast(Interaction, module), tensors, charge, received)
+            factor_of = charge if network.config.charge_factor else None
+            tensors = interaction(cast(Interaction, module), tensors, factor_of, received)
         return read(network, tensors)

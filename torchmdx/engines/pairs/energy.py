@@ -18,7 +18,7 @@ from torchmdx.engines.pairs.network import features
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.evaluate import EnergyParts, Result, differentiate_energy
-from torchmdx.models.energy_head import ScalarHead
+from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry
 from torchmdx.models.tensornet import TensorNet
@@ -52,7 +52,7 @@ def pairwise_energy(
     else:
         inner = near.vectors(positions, batch.cell, batch.system_index, strain).to(dtype)
         found, channels = features(potential.network, near, inner, batch)
-    outputs = through(potential.head.network, found).squeeze(-1)
+    outputs = _outputs(potential.head, found)
 
     def geometry() -> Geometry:
         deformed = (positions if strain is None else strained_positions(positions, strain, batch)).to(dtype)
@@ -62,6 +62,15 @@ def pairwise_energy(
     energies = potential.assemble(outputs, batch, geometry)
     charges = None if channels is None else potential.atomic_charges(channels, batch)
     return sum_rows(energies, batch.system_index, batch.num_systems), energies, charges
+
+
+def _outputs(head: ScalarHead | GatedHead, features: Tensor) -> Tensor:
+    """Outputs [N] of a head."""
+    if isinstance(head, GatedHead):
+        found = through(head.layers, features) * torch.sigmoid(through(head.gates, features))
+    else:
+        found = through(head.network, features)
+    return found.squeeze(-1)
 
 
 def strained_positions(positions: Tensor, strain: Tensor, batch: Batch) -> Tensor:
@@ -95,4 +104,4 @@ def differentiate_pairwise(
 
 def serves(potential: Potential) -> bool:
     """Whether this module supports a potential: TensorNet and TensorNet2, with any priors."""
-    return type(potential.network) in (TensorNet, TensorNet2) and type(potential.head) is ScalarHead
+    return type(potential.network) in (TensorNet, TensorNet2) and type(potential.head) in (ScalarHead, GatedHead)

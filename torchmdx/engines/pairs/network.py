@@ -38,6 +38,8 @@ def features(
     distance = torch.cat([distance, distance.new_zeros(1)])
     radial = network.basis(distance)
     envelope = cosine_cutoff(distance, float(network.config.cutoff))[:, None]
+    if not network.config.self_message:
+        envelope = torch.cat([envelope[:-1], torch.zeros_like(envelope[-1:])])
     directions = from_direction(direction)
     # An atom has no direction to itself: its message has a scalar part only, a constant.
     alone = directions.new_zeros(1, 9)
@@ -54,11 +56,12 @@ def features(
 def read(network: TensorNet | TensorNet2, x: Tensor) -> Tensor:
     """Features [N,C] from the tensors [N,9,C] of the last layer."""
     norms = quadratic(NORMS, x).flatten(1)
-    return activate(network.activation, linear(network.readout, network.norm(norms)))
+    features = linear(network.readout, network.norm(norms))
+    return activate(network.activation, features) if network.config.readout_activation else features
 
 
 def _layers(network: TensorNet, pairs: PairList, x: Tensor, radial: Tensor, envelope: Tensor, batch: Batch) -> Tensor:
-    charge = batch.charge.index_select(0, batch.system_index)
+    charge = batch.charge.index_select(0, batch.system_index) if network.config.charge_factor else None
     for module in network.layers:
         layer = cast(Interaction, module)
         x = _interaction(layer, Messages(pairs), x, pair_filters(layer.filters, radial, envelope), charge)

@@ -1,0 +1,1 @@
+"""Reads potentials of matgl."""

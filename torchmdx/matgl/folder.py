@@ -1,0 +1,67 @@
+"""Reads the TensorNet potentials of matgl: a folder with model.json and state.pt."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from torchmdx.matgl.network_settings import atomic_numbers_of, config_of, network_of
+from torchmdx.matgl.renamed_tensors import StateDict, rename
+from torchmdx.models.model_card import Card
+from torchmdx.models.potential import Potential
+from torchmdx.models.skeleton import require_sizes
+from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
+from torchmdx.torchmdnet import archive
+from torchmdx.torchmdnet.report import Reading, Report
+
+# The files of a folder that are read. matgl also writes model.pt, a pickle of Python objects, which is never opened.
+FILES = ("model.json", "state.pt")
+LARGEST_JSON = 1 << 24
+
+
+def is_matgl_folder(path: str | Path) -> bool:
+    """Whether a path is a folder in which matgl saved a model."""
+    return (Path(path) / FILES[0]).is_file()
+
+
+def read_matgl(folder: Path) -> Reading:
+    """The potential in a folder of matgl, in the dtype it was saved in, and a report on what was read.
+
+    Raises ValueError for a folder that is damaged or holds no potential, and UnsupportedCheckpoint, naming model or
+    setting, for one that torchmdx does not have.
+    """
+    description, state = (folder / name for name in FILES)
+    if not state.is_file():
+        raise ValueError(f"{str(folder)!r} has a model.json of matgl but no state.pt, which holds the weights")
+    with naming(description):
+        if description.stat().st_size > LARGEST_JSON:
+            raise ValueError(f"it must have at most {LARGEST_JSON} bytes, got {description.stat().st_size}")
+        text = description.read_bytes()
+        settings, version = network_of(parse_json(text), str(description))
+        numbers = atomic_numbers_of(settings, str(description))
+    data = state.read_bytes()
+    report = Report(str(folder), hashlib.sha256(data).hexdigest())
+    with naming(description):
+        config = config_of(settings, numbers, report)
+    with naming(state):
+        tensors = StateDict(_load(data, str(state)), str(state), report)
+        found = rename(tensors, config, settings, version, numbers)
+        tensors.require_nothing_left()
+        require_sizes(config, (), found, repr(str(state)))
+        potential = Potential(config)
+        potential.fill(found, repr(str(state)))
+    potential.card = Card(name=folder.resolve().name, elements=tuple(numbers), charges=(0.0,))
+    report.ignored.append("the total charge of structures: the network has no input for it")
+    return Reading(potential, report)
+
+
+def _load(data: bytes, origin: str) -> object:
+    try:
+        return archive.load(data)
+    except archive.Forbidden as error:
+        raise ValueError(
+            f"{origin!r} holds more than tensors, numbers and text ({error}), and was not loaded: torchmdx never runs "
+            "code from a checkpoint"
+        ) from error
+    except (ValueError, OSError, *WRONG_VALUES) as error:
+        raise ValueError(f"{origin!r} is not a readable checkpoint ({error})") from error

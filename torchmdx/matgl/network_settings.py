@@ -1,0 +1,120 @@
+"""Conversion of a matgl model.json to torchmdx's configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.torchmdnet.report import Report, UnsupportedCheckpoint
+
+# matgl's head has three hidden layers.
+NUM_HEAD_LAYERS = 2
+# matgl's radial bases to torchmdx's.
+BASES = {"SphericalBessel": "bessel", "Gaussian": "gauss", "ExpNorm": "expnorm"}
+VERSIONS = (1, 2)
+# A setting must have one of these values or be absent: any other value would change the energy.
+_NETWORK_VALUES: dict[str, tuple[Any, ...]] = {
+    "rbf_type": tuple(BASES),
+    "activation_type": ("swish",),
+    "equivariance_invariance_group": ("O(3)", "SO(3)"),
+    "is_intensive": (False,),
+    "ntargets": (1,),
+    "task_type": ("regression",),
+    "include_state": (False,),
+}
+_POTENTIAL_VALUES: dict[str, tuple[Any, ...]] = {"calc_repuls": (False,)}
+_REQUIRED = ("element_types", "units", "nblocks", "cutoff", "rbf_type", "is_intensive")
+# Settings that the reader uses besides those above.
+_USED = {"num_rbf", "max_n", "use_smooth", "width"}
+# Settings that do not affect the energy of such a model.
+_WITHOUT_EFFECT = {
+    *("ntypes_state", "dim_state_embedding", "dim_state_feats", "max_l", "dtype", "readout_type", "field"),
+    *("use_warp", "niters_set2set", "nlayers_set2set"),
+}
+_POTENTIAL_WITHOUT_EFFECT = {
+    *("model", "data_mean", "data_std", "element_refs", "calc_forces", "calc_stresses", "calc_hessian", "calc_magmom"),
+    *("calc_charge", "zbl_trainable", "debug_mode", "compile_model", "compile_mode"),
+}
+
+
+def network_of(description: Any, origin: str) -> tuple[dict[str, Any], int]:
+    """Settings and version of the TensorNet that a model.json describes, once every value is supported.
+
+    Raises ValueError for a file of another kind, and UnsupportedCheckpoint, naming model or setting.
+    """
+    _require_class(description, "Potential", origin)
+    options = description["kwargs"]
+    network = options.get("model")
+    _require_class(network, "TensorNet", origin)
+    settings, version = network.get("init_args"), network.get("@model_version")
+    if not isinstance(settings, dict):
+        raise ValueError(f"{origin!r} must hold the init_args of its TensorNet, got {settings!r}")
+    if version not in VERSIONS or isinstance(version, bool):
+        raise UnsupportedCheckpoint(f"{origin!r}: @model_version of the TensorNet must be 1 or 2, got {version!r}")
+    missing = [name for name in _REQUIRED if name not in settings]
+    if missing:
+        raise ValueError(f"{origin!r} lacks the settings {', '.join(missing)}")
+    for given, allowed in ((options, _POTENTIAL_VALUES), (settings, _NETWORK_VALUES)):
+        for name, values in allowed.items():
+            if name in given and given[name] not in values:
+                raise UnsupportedCheckpoint(
+                    f"{origin!r}: {name} must be {' or '.join(map(repr, values))}, got {given[name]!r}"
+                )
+    known = {*_REQUIRED, *_NETWORK_VALUES, *_USED, *_WITHOUT_EFFECT}
+    unknown = sorted(settings.keys() - known) + sorted(
+        options.keys() - {*_POTENTIAL_VALUES, *_POTENTIAL_WITHOUT_EFFECT}
+    )
+    if unknown:
+        raise UnsupportedCheckpoint(f"{origin!r}: torchmdx does not know the settings {', '.join(unknown)}")
+    if settings["rbf_type"] == "SphericalBessel" and settings.get("use_smooth") is not True:
+        raise UnsupportedCheckpoint(
+            f"{origin!r}: use_smooth must be True for spherical Bessel functions, got {settings.get('use_smooth')!r}"
+        )
+    return settings, version
+
+
+def _require_class(description: Any, name: str, origin: str) -> None:
+    found = description.get("@class") if isinstance(description, dict) else None
+    if found is None:
+        raise ValueError(f"{origin!r} is not the description of a matgl model: it needs @class")
+    if found != name:
+        raise UnsupportedCheckpoint(f"{origin!r}: @class must be {name!r}, got {found!r}")
+    if name == "Potential" and not isinstance(description.get("kwargs"), dict):
+        raise ValueError(f"{origin!r} must hold the kwargs of its Potential, got {description.get('kwargs')!r}")
+
+
+def atomic_numbers_of(settings: dict[str, Any], origin: str) -> list[int]:
+    """The atomic number of each row of the embedding. Raises ValueError unless element_types are distinct symbols."""
+    from ase.data import atomic_numbers
+
+    symbols = settings["element_types"]
+    if not isinstance(symbols, list) or not symbols or not all(isinstance(symbol, str) for symbol in symbols):
+        raise ValueError(f"{origin!r}: element_types must be a list of symbols, got {symbols!r}")
+    unknown = [symbol for symbol in symbols if not atomic_numbers.get(symbol)]
+    if unknown or len(set(symbols)) < len(symbols):
+        raise ValueError(f"{origin!r}: element_types must be distinct elements, got {', '.join(unknown or symbols)}")
+    return [atomic_numbers[symbol] for symbol in symbols]
+
+
+def config_of(settings: dict[str, Any], numbers: list[int], report: Report) -> TensorNetConfig:
+    """The configuration. Raises ValueError for values that are out of range."""
+    smooth = settings["rbf_type"] == "SphericalBessel"
+    size = "max_n" if smooth else "num_rbf"
+    if size not in settings:
+        raise ValueError(f"{report.source!r} lacks the setting {size}")
+    report.read.append(f"TensorNet of {settings['nblocks']!r} blocks, {len(numbers)} elements")
+    cutoff = settings["cutoff"]
+    return TensorNetConfig(
+        num_channels=settings["units"],
+        num_layers=settings["nblocks"],
+        num_radial=settings[size],
+        radial_basis=BASES[settings["rbf_type"]],
+        cutoff=float(cutoff) if isinstance(cutoff, int) and not isinstance(cutoff, bool) else cutoff,
+        max_z=max(numbers),
+        group=settings.get("equivariance_invariance_group", "O(3)"),
+        num_head_layers=NUM_HEAD_LAYERS,
+        head="gated",
+        self_message=False,
+        readout_activation=False,
+        charge_factor=False,
+    )
