@@ -103,6 +103,9 @@ class FastTensorNet:
             return f"it must have no priors, got {names}"
         if potential.config.num_head_layers:
             return f"num_head_layers must be 0, got {potential.config.num_head_layers}"
+        for name, needed in dict(head="scalar", readout_activation=True, charge_factor=True).items():
+            if getattr(potential.config, name) != needed:
+                return f"{name} must be {needed!r}, got {getattr(potential.config, name)!r}"
         channels = potential.config.num_channels
         if channels > MOST_CHANNELS:
             return f"num_channels must be at most {MOST_CHANNELS}, got {channels}"
