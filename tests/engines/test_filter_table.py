@@ -9,6 +9,7 @@ from torchmdx.models.tensornet import TensorNet
 SETTINGS = [
     dict(),
     dict(radial_basis="gauss"),
+    dict(radial_basis="bessel", num_radial=3),
     dict(num_layers=0),
     dict(cutoff=8.0, activation="mish"),
     dict(num_radial=16, activation="tanh", group="SO(3)"),
@@ -36,6 +37,20 @@ def test_values_and_slopes_are_within_the_bound(settings):
         for exact, found in zip(values_and_slopes(network.filters, r), values_and_slopes(table, r), strict=True):
             scale = exact.abs().amax(dim=(1, 2, 3), keepdim=True)
             assert ((exact - found).abs() / scale).max() <= bound
+
+
+def test_without_messages_to_itself_an_atom_has_none_and_neighbours_are_as_near_as_before():
+    network = make_network(self_message=False)
+    table = tabulate(network, 1e-4, torch.float64)
+    assert table.error <= 1e-4
+    assert not table.own.any()
+    assert all((filters == 0).all() for filters in table(torch.zeros(1, dtype=torch.float64)))
+
+
+def test_slopes_that_are_not_numbers_are_an_error():
+    network = make_network()
+    network.basis.forward = lambda r: torch.sqrt(r)[:, None].expand(-1, 8)  # infinite slope at 0
+    assert tabulate(network, 1e9, torch.float64).error == float("inf")
 
 
 def test_a_lower_bound_takes_more_intervals():

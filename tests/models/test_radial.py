@@ -88,7 +88,12 @@ def test_second_derivatives_of_bessel_functions_are_finite_at_zero_distance():
     r = torch.tensor([0.0, 1e-9, 1e-3, 0.5], dtype=torch.float64, requires_grad=True)
     basis = RADIAL_BASES["bessel"](3, CUTOFF).double()
     (slope,) = torch.autograd.grad(basis(r).sum(), r, create_graph=True)
+    (second,) = torch.autograd.grad(slope.sum(), r)
     assert slope.isfinite().all()
+    assert second.isfinite().all()
+    # d²/dr² of sinc(m r / c) at 0 is -(m π / c)² / 3.
+    wanted = -((torch.pi * basis.frequencies) ** 2) / 3 @ basis.mix.T
+    torch.testing.assert_close(second[0], wanted.sum())
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

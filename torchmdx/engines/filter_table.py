@@ -200,7 +200,8 @@ def _error(network: Any, table: TabulatedFilters) -> float:
         tabulated = _with_slopes(lambda s: torch.stack(table(s)), r)
         for exact, approximate in zip(_filters(network, r), tabulated, strict=True):
             scale = exact.abs().amax(dim=(1, 2, 3)).clamp(min=torch.finfo(torch.float64).tiny)
-            worst = max(worst, float(((exact - approximate).abs().amax(dim=(1, 2, 3)) / scale).max()))
+            error = float(((exact - approximate).abs().amax(dim=(1, 2, 3)) / scale).max())
+            worst = max(worst, error if math.isfinite(error) else math.inf)
     return worst
 
 

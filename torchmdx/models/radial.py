@@ -88,7 +88,16 @@ class BesselBasis(nn.Module):
         return self
 
     def forward(self, distance: Tensor) -> Tensor:
-        return torch.sinc(distance[:, None] * self.frequencies) @ self.mix.T
+        return _sinc(math.pi * distance[:, None] * self.frequencies) @ self.mix.T
+
+
+def _sinc(x: Tensor) -> Tensor:
+    """sin(x) / x with finite derivatives of any order at 0, where those of torch.sinc beyond the first are NaN."""
+    near = x.abs() < 1e-2
+    safe = torch.where(near, torch.ones_like(x), x)
+    square = x * x
+    series = 1 - square / 6 * (1 - square / 20 * (1 - square / 42))
+    return torch.where(near, series, torch.sin(safe) / safe)
 
 
 def _orthogonal_sums(count: int, cutoff: float) -> list[list[float]]:

@@ -79,12 +79,25 @@ def virial_of(potential, batch, system):
     return out
 
 
+# As matgl's potentials.
+GATED = dict(
+    num_layers=1,
+    radial_basis="bessel",
+    num_radial=3,
+    head="gated",
+    num_head_layers=2,
+    self_message=False,
+    readout_activation=False,
+    charge_factor=False,
+)
 SETTINGS = [
     dict(),
     dict(group="SO(3)", num_layers=1),
     dict(num_layers=0),
     dict(num_layers=3, num_channels=8),
     dict(num_channels=24, radial_basis="gauss"),
+    dict(num_channels=24, readout_activation=False, self_message=False),
+    GATED,
 ]
 
 
@@ -127,7 +140,9 @@ CUTS = {
 @needs_kernels
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
-    "settings", [dict(num_layers=1, group="SO(3)"), dict(num_layers=2 if INTERPRETED else 3, num_channels=24)], ids=str
+    "settings",
+    [dict(num_layers=1, group="SO(3)"), dict(num_layers=2 if INTERPRETED else 3, num_channels=24), GATED],
+    ids=str,
 )
 def test_all_ways_of_cutting_the_work_agree(make_potential, cut, settings, ethanol, cation, wire):
     potential = make_potential(**{"num_channels": 32, **settings})

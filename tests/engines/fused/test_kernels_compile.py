@@ -68,6 +68,9 @@ def priors(kind):
 def chain(network, atoms):
     kind = FastTensorNet2 if network == "tensornet2" else FastTensorNet
     settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
+    if network == "gated":
+        options = dict(head="gated", num_head_layers=2, readout_activation=False, charge_factor=False)
+        network, settings = "tensornet", settings | options
     potential = conftest.random_potential(torch.float32, model=network, **settings).requires_grad_(False)
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
     edges = brute_force(batch, 3.0)
@@ -95,6 +98,8 @@ EXPECTED = {
     ("tensornet", "few"): {"embed", "layer", "layer_gradient", "forces", "sum_systems"},
     ("tensornet", "some"): {"embed", "layer", "layer_gradient"},
     ("tensornet", "many"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "read_energies"},
+    ("gated", "few"): {"embed", "layer", "layer_gradient"},
+    ("gated", "many"): {"multiply", "multiply_halves", "gated_energies"},
     ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
     ("step", "float32"): {"_prepare", "_finish"},
     ("priors", "damped"): {"every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"},
@@ -111,7 +116,7 @@ EXPECTED = {
 
 
 # Cases that one process looks at, one after the other: each process takes seconds to start.
-TOGETHER = [("tensornet",), ("tensornet2",), ("step", "priors")]
+TOGETHER = [("tensornet",), ("gated",), ("tensornet2",), ("step", "priors")]
 
 
 @pytest.mark.slow

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from torchmdx.engines.fused.launch_sizes import Tiles
 
+# Hidden layers of a gated head for which a program of one atom has memory.
+MOST_ROW_HEAD_LAYERS = 4
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -26,6 +29,7 @@ class Sizes:
     channels: int
     hidden: int
     layers: int
+    head_layers: int  # hidden layers of a gated head; 0 for a plain one
     tiles: Tiles
     with_forces: bool
     device: torch.device
@@ -38,12 +42,12 @@ class Sizes:
     @property
     def one_program_per_atom(self) -> bool:
         """Whether the launches are those of few_atoms.py, which need a layer to attach the embedding to."""
-        return self.tiles.row is not None and self.layers > 0
+        return self.tiles.row is not None and self.layers > 0 and self.head_layers <= MOST_ROW_HEAD_LAYERS
 
     @property
     def kept_layers(self) -> int:
         """Layers with tensors of their own. Without a gradient, layers take turns in the first one or two."""
-        return self.layers if self.with_forces else min(self.layers, 2 if self.tiles.row else 1)
+        return self.layers if self.with_forces else min(self.layers, 2 if self.one_program_per_atom else 1)
 
     def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)
@@ -152,6 +156,7 @@ class Scratch:
     hidden: Tensor  # [N,H] hidden layer of the gate
     gate: Tensor  # [N,3,C]
     features: Tensor  # [N,C] standardised norms, then features
+    head: list[Tensor]  # [N,2C] hidden layers of a gated head before their activations, then their gradients
     x: list[Tensor]  # [N,9,C]
     y: list[Tensor]  # [N,9,C] x after the first linear maps; then the gradient
     inverse: list[Tensor]  # [N,C] 1 / (|x|² + 1)
@@ -172,6 +177,7 @@ class Scratch:
             hidden=new(n, sizes.hidden),
             gate=new(n, 3, c),
             features=new(n, c),
+            head=[] if sizes.one_program_per_atom else [new(n, 2 * c) for _ in range(sizes.head_layers)],
             x=[new(n, 9, c) for _ in range(kept + 1)],
             y=[new(n, 9, c, dtype=sizes.sent) for _ in range(kept)],
             inverse=[new(n, c) for _ in range(max(kept, 1))],

@@ -55,7 +55,7 @@ class RowChain(Chain):
             self._forward_layer(i, keep)
 
     def _forward_layer(self, i: int, keep: bool) -> None:
-        b, w = self.b, self.weights
+        b, w, h = self.b, self.weights, self.weights.head
         # Without a backward pass, layers take turns in two sets of buffers.
         own, after = (i, i + 1) if self.sizes.with_forces else (i % 2, (i + 1) % 2)
         here, y, last = w.layers[i], b.y[own], i == len(w.layers) - 1
@@ -65,9 +65,10 @@ class RowChain(Chain):
             here.mix_out, b.x[own], self.gradient.d[i] if keep else y, b.x[after],
             b.inverse_of(after), following.mix_in, y if last else b.y[after],
             here.mix_out_back, y if b.gradient is None else b.gradient.x, b.p,
-            w.read_scale, w.read_offset, w.read, w.read_bias, w.read_back, w.head_in, w.head_bias, w.head_out,
-            w.head_back, w.constants, w.references, self.numbers, self.buffers.energies, self.work, self.epsilons[1],
-            HEAD=w.head, KEEP=keep, LAST=last, **self.reflections, **self._options(),
+            w.read_scale, w.read_offset, w.read, w.read_bias, w.read_back, h.into, h.bias, h.last,
+            h.back, h.constants, w.references, self.numbers, self.buffers.energies, self.work, self.epsilons[1],
+            HEAD=h.width, GATED=h.num_gated, READOUT=self.readout, KEEP=keep, LAST=last, **self.reflections,
+            **self._options(),
         )  # fmt: skip
 
     def backward(self, virial: bool) -> None:

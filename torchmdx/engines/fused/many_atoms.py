@@ -14,6 +14,7 @@ from torchmdx.engines.fused.kernels import (
     edge_geometry,
     embedding,
     embedding_sum,
+    gated_head,
     interaction,
     messages,
     readout,
@@ -58,7 +59,9 @@ class Chain:
         self.each_atom = (triton.cdiv(self.n, rows),)
         self.elements = dict(CHANNELS=self.c, ROWS=rows)
         self.reflections = dict(REFLECTIONS=model.config.group == "O(3)")
-        self.activation = dict(ACTIVATION="silu" if model.config.activation == "swish" else model.config.activation)
+        activation = "silu" if model.config.activation == "swish" else model.config.activation
+        self.activation = dict(ACTIVATION=activation)
+        self.readout = activation if model.config.readout_activation else "none"  # of the features
 
     @property
     def gradient(self) -> GradientScratch:
@@ -139,11 +142,40 @@ class Chain:
             x, w.read_scale, w.read_offset, norms, n, self.epsilons[1], WIDTH=w.width, **self.elements
         )
         self._multiply(norms, self.split.read, w.read_bias, b.features, "bias", activation="none")
+        if w.head.num_gated:
+            self._gated_head(keep)
+            return
+        h = w.head
         readout.read_energies[(triton.cdiv(n, ATOMS),)](
-            b.features, b.features if b.gradient is None else b.gradient.features, w.head_in, w.head_bias,
-            w.head_out, w.constants, w.references, self.numbers, self.buffers.energies, n, HEAD=w.head, GRADIENT=keep,
-            CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c), PRECISION=self.head_precision, **self.activation,
-            num_warps=t.head_warps,
+            b.features, b.features if b.gradient is None else b.gradient.features, h.into, h.bias,
+            h.last, h.constants, w.references, self.numbers, self.buffers.energies, n, HEAD=h.width, GRADIENT=keep,
+            CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c), PRECISION=self.head_precision, READOUT=self.readout,
+            **self.activation, num_warps=t.head_warps,
+        )  # fmt: skip
+
+    def _gated_head(self, keep: bool) -> None:
+        """Energies by a gated head, and the gradient of the features if `keep`."""
+        b, h, z, n = self.b, self.weights.head, self.b.head, self.n
+        self._multiply(b.features, self.split.head[0], h.bias[0], z[0], "bias", activation=self.readout)
+        for k in range(1, h.num_gated):
+            self._multiply_halves(z[k - 1], self.split.head[k], h.bias[k], z[k], back=False)
+        gated_head.gated_energies[(triton.cdiv(n, ATOMS),)](
+            z[-1], h.last, h.constants, self.weights.references, self.numbers, self.buffers.energies, n,
+            CHANNELS=self.c, ATOMS=ATOMS, GRADIENT=keep, **self.activation,
+        )  # fmt: skip
+        if keep:
+            for k in reversed(range(1, h.num_gated)):
+                self._multiply_halves(z[k], self.split.head_back[k], z[k - 1], z[k - 1], back=True)
+            self._multiply(
+                z[0], self.split.head_back[0], b.features, self.gradient.features, "slope", activation=self.readout
+            )
+
+    def _multiply_halves(self, x: Tensor, matrices: Split, side: Tensor, out: Tensor, back: bool) -> None:
+        options = self.tiles.product.options(self.c, self.c)
+        grid = (triton.cdiv(self.n, options["ROWS"]), self.c // options["COLUMNS"], 2)
+        gated_head.multiply_halves[grid](
+            x, matrices.big, matrices.small, side, out, self.n, CHANNELS=self.c, PRECISION=matrices.precision,
+            BACK=back, **self.activation, **options,
         )  # fmt: skip
 
     def backward(self, virial: bool) -> None:

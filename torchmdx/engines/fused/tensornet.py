@@ -101,11 +101,8 @@ class FastTensorNet:
         if potential.prior_configs and not priors:
             names = ", ".join(config.name for config in potential.prior_configs)
             return f"it must have no priors, got {names}"
-        if potential.config.num_head_layers:
+        if potential.config.head == "scalar" and potential.config.num_head_layers:
             return f"num_head_layers must be 0, got {potential.config.num_head_layers}"
-        for name, needed in dict(head="scalar", readout_activation=True, charge_factor=True).items():
-            if getattr(potential.config, name) != needed:
-                return f"{name} must be {needed!r}, got {getattr(potential.config, name)!r}"
         channels = potential.config.num_channels
         if channels > MOST_CHANNELS:
             return f"num_channels must be at most {MOST_CHANNELS}, got {channels}"
@@ -128,6 +125,7 @@ class FastTensorNet:
             channels=self.weights.channels,
             hidden=self.weights.hidden,
             layers=len(self.weights.layers),
+            head_layers=self.weights.head.num_gated,
             tiles=tiles,
             with_forces=forces,
             device=self.device,
@@ -135,6 +133,7 @@ class FastTensorNet:
         if self.precision == "bfloat16" and not sizes.one_program_per_atom:
             sizes = replace(sizes, sent=torch.bfloat16)
         self.buffers = Buffers.allocate(sizes)
+        self.no_charge = sizes.new(max(num_systems, 1))
         return self.buffers
 
     def run(
@@ -169,6 +168,8 @@ class FastTensorNet:
             raise ValueError(f"edges must have the capacity {sizes.capacity}, got {edges.capacity}")
         if (forces or virial) and not sizes.with_forces:
             raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
+        if not self.config.charge_factor:
+            charge = self.no_charge
         chain = self.chain_type(buffers)(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
         chain.forward(keep=forces or virial)
         if between is not None:

@@ -11,22 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import TabulatedFilters
+from torchmdx.engines.fused.head_weights import HeadWeights, padded, power_of_two
 from torchmdx.engines.fused.kernels.tf32_product import Split
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensors import PartwiseLinear
-
-
-def power_of_two(count: int) -> int:
-    """The smallest power of two that is at least `count` and at least 16, the least a block product takes."""
-    return max(16, 1 << (count - 1).bit_length())
-
-
-def padded(values: Tensor, *shape: int) -> Tensor:
-    """Values in the leading corner of a tensor of zeros, float32."""
-    out = torch.zeros(shape, dtype=torch.float32, device=values.device)
-    out[tuple(slice(size) for size in values.shape)] = values.detach()
-    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +37,6 @@ class Weights:
     width: int
     channels: int
     hidden: int
-    head: int
     stretch: Tensor  # p, q, s, α, cutoff; float64
     num_intervals: int
     degree: int
@@ -72,11 +60,7 @@ class Weights:
     read: Tensor
     read_bias: Tensor
     read_back: Tensor
-    head_in: Tensor
-    head_back: Tensor
-    head_bias: Tensor
-    head_out: Tensor
-    constants: Tensor  # scale, bias of the head's output; float64
+    head: HeadWeights
     shift: Tensor
     references: Tensor
 
@@ -85,8 +69,8 @@ class Weights:
         network = potential.network
         embedding = network.embedding
         width = potential.config.num_channels
-        channels, half = power_of_two(width), max(width // 2, 1)
-        hidden, head = 2 * channels, power_of_two(half)
+        channels = power_of_two(width)
+        hidden = 2 * channels
         coefficients, own = table.coefficients, table.own
         stretch = [*table.stretch.coefficients, table.stretch.alpha, table.stretch.cutoff]
         elements = embedding.elements.weight.detach().double()
@@ -94,16 +78,12 @@ class Weights:
         gate_in, gate_out = embedding.gate[0], embedding.gate[2]
         assert isinstance(gate_in, nn.Linear)
         assert isinstance(gate_out, nn.Linear)
-        head_in, head_out = potential.head.network[0], potential.head.network[2]
-        assert isinstance(head_in, nn.Linear)
-        assert isinstance(head_out, nn.Linear)
         gate_parts = gate_out.weight.unflatten(0, (3, width))  # [3,C,H]
         read_parts = network.readout.weight.unflatten(1, (3, width))  # [C,3,C]
         return cls(
             width=width,
             channels=channels,
             hidden=hidden,
-            head=head,
             stretch=torch.tensor(stretch, dtype=torch.float64, device=own.device),
             num_intervals=table.stretch.num_intervals,
             degree=coefficients.shape[2] - 1,
@@ -131,11 +111,7 @@ class Weights:
             read=padded(read_parts.permute(1, 2, 0), 3, channels, channels),
             read_bias=padded(network.readout.bias, channels),
             read_back=padded(read_parts, channels, 3, channels),
-            head_in=padded(head_in.weight.T, channels, head),
-            head_back=padded(head_in.weight, head, channels),
-            head_bias=padded(head_in.bias, head),
-            head_out=padded(head_out.weight[0], head),
-            constants=torch.stack([potential.scale, head_out.bias[0].double()]).detach(),
+            head=HeadWeights.pack(potential, channels),
             shift=potential.shift.detach().clone(),
             references=potential.reference_energies.detach().clone(),
         )
@@ -157,6 +133,9 @@ class SplitWeights:
     mix_out_back: tuple[Split, ...]
     read: Split
     read_back: Split
+    # Of a gated head, the matrices of each hidden layer; none of a plain one, which has a kernel of its own.
+    head: tuple[Split, ...]
+    head_back: tuple[Split, ...]
 
     @classmethod
     def of(cls, w: Weights, precision: str) -> SplitWeights:
@@ -178,6 +157,8 @@ class SplitWeights:
             mix_out_back=tuple(of(layer.mix_out) for layer in w.layers),
             read=of(w.read_back.flatten(1)),
             read_back=of(w.read.flatten(0, 1)),
+            head=tuple(of(matrix) for matrix in w.head.layers(w.head.back)),
+            head_back=tuple(of(matrix) for matrix in w.head.layers(w.head.into)),
         )
 
 

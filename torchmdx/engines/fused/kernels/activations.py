@@ -48,8 +48,10 @@ def activate(z, name: tl.constexpr):
 
 @triton.jit
 def slope(z, name: tl.constexpr):
-    """act'(z)."""
-    if name == "silu":
+    """act'(z); ones for "none"."""
+    if name == "none":
+        value = tl.full(z.shape, 1.0, tl.float32)
+    elif name == "silu":
         s = sigmoid(z)
         value = s * (1.0 + z * (1.0 - s))
     elif name == "ssp":

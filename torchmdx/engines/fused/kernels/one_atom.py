@@ -310,6 +310,40 @@ def embed(
 
 
 @triton.jit
+def _gated_head(
+    X, Z, G, PARTS, W, BIAS, LAST, W_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, i,
+    CHANNELS: tl.constexpr, LAYERS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
+    ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """The energy of atom i from its features X [C]; if KEEP, G [2C], its gradient in the first hidden layer.
+
+    Z [LAYERS,2,C]: memory for the hidden layers of both networks before their activations. Matrices as in
+    head_weights.py. Products are never inlined: there are too many of them for a short compilation.
+    """
+    SQUARE: tl.constexpr = CHANNELS * CHANNELS
+    multiply1(X, W, PARTS, CHANNELS, 2 * CHANNELS, GROUPS, UNROLL, True)
+    one_atom_maps.activated(PARTS, BIAS, Z, G, 2 * CHANNELS, GROUPS, ACTIVATION)
+    for layer in tl.static_range(1, LAYERS):
+        for half in tl.static_range(2):
+            at = half * CHANNELS
+            multiply1(G + at, W + (2 * layer + half) * SQUARE, PARTS, CHANNELS, CHANNELS, GROUPS, UNROLL, True)
+            z = 2 * layer * CHANNELS + at
+            one_atom_maps.activated(PARTS, BIAS + z, Z + z, G + at, CHANNELS, GROUPS, ACTIVATION)
+    tl.debug_barrier()
+    one_atom_maps.gated_energy_out(
+        Z + 2 * (LAYERS - 1) * CHANNELS, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, G, i, CHANNELS, ACTIVATION
+    )
+    if KEEP:
+        for step in tl.static_range(1, LAYERS):
+            for half in tl.static_range(2):
+                at = half * CHANNELS
+                w = W_BACK + (2 * (LAYERS - step) + half) * SQUARE
+                multiply1(G + at, w, PARTS, CHANNELS, CHANNELS, GROUPS, UNROLL, True)
+                z = 2 * (LAYERS - step - 1) * CHANNELS + at
+                one_atom_maps.times_slope(PARTS, Z + z, G + at, CHANNELS, GROUPS, ACTIVATION)
+
+
+@triton.jit
 def layer(
     Y, M, CHARGE, SYSTEM, TABLE, OWN, ROW_PTR, SOURCE, KNOT, PLACE,
     MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_IN, NEXT_Y, MIX_OUT_BACK, G, GY,
@@ -317,12 +351,14 @@ def layer(
     CONSTANTS, REFERENCES, NUMBERS, ENERGIES, WORK, epsilon,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, DEGREE: tl.constexpr,
     WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr, APART: tl.constexpr,
-    ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
+    ACTIVATION: tl.constexpr, READOUT: tl.constexpr, GATED: tl.constexpr,
+    REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """X' = X̂ + D + (1 + q/10) D D with D = P̂ W and P = product(Y, M): a layer of atom i; see interaction.py.
 
     Then Y of the next layer. LAST: the energy of atom i, and if KEEP what `layer_gradient` of this layer starts from:
-    G, GY, and M becomes the gradient in M.
+    G, GY, and M becomes the gradient in M. READOUT: the activation of the features. GATED: hidden layers of a gated
+    head, 0 for the plain one.
     """
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
@@ -343,14 +379,24 @@ def layer(
         tl.debug_barrier()
         one_atom_maps.read_norms(x, READ_SCALE, READ_OFFSET, work, epsilon, WIDTH, CHANNELS)
         multiply1(work, READ, parts, 3 * CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
-        one_atom_maps.activated(parts, READ_BIAS, features, work + 4 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
-        multiply1(work + 4 * CHANNELS, HEAD_IN, parts, CHANNELS, HEAD, GROUPS, UNROLL, APART)
-        one_atom_maps.energy_out(
-            parts, HEAD_BIAS, HEAD_OUT, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, head, i, HEAD, GROUPS, ACTIVATION
-        )
+        one_atom_maps.activated(parts, READ_BIAS, features, work + 4 * CHANNELS, CHANNELS, GROUPS, READOUT)
+        if GATED > 0:
+            gradient = work + 28 * CHANNELS
+            _gated_head(
+                work + 4 * CHANNELS, work + 20 * CHANNELS, gradient, parts, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
+                CONSTANTS, REFERENCES, NUMBERS, ENERGIES, i, CHANNELS, GATED, GROUPS, UNROLL, ACTIVATION, KEEP,
+            )  # fmt: skip
+            if KEEP:
+                multiply1(gradient, HEAD_BACK, parts, 2 * CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
+        else:
+            multiply1(work + 4 * CHANNELS, HEAD_IN, parts, CHANNELS, HEAD, GROUPS, UNROLL, APART)
+            one_atom_maps.energy_out(
+                parts, HEAD_BIAS, HEAD_OUT, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, head, i, HEAD, GROUPS, ACTIVATION
+            )
+            if KEEP:
+                multiply1(head, HEAD_BACK, parts, HEAD, CHANNELS, GROUPS, UNROLL, APART)
         if KEEP:
-            multiply1(head, HEAD_BACK, parts, HEAD, CHANNELS, GROUPS, UNROLL, APART)
-            one_atom_maps.times_slope(parts, features, work + 5 * CHANNELS, CHANNELS, GROUPS, ACTIVATION)
+            one_atom_maps.times_slope(parts, features, work + 5 * CHANNELS, CHANNELS, GROUPS, READOUT)
             multiply3(work + 5 * CHANNELS, READ_BACK, parts, CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
             one_atom_maps.read_gradient(
                 parts, x, READ_SCALE, D + row, CHARGE, SYSTEM, G + row, work + 11 * CHANNELS, i, epsilon,

@@ -9,7 +9,7 @@ reads and writes the same buffer, a barrier separates the two, because several t
 import triton
 import triton.language as tl
 
-from torchmdx.engines.fused.kernels.activations import activate, slope
+from torchmdx.engines.fused.kernels.activations import activate, sigmoid, slope
 from torchmdx.engines.fused.kernels.layer_norm import part_gradient, part_statistics, statistics
 from torchmdx.engines.fused.kernels.nine import (
     add9,
@@ -205,6 +205,24 @@ def energy_out(
     output = tl.sum((activate(z, ACTIVATION) * last).to(tl.float64), 0) + tl.load(CONSTANTS + 1)
     tl.store(ENERGIES + i, output * scale + tl.load(REFERENCES + tl.load(NUMBERS + i)))
     tl.store(GRADIENT + h, slope(z, ACTIVATION) * last * scale.to(tl.float32))
+
+
+@triton.jit(noinline=True)
+def gated_energy_out(
+    Z, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, GRADIENT, i, CHANNELS: tl.constexpr, ACTIVATION: tl.constexpr
+):  # fmt: skip
+    """The energy of atom i from the last hidden layer Z [2,C] of a gated head, and GRADIENT [2,C], that in Z."""
+    n = tl.arange(0, CHANNELS)
+    z, gate = tl.load(Z + n), tl.load(Z + CHANNELS + n)
+    w, w_gate = tl.load(LAST + n), tl.load(LAST + CHANNELS + n)
+    scale = tl.load(CONSTANTS)
+    value = tl.sum((activate(z, ACTIVATION) * w).to(tl.float64), 0) + tl.load(CONSTANTS + 1)
+    opening = tl.sum((activate(gate, ACTIVATION) * w_gate).to(tl.float64), 0) + tl.load(CONSTANTS + 2)
+    open_share = sigmoid(opening)
+    tl.store(ENERGIES + i, value * open_share * scale + tl.load(REFERENCES + tl.load(NUMBERS + i)))
+    of_opening = value * open_share * (1.0 - open_share) * scale
+    tl.store(GRADIENT + n, slope(z, ACTIVATION) * w * (open_share * scale).to(tl.float32))
+    tl.store(GRADIENT + CHANNELS + n, slope(gate, ACTIVATION) * w_gate * of_opening.to(tl.float32))
 
 
 @triton.jit(noinline=True)

@@ -58,12 +58,14 @@ def read_energies(
     ATOMS: tl.constexpr,
     STEP: tl.constexpr,
     PRECISION: tl.constexpr,
+    READOUT: tl.constexpr,
     ACTIVATION: tl.constexpr,
     GRADIENT: tl.constexpr,
 ):
-    """ENERGIES = scale (act(act(FEATURES) W + b) · LAST + last bias) + reference. W [C,HEAD].
+    """ENERGIES = scale (act(act'(FEATURES) W + b) · LAST + last bias) + reference. W [C,HEAD].
 
-    CONSTANTS: scale and last bias, float64. GRADIENT: GFEATURES is written.
+    READOUT: the activation act' of the features. CONSTANTS: scale and last bias, float64. GRADIENT: GFEATURES is
+    written.
     """
     row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     valid = row < num_atoms
@@ -73,7 +75,7 @@ def read_energies(
     z = tl.zeros((ATOMS, HEAD), tl.float32) + tl.load(BIAS + h)[None, :]
     for first in range(0, CHANNELS, STEP):
         k = first + tl.arange(0, STEP)
-        x = activate(tl.load(base + k[None, :], mask=keep, other=0.0), ACTIVATION)
+        x = activate(tl.load(base + k[None, :], mask=keep, other=0.0), READOUT)
         z = tl.dot(x, tl.load(W + k[:, None] * HEAD + h[None, :]), z, input_precision=PRECISION)
     last = tl.load(LAST + h)[None, :]
     scale = tl.load(CONSTANTS)
@@ -86,7 +88,7 @@ def read_energies(
             k = first + tl.arange(0, STEP)
             w = tl.load(W + k[None, :] * HEAD + h[:, None])
             g = tl.dot(gz, w, input_precision=PRECISION)
-            g *= slope(tl.load(base + k[None, :], mask=keep, other=0.0), ACTIVATION)
+            g *= slope(tl.load(base + k[None, :], mask=keep, other=0.0), READOUT)
             tl.store(GFEATURES + row.to(tl.int64)[:, None] * CHANNELS + k[None, :], g, mask=keep)
 
 

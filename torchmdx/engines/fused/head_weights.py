@@ -1,0 +1,98 @@
+"""The weights of a head as the kernels read them, padded to powers of two with zeros."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.models.energy_head import GatedHead, ScalarHead
+from torchmdx.models.potential import Potential
+
+
+def power_of_two(count: int) -> int:
+    """The smallest power of two that is at least `count` and at least 16, the least a block product takes."""
+    return max(16, 1 << (count - 1).bit_length())
+
+
+def padded(values: Tensor, *shape: int) -> Tensor:
+    """Values in the leading corner of a tensor of zeros, float32."""
+    out = torch.zeros(shape, dtype=torch.float32, device=values.device)
+    out[tuple(slice(size) for size in values.shape)] = values.detach()
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class HeadWeights:
+    """Matrices and biases of a head; `into` has inputs, `back` outputs as rows.
+
+    | field | plain head | gated head of D hidden layers |
+    |---|---|---|
+    | width | hidden channels H | C |
+    | num_gated | 0 | D |
+    | into | [C,H] | [D,2C²]: [C,2C] of the first layer, [2,C,C] of the others, layers before gates |
+    | back | [H,C] | [D,2C²]: [2C,C] of the first layer, [2,C,C] of the others |
+    | bias | [H] | [D,2C] |
+    | last | [H] | [2,C] |
+    | constants, float64 | scale, last bias | scale, last bias of layers, last bias of gates |
+    """
+
+    width: int
+    num_gated: int
+    into: Tensor
+    back: Tensor
+    bias: Tensor
+    last: Tensor
+    constants: Tensor
+
+    @classmethod
+    def pack(cls, potential: Potential, channels: int) -> HeadWeights:
+        """channels: C, padded."""
+        head, scale = potential.head, potential.scale
+        if isinstance(head, GatedHead):
+            return _gated(head, scale, channels)
+        assert isinstance(head, ScalarHead)
+        first, last = _linear_maps(head.network)
+        width = power_of_two(len(first.bias))
+        return cls(
+            width=width,
+            num_gated=0,
+            into=padded(first.weight.T, channels, width),
+            back=padded(first.weight, width, channels),
+            bias=padded(first.bias, width),
+            last=padded(last.weight[0], width),
+            constants=torch.stack([scale, last.bias[0].double()]).detach(),
+        )
+
+    def layers(self, matrices: Tensor) -> list[Tensor]:
+        """Of `into` or `back` of a gated head, the matrices of each layer as [rows,columns] or [2,C,C]."""
+        c = self.width
+        shapes = [(-1, 2 * c if matrices is self.into else c), *[(2, c, c)] * (self.num_gated - 1)]
+        return [matrix.reshape(shape) for matrix, shape in zip(matrices[: self.num_gated], shapes, strict=False)]
+
+
+def _gated(head: GatedHead, scale: Tensor, c: int) -> HeadWeights:
+    networks = _linear_maps(head.layers), _linear_maps(head.gates)
+    hidden = list(zip(networks[0][:-1], networks[1][:-1], strict=True))
+    lasts = [network[-1] for network in networks]
+
+    def both(k: int) -> Tensor:
+        """[2,C,C] of hidden layer k, with outputs as rows."""
+        return torch.stack([padded(linear.weight, c, c) for linear in hidden[k]])
+
+    pairs = [both(k) for k in range(len(hidden))]
+    into = [pairs[0].flatten(0, 1).T, *(pair.transpose(1, 2) for pair in pairs[1:])]
+    return HeadWeights(
+        width=c,
+        num_gated=len(hidden),
+        into=torch.stack([matrix.reshape(-1) for matrix in into]),
+        back=torch.stack([pair.reshape(-1) for pair in pairs]),
+        bias=torch.stack([torch.cat([padded(linear.bias, c) for linear in pair]) for pair in hidden]),
+        last=torch.stack([padded(linear.weight[0], c) for linear in lasts]),
+        constants=torch.stack([scale, *(linear.bias[0].double() for linear in lasts)]).detach(),
+    )
+
+
+def _linear_maps(network: nn.Module) -> list[nn.Linear]:
+    return [module for module in network.children() if isinstance(module, nn.Linear)]
