@@ -137,7 +137,7 @@ def tabulate(network: Any, bound: float = BOUND, dtype: torch.dtype = torch.floa
             (_build(exact, Stretch(FEWEST_INTERVALS, cutoff, w)) for w in MIXTURES),
             key=lambda table: table.error,
         )
-        while table.error > bound and table.stretch.num_intervals < MOST_INTERVALS:
+        while bound < table.error < math.inf and table.stretch.num_intervals < MOST_INTERVALS:
             growth = 1.05 * (table.error / bound) ** (1 / DEGREE)
             intervals = 8 * math.ceil(table.stretch.num_intervals * growth / 8)
             table = _build(exact, Stretch(min(MOST_INTERVALS, intervals), cutoff, table.stretch.uniform))
