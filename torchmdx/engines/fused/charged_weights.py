@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchmdx.engines.fused.head_weights import padded
 from torchmdx.engines.fused.kernels.edge_geometry import cosine_cut_at
 from torchmdx.engines.fused.kernels.fp16_product import HalfParts
 from torchmdx.engines.fused.kernels.tf32_product import Split
-from torchmdx.engines.fused.head_weights import padded
 from torchmdx.models.charge_equilibration import ChargeEquilibration
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.interaction import Interaction
