@@ -68,7 +68,7 @@ def test_bench_prints_a_table_and_the_report(tmp_path, capsys, checkpoint, monke
     mode, milliseconds, microseconds_an_atom, *_ = lines[2].split()
     assert mode == "eager"
     assert float(microseconds_an_atom) == pytest.approx(float(milliseconds) * 1e3 / 3, rel=1e-2)
-    assert any(line.split()[:2] == ["engine", "table"] for line in lines)
+    assert any(line.split()[:2] == ["engine", "compiled"] for line in lines)
 
 
 def test_bench_requires_one_structure_with_atoms(tmp_path, capsys, checkpoint):

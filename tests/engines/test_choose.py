@@ -10,13 +10,16 @@ from model_kinds import d2, kinds, zbl
 
 from torchmdx import Batch, Potential, System, evaluate
 from torchmdx.engines.choose import choose_engine
-from torchmdx.engines.cpu.build import library
+from torchmdx.engines.cpu.build import library, tensornet_library
 from torchmdx.engines.exact import ModelEngine
 from torchmdx.engines.fused.engine import kernels_for
 from torchmdx.engines.fused.tensornet import MOST_CHANNELS, FastTensorNet
 from torchmdx.engines.pairs.engine import PairwiseEngine
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.captured_step import CapturedStep
+
+COMPILED = "compiled", "one call into C on the CPU"
+TABLE = "table", "filters from tables on the CPU: it needs the compiled library"
 
 
 def batch_of(potential, *structures):
@@ -57,7 +60,7 @@ def test_the_chosen_engine_is_right(trained, ethanol, cation, crystal, slab, dev
         assert outputs.energy.dtype == outputs.energies.dtype == torch.float64
         assert_as_exact(outputs, wanted, 1e-5 if dtype == torch.float32 else 1e-11)
     names = {
-        ("cpu", torch.float32): ("table", "filters from tables on the CPU"),
+        ("cpu", torch.float32): COMPILED if tensornet_library() is not None else TABLE,
         ("cuda", torch.float32): ("kernels, float32", "fused kernels"),
     }
     assert (engine.name, why) == names.get((device, dtype), ("exact", "float64 takes the exact model"))
@@ -106,8 +109,12 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, c
         name, way = ("exact", "exact model") if library() is None else ("pairs, float32", "network of pairs")
         assert engine.name == name
         assert why == f"{way}: there are tables for a TensorNet alone, got a TensorNet2"
+    elif tensornet_library() is None:
+        assert (engine.name, why) == TABLE
+    elif potential.prior_configs:
+        assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, and priors beside it")
     else:
-        assert (engine.name, why) == ("table", "filters from tables on the CPU")
+        assert (engine.name, why) == COMPILED
 
 
 def test_without_a_compiler_the_exact_model_is_the_faster_one(make_kind, ethanol, monkeypatch):

@@ -54,7 +54,7 @@ def test_without_a_gpu_nothing_is_captured_and_why_says_so(trained, ethanol):
         step(ethanol.positions)
         step.capture()
     assert step.mode == "eager"
-    assert step.why == "no GPU in use: filters from tables on the CPU"
+    assert step.why == "no GPU in use: one call into C on the CPU"
     exact = CapturedStep(trained("cpu", torch.float64), System.from_ase(ethanol), mode="eager")
     assert exact.why == "no GPU in use: float64 takes the exact model"
 
@@ -112,7 +112,7 @@ def test_the_report_without_a_graph(trained, ethanol):
     for _ in range(3):
         step(ethanol.positions)
     report = step.report()
-    assert (report.mode, report.engine, report.engine_why) == ("eager", "table", "filters from tables on the CPU")
+    assert (report.mode, report.engine, report.engine_why) == ("eager", "compiled", "one call into C on the CPU")
     assert (report.atoms, report.systems, report.edges, report.evaluations) == (9, 1, 72, 3)
     assert report.head_room == pytest.approx(report.capacity / 72 - 1)
     assert report.searches >= 3

@@ -7,6 +7,8 @@ captured.
 from __future__ import annotations
 
 from torchmdx.engines.cpu.build import library
+from torchmdx.engines.cpu.engine import CompiledEngine, unsupported
+from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
 from torchmdx.engines.exact import ModelEngine
@@ -48,8 +50,12 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
         if pair_energy.serves(potential) and library() is not None:
             return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {why}"
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {why}"
+    if (reason := unsupported(potential)) is None:
+        if potential.prior_configs:
+            return CompiledPriorEngine(potential, batch, stress=stress), "network in C on the CPU, and priors beside it"
+        return CompiledEngine(potential, batch, stress=stress), "one call into C on the CPU"
     # Replaces only the network: heads and priors are those of the exact model.
-    return ModelEngine(potential, batch, stress=stress, tabulated=True), "filters from tables on the CPU"
+    return ModelEngine(potential, batch, stress=stress, tabulated=True), f"filters from tables on the CPU: {reason}"
 
 
 def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:

@@ -125,8 +125,8 @@ def test_any_number_of_threads_gives_the_same_bits(crystal, dtype, openmp, monke
     if build.library() is None:
         pytest.skip("needs a C compiler")
     if not openmp:
-        monkeypatch.setattr(rows, "_openmp", lambda: None)
-    elif rows._openmp() is None:
+        monkeypatch.setattr(rows, "openmp", lambda: None)
+    elif rows.openmp() is None:
         pytest.skip("torch is linked to no OpenMP that is known")
     case, found = Case(crystal.repeat(2), dtype), []
     for threads in (1, 2, 5):

@@ -34,12 +34,12 @@ def run_rows(name: str, dtype: torch.dtype, bounds: Sequence[int], *given: int |
     assert compiled is not None
     kernel = getattr(compiled, f"{name}_{TYPES[dtype]}")
     values = (ctypes.c_long * len(given))(*(_number(x) for x in given))
-    ranges, openmp = len(bounds) - 1, _openmp()
-    if ranges > 1 and openmp is not None:
+    ranges, functions = len(bounds) - 1, openmp()
+    if ranges > 1 and functions is not None:
         parallel = compiled.rows_parallel
         parallel.restype = None
         places = (ctypes.c_long * len(bounds))(*bounds)
-        parallel(*openmp, ctypes.cast(kernel, ctypes.c_void_p), ctypes.c_long(ranges), places, values)
+        parallel(*functions, ctypes.cast(kernel, ctypes.c_void_p), ctypes.c_long(ranges), places, values)
         return
     kernel.restype, kernel.argtypes = None, [ctypes.c_long, ctypes.c_long, ctypes.c_void_p]
     if ranges == 1:
@@ -72,7 +72,7 @@ def _number(given: int | Tensor | None) -> int:
 
 
 @functools.cache
-def _openmp() -> tuple[ctypes.c_void_p, ...] | None:
+def openmp() -> tuple[ctypes.c_void_p, ...] | None:
     """Functions of the OpenMP library that torch is linked to; None if it lacks them."""
     torch_itself = ctypes.CDLL(torch._C.__file__)
     try:

@@ -1,0 +1,266 @@
+"""TensorNet in one call into C: against the exact model in float64, for every option, size and instruction set."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk
+from ase.build import molecule as ase_molecule
+from ase.io import read
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+
+import torchmdx
+from torchmdx import Batch, System, evaluate
+from torchmdx.engines.choose import choose_engine
+from torchmdx.engines.cpu import build
+from torchmdx.engines.cpu import engine as cpu_engine
+from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledEngine, CompiledTensorNet
+from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.step.captured_step import CapturedStep
+
+pytestmark = pytest.mark.skipif(build.tensornet_library() is None, reason="needs a C compiler")
+LIMIT = 2e-6  # of forces, relative: the norm of the error by the norm of the forces
+
+
+def batch_of(*structures, dtype=torch.float32):
+    return Batch.from_systems([System.from_ase(atoms, dtype=dtype) for atoms in structures])
+
+
+def exact(potential, batch):
+    return evaluate(copy.deepcopy(potential).double(), batch.to(dtype=torch.float64), stress=True)
+
+
+def run(potential, batch, *, skin=0.0, spare=0, forces=True, engine=None):
+    """The engine's results at a batch; skin: Å that the list reaches beyond the cutoff."""
+    engine = engine or CompiledEngine(potential, batch, stress=True)
+    edges = brute_force(batch, potential.cutoff + skin)
+    if spare:
+        edges = brute_force(batch, potential.cutoff + skin, edges.capacity + spare)
+    engine.reserve(edges.capacity)
+    found = engine.run(batch.positions, batch.cell, edges, forces=forces)
+    return dataclasses.replace(
+        found, **{name: value.clone() for name, value in vars(found).items() if value is not None}
+    )
+
+
+def relative(found, wanted):
+    difference = (found.double() - wanted).norm()
+    return float(difference / wanted.norm()) if float(wanted.norm()) else float(difference)
+
+
+def assert_exact(found, wanted, limit=LIMIT):
+    assert relative(found.forces, wanted.forces) < limit
+    if not len(wanted.energies):
+        return
+    size = 1 + float(wanted.energies.abs().max())
+    assert float((found.energies - wanted.energies).abs().max()) < limit * size
+    assert float((found.energy - wanted.energy).abs().max()) < limit * size * len(wanted.energies)
+    known = ~torch.isnan(wanted.stress)
+    assert torch.equal(torch.isnan(found.stress), ~known)
+    if known.any():
+        assert relative(found.stress[known], wanted.stress[known]) < 5 * limit
+
+
+def test_it_is_the_exact_model(trained, structure):
+    potential, batch = trained("cpu"), batch_of(structure)
+    wanted = exact(potential, batch)
+    assert_exact(run(potential, batch), wanted)
+    assert_exact(run(potential, batch, skin=0.7, spare=33), wanted)
+
+
+def test_many_systems_of_any_size_with_charges(trained, ethanol, cation, crystal, slab):
+    potential, empty = trained("cpu"), Atoms()
+    batch = batch_of(ethanol, empty, crystal, cation, Atoms("O"), slab, empty)
+    batch.charge[0] = -2.0
+    assert_exact(run(potential, batch), exact(potential, batch))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(num_layers=0),
+        dict(num_layers=1, group="SO(3)"),
+        dict(num_layers=3, num_channels=40, radial_basis="gauss"),
+        dict(num_channels=2, num_head_layers=2, activation="ssp"),
+        dict(num_channels=48, activation="tanh", num_head_layers=1),
+        dict(activation="sigmoid", cutoff=3.1),
+        dict(activation="mish", trainable_basis=True),
+    ],
+    ids=str,
+)
+def test_every_option(make_potential, options, cation, crystal):
+    potential, batch = make_potential(torch.float32, **options), batch_of(crystal, cation)
+    # Weights are random and large here: rounding to float32 weighs more than in a trained network.
+    assert_exact(run(potential, batch), exact(potential, batch), limit=3e-5)
+
+
+@pytest.mark.parametrize("name", ["CH3CONH2", "C6H6", "dipeptide"])
+def test_the_shipped_potential(data, name):
+    atoms = read(data / "alanine_dipeptide.pdb") if name == "dipeptide" else ase_molecule(name)
+    atoms.rattle(0.05, seed=3)
+    potential = torchmdx.load()
+    batch = batch_of(atoms, dtype=torch.float64).to(dtype=potential.dtype)
+    assert_exact(run(potential, batch), exact(potential, batch))
+
+
+def boxes(examples, most_atoms):
+    """A decorator for tests of count atoms (at most) in a cell of about width Å."""
+    numbers = some.integers(0, most_atoms), some.integers(0, 10**6)
+    pbc, shape = some.tuples(*[some.booleans()] * 3), (some.floats(2.5, 9.0), some.floats(-0.4, 0.4))
+    options = dict(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    return lambda test: settings(**options)(given(*numbers, pbc, *shape)(test))
+
+
+@boxes(6, 8)
+def test_random_boxes(trained, count, seed, pbc, width, skew):
+    assert_box_is_exact(trained("cpu"), count, seed, pbc, width, skew)
+
+
+@boxes(40, 30)
+def test_many_random_boxes(trained, count, seed, pbc, width, skew):
+    assert_box_is_exact(trained("cpu"), count, seed, pbc, width, skew)
+
+
+def assert_box_is_exact(potential, count, seed, pbc, width, skew):
+    random = np.random.default_rng(seed)
+    cell = width * (np.eye(3) + skew * random.uniform(-1, 1, (3, 3)))
+    positions = []
+    for place in random.uniform(0, 1, (count, 3)) @ cell:  # apart from each other and from all images
+        images = [k @ cell for k in np.ndindex(3, 3, 3)] if any(pbc) else [np.ones(3) @ cell]
+        near = [np.linalg.norm(place - p + image - np.ones(3) @ cell) for p in positions for image in images]
+        if all(d > 0.9 for d in near):
+            positions.append(place)
+    atoms = Atoms(random.choice([1, 6, 7, 8], len(positions)), np.reshape(positions, (-1, 3)), cell=cell, pbc=pbc)
+    batch = batch_of(atoms)
+    found, wanted = run(potential, batch), exact(potential, batch)
+    # Forces and stress may vanish by symmetry, or nearly so: the size of forces between atoms is 1 eV/Å.
+    least = np.sqrt(len(positions))
+    assert float((found.forces - wanted.forces).norm()) <= LIMIT * max(least, float(wanted.forces.norm()))
+    assert float((found.energies - wanted.energies).abs().sum()) <= LIMIT * (least + float(wanted.energies.abs().sum()))
+    volume, known = abs(np.linalg.det(cell)), ~torch.isnan(wanted.stress)
+    virial, error = (float(x[known].norm()) * volume for x in (wanted.stress, found.stress - wanted.stress))
+    assert error <= 5 * LIMIT * max(least, virial)
+
+
+@pytest.mark.parametrize("group", ["O(3)", "SO(3)"])
+def test_forces_are_the_slope_of_the_energy(make_potential, ethanol, group):
+    potential = make_potential(torch.float32, group=group)
+    one = CompiledTensorNet(potential, len(ethanol), 1)
+
+    def energies(moved):
+        found = []
+        for positions, _ in moved:
+            batch = Batch.from_systems([System.create(positions, ethanol.numbers, dtype=torch.float64)])
+            edges = brute_force(batch, potential.cutoff)
+            result = one.run(batch, batch.positions, batch.cell, edges, forces=False, virial=False)
+            found.append(float(result.energy[0]))
+        return found
+
+    wanted = oracles.central_forces(energies, ethanol.positions, step=0.02)
+    found = run(potential, batch_of(ethanol)).forces.numpy()
+    assert np.abs(wanted).max() > 0.5
+    assert np.abs(found - wanted).max() < 1e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_every_instruction_set_gives_the_same_numbers(trained, crystal, ethanol, instructions):
+    potential, batch = trained("cpu"), batch_of(crystal.repeat(2), ethanol)
+    engine = CompiledEngine(potential, batch, stress=True)
+    engine.network = CompiledTensorNet(potential, batch.num_atoms, batch.num_systems, instructions)
+    if engine.network.instructions != INSTRUCTIONS[instructions]:
+        pytest.skip(f"this processor has no {instructions}")
+    assert_exact(run(potential, batch, engine=engine), exact(potential, batch))
+
+
+@pytest.mark.usefixtures("own_threads")
+def test_equal_bits_for_any_number_of_threads(trained, crystal):
+    potential, batch = trained("cpu"), batch_of(crystal.repeat(3), crystal)
+    results = []
+    for threads in (1, 2, 3, 2, 1):
+        torch.set_num_threads(threads)
+        results.append(run(potential, batch))
+    for other in results[1:]:
+        assert torch.equal(other.forces, results[0].forces)
+        assert torch.equal(other.energies, results[0].energies)
+        assert torch.equal(other.stress, results[0].stress)
+
+
+def test_positions_in_float64_far_from_the_origin(trained, ethanol):
+    potential = trained("cpu")
+    wanted = exact(potential, batch_of(ethanol, dtype=torch.float64))
+    ethanol.positions += 3e4
+    batch = batch_of(ethanol, dtype=torch.float64)
+    assert relative(run(potential, batch).forces, wanted.forces) < LIMIT
+
+
+def test_energies_alone(trained, ethanol, crystal):
+    potential, batch = trained("cpu"), batch_of(ethanol, crystal)
+    alone, both = run(potential, batch, forces=False), run(potential, batch)
+    assert torch.equal(alone.energies, both.energies)
+    assert torch.equal(alone.energy, both.energy)
+
+
+def test_buffers_are_reused_and_grow_with_the_list(trained, ethanol):
+    potential, batch = trained("cpu"), batch_of(ethanol)
+    engine = CompiledEngine(potential, batch, stress=False)
+    run(potential, batch, engine=engine)
+    scratch = engine.network.scratch
+    for _ in range(3):
+        run(potential, batch, engine=engine)
+        assert engine.network.scratch is scratch
+    wider = run(potential, batch, engine=engine, spare=5000)
+    assert len(engine.network.scratch) > len(scratch)
+    assert torch.equal(wider.forces, run(potential, batch).forces)
+
+
+def test_atoms_at_one_place_or_at_nan_give_no_finite_energy(trained, ethanol):
+    potential = trained("cpu")
+    for bad in (np.nan, ethanol.positions[1]):
+        atoms = ethanol.copy()
+        atoms.positions[0] = bad
+        batch = batch_of(ethanol)
+        edges = brute_force(batch, potential.cutoff)
+        engine = CompiledEngine(potential, batch, stress=False)
+        found = engine.run(batch_of(ethanol).positions.copy_(torch.tensor(atoms.positions)), batch.cell, edges)
+        assert not torch.isfinite(found.energy).all()
+
+
+def test_charges_and_atoms_are_those_of_the_batch_at_each_run(trained, ethanol):
+    """A step that takes another structure overwrites the tensors of its batch."""
+    potential, batch = trained("cpu"), batch_of(ethanol)
+    engine = CompiledEngine(potential, batch, stress=False)
+    before = run(potential, batch, engine=engine)
+    batch.charge.fill_(3.0)
+    batch.atomic_numbers[0] = 7
+    after = run(potential, batch, engine=engine)
+    assert relative(after.forces, exact(potential, batch).forces) < LIMIT
+    assert relative(before.forces, after.forces.double()) > 1e-3
+
+
+def test_a_potential_it_cannot_evaluate_takes_the_table(make_potential, trained, ethanol, monkeypatch):
+    assert cpu_engine.unsupported(trained("cpu")) is None
+    assert cpu_engine.unsupported(make_potential()) == "its weights must be torch.float32, got torch.float64"
+    model = make_potential(torch.float32, model="tensornet2")
+    assert cpu_engine.unsupported(model) == "its network must be a TensorNet, got a TensorNet2"
+    monkeypatch.setattr(cpu_engine, "tensornet_library", lambda: None)
+    engine, why = choose_engine(trained("cpu"), batch_of(ethanol), stress=False, precision="float32")
+    assert engine.name == "table"
+    assert why == "filters from tables on the CPU: it needs the compiled library"
+
+
+def test_a_step_in_inference_mode_and_in_a_larger_crystal(trained):
+    atoms = bulk("Si", cubic=True).repeat(2)
+    atoms.rattle(0.1, seed=2)
+    potential = trained("cpu")
+    with torch.inference_mode():
+        step = CapturedStep(potential, System.from_ase(atoms), stress=True)
+        found = step(atoms.positions)
+    wanted = exact(potential, batch_of(atoms, dtype=torch.float64))
+    assert relative(torch.from_numpy(found.forces), wanted.forces) < LIMIT
+    assert relative(torch.from_numpy(found.stress), wanted.stress) < 5 * LIMIT
+    assert step.report().engine == "compiled"

@@ -1,0 +1,142 @@
+"""TensorNet's energy, forces and virial on the CPU: one call into C (tensornet.c) per evaluation."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmdx.engines.cpu.build import tensornet_library
+from torchmdx.engines.cpu.tensornet_weights import INTEGER, POINTER, TensorNetWeights, why_not
+from torchmdx.engines.cpu.threads import openmp
+from torchmdx.engines.engine import Outputs
+from torchmdx.engines.filter_table import table_of
+from torchmdx.evaluate import per_volume
+from torchmdx.models.potential import Potential
+from torchmdx.neighbors.edges import Edges
+from torchmdx.runtime.inference_mode import outside_inference_mode
+from torchmdx.system import Batch
+
+MOST_BLOCK = 16  # atoms that are processed together, as in tensornet.h
+# With fewer atoms per thread, another thread costs more time than it saves.
+ATOMS_A_THREAD = 4
+# Instruction sets by name; the numbers of tensornet.c.
+INSTRUCTIONS = {"default": 0, "x86-64-v3": 1, "x86-64-v4": 2}
+
+
+class Call(ctypes.Structure):
+    """`struct call` of tensornet.h."""
+
+    _fields_ = [
+        *((name, INTEGER) for name in ("atoms", "systems", "capacity", "block", "threads", "forces", "stress")),
+        *((name, INTEGER) for name in ("wide_positions", "wide_cell", "wide_charge")),
+        *((name, POINTER) for name in ("positions", "cell", "charge", "numbers", "system")),
+        *((name, POINTER) for name in ("row_ptr", "source", "shifts", "scratch")),
+        *((name, POINTER) for name in ("energy", "energies", "virial", "force")),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkResult:
+    """energy [S], energies [N] and virial [S,3,3] = ∂E/∂strain, float64; forces [N,3], float32: buffers, reused."""
+
+    energy: Tensor
+    energies: Tensor
+    forces: Tensor
+    virial: Tensor
+
+
+def unsupported(potential: Potential) -> str | None:
+    """Why this engine cannot evaluate the network of a potential; None if it can."""
+    reason = why_not(potential)
+    if reason is None and tensornet_library() is None:
+        return "it needs the compiled library"
+    return reason
+
+
+class CompiledTensorNet:
+    """A potential's network, head and constants in C, with buffers for one number of atoms and systems.
+
+    instructions: one of INSTRUCTIONS, the most to use; None for the best of this machine.
+    """
+
+    @outside_inference_mode
+    def __init__(self, potential: Potential, num_atoms: int, num_systems: int, instructions: str | None = None) -> None:
+        library = tensornet_library()
+        assert library is not None
+        self.library = library
+        self.table = table_of(potential.network)
+        self.weights = TensorNetWeights(potential, self.table)
+        most = max(INSTRUCTIONS.values()) if instructions is None else INSTRUCTIONS[instructions]
+        self.instructions = int(library.tensornet_instructions(most))
+        wide = torch.float64
+        self.result = NetworkResult(
+            energy=torch.zeros(num_systems, dtype=wide),
+            energies=torch.zeros(num_atoms, dtype=wide),
+            forces=torch.zeros(num_atoms, 3),
+            virial=torch.zeros(num_systems, 3, 3, dtype=wide),
+        )
+        out = self.result
+        self.call = Call(atoms=num_atoms, systems=num_systems)
+        self.call.energy, self.call.energies = out.energy.data_ptr(), out.energies.data_ptr()
+        self.call.virial, self.call.force = out.virial.data_ptr(), out.forces.data_ptr()
+        self.scratch = torch.empty(0, dtype=torch.uint8)
+        self._sizes: tuple[int, int] | None = None
+
+    def _divide(self, capacity: int) -> None:
+        """Chooses threads and blocks, and allocates scratch memory if the sizes have changed."""
+        call, threads = self.call, torch.get_num_threads()
+        if self._sizes == (capacity, threads):
+            return
+        call.threads = max(1, min(threads, call.atoms // ATOMS_A_THREAD))
+        # As many blocks as all threads take in whole rounds.
+        rounds = -(-call.atoms // (MOST_BLOCK * call.threads))
+        call.block, call.capacity = max(1, -(-call.atoms // max(1, rounds * call.threads))), capacity
+        needed = self.library.tensornet_scratch(ctypes.byref(self.weights.model), ctypes.byref(call))
+        self.scratch = torch.empty(needed + 64, dtype=torch.uint8)
+        self._sizes = capacity, threads
+
+    @outside_inference_mode
+    def run(
+        self, batch: Batch, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool, virial: bool
+    ) -> NetworkResult:
+        """Evaluates a batch, apart from its priors, at positions [N,3] and cell [S,3,3], float32 or float64."""
+        call = self.call
+        if not call.atoms:
+            return self.result
+        self._divide(edges.capacity)
+        given = {"positions": positions, "cell": cell, "charge": batch.charge}
+        given |= {"numbers": batch.atomic_numbers, "system": batch.system_index}
+        given |= {"row_ptr": edges.row_ptr, "source": edges.source, "shifts": edges.shifts}
+        given = {name: value.detach().contiguous() for name, value in given.items()}  # alive until C returns
+        for name, value in given.items():
+            setattr(call, name, value.data_ptr())
+        wide = torch.float64
+        call.wide_positions, call.wide_cell = given["positions"].dtype == wide, given["cell"].dtype == wide
+        call.wide_charge = given["charge"].dtype == wide
+        call.forces, call.stress = forces or virial, virial
+        call.scratch = -(-self.scratch.data_ptr() // 64) * 64
+        functions = openmp() or (None, None, None)
+        self.library.tensornet_run(
+            ctypes.byref(self.weights.model), ctypes.byref(call), ctypes.c_int64(self.instructions), *functions
+        )
+        return self.result
+
+
+class CompiledEngine:
+    """A TensorNet without priors, in C."""
+
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
+        self.network = CompiledTensorNet(potential, batch.num_atoms, batch.num_systems)
+        self.name, self.table_error = "compiled", self.network.table.error
+        self.batch, self.stress = batch, stress
+
+    def reserve(self, capacity: int) -> None:
+        pass  # the first run allocates
+
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
+        found = self.network.run(self.batch, positions, cell, edges, forces=forces, virial=self.stress and forces)
+        stress = per_volume(found.virial.to(cell.dtype), cell) if self.stress else None
+        return Outputs(found.energy, found.energies, found.forces, stress)

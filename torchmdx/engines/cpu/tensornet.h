@@ -1,0 +1,91 @@
+/* Data of TensorNet's evaluation: what Python passes, and how tensors lie in memory.
+
+   Channels come in slices of 16, padded with weights of zero; atoms in blocks. A tensor of nine components per atom is
+   [blocks][slices][block][9][16] floats, a vector per atom [blocks][slices][block][16]: what one block needs of a
+   tensor is in one piece, and so are the nine components of 16 channels, which edges gather.
+   Component 0 is the scalar part, 1..3 the vector, 4..8 the symmetric traceless matrix.
+
+   A matrix of `in` by `out` channels is [out / 16][in][16]. */
+
+#ifndef TENSORNET_H
+#define TENSORNET_H
+#include <math.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { SLICE = 16, NINE = 9 * SLICE, TERMS = 6, FILTER = 3 * TERMS * SLICE, MOST_BLOCK = 16 };
+enum { SILU, SHIFTED_SOFTPLUS, TANH, SIGMOID, MISH };
+enum { MOST_LAYERS = 64 };
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* A linear map: weight, its transpose and, where there is one, its bias. */
+struct map {
+    const float *weight, *back, *bias;
+};
+
+/* A layer. table: [intervals][slices][3 parts][6 terms][16]; own: [slices][3][16], the filter of distance 0.
+   in, out: one matrix per part. */
+struct layer {
+    const float *table, *own;
+    struct map in[3], out[3];
+};
+
+/* The weights of a potential. Every field has eight bytes, as in engines/cpu/engine.py. */
+struct model {
+    int64_t slices, width, layers, intervals, head_slices, head_layers, activation, reflections;
+    double stretch[3], alpha, cutoff, gate_epsilon, read_epsilon, scale, last_bias, shift;
+    const double *references;
+    const float *real; /* [C]: 1 in real channels, 0 in padded ones */
+    const float *targets, *sources; /* [elements][C] */
+    const float *table, *own; /* of the embedding */
+    const float *gate_scale, *gate_offset, *read_scale, *read_offset, *last;
+    struct map gate_in, gate_out, mix[3], read;
+    const struct map *heads;
+    const struct layer *each_layer;
+};
+
+/* One evaluation. wide_positions, wide_cell, wide_charge: float64 instead of float32. */
+struct call {
+    int64_t atoms, systems, capacity, block, threads, forces, stress, wide_positions, wide_cell, wide_charge;
+    const void *positions, *cell, *charge;
+    const int64_t *numbers, *system;
+    const int32_t *row_ptr, *source, *shifts;
+    char *scratch;
+    double *energy, *energies, *virial;
+    float *force;
+};
+
+/* Per edge within the cutoff, row by row: count [N] of each row, from row_ptr on. */
+struct edges {
+    int32_t *count, *source, *slot, *knot, *place, *element;
+    float *t, *direction; /* [E], [E][8]: components 1..8 of the direction */
+    float *stretch, *inverse; /* dx/dr and 1/r */
+    double *slope; /* dE/dt that a row finds for the other directions of its edges */
+    float *half; /* [E][3]: the part of dE/dvector that the row found */
+};
+
+struct tensors {
+    float *a, *mixed, *hidden, *gate, *gx, *gy, *last;
+    float *x[MOST_LAYERS], *inverse[MOST_LAYERS], *y[MOST_LAYERS], *m[MOST_LAYERS], *d[MOST_LAYERS];
+    double *virials; /* [N][9] */
+};
+
+struct work {
+    const struct model *model;
+    const struct call *call;
+    struct edges edges;
+    struct tensors tensors;
+    char *room; /* of threads, room_bytes each */
+    int64_t room_bytes, blocks, block9, block1; /* floats of a block of a tensor, and of one of its vectors */
+    int64_t participants;
+    atomic_long ticket[2 * MOST_LAYERS + 4], arrived[2 * MOST_LAYERS + 4];
+};
+
+INLINE double number_of(const void *values, int64_t wide, int64_t k)
+{
+    return wide ? ((const double *)values)[k] : (double)((const float *)values)[k];
+}
+
+#endif

@@ -1,0 +1,222 @@
+/* The maps within each atom, forward, for one block of atoms: embedding, layers and readout. */
+
+/* Offsets of the channels of a block's tensors of nine components, and of its vectors. */
+#define EACH_CHANNEL(s, a, lane)                  \
+    for (int64_t s = 0; s < slices; s++)          \
+        for (int64_t a = 0; a < n; a++)           \
+            for (int64_t lane = 0; lane < SLICE; lane += LANES)
+#define AT9 (s * stride9 + a * NINE + lane)
+#define AT1 (s * stride1 + a * SLICE + lane)
+
+/* Scratch of a thread: tensors and vectors of one block. */
+struct NAME(room) {
+    float *nine, *other, *wide, *wider; /* [slices][block][9][16] twice; vectors of up to 4 * slices and head_slices */
+    struct NAME(places) places;
+    V factor[MOST_BLOCK];
+};
+
+/* 1 + q/10 of each atom. */
+static void NAME(factors)(const struct work *w, int64_t b, struct NAME(room) *room)
+{
+    BLOCK(w, b);
+    for (int64_t a = 0; a < n; a++)
+        room->factor[a] = NAME(all)(
+            1.0f + 0.1f * (float)number_of(call->charge, call->wide_charge, call->system[first + a]));
+}
+
+/* Mean and 1 / deviation of `count` slices of the channels of atom a; channels that are not real are left out. */
+static void NAME(statistics)(const struct model *model, const float *x, int64_t stride, int64_t slices, int64_t parts,
+                             double epsilon, float *mean, float *inverse)
+{
+    const double number = (double)(parts * model->width);
+    V sum = {0}, square = {0};
+    for (int64_t s = 0; s < parts * slices; s++)
+        for (int64_t lane = 0; lane < SLICE; lane += LANES) sum += NAME(load)(x + s * stride + lane);
+    *mean = (float)(NAME(sum)(sum) / number);
+    for (int64_t s = 0; s < parts * slices; s++)
+        for (int64_t lane = 0; lane < SLICE; lane += LANES) {
+            const V real = NAME(load)(model->real + s % slices * SLICE + lane);
+            const V off = (NAME(load)(x + s * stride + lane) - *mean) * real;
+            square += off * off;
+        }
+    *inverse = (float)(1 / sqrt(NAME(sum)(square) / number + epsilon));
+}
+
+/* LayerNorm of `parts` norms per channel, in place. */
+static void NAME(standardise)(const struct work *w, int64_t b, float *x, int64_t parts, const float *scale,
+                              const float *offset, double epsilon)
+{
+    BLOCK(w, b);
+    for (int64_t a = 0; a < n; a++) {
+        float mean, inverse, *row = x + a * SLICE;
+        NAME(statistics)(model, row, stride1, slices, parts, epsilon, &mean, &inverse);
+        for (int64_t c = 0; c < parts * slices * SLICE; c += LANES) {
+            float *at = row + c / SLICE * stride1 + c % SLICE;
+            NAME(store)(at, (NAME(load)(at) - mean) * inverse * NAME(load)(scale + c) + NAME(load)(offset + c));
+        }
+    }
+}
+
+/* The gradient g in standardised norms, already times the scale, becomes that in the norms x. */
+static void NAME(standardise_gradient)(const struct work *w, int64_t b, const float *x, int64_t parts, double epsilon,
+                                       float *g)
+{
+    BLOCK(w, b);
+    const double number = (double)(parts * model->width);
+    for (int64_t a = 0; a < n; a++) {
+        float mean, inverse, *row = g + a * SLICE;
+        const float *norm = x + a * SLICE;
+        NAME(statistics)(model, norm, stride1, slices, parts, epsilon, &mean, &inverse);
+        V level = {0}, along = {0};
+        for (int64_t s = 0; s < parts * slices; s++)
+            for (int64_t lane = 0; lane < SLICE; lane += LANES) {
+                const V gk = NAME(load)(row + s * stride1 + lane);
+                level += gk;
+                along += gk * ((NAME(load)(norm + s * stride1 + lane) - mean) * inverse);
+            }
+        const float common = (float)(NAME(sum)(level) / number), shared = (float)(NAME(sum)(along) / number);
+        for (int64_t s = 0; s < parts * slices; s++)
+            for (int64_t lane = 0; lane < SLICE; lane += LANES) {
+                const V z = (NAME(load)(norm + s * stride1 + lane) - mean) * inverse;
+                V *at = (V *)(row + s * stride1 + lane);
+                *at = (*at - common - z * shared) * inverse;
+            }
+    }
+}
+
+/* What the next stage reads of X_l: X / (|X|^2 + 1) and 1 / (|X|^2 + 1), or, after the last layer, X. */
+INLINE void NAME(store_output)(const struct work *w, int64_t l, int64_t at9, int64_t at1, N9 x)
+{
+    if (l < w->model->layers) {
+        const V inverse = 1.0f / (NAME(squared_norm)(x) + 1.0f);
+        NAME(store)(w->tensors.inverse[l] + at1, inverse);
+        x = NAME(scale9)(x, inverse);
+    }
+    NAME(store9)(w->tensors.x[l] + at9, x);
+}
+
+/* Y_l = W_1 X_l, if there is a layer l. */
+static void NAME(send)(const struct work *w, int64_t b, int64_t l, const struct NAME(room) *room)
+{
+    BLOCK(w, b);
+    if (l < model->layers)
+        NAME(mix)(&room->places, slices, stride9, n, w->tensors.x[l] + at9, model->each_layer[l].in, 0,
+                  w->tensors.y[l] + at9);
+}
+
+/* [rows][inner] W + bias for vectors per atom of a block. */
+INLINE void NAME(linear)(const struct work *w, int64_t b, const struct NAME(room) *room, const float *in,
+                         int64_t inner, const float *matrix, const float *bias, int64_t outer, float *out)
+{
+    BLOCK(w, b);
+    NAME(product)(in, stride1, room->places.flat, n, inner, matrix, bias, outer, out, stride1);
+}
+
+/* act(z) of the first n atoms of vectors of `width` slices. */
+INLINE void NAME(activate_all)(const struct work *w, int64_t b, const float *z, float *out, int64_t width)
+{
+    BLOCK(w, b);
+    for (int64_t s = 0; s < width; s++)
+        NAME(activate)(model->activation, z + s * stride1, out + s * stride1, n * SLICE);
+}
+
+INLINE void NAME(times_slope_all)(const struct work *w, int64_t b, const float *z, float *g, int64_t width)
+{
+    BLOCK(w, b);
+    for (int64_t s = 0; s < width; s++)
+        NAME(times_slope)(model->activation, z + s * stride1, g + s * stride1, n * SLICE);
+}
+
+/* Geometry, A, and X_0 = W A act(gate(|A|^2)). */
+static void NAME(embed)(const struct work *w, int64_t b, struct NAME(room) *room)
+{
+    BLOCK(w, b);
+    const struct tensors *t = &w->tensors;
+    for (int64_t i = first; i < first + n; i++) NAME(row_geometry)(w, i);
+    NAME(embedding_sum)(w, b);
+    EACH_CHANNEL(s, a, lane)
+        NAME(store)(room->wide + AT1, NAME(squared_norm)(NAME(load9)(t->a + at9 + AT9)));
+    NAME(standardise)(w, b, room->wide, 1, model->gate_scale, model->gate_offset, model->gate_epsilon);
+    float *hidden = t->hidden + 2 * at1, *gate = t->gate + 3 * at1;
+    NAME(linear)(w, b, room, room->wide, slices, model->gate_in.weight, model->gate_in.bias, 2 * slices, hidden);
+    NAME(activate_all)(w, b, hidden, room->wide, 2 * slices);
+    NAME(linear)(w, b, room, room->wide, 2 * slices, model->gate_out.weight, model->gate_out.bias, 3 * slices, gate);
+    NAME(activate_all)(w, b, gate, room->wide, 3 * slices);
+    NAME(mix)(&room->places, slices, stride9, n, t->a + at9, model->mix, 0, t->mixed + at9);
+    EACH_CHANNEL(s, a, lane) {
+        const float *g = room->wide + AT1;
+        const int64_t part = slices * stride1;
+        const N9 x = NAME(scale_parts)(NAME(load9)(t->mixed + at9 + AT9), NAME(load)(g), NAME(load)(g + part),
+                                       NAME(load)(g + 2 * part));
+        NAME(store_output)(w, 0, at9 + AT9, at1 + AT1, x);
+    }
+    NAME(send)(w, b, 0, room);
+}
+
+/* X_{l+1} = X_l + D + (1 + q/10) D D, with D = W_2 P / (|P|^2 + 1). */
+static void NAME(interact)(const struct work *w, int64_t b, int64_t l, struct NAME(room) *room)
+{
+    BLOCK(w, b);
+    const struct tensors *t = &w->tensors;
+    NAME(factors)(w, b, room);
+    NAME(message_sum)(w, b, l, room->factor, room->nine);
+    NAME(mix)(&room->places, slices, stride9, n, room->nine, model->each_layer[l].out, 0, t->d[l] + at9);
+    EACH_CHANNEL(s, a, lane) {
+        const N9 d = NAME(load9)(t->d[l] + at9 + AT9);
+        const N9 x = NAME(add9)(NAME(add9)(NAME(load9)(t->x[l] + at9 + AT9), d),
+                                NAME(scale9)(NAME(square)(d), room->factor[a]));
+        NAME(store_output)(w, l + 1, at9 + AT9, at1 + AT1, x);
+    }
+    NAME(send)(w, b, l + 1, room);
+}
+
+/* The norms of the three parts of the last X, [3][slices][block][16]. */
+static void NAME(read_norms)(const struct work *w, int64_t b, float *norms)
+{
+    BLOCK(w, b);
+    EACH_CHANNEL(s, a, lane) {
+        V part[3];
+        NAME(part_norms)(NAME(load9)(w->tensors.x[model->layers] + at9 + AT9), part);
+        for (int k = 0; k < 3; k++) NAME(store)(norms + k * slices * stride1 + AT1, part[k]);
+    }
+}
+
+/* Energies of the atoms, without the potential's shift, and, in room->wide, the gradient in the standardised norms. */
+static void NAME(read)(const struct work *w, int64_t b, struct NAME(room) *room)
+{
+    BLOCK(w, b);
+    const int64_t heads = model->head_layers, width = model->head_slices;
+    float *features = room->wider, *z = features + slices * stride1, *h = z + heads * width * stride1;
+    NAME(read_norms)(w, b, room->wide);
+    NAME(standardise)(w, b, room->wide, 3, model->read_scale, model->read_offset, model->read_epsilon);
+    NAME(linear)(w, b, room, room->wide, 3 * slices, model->read.weight, model->read.bias, slices, features);
+    NAME(activate_all)(w, b, features, h, slices);
+    for (int64_t k = 0; k < heads; k++) {
+        float *to = z + k * width * stride1;
+        NAME(linear)(w, b, room, h, k ? width : slices, model->heads[k].weight, model->heads[k].bias, width, to);
+        NAME(activate_all)(w, b, to, h, width);
+    }
+    for (int64_t a = 0; a < n; a++) {
+        double output = model->last_bias;
+        for (int64_t c = 0; c < width * SLICE; c++)
+            output += (double)h[c / SLICE * stride1 + a * SLICE + c % SLICE] * model->last[c];
+        call->energies[first + a] = output * model->scale + model->references[call->numbers[first + a]];
+    }
+    if (!call->forces) return;
+    for (int64_t s = 0; s < width; s++)
+        for (int64_t k = 0; k < n * SLICE; k++)
+            h[s * stride1 + k] = model->last[s * SLICE + k % SLICE] * (float)model->scale;
+    float *g = h, *other = room->wide;
+    for (int64_t k = heads - 1; k >= 0; k--) {
+        NAME(times_slope_all)(w, b, z + k * width * stride1, g, width);
+        NAME(linear)(w, b, room, g, width, model->heads[k].back, 0, k ? width : slices, other);
+        float *swap = g;
+        g = other, other = swap;
+    }
+    NAME(times_slope_all)(w, b, features, g, slices);
+    if (g == room->wide) { /* the product must not overwrite its input */
+        memcpy(h, g, sizeof(float) * (size_t)(slices * stride1));
+        g = h;
+    }
+    NAME(linear)(w, b, room, g, slices, model->read.back, 0, 3 * slices, room->wide);
+}

@@ -1,0 +1,37 @@
+/* The phases of one evaluation. Within a phase blocks are independent; threads take them one by one. Every number is
+   the sum of the same terms in the same order, whichever thread computes it. */
+
+/* Room for the scratch of a thread, in floats. */
+static void NAME(phase)(const struct work *w, int64_t phase, int64_t b, struct NAME(room) *room)
+{
+    const int64_t layers = w->model->layers;
+    if (phase == 0)
+        NAME(embed)(w, b, room);
+    else if (phase <= layers)
+        NAME(interact)(w, b, phase - 1, room);
+    else if (phase <= 2 * layers)
+        NAME(interact_gradient)(w, b, 2 * layers - phase, room);
+    else
+        NAME(forces)(w, b);
+    if (phase == layers) {
+        NAME(read)(w, b, room);
+        if (w->call->forces) NAME(read_gradient)(w, b, room);
+    }
+}
+
+/* A thread's share of the evaluation. */
+static void NAME(run)(struct work *w, int64_t thread)
+{
+    const int64_t tensor = w->block9, vector = w->block1;
+    const int64_t last = w->call->forces ? 2 * w->model->layers + 1 : w->model->layers;
+    struct NAME(room) room;
+    room.nine = (float *)(w->room + thread * w->room_bytes);
+    room.other = room.nine + tensor;
+    room.wide = room.other + tensor;
+    room.wider = room.wide + 4 * vector;
+    NAME(find_places)(&room.places);
+    for (int64_t phase = 0; phase <= last; phase++) {
+        for (int64_t b; (b = atomic_fetch_add(&w->ticket[phase], 1)) < w->blocks;) NAME(phase)(w, phase, b, &room);
+        if (w->participants > 1 && phase < last) wait_for_all(w, phase);
+    }
+}

@@ -1,0 +1,170 @@
+"""The weights of a TensorNet potential as tensornet.h describes them: float32, padded to slices of 16 channels.
+
+A padded channel has zero weights as input and as output, so it is zero in every tensor and in every gradient.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.engines.filter_table import DEGREE, TabulatedFilters
+from torchmdx.models.activations import ACTIVATIONS
+from torchmdx.models.energy_head import ScalarHead
+from torchmdx.models.interaction import Interaction
+from torchmdx.models.potential import Potential
+from torchmdx.models.tensornet import TensorNet
+from torchmdx.models.tensors import PartwiseLinear
+
+SLICE, TERMS = 16, 6
+MOST_LAYERS = 63
+# The numbers of tensornet.h.
+ACTIVATION_NUMBERS = {"silu": 0, "swish": 0, "ssp": 1, "tanh": 2, "sigmoid": 3, "mish": 4}
+POINTER, INTEGER, REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+assert DEGREE + 1 == TERMS
+assert set(ACTIVATION_NUMBERS) == set(ACTIVATIONS)
+
+
+class Map(ctypes.Structure):
+    """`struct map`."""
+
+    _fields_ = [("weight", POINTER), ("back", POINTER), ("bias", POINTER)]
+
+
+class Layer(ctypes.Structure):
+    """`struct layer`."""
+
+    _fields_ = [("table", POINTER), ("own", POINTER), ("into", Map * 3), ("out", Map * 3)]
+
+
+class Model(ctypes.Structure):
+    """`struct model`."""
+
+    _fields_ = [
+        *((name, INTEGER) for name in ("slices", "width", "layers", "intervals", "head_slices", "head_layers")),
+        *((name, INTEGER) for name in ("activation", "reflections")),
+        ("stretch", REAL * 3),
+        *((name, REAL) for name in ("alpha", "cutoff", "gate_epsilon", "read_epsilon", "scale", "last_bias", "shift")),
+        *((name, POINTER) for name in ("references", "real", "targets", "sources", "table", "own")),
+        *((name, POINTER) for name in ("gate_scale", "gate_offset", "read_scale", "read_offset", "last")),
+        ("gate_in", Map),
+        ("gate_out", Map),
+        ("mix", Map * 3),
+        ("read", Map),
+        ("heads", ctypes.POINTER(Map)),
+        ("each_layer", ctypes.POINTER(Layer)),
+    ]
+
+
+def why_not(potential: Potential) -> str | None:
+    """Why the C code cannot evaluate this potential, apart from its priors; None if it can."""
+    if type(potential.network) is not TensorNet:  # a subclass may compute something else
+        return f"its network must be a TensorNet, got a {type(potential.network).__name__}"
+    if type(potential.head) is not ScalarHead:
+        return f"its head must be a ScalarHead, got a {type(potential.head).__name__}"
+    if potential.dtype != torch.float32:
+        return f"its weights must be torch.float32, got {potential.dtype}"
+    if potential.config.num_layers > MOST_LAYERS:
+        return f"num_layers must be at most {MOST_LAYERS}, got {potential.config.num_layers}"
+    return None
+
+
+class TensorNetWeights:
+    """A potential's weights, and `model`, the structure that points to them."""
+
+    def __init__(self, potential: Potential, table: TabulatedFilters) -> None:
+        self._kept: list[object] = []  # what the structure points to
+        network, config = cast(TensorNet, potential.network), potential.config
+        width, embedding = config.num_channels, network.embedding
+        channels = padded_size(width)
+        self.model = m = Model()
+        m.slices, m.width, m.layers = channels // SLICE, width, config.num_layers
+        m.intervals = table.stretch.num_intervals
+        m.activation, m.reflections = ACTIVATION_NUMBERS[config.activation], config.group == "O(3)"
+        m.stretch[:] = table.stretch.coefficients
+        m.alpha, m.cutoff = table.stretch.alpha, table.stretch.cutoff
+        m.gate_epsilon, m.read_epsilon = embedding.norm.eps, network.norm.eps
+        m.scale, m.shift = float(potential.scale), float(potential.shift)
+        m.references = self._keep(potential.reference_energies.detach().clone())
+        m.real = self._vector(torch.ones(width), channels)
+        elements = embedding.elements.weight.detach().double()
+        of_target, of_source = embedding.pair.weight.detach().double().split(width, dim=1)
+        bias = embedding.pair.bias.detach().double()
+        m.targets = self._keep(padded(elements @ of_target.T + bias, len(elements), channels))
+        m.sources = self._keep(padded(elements @ of_source.T, len(elements), channels))
+        m.table, m.own = self._filters(table, 0, channels)
+        m.gate_scale, m.gate_offset = (self._vector(x, channels) for x in (embedding.norm.weight, embedding.norm.bias))
+        gate_in, gate_out = cast(nn.Linear, embedding.gate[0]), cast(nn.Linear, embedding.gate[2])
+        m.gate_in = self._map(padded(gate_in.weight, 2 * channels, channels), gate_in.bias)
+        parts = padded(gate_out.weight.unflatten(0, (3, width)), 3, channels, 2 * channels)
+        m.gate_out = self._map(parts.flatten(0, 1), padded(gate_out.bias.unflatten(0, (3, width)), 3, channels))
+        m.mix = self._parts(embedding.mix, channels)
+        layers = [cast(Interaction, layer) for layer in network.layers]
+        m.each_layer = (Layer * max(1, len(layers)))(
+            *(self._layer(layer, table, k + 1, channels) for k, layer in enumerate(layers))
+        )
+        m.read_scale, m.read_offset = (
+            self._keep(padded(x.unflatten(0, (3, width)), 3, channels))
+            for x in (network.norm.weight, network.norm.bias)
+        )
+        read = padded(network.readout.weight.unflatten(1, (3, width)), channels, 3, channels)
+        m.read = self._map(read.flatten(1), network.readout.bias)
+        self._head(potential, channels)
+
+    def _head(self, potential: Potential, channels: int) -> None:
+        *hidden, last = [layer for layer in potential.head.network if isinstance(layer, nn.Linear)]
+        head, m = padded_size(hidden[0].out_features), self.model
+        sizes = [channels] + [head] * (len(hidden) - 1)
+        maps = [
+            self._map(padded(layer.weight, head, size), layer.bias) for layer, size in zip(hidden, sizes, strict=True)
+        ]
+        m.head_slices, m.head_layers, m.heads = head // SLICE, len(maps), (Map * len(maps))(*maps)
+        m.last, m.last_bias = self._vector(last.weight[0], head), float(last.bias)
+
+    def _keep(self, values: Tensor) -> int:
+        values = values.detach().contiguous()
+        self._kept.append(values)
+        return values.data_ptr()
+
+    def _vector(self, values: Tensor, size: int) -> int:
+        return self._keep(padded(values, size))
+
+    def _map(self, matrix: Tensor, bias: Tensor | None = None) -> Map:
+        """A padded matrix [outputs,inputs]."""
+        end = None if bias is None else self._vector(bias.detach().flatten(), len(matrix))
+        return Map(self._keep(packed(matrix)), self._keep(packed(matrix.T)), end)
+
+    def _parts(self, linear: PartwiseLinear, channels: int) -> ctypes.Array[Map]:
+        matrices = (linear.scalar.weight, linear.vector.weight, linear.symmetric.weight)
+        return (Map * 3)(*(self._map(padded(matrix, channels, channels)) for matrix in matrices))
+
+    def _layer(self, layer: Interaction, table: TabulatedFilters, k: int, channels: int) -> Layer:
+        filters = self._filters(table, k, channels)
+        return Layer(*filters, self._parts(layer.mix_in, channels), self._parts(layer.mix_out, channels))
+
+    def _filters(self, table: TabulatedFilters, k: int, channels: int) -> tuple[int, int]:
+        """The table [intervals,slices,3,6,16] and the filters of distance 0 [slices,3,16]."""
+        coefficients, slices = table.coefficients[k], channels // SLICE
+        all_terms = padded(coefficients, *coefficients.shape[:3], channels).unflatten(-1, (slices, SLICE))
+        own = padded(table.own[k], 3, channels).unflatten(-1, (slices, SLICE))
+        return self._keep(all_terms.permute(0, 3, 2, 1, 4)), self._keep(own.transpose(0, 1))
+
+
+def padded_size(count: int) -> int:
+    """The smallest multiple of SLICE that is at least `count`."""
+    return -(-count // SLICE) * SLICE
+
+
+def padded(values: Tensor, *shape: int) -> Tensor:
+    """Values in the leading corner of a tensor of zeros, float32."""
+    out = torch.zeros(shape, dtype=torch.float32)
+    out[tuple(slice(size) for size in values.shape)] = values.detach()
+    return out
+
+
+def packed(matrix: Tensor) -> Tensor:
+    """A matrix [outputs,inputs] as [outputs/16,inputs,16]."""
+    return matrix.unflatten(0, (-1, SLICE)).transpose(1, 2).contiguous()
