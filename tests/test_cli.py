@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
+from ase.constraints import FixAtoms
 
 import torchmdx
 import torchmdx.checkpoints.save_load
@@ -56,7 +57,8 @@ def assert_refused(capsys, arguments, *words):
 
 def test_energy_prints_a_table(capsys, model, molecule_file, crystal_file, tmp_path):
     assert cli.main(["energy", molecule_file, "--model", model, "--device", "cpu"]) == 0
-    head, row = capsys.readouterr().out.splitlines()
+    read, head, row = capsys.readouterr().out.splitlines()
+    assert read == f"{molecule_file}: 1 structure, charge 0 (the default)"
     assert " ".join(head.split()) == "# formula energy / eV max force / eV/Å pressure / GPa"
     atoms = expected(model, molecule_file)
     number, formula, energy, force, pressure = row.split()
@@ -71,7 +73,7 @@ def test_energy_prints_a_table(capsys, model, molecule_file, crystal_file, tmp_p
 
 def test_energy_prints_forces(capsys, model, molecule_file):
     assert cli.main(["energy", molecule_file, "--model", model, "--forces"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:]]
     atoms = expected(model, molecule_file)
     assert [row[0] for row in rows] == list(atoms.symbols)
     np.testing.assert_allclose(np.array([row[1:] for row in rows], float), atoms.get_forces(), atol=1e-7)
@@ -103,6 +105,41 @@ def test_energy_takes_charge_and_dtype(capsys, model, ethanol, molecule_file):
     assert energy("--charge", "-2") == charged.get_potential_energy(atoms)
     assert energy("--dtype", "float32") == Calculator(model, dtype="float32").get_potential_energy(atoms)
     assert energy("--dtype", "float32") != energy()
+
+
+def test_energy_and_relax_take_every_record_with_its_charge(capsys, model, tmp_path):
+    record = (
+        "\n     made        3D\n\n  1  0  0  0  0  0  0  0  0  0999 V2000\n    0.0 0.0 0.0 O   0  0\nM  END\n$$$$\n"
+    )
+    record = record.replace("    0.0 0.0 0.0 ", "    0.0000    0.0000    0.0000 ")
+    path = tmp_path / "ions.sdf"
+    path.write_text(record + record.replace("M  END", "M  CHG  1   1  -2\nM  END") * 2)
+    command = ["energy", str(path), "--model", model, "--device", "cpu"]
+    assert cli.main(command) == 0
+    first, _, *rows = capsys.readouterr().out.splitlines()
+    assert first == f"{path}: 3 structures, charge 0 (the default), charge -2 (sum of formal charges)"
+    assert len(rows) == 3
+    assert cli.main([*command, "--json", "--index", "1:"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(row["charge"], row["charge_from"]) for row in found] == [(-2, "sum of formal charges")] * 2
+    charged = Calculator(model, dtype="float64", charge=-2, device="cpu").get_potential_energy(Atoms("O"))
+    assert found[0]["energy"] == pytest.approx(charged, abs=1e-9)
+    assert cli.main(["relax", *command[1:], "--index", "1", "-o", str(tmp_path / "o.xyz")]) == 0
+    printed = capsys.readouterr().out
+    assert f"{path}: frame 2 of 3 (index 1)" in printed
+    assert "O, 1 atoms, charge -2 (sum of formal charges)" in printed
+    assert ase.io.read(tmp_path / "o.xyz").info["charge"] == -2
+
+
+def test_energy_shows_the_forces_on_fixed_atoms(capsys, model, ethanol, tmp_path):
+    path = tmp_path / "fixed.traj"
+    ethanol.set_constraint(FixAtoms(range(9)))
+    ase.io.write(path, ethanol)
+    assert cli.main(["energy", str(path), "--model", model, "--device", "cpu", "--json"]) == 0
+    forces = json.loads(capsys.readouterr().out)[0]["forces"]
+    ethanol.set_constraint()
+    wanted = Calculator(model, dtype="float64", device="cpu").get_forces(ethanol)
+    np.testing.assert_allclose(forces, wanted, atol=1e-9)
 
 
 def test_relax_writes_a_minimum(capsys, model, molecule_file, tmp_path):
@@ -142,7 +179,7 @@ def test_relax_that_does_not_converge_writes_its_result_and_exits_1(capsys, mode
         (["--steps", "0"], "--steps must be >= 1, got 0"),
         (["--cell"], "--cell needs a periodic structure"),
         (["--device", "gpu"], "device must be cpu or cuda, got 'gpu'"),
-        (["--index", "5"], "ASE can't read"),
+        (["--index", "5"], "--index must be 0 or -1, for the one of"),
     ],
 )
 def test_relax_refuses_bad_options(capsys, model, molecule_file, tmp_path, options, words):

@@ -59,7 +59,6 @@ models/test_tensornet2.py           models: charge_equilibration
 engines/test_ensemble.py            models: ensemble
 models/test_priors.py               models/priors: base coulomb d2 d3 open_pairs zbl
 test_public_paths.py                .: moved
-commands/test_cli_measure.py        .: structure_files
 neighbors/test_images.py            neighbors: capacity grid
 neighbors/test_tracing.py           neighbors: operator
 neighbors/test_search.py            neighbors: reverse single_pass

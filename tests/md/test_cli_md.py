@@ -29,7 +29,7 @@ def test_a_run_writes_the_requested_files(capsys, model, ethanol, ethanol_file):
     options = ["--ensemble", "nve", "--steps", 20, "--save-every", 5, "--log-every", 10, "--timestep", 0.4]
     assert md(ethanol_file, model, "run", *options, "--seed", 1) == 0
     printed = capsys.readouterr()
-    assert "ethanol.xyz: C2H6O, 9 atoms, no box, charge 0" in printed.out
+    assert "ethanol.xyz: C2H6O, 9 atoms, no box, charge 0 (the default)" in printed.out
     assert "NVE, from 300 K, 0.4 fs; 20 steps, 0.008 ps; seed 1" in printed.out
     assert "Reference platform; python transport" in printed.out
     assert "frames: 5, log rows: 3; " in printed.out

@@ -6,6 +6,7 @@ from pathlib import Path
 import ase.io
 import pytest
 from ase.build import molecule
+from ase.constraints import FixAtoms
 from dcd import read_dcd
 from runs import TINY, assert_refused, md
 
@@ -32,6 +33,9 @@ def test_existing_outputs_are_kept_without_overwrite(capsys, done, make_potentia
 def test_a_restart_with_other_settings_is_rejected(capsys, done, model, make_potential):
     before = Path("run.dcd").read_bytes()
     ase.io.write("water.xyz", molecule("H2O"), format="extxyz")
+    fixed = ase.io.read("ethanol.xyz")
+    fixed.set_constraint(FixAtoms([0, 1, 4]))
+    ase.io.write("fixed.xyz", fixed, format="extxyz")
     torchmdx.save(make_potential(seed=1, **TINY), "other.safetensors")
     file, _, prefix, *options = done
     capsys.readouterr()
@@ -46,6 +50,8 @@ def test_a_restart_with_other_settings_is_rejected(capsys, done, model, make_pot
         ("water.xyz", model, [], "formula H2O, was C2H6O"),
         (file, model, ["--overwrite"], "--restart and --overwrite exclude each other"),
         (file, model, ["--minimize"], "--minimize applies to the start of a run"),
+        (file, model, ["--velocities", "new"], "--velocities applies to the start of a run"),
+        ("fixed.xyz", model, [], "fixed atoms 0-1 4, was none"),
         (file, model, ["--steps", 8], "--restart needs more steps than the 8 completed, got 8"),
     ]
     for structure, checkpoint, changed, words in cases:
@@ -108,7 +114,8 @@ def test_a_restart_without_its_files_is_rejected(capsys, done):
         (["--model", "nowhere.ckpt"], "no checkpoint at 'nowhere.ckpt'"),
         (["-o", "nowhere/run"], "--output must be in an existing directory, got 'nowhere/run': no nowhere"),
         (["-o", "."], "--output must be a prefix of file names, got the directory '.'"),
-        (["--index", 4], "ASE can't read 'ethanol.xyz'"),
+        (["--index", 4], "--index must be 0 or -1, for the one of 'ethanol.xyz', got 4"),
+        (["--velocities", "file"], "--velocities file needs velocities in the file, got 'ethanol.xyz' without any"),
         (["--restart"], "--restart needs the settings of the run, but 'run.json' does not exist"),
     ],
 )

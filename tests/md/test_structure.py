@@ -3,7 +3,8 @@
 import ase.io
 import numpy as np
 import pytest
-from ase import Atoms
+from ase import Atoms, units
+from ase.constraints import FixAtoms
 from structures import DATA
 
 from torchmdx import Calculator
@@ -149,8 +150,8 @@ def refuse(match, *arguments, **options):
 def test_invalid_structures_are_rejected(tmp_path, waters, slab):
     with pytest.raises(FileNotFoundError, match="no structure file at 'nowhere.pdb'"):
         read("nowhere.pdb")
-    refuse("--index must be the index of one of the 2 models of .*, got '2'", waters, index="2")
-    refuse("--index must be the index of one of the 2 models of .*, got ':'", waters, index=":")
+    refuse("--index must be from -2 to 1, for the 2 structures of .*, got 2", waters, index="2")
+    refuse("--index must select one structure, got ':', which selects 2", waters, index=":")
     refuse("charge must be", waters, charge=float("nan"))
     ase.io.write(tmp_path / "slab.xyz", slab, format="extxyz")
     words = r"periodic in all three directions or in none, got pbc \[True, True, False\]; --vacuum ignores"
@@ -170,11 +171,63 @@ def test_invalid_pdb_files_are_rejected(tmp_path):
         path.write_text(text)
         refuse(match, str(path))
 
-    refuse_text("END\n", "has no atoms|OpenMM cannot read")
+    refuse_text("END\n", "has no structures")
     no_element = TWO_WATERS.replace("O   HOH A", "QX  HOH A").replace("0.00           O", "0.00            ", 1)
     refuse_text(no_element, r"every atom needs an element, got none for atom 0 \('QX' of residue HOH 7\).*77-78")
-    refuse_text(TWO_WATERS.replace("   0.960   0.000", "   0.9x0   0.000"), "OpenMM cannot read '.*bad.pdb'")
-    placeholder = TWO_WATERS.replace("20.000   21.000   22.000", " 1.000    1.000    1.000")
     refuse_text(
-        placeholder, "must have at least 1 Å³ per atom for its 6 atoms, got 1 Å³ in total; --vacuum ignores the box"
+        TWO_WATERS.replace("   0.960   0.000", "   0.9x0   0.000"),
+        "can't read '.*bad.pdb': the position of atom 1 must be in columns",
+    )
+    dense = TWO_WATERS.replace("20.000   21.000   22.000", " 1.000    1.000    2.000")
+    refuse_text(dense, "must have at least 1 Å³ per atom for its 6 atoms, got 2 Å³ in total; --vacuum ignores the box")
+
+
+def test_repeated_atom_names_lose_no_atom(tmp_path, ethanol):
+    """As in PDB files of ASE, where all atoms of an element have one name."""
+    path = tmp_path / "e.pdb"
+    ase.io.write(path, ethanol)
+    structure = read(str(path))
+    assert structure.atomic_numbers.tolist() == ethanol.numbers.tolist()
+    np.testing.assert_allclose(structure.positions, ethanol.positions, atol=6e-4)
+    assert [atom.element.atomic_number for atom in structure.topology.atoms()] == ethanol.numbers.tolist()
+    assert structure.notes == ("names of 8 atoms repeat within a residue; the final structure numbers them",)
+    write_structure(structure, tmp_path / "final.pdb", structure.positions, None)
+    assert app.PDBFile(str(tmp_path / "final.pdb")).topology.getNumAtoms() == 9
+
+
+def test_a_file_of_which_openmm_drops_atoms_is_refused(tmp_path, waters):
+    """mmCIF without a column of alternate locations, for which OpenMM takes the last column."""
+    path = tmp_path / "repeated.cif"
+    names = ("type_symbol", "label_atom_id", "label_comp_id", "label_asym_id", "label_seq_id", "Cartn_x", "Cartn_y")
+    head = "\n".join(f"_atom_site.{name}" for name in (*names, "Cartn_z"))
+    path.write_text(f"data_x\nloop_\n{head}\nO O LIG A 1 0 0 0.5\nH H LIG A 1 1 0 0.5\nH H LIG A 1 0 1 0.5\n#\n")
+    refuse(r"OpenMM must read the 3 atoms of '.*repeated.cif', got \d; convert the file", str(path))
+
+
+def test_the_charge_and_its_origin(tmp_path, cation):
+    path = tmp_path / "ion.pdb"
+    path.write_text("HETATM    1 ZN    ZN A   1       0.000   0.000   0.000  1.00  0.00          ZN2+\nEND\n")
+    structure = read(str(path))
+    assert (structure.charge, structure.charge_text) == (2.0, "charge +2 (sum of formal charges)")
+    assert read(str(path), charge=0).charge_text == "charge 0 (--charge)"
+
+
+def test_velocities_and_fixed_atoms_of_a_crystal_follow_its_orientation(tmp_path, chiral):
+    cell = np.random.default_rng(0).normal(0, 3, (3, 3)) + np.diag([5.0, -6.0, 7.0])
+    velocities = np.random.default_rng(1).normal(0, 0.01, (len(chiral), 3))
+    chiral.set_cell(cell)
+    chiral.pbc = True
+    chiral.set_velocities(velocities / units.fs)
+    chiral.set_constraint(FixAtoms([2]))
+    ase.io.write(tmp_path / "c.traj", chiral)
+    structure = read(str(tmp_path / "c.traj"))
+    assert np.flatnonzero(structure.fixed).tolist() == [2]
+    assert not read(str(tmp_path / "c.traj"), ignore_constraints=True).fixed.any()
+
+    # Scalar products with distances do not depend on the orientation.
+    def products(vectors, positions):
+        return np.einsum("ad,bd->ab", vectors, positions - positions[0])
+
+    np.testing.assert_allclose(
+        products(structure.velocities, structure.positions), products(velocities, chiral.positions), atol=1e-12
     )

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchmdx.commands.options import add_model_options, make_calculator
+from torchmdx.commands.options import add_model_options, make_calculator, structure_of
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
-from torchmdx.structure_files import read_structure
 
 if TYPE_CHECKING:
     from torchmdx.models.potential import Potential
@@ -46,11 +45,12 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.system import System
 
     potential = make_calculator(options).potential
-    atoms = read_structure(options.file, options.index)
-    system = System.from_ase(atoms, options.charge)
+    record = structure_of(options)
+    atoms = record.atoms
+    system = System.from_ase(atoms, record.charge)
     device = potential.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    print(f"{atoms.get_chemical_formula()}: {len(atoms)} atoms; {options.dtype} on {name}")
+    print(f"{atoms.get_chemical_formula()}: {len(atoms)} atoms, {record.charge_text}; {options.dtype} on {name}")
     print(f"{'mode':<8}{'ms a step':>12}{'µs an atom':>12}{'ns/day, 1 fs':>14}{'memory / MiB':>14}{'of roofline':>13}")
     floor = None
     for mode in ("eager", "graph") if device.type == "cuda" else ("eager",):

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchmdx.commands.options import add_model_options, make_calculator
-from torchmdx.structure_files import read_structures
+from torchmdx.commands.options import add_model_options, make_calculator, structures_of
 
 if TYPE_CHECKING:
     from ase import Atoms
+
+    from torchmdx.structure_files import Record
+
+MOST_CHARGES = 4  # named in the first line
 
 
 def add_parser(subparsers: Any) -> None:
@@ -36,12 +39,15 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    structures = read_structures(options.file, options.index)
+    records = structures_of(options)
     calculator = make_calculator(options)
     rows = []
-    for atoms in structures:
+    if not options.json:
+        print(_what_was_read(options.file, records))
+    for record in records:
+        atoms = record.atoms
         atoms.calc = calculator
-        rows.append(_evaluate(atoms))
+        rows.append(_evaluate(atoms) | {"charge": record.charge, "charge_from": record.charge_from})
         if not options.json:
             _print_row(len(rows) - 1, atoms, rows[-1], options.forces)
     if options.json:
@@ -49,12 +55,21 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _what_was_read(file: str, records: list[Record]) -> str:
+    """Such as "ions.sdf: 2 of 6 structures, charge 0 (the default), charge +1 (sum of formal charges)"."""
+    count = records[0].count
+    number = str(count) if len(records) == count else f"{len(records)} of {count}"
+    charges = list(dict.fromkeys(record.charge_text for record in records))
+    shown = charges if len(charges) <= MOST_CHARGES else [*charges[:MOST_CHARGES], "..."]
+    return f"{file}: {number} structure{'s' * (count > 1)}, {', '.join(shown)}"
+
+
 def _evaluate(atoms: Atoms) -> dict[str, Any]:
     row: dict[str, Any] = {"formula": atoms.get_chemical_formula(), "num_atoms": len(atoms)}
     if atoms.cell.rank == 3 and atoms.pbc.all():
-        row["stress"] = atoms.get_stress(voigt=False).tolist()
+        row["stress"] = atoms.get_stress(voigt=False, apply_constraint=False).tolist()
     row["energy"] = atoms.get_potential_energy()
-    row["forces"] = atoms.get_forces().tolist()
+    row["forces"] = atoms.get_forces(apply_constraint=False).tolist()
     results = atoms.calc.results
     if "energy_spread" in results:
         row |= {"energy_spread": results["energy_spread"], "forces_spread": results["forces_spread"].tolist()}

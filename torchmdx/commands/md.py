@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 from typing import Any
 
-from torchmdx.commands.options import add_model_option
+from torchmdx.commands.options import CHARGE_HELP, add_model_option
 
 ENGINES = ("openmm",)
 EPILOG = """\
@@ -29,6 +29,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
     )
+    parser.add_argument(
+        "--ignore-constraints",
+        action="store_true",
+        help="move all atoms (default: atoms that the file fixes do not move; other constraints are refused)",
+    )
     parser.add_argument("--vacuum", action="store_true", help="ignore the periodic box in the file")
     _add_model_options(parser)
     _add_dynamics_options(parser)
@@ -47,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("potential and device")
     add_model_option(group, several=True)
-    group.add_argument("--charge", type=float, metavar="Q", help="total charge in e (default: from the file, else 0)")
+    group.add_argument("--charge", type=float, metavar="Q", help=CHARGE_HELP)
     group.add_argument("--engine", choices=ENGINES, default="openmm", help="integrator (default: openmm)")
     group.add_argument(
         "--device", metavar="NAME", help="device of the network: cpu, cuda or cuda:1 (default: cuda if available)"
@@ -94,7 +99,12 @@ def _add_dynamics_options(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--steps", type=int, metavar="N", help="total length of the run in steps")
     length.add_argument("--time", type=float, metavar="PS", help="total length of the run in ps")
     group.add_argument("--timestep", type=float, default=0.5, metavar="FS", help="timestep in fs (default: 0.5)")
-    group.add_argument("--temperature", type=float, default=300.0, metavar="K", help="temperature in K (default: 300)")
+    group.add_argument("--temperature", type=float, metavar="K", help="temperature in K (default: 300)")
+    group.add_argument(
+        "--velocities",
+        choices=("file", "new"),
+        help="start with the velocities in the file, or draw new ones (default: those in the file, if it has any)",
+    )
     group.add_argument(
         "--friction", type=float, metavar="F", help="friction of the Langevin thermostat, 1/ps (default: 1)"
     )

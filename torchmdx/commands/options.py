@@ -6,9 +6,16 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.potentials import DEFAULT_POTENTIAL
+from torchmdx.structure_files import Record, read_record, read_records
 
 if TYPE_CHECKING:
     from torchmdx.ase_calculator import Calculator
+
+
+CHARGE_HELP = (
+    "total charge in e (default: the charge in the file, else the sum of its formal charges, else of its initial "
+    "charges, else 0)"
+)
 
 
 def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -> None:
@@ -18,7 +25,7 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -
         "--charge",
         type=float,
         metavar="Q",
-        help="total charge in e (default: from the file, else 0)",
+        help=CHARGE_HELP,
     )
     parser.add_argument(
         "--dtype",
@@ -54,3 +61,16 @@ def make_calculator(options: argparse.Namespace) -> Calculator:
     from torchmdx.ase_calculator import Calculator
 
     return Calculator(model_of(options), dtype=options.dtype, device=options.device, charge=options.charge)
+
+
+def structure_of(options: argparse.Namespace) -> Record:
+    """The structure at --index of the file, with its total charge; prints which one, if the file has several."""
+    record = read_record(options.file, options.index, getattr(options, "charge", None))
+    if record.count > 1:
+        print(f"{options.file}: {record.place}")
+    return record
+
+
+def structures_of(options: argparse.Namespace) -> list[Record]:
+    """The structures at --index of the file, with their total charges."""
+    return read_records(options.file, options.index, getattr(options, "charge", None))

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from torchmdx.commands.options import add_model_options, make_calculator
-from torchmdx.structure_files import read_structure
+from torchmdx.commands.options import add_model_options, make_calculator, structure_of
 
 EVALUATIONS = 20
 MOST_SHOWN = 10
@@ -40,12 +39,11 @@ def run(options: argparse.Namespace) -> int:
     if not options.overwrite:
         require_new(options.output)
     calculator = make_calculator(options)
-    atoms = read_structure(options.file, options.index)
+    record = structure_of(options)
+    atoms = record.atoms
     on_gpu = calculator.potential.device.type == "cuda"
     mode = "graph" if on_gpu else "eager"
-    step = CapturedStep(
-        calculator.potential, System.from_ase(atoms, options.charge), mode=mode, precision=options.dtype
-    )
+    step = CapturedStep(calculator.potential, System.from_ase(atoms, record.charge), mode=mode, precision=options.dtype)
     for _ in range(3):
         step(atoms.positions)
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
@@ -53,7 +51,8 @@ def run(options: argparse.Namespace) -> int:
         for _ in range(EVALUATIONS):
             step(atoms.positions)
     found.export_chrome_trace(options.output)
-    print(f"{len(atoms)} atoms, mode {step.mode}; trace of {EVALUATIONS} evaluations in {options.output}\n")
+    print(f"{len(atoms)} atoms, {record.charge_text}, mode {step.mode}")
+    print(f"trace of {EVALUATIONS} evaluations in {options.output}\n")
     _print_most_expensive(found, on_gpu)
     return 0
 

@@ -17,10 +17,9 @@ from torchmdx.commands.fixed_symmetry import (
     fix_symmetry,
     require_symmetry_support,
 )
-from torchmdx.commands.options import add_model_options, make_calculator
+from torchmdx.commands.options import add_model_options, make_calculator, structure_of
 from torchmdx.runtime.files import require_new
 from torchmdx.runtime.interrupt import Interrupts
-from torchmdx.structure_files import read_structure
 from torchmdx.units import GPA
 
 if TYPE_CHECKING:
@@ -85,8 +84,10 @@ def _add_cell_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     _require_options(options)
     _require_outputs(options)
-    atoms = read_structure(options.file, options.index)
+    record = structure_of(options)
+    atoms = record.atoms
     _require_structure(options, atoms)
+    print(f"{options.file}: {atoms.get_chemical_formula()}, {len(atoms)} atoms, {record.charge_text}")
     symmetry = None
     if options.fix_symmetry:
         symmetry = fix_symmetry(atoms, options.symmetry_precision or DEFAULT_PRECISION)

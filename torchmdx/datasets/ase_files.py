@@ -12,6 +12,7 @@ import numpy as np
 
 from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable, block, tensor
 from torchmdx.datasets.label_names import no_labels, unread
+from torchmdx.structure_files import charge_of, own_frames
 
 XYZ = (".xyz", ".extxyz")
 CHARGES = ("charge", "total_charge")
@@ -82,7 +83,8 @@ def _structures(path: Path) -> Iterator[Any]:
 def _any(path: Path) -> Iterator[Any]:
     import ase.io
 
-    yield from ase.io.iread(str(path), index=":")
+    own = own_frames(path)
+    yield from ase.io.iread(str(path), index=":") if own is None else own
 
 
 def _database(path: Path) -> Iterator[Any]:
@@ -164,8 +166,16 @@ def _block(number: int, atoms: Any, have: dict[str, Any], keys: Keys) -> Block:
         atoms.numbers,
         cell=atoms.cell.array if periodic else None,
         pbc=atoms.pbc,
-        charge=values.get("charge", 0.0),
+        charge=values["charge"] if "charge" in values else _charge(atoms),
         energy=None if "energy" not in values else np.asarray(values["energy"]).reshape(1),
         forces=None if "forces" not in values else np.asarray(values["forces"])[None],
         stress=None if stress is None else tensor(stress)[None],
     )
+
+
+def _charge(atoms: Any) -> float:
+    """The sum of formal or initial charges, else 0; initial charges that are no integer in total are partial ones."""
+    try:
+        return charge_of(atoms)[0]
+    except ValueError:
+        return 0.0

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torchmdx.structure_files import charge_of
+
 if TYPE_CHECKING:
     from ase import Atoms
-
-LARGEST_ROUNDING = 1e-3  # e: tolerance for the sum of atomic charges to be an integer
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Geometry:
             positions=np.array(atoms.positions, np.float64),
             cell=np.array(atoms.cell.array, np.float64),
             pbc=np.array(atoms.pbc, bool),
-            charge=charge_of(atoms) if charge is None else charge,
+            charge=charge_of(atoms, charge)[0],
             multiplicity=multiplicity_of(atoms) if multiplicity is None else multiplicity,
         )
 
@@ -67,23 +67,6 @@ class Labels:
     energy: float
     forces: np.ndarray
     stress: np.ndarray | None
-
-
-def charge_of(atoms: Atoms) -> float:
-    """Total charge in e: `info["charge"]`, that of an ASE database's row, the sum of initial charges, or 0.
-
-    Raises ValueError if initial charges do not add up to an integer.
-    """
-    for place in (atoms.info, atoms.info.get("key_value_pairs", {})):
-        if "charge" in place:
-            return float(place["charge"])
-    total = float(atoms.get_initial_charges().sum())
-    if abs(total - round(total)) > LARGEST_ROUNDING:
-        raise ValueError(
-            f"initial charges must add up to an integer without info['charge'], got {total:g} e; "
-            "--charge sets the total charge"
-        )
-    return float(round(total))
 
 
 def multiplicity_of(atoms: Atoms) -> int | None:

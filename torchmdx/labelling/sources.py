@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.labelling.geometry import Geometry
+from torchmdx.structure_files import own_frames
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -96,8 +97,10 @@ def read(path: Path, index: str = ":") -> Iterator[tuple[int, Atoms]]:
 def _all_frames(path: Path) -> Iterator[Atoms]:
     import ase.io
 
-    # ASE reads an additional empty structure from a PDB file that ends both each model and the file.
-    skips_empty = path.suffix.lower() in (".pdb", ".ent")
+    own = own_frames(path)
+    if own is not None:
+        yield from own
+        return
     frames: Any = ase.io.iread(path, index=":")
     number = 0
     while True:
@@ -109,9 +112,8 @@ def _all_frames(path: Path) -> Iterator[Atoms]:
             raise ValueError(
                 f"ASE can't read {str(path)!r}, frame {number}: {type(error).__name__}: {error}"
             ) from error
-        if len(atoms) or not skips_empty:
-            number += 1
-            yield atoms
+        number += 1
+        yield atoms
 
 
 def read_smiles(path: Path) -> list[str]:

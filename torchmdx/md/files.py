@@ -6,8 +6,12 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from torchmdx.md.restore import sealed
 from torchmdx.md.settings import UNCERTAIN, Dynamics, PotentialSettings, Schedule
@@ -17,6 +21,7 @@ from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
 from torchmdx.runtime.files import require_new, write_whole
 
 FORMAT = 1
+FIXED, NONE = "fixed atoms", "none"
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,7 @@ def settings_of(
         "model (SHA-256)": " ".join(models),
         "formula": structure.formula,
         "atoms (SHA-256 of elements and masses in order)": hashlib.sha256(atoms).hexdigest(),
+        FIXED: ranges_of(np.flatnonzero(structure.fixed)),
         "charge in e": structure.charge,
         "periodic": structure.cell is not None,
         "ensemble": dynamics.ensemble,
@@ -147,8 +153,16 @@ def settings_of(
     }
 
 
+def ranges_of(numbers: NDArray[np.int64]) -> str:
+    """Numbers as "0-3 7", "none" without any."""
+    starts = [k for k, number in enumerate(numbers) if k == 0 or numbers[k - 1] + 1 != number]
+    runs = [numbers[a:b] for a, b in pairwise([*starts, len(numbers)])]
+    return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) or NONE
+
+
 def require_same(before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raises ValueError with the settings that differ between a run and its restart."""
+    before = {FIXED: NONE} | before  # which earlier versions did not write
     differing = [f"{name} {now[name]}, was {before.get(name)}" for name in now if now[name] != before.get(name)]
     if differing:
         raise ValueError(f"--restart needs the settings of the run, got {'; '.join(differing)}")

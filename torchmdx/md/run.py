@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,13 @@ from torchmdx.md.recorder import Recorder
 from torchmdx.md.settings import LARGEST_SEED, Dynamics, PotentialSettings, Schedule
 from torchmdx.md.simulation import Simulation, SimulationError
 from torchmdx.md.structure import Structure, read, write_structure
+from torchmdx.md.timestep import doubt_about_timestep
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.units import PICOSECOND
 from torchmdx.view.run_page import write_run_page
 
+STORED = "stored velocities"  # in the settings: whether the run began with them
 SECONDS_A_PIECE = 0.2  # longest delay before a signal is handled
 
 
@@ -31,34 +34,77 @@ def run(options: argparse.Namespace) -> int:
     """Runs the simulation of the command line; returns the exit status. `cli.main` prints the errors raised."""
     dynamics, schedule = Dynamics.from_options(options), Schedule.from_options(options)
     potential_settings = PotentialSettings.from_options(options)
-    structure = read(options.file, index=options.index, charge=options.charge, vacuum=options.vacuum)
-    if dynamics.ensemble == "npt" and structure.cell is None:
-        raise ValueError(f"--ensemble npt needs a periodic structure, got {options.file!r} without a box")
+    structure = read(
+        options.file,
+        index=options.index,
+        charge=options.charge,
+        vacuum=options.vacuum,
+        ignore_constraints=options.ignore_constraints,
+    )
+    _require_movable(structure, dynamics, options.file)
     files = Files(options.output, structure.suffix)
+    settings = settings_of(structure, dynamics, schedule, potential_settings)
     if options.restart:
         _refuse_start_options(options)
         before = files.read_settings()
         if dynamics.seed is None:
             dynamics = dataclasses.replace(dynamics, seed=before.get("seed"))
-        require_same(before, settings_of(structure, dynamics, schedule, potential_settings))
+            settings["seed"] = dynamics.seed
+        require_same(before, settings)
+        stored = before.get(STORED, False)
     else:
         if not options.overwrite:
             files.require_new()
         if dynamics.seed is None:
             dynamics = dataclasses.replace(dynamics, seed=int(np.random.default_rng().integers(LARGEST_SEED + 1)))
+            settings["seed"] = dynamics.seed
+        stored = _starts_with_stored(options, structure, dynamics)
     assert dynamics.seed is not None
+    doubt = doubt_about_timestep(structure, dynamics.timestep)
+    if doubt is not None:
+        warnings.warn(doubt, stacklevel=2)
     simulation = Simulation(structure, dynamics, potential_settings, dynamics.seed)
-    print(_description(options.file, structure, simulation))
+    print(_description(options.file, structure, simulation, stored))
     if options.restart:
         recorder = _resume(simulation, files, schedule)
     else:
-        settings = settings_of(structure, dynamics, schedule, potential_settings)
-        simulation.start(minimize=options.minimize)
-        recorder = Recorder.begin(simulation, files, schedule, settings)
+        simulation.start(minimize=options.minimize, velocities=structure.velocities if stored else None)
+        recorder = Recorder.begin(simulation, files, schedule, {**settings, STORED: stored})
+        print(f"velocities: {'from the file' if stored else 'drawn'}, {simulation.measure().temperature:.0f} K")
     status = _go(simulation, recorder)
-    title = f"{Path(options.file).name}: {_ensemble(dynamics)}"
+    title = f"{Path(options.file).name}: {_ensemble(dynamics, stored)}"
     _finish(simulation, recorder, title, complete=status == 0, page=not options.no_page)
     return status
+
+
+def _require_movable(structure: Structure, dynamics: Dynamics, file: str) -> None:
+    """Raises ValueError for a barostat without a box, or with fixed atoms, and if nothing can move."""
+    num_fixed = int(structure.fixed.sum())
+    if dynamics.ensemble == "npt" and structure.cell is None:
+        raise ValueError(f"--ensemble npt needs a periodic structure, got {file!r} without a box")
+    if dynamics.ensemble == "npt" and num_fixed:
+        raise ValueError(
+            f"--ensemble npt moves all atoms with the box and cannot keep {num_fixed} atoms of {file!r} fixed; "
+            "--ignore-constraints moves them"
+        )
+    if num_fixed == structure.num_atoms:
+        raise ValueError(f"at least one atom must move, but {file!r} fixes all {num_fixed}; see --ignore-constraints")
+
+
+def _starts_with_stored(options: argparse.Namespace, structure: Structure, dynamics: Dynamics) -> bool:
+    """Whether the run starts with the velocities in the file. Raises ValueError for options that contradict this."""
+    if options.velocities == "file" and structure.velocities is None:
+        raise ValueError(f"--velocities file needs velocities in the file, got {options.file!r} without any")
+    if structure.velocities is None or options.velocities == "new":
+        return False
+    if options.minimize and options.velocities is None:
+        return False  # they do not belong to the minimized structure
+    if dynamics.ensemble == "nve" and options.temperature is not None:
+        raise ValueError(
+            f"--temperature applies to new velocities, but {options.file!r} has velocities; add --velocities new, "
+            "or leave --temperature out"
+        )
+    return True
 
 
 def _refuse_start_options(options: argparse.Namespace) -> None:
@@ -66,6 +112,8 @@ def _refuse_start_options(options: argparse.Namespace) -> None:
         raise ValueError("--restart and --overwrite exclude each other, got both")
     if options.minimize:
         raise ValueError("--minimize applies to the start of a run, got it with --restart")
+    if options.velocities:
+        raise ValueError("--velocities applies to the start of a run, got it with --restart")
 
 
 def _resume(simulation: Simulation, files: Files, schedule: Schedule) -> Recorder:
@@ -173,9 +221,13 @@ def _summary(log: dict[str, np.ndarray], recorder: Recorder) -> str:
     )
 
 
-def _ensemble(dynamics: Dynamics) -> str:
+def _ensemble(dynamics: Dynamics, stored: bool) -> str:
+    """stored: whether the run starts with velocities of the file."""
     parts = [f"{dynamics.ensemble.upper()}"]
-    parts.append(f"from {dynamics.temperature:g} K" if dynamics.friction is None else f"{dynamics.temperature:g} K")
+    if dynamics.friction is not None:
+        parts.append(f"{dynamics.temperature:g} K")
+    elif not stored:
+        parts.append(f"from {dynamics.temperature:g} K")
     if dynamics.friction is not None:
         parts.append(f"friction {dynamics.friction:g}/ps")
     if dynamics.pressure is not None:
@@ -183,16 +235,18 @@ def _ensemble(dynamics: Dynamics) -> str:
     return ", ".join([*parts, f"{dynamics.timestep:g} fs"])
 
 
-def _description(file: str, structure: Structure, simulation: Simulation) -> str:
+def _description(file: str, structure: Structure, simulation: Simulation, stored: bool) -> str:
     dynamics = simulation.dynamics
     box = "no box" if structure.cell is None else f"box of {abs(np.linalg.det(structure.cell)):.1f} Å³"
     length = dynamics.num_steps * dynamics.timestep / PICOSECOND
+    place = f"{structure.place}, " if structure.place else ""
+    fixed = f", {int(structure.fixed.sum())} fixed" if structure.fixed.any() else ""
     lines = [
-        f"{file}: {structure.formula}, {structure.num_atoms} atoms, {box}, charge {structure.charge:g}",
-        f"{_ensemble(dynamics)}; {dynamics.num_steps:,} steps, {length:g} ps; seed {dynamics.seed}",
+        f"{file}: {place}{structure.formula}, {structure.num_atoms} atoms{fixed}, {box}, {structure.charge_text}",
+        f"{_ensemble(dynamics, stored)}; {dynamics.num_steps:,} steps, {length:g} ps; seed {dynamics.seed}",
         f"OpenMM {openmm.__version__}, {simulation.platform} platform; "
         f"{simulation.force.transport} transport: {simulation.force.why}",
     ]
     if 1 not in structure.atomic_numbers and 6 in structure.atomic_numbers:
         lines.append("note: the structure has carbon but no hydrogen; add hydrogens if the file omits them")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"note: {note}" for note in structure.notes)])

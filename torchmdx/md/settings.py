@@ -12,7 +12,7 @@ from torchmdx.units import PICOSECOND
 
 ENSEMBLES = ("nve", "nvt", "npt")
 BAROSTATS = ("isotropic", "anisotropic")
-DEFAULT_FRICTION, DEFAULT_PRESSURE = 1.0, 1.0  # 1/ps, bar
+DEFAULT_TEMPERATURE, DEFAULT_FRICTION, DEFAULT_PRESSURE = 300.0, 1.0, 1.0  # K, 1/ps, bar
 LARGEST_SEED = 2**32 - 1
 UNCERTAIN = ".uncertain.xyz"  # suffix of the file of frames with a large force spread
 
@@ -38,7 +38,8 @@ class Dynamics:
         """Raises ValueError for values out of range and for options that the ensemble does not use."""
         ensemble, at_rest = options.ensemble, options.ensemble == "nve"
         timestep = _number("--timestep", options.timestep, "fs")
-        temperature = _number("--temperature", options.temperature, "K", zero=at_rest)
+        temperature = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
+        temperature = _number("--temperature", temperature, "K", zero=at_rest)
         if at_rest:
             _refuse("--friction", options.friction, "nvt or npt", ensemble)
         if ensemble != "npt":

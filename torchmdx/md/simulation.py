@@ -56,7 +56,8 @@ class Simulation:
             self.system, lambda: make_integrator(dynamics, self._seeds["thermostat"]), potential_settings
         )
         self.is_ensemble = self.force.is_ensemble
-        self.degrees_of_freedom = 3 * structure.num_atoms - (3 if structure.num_atoms > 1 else 0)
+        self._drifts = bool(structure.fixed.any()) or structure.num_atoms == 1  # the centre of mass is not held
+        self.degrees_of_freedom = 3 * int((~structure.fixed).sum()) - 3 * (not self._drifts)
 
     @property
     def platform(self) -> str:
@@ -70,15 +71,21 @@ class Simulation:
     def current_step(self) -> int:
         return int(self.context.getStepCount())
 
-    def start(self, *, minimize: bool) -> None:
-        """Sets positions and box from the structure, minimizes if asked, and draws velocities."""
+    def start(self, *, minimize: bool, velocities: NDArray[np.float64] | None = None) -> None:
+        """Sets positions and box from the structure, minimizes if asked, and sets or draws velocities.
+
+        velocities [N,3] Å/fs: at step 0; None draws them.
+        """
         if self.structure.cell is not None:
             self.context.setPeriodicBoxVectors(*self.structure.cell / NANOMETER)
         self.context.setPositions(self.structure.positions / NANOMETER)
         if minimize:
             before, after = self.minimize()
             print(f"minimized: {before:.6f} -> {after:.6f} eV")
-        self.draw_velocities()
+        if velocities is None:
+            self.draw_velocities()
+        else:
+            self.set_velocities(velocities)
 
     def minimize(self, max_iterations: int = 0) -> tuple[float, float]:
         """Minimizes the energy with OpenMM's L-BFGS; returns the energies before and after, eV.
@@ -93,14 +100,25 @@ class Simulation:
     def draw_velocities(self) -> None:
         """Draws Maxwell-Boltzmann velocities at the temperature, and removes the motion of the centre of mass.
 
-        The mean kinetic energy is then that of 3N - 3 degrees of freedom.
+        The mean kinetic energy is then that of 3N - 3 degrees of freedom. With fixed atoms the centre of mass may move.
         """
         with self._guarded():
             self.context.setVelocitiesToTemperature(self.dynamics.temperature, self._seeds["velocities"])
-        if self.structure.num_atoms > 1:
+        if not self._drifts:
             state = self.context.getState(velocities=True)
             velocities = state.getVelocities(asNumpy=True)._value
             self.context.setVelocities(velocities - np.average(velocities, axis=0, weights=self.structure.masses))
+
+    def set_velocities(self, velocities: NDArray[np.float64]) -> None:
+        """Sets the velocities [N,3] Å/fs at the current step; those of fixed atoms are zero.
+
+        OpenMM's integrators keep the velocities of half a timestep earlier, so they are moved back by that time.
+        """
+        with self._guarded():
+            forces = self.context.getState(forces=True).getForces(asNumpy=True)._value  # kJ/mol/nm
+        earlier = velocities * (PICOSECOND / NANOMETER)
+        earlier = earlier - 0.5 * self.dynamics.timestep / PICOSECOND * forces / self.structure.masses[:, None]
+        self.context.setVelocities(np.where(self.structure.fixed[:, None], 0.0, earlier))
 
     def step(self, num_steps: int) -> None:
         """Integrates. Raises SimulationError with the step and the reason."""
@@ -197,7 +215,7 @@ def make_system(
     The system has no bonds, so the barostat scales atomic positions rather than those of rigid molecules.
     """
     system = openmm.System()
-    for mass in structure.masses:
+    for mass in np.where(structure.fixed, 0.0, structure.masses):  # OpenMM does not move particles without mass
         system.addParticle(mass)
     if structure.cell is not None:
         system.setDefaultPeriodicBoxVectors(*structure.cell / NANOMETER)
@@ -215,7 +233,7 @@ def make_system(
         spread_file=potential_settings.spread_file,
         periodic=structure.cell is not None,
     )
-    if dynamics.ensemble != "nve" and structure.num_atoms > 1:
+    if dynamics.ensemble != "nve" and structure.num_atoms > 1 and not structure.fixed.any():
         system.addForce(openmm.CMMotionRemover())  # the thermostat would let the centre of mass diffuse
     if dynamics.pressure is not None:
         barostat = _barostat(dynamics, dynamics.pressure)

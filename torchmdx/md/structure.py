@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import operator
-from dataclasses import dataclass
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from openmm import Vec3, app, unit
 
-from torchmdx.structure_files import read_structure
-from torchmdx.system import checked_charge
+from torchmdx.md.motion import fixed_atoms, stored_velocities, unread_velocities
+from torchmdx.structure_files import Record, pdb, read_record
+from torchmdx.structure_files.mmcif import is_mmcif
+from torchmdx.structure_files.read import CIF
 from torchmdx.units import NANOMETER
-
-if TYPE_CHECKING:
-    from ase import Atoms
 
 Array = NDArray[np.float64]
 SUFFIXES = (".pdb", ".cif", ".xyz")  # of files that `write_structure` writes
@@ -27,7 +28,9 @@ MIN_VOLUME_PER_ATOM = 1.0  # Å³; a denser box is a placeholder
 class Structure:
     """Atoms for OpenMM: positions [N,3] Å, cell [3,3] Å in its orientation or None, masses [N] amu.
 
-    suffix: of a file format that keeps the residues and chains, for `write_structure`.
+    suffix: of a file format that keeps the residues and chains, for `write_structure`. charge: e, and in words where it
+    comes from. place: of a file with several structures, such as "frame 5 of 6". fixed [N]: atoms that do not move.
+    velocities [N,3] Å/fs: stored in the file. notes: what a user should know about the file.
     """
 
     topology: app.Topology
@@ -37,6 +40,15 @@ class Structure:
     masses: Array
     charge: float
     suffix: str
+    charge_text: str = ""
+    place: str = ""
+    fixed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    velocities: Array | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not len(self.fixed):
+            object.__setattr__(self, "fixed", np.zeros(len(self.masses), dtype=bool))
 
     @property
     def num_atoms(self) -> int:
@@ -56,19 +68,28 @@ class Structure:
         return str(Formula(Symbols(self.atomic_numbers).get_chemical_formula()))
 
 
-def read(path: str, *, index: str = "-1", charge: float | None = None, vacuum: bool = False) -> Structure:
+def read(
+    path: str,
+    *,
+    index: str = "-1",
+    charge: float | None = None,
+    vacuum: bool = False,
+    ignore_constraints: bool = False,
+) -> Structure:
     """The structure at an index of a file; PDB and mmCIF keep residues and chains.
 
-    charge: in e; None: from the file, else 0. vacuum: ignore the box of the file. Raises FileNotFoundError; ValueError
-    for files that are unreadable, empty, without elements, or periodic in only one or two directions.
+    charge: in e; None: as for `charge_of`. vacuum: ignore the box of the file. ignore_constraints: fix no atoms. Raises
+    FileNotFoundError; ValueError for files that are unreadable, empty, without elements, or periodic in only one or two
+    directions, and for constraints that cannot be kept.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"no structure file at {path!r}")
-    reader = _reader(path)
-    if reader is None:
-        structure = _from_ase(read_structure(path, index), charge, vacuum)
+    record = read_record(path, index, charge)
+    suffix = Path(path).suffix.lower()
+    if suffix in (".pdb", ".ent"):
+        structure = _from_pdb(path, record, vacuum)
+    elif suffix in CIF and is_mmcif(Path(path).read_text(errors="replace")):
+        structure = _from_mmcif(path, record, vacuum)
     else:
-        structure = _from_openmm(reader, path, index, charge, vacuum)
+        structure = _from_ase(record, vacuum, ignore_constraints)
     if structure.cell is not None:
         volume = abs(float(np.linalg.det(structure.cell)))
         if volume < MIN_VOLUME_PER_ATOM * structure.num_atoms:
@@ -84,9 +105,12 @@ def write_structure(structure: Structure, path: Path, positions: Array, cell: Ar
     if structure.suffix == ".xyz":
         import ase.io
         from ase import Atoms
+        from ase.constraints import FixAtoms
 
         atoms = Atoms(structure.atomic_numbers, positions, cell=cell, pbc=cell is not None)
         atoms.info["charge"] = structure.charge
+        if structure.fixed.any():
+            atoms.set_constraint(FixAtoms(mask=structure.fixed))
         ase.io.write(path, atoms, format="extxyz")
         return
     writer = app.PDBFile if structure.suffix == ".pdb" else app.PDBxFile
@@ -96,54 +120,62 @@ def write_structure(structure: Structure, path: Path, positions: Array, cell: Ar
         writer.writeFile(structure.topology, positions / NANOMETER * unit.nanometer, file, keepIds=True)
 
 
-def _reader(path: str) -> Any:
-    """OpenMM's reader for the format of a file; None for ASE, which reads CIF files of crystals (`_atom_site_...`)."""
-    suffix = Path(path).suffix.lower()
-    if suffix in (".pdb", ".ent"):
-        return app.PDBFile
-    if suffix in (".cif", ".mmcif", ".pdbx") and "_atom_site." in Path(path).read_text(errors="replace"):
-        return app.PDBxFile
-    return None
+def _from_pdb(path: str, record: Record, vacuum: bool) -> Structure:
+    text = pdb.without_alternates(Path(path).read_text(encoding="utf-8", errors="replace"))
+    text, num_renamed = pdb.with_unique_names(text)  # OpenMM would drop atoms whose names repeat within a residue
+    note = f"names of {num_renamed} atoms repeat within a residue; the final structure numbers them"
+    with _naming_openmm(path):
+        file = app.PDBFile(io.StringIO(text))
+    return _from_openmm(path, file, record, vacuum, ".pdb", (note,) * (num_renamed > 0))
 
 
-def _from_openmm(reader: Any, path: str, index: str, charge: float | None, vacuum: bool) -> Structure:
-    try:
-        with open(path, encoding="utf-8") as text:  # given a path, the readers leave the file open when they fail
-            file = reader(text)
-        frames = [file.getPositions(asNumpy=True, frame=frame) for frame in range(file.getNumFrames())]
-    except Exception as error:  # the readers raise many kinds of errors
-        raise ValueError(f"OpenMM cannot read {path!r}: {type(error).__name__}: {error}") from error
-    topology: app.Topology = file.topology
-    if not topology.getNumAtoms():
-        raise ValueError(f"{path!r} has no atoms")
-    try:
-        positions = frames[operator.index(int(index))]
-    except (ValueError, IndexError) as error:
-        raise ValueError(
-            f"--index must be the index of one of the {len(frames)} models of {path!r}, got {index!r}"
-        ) from error
-    for atom in topology.atoms():
-        if atom.element is None or not atom.element.atomic_number:
-            raise ValueError(
-                f"every atom needs an element, got none for atom {atom.index} ({atom.name!r} of residue "
-                f"{atom.residue.name} {atom.residue.id}) in {path!r}; a PDB file has it in columns 77-78"
-            )
-    if vacuum:
-        topology.setPeriodicBoxVectors(None)
-    vectors = topology.getPeriodicBoxVectors()
+def _from_mmcif(path: str, record: Record, vacuum: bool) -> Structure:
+    # Given a path, the reader leaves the file open when it fails.
+    with _naming_openmm(path), open(path, encoding="utf-8") as text:
+        file = app.PDBxFile(text)
+    return _from_openmm(path, file, record, vacuum, ".cif", ())
+
+
+def _from_openmm(path: str, file: Any, record: Record, vacuum: bool, suffix: str, notes: tuple[str, ...]) -> Structure:
+    """The record, with the residues and chains that OpenMM has read. Raises ValueError if OpenMM left out atoms."""
+    topology, atoms = file.topology, record.atoms
     elements = [atom.element for atom in topology.atoms()]
+    numbers = [0 if element is None else element.atomic_number for element in elements]
+    if numbers != atoms.numbers.tolist():
+        raise ValueError(
+            f"OpenMM must read the {len(atoms)} atoms of {path!r}, got {len(numbers)}"
+            + " with other elements" * (len(numbers) == len(atoms))
+            + "; convert the file to another format"
+        )
+    vectors = None
+    if vacuum or not atoms.pbc.any():
+        topology.setPeriodicBoxVectors(None)
+    else:
+        vectors = topology.getPeriodicBoxVectors()
     return Structure(
         topology=topology,
-        positions=np.array(positions.value_in_unit(unit.angstrom), dtype=np.float64),
+        positions=atoms.positions.astype(np.float64),
         cell=None if vectors is None else np.array(vectors.value_in_unit(unit.angstrom), dtype=np.float64),
-        atomic_numbers=np.array([element.atomic_number for element in elements], dtype=np.int64),
+        atomic_numbers=np.array(numbers, dtype=np.int64),
         masses=np.array([element.mass.value_in_unit(unit.dalton) for element in elements]),
-        charge=checked_charge(0.0 if charge is None else charge),
-        suffix=".pdb" if reader is app.PDBFile else ".cif",
+        charge=record.charge,
+        suffix=suffix,
+        charge_text=record.charge_text,
+        place=record.place,
+        notes=notes,
     )
 
 
-def _from_ase(atoms: Atoms, charge: float | None, vacuum: bool) -> Structure:
+@contextmanager
+def _naming_openmm(path: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the readers raise many kinds of errors
+        raise ValueError(f"OpenMM cannot read {path!r}: {type(error).__name__}: {error}") from error
+
+
+def _from_ase(record: Record, vacuum: bool, ignore_constraints: bool) -> Structure:
+    atoms = record.atoms
     periodic = bool(atoms.pbc.all()) and not vacuum
     if atoms.pbc.any() and not atoms.pbc.all() and not vacuum:
         raise ValueError(
@@ -151,21 +183,30 @@ def _from_ase(atoms: Atoms, charge: float | None, vacuum: bool) -> Structure:
             f"got pbc {atoms.pbc.tolist()}; --vacuum ignores the box"
         )
     positions, cell = atoms.positions.astype(np.float64), None
+    velocities, unread = stored_velocities(atoms), unread_velocities(atoms)
     if periodic:
         if abs(float(np.linalg.det(atoms.cell.array))) == 0:
             raise ValueError(f"a periodic structure needs a cell with a volume, got {atoms.cell.array.tolist()}")
+        if velocities is not None:
+            velocities, _ = oriented(velocities, atoms.cell.array)
         positions, cell = oriented(positions, atoms.cell.array)
     topology = _topology([int(number) for number in atoms.numbers])
     if cell is not None:
         topology.setPeriodicBoxVectors([Vec3(*row) for row in cell / NANOMETER] * unit.nanometer)
+    note = f"the column {unread!r} of the file is not read, since its unit is unknown; ASE stores momenta"
     return Structure(
         topology=topology,
         positions=positions,
         cell=cell,
         atomic_numbers=atoms.numbers.astype(np.int64),
         masses=atoms.get_masses().astype(np.float64),
-        charge=checked_charge(atoms.info.get("charge", 0) if charge is None else charge),
+        charge=record.charge,
         suffix=".xyz",
+        charge_text=record.charge_text,
+        place=record.place,
+        fixed=fixed_atoms(atoms, ignore=ignore_constraints),
+        velocities=velocities,
+        notes=() if unread is None or velocities is not None else (note,),
     )
 
 

@@ -1,0 +1,25 @@
+"""The longest timestep for the vibrations of hydrogens."""
+
+from __future__ import annotations
+
+from torchmdx.md.structure import Structure
+
+# The period of a stretching vibration of hydrogen: 10 fs at 1.008 amu; it grows with the square root of the mass.
+PERIOD, PERIOD_MASS = 10.0, 1.008  # fs, amu
+STEPS_A_PERIOD = 8
+
+
+def doubt_about_timestep(structure: Structure, timestep: float) -> str | None:
+    """Why a timestep, fs, is too long for the lightest hydrogen that moves; None if it is not."""
+    light = (structure.atomic_numbers == 1) & ~structure.fixed
+    if not light.any():
+        return None
+    mass = float(structure.masses[light].min())
+    period = PERIOD * (mass / PERIOD_MASS) ** 0.5
+    longest = period / STEPS_A_PERIOD
+    if timestep <= longest:
+        return None
+    return (
+        f"a timestep of {timestep:g} fs is too long for hydrogens of {mass:.3f} amu, whose bonds vibrate with a period "
+        f"of {period:.0f} fs: the simulation will be wrong or blow up; --timestep should be at most {longest:.2f}"
+    )

@@ -1,0 +1,80 @@
+"""Frames that are read when they are needed, since trajectories may have very many."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+
+class XyzFrames(Sequence["Atoms"]):
+    """The frames of an XYZ file. Raises ValueError for a file that does not consist of frames alone."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._starts: list[int] = []
+        with open(path, "rb") as file:
+            start = 0
+            for line in iter(file.readline, b""):
+                if not line.strip():
+                    if file.read().strip():
+                        raise ValueError(f"a blank line in {path!r} where the number of atoms should be")
+                    break
+                lines = list(islice(file, int(line) + 1))
+                if len(lines) <= int(line):
+                    raise ValueError(f"the last frame of {path!r} must have {int(line)} atoms, got {len(lines) - 1}")
+                self._starts.append(start)
+                start += len(line) + sum(map(len, lines))
+            self._starts.append(start)
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @overload
+    def __getitem__(self, number: int) -> Atoms: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Atoms]: ...
+
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):
+            return [self[k] for k in range(len(self))[number]]
+        import ase.io
+
+        k = range(len(self))[number]
+        with open(self._path, "rb") as file:
+            file.seek(self._starts[k])
+            text = file.read(self._starts[k + 1] - self._starts[k]).decode(errors="replace")
+        return ase.io.read(io.StringIO(text), format="extxyz")
+
+
+class TrajectoryFrames(Sequence["Atoms"]):
+    """The frames of a trajectory of ASE (.traj)."""
+
+    def __init__(self, path: str) -> None:
+        from ase.io.trajectory import Trajectory
+
+        self._path = path
+        with Trajectory(path) as trajectory:
+            self._count = len(trajectory)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, number: int) -> Atoms: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Atoms]: ...
+
+    def __getitem__(self, number: int | slice) -> Any:
+        from ase.io.trajectory import Trajectory
+
+        with Trajectory(self._path) as trajectory:
+            if isinstance(number, slice):
+                return [trajectory[k] for k in range(self._count)[number]]
+            return trajectory[range(self._count)[number]]
