@@ -64,7 +64,7 @@ def test_bench_prints_a_table_and_the_report(tmp_path, capsys, checkpoint, monke
     write(tmp_path / "water.xyz", molecule("H2O"))
     assert main(["bench", str(tmp_path / "water.xyz"), "--model", checkpoint, "--device", "cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("H2O: 3 atoms; float32 on CPU")
+    assert lines[0].startswith("H2O: 3 atoms, charge 0 (the default); float32 on CPU")
     mode, milliseconds, microseconds_an_atom, *_ = lines[2].split()
     assert mode == "eager"
     assert float(microseconds_an_atom) == pytest.approx(float(milliseconds) * 1e3 / 3, rel=1e-2)

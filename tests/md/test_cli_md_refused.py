@@ -125,8 +125,8 @@ def test_bad_options_are_refused(capsys, model, ethanol_file, options, words):
 
 
 def test_time_sets_the_number_of_steps(capsys, model, ethanol_file, unplotted):
-    assert md(ethanol_file, model, "run", "--time", 0.01, "--timestep", 2) == 0
-    assert "; 5 steps, 0.01 ps;" in capsys.readouterr().out
+    assert md(ethanol_file, model, "run", "--time", 0.01, "--timestep", 1) == 0
+    assert "; 10 steps, 0.01 ps;" in capsys.readouterr().out
     status = md(ethanol_file, model, "no", "--time", 0.0001)
     assert_refused(capsys, status, "--time must be at least one --timestep of 0.5 fs, got 0.0001 ps")
     for options in ([], ["--steps", 5, "--time", 1]):

@@ -28,6 +28,7 @@ def test_hydrogens_limit_the_timestep(ethanol_file):
     assert doubt_about_timestep(read("carbon.xyz"), 5.0) is None
 
 
+@pytest.mark.filterwarnings("always")
 def test_a_run_warns_before_it_begins(capsys, model, ethanol_file, unplotted):
     assert md(ethanol_file, model, "run", "--steps", 1, "--timestep", 3) == 0
     assert "torchmdx: warning: a timestep of 3 fs is too long for hydrogens of 1.008 amu" in capsys.readouterr().err
