@@ -72,21 +72,27 @@ def read_records(path: str, index: str, charge: float | None = None) -> list[Rec
 def read_record(path: str, index: str, charge: float | None = None) -> Record:
     """The structure at an index. Raises as `read_records`, and ValueError for several or one without atoms."""
     records = read_records(path, index, charge)
-    if len(records) > 1:
-        raise ValueError(f"--index must select one structure, got {index!r}, which selects {len(records)}")
-    if not len(records[0].atoms):
-        raise ValueError(f"{path!r} has no atoms at index {index!r}")
+    _require_one([record.atoms for record in records], path, index)
     return records[0]
 
 
 def read_structures(path: str, index: str) -> list[Atoms]:
-    """The structures of `read_records`."""
-    return [record.atoms for record in read_records(path, index)]
+    """The structures of a file at an index, as `read_records`, whatever their charges."""
+    return _read(path, index)[0]
 
 
 def read_structure(path: str, index: str) -> Atoms:
-    """The structure of `read_record`."""
-    return read_record(path, index).atoms
+    """The structure at an index, as `read_record`, whatever its charge."""
+    structures = read_structures(path, index)
+    _require_one(structures, path, index)
+    return structures[0]
+
+
+def _require_one(structures: list[Atoms], path: str, index: str) -> None:
+    if len(structures) > 1:
+        raise ValueError(f"--index must select one structure, got {index!r}, which selects {len(structures)}")
+    if not len(structures[0]):
+        raise ValueError(f"{path!r} has no atoms at index {index!r}")
 
 
 def own_frames(path: str | Path) -> list[Atoms] | None:

@@ -60,3 +60,4 @@ def test_charges_are_kept_for_calculators(tmp_path):
     ase.io.write(path, ions)
     with pytest.raises(ValueError, match=f"structure 0 of '{path}': initial charges must add up to an integer"):
         read_records(path, ":")
+    assert len(read_structures(path, ":")) == 2  # where no charge is needed
