@@ -150,6 +150,7 @@ def test_non_finite_forces_leave_the_last_valid_state(capsys, monkeypatch, model
     assert f"continuing from step {good}" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("always:a timestep of")
 def test_an_unstable_simulation_is_reported(capsys, model, ethanol_file, unplotted):
     """With such long steps atoms move in straight lines, and all values stay finite."""
     options = ["--ensemble", "nve", "--timestep", 1e9, "--steps", 500, "--log-every", 10, *SAME_SEED]
