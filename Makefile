@@ -15,7 +15,7 @@ BIN := .venv/bin
 PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test interpreter nightly newest oldest cluster examples docs lint types format clean
+.PHONY: help setup demo test interpreter nightly newest oldest cluster examples pages docs lint types format clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -52,6 +52,9 @@ examples: setup ## run the numbered scripts of examples/, and the notebook
 	@set -e; export OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}; \
 	for script in examples/[0-9]*.py; do echo "-- $$script"; $(BIN)/python "$$script"; done; \
 	echo "-- examples/tour.ipynb"; $(BIN)/python tools/run_notebook.py examples/tour.ipynb
+
+pages: setup ## check interactive pages in Chromium, without a window; screenshots in build/pages
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python tools/check_pages.py
 
 docs: setup ## build the documentation in build/docs, warnings being errors
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs

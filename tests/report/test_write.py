@@ -119,10 +119,12 @@ def test_the_page_shows_them(report):
 
 def test_the_page_needs_nothing_else(report):
     page = Page(report)
-    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "embed", "base", "a"}
-    for _, attributes in page.tags:
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "embed", "base"}
+    assert [attributes for tag, attributes in page.tags if tag == "a"] == [{"href": "interactive.html"}]
+    for tag, attributes in page.tags:
         for name, value in attributes.items():
-            assert name not in ("href", "srcset", "onload", "onerror")
+            assert name not in ("srcset", "onload", "onerror")
+            assert name != "href" or tag == "a"
             assert name != "src" or value.startswith("data:image/png;base64,")
     assert not re.search(r"url\(|@import|https?:", page.source)
     policy = [

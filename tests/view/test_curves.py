@@ -18,7 +18,7 @@ def test_panels_of_a_log(tmp_path):
     log = tmp_path / "run.log"
     log.write_text(LOG.format(0.9, 0.8991))
     energy, temperature, density = log_panels(log, 305.0)
-    assert energy.title == "energy relative to -100.000 eV / eV"
+    assert energy.title == "energy / eV, relative to -100.000"
     assert [line.name for line in energy.lines] == ["potential", "total"]
     assert energy.lines[0].y == pytest.approx([-0.5, -0.25])
     assert energy.lines[1].y == pytest.approx([0.0, 0.5])

@@ -31,7 +31,7 @@ def test_the_page_of_a_run(run):
     )
     data = data_of(page)
     assert distances(positions_of(data)) == pytest.approx(np.array([distances(water.positions)] * 3), abs=1e-3)
-    assert [panel["title"] for panel in data["panels"]] == ["energy relative to -9.000 eV / eV", "temperature / K"]
+    assert [panel["title"] for panel in data["panels"]] == ["energy / eV, relative to -9.000", "temperature / K"]
     assert data["panels"][1]["level"] == 300.0
     assert data["x"] == pytest.approx([0.0, 0.01, 0.02])
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.report.composition import compositions, formula, symbol
+from torchmdx.report.kept_frames import KeptFrames
 from torchmdx.report.moments import Floats, Groups, Moments, Sample
 from torchmdx.report.scales import MILLI_EV, Scales
 
@@ -47,6 +48,7 @@ class Errors:
     energy_by_formula (eV/atom) and forces_by_formula: None once there are more than MOST_FORMULAS.
     energy_pairs: a sample of energies per atom, less the reference energies. forces_pairs: of components.
     worst_energy, worst_forces: the frames with the largest errors, the worst first.
+    kept: some frames with their structures, for the interactive page.
     Memory: a few numbers for each structure, whatever the number of atoms.
 
     reference_energies: [max_z+1] eV by element, subtracted from both sides of energy_pairs.
@@ -62,6 +64,7 @@ class Errors:
         self.worst_energy: list[Worst] = []
         self.worst_forces: list[Worst] = []
         self._references = np.zeros(0) if reference_energies is None else np.asarray(reference_energies, np.float64)
+        self.kept = KeptFrames(self._references)
         self._num_worst = num_worst
         self._energy_errors: list[tuple[Floats, Floats]] = []
         self.elements: set[int] = set()  # atomic numbers that occur
@@ -79,6 +82,7 @@ class Errors:
         self._add_energies(part, composition)
         self._add_forces(part, composition)
         self._add_formulas(part, composition)
+        self.kept.add(part)
         if part.stress is not None:
             _require_shape("stress", part.stress, frames.stress)
             known = np.isfinite(frames.stress).all((1, 2)) & np.isfinite(part.stress).all((1, 2))

@@ -34,8 +34,10 @@ class Section:
     tables: dict[str, Table] = field(default_factory=dict)
 
 
-def page(title: str, subtitle: str, hints: Sequence[str], sections: Sequence[Section]) -> str:
+def page(title: str, subtitle: str, hints: Sequence[str], sections: Sequence[Section], interactive: str = "") -> str:
     """The whole document. The template escapes every text; nothing given to this function is HTML.
+
+    interactive: name of the interactive page beside it, to which it links.
 
     Raises ImportError without Jinja2, which torch installs too.
     """
@@ -47,4 +49,4 @@ def page(title: str, subtitle: str, hints: Sequence[str], sections: Sequence[Sec
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(title=title, subtitle=subtitle, hints=hints, sections=sections)
+    return template.render(title=title, subtitle=subtitle, hints=hints, sections=sections, interactive=interactive)

@@ -16,11 +16,12 @@ from torchmdx.report import sections, tables
 from torchmdx.report.environment import environment
 from torchmdx.report.errors import Worst
 from torchmdx.report.evaluation import EvaluatedSets, Sets, evaluate_sets
+from torchmdx.report.interactive import write_interactive
 from torchmdx.report.page import Section, page
 from torchmdx.report.scales import Scales, scales
 from torchmdx.runtime.files import write_whole
 
-PAGE, NUMBERS = "index.html", "errors.json"
+PAGE, NUMBERS, INTERACTIVE = "index.html", "errors.json", "interactive.html"
 TITLE = "How well the potential predicts"
 
 
@@ -75,7 +76,10 @@ def write_evaluation(
     subtitle = f"{around['date']}, torchmdx {torchmdx.__version__}. The numbers are in {NUMBERS} too."
     numbers = {"environment": around, "hints": found.hints(), "sets": numbers_of(found, units)}
     write_whole(directory / NUMBERS, (json.dumps(numbers, indent=1, ensure_ascii=False) + "\n").encode())
-    write_whole(directory / PAGE, page(title, subtitle, found.hints(), shown).encode())
+    kept = {name: errors.kept for name, errors in found.errors.items()}
+    paged = write_interactive(directory / INTERACTIVE, kept, found.stores, units, title=title)
+    text = page(title, subtitle, found.hints(), shown, INTERACTIVE if paged else "")
+    write_whole(directory / PAGE, text.encode())
     return directory / PAGE
 
 

@@ -32,8 +32,11 @@ class Arranged:
     notes: list[str] = field(default_factory=list)
 
 
-def movie_of(frames: Frames) -> Movie:
-    """The movie of frames, thinned if they are many or large. Raises ValueError without a frame that has atoms."""
+def movie_of(frames: Frames, *, plain: bool = False) -> Movie:
+    """The movie of frames, thinned if they are many or large. Raises ValueError without a frame that has atoms.
+
+    plain: without rotations and repeated cells, as vectors on the atoms need it.
+    """
     if not frames.positions or not all(len(positions) for positions in frames.positions):
         raise ValueError("a page needs at least one frame, and atoms in every frame")
     uniform = frames.uniform
@@ -48,7 +51,7 @@ def movie_of(frames: Frames) -> Movie:
         frames.title, [], [], [], frames.cells, frames.x, frames.axis, frames.captions, frames.panels, None, notes
     )
     for part in parts:
-        found = _arranged(part, repeat=uniform)
+        found = _arranged(part, plain=plain, repeat=uniform and not plain)
         key = found.numbers.tobytes()
         if key not in kinds:
             kinds[key] = len(movie.kinds)
@@ -64,8 +67,8 @@ def movie_of(frames: Frames) -> Movie:
     return movie
 
 
-def _arranged(frames: Frames, *, repeat: bool) -> Arranged:
-    """Frames of the same atoms. repeat: draw a small cell several times."""
+def _arranged(frames: Frames, *, plain: bool, repeat: bool) -> Arranged:
+    """Frames of the same atoms. plain: without rotations. repeat: draw a small cell several times."""
     numbers, pbc = frames.numbers[0], frames.pbc[0]
     positions = np.stack(frames.positions)
     cells = None if frames.cells[0] is None else np.stack([cell for cell in frames.cells if cell is not None])
@@ -77,11 +80,13 @@ def _arranged(frames: Frames, *, repeat: bool) -> Arranged:
     atoms, note = atoms_to_show(numbers, found)
     notes += [note] if note else []
     positions, times = positions[:, atoms], (1, 1, 1)
-    if cells is None:
+    if cells is None and plain:
+        positions = positions - positions.mean(1, keepdims=True)
+    elif cells is None:
         positions = superimposed(positions)
         if len(positions) > 1:
             notes.append("Each frame is superimposed on the first.")
-    else:
+    if cells is not None:
         times = repeats(cells[0], pbc, len(atoms)) if repeat else times
         if times != (1, 1, 1):
             shifts = np.array(list(itertools.product(*map(range, times))))

@@ -87,7 +87,7 @@ def energy_panel(x: Floats, energies: dict[str, Floats]) -> Panel:
     last = list(energies.values())[-1]
     start = float(last[np.isfinite(last)][0])
     lines = [Line(name, x, values - start) for name, values in energies.items()]
-    return Panel(f"energy relative to {start:.3f} eV / eV", lines)
+    return Panel(f"energy / eV, relative to {start:.3f}", lines)
 
 
 def moves(values: Floats) -> bool:

@@ -1,74 +1,6 @@
 // The page of a movie: the model with its slider, curves beside it, and the Ramachandran map.
 
-const FONT = { family: "system-ui, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif", size: 13, color: "#1f2933" };
 const COLOURS = ["#0072B2", "#1f2933", "#D55E00", "#009E73"];
-const GRID = "#e4e9ee";
-const data = JSON.parse(document.getElementById("data").textContent);
-
-function element(tag, parent, settings = {}) {
-  const node = Object.assign(document.createElement(tag), settings);
-  parent.append(node);
-  return node;
-}
-
-// Frames: positions in Å, the structure and the cell of each.
-class Frames {
-  constructor() {
-    this.packed = decode(data.positions, Int16Array);
-    this.structures = data.kinds.map((kind) => new Structure(kind, data.elements, data.tolerance));
-    this.number = data.captions.length;
-    this.starts = [0];
-    for (let frame = 0; frame < this.number; frame++) {
-      this.starts.push(this.starts[frame] + 3 * this.structure(frame).size);
-    }
-    this.cells = data.cells === null ? null : decode(data.cells, Float32Array);
-  }
-
-  structure(frame) {
-    return this.structures[data.kindOf === null ? 0 : data.kindOf[frame]];
-  }
-
-  positions(frame) {
-    return Float32Array.from(this.packed.subarray(this.starts[frame], this.starts[frame + 1]), (value) => value * data.scale);
-  }
-
-  cell(frame) {
-    if (this.cells === null) return null;
-    const start = this.cells.length === 9 ? 0 : 9 * frame;
-    const cell = this.cells.subarray(start, start + 9);
-    return cell.some((value) => value !== 0) ? cell : null;
-  }
-
-  corner(cell) {
-    const half = (axis) => -0.5 * data.repeats.reduce((sum, times, row) => sum + times * cell[3 * row + axis], 0);
-    return [half(0), half(1), half(2)];
-  }
-
-  // Half the width of a scene that holds every frame.
-  reach() {
-    let most = 0;
-    for (let at = 0; at < this.packed.length; at += 3) {
-      const [x, y, z] = [this.packed[at], this.packed[at + 1], this.packed[at + 2]];
-      most = Math.max(most, x * x + y * y + z * z);
-    }
-    let reach = Math.sqrt(most) * data.scale + 0.8;
-    for (let frame = 0; frame < (this.cells === null ? 0 : this.cells.length / 9); frame++) {
-      const cell = this.cell(frame);
-      if (!cell) continue;
-      const corner = this.corner(cell);
-      reach = Math.max(reach, Math.hypot(...corner));
-    }
-    return reach;
-  }
-}
-
-function axis(title, more = {}) {
-  return {
-    title: { text: title, standoff: 8, font: { size: 13 } }, gridcolor: GRID, zeroline: false, linecolor: "#9aa5b1",
-    showline: true, ticks: "outside", tickcolor: "#9aa5b1", automargin: true, ...more,
-  };
-}
-
 // Curves above each other, with a line at the current frame.
 class Curves {
   constructor(parent, pick) {
@@ -87,7 +19,7 @@ class Curves {
       const top = 1 - place / number;
       layout[`yaxis${place ? place + 1 : ""}`] = axis("", {
         domain: [top - 1 / number + (place === number - 1 ? 0 : gap), top - gap], type: panel.logarithmic ? "log" : "linear",
-        nticks: 5, exponentformat: "power",
+        exponentformat: "power", ...(panel.logarithmic ? { dtick: 1 } : { nticks: 5 }),
       });
       const colours = panel.lines.length > 1 ? COLOURS : [COLOURS[(place + (place > 0 ? 1 : 0)) % COLOURS.length]];
       const names = panel.lines.map((line, k) => `<span style="color:${colours[k]}">${line.name}</span>`);
@@ -269,7 +201,7 @@ class Player {
       this.slider.value = frame;
       this.caption.innerHTML = "";
       element("b", this.caption, { textContent: data.captions[frame] });
-      element("span", this.caption, { className: "faint", textContent: `  ${frame + 1} of ${this.frames.number} shown` });
+      element("span", this.caption, { className: "faint", textContent: ` (${frame + 1} of ${this.frames.number})` });
     }
     // For tests: what is drawn.
     Object.assign(document.documentElement.dataset, {

@@ -18,6 +18,7 @@ from torchmdx.view.bonds import TOLERANCE, radii
 from torchmdx.view.movie import Line, Movie, Panel, Torsions
 
 FOLDER = Path(__file__).parent
+SCRIPTS = ("structure.js", "viewer.js", "plots.js")  # of all pages
 GENERATOR = "torchmdx view"  # by which a page is recognized
 LARGEST = 32767  # of 16 bits
 
@@ -34,11 +35,11 @@ def require_plotly() -> None:
 
 def write_movie(path: Path, movie: Movie) -> None:
     """Writes the page of a movie. Raises ImportError without plotly, OSError if the file cannot be written."""
-    write_page(path, movie.title, movie_data(movie), ("viewer.js", "movie.js"))
+    write_page(path, movie.title, movie_data(movie), "movie.js")
 
 
-def write_page(path: Path, title: str, data: Mapping[str, Any], scripts: Sequence[str]) -> None:
-    """Writes a page whose scripts, files of this folder, find `data` as JSON."""
+def write_page(path: Path, title: str, data: Mapping[str, Any], script: str) -> None:
+    """Writes a page whose scripts, those that all pages share and one more of this folder, find `data` as JSON."""
     require_plotly()
     from plotly.offline import get_plotlyjs
 
@@ -49,7 +50,7 @@ def write_page(path: Path, title: str, data: Mapping[str, Any], scripts: Sequenc
         # No text of a file ends the element that holds the data.
         "DATA": json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         "PLOTLY": get_plotlyjs().replace("</script", "<\\/script"),
-        "SCRIPT": "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in scripts),
+        "SCRIPT": "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in (*SCRIPTS, script)),
     }
     pieces = (FOLDER / "page.html").read_text(encoding="utf-8").split("@@")
     text = "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
