@@ -12,6 +12,8 @@ from torchmdx.openmm_force.mixed import create_mixed_system
 
 LAMBDA = "lambda_interpolate"
 FF19 = ("amber19-all.xml", "amber19/tip3p.xml")  # has CMAP terms
+# Forces of `made_up` that could be biases: with a global parameter, or on angles that have another term.
+DOUBTFUL = ("CustomBondForce", "CustomAngleForce", "CustomTorsionForce")
 METHODS = {
     "no cutoff": dict(nonbondedMethod=app.NoCutoff),
     "reaction field": dict(nonbondedMethod=app.CutoffNonPeriodic),
@@ -26,7 +28,9 @@ METHODS = {
 def mix(
     system: openmm.System, topology: app.Topology, atoms: Iterable[int], potential: Potential, **options: object
 ) -> openmm.System:
-    """create_mixed_system, in float64 on the CPU."""
+    """create_mixed_system, in float64 on the CPU; forces of `made_up` are the force field's."""
+    names = [force.getName() for force in system.getForces() if type(force).__name__ in DOUBTFUL]
+    options = {"replace": names, **options}
     return create_mixed_system(
         system,
         topology,
@@ -64,13 +68,16 @@ def force_of(system: openmm.System, kind: str) -> openmm.Force:
 
 
 def made_up() -> tuple[openmm.System, app.Topology, np.ndarray]:
-    """Ten argon atoms, of which 0 to 5 shall be the region, with terms of every kind inside, across and outside."""
+    """Two chains of atoms, of which 0 to 5 shall be the region, with terms of every kind inside, across and outside."""
     topology = app.Topology()
     residue = topology.addResidue("AR", topology.addChain())
     system = openmm.System()
     for index in range(10):
         topology.addAtom(f"A{index}", app.Element.getBySymbol("Cl"), residue)
         system.addParticle(35.0)
+    atoms = list(topology.atoms())
+    for index in (0, 1, 2, 3, 4, 6, 7, 8):
+        topology.addBond(atoms[index], atoms[index + 1])
     bond, angle, torsion = openmm.HarmonicBondForce(), openmm.HarmonicAngleForce(), openmm.PeriodicTorsionForce()
     ryckaert, cmap = openmm.RBTorsionForce(), openmm.CMAPTorsionForce()
     own_bond = openmm.CustomBondForce("first+second; second=k*r^3; first=common*r")
@@ -93,7 +100,7 @@ def made_up() -> tuple[openmm.System, app.Topology, np.ndarray]:
         own_bond.addBond(a, c, [k])
         own_angle.addAngle(b, c, d, [k])
         own_torsion.addTorsion(a, c, b, d, [k])
-        compound.addBond([a, c, d], [k])
+        compound.addBond([a, b, c], [k])
     for start in range(5):
         cmap.addTorsion(0, *range(start, start + 4), *range(start + 2, start + 6))
     for force in (bond, angle, torsion, ryckaert, cmap, own_bond, own_angle, own_torsion, compound):

@@ -266,6 +266,22 @@ def test_an_overflowing_list_is_mended_before_forces_are_used(potential, transpo
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_atom_far_away_is_an_error_at_once(potential, ethanol, transport):
+    system, _ = system_of(potential, ethanol, transport=transport, atoms=[5, 0, 2, 1, 8])
+    context = context_of(system, ethanol)
+    wanted = found(context)
+    positions = ethanol.positions / NANOMETER
+    context.setPositions(positions + 3e4)  # all of them: no harm
+    assert found(context)[0] == pytest.approx(wanted[0], rel=1e-6)
+    positions[1, 2] += 1e5
+    context.setPositions(positions)
+    with pytest.raises(openmm.OpenMMException, match=r"particle 1 is at \(.*, 100000\) nm: atoms .* within 10000 nm"):
+        context.getState(energy=True)
+    context.setPositions(ethanol.positions / NANOMETER)
+    assert_same(found(context), wanted)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_nan_is_named(potential, ethanol, transport):
     system, _ = system_of(potential, ethanol, transport=transport)
     context = context_of(system, ethanol)

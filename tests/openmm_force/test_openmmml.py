@@ -23,6 +23,7 @@ from openmm import app, unit
 from structures import DATA
 
 from torchmdx import load, save
+from torchmdx.openmm_force import find
 from torchmdx.openmm_force.mixed import create_mixed_system
 
 openmmml = pytest.importorskip("openmmml")
@@ -162,7 +163,58 @@ def test_a_region_that_cuts_a_bond_gets_openmmmls_link_atoms(learned, potential)
     assert energy == pytest.approx(wanted, rel=1e-9)
 
 
+@pytest.mark.parametrize("periodic", [False, True])
+def test_openmmmls_own_interpolation_asks_for_the_forces_of_an_empty_system(checkpoint, potential, periodic) -> None:
+    from openmmml.embeddings.mechanicalembedding import MechanicalEmbedding
+
+    topology, positions = water_box() if periodic else cluster(2)
+    system = mm_system(topology, nonbondedMethod=app.PME if periodic else app.NoCutoff, nonbondedCutoff=0.75)
+    impl = PotentialFactory().createImpl("torchmdx", str(checkpoint))
+    mixed = MechanicalEmbedding().createMixedSystem(impl, topology, system, list(SOLUTE), 0, True, **PYTHON)
+    wanted = create_mixed_system(system, topology, SOLUTE, checkpoint, **PYTHON)
+    assert_same(energy_and_forces(mixed, positions), energy_and_forces(wanted, positions), 1e-6)
+    if not periodic:
+        ends = energy_and_forces(mixed, positions, lambda_interpolate=0.0), energy_and_forces(system, positions)
+        assert_same(*ends, 1e-6)
+
+
+def test_precision_none_and_no_link_atoms_are_defaults(learned) -> None:
+    topology, _ = cluster(1)
+    options = {**PYTHON, "precision": None}
+    for distances in ({}, [], None):
+        mixed = learned.createMixedSystem(topology, mm_system(topology), SOLUTE, linkAtomDistances=distances, **options)
+        assert find(mixed)[0].evaluator.settings.precision == "float32"
+    with pytest.raises(ValueError, match="linkAtomDistances must name bonds that the ML region cuts, but it cuts none"):
+        learned.createMixedSystem(topology, mm_system(topology), SOLUTE, linkAtomDistances=[(0, 1, 0.1)], **PYTHON)
+
+
+def test_biases_are_kept_or_replaced_by_name(learned) -> None:
+    topology, _ = cluster(1)
+    system = mm_system(topology)
+    spring = openmm.HarmonicBondForce()
+    spring.addBond(4, 6, 0.1, 10.0)
+    spring.setName("spring")
+    system.addForce(spring)
+    with pytest.raises(ValueError, match="HarmonicBondForce 'spring'"):
+        learned.createMixedSystem(topology, system, SOLUTE, **PYTHON)
+    for options, count in ((dict(keep=["spring"]), 1), (dict(replace=["spring"]), 0)):
+        mixed = learned.createMixedSystem(topology, system, SOLUTE, **options, **PYTHON)
+        (left,) = [force for force in mixed.getForces() if force.getName() == "spring"]
+        assert left.getNumBonds() == count
+
+
 # Refusals
+
+
+def test_an_interpolation_that_unbinds_constrained_hydrogens_is_refused(learned) -> None:
+    topology, positions = cluster(1)
+    constrained = mm_system(topology, constraints=app.HBonds)
+    with pytest.raises(ValueError, match=r"there is none between .* openmm-ml does not tell potentials of its option"):
+        learned.createMixedSystem(topology, constrained, SOLUTE, interpolate=True, **PYTHON)
+    flexible = mm_system(topology, constraints=app.HBonds, flexibleConstraints=True)
+    mixed = learned.createMixedSystem(topology, flexible, SOLUTE, interpolate=True, **PYTHON)
+    ends = energy_and_forces(mixed, positions, lambda_interpolate=0.0), energy_and_forces(flexible, positions)
+    assert_same(*ends, 1e-8)
 
 
 def test_model_path_is_checked(tmp_path, checkpoint) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import openmm
@@ -14,16 +15,17 @@ from torchmdx.checkpoints.locate import is_run_folder, locate
 from torchmdx.checkpoints.prepare import PotentialSource, prepare_potential
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.openmm_force.atoms import checked_atoms, elements_of, is_periodic
+from torchmdx.openmm_force.atoms import Region, charge_in_e, checked_atoms, elements_of
 from torchmdx.openmm_force.evaluator import ForceEvaluator
 from torchmdx.openmm_force.native.one_context import share_or_warn
+from torchmdx.openmm_force.overlaps import warn_of_overlaps
+from torchmdx.openmm_force.periodic_box import choose_box
 from torchmdx.openmm_force.potential_force import PotentialForce
 from torchmdx.openmm_force.settings import ForceSettings, hash_of, resolved_device
 from torchmdx.openmm_force.transport_native import make_native_force, why_not_native
 from torchmdx.openmm_force.transport_python import make_python_force
 from torchmdx.openmm_force.transport_torch import make_torch_force, why_not_torch
 from torchmdx.potentials import shipped
-from torchmdx.system import checked_charge
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ def add_potential(
     system: openmm.System,
     topology: app.Topology,
     potential: PotentialSource = None,
-    atoms: Iterable[int] | None = None,
+    atoms: Region | None = None,
     *,
     charge: float = 0.0,
     transport: str = "auto",
@@ -58,50 +60,50 @@ def add_potential(
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system.
 
     potential: as for `torchmdx.Calculator`, one or an ensemble; None for the default potential.
-    atoms: indices of the particles that the potential acts on, None for all. Other forces are not changed.
-    charge: total charge of these atoms, e. mode, precision, skin: as for CapturedStep.
+    atoms: the particles that the potential acts on, None for all: indices, Atoms or Residues of the topology, names of
+        residues, or a boolean mask of all particles. Other forces are not changed.
+    charge: total charge of these atoms, e, or with a unit. mode, precision, skin: as for CapturedStep.
     audit_every: evaluations between comparisons with the exact model, 0 for none; an OpenMMException stops the run if
         they disagree, with "native" some evaluations later.
     device: the device of the potential: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
     transport: how positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
-    periodic: whether atoms interact with periodic images; None: if system or topology has a box.
+    periodic: whether atoms interact with periodic images; None: if system or topology has a box. The system's own box
+        is used if it was set, else the topology's.
     scale_parameter: a global parameter of the Context, by default 1, that multiplies energy and forces. For the
         derivative of the energy with respect to it see `request_derivative`.
     max_force_spread, spread_file: for an ensemble, as for `torchmdx.Calculator`; OpenMM converts the error to an
         OpenMMException with the same text, which ends the step.
 
     Raises ValueError or TypeError, with the requirement and the value, for invalid arguments, and ImportError for a
-    transport that is not available.
+    transport that is not available. Warns if the system already has a force field for these atoms, or the same
+    potential.
     """
     if transport not in TRANSPORTS:
         raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
     if not 0 <= force_group <= 31:
         raise ValueError(f"force_group must be between 0 and 31, got {force_group}")
     chosen = checked_atoms(system, topology, atoms)
+    is_periodic, missing_box = choose_box(system, topology, periodic)
     checkpoint = _checkpoint_of(potential)
     settings = ForceSettings(
-        elements_of(topology, chosen), chosen, system.getNumParticles(), checked_charge(charge),
-        is_periodic(system, topology, periodic), precision, mode, resolved_device(device), skin, audit_every,
+        elements_of(topology, chosen), chosen, system.getNumParticles(), charge_in_e(charge),
+        is_periodic, precision, mode, resolved_device(device), skin, audit_every,
         scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
         None if spread_file is None else str(spread_file),
     )  # fmt: skip
     evaluator = ForceEvaluator(settings, prepare_potential(potential, settings.dtype, settings.device))
     if settings.device.startswith("cuda"):
         share_or_warn()  # before any Context is created; every transport becomes faster
+    if isinstance(potential, (Potential, Ensemble)):
+        evaluator.source = weakref.ref(potential)
     kind, evaluator.why = _choose(transport, settings)
-    if settings.periodic:
-        _take_box(system, topology)
+    warn_of_overlaps(system, evaluator)
+    if missing_box is not None:
+        system.setDefaultPeriodicBoxVectors(*missing_box)
     force = _MAKERS[kind](evaluator, system)
     force.setForceGroup(force_group)
     force.setName(name)
     return PotentialForce(force, kind, evaluator)
-
-
-def _take_box(system: openmm.System, topology: app.Topology) -> None:
-    """Sets the topology's box if no force of the system is periodic: its own may still be OpenMM's default of 2 nm."""
-    box = topology.getPeriodicBoxVectors()
-    if box is not None and not system.usesPeriodicBoundaryConditions():
-        system.setDefaultPeriodicBoxVectors(*box)
 
 
 def _checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:

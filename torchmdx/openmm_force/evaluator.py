@@ -21,6 +21,9 @@ from torchmdx.step.report import StepReport
 from torchmdx.step.results import SpreadError, StepResult
 from torchmdx.step.spread_limit import SpreadLimit
 from torchmdx.system import System
+from torchmdx.units import NANOMETER
+
+FARTHEST = 1e5  # Å
 
 
 class Spread(NamedTuple):
@@ -34,12 +37,14 @@ class ForceEvaluator:
     """A potential, and the step that evaluates it for the atoms in the settings.
 
     One evaluator serves any number of Contexts, because each evaluation is given all positions and the box.
-    why: the reason for the force's transport. name: unique, for references in saved Systems.
+    why: the reason for the force's transport. name: unique, for references in saved Systems. source: the potential as
+    it was given in memory, if it was.
     """
 
     def __init__(self, settings: ForceSettings, potential: Potential | Ensemble) -> None:
         self.settings, self.potential = settings, potential
         self.why, self.name = "restored with its System", uuid.uuid4().hex
+        self.source: weakref.ref[Potential | Ensemble] | None = None
         self.limit = SpreadLimit.of(potential, settings.max_force_spread, settings.spread_file)
         potential.require_elements(self._system(np.zeros((len(settings.numbers), 3)), None).atomic_numbers)
         for doubt in potential.doubts(settings.numbers, settings.charge):
@@ -78,6 +83,19 @@ class ForceEvaluator:
             max_force_spread=settings.max_force_spread,
         )
 
+    def require_together(self, positions: NDArray[np.float64]) -> None:
+        """Raises ValueError for an atom so far from the others that a simulation must have failed; NaN passes."""
+        distances = np.abs(positions - np.median(positions, axis=0)).max(axis=1)
+        if (distances > FARTHEST).any():
+            place = int(np.nanargmax(distances))
+            particle = place if self.settings.atoms is None else self.settings.atoms[place]
+            x, y, z = positions[place] / NANOMETER
+            raise ValueError(
+                f"particle {particle} is at ({x:.6g}, {y:.6g}, {z:.6g}) nm: atoms of the potential must be within "
+                f"{FARTHEST / NANOMETER:.6g} nm of their centre. The simulation has become unstable, or positions are "
+                "in another unit"
+            )
+
     def run(self, step: CapturedStep, positions: Any, cell: Any, *, copy: bool) -> StepResult:
         """One evaluation of a step of `make_step`; before SpreadError is raised, the frame is written to the file."""
         try:
@@ -93,8 +111,9 @@ class ForceEvaluator:
     ) -> tuple[float, NDArray[np.float64]]:
         """Energy (eV) and forces [n,3] (eV/Å) at positions [n,3] and cell [3,3] (Å).
 
-        The forces are a copy. Raises what CapturedStep raises.
+        The forces are a copy. Raises what CapturedStep raises, and ValueError for an atom far away.
         """
+        self.require_together(positions)
         with self._lock:
             if self._step is None:
                 self._step = self.make_step(positions, cell)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import openmm
 
 from torchmdx.openmm_force.add import add_potential
-from torchmdx.openmm_force.atoms import checked_atoms
+from torchmdx.openmm_force.atoms import Region, checked_atoms
 from torchmdx.openmm_force.derivatives import described
 from torchmdx.openmm_force.find import find_in, is_scaled_potential
 from torchmdx.openmm_force.mixed_bonded import BONDED, scale, separate_bonded
 from torchmdx.openmm_force.mixed_pairs import exclude_custom_pairs, exclude_pairs
+from torchmdx.openmm_force.mixed_terms import Choice, bonds_inside, covalent_bonds
 
 if TYPE_CHECKING:
     from openmm import app
@@ -43,12 +44,14 @@ _KEPT = {
 def create_mixed_system(
     system: openmm.System,
     topology: app.Topology,
-    atoms: Iterable[int],
+    atoms: Region,
     potential: PotentialSource = None,
     *,
     charge: float = 0.0,
     interpolate: str | None = None,
     remove_constraints: bool = True,
+    keep: Iterable[str] = (),
+    replace: Iterable[str] = (),
     transport: str = "auto",
     mode: str = "auto",
     precision: str = "float32",
@@ -66,27 +69,41 @@ def create_mixed_system(
 
         E = E_MM(whole) - E_MM(the region, isolated) + E_ML(the region)
 
-    Removed are bonded terms and constraints all of whose atoms are in the region, and nonbonded interactions between
-    two of its atoms. Interactions across its border remain those of the force field: MM charges and Lennard-Jones. The
-    same holds between the region and its own periodic images in a lattice sum (Ewald, PME), where only the nearest
-    image of a pair is removed: the box must be larger than the region plus the potential's cutoff. The long-range
-    dispersion correction and implicit solvent (GBSA-OBC, CustomGBForce) are not changed: the potential describes the
-    region in vacuum, and the solvent responds to its MM charges.
+    Removed are the force field's bonded terms and constraints all of whose atoms are in the region, and nonbonded
+    interactions between two of its atoms. Kept are terms on atoms that bonds do not connect, such as restraints, and
+    forces with global parameters on atoms that have other terms of the same kind, such as a bias on a torsion. A force
+    that could be either is refused by name.
 
-    potential: a Potential, a checkpoint's path, or a name; None for the default potential.
-    charge: of the region in e. The options from transport on, except name, are those of `add_potential`.
+    Interactions across the border of the region remain those of the force field: MM charges and Lennard-Jones. The same
+    holds between the region and its own periodic images in a lattice sum (Ewald, PME), where only the nearest image of
+    a pair is removed: the box must be larger than the region plus the potential's cutoff. The long-range dispersion
+    correction and implicit solvent (GBSA-OBC, CustomGBForce) are not changed: the potential describes the region in
+    vacuum, and the solvent responds to its MM charges.
+
+    atoms: the region, as for `add_potential`. potential: a Potential, a checkpoint's path, or a name; None for the
+        default potential. charge: of the region in e, or with a unit.
+    The options from transport on, except name, are those of `add_potential`.
     interpolate: name of a new global parameter λ, 1 by default, that multiplies the potential, while 1 - λ multiplies
         the removed terms: λ = 0 is `system`, λ = 1 the mixed system. Contexts change it with setParameter.
     remove_constraints: False keeps the constraints inside the region.
+    keep, replace: names of forces (force.setName) that are kept whole, and of forces whose terms inside the region are
+        removed as the force field's, where torchmdx cannot know.
 
     Raises ValueError for a region that cuts a covalent bond (there are no link atoms), contains virtual sites or their
-    parents, or is not a set of atoms of the system; for a force whose action inside the region is unknown (add biases
-    to the mixed system afterwards); and for an interpolation that would leave atoms unbound at λ = 0.
+    parents, or is not a set of atoms of the system; for a force whose action inside the region is unknown; and for an
+    interpolation that would leave atoms unbound at λ = 0.
     """
-    region = _checked_region(system, topology, atoms)
+    if atoms is None:
+        raise TypeError("atoms must name the region, got None")
+    region = frozenset(checked_atoms(system, topology, atoms) or ())
+    choice = Choice(system, keep, replace)
+    bonds = covalent_bonds(system, topology)
+    _require_uncut(topology, region, bonds)
+    _require_no_virtual_sites(system, region)
     if interpolate is not None:
         _require_new_name(interpolate, scale_parameter)
-    mixed = _without_region(system, topology, region, interpolate, remove_constraints)
+    inside = bonds_inside(system, bonds, region)
+    mixed = _without_region(system, topology, region, inside, choice, interpolate, remove_constraints)
     add_potential(
         mixed, topology, potential, sorted(region), charge=charge, transport=transport, mode=mode, precision=precision,
         device=device, skin=skin, audit_every=audit_every, force_group=force_group, periodic=periodic,
@@ -96,16 +113,32 @@ def create_mixed_system(
     return mixed
 
 
+def require_replaced_constraints(
+    system: openmm.System,
+    topology: app.Topology,
+    atoms: Region,
+    keep: Iterable[str] = (),
+    replace: Iterable[str] = (),
+) -> None:
+    """Raises ValueError if a constraint inside the region has no bond or angle in its place, for an interpolation."""
+    region = frozenset(checked_atoms(system, topology, atoms) or ())
+    bonds = bonds_inside(system, covalent_bonds(system, topology), region)
+    separated = separate_bonded(system, region, bonds, Choice(system, keep, replace))
+    _require_held(topology, _constraints_inside(system, region), separated.held)
+
+
 def _without_region(
     system: openmm.System,
     topology: app.Topology,
     region: frozenset[int],
+    bonds: set[frozenset[int]],
+    choice: Choice,
     interpolate: str | None,
     remove_constraints: bool,
 ) -> openmm.System:
     """A copy without the force field's interactions inside the region, or with these times 1 - interpolate."""
-    _require_known_forces(system, region)
-    separated = separate_bonded(system, region)
+    _require_known_forces(system, region, choice)
+    separated = separate_bonded(system, region, bonds, choice)
     mixed = separated.system
     scaled = [scale(force, interpolate) for force in separated.removed] if interpolate else []
     for force in mixed.getForces():
@@ -122,16 +155,8 @@ def _without_region(
     return mixed
 
 
-def _checked_region(system: openmm.System, topology: app.Topology, atoms: Iterable[int]) -> frozenset[int]:
-    region = frozenset(checked_atoms(system, topology, tuple(atoms)) or ())
-    _require_uncut(system, topology, region)
-    _require_no_virtual_sites(system, region)
-    return region
-
-
-def _require_uncut(system: openmm.System, topology: app.Topology, region: frozenset[int]) -> None:
-    bonds = [(bond[0].index, bond[1].index) for bond in topology.bonds()]
-    for bond in (*bonds, *_covalent_bonds(system, region)):
+def _require_uncut(topology: app.Topology, region: frozenset[int], bonds: set[frozenset[int]]) -> None:
+    for bond in sorted(map(sorted, bonds)):
         inside = [index for index in bond if index in region]
         if len(inside) == 1:
             (outside,) = set(bond) - set(inside)
@@ -139,23 +164,6 @@ def _require_uncut(system: openmm.System, topology: app.Topology, region: frozen
                 "the ML region must not cut a covalent bond, because there are no link atoms: "
                 f"{_label(topology, inside[0])} is inside and {_label(topology, outside)}, bonded to it, is not"
             )
-
-
-def _covalent_bonds(system: openmm.System, region: frozenset[int]) -> Iterator[tuple[int, int]]:
-    """Bonds across the border that the topology lacks: a harmonic bond between atoms with a nonbonded exception."""
-    crossing = set()
-    for force in system.getForces():
-        if isinstance(force, openmm.HarmonicBondForce):
-            pairs = (tuple(force.getBondParameters(index)[:2]) for index in range(force.getNumBonds()))
-            crossing |= {frozenset(pair) for pair in pairs if len(region.intersection(pair)) == 1}
-    if not crossing:
-        return
-    for force in system.getForces():
-        if isinstance(force, openmm.NonbondedForce):
-            for index in range(force.getNumExceptions()):
-                first, second, *_ = force.getExceptionParameters(index)
-                if frozenset((first, second)) in crossing:
-                    yield first, second
 
 
 def _label(topology: app.Topology, index: int) -> str:
@@ -177,12 +185,13 @@ def _require_no_virtual_sites(system: openmm.System, region: frozenset[int]) -> 
             )
 
 
-def _require_known_forces(system: openmm.System, region: frozenset[int]) -> None:
+def _require_known_forces(system: openmm.System, region: frozenset[int], choice: Choice) -> None:
     for index, force in enumerate(system.getForces()):
-        if not _is_known(force, region):
+        if force.getName() not in choice.keep and not _is_known(force, region):
             raise ValueError(
                 "the system must have no force whose part inside the ML region is unknown, "
-                f"got {described(force)} (force {index}). If it is a bias, add it to the mixed system instead"
+                f"got {described(force)} (force {index}). If it is a bias, add its name to keep, or add it to the "
+                "mixed system instead"
             )
 
 
@@ -222,14 +231,17 @@ def _require_new_name(interpolate: str, scale_parameter: str | None) -> None:
         )
 
 
+def _constraints_inside(system: openmm.System, region: frozenset[int]) -> list[frozenset[int]]:
+    pairs = (frozenset(system.getConstraintParameters(i)[:2]) for i in reversed(range(system.getNumConstraints())))
+    return [pair for pair in pairs if pair <= region]
+
+
 def _remove_constraints(system: openmm.System, region: frozenset[int]) -> list[frozenset[int]]:
     """Removes constraints between two atoms of the region; returns their pairs."""
-    lost = []
+    lost = _constraints_inside(system, region)
     for index in reversed(range(system.getNumConstraints())):
-        first, second, _ = system.getConstraintParameters(index)
-        if first in region and second in region:
+        if region.issuperset(system.getConstraintParameters(index)[:2]):
             system.removeConstraint(index)
-            lost.append(frozenset((first, second)))
     return lost
 
 

@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 
 import openmm
 
+from torchmdx.openmm_force.mixed_terms import Choice, InnerTerms, replaced_terms
+
 BONDED = {
     "HarmonicBondForce",
     "HarmonicAngleForce",
@@ -50,17 +52,24 @@ class SeparatedBonded:
     held: set[frozenset[int]]
 
 
-def separate_bonded(system: openmm.System, region: frozenset[int]) -> SeparatedBonded:
-    """Separates the bonded terms all of whose atoms are in `region` from a copy of `system`."""
+def separate_bonded(
+    system: openmm.System, region: frozenset[int], bonds: set[frozenset[int]], choice: Choice
+) -> SeparatedBonded:
+    """Separates the force field's bonded terms all of whose atoms are in `region` from a copy of `system`.
+
+    Raises ValueError for a force that may be a bias or a part of the force field.
+    """
     root = ElementTree.fromstring(openmm.XmlSerializer.serialize(system))
+    elements = root.findall("./Forces/Force")
+    inner = [_inner_terms(index, element, region) for index, element in enumerate(elements)]
+    replaced = replaced_terms([terms for terms in inner if terms is not None], bonds, choice)
     removed: list[openmm.Force] = []
     held: set[frozenset[int]] = set()
-    for element in root.findall("./Forces/Force"):
-        if element.get("type") not in BONDED:
+    for index, places in replaced.items():
+        if not places:
             continue
-        kept, inside = _sort(element, region)
-        if not inside:
-            continue
+        element = elements[index]
+        kept, inside = _sort(element, region, places)
         held |= {frozenset((_particles(term)[0], _particles(term)[-1])) for term in inside if term.tag != "Torsion"}
         _set_terms(element, inside)
         removed.append(openmm.XmlSerializer.deserialize(_text(element)))
@@ -73,14 +82,28 @@ def _terms(element: ElementTree.Element) -> ElementTree.Element:
     return found
 
 
+def _inner_terms(index: int, element: ElementTree.Element, region: frozenset[int]) -> InnerTerms | None:
+    """None for a force that is not BONDED or has no terms inside the region."""
+    kind = element.get("type", "")
+    if kind not in BONDED:
+        return None
+    terms = [atoms for term in _terms(element) if region.issuperset(atoms := _particles(term))]
+    parameters = tuple(parameter.attrib["name"] for parameter in element.findall("./GlobalParameters/Parameter"))
+    return InnerTerms(index, kind, element.get("name", ""), parameters, list(map(tuple, terms))) if terms else None
+
+
 def _sort(
-    element: ElementTree.Element, region: frozenset[int]
+    element: ElementTree.Element, region: frozenset[int], places: set[int]
 ) -> tuple[list[ElementTree.Element], list[ElementTree.Element]]:
+    """Terms that stay, and those of the terms inside the region that are at the given places."""
     kept: list[ElementTree.Element] = []
-    inside: list[ElementTree.Element] = []
+    removed: list[ElementTree.Element] = []
+    place = 0
     for term in _terms(element):
-        (inside if region.issuperset(_particles(term)) else kept).append(term)
-    return kept, inside
+        is_inside = region.issuperset(_particles(term))
+        (removed if is_inside and place in places else kept).append(term)
+        place += is_inside
+    return kept, removed
 
 
 def _particles(term: ElementTree.Element) -> list[int]:

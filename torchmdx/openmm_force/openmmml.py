@@ -8,6 +8,7 @@ openmm-ml imports this module whenever it is imported itself, so torch and most 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,16 @@ class PotentialImpl(MLPotentialImpl):
 
         args.pop("linkAtomDistances", None)  # openmm-ml's embedding uses it, and passes it on
         indices = None if atoms is None else list(atoms)
-        add_potential(system, topology, self.path, indices, force_group=forceGroup, **_options(args))
+        if system.getNumParticles():
+            add_potential(system, topology, self.path, indices, force_group=forceGroup, **_options(args))
+            return
+        # openmm-ml's interpolation asks for the forces of a System without particles, to copy them to another one.
+        whole = openmm.System()
+        for _ in topology.atoms():
+            whole.addParticle(1.0)
+        add_potential(whole, topology, self.path, indices, force_group=forceGroup, **_options(args))
+        for force in whole.getForces():
+            system.addForce(copy.deepcopy(force))
 
     def createMixedSystem(
         self,
@@ -86,14 +96,22 @@ class PotentialImpl(MLPotentialImpl):
     ) -> openmm.System | dict[str, Any]:
         """Mechanical embedding. Keeps constraints, which openmm-ml removes afterwards if requested.
 
-        Raises ValueError as `create_mixed_system`, and for an interpolation of a region that cuts covalent bonds.
+        keep, replace: as for `create_mixed_system`. linkAtomDistances must name bonds that the region cuts.
+
+        Raises ValueError as `create_mixed_system`, for an interpolation of a region that cuts covalent bonds, and for
+        one that leaves atoms unbound at λ = 0 if constraints are removed: openmm-ml does not say whether it will.
         """
         from openmmml.embeddings.mechanicalembedding import MechanicalEmbedding
         from openmmml.embeddings.utilities import findLinkBonds
 
         from torchmdx.openmm_force.mixed import create_mixed_system
 
+        chosen = {name: args.pop(name) for name in ("keep", "replace") if name in args}
         if not findLinkBonds(topology, atoms):
+            if args.pop("linkAtomDistances", None):
+                raise ValueError("linkAtomDistances must name bonds that the ML region cuts, but it cuts none")
+            if interpolate:
+                self._require_bound(topology, system, atoms, chosen)
             return create_mixed_system(
                 system,
                 topology,
@@ -102,14 +120,31 @@ class PotentialImpl(MLPotentialImpl):
                 interpolate=INTERPOLATE if interpolate else None,
                 remove_constraints=False,
                 force_group=forceGroup,
+                **chosen,
                 **_options(args),
             )
+        if chosen:
+            raise ValueError(f"{' and '.join(chosen)} need an ML region that cuts no covalent bond, got one that does")
         if interpolate:
             raise ValueError("interpolate needs an ML region that cuts no covalent bond, got one that does")
         mixed: openmm.System | dict[str, Any] = MechanicalEmbedding().createMixedSystem(
             self, topology, system, atoms, forceGroup, interpolate, returnInfo=returnInfo, **args
         )
         return mixed
+
+    def _require_bound(
+        self, topology: app.Topology, system: openmm.System, atoms: list[int], chosen: dict[str, Any]
+    ) -> None:
+        """Raises ValueError if the region would lack bonds at λ = 0 without its constraints."""
+        from torchmdx.openmm_force.mixed import require_replaced_constraints
+
+        try:
+            require_replaced_constraints(system, topology, atoms, **chosen)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}. openmm-ml does not tell potentials of its option removeConstraints: to keep constraints, "
+                "use torchmdx.openmm_force.create_mixed_system"
+            ) from None
 
     def getSupportedEmbeddings(self) -> list[str]:
         """The embedding that `createMixedSystem` implements in place of openmm-ml's of the same name."""
@@ -124,7 +159,7 @@ def _options(args: dict[str, Any]) -> dict[str, Any]:
     unknown = sorted(args.keys() - set(OPTIONS))
     if unknown:
         raise ValueError(f"options of this potential are {', '.join(OPTIONS)}, got {', '.join(unknown)}")
-    options = dict(args)
+    options = {name: value for name, value in args.items() if name != "precision" or value is not None}
     if options.get("device") is not None:
         options["device"] = str(options["device"])  # other potentials of openmm-ml accept a torch.device
     if "precision" in options:

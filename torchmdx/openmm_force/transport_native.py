@@ -41,6 +41,7 @@ class GraphSession:
                 f"transport 'native' needs the potential on the GPU of the Context, cuda:{self.device}, got {own}: "
                 f"give device='cuda:{self.device}', or DeviceIndex to the Context"
             )
+        self.evaluator.require_together(positions)
         with torch.cuda.device(own):
             step = self.step
             if step is None:
@@ -58,6 +59,7 @@ class GraphSession:
         step = self.step
         assert step is not None
         with torch.cuda.device(step.device):
+            self.evaluator.require_together(step.buffers.inputs["positions"].cpu().numpy())
             return self._renewed(step)
 
     def _renewed(self, step: CapturedStep) -> Handles:
