@@ -64,7 +64,7 @@ neighbors/test_tracing.py           neighbors: operator
 neighbors/test_search.py            neighbors: reverse single_pass
 neighbors/test_backends.py          neighbors/backends: frame vesin
 neighbors/test_search.py            neighbors/kernels: bins look_back reverse single_pass still_good
-openmm_force/test_add.py            openmm_force: atoms references
+openmm_force/test_add.py            openmm_force: references
 openmm_force/test_mixed.py          openmm_force: mixed_bonded mixed_pairs
 openmm_force/test_native_session.py openmm_force: native_audit transport_native
 openmm_force/test_transport_python.py   openmm_force: settings

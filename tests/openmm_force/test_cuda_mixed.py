@@ -55,6 +55,59 @@ def test_derivative_of_an_interpolation(potential, tmp_path, precision, transpor
                 assert found == pytest.approx(energies[1] - energies[0], rel=1e-4, abs=0.1)
 
 
+def test_biases_inside_the_region_are_kept(potential):
+    system, topology, positions = solvated()
+    bias = openmm.CustomTorsionForce("0.5*k*(theta-1)^2")
+    bias.addGlobalParameter("k", 500.0)
+    bias.addTorsion(4, 6, 8, 14, [])
+    bias.setForceGroup(5)
+    system.addForce(bias)
+    context = context_of(mix(system, topology, SOLUTE, potential, replace=(), **ON_GPU), positions)
+    weak = context.getState(energy=True).getPotentialEnergy()._value
+    own = context.getState(energy=True, groups={5}).getPotentialEnergy()._value
+    assert own > 100
+    context.setParameter("k", 5000.0)
+    assert context.getState(energy=True).getPotentialEnergy()._value - weak == pytest.approx(9 * own, rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["single", "mixed"])
+def test_an_offset_keeps_digits(make_potential, precision):
+    """Energies and dE/dlambda of the size of a binding energy, where totals are a million times as large."""
+    plain, heavy = make_potential(), make_potential()
+    plain.reference_energies.zero_()
+    heavy.reference_energies.fill_(-1.0e4)
+    system, topology, positions = solvated()
+    found = []
+    for given, offset in ((plain, 0.0), (heavy, "atoms")):
+        mixed = mix(system, topology, SOLUTE, given, interpolate="lam", energy_offset=offset, **ON_GPU)
+        request_derivative(mixed, "lam")
+        context = context_of(mixed, positions, precision)
+        state = context.getState(energy=True, parameterDerivatives=True)
+        found.append((state.getPotentialEnergy()._value, state.getEnergyParameterDerivatives()["lam"]))
+    assert found[1] == pytest.approx(found[0], abs=1.0)
+
+
+def test_the_difference_in_a_group_of_its_own(potential):
+    system, topology, positions = solvated()
+    split = mix(system, topology, SOLUTE, potential, difference_group=6, **ON_GPU)
+    whole = mix(system, topology, SOLUTE, potential, **ON_GPU)
+    ends = [energy_and_forces_of_group(context_of(each, positions, "double"), None) for each in (split, whole)]
+    assert ends[0][0] == pytest.approx(ends[1][0], rel=1e-5)
+    assert np.abs(ends[0][1] - ends[1][1]).max() < 1e-3 * np.abs(ends[1][1]).max()
+    context = context_of(split, positions, "double")
+    rest = energy_and_forces_of_group(context, 0)
+    force_field = energy_and_forces_of_group(context_of(system, positions, "double"), None)
+    assert rest[0] == pytest.approx(force_field[0], rel=1e-6)
+    platform = openmm.Platform.getPlatformByName("CUDA")
+    integrator = openmm.MTSLangevinIntegrator(300, 1.0, 0.001, [(6, 1), (0, 2)])
+    context = openmm.Context(split, integrator, platform, {"Precision": "mixed"})
+    context.setPositions(positions)
+    openmm.LocalEnergyMinimizer.minimize(context, 10, 50)
+    context.setVelocitiesToTemperature(300, 1)
+    integrator.step(200)
+    assert np.isfinite(context.getState(energy=True).getPotentialEnergy()._value)
+
+
 def test_the_handle_of_a_mixed_system(potential):
     system, topology, positions = solvated()
     mixed = mix(system, topology, SOLUTE, potential, **ON_GPU)
@@ -94,5 +147,5 @@ def test_a_region_is_not_torn_apart_when_openmm_wraps_positions(potential):
 
 
 def energy_and_forces_of_group(context, group):
-    state = context.getState(energy=True, forces=True, groups=1 << group)
+    state = context.getState(energy=True, forces=True, groups=-1 if group is None else 1 << group)
     return state.getPotentialEnergy()._value, np.array(state.getForces(asNumpy=True)._value)

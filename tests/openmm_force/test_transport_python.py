@@ -15,7 +15,7 @@ import torch
 
 openmm = pytest.importorskip("openmm", reason="needs OpenMM")
 from ase import Atoms  # noqa: E402
-from boxes import assert_same, context_of, empty_system, expected, found, topology_of  # noqa: E402
+from boxes import assert_same, box_of, context_of, empty_system, expected, found, topology_of  # noqa: E402
 
 from torchmdx import save  # noqa: E402
 from torchmdx.openmm_force import (  # noqa: E402
@@ -80,6 +80,7 @@ def test_all_particles_of_a_small_system_are_named(
         spring = openmm.HarmonicBondForce()  # of no bonds
         spring.setUsesPeriodicBoundaryConditions(True)
         system.addForce(spring)
+        system.setDefaultPeriodicBoxVectors(*box_of(ethanol))
     add_potential(system, topology_of(ethanol), potential, transport="python", periodic=periodic, **EXACT)
     (force,) = [f for f in system.getForces() if isinstance(f, openmm.PythonForce)]
     assert list(force.getParticles()) == (list(range(9)) if named else [])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import openmm
-from openmm import app
+from openmm import app, unit
 
 from torchmdx.checkpoints.ensemble_file import files_in
 from torchmdx.checkpoints.locate import is_run_folder, locate
@@ -16,6 +18,7 @@ from torchmdx.checkpoints.prepare import PotentialSource, prepare_potential
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_force.atoms import Region, charge_in_e, checked_atoms, elements_of
+from torchmdx.openmm_force.energy_offset import offset_in_ev
 from torchmdx.openmm_force.evaluator import ForceEvaluator
 from torchmdx.openmm_force.native.one_context import share_or_warn
 from torchmdx.openmm_force.overlaps import warn_of_overlaps
@@ -55,28 +58,27 @@ def add_potential(
     scale_parameter: str | None = None,
     max_force_spread: float | None = None,
     spread_file: str | Path | None = None,
+    energy_offset: float | unit.Quantity | str = 0.0,
     name: str = "torchmdx",
 ) -> PotentialForce:
-    """Adds the energy of a potential, for all atoms or some, to an OpenMM system.
+    """Adds the energy of a potential, for all atoms or some, to an OpenMM system. Other forces are not changed.
 
     potential: as for `torchmdx.Calculator`, one or an ensemble; None for the default potential.
-    atoms: the particles that the potential acts on, None for all: indices, Atoms or Residues of the topology, names of
-        residues, or a boolean mask of all particles. Other forces are not changed.
+    atoms: the atoms that the potential acts on, None for all: indices, Atoms, Residues, names of residues, or a mask.
     charge: total charge of these atoms, e, or with a unit. mode, precision, skin: as for CapturedStep.
     audit_every: evaluations between comparisons with the exact model, 0 for none; an OpenMMException stops the run if
         they disagree, with "native" some evaluations later.
     device: the device of the potential: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
     transport: how positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
-    periodic: whether atoms interact with periodic images; None: if system or topology has a box. The system's own box
-        is used if it was set, else the topology's.
-    scale_parameter: a global parameter of the Context, by default 1, that multiplies energy and forces. For the
-        derivative of the energy with respect to it see `request_derivative`.
+    periodic: whether atoms interact with periodic images; None: if the system, or else the topology, has a box.
+    scale_parameter: a global parameter of the Context, by default 1, that multiplies energy and forces.
     max_force_spread, spread_file: for an ensemble, as for `torchmdx.Calculator`; OpenMM converts the error to an
         OpenMMException with the same text, which ends the step.
+    energy_offset: kJ/mol, or with a unit, subtracted from the energy before it is scaled; "atoms": the sum of the
+        potential's reference energies of the atoms.
 
-    Raises ValueError or TypeError, with the requirement and the value, for invalid arguments, and ImportError for a
-    transport that is not available. Warns if the system already has a force field for these atoms, or the same
-    potential.
+    Raises ValueError or TypeError, with the requirement and the value, and ImportError for a transport that is not
+    available. Warns if the system already has a force field, or the same potential, for these atoms.
     """
     if transport not in TRANSPORTS:
         raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
@@ -86,21 +88,34 @@ def add_potential(
     is_periodic, missing_box = choose_box(system, topology, periodic)
     checkpoint = _checkpoint_of(potential)
     settings = ForceSettings(
-        elements_of(topology, chosen), chosen, system.getNumParticles(), charge_in_e(charge),
-        is_periodic, precision, mode, resolved_device(device), skin, audit_every,
-        scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
-        None if spread_file is None else str(spread_file),
+        elements_of(topology, chosen), chosen, system.getNumParticles(), charge_in_e(charge), is_periodic, precision,
+        mode, resolved_device(device), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint),
+        max_force_spread, None if spread_file is None else str(spread_file),
     )  # fmt: skip
-    evaluator = ForceEvaluator(settings, prepare_potential(potential, settings.dtype, settings.device))
-    if settings.device.startswith("cuda"):
-        share_or_warn()  # before any Context is created; every transport becomes faster
+    evaluator = _make_evaluator(potential, settings, energy_offset)
+    warn_of_overlaps(system, evaluator)
+    return _insert(system, evaluator, transport, missing_box, force_group, name)
+
+
+def _make_evaluator(potential: PotentialSource, settings: ForceSettings, energy_offset: Any) -> ForceEvaluator:
+    prepared = prepare_potential(potential, settings.dtype, settings.device)
+    offset = offset_in_ev(energy_offset, prepared, settings.numbers)
+    evaluator = ForceEvaluator(replace(settings, energy_offset=offset), prepared)
     if isinstance(potential, (Potential, Ensemble)):
         evaluator.source = weakref.ref(potential)
+    return evaluator
+
+
+def _insert(
+    system: openmm.System, evaluator: ForceEvaluator, transport: str, missing_box: Any, force_group: int, name: str
+) -> PotentialForce:
+    settings = evaluator.settings
+    if settings.device.startswith("cuda"):
+        share_or_warn()  # before any Context is created; every transport becomes faster
     kind, evaluator.why = _choose(transport, settings)
-    warn_of_overlaps(system, evaluator)
+    force = _MAKERS[kind](evaluator, system)
     if missing_box is not None:
         system.setDefaultPeriodicBoxVectors(*missing_box)
-    force = _MAKERS[kind](evaluator, system)
     force.setForceGroup(force_group)
     force.setName(name)
     return PotentialForce(force, kind, evaluator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import openmm
@@ -12,8 +12,8 @@ from openmm import app, unit
 
 from torchmdx.system import checked_charge
 
-Selected = int | app.Atom | app.Residue | str
-Region = Iterable[Selected] | app.Atom | app.Residue | str
+Selected: TypeAlias = int | app.Atom | app.Residue | str
+Region: TypeAlias = Iterable[Selected] | app.Atom | app.Residue | str
 
 
 def require_arguments(system: Any, topology: Any) -> None:

@@ -85,8 +85,8 @@ class ForceEvaluator:
 
     def require_together(self, positions: NDArray[np.float64]) -> None:
         """Raises ValueError for an atom so far from the others that a simulation must have failed; NaN passes."""
-        distances = np.abs(positions - np.median(positions, axis=0)).max(axis=1)
-        if (distances > FARTHEST).any():
+        if (np.ptp(positions, axis=0) > FARTHEST).any():
+            distances = np.abs(positions - np.median(positions, axis=0)).max(axis=1)
             place = int(np.nanargmax(distances))
             particle = place if self.settings.atoms is None else self.settings.atoms[place]
             x, y, z = positions[place] / NANOMETER

@@ -121,41 +121,60 @@ def _text(element: ElementTree.Element) -> str:
     return ElementTree.tostring(element, encoding="unicode")
 
 
-def scaled_expression(expression: str, parameter: str) -> str:
-    """(1 - parameter) times an energy expression of OpenMM. Raises ValueError if it already uses that name."""
-    if re.search(rf"\b{re.escape(parameter)}\b", expression):
-        raise ValueError(f"interpolate must be a name that no energy expression uses, got {parameter!r}: {expression}")
-    energy, separator, definitions = expression.partition(";")
-    return f"(1-{parameter})*({energy}){separator}{definitions}"
+@dataclass(frozen=True)
+class Factor:
+    """What multiplies the removed terms: 1 - parameter; with is_difference, -parameter, or -1 without a parameter."""
+
+    parameter: str | None
+    is_difference: bool = False
+
+    @property
+    def expression(self) -> str:
+        if self.parameter is None:
+            return "(-1)"
+        return f"(-{self.parameter})" if self.is_difference else f"(1-{self.parameter})"
+
+    def times(self, expression: str) -> str:
+        """The factor times an energy expression of OpenMM. Raises ValueError if that already uses the parameter."""
+        if self.parameter is not None and re.search(rf"\b{re.escape(self.parameter)}\b", expression):
+            raise ValueError(
+                f"interpolate must be a name that no energy expression uses, got {self.parameter!r}: {expression}"
+            )
+        energy, separator, definitions = expression.partition(";")
+        return f"{self.expression}*({energy}){separator}{definitions}"
+
+    def add_parameter(self, force: openmm.Force) -> None:
+        if self.parameter is not None:
+            force.addGlobalParameter(self.parameter, 1.0)
 
 
-def scale(force: openmm.Force, parameter: str) -> openmm.Force:
-    """A force with (1 - parameter) times the energy of `force`, one of BONDED; a custom `force` is changed in place."""
+def scale(force: openmm.Force, factor: Factor) -> openmm.Force:
+    """A force with a factor times the energy of `force`, one of BONDED; a custom `force` is changed in place."""
     kind = type(force).__name__
     if kind in _AS_CUSTOM:
-        return _as_custom(force, parameter, *_AS_CUSTOM[kind])
+        return _as_custom(force, factor, *_AS_CUSTOM[kind])
     if kind == "CMAPTorsionForce":
-        return wrapped(force, parameter)
-    force.setEnergyFunction(scaled_expression(force.getEnergyFunction(), parameter))
-    return _finished(force, force, parameter)
+        return wrapped(force, factor)
+    force.setEnergyFunction(factor.times(force.getEnergyFunction()))
+    return _finished(force, force, factor)
 
 
-def wrapped(force: openmm.Force, parameter: str) -> openmm.CustomCVForce:
-    """(1 - parameter) times any force, in a CustomCVForce: slower than a scaled expression."""
-    scaled = openmm.CustomCVForce(scaled_expression("energy", parameter))
+def wrapped(force: openmm.Force, factor: Factor) -> openmm.CustomCVForce:
+    """A factor times any force, in a CustomCVForce: slower than a scaled expression."""
+    scaled = openmm.CustomCVForce(factor.times("energy"))
     scaled.addCollectiveVariable("energy", force)
-    return _finished(scaled, force, parameter)
+    return _finished(scaled, force, factor)
 
 
-def _finished(scaled: openmm.Force, original: openmm.Force, parameter: str) -> openmm.Force:
-    scaled.addGlobalParameter(parameter, 1.0)
+def _finished(scaled: openmm.Force, original: openmm.Force, factor: Factor) -> openmm.Force:
+    factor.add_parameter(scaled)
     scaled.setForceGroup(original.getForceGroup())
     scaled.setName(f"{original.getName()} inside the ML region")
     return scaled
 
 
-def _as_custom(force: openmm.Force, parameter: str, term: str, expression: str, names: tuple[str, ...]) -> openmm.Force:
-    scaled = getattr(openmm, f"Custom{term}Force")(scaled_expression(expression, parameter))
+def _as_custom(force: openmm.Force, factor: Factor, term: str, expression: str, names: tuple[str, ...]) -> openmm.Force:
+    scaled = getattr(openmm, f"Custom{term}Force")(factor.times(expression))
     for name in names:
         getattr(scaled, f"addPer{term}Parameter")(name)
     count = _NUM_PARTICLES[term]
@@ -163,4 +182,4 @@ def _as_custom(force: openmm.Force, parameter: str, term: str, expression: str, 
         values = getattr(force, f"get{term}Parameters")(index)
         getattr(scaled, f"add{term}")(*values[:count], values[count:])
     scaled.setUsesPeriodicBoundaryConditions(force.usesPeriodicBoundaryConditions())
-    return _finished(scaled, force, parameter)
+    return _finished(scaled, force, factor)

@@ -13,7 +13,7 @@ import openmm
 from openmm import unit
 
 from torchmdx import units
-from torchmdx.openmm_force.mixed_bonded import scaled_expression, wrapped
+from torchmdx.openmm_force.mixed_bonded import Factor, wrapped
 
 _COULOMB = units.COULOMB / units.KJ_PER_MOL / units.NANOMETER  # kJ/mol nm
 _LENNARD_JONES = "4*epsilon*((sigma/r)^12-(sigma/r)^6)"
@@ -40,28 +40,28 @@ def _pairs(region: frozenset[int]) -> Iterator[tuple[int, int]]:
     return combinations(sorted(region), 2)
 
 
-def exclude_pairs(force: openmm.NonbondedForce, region: frozenset[int], interpolate: str | None) -> list[openmm.Force]:
+def exclude_pairs(force: openmm.NonbondedForce, region: frozenset[int], factor: Factor | None) -> list[openmm.Force]:
     """Turns every pair inside `region` into an exception without interaction, in place.
 
-    Returns forces with the same interactions, times 1 - the parameter `interpolate`; none if that is None. In a
+    Returns forces with the same interactions times a factor; none if that is None. In a
     periodic system exceptions use minimum images, because a region of several molecules may be wrapped in any way.
     """
-    _clear_offsets(force, region, interpolate)
+    _clear_offsets(force, region, factor)
     own_images = force.getExceptionsUsePeriodicBoundaryConditions()
     excepted = _clear_exceptions(force, region)
     known = {frozenset((pair.first, pair.second)) for pair in excepted}
     new = [pair for pair in _pairs(region) if frozenset(pair) not in known]
-    direct = _direct_pairs(force, new) if interpolate else []
+    direct = _direct_pairs(force, new) if factor else []
     for first, second in new:
         force.addException(first, second, 0.0, 1.0, 0.0)
     if force.usesPeriodicBoundaryConditions():
         force.setExceptionsUsePeriodicBoundaryConditions(True)
-    if interpolate is None:
+    if factor is None:
         return []
     plain = f"{_COULOMB!r}*charge_product/r+{_LENNARD_JONES}"
     forces = [
-        _pair_force(_pair_expression(force), direct, interpolate, force.usesPeriodicBoundaryConditions()),
-        _pair_force(plain, excepted, interpolate, own_images),
+        _pair_force(_pair_expression(force), direct, factor, force.usesPeriodicBoundaryConditions()),
+        _pair_force(plain, excepted, factor, own_images),
     ]
     for added, what in zip(forces, ("pairs", "exceptions"), strict=True):
         added.setForceGroup(force.getForceGroup())
@@ -69,21 +69,21 @@ def exclude_pairs(force: openmm.NonbondedForce, region: frozenset[int], interpol
     return [added for added in forces if added.getNumBonds()]
 
 
-def _clear_offsets(force: openmm.NonbondedForce, region: frozenset[int], interpolate: str | None) -> None:
+def _clear_offsets(force: openmm.NonbondedForce, region: frozenset[int], factor: Factor | None) -> None:
     """Sets offsets of exceptions inside the region to 0: they would restore the interaction."""
     for index in range(force.getNumExceptionParameterOffsets()):
         parameter, exception, *_ = force.getExceptionParameterOffset(index)
         if region.issuperset(force.getExceptionParameters(exception)[:2]):
-            _refuse_offset(interpolate, parameter)
+            _refuse_offset(factor, parameter)
             force.setExceptionParameterOffset(index, parameter, exception, 0.0, 0.0, 0.0)
     for index in range(force.getNumParticleParameterOffsets()):
         parameter, particle, *_ = force.getParticleParameterOffset(index)
         if particle in region:
-            _refuse_offset(interpolate, parameter)
+            _refuse_offset(factor, parameter)
 
 
-def _refuse_offset(interpolate: str | None, parameter: str) -> None:
-    if interpolate is not None:
+def _refuse_offset(factor: Factor | None, parameter: str) -> None:
+    if factor is not None:
         raise ValueError(
             "interpolate needs nonbonded parameters inside the ML region that are constant, "
             f"but there they depend on the global parameter {parameter!r}"
@@ -176,9 +176,9 @@ def _number(value: Any) -> float:
     return float(value.value_in_unit_system(unit.md_unit_system) if unit.is_quantity(value) else value)
 
 
-def _pair_force(expression: str, pairs: list[Pair], interpolate: str, periodic: bool) -> openmm.CustomBondForce:
-    force = openmm.CustomBondForce(scaled_expression(expression, interpolate))
-    force.addGlobalParameter(interpolate, 1.0)
+def _pair_force(expression: str, pairs: list[Pair], factor: Factor, periodic: bool) -> openmm.CustomBondForce:
+    force = openmm.CustomBondForce(factor.times(expression))
+    factor.add_parameter(force)
     names = ["charge_product", "sigma", "epsilon"]
     if "dispersion" in expression:
         names.append("dispersion")
@@ -192,7 +192,7 @@ def _pair_force(expression: str, pairs: list[Pair], interpolate: str, periodic: 
 
 
 def exclude_custom_pairs(
-    force: openmm.CustomNonbondedForce, region: frozenset[int], interpolate: str | None
+    force: openmm.CustomNonbondedForce, region: frozenset[int], factor: Factor | None
 ) -> list[openmm.Force]:
     """Excludes every pair inside `region` from a CustomNonbondedForce, in place. Returns as `exclude_pairs`."""
     scaled = copy.deepcopy(force)
@@ -200,11 +200,11 @@ def exclude_custom_pairs(
     for pair in _pairs(region):
         if frozenset(pair) not in known:
             force.addExclusion(*pair)
-    if interpolate is None or not _restrict(scaled, region):
+    if factor is None or not _restrict(scaled, region):
         return []
     scaled.setUseLongRangeCorrection(False)  # `force` keeps its own, which ignores exclusions
     # Wrapped, because the nonbonded forces of one system must have the same exclusions.
-    return [wrapped(scaled, interpolate)]
+    return [wrapped(scaled, factor)]
 
 
 def _restrict(force: openmm.CustomNonbondedForce, region: frozenset[int]) -> bool:

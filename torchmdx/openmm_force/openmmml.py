@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 INTERPOLATE = "lambda_interpolate"  # openmm-ml's name for it
 OPTIONS = (
     "charge", "transport", "mode", "precision", "device", "skin", "audit_every", "periodic", "max_force_spread",
-    "spread_file", "name",
+    "spread_file", "energy_offset", "name",
 )  # fmt: skip
 _PRECISIONS = {"single": "float32", "double": "float64"}  # names that other potentials of openmm-ml use
 
@@ -106,7 +106,7 @@ class PotentialImpl(MLPotentialImpl):
 
         from torchmdx.openmm_force.mixed import create_mixed_system
 
-        chosen = {name: args.pop(name) for name in ("keep", "replace") if name in args}
+        chosen: dict[str, Any] = {name: args.pop(name) for name in ("keep", "replace") if name in args}
         if not findLinkBonds(topology, atoms):
             if args.pop("linkAtomDistances", None):
                 raise ValueError("linkAtomDistances must name bonds that the ML region cuts, but it cuts none")

@@ -9,6 +9,7 @@ import openmm
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.openmm_force.evaluator import ForceEvaluator, Spread
 from torchmdx.step.report import StepReport
+from torchmdx.units import KJ_PER_MOL
 
 
 @dataclass(eq=False)
@@ -38,6 +39,11 @@ class PotentialForce:
     def checkpoint(self) -> str | tuple[str, ...] | None:
         """The file or name of the potential, or those of an ensemble; None if it was given in memory."""
         return self.evaluator.settings.checkpoint
+
+    @property
+    def energy_offset(self) -> float:
+        """kJ/mol that are subtracted from the energy, before it is multiplied by a scale parameter."""
+        return self.evaluator.settings.energy_offset / KJ_PER_MOL
 
     @property
     def num_recoveries(self) -> int:

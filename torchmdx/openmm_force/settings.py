@@ -25,7 +25,7 @@ class ForceSettings:
     numbers: atomic numbers of the potential's atoms. atoms: their indices, None for all of num_particles.
     checkpoint, sha256: the potential's file, or its name if it is part of torchmdx, and the file's hash, or those of an
     ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å), spread_file: as for
-    `torchmdx.Calculator`.
+    `torchmdx.Calculator`. energy_offset: eV, subtracted from the energy.
     """
 
     numbers: tuple[int, ...]
@@ -43,6 +43,7 @@ class ForceSettings:
     sha256: str | tuple[str, ...] | None = None
     max_force_spread: float | None = None
     spread_file: str | None = None
+    energy_offset: float = 0.0
 
     def __post_init__(self) -> None:
         if self.precision not in DTYPES:

@@ -16,6 +16,7 @@ from torchmdx.openmm_force.references import evaluator_of, reference_to
 from torchmdx.openmm_force.settings import ForceSettings
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import AuditError, GraphRefused, SpreadError
+from torchmdx.units import KJ_PER_MOL
 
 # Raised for a structure that cannot be evaluated, unlike lack of memory or an interruption: the step remains usable.
 _OF_STRUCTURES = (ArithmeticError, SpreadError, ValueError)
@@ -150,6 +151,7 @@ def make_native_force(evaluator: ForceEvaluator, system: openmm.System) -> openm
         atoms=settings.atoms,
         periodic=settings.periodic,
         scale_parameter=settings.scale_parameter,
+        energy_offset=settings.energy_offset / KJ_PER_MOL,
         reference=reference_to(evaluator),
         cuda=settings.device.startswith("cuda"),
     )

@@ -45,7 +45,7 @@ class Computation:
         if self._atoms is not None:
             chosen, forces = forces, np.zeros_like(every)
             forces[self._atoms] = chosen
-        return energy * TO_ENERGY * scale, forces
+        return (energy - self.evaluator.settings.energy_offset) * TO_ENERGY * scale, forces
 
     def __reduce__(self) -> tuple[Any, ...]:
         return restore, (reference_to(self.evaluator), self._selects)

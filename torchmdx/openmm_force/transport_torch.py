@@ -58,7 +58,8 @@ class TensorEvaluator:
             forces = torch.zeros_like(positions, dtype=forces.dtype, device=forces.device).index_copy(
                 0, self.index, forces
             )
-        return (energy * TO_ENERGY).to(positions.device, torch.float64), (forces * TO_FORCE).to(positions)
+        shifted = (energy.to(torch.float64) - self.evaluator.settings.energy_offset) * TO_ENERGY
+        return shifted.to(positions.device, torch.float64), (forces * TO_FORCE).to(positions)
 
 
 @torch.library.custom_op("torchmdx::openmm_evaluate", mutates_args=())

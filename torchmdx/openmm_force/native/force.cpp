@@ -88,6 +88,7 @@ void CalcTorchmdxKernel::adopt(ContextImpl& context, const TorchmdxForce& force)
     particles = particlesOf(context, force);
     periodic = force.periodic;
     scaleParameter = force.scaleParameter;
+    energyOffset = force.energyOffset;
     derivative = !scaleParameter.empty() && contributesDerivative(context, scaleParameter);
 }
 
@@ -96,9 +97,10 @@ double CalcTorchmdxKernel::scaleOf(ContextImpl& context) const {
 }
 
 double CalcTorchmdxKernel::finished(double energy, double scale, map<string, double>& derivatives) const {
+    double shifted = energy * units.energy - energyOffset;
     if (derivative)
-        derivatives[scaleParameter] += energy * units.energy;
-    return energy * units.energy * scale;
+        derivatives[scaleParameter] += shifted;
+    return shifted * scale;
 }
 
 // CPU platforms: positions and forces pass through Python.
@@ -165,6 +167,7 @@ public:
         node.setBoolProperty("periodic", force.periodic);
         node.setStringProperty("scaleParameter", force.scaleParameter);
         node.setBoolProperty("derivative", force.derivative);
+        node.setDoubleProperty("energyOffset", force.energyOffset);
         node.setStringProperty("reference", force.reference + END);
         SerializationNode& particles = node.createChildNode("Particles");
         for (int i : force.particles)
@@ -182,6 +185,7 @@ public:
         force->periodic = node.getBoolProperty("periodic");
         force->scaleParameter = node.getStringProperty("scaleParameter");
         force->derivative = node.getBoolProperty("derivative", false);
+        force->energyOffset = node.getDoubleProperty("energyOffset", 0.0);
         const string text = node.getStringProperty("reference");
         force->reference = text.substr(0, text.size() - END.size());
         for (const SerializationNode& particle : node.getChildNode("Particles").getChildren())
@@ -219,13 +223,14 @@ extern "C" void torchmdx_shut_down() {
 
 // Adds a force to an OpenMM::System and returns its index.
 extern "C" int torchmdx_add(void* system, long long provider, const int* particles, int count, int periodic,
-                            const char* scaleParameter, const char* reference) {
+                            const char* scaleParameter, const char* reference, double energyOffset) {
     auto* force = new TorchmdxForce();
     force->provider = provider;
     force->particles.assign(particles, particles + count);
     force->periodic = periodic != 0;
     force->scaleParameter = scaleParameter;
     force->reference = reference;
+    force->energyOffset = energyOffset;
     return static_cast<System*>(system)->addForce(force);
 }
 

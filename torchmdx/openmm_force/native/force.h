@@ -60,6 +60,7 @@ public:
     std::vector<int> particles;    // of the System; empty: all
     std::string scaleParameter;    // empty: none
     bool derivative = false;       // dE/dscaleParameter was requested from this force
+    double energyOffset = 0.0;     // kJ/mol, subtracted from the energy before it is scaled
     std::string reference;         // from which `restore` creates a provider
     ~TorchmdxForce() override {
         if (provider && alive)
@@ -82,8 +83,8 @@ protected:
     // What does not depend on the platform, for `initialize`.
     void adopt(OpenMM::ContextImpl& context, const TorchmdxForce& force);
     double scaleOf(OpenMM::ContextImpl& context) const;
-    // The energy in kJ/mol, scaled, from that of the potential in eV. Adds its derivative, the energy without the scale, to
-    // those of the Context.
+    // The energy in kJ/mol, shifted and scaled, from that of the potential in eV. Adds its derivative, the energy without
+    // the scale, to those of the Context.
     double finished(double energy, double scale, std::map<std::string, double>& derivatives) const;
 
     std::vector<int> particles;
@@ -92,6 +93,7 @@ protected:
 private:
     std::string scaleParameter;
     bool derivative = false;
+    double energyOffset = 0.0;
 };
 
 class TorchmdxForceImpl : public OpenMM::ForceImpl {

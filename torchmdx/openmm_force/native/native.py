@@ -261,9 +261,13 @@ def add_force(
     periodic: bool,
     scale_parameter: str | None,
     reference: str,
+    energy_offset: float = 0.0,
     cuda: bool = True,
 ) -> openmm.Force:
-    """Adds a force to the system and returns it; reference: text from which the provider can be restored."""
+    """Adds a force to the system and returns it; reference: text from which the provider can be restored.
+
+    energy_offset: kJ/mol, subtracted from the energy before it is scaled.
+    """
     library, number = _library(cuda), next(_numbers)
     chosen = (ctypes.c_int * len(atoms or ()))(*(atoms or ()))
     _providers[number] = provider  # released by the force; nothing below can fail
@@ -275,5 +279,6 @@ def add_force(
         int(periodic),
         (scale_parameter or "").encode(),
         reference.encode(),
+        ctypes.c_double(energy_offset),
     )
     return system.getForce(index)
