@@ -27,6 +27,8 @@ from torchmdx.training.config_file import read_config
 # Files that a page takes for granted: names in documents.files.MAKERS.
 ASSUMED = {
     "README.md": "frames/one.xyz",
+    "docs/ase_recipes.md": "model.safetensors crystal.cif",
+    "docs/coming_from.md": "a.xyz",
     "docs/data.md": "train.xyz more/one.npz rmd17_aspirin.npz",
     "docs/label.md": "frames.xyz runs/one.traj a.xyz model.safetensors",
     "docs/report.md": "data.store run/best.safetensors run/split.json test.xyz a.xyz spice.h5",

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import ase.build
 import ase.io
 import h5py
 import numpy as np
@@ -43,6 +44,10 @@ def write_some_bare(path: Path) -> None:
 
 def write_bare(path: Path) -> None:
     ase.io.write(path, bare())
+
+
+def write_crystal(path: Path) -> None:
+    ase.io.write(path, ase.build.bulk("CO", "zincblende", a=4.2))
 
 
 def write_archive(path: Path) -> None:
@@ -100,6 +105,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "frames/one.xyz": write_some_bare,
     "runs/one.traj": write_bare,
     "a.xyz": write_few_frames,
+    "crystal.cif": write_crystal,
     "more/one.npz": write_archive_in_ev,
     "rmd17_aspirin.npz": write_archive,
     "spice.h5": write_spice,
