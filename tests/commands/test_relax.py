@@ -38,7 +38,9 @@ def relax(model, tmp_path, monkeypatch):
 
     def run(atoms: Atoms, *options: str, potential: str = model) -> int:
         ase.io.write("in.traj", atoms)
-        command = ["relax", "in.traj", "-o", "out.xyz", "--model", potential, "--device", "cpu"]
+        command = ["relax", "in.traj", "-o", "out.xyz", "--model", potential, "--device", "cpu", "--no-page"]
+        if "--page" in options:  # half a second
+            command, options = command[:-1], tuple(option for option in options if option != "--page")
         return cli.main([*command, "--dtype", "float64", *options])
 
     return run
@@ -203,3 +205,20 @@ def test_options_that_do_not_fit_are_refused_before_the_work(capsys, relax, slab
     out, err = capsys.readouterr()
     assert words in err
     assert "Step" not in out
+
+
+def test_a_page_shows_the_steps(capsys, relax, ethanol, tmp_path):
+    pytest.importorskip("plotly")
+    assert relax(ethanol, "--page", "--fmax", "0.1", "--trajectory", "steps.traj") == 0
+    assert "wrote out.html, an interactive page of the steps" in capsys.readouterr().out
+    text = (tmp_path / "out.html").read_text()
+    steps = ase.io.read("steps.traj", ":")
+    assert f"C2H6O, 9 atoms, {len(steps)} frames" in text
+    assert f'"step {len(steps) - 1}"' in text
+    assert "largest force / eV/Å" in text
+    (tmp_path / "out.xyz").unlink()
+    (tmp_path / "steps.traj").unlink()
+    assert relax(ethanol, "--page") == 2
+    assert "out.html" in capsys.readouterr().err
+    assert relax(ethanol, "--fmax", "0.1") == 0  # --no-page leaves it
+    assert (tmp_path / "out.html").read_text() == text

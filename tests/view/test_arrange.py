@@ -15,6 +15,7 @@ def test_rotated_copies_coincide():
     found = superimposed(np.stack([first, *turned]))
     assert found == pytest.approx(np.broadcast_to(found[0], found.shape), abs=1e-9)
     assert distances(found[0]) == pytest.approx(distances(first))
+    assert found[0].max(0) == pytest.approx(-found[0].min(0))
     spread = found[0].std(0)
     assert spread[0] > spread[2] > spread[1]
 

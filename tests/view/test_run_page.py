@@ -4,7 +4,8 @@ from ase.build import molecule
 from pages import data_of, distances, positions_of
 
 from torchmdx.md.trajectory import Trajectory
-from torchmdx.view.run_page import write_run_page
+from torchmdx.view.recording import Recording
+from torchmdx.view.run_page import write_relaxation_page, write_run_page
 
 pytest.importorskip("plotly")
 
@@ -54,3 +55,15 @@ def test_a_page_that_fails_is_one_line_and_no_error(run, capsys, monkeypatch, pr
     assert err.startswith("no page: ")
     assert err.count("\n") == 1
     assert not page.exists()
+
+
+def test_the_page_of_a_relaxation(tmp_path):
+    recording = Recording()
+    for step in range(3):
+        atoms = molecule("H2O")
+        atoms.positions *= 1 + 0.01 * step
+        recording.add(atoms)
+    assert write_relaxation_page(tmp_path / "relaxed.html", recording, title="water")
+    data = data_of(tmp_path / "relaxed.html")
+    assert data["captions"] == ["step 0", "step 1", "step 2"]
+    assert data["title"] == "water"

@@ -25,6 +25,8 @@ from torchmdx.units import GPA
 if TYPE_CHECKING:
     from ase import Atoms
 
+    from torchmdx.view.recording import Recording
+
 OPTIMIZERS = ("lbfgs", "fire", "bfgs", "mdmin")
 
 
@@ -59,6 +61,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--steps", type=int, default=500, metavar="N", help="maximum number of steps (default: 500)")
     parser.add_argument("--trajectory", metavar="FILE", help="write every step to this file (.traj)")
     parser.add_argument("--overwrite", action="store_true", help="replace existing output files")
+    parser.add_argument(
+        "--no-page", action="store_true", help="do not write the interactive page, OUTPUT with the ending .html"
+    )
     _add_cell_options(parser)
     parser.set_defaults(run=run)
 
@@ -93,13 +98,16 @@ def run(options: argparse.Namespace) -> int:
         symmetry = fix_symmetry(atoms, options.symmetry_precision or DEFAULT_PRECISION)
         print(f"space group {symmetry.group}")
     atoms.calc = make_calculator(options)
-    pressure = (options.pressure or 0.0) * GPA
+    from torchmdx.view.recording import Recording
+
+    pressure, recording = (options.pressure or 0.0) * GPA, Recording()
     with Interrupts() as interrupts:
         before = State.of(atoms, pressure, options.cell)
-        outcome = _relax(atoms, options, symmetry, interrupts)
+        outcome = _relax(atoms, options, symmetry, recording, interrupts)
         if symmetry is not None:
             symmetry.free(atoms)
         _write(atoms, options.output)
+    _write_page(recording, options)
     _report(before, State.of(atoms, pressure, options.cell), outcome, options)
     if interrupts.received is not None:
         print(f"stopped by {interrupts.received.name}, not converged to {options.fmax} eV/Å", file=sys.stderr)
@@ -149,9 +157,13 @@ class State:
 
 
 def _relax(
-    atoms: Atoms, options: argparse.Namespace, symmetry: FixedSymmetry | None, interrupts: Interrupts
+    atoms: Atoms,
+    options: argparse.Namespace,
+    symmetry: FixedSymmetry | None,
+    recording: Recording,
+    interrupts: Interrupts,
 ) -> Outcome:
-    """Moves the atoms until they converge, the steps are used up, or a signal arrives."""
+    """Moves the atoms until they converge, the steps are used up, or a signal arrives; records the steps."""
     from ase.filters import FrechetCellFilter
     from ase.io.trajectory import Trajectory
 
@@ -162,6 +174,7 @@ def _relax(
         target = FrechetCellFilter(atoms, scalar_pressure=(options.pressure or 0.0) * GPA)
     converged = False
     with make_optimizer(options.optimizer, target) as optimizer:
+        optimizer.attach(lambda: recording.add(_frame(atoms, symmetry)))
         if options.trajectory:
             trajectory = optimizer.closelater(Trajectory(options.trajectory, "w"))
             optimizer.attach(lambda: trajectory.write(_frame(atoms, symmetry)))
@@ -197,6 +210,20 @@ def _write(atoms: Atoms, path: str) -> None:
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _page_of(options: argparse.Namespace) -> Path | None:
+    """The interactive page beside the output; None if it is not wanted, or if the output has its name."""
+    page = Path(options.output).with_suffix(".html")
+    return None if options.no_page or page == Path(options.output) else page
+
+
+def _write_page(recording: Recording, options: argparse.Namespace) -> None:
+    from torchmdx.view.run_page import write_relaxation_page
+
+    page = _page_of(options)
+    if page is not None and write_relaxation_page(page, recording, title=f"{Path(options.file).name}: relaxation"):
+        print(f"wrote {page}, an interactive page of the steps")
 
 
 def _report(before: State, after: State, outcome: Outcome, options: argparse.Namespace) -> None:
@@ -264,4 +291,4 @@ def _require_outputs(options: argparse.Namespace) -> None:
             f"--output must have the ending of a format that ASE writes (.xyz, .cif, .traj, ...), got {path!r}"
         )
     if not options.overwrite:
-        require_new(*(name for name in (path, trajectory) if name is not None))
+        require_new(*(str(name) for name in (path, trajectory, _page_of(options)) if name is not None))

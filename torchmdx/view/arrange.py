@@ -118,7 +118,7 @@ def repeats(cell: Floats, pbc: NDArray[np.bool_], num_atoms: int) -> tuple[int, 
 
 
 def superimposed(positions: Floats) -> Floats:
-    """Positions [F,N,3] about their centres; the first frame along its principal axes, the others rotated onto it.
+    """Positions [F,N,3]; the first frame along its principal axes about its middle, the others superimposed on it.
 
     The longest axis is x, the second z, as the page's camera looks along y. Rotations only, no mirror images.
     """
@@ -130,7 +130,8 @@ def superimposed(positions: Floats) -> Floats:
     target = positions[0] @ turn
     left, _, right = np.linalg.svd(positions.transpose(0, 2, 1) @ target)
     right[:, 2] *= np.sign(np.linalg.det(left @ right))[:, None]
-    return np.asarray(positions @ (left @ right))
+    turned = np.asarray(positions @ (left @ right))
+    return turned - (turned[0].max(0) + turned[0].min(0)) / 2
 
 
 def _labels(found: Arranged, labels: list[str] | None) -> list[str] | None:

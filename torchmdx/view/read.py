@@ -59,9 +59,17 @@ def selected(index: str, number: int, path: str) -> Integers:
 
 
 def of_structures(
-    structures: Sequence[Atoms], *, title: str, indices: Integers | None = None, num_frames: int | None = None
+    structures: Sequence[Atoms],
+    *,
+    title: str,
+    indices: Integers | None = None,
+    num_frames: int | None = None,
+    axis: str = "frame",
 ) -> Frames:
-    """Frames of ASE structures, with the energies, forces and velocities that they carry. indices: in their file."""
+    """Frames of ASE structures, with the energies, forces and velocities that they carry.
+
+    indices: in their file, or numbers of steps. num_frames: in the file. axis: what indices count.
+    """
     indices = np.arange(len(structures)) if indices is None else indices
     x = indices.astype(np.float64)
     first = structures[0]
@@ -75,8 +83,11 @@ def of_structures(
         indices=indices,
         num_frames=num_frames or len(structures),
         x=x,
-        axis="frame",
-        captions=[_caption(atoms, place, same) for atoms, place in zip(structures, indices.tolist(), strict=True)],
+        axis=axis,
+        captions=[
+            _caption(atoms, f"{axis} {place:,}", same)
+            for atoms, place in zip(structures, indices.tolist(), strict=True)
+        ],
         labels=labels_of(first) if same else None,
         panels=frame_panels(structures, x),
     )
@@ -173,5 +184,5 @@ def _cell(atoms: Atoms) -> NDArray[np.float64] | None:
     return cell
 
 
-def _caption(atoms: Atoms, place: int, same: bool) -> str:
-    return f"frame {place:,}" if same else f"frame {place:,}: {atoms.get_chemical_formula(mode='hill')}"
+def _caption(atoms: Atoms, place: str, same: bool) -> str:
+    return place if same else f"{place}: {atoms.get_chemical_formula(mode='hill')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ from numpy.typing import NDArray
 
 from torchmdx.view.arrange import movie_of
 from torchmdx.view.dcd import open_dcd
+from torchmdx.view.movie import Frames
 from torchmdx.view.page import require_plotly, write_movie
 from torchmdx.view.read import of_dcd
+from torchmdx.view.recording import Recording
 
 
 def write_run_page(
@@ -29,11 +32,23 @@ def write_run_page(
     The files of the run are complete by then, so that no failure of its page fails the run. numbers [N]: elements;
     labels: of the atoms; log: of the run; temperature: its thermostat's, K.
     """
+
+    def frames() -> Frames:
+        dcd = open_dcd(trajectory)
+        return of_dcd(dcd, numbers, title=title, labels=labels, log=log, temperature=temperature)
+
+    return _written(path, frames)
+
+
+def write_relaxation_page(path: Path, recording: Recording, *, title: str) -> bool:
+    """`write_run_page` for the steps of a relaxation."""
+    return _written(path, lambda: recording.frames(title))
+
+
+def _written(path: Path, frames: Callable[[], Frames]) -> bool:
     try:
         require_plotly()
-        dcd = open_dcd(trajectory)
-        frames = of_dcd(dcd, numbers, title=title, labels=labels, log=log, temperature=temperature)
-        write_movie(path, movie_of(frames))
+        write_movie(path, movie_of(frames()))
     except (ImportError, OSError, ValueError) as error:
         print(f"no page: {error}", file=sys.stderr)
         return False

@@ -1,7 +1,7 @@
 // A ball-and-stick model in a scene of Plotly. Up to MOST_BALLS atoms are shaded balls, more are markers.
 
 const MOST_BALLS = 700;
-const NEAR = 1.12; // distance of the camera from the middle, in units of the scene
+const NEAR = 1.25; // distance of the camera from the middle, in units of the scene
 
 class Viewer {
   // reach: half the width of the scene, Å. eye: direction of the camera.
