@@ -127,15 +127,17 @@ def differentiate_energy(
     forces: bool,
     stress: bool,
     create_graph: bool,
+    dipoles_of: Callable[[Tensor, Tensor, Batch], Tensor] | None = None,
 ) -> Result:
     """The result of an energy that is a function of positions [N,3] and of a strain [S,3,3], None without stress.
 
-    Called with gradients enabled as they are needed; for forces positions require a gradient.
+    Called with gradients enabled as they are needed; for forces positions require a gradient. dipoles_of: another way
+    to compute `dipole_moments`.
     """
     strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_() if stress else None
     energy, energies, charges = energy_of(positions, strain)
     slope, virial = _gradients(energy, positions if forces else None, strain, create_graph)
-    dipoles = None if charges is None else dipole_moments(charges, positions, batch)
+    dipoles = None if charges is None else (dipoles_of or dipole_moments)(charges, positions, batch)
     if not create_graph:
         energy, energies = energy.detach(), energies.detach()
         charges, dipoles = (None if value is None else value.detach() for value in (charges, dipoles))

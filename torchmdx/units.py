@@ -24,6 +24,7 @@ RYDBERG = HARTREE / 2  # eV
 NANOMETER = 10.0  # Å
 GPA = 1e9 * 1e-30 / ELEMENTARY_CHARGE  # eV/Å³
 BAR = 1e-4 * GPA  # eV/Å³
+DEBYE = 1e-21 / 299792458 / ELEMENTARY_CHARGE * 1e10  # e Å: 1e-21 C m²/s over the speed of light
 PICOSECOND = 1e3  # fs
 # Acceleration of 1 amu under 1 eV/Å, in Å/fs²: eV/(amu Å) = (e / amu) m/s² * 1e10 per Å, 1e-30 per fs².
 FORCE_TO_ACCELERATION = ELEMENTARY_CHARGE / AMU_SI * 1e-10

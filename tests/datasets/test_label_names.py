@@ -63,7 +63,7 @@ def test_a_file_without_known_labels_says_what_it_has_and_which_options_read_it(
     with pytest.raises(ValueError, match="must have labels") as error:
         converted(tmp_path, structures)
     said = str(error.value)
-    assert "labels named energy, forces, stress, got REF_energy, REF_forces, config_type; read labels with" in said
+    assert "labels named energy, forces, stress, got REF_energy, REF_forces; read labels with" in said
     assert "--energy-key REF_energy --forces-key REF_forces (data.energy_key, data.forces_key in the conf" in said
     assert not (tmp_path / "out").exists()
     report = converted(tmp_path, structures, keys={"energy": "REF_energy", "forces": "REF_forces"})

@@ -281,6 +281,56 @@ def test_folder_of_torchmdnet(tmp_path, water):
         opened(tmp_path, folder, overwrite=True)
 
 
+DEBYE = 0.2081943  # e Å
+
+
+def test_charges_and_dipole_moments(tmp_path):
+    charges, dipole = np.array([-0.8, 0.4, 0.4]), np.array([0.0, 0.5, -0.25])
+    atoms = Atoms(NUMBERS, WATER)
+    atoms.calc = SinglePointCalculator(atoms, energy=-1.0, charges=charges, dipole=dipole)
+    ase.io.write(tmp_path / "a.traj", atoms)
+    other = Atoms(NUMBERS, WATER, cell=[9, 9, 9], pbc=True)
+    other.info |= {"energy": -1.0, "mu": dipole / DEBYE}
+    other.set_array("hirshfeld", charges)
+    molecule = other.copy()
+    molecule.pbc = False
+    ase.io.write(tmp_path / "b.xyz", [other, molecule])
+    frames = opened(tmp_path, tmp_path / "a.traj").gather([0])
+    np.testing.assert_allclose(frames.charges, charges, rtol=1e-6)
+    np.testing.assert_allclose(frames.dipole, [dipole], rtol=1e-6)
+    store = opened(
+        tmp_path, tmp_path / "b.xyz", keys={"charges": "hirshfeld", "dipole": "mu"}, dipole_unit="debye", overwrite=True
+    )
+    assert store.labels == {"energy", "charges", "dipole"}
+    assert store.units["dipole"] == "debye"
+    frames = store.gather([0, 1])
+    assert frames.has("dipole").tolist() == [False, True]  # that of a crystal is not defined
+    np.testing.assert_allclose(frames.dipole[1], dipole, rtol=1e-5)
+    np.testing.assert_allclose(frames.charges[3:], charges, rtol=1e-6)
+    np.savez(
+        tmp_path / "c.npz", z=NUMBERS, R=WATER[None], q=charges[None, :, None], D=dipole[None] / BOHR, charges=NUMBERS
+    )
+    keys = {"charges": "q", "dipole": "D"}
+    frames = opened(tmp_path, tmp_path / "c.npz", keys=keys, dipole_unit="e*bohr", overwrite=True).gather([0])
+    np.testing.assert_allclose(frames.charges, charges, rtol=1e-6)
+    np.testing.assert_allclose(frames.dipole, [dipole], rtol=1e-6)
+    for name, value, said in (
+        ("q", charges[:2], r"charges must have shape \[1, 3\]"),
+        ("D", dipole[:2], "dipole moments"),
+    ):
+        arrays = {"q": charges[None], "D": dipole[None]} | {name: value[None]}
+        np.savez(tmp_path / "d.npz", z=NUMBERS, R=WATER[None], **arrays)
+        with pytest.raises(ValueError, match=said):
+            opened(tmp_path, tmp_path / "d.npz", keys=keys, overwrite=True)
+
+
+def test_other_things_called_charges_are_not_read(tmp_path):
+    atoms = Atoms(NUMBERS, WATER)
+    atoms.info |= {"energy": -1.0, "charges": "unknown", "dipole": 1.85}
+    ase.io.write(tmp_path / "a.xyz", atoms)
+    assert opened(tmp_path, tmp_path / "a.xyz").labels == {"energy"}
+
+
 def test_charge_of_a_frame(tmp_path):
     ion = molecule("OH")
     ion.info["charge"] = -1
@@ -301,8 +351,7 @@ def test_format_is_forced_or_found(tmp_path, water):
     np.testing.assert_allclose(store.gather([4]).energy, energy[4:])
     with pytest.raises(FileNotFoundError, match="no data at"):
         format_of(tmp_path / "nowhere.xyz")
-    with pytest.raises(ValueError, match="is a store already"):
-        format_of(tmp_path / "out")
+    assert format_of(tmp_path / "out") == "store"
     with pytest.raises(ValueError, match="format must be one of ase, npz"):
         opened(tmp_path, tmp_path / "odd.data", format="hdf")
     with pytest.raises(ValueError, match="energy unit must be one of eV"):

@@ -114,7 +114,7 @@ def test_broken_stores_say_what_is_wrong(store, tmp_path):
         Store.open(store.path)
     description = json.loads((store.path / "store.json").read_text())
     (store.path / "store.json").write_text(json.dumps(description | {"version": 9}))
-    with pytest.raises(ValueError, match="version 1, .* has version 9"):
+    with pytest.raises(ValueError, match="versions 1 and 2, .* has version 9"):
         Store.open(store.path)
     (store.path / "store.json").write_text("{")
     with pytest.raises(ValueError, match="not readable"):

@@ -1,5 +1,7 @@
 """Stores and configurations of molecules with analytic energies and forces."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from torchmdx.datasets.frames import Frames
@@ -37,6 +39,18 @@ def molecule(generator, count):
         side += 1
     places = grid[generator.permutation(len(grid))[:count]] * 1.6
     return places + generator.uniform(-0.2, 0.2, (count, 3)), generator.choice([1, 6, 8], count)
+
+
+PULL = {1: 0.3, 6: 0.0, 8: -0.4}
+
+
+def charged(frame):
+    """The frame with charges that depend on the elements and sum to 0, and the dipole moment of these charges."""
+    charges = np.array([PULL[int(z)] for z in frame.atomic_numbers])
+    charges -= charges.mean()
+    return replace(
+        frame, charges=charges.astype(np.float32), dipole=(charges @ frame.positions)[None].astype(np.float32)
+    )
 
 
 def frames(number, seed=0, sizes=(3, 9)):

@@ -75,7 +75,7 @@ def test_a_batch_has_its_frames_isolated_padding_and_weights_of_sum_one(store):
     assert torch.equal(labelled.stress_weight, torch.zeros(9, dtype=torch.float64))
     for tensor in labelled.tensors().values():
         assert torch.isfinite(tensor).all()
-    assert labelled.totals == (has_energy.sum(), has_forces.sum(), 0)
+    assert labelled.totals == (has_energy.sum(), has_forces.sum(), 0, 0, 0)
 
 
 def test_shares_of_processes_make_up_the_batch(store):

@@ -63,7 +63,10 @@ def test_print_config_writes_the_effective_configuration(tmp_path, capsys):
         (["--schedule.name", "cosin"], "must be 'cosine', 'plateau' or 'constant', got 'cosin'; did you mean 'cosine'"),
         (["--optimizer.learning_rate", "-1"], "optimizer.learning_rate must be greater than 0, got -1"),
         (["--optimizer.learning_rate", ".nan"], "optimizer.learning_rate must be a finite number, got nan"),
-        (["--loss.energy.weight", "0", "--loss.forces.weight", "0"], "loss: at least one of energy, forces and stress"),
+        (
+            ["--loss.energy.weight", "0", "--loss.forces.weight", "0"],
+            "loss: at least one of energy, forces, stress, charges, dipole must",
+        ),
         (["--loss.change_from", "0.5", "--loss.change_to", "0.2"], "change_from must be <= change_to, got 0.5 and 0.2"),
         (["--output.loggers", "[tensorbord]"], "loggers must be any of csv, tensorboard, wandb, got 'tensorbord'"),
         (["--training.batch_size", "9", "--training.devices", "2"], "multiple of devices x nodes = 2, got 9"),
@@ -113,5 +116,11 @@ def test_the_short_configuration_of_the_documentation_is_valid(tmp_path):
     for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
         (tmp_path / "c.yaml").write_text(block)
         config = read_config(tmp_path / "c.yaml")
-        expected = ((1000, "keep", None), (None, "keep", "REF_energy"), (None, "shift", None))[number]
+        expected = (
+            (1000, "keep", None),
+            (None, "keep", "REF_energy"),
+            (["train.xyz", "more.xyz"], "keep", None),
+            (None, "keep", None),
+            (None, "shift", None),
+        )[number]
         assert (config.data.train, config.finetune.references, config.data.energy_key) == expected

@@ -11,6 +11,11 @@ def test_energy_and_forces_are_trained_by_default():
     assert (loss.energy.weight, loss.forces.weight, loss.stress.weight) == (10.0, 1.0, 0.0)
 
 
+def test_charges_and_dipoles_are_trained_on_request():
+    loss = LossSection(energy={"weight": 0.0}, forces={"weight": 0.0}, dipole={"weight": 2.0})
+    assert [term.weight for term in loss.terms().values()] == [0.0, 0.0, 0.0, 0.0, 2.0]
+
+
 def test_a_loss_needs_a_term():
     with pytest.raises(ValidationError, match="must have a weight > 0, got 0 for all"):
         LossSection(energy={"weight": 0.0}, forces={"weight": 0.0})

@@ -116,3 +116,21 @@ def test_splits_by_formula_share_no_formula(train, data):
     for name in ("train", "validation"):
         formulas[name] = {tuple(sorted(data.gather([k]).atomic_numbers)) for k in parts[name]}
     assert not formulas["train"] & formulas["validation"]
+
+
+def test_charges_and_dipoles_are_trained_and_reported(tmp_path, capsys):
+    data = made_up.store(tmp_path / "st", 60, change=lambda index, frame: made_up.charged(frame))
+    values = made_up.values(data.path, training={"epochs": 8}, optimizer={"learning_rate": 0.01, "ema_decay": 0.0})
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
+    words = ["train", str(tmp_path / "c.yaml"), "--loss.charges.weight", "10", "--loss.dipole.weight", "1"]
+    assert main([*words, "--output.directory", str(tmp_path / "no")]) == 2
+    assert "loss.charges.weight must be 0 for a model without partial charges (model.name: tensornet2" in (
+        capsys.readouterr().err
+    )
+    run = tmp_path / "run"
+    assert main([*words, "--model.name", "tensornet2", "--model.num_charges", "2", "--output.directory", str(run)]) == 0
+    assert " me, dipole " in capsys.readouterr().out
+    epochs = read_table(run / "epochs.csv")
+    assert epochs["validation_charges"][-1] < 0.7 * epochs["validation_charges"][0]
+    assert epochs["validation_dipole"][-1] < epochs["validation_dipole"][0]
+    assert steps(run)["charges_loss"].min() > 0

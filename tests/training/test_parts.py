@@ -46,7 +46,7 @@ def test_weights_change_between_change_from_and_change_to():
         }
     )
     assert [term_weights(loss, share)[0] for share in (0.0, 0.5, 0.625, 0.75, 1.0)] == [1, 1, 3, 5, 5]
-    assert {term_weights(loss, share)[1:] for share in (0.0, 0.6, 1.0)} == {(2.0, 0.0)}
+    assert {term_weights(loss, share)[1:] for share in (0.0, 0.6, 1.0)} == {(2.0, 0.0, 0.0, 0.0)}
     sudden = loss.model_copy(update={"change_to": 0.5})
     assert [term_weights(sudden, share)[0] for share in (0.49, 0.5)] == [1, 5]
 

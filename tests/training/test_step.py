@@ -1,5 +1,7 @@
 """TrainStep: losses and gradients compared with a plain evaluation, padding, overflow, non-finite gradients."""
 
+from dataclasses import replace
+
 import made_up
 import numpy as np
 import pytest
@@ -65,6 +67,35 @@ def test_losses_and_gradients_match_frames_evaluated_separately(store, model):
     for start, (name, weight), expected in zip(step.flat.starts, step.flat.named, wanted, strict=True):
         got = step.flat.view(step.flat.gradient, start, weight)
         torch.testing.assert_close(got, expected, rtol=1e-7, atol=1e-10, msg=name)
+
+
+def test_losses_on_charges_and_dipoles_match_frames_evaluated_separately(tmp_path):
+    def change(index, frame):
+        frame = made_up.charged(frame)
+        return frame if index != 1 else replace(frame, charges=frame.charges * np.nan, dipole=frame.dipole * np.nan)
+
+    store = made_up.store(tmp_path / "st", 4, change=change)
+    terms = {"charges": {"weight": 3.0}, "dipole": {"weight": 0.5, "function": "mae"}}
+    potential, step = make(store, loss=terms, model={"name": "tensornet2"})
+    step.set_rates(1e-2, (0.0, 0.0, 0.0, 3.0, 0.5))
+    labelled = some(store, [3, 1, 0])
+    frames = store.gather([3, 1, 0])
+    assert labelled.totals == (3, frames.num_atoms, 0, frames.counts[0] + frames.counts[2], 2)
+    results = [evaluate(potential, Batch.of(frames.system(k)), create_graph=True) for k in (0, 2)]
+    has = np.repeat(frames.has("charges"), frames.counts)
+    of_atoms = torch.cat([r.charges for r in results]) - torch.as_tensor(frames.charges[has])
+    of_frames = torch.cat([r.dipoles for r in results]) - torch.as_tensor(frames.dipole[[0, 2]])
+    loss = 3.0 * of_atoms.square().mean() + 0.5 * of_frames.abs().mean()
+    wanted = torch.autograd.grad(loss, step.flat.parameters, allow_unused=True)
+    step.compute(step.load(labelled))
+    values = dict(zip(VALUES, step.flat.extra.tolist(), strict=True))
+    assert values["loss"] == pytest.approx(loss.item(), rel=1e-6)
+    assert values["charges"] == pytest.approx(of_atoms.abs().mean().item(), rel=1e-6)
+    assert values["dipole"] == pytest.approx(of_frames.abs().mean().item(), rel=1e-6)
+    for start, (name, weight), expected in zip(step.flat.starts, step.flat.named, wanted, strict=True):
+        got = step.flat.view(step.flat.gradient, start, weight)
+        expected = torch.zeros_like(got) if expected is None else expected
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-9, msg=name)
 
 
 def test_padding_changes_nothing(store):

@@ -12,15 +12,15 @@ from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.training.config import OptimizerSection
 from torchmdx.training.labelled import LabelledBatch, label
 from torchmdx.training.loss_section import LossSection
-from torchmdx.training.step import OVERFLOW, TrainStep
+from torchmdx.training.step import OVERFLOW, VALUES, TrainStep
 
 pytestmark = pytest.mark.gpu
 CUTOFF = 4.0
 
 
-def batches(count: int, sizes, dtype=torch.float32, num_atoms: int = 40) -> list[LabelledBatch]:
-    """Molecules of these sizes, in different orders, padded to one shape."""
-    rng = np.random.default_rng(1)
+def batches(count: int, sizes, dtype=torch.float32, num_atoms: int = 40, weighted: bool = False) -> list[LabelledBatch]:
+    """Molecules of these sizes, in different orders, padded to one shape; weighted: with weights from 0.1 to 3."""
+    rng, others = np.random.default_rng(1), np.random.default_rng(2)
     made = []
     for _ in range(count):
         parts = []
@@ -32,6 +32,9 @@ def batches(count: int, sizes, dtype=torch.float32, num_atoms: int = 40) -> list
                     rng.choice([1, 6, 8], size),
                     energy=rng.normal(),
                     forces=rng.normal(size=(size, 3)),
+                    weight=others.uniform(0.1, 3) if weighted else 1.0,
+                    charges=others.normal(0, 0.2, size),
+                    dipole=others.normal(0, 0.5, 3),
                 )
             )
         frames = Frames.concatenate(parts)
@@ -53,10 +56,12 @@ POTENTIALS = {
 }
 
 
-def make_step(record: bool, dtype=torch.float32, kind: str = "tensornet", **options) -> TrainStep:
+def make_step(
+    record: bool, dtype=torch.float32, kind: str = "tensornet", loss: LossSection | None = None, **options
+) -> TrainStep:
     torch.manual_seed(2)
     potential = POTENTIALS[kind]().to(dtype).cuda()
-    step = TrainStep(potential, LossSection(), OptimizerSection(), record=record, **options)
+    step = TrainStep(potential, loss or LossSection(), OptimizerSection(), record=record, **options)
     step.set_rates(1e-3, (1.0, 1.0, 0.0))
     return step
 
@@ -90,6 +95,44 @@ def test_captured_steps_have_the_losses_of_launched_ones(dtype, sizes, kind):
     weights = zip(captured.potential.parameters(), launched.potential.parameters(), strict=True)
     for one, other in weights:
         torch.testing.assert_close(one, other, **of_weights)
+
+
+CHARGED = LossSection(charges={"weight": 5.0}, dipole={"weight": 2.0})
+WITH_CHARGES = (1.0, 1.0, 0.0, 5.0, 2.0)
+
+
+@pytest.mark.parametrize("kind", ["tensornet2", "with its charges' energy"])
+def test_labels_of_charges_and_dipoles_change_with_every_replay(kind):
+    given = batches(4, [5, 9, 14], dtype=torch.float64) * 4
+    rows = []
+    for record in (True, False):
+        step = make_step(record, torch.float64, kind, loss=CHARGED)
+        step.set_rates(1e-3, WITH_CHARGES)
+        rows.append(losses(step, given))
+    np.testing.assert_allclose(*rows, **DOUBLE[0])
+    columns = [VALUES.index(name) for name in ("charges_loss", "dipole_loss", "charges", "dipole")]
+    assert rows[0][:4, columns].std(0).min() > 1e-4
+    assert rows[0][-4:, columns[0]].mean() < rows[0][:4, columns[0]].mean()
+
+
+@pytest.mark.parametrize("kind", ["tensornet2", "with its charges' energy"])
+def test_training_on_charges_and_dipoles_is_bitwise_reproducible(kind):
+    given, rows = batches(3, [5, 9, 14]) * 6, []
+    for _ in range(2):
+        step = make_step(True, kind=kind, loss=CHARGED)
+        step.set_rates(1e-3, WITH_CHARGES)
+        rows.append(losses(step, given))
+    np.testing.assert_array_equal(*rows)
+
+
+def test_weights_of_frames_change_with_every_replay():
+    given = batches(4, [5, 9, 14], dtype=torch.float64, weighted=True) * 4
+    captured, launched = make_step(True, torch.float64), make_step(False, torch.float64)
+    first, second = losses(captured, given), losses(launched, given)
+    assert captured.graphs.num_replays == len(given) - 2
+    np.testing.assert_allclose(first, second, **DOUBLE[0])
+    plain = losses(make_step(True, torch.float64), batches(4, [5, 9, 14], dtype=torch.float64) * 4)
+    assert np.abs(first[:, 0] / plain[:, 0] - 1).min() > 1e-3
 
 
 @pytest.mark.parametrize("kind", POTENTIALS)

@@ -164,7 +164,7 @@ def test_fine_tuning_starts_from_the_checkpoint_and_keeps_frozen_layers(config, 
     assert begun < 0.6 * scratch
 
 
-def test_references_of_a_checkpoint_are_shifted_to_other_labels(config, tmp_path):
+def test_references_of_a_checkpoint_are_shifted_to_other_labels(config, tmp_path, capsys):
     assert run(config, tmp_path / "first", "--training.epochs", "3") == 0
     moved = made_up.store(
         tmp_path / "moved", 60, change=lambda k, f: replace(f, energy=f.energy + 7.0 * (f.atomic_numbers == 8).sum())
@@ -175,6 +175,9 @@ def test_references_of_a_checkpoint_are_shifted_to_other_labels(config, tmp_path
     for way in ("keep", "shift"):
         assert run(config, tmp_path / way, *changes, "--finetune.references", way) == 0
         errors[way] = read_table(tmp_path / way / "epochs.csv")["validation_energy"][0]
+        said = " ".join(capsys.readouterr().err.split())
+        assert ("the energies of the first batch differ from those of" in said) == (way == "keep")
+        assert ("Set finetune.references: shift" in said) == (way == "keep")
     assert errors["shift"] < 250 < 1000 < errors["keep"]
     old, new = (torchmdx.load(tmp_path / k / "last.safetensors").reference_energies for k in ("first", "shift"))
     assert float(new[8] - old[8]) == pytest.approx(7.0, abs=0.5)

@@ -7,10 +7,11 @@ from typing import Any
 
 from torchmdx.datasets.blocks import KEY_NAMES
 from torchmdx.datasets.readers import FORMATS
+from torchmdx.datasets.units import DIPOLE_UNITS
 from torchmdx.units import ENERGY_UNITS, LENGTH_UNITS
 
 KEYS = tuple(name.replace("_", "-") for name in KEY_NAMES)
-UNITS = ("energy", "length", "force", "stress")
+UNITS = ("energy", "length", "force", "stress", "dipole")
 
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,9 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
         "--stress-unit",
         metavar="UNIT",
         help="unit of stress, such as GPa or eV/angstrom^3 (default: from the other units)",
+    )
+    parser.add_argument(
+        "--dipole-unit", choices=list(DIPOLE_UNITS), help="unit of dipole moments (default: e times the length unit)"
     )
     for key in KEYS:
         parser.add_argument(f"--{key}-key", metavar="NAME", help=f"name of the {key.replace('-', ' ')} in the files")

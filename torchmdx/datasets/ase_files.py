@@ -17,9 +17,12 @@ from torchmdx.structure_files import charge_of, own_frames
 XYZ = (".xyz", ".extxyz")
 CHARGES = ("charge", "total_charge")
 LABELS = {"energy": ("energy",), "forces": ("forces",), "stress": ("stress",), "charge": CHARGES, "virial": ()}
+LABELS |= {"charges": ("charges",), "dipole": ("dipole",)}
+SHAPES = {"charges": lambda atoms: ((atoms,), (atoms, 1)), "dipole": lambda atoms: ((3,),)}
 # What ASE adds to frames by itself.
 NO_VALUES = {"unique_id", "tags", "initial_magmoms", "initial_charges", "momenta", "masses", "spacegroup", "unit_cell"}
 NO_VALUES |= {"spacegroup_kinds", "occupancy", "castep_custom_species", "move_mask", "ncfile"}
+NO_VALUES |= {"config_type", "config_weight"}
 
 
 def read(path: Path, keys: Keys) -> Blocks:
@@ -41,7 +44,7 @@ def read(path: Path, keys: Keys) -> Blocks:
             continue
         have = _values(found)
         seen |= {name for name, value in have.items() if value is not None}
-        used |= _names(have, keys)
+        used |= _names(have, keys, len(found))
         missing = {name: key for name, key in missing.items() if key not in have}
         try:
             yield _block(number, found, have, keys)
@@ -53,7 +56,7 @@ def read(path: Path, keys: Keys) -> Blocks:
         there = ", ".join(sorted(seen)) or "nothing"
         raise ValueError(f"the {name} key must be in frames of {str(path)!r}, got {key!r}; there is {there}")
     others = seen - set(CHARGES) - NO_VALUES
-    if others and not used.keys() & {"energy", "forces", "stress", "virial"}:
+    if others and not used.keys() - {"charge"}:
         raise ValueError(no_labels(repr(str(path)), ("energy", "forces", "stress"), others))
     for text in unread(repr(str(path)), keys, others, used):
         yield Remark(text)
@@ -139,19 +142,20 @@ def _values(atoms: Any) -> dict[str, Any]:
     return have | info | dict(getattr(atoms.calc, "results", None) or {})
 
 
-def _names(have: dict[str, Any], keys: Keys) -> dict[str, str]:
+def _names(have: dict[str, Any], keys: Keys, num_atoms: int) -> dict[str, str]:
     """The names in this frame of the quantities that it has."""
     names = {}
     for quantity, usual in LABELS.items():
         named = getattr(keys, quantity)
         found = [key for key in ((named,) if named else usual) if have.get(key) is not None]
-        if found:
+        # Programs write other things under these names too.
+        if found and (named or quantity not in SHAPES or np.shape(have[found[0]]) in SHAPES[quantity](num_atoms)):
             names[quantity] = found[0]
     return names
 
 
 def _block(number: int, atoms: Any, have: dict[str, Any], keys: Keys) -> Block:
-    values = {quantity: have[name] for quantity, name in _names(have, keys).items()}
+    values = {quantity: have[name] for quantity, name in _names(have, keys, len(atoms)).items()}
     periodic = bool(atoms.pbc.any())
     stress = values.get("stress")
     if "virial" in values:
@@ -170,6 +174,10 @@ def _block(number: int, atoms: Any, have: dict[str, Any], keys: Keys) -> Block:
         energy=None if "energy" not in values else np.asarray(values["energy"]).reshape(1),
         forces=None if "forces" not in values else np.asarray(values["forces"])[None],
         stress=None if stress is None else tensor(stress)[None],
+        charges=None if "charges" not in values else np.asarray(values["charges"])[None],
+        dipole=None if "dipole" not in values else np.asarray(values["dipole"])[None],
+        weight=_plain(have.get("config_weight"), 1.0),
+        config_type=str(_plain(have.get("config_type"), "")),
     )
 
 
@@ -179,3 +187,7 @@ def _charge(atoms: Any) -> float:
         return charge_of(atoms)[0]
     except ValueError:
         return 0.0
+
+
+def _plain(value: Any, default: Any) -> Any:
+    return default if value is None else value

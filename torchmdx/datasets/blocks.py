@@ -11,14 +11,16 @@ import numpy as np
 from torchmdx.datasets.frames import Frames
 
 BLOCK_NUMBERS = 1 << 20  # of a block's positions: 8 MB
-KEY_NAMES = ("positions", "atomic_numbers", "cell", "charge", "energy", "forces", "stress", "virial")
+KEY_NAMES = (
+    "positions", "atomic_numbers", "cell", "charge", "energy", "forces", "stress", "virial", "charges", "dipole"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
     """Consecutive frames of a file, the first of them number `first`, in the file's units, labels in float64.
 
-    claimed: which of "energy", "forces", "stress" the file has for these frames; a NaN in one of them is an error.
+    claimed: which labels the file has for these frames; a NaN in one of them is an error.
     """
 
     first: int
@@ -57,6 +59,8 @@ class Keys:
     forces: str | None = None
     stress: str | None = None
     virial: str | None = None
+    charges: str | None = None
+    dipole: str | None = None
 
     @classmethod
     def of(cls, names: Mapping[str, str | None] | None) -> Keys:
@@ -94,11 +98,16 @@ def block(
     energy: Any = None,
     forces: Any = None,
     stress: Any = None,
+    charges: Any = None,
+    dipole: Any = None,
+    weight: Any = 1.0,
+    config_type: str = "",
 ) -> Block:
     """A block of S frames: positions [S,N,3], atomic_numbers [N] or [S,N], the latter padded with zeros at its end.
 
     cell [3,3] or [S,3,3], periodic in all directions unless pbc says else; charge a number or [S]; energy [S] or [S,1];
-    forces [S,N,3]; stress [S,3,3], [S,9] or [S,6] in Voigt's order. Raises ValueError for other shapes.
+    forces [S,N,3]; charges [S,N] or [S,N,1]; dipole [S,3]; stress [S,3,3], [S,9] or [S,6] in Voigt's order; weight a
+    number or [S]. Raises ValueError for other shapes.
     """
     positions = numbers_of("positions", positions)
     if positions.ndim != 3 or positions.shape[2] != 3:
@@ -108,7 +117,7 @@ def block(
     # Zeros after the last atom are padding; a zero before it is an unknown element.
     counts = np.where(numbers.any(1), atoms - (numbers[:, ::-1] != 0).argmax(1), 0).astype(np.int64)
     real = np.arange(atoms) < counts[:, None]
-    claimed = {"energy": energy, "forces": forces, "stress": stress}
+    claimed = {"energy": energy, "forces": forces, "stress": stress, "charges": charges, "dipole": dipole}
     if cell is not None:
         cell = np.broadcast_to(_box(numbers_of("cell", cell)), (size, 3, 3)).astype(np.float64)
     periodic = (cell is not None) if pbc is None else pbc
@@ -122,6 +131,10 @@ def block(
         energy=np.full(size, np.nan) if energy is None else _column("energy", energy, size),
         forces=np.full((int(counts.sum()), 3), np.nan) if forces is None else _forces(forces, positions.shape)[real],
         stress=np.full((size, 3, 3), np.nan) if stress is None else _stress(stress, size),
+        charges=np.full(int(counts.sum()), np.nan) if charges is None else _charges(charges, (size, atoms))[real],
+        dipole=np.full((size, 3), np.nan) if dipole is None else _dipole(dipole, size),
+        weight=_column("config_weight", weight, size),
+        config_type=np.full(size, config_type),
     )
     return Block(first, frames, frozenset(name for name, value in claimed.items() if value is not None))
 
@@ -158,6 +171,20 @@ def _forces(values: Any, shape: Any) -> Any:
     array = numbers_of("forces", values)
     if array.shape != shape:
         raise ValueError(f"forces must have the shape of the positions, {list(shape)}, got {list(array.shape)}")
+    return array
+
+
+def _charges(values: Any, shape: tuple[int, int]) -> Any:
+    array = numbers_of("charges", values)
+    if array.shape not in (shape, (*shape, 1)):
+        raise ValueError(f"charges must have shape {list(shape)}, one for each atom, got {list(array.shape)}")
+    return array.reshape(shape)
+
+
+def _dipole(values: Any, size: int) -> Any:
+    array = numbers_of("dipole", values)
+    if array.shape != (size, 3):
+        raise ValueError(f"dipole moments must have shape [{size}, 3], got {list(array.shape)}")
     return array
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from torchmdx.cell import require_lattice, wrap
 from torchmdx.datasets.blocks import Block
-from torchmdx.datasets.frames import Frames
+from torchmdx.datasets.frames import OF_ATOMS, Frames
+from torchmdx.datasets.store import ISOLATED, is_isolated
 from torchmdx.datasets.units import Units
 from torchmdx.system import LAST_ELEMENT
 
@@ -20,9 +21,10 @@ PAIRS_AT_ONCE = 1 << 20
 
 
 def in_our_units(block: Block, units: Units) -> Frames:
-    """The frames in Å and eV, forces and stress in float32; frames without a volume have no stress."""
+    """The frames in Å, eV and e, labels but energies in float32; without a volume there is no stress."""
     frames = block.frames
     flat = _without_volume(frames)
+    periodic: Any = frames.pbc.any(1)
     with np.errstate(over="ignore"):  # `broken` finds infinite values
         return replace(
             frames,
@@ -30,6 +32,9 @@ def in_our_units(block: Block, units: Units) -> Frames:
             cell=frames.cell * units.length_factor,
             energy=frames.energy * units.energy_factor,
             forces=(frames.forces * units.force_factor).astype(np.float32),
+            charges=frames.charges.astype(np.float32),
+            # That of a periodic structure depends on the choice of the cell.
+            dipole=np.where(periodic[:, None], np.nan, frames.dipole * units.dipole_factor).astype(np.float32),
             stress=np.where(flat[:, None, None], np.nan, frames.stress * units.stress_factor).astype(np.float32),
         )
 
@@ -49,13 +54,19 @@ def broken(frames: Frames, claimed: frozenset[str]) -> dict[int, str]:
     known = (frames.atomic_numbers >= 1) & (frames.atomic_numbers <= LAST_ELEMENT)
     note(~_all_of(frames, known), f"atomic numbers must be 1 to {LAST_ELEMENT}, got {{}}")
     note(~np.isfinite(frames.charge), "the charge must be finite")
+    note(~(np.isfinite(frames.weight) & (frames.weight >= 0)), "config_weight must be finite and >= 0")
+    lone = np.array([is_isolated(name) for name in frames.config_type], bool)
+    note(lone & (frames.counts != 1), f"a frame of config_type {ISOLATED} must have one atom")
+    note(lone & ~frames.has_energy, f"a frame of config_type {ISOLATED} must have an energy")
     flat = _without_volume(frames)
     if not claimed - {"stress"}:
         note(flat | (not claimed), "it has no energy, forces or stress")
     for name in sorted(claimed):
         values = np.isfinite(getattr(frames, name))
-        good = _all_of(frames, values.all(1)) if name == "forces" else values.reshape(len(frames), -1).all(1)
-        note(~good & ~(flat & (name == "stress")), f"{name} must be finite, got NaN or infinity")
+        atoms = values.reshape(len(values), -1).all(1)
+        good = _all_of(frames, atoms) if name in OF_ATOMS else atoms
+        unused = {"stress": flat, "dipole": frames.pbc.any(1)}.get(name, np.zeros(len(frames), bool))
+        note(~good & ~unused, f"{name} must be finite, got NaN or infinity")
     for index in np.flatnonzero(frames.pbc.any(1)):
         if int(index) not in found:
             cell, pbc = torch.from_numpy(frames.cell[index][None]), torch.from_numpy(frames.pbc[index][None])

@@ -14,7 +14,9 @@ from torchmdx.datasets.blocks import Block, Keys, Remark, Unreadable
 from torchmdx.datasets.checks import CLOSEST, broken, in_our_units, nearest
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.plausible import Plausible
-from torchmdx.datasets.readers import FORMATS, format_named, format_of
+from torchmdx.datasets.readers import READERS
+from torchmdx.datasets.reading import Reading
+from torchmdx.datasets.source_state import source_state
 from torchmdx.datasets.store import StoreWriter
 from torchmdx.datasets.units import Units
 
@@ -63,36 +65,40 @@ def convert(
     length_unit: str | None = None,
     force_unit: str | None = None,
     stress_unit: str | None = None,
+    dipole_unit: str | None = None,
     keys: Mapping[str, str | None] | None = None,
     broken: str = "refuse",
     overwrite: bool = False,
     log: Callable[[str], None] = print,
     progress: Callable[[str, int], None] = lambda file, frames: None,
 ) -> ConvertReport:
-    """Writes a store of all frames of the files. The store is created atomically.
+    """Writes a store of all frames of the files, or of other stores. The store is created atomically.
 
     format: one of `readers.FORMATS`; None: detected. Units: None is the format's own, eV and Å except for SPICE; for
-    forces and stress None is derived from those. keys: names in the files, see `blocks.Keys`. broken: "refuse" raises
-    ValueError that lists broken frames, "skip" leaves them out and logs them. progress: called with a file and the
-    number of its frames read so far. Raises ValueError and FileNotFoundError that name the file, and the frame.
+    forces, stress and dipole None is derived from those. keys: names in the files, see `blocks.Keys`. broken: "refuse"
+    raises ValueError that lists broken frames, "skip" leaves them out and logs them. progress: called with a file and
+    the number of its frames read so far. Raises ValueError and FileNotFoundError that name the file, and the frame.
     """
-    if broken not in ("refuse", "skip"):
-        raise ValueError(f"broken must be refuse or skip, got {broken!r}")
     if not files:
         raise ValueError("data must be at least one file, got none")
-    names = Keys.of(keys)
-    if names.virial is not None and stress_unit is not None:
-        raise ValueError(f"a virial is in the energy unit: the stress unit must not be given, got {stress_unit!r}")
-    formats = [format or format_of(Path(file)) for file in files]
-    units = [_units(name, energy_unit, length_unit, force_unit, stress_unit) for name in formats]
-    for file in files:
-        if not Path(file).exists():
-            raise FileNotFoundError(f"no data at {str(file)!r}")
+    reading = Reading(
+        format=format,
+        energy_unit=energy_unit,
+        length_unit=length_unit,
+        force_unit=force_unit,
+        stress_unit=stress_unit,
+        dipole_unit=dipole_unit,
+        keys=Keys.of(keys),
+        broken=broken,
+    )
+    formats = reading.formats(files)
+    units = [reading.units(name) for name in formats]
     report, plausible = ConvertReport(Path(out)), {unit: Plausible() for unit in units}
-    with StoreWriter(out, units=_recorded(units), overwrite=overwrite) as writer:
+    made_from = source_state(files, reading.plain())
+    with StoreWriter(out, units=_recorded(units), made_from=made_from, overwrite=overwrite) as writer:
         for file, name, unit in zip(files, formats, units, strict=True):
             before = report.num_broken
-            blocks = FORMATS[name].read(Path(file), names)
+            blocks = READERS[name].read(Path(file), reading.keys)
             good = _good(str(file), blocks, unit, plausible[unit], report, progress)
             for frames, numbers in _gathered(good):
                 writer.add(frames, str(file), numbers)
@@ -106,25 +112,26 @@ def convert(
             raise ValueError(f"the data must have at least one frame, got none in {', '.join(map(str, files))}")
         if not report.num_frames:
             _refuse(report, plausible, "none can be used")
-        for found in report.broken:
-            log(f"skipped {found}")
-        if report.num_broken > sum(found.count for found in report.broken):
-            log(f"... {report.num_broken} frames skipped in all")
-        report.warnings += [text for unit in plausible for text in plausible[unit].warnings()]
-        for text in report.warnings:
-            log(f"warning: {text}")
+        _log(report, plausible, log)
     return report
 
 
-def _units(name: str, energy: str | None, length: str | None, force: str | None, stress: str | None) -> Units:
-    chosen = format_named(name)
-    return Units(energy or chosen.energy_unit, length or chosen.length_unit, force, stress)
+def _log(report: ConvertReport, plausible: Mapping[Units, Plausible], log: Callable[[str], None]) -> None:
+    """Logs the frames that are left out, and warnings, which the report gets too."""
+    for found in report.broken:
+        log(f"skipped {found}")
+    if report.num_broken > sum(found.count for found in report.broken):
+        log(f"... {report.num_broken} frames skipped in all")
+    report.warnings += [text for unit in plausible for text in plausible[unit].warnings()]
+    for text in report.warnings:
+        log(f"warning: {text}")
 
 
 def _recorded(units: list[Units]) -> dict[str, str]:
     """The units to record in the store: one set, or the sets of all files joined."""
     every = [unit.names() for unit in dict.fromkeys(units)]
-    return {name: ", ".join(dict.fromkeys(one[name] for one in every)) for name in every[0]}
+    names = dict.fromkeys(name for one in every for name in one)
+    return {name: ", ".join(dict.fromkeys(one[name] for one in every if name in one)) for name in names}
 
 
 def _skipped(count: int) -> str:
@@ -165,14 +172,14 @@ def _good(
         numbers = found.first + np.arange(len(frames), dtype=np.int64)
         done += len(frames)
         kept = np.array([k for k in range(len(frames)) if k not in wrong], np.int64)
-        taken = select(frames, kept) if wrong else frames
+        taken = frames.take(kept) if wrong else frames
         distance, pair = nearest(taken)
         plausible.add(taken, distance, pair, file)
         for k in np.flatnonzero(distance < CLOSEST):
             wrong[int(kept[k])] = f"two atoms must be at least {CLOSEST} Å apart, got {distance[k]:.3g} Å"
         if (distance < CLOSEST).any():
             kept = kept[distance >= CLOSEST]
-            taken = select(frames, kept)
+            taken = frames.take(kept)
         for index in sorted(wrong):
             report.note(Broken(file, int(numbers[index]), 1, wrong[index]))
         progress(file, done)
@@ -196,14 +203,3 @@ def _gathered(parts: Iterator[tuple[Frames, NDArray[np.int64]]]) -> Iterator[tup
 
 def _joined(parts: list[tuple[Frames, Any]]) -> tuple[Frames, NDArray[np.int64]]:
     return Frames.concatenate([frames for frames, _ in parts]), np.concatenate([numbers for _, numbers in parts])
-
-
-def select(frames: Frames, indices: NDArray[np.int64]) -> Frames:
-    """The frames at these indices, in this order."""
-    offsets = frames.offsets
-    atoms = np.concatenate([np.zeros(0, np.int64), *(np.arange(offsets[k], offsets[k + 1]) for k in indices)])
-    values = {
-        name: getattr(frames, name)[atoms if name in ("positions", "atomic_numbers", "forces") else indices]
-        for name in Frames.__annotations__
-    }
-    return Frames(**values)

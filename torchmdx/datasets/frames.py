@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from torchmdx.system import System
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
 Whole = NDArray[np.int64]
+Texts = NDArray[np.str_]
+OF_ATOMS = ("positions", "atomic_numbers", "forces", "charges")
+ABSENT: Any = None  # of a field that the constructor fills
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +25,8 @@ class Frames:
 
     counts [F] int64 · positions [N,3] float64 · atomic_numbers [N] int64 · cell [F,3,3] float64, zeros without a cell ·
     pbc [F,3] bool · charge [F] float64 · energy [F] float64 · forces [N,3] float32 · stress [F,3,3] float32, eV/Å³.
-    A frame has all of its forces or none.
+    A frame has all of its forces or none. Optional: weight [F] float64 in the loss, 1 unless given · config_type [F]
+    text, a kind of frames, empty unless given · charges [N] float32 of atoms, e · dipole [F,3] float32, e Å.
     """
 
     counts: Whole
@@ -33,9 +38,22 @@ class Frames:
     energy: Floats
     forces: Floats32
     stress: Floats32
+    weight: Floats = ABSENT
+    config_type: Texts = ABSENT
+    charges: Floats32 = ABSENT
+    dipole: Floats32 = ABSENT
 
     def __post_init__(self) -> None:
         frames, atoms = len(self.counts), int(self.counts.sum())
+        defaults = {
+            "weight": lambda: np.ones(frames),
+            "config_type": lambda: np.full(frames, ""),
+            "charges": lambda: np.full(atoms, np.nan, np.float32),
+            "dipole": lambda: np.full((frames, 3), np.nan, np.float32),
+        }
+        for name, default in defaults.items():
+            if getattr(self, name) is ABSENT:
+                object.__setattr__(self, name, default())
         wanted = {
             "positions": (atoms, 3),
             "atomic_numbers": (atoms,),
@@ -45,6 +63,10 @@ class Frames:
             "energy": (frames,),
             "forces": (atoms, 3),
             "stress": (frames, 3, 3),
+            "weight": (frames,),
+            "config_type": (frames,),
+            "charges": (atoms,),
+            "dipole": (frames, 3),
         }
         for name, shape in wanted.items():
             got = getattr(self, name).shape
@@ -63,6 +85,10 @@ class Frames:
         energy: float = np.nan,
         forces: NDArray[np.floating] | None = None,
         stress: NDArray[np.floating] | None = None,
+        weight: float = 1.0,
+        config_type: str = "",
+        charges: NDArray[np.floating] | None = None,
+        dipole: NDArray[np.floating] | None = None,
     ) -> Frames:
         """One frame; labels left out are absent."""
         count = len(atomic_numbers)
@@ -76,6 +102,10 @@ class Frames:
             energy=np.array([energy], np.float64),
             forces=np.full((count, 3), np.nan, np.float32) if forces is None else np.asarray(forces, np.float32),
             stress=np.full((1, 3, 3), np.nan, np.float32) if stress is None else np.asarray(stress, np.float32)[None],
+            weight=np.array([weight], np.float64),
+            config_type=np.array([config_type]),
+            charges=ABSENT if charges is None else np.asarray(charges, np.float32),
+            dipole=ABSENT if dipole is None else np.asarray(dipole, np.float32)[None],
         )
 
     @classmethod
@@ -105,27 +135,31 @@ class Frames:
     def take(self, indices: NDArray[np.int64]) -> Frames:
         """The frames at these indices, in this order."""
         atoms = rows_of(self.offsets[:-1][indices], self.counts[indices])
-        of_atoms = ("positions", "atomic_numbers", "forces")
         return Frames(
-            **{name: getattr(self, name)[atoms if name in of_atoms else indices] for name in Frames.__annotations__}
+            **{name: getattr(self, name)[atoms if name in OF_ATOMS else indices] for name in Frames.__annotations__}
         )
 
-    @property
-    def has_energy(self) -> NDArray[np.bool_]:
-        return ~np.isnan(self.energy)
-
-    @property
-    def has_forces(self) -> NDArray[np.bool_]:
-        """Of each frame [F]; a frame without atoms has none."""
-        starts = self.offsets[:-1]
+    def has(self, label: str) -> NDArray[np.bool_]:
+        """Whether each frame [F] has this label; a frame without atoms has no forces and no charges."""
+        values = getattr(self, label)
+        if label not in OF_ATOMS:
+            return ~np.isnan(values.reshape(len(self), -1)[:, 0] if len(self) else np.zeros(0))
         found = np.zeros(len(self), bool)
         filled = self.counts > 0
-        found[filled] = ~np.isnan(self.forces[starts[filled], 0])
+        found[filled] = ~np.isnan(values.reshape(len(values), -1)[self.offsets[:-1][filled], 0])
         return found
 
     @property
+    def has_energy(self) -> NDArray[np.bool_]:
+        return self.has("energy")
+
+    @property
+    def has_forces(self) -> NDArray[np.bool_]:
+        return self.has("forces")
+
+    @property
     def has_stress(self) -> NDArray[np.bool_]:
-        return ~np.isnan(self.stress[:, 0, 0])
+        return self.has("stress")
 
     def system(self, index: int) -> System:
         """One frame as a validated structure."""

@@ -22,6 +22,8 @@ TORCHMDNET: dict[str, tuple[str, ...]] = {
     "forces": ("forces",),
     "cell": ("box",),
     "charge": ("total_charge",),
+    "charges": (),
+    "dipole": (),
 }
 GRADIENT = "dft_total_gradient"
 SPICE: dict[str, tuple[str, ...]] = {
@@ -30,6 +32,8 @@ SPICE: dict[str, tuple[str, ...]] = {
     "energy": ("dft_total_energy",),
     "forces": (GRADIENT,),
     "charge": ("total_charge",),
+    "charges": (),
+    "dipole": (),
 }
 # Bytes of an array for each that is stored, the most that compression may save.
 LARGEST_RATIO = 2000

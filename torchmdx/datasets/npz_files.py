@@ -22,7 +22,12 @@ USUAL: dict[str, tuple[str, ...]] = {
     "stress": ("stress",),
     "charge": ("Q", "charge", "total_charge"),
     "cell": ("cell", "box"),
+    # Arrays called charges may hold nuclear charges.
+    "charges": (),
+    "dipole": (),
 }
+
+NEEDED: tuple[tuple[str, ...], ...] = (("positions",), ("atomic_numbers",), ("energy", "forces", "charges", "dipole"))
 
 # Of arrays, or rows, that are read at once: bytes, and bytes for each one that is stored.
 WHOLE, LARGEST_RATIO = 1 << 28, 20
@@ -70,8 +75,9 @@ def choose(keys: Keys, usual: dict[str, tuple[str, ...]], names: list[str], wher
         found = [key for key in ((named,) if named else candidates) if key in names]
         if found:
             chosen[name] = found[0]
-    for needed in (("positions",), ("atomic_numbers",), ("energy", "forces")):
+    for needed in NEEDED:
         if not any(name in chosen for name in needed):
+            needed = needed[:2]  # of labels, those that are usual
             looked = ", ".join(key for name in needed for key in usual[name])
             similar = {name: found[0] for name, found in by_quantity(names).items() if name in needed}
             ways = options(similar or dict.fromkeys(needed, "NAME"))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchmdx.datasets import ase_files, hdf5_files, npz_files, torchmdnet_files
+from torchmdx.datasets import ase_files, hdf5_files, npz_files, store_files, torchmdnet_files
 from torchmdx.datasets.blocks import Blocks, Keys
 from torchmdx.datasets.store import Store
 
@@ -29,6 +29,8 @@ FORMATS: dict[str, FileFormat] = {
     "torchmdnet-hdf5": FileFormat(hdf5_files.read_torchmdnet),
     "torchmdnet-custom": FileFormat(torchmdnet_files.read),
 }
+# Stores are recognized, whatever format is given for the files beside them.
+READERS = FORMATS | {"store": FileFormat(store_files.read)}
 
 
 def format_of(path: Path) -> str:
@@ -37,7 +39,7 @@ def format_of(path: Path) -> str:
         raise FileNotFoundError(f"no data at {str(path)!r}")
     if path.is_dir():
         if Store.is_store(path):
-            raise ValueError(f"{str(path)!r} is a store already")
+            return "store"
         return "torchmdnet-custom"
     suffix = path.suffix.lower()
     if suffix == ".npz":

@@ -29,16 +29,20 @@ def split(
     test: float | int = 0,
     seed: int = 0,
     by: str = "frame",
+    among: NDArray[np.int64] | None = None,
 ) -> Split:
     """Sorted, disjoint frames of each part, drawn at random from `seed`.
 
     An integer is a count, a number below one a fraction of all frames; train None: all remaining frames.
     by: "frame", or "formula" or "file", whose frames then stay together: a part takes whole groups until it has at
-    least the requested number. Raises ValueError for empty parts, and if there are too few frames.
+    least the requested number. among: frames to draw from; None: all. Isolated atoms, which only give reference
+    energies, are never drawn. Raises ValueError for empty parts, and if there are too few frames.
     """
     if by not in GROUPINGS:
         raise ValueError(f"a split must be by {', '.join(GROUPINGS)}, got {by!r}")
-    total = len(store)
+    pool = np.arange(len(store)) if among is None else np.asarray(among, np.int64)
+    pool = pool[~store.isolated[pool]]
+    total = len(pool)
     wanted = {name: _count(name, size, total) for name, size in (("validation", validation), ("test", test))}
     left = total - sum(wanted.values())
     wanted["train"] = left if train is None else _count("train", train, total)
@@ -53,8 +57,9 @@ def split(
     else:
         if train is None:
             del wanted["train"]
-        drawn = _by_groups(_groups(store, by), wanted, generator, by)
-    return {name: np.sort(drawn[name]).astype(np.int64) for name in PARTS}
+        _, groups = np.unique(_groups(store, by)[pool], return_inverse=True)
+        drawn = _by_groups(groups.reshape(-1), wanted, generator, by)
+    return {name: np.sort(pool[drawn[name]]).astype(np.int64) for name in PARTS}
 
 
 def _count(name: str, size: float | int, total: int) -> int:

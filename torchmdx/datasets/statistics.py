@@ -12,6 +12,7 @@ from torchmdx.datasets.energy_changes import Agreement, EnergyChanges
 from torchmdx.datasets.energy_changes import text as agreement_text
 from torchmdx.datasets.references import composition, fit_references
 from torchmdx.datasets.store import Store
+from torchmdx.datasets.store_arrays import LABELS
 
 CHUNK = 4096
 FAR_OUT = 8.0  # robust z-score; a normal distribution has one in 10^15 frames beyond
@@ -86,15 +87,17 @@ class Statistics:
 def statistics(store: Store, *, most_outliers: int = 20) -> Statistics:
     """Reads a store once, and its energies twice."""
     last = max(store.elements, default=1)
-    references = fit_references(store, np.arange(len(store)), last) if "energy" in store.labels else np.zeros(last + 1)
+    bonded = np.flatnonzero(~store.isolated)
+    references = fit_references(store, bonded, last) if "energy" in store.labels and len(bonded) else np.zeros(last + 1)
     found = _Pass(store, references)
     for start in range(0, len(store), CHUNK):
         found.take(np.arange(start, min(start + CHUNK, len(store))))
     energy, force = np.concatenate(found.energy), np.concatenate(found.largest)
+    energy[store.isolated] = np.nan  # they are references, not structures
     outliers = [*_outliers(store, "energy", energy), *_outliers(store, "largest force", force)]
     outliers.sort(key=lambda one: -abs(one.score))
     sizes, of_size = np.unique(store.counts, return_counts=True)
-    labelled = {name: found.labelled[name] for name in ("energy", "forces", "stress")}
+    labelled = {name: found.labelled[name] for name in LABELS}
     return Statistics(
         path=str(store.path),
         digest=store.digest,
@@ -149,7 +152,7 @@ class _Pass:
     def __init__(self, store: Store, references: Values) -> None:
         self.store, self.references = store, references
         self.elements = np.zeros(len(references), np.int64)
-        self.labelled = {"energy": 0, "forces": 0, "stress": 0}
+        self.labelled = dict.fromkeys(LABELS, 0)
         self.periodic = 0
         self.formulas: set[bytes] = set()
         self.charges: dict[float, int] = {}
@@ -164,12 +167,8 @@ class _Pass:
         self.elements += counts.sum(0).astype(np.int64)
         self.formulas |= {row.tobytes() for row in np.unique(counts, axis=0).astype(np.int32)}
         self.periodic += int(frames.pbc.any(1).sum())
-        for name, there in (
-            ("energy", frames.has_energy),
-            ("forces", frames.has_forces),
-            ("stress", frames.has_stress),
-        ):
-            self.labelled[name] += int(there.sum())
+        for name in LABELS:
+            self.labelled[name] += int(frames.has(name).sum())
         for charge, number in zip(*np.unique(frames.charge, return_counts=True), strict=True):
             self.charges[float(charge)] = self.charges.get(float(charge), 0) + int(number)
         self.energy.append((frames.energy - counts @ self.references) / frames.counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchmdx.units import BAR, ENERGY_UNITS, GPA, LENGTH_UNITS, conversion
+from torchmdx.units import BAR, DEBYE, ENERGY_UNITS, GPA, LENGTH_UNITS, conversion
 
 FORCE_UNITS: dict[str, float] = {
     f"{energy}/{length}": value / size
@@ -21,19 +21,24 @@ STRESS_UNITS: dict[str, float] = {
     "bar": BAR,
     "kbar": 1e3 * BAR,
 }
+DIPOLE_UNITS: dict[str, float] = {
+    **{f"e*{length}": size for length, size in LENGTH_UNITS.items()},
+    "debye": DEBYE,
+}
 
 
 @dataclass(frozen=True)
 class Units:
-    """Units by name, and their values in eV, Å, eV/Å and eV/Å³. Those of forces and stress default to the others'."""
+    """Units by name, and their values in eV, Å, eV/Å, eV/Å³ and e Å. Those but energy and length default to these."""
 
     energy: str = "eV"
     length: str = "angstrom"
     force: str | None = None
     stress: str | None = None
+    dipole: str | None = None
 
     def __post_init__(self) -> None:
-        _ = (self.energy_factor, self.length_factor, self.force_factor, self.stress_factor)
+        _ = (self.energy_factor, self.length_factor, self.force_factor, self.stress_factor, self.dipole_factor)
 
     @property
     def energy_factor(self) -> float:
@@ -55,6 +60,10 @@ class Units:
             return self.energy_factor / self.length_factor**3
         return conversion(self.stress, STRESS_UNITS, "stress")
 
+    @property
+    def dipole_factor(self) -> float:
+        return self.length_factor if self.dipole is None else conversion(self.dipole, DIPOLE_UNITS, "dipole")
+
     def names(self) -> dict[str, str]:
         """Names of the units of all quantities."""
         return {
@@ -62,4 +71,5 @@ class Units:
             "length": self.length,
             "force": self.force or f"{self.energy}/{self.length}",
             "stress": self.stress or f"{self.energy}/{self.length}^3",
+            **({"dipole": self.dipole} if self.dipole else {}),
         }

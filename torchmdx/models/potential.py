@@ -151,15 +151,16 @@ class Potential(nn.Module):
         return Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), positions, channels)
 
     def atomic_charges(self, channels: Tensor, batch: Batch) -> Tensor:
-        """Charges [N] from all channels: weighted as by the Coulomb prior, else the mean over the last layer.
+        """Charges [N] from all channels, which sum to the charge of their system, also for a model with slack."""
+        return conserved(self.combined_charges(channels), batch)
 
-        Within rounding they sum to the charge of their system, also for a model with slack.
-        """
+    def combined_charges(self, channels: Tensor) -> Tensor:
+        """Charges [N] from all channels: weighted as by the Coulomb prior, else the mean over the last layer."""
         for prior in self._priors():
             if isinstance(prior, Coulomb) and prior.config.charges == "predicted":
-                return conserved(prior.atomic_charges(channels), batch)
+                return prior.atomic_charges(channels)
         count = cast(TensorNet2Config, self.config).num_charges
-        return conserved(channels[:, -count:].mean(-1), batch)
+        return channels[:, -count:].mean(-1)
 
     def _priors(self) -> list[Prior]:
         return [cast(Prior, prior) for prior in self.priors]

@@ -44,6 +44,7 @@ class Errors:
     """Accumulates errors; a label that is NaN counts as missing.
 
     energy eV/atom, total eV a structure, forces eV/Å (components), stress eV/Å³ (the nine components): Moments.
+    charges e of atoms, dipole e Å (components): Moments, see `torchmdx.report.charge_errors`.
     forces_by_element by atomic number; energy_by_size (eV/atom) and forces_by_size by the number of atoms.
     energy_by_formula (eV/atom) and forces_by_formula: None once there are more than MOST_FORMULAS.
     energy_pairs: a sample of energies per atom, less the reference energies. forces_pairs: of components.
@@ -57,6 +58,7 @@ class Errors:
     def __init__(self, reference_energies: Any = None, *, num_worst: int = 10, sample: int = 100_000) -> None:
         self.num_frames = self.num_atoms = 0
         self.energy, self.total, self.forces, self.stress = Moments(), Moments(), Moments(), Moments()
+        self.charges, self.dipole = Moments(), Moments()
         self.forces_by_element, self.energy_by_size, self.forces_by_size = Groups(), Groups(), Groups()
         self.energy_by_formula: dict[str, Moments] | None = {}
         self.forces_by_formula: dict[str, Moments] | None = {}
@@ -192,6 +194,9 @@ class Errors:
         if self.energy_by_formula is not None and self.forces_by_formula is not None:
             by["energy_by_formula"] = {n: m.summary(scales.energy) for n, m in sorted(self.energy_by_formula.items())}
             by["forces_by_formula"] = {n: m.summary(scales.forces) for n, m in sorted(self.forces_by_formula.items())}
+        for name, unit in (("charges", scales.charges), ("dipole", scales.dipole)):
+            if getattr(self, name).count:
+                by[name] = getattr(self, name).summary(unit)
         return {
             "num_frames": self.num_frames,
             "num_atoms": self.num_atoms,

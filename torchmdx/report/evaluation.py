@@ -10,6 +10,7 @@ import torch
 
 from torchmdx.datasets.store import Store
 from torchmdx.models.potential import Potential
+from torchmdx.report.charge_errors import add_charges
 from torchmdx.report.errors import Errors
 from torchmdx.report.hints import hints
 from torchmdx.report.predict import Predictor
@@ -71,5 +72,6 @@ def evaluate_sets(
         found[name] = errors = Errors(references)
         for part in predictor.parts(store, indices, progress=advanced):
             errors.add(part)
+            add_charges(errors, predictor.potential, part.frames)
     stores = {name: store for name, (store, _) in sets.items()}
     return EvaluatedSets(predictor.potential, stores, found, predictor.potential.device, dtype, potential.card.elements)

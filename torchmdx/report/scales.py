@@ -27,6 +27,8 @@ class Scales:
     label_forces: Scale
     stress: Scale = Scale("meV/Å³", 1e3)
     pressure: Scale = Scale("GPa", 1 / GPA)
+    charges: Scale = Scale("me", 1e3)
+    dipole: Scale = Scale("me Å", 1e3)
 
     @property
     def label_energy(self) -> Scale:

@@ -44,6 +44,13 @@ def summary(sets: Mapping[str, Errors], scales: Scales) -> Table:
         ("Forces, by component", scales.forces, [e.forces for e in all_errors], largest),
         ("Stress, by component", scales.stress, [e.stress for e in all_errors], largest),
         ("Stress, by component", scales.pressure, [e.stress for e in all_errors], largest),
+        ("Partial charges", scales.charges, [e.charges for e in all_errors], largest),
+        (
+            "Dipole moments, by component",
+            scales.dipole,
+            [e.dipole for e in all_errors],
+            ("MAE", "RMSE", "max", "count"),
+        ),
     ]
     for what, scale, moments, names in kinds:
         if any(m.count for m in moments):

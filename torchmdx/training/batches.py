@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from torchmdx.datasets.store import Store
 from torchmdx.step.padding import padded_atoms
-from torchmdx.training.labelled import LabelledBatch, Totals, label
+from torchmdx.training.labelled import LabelledBatch, Totals, frame_weights, label, label_counts
+from torchmdx.training.loss_section import TERMS
 
 Indices = NDArray[np.int64]
 CHUNK = 16384
@@ -47,12 +48,17 @@ class Batches:
         seed: int | None,
         ranks: Ranks,
         prefetch: int,
+        config_type_weights: Mapping[str, float] | None = None,
     ) -> None:
-        """seed: None keeps the order of the frames. Raises ValueError without frames."""
+        """seed: None keeps the order of the frames. config_type_weights: factors of the weights of frames.
+
+        Raises ValueError without frames.
+        """
         if len(indices) == 0:
             raise ValueError("batches need at least one frame, got none")
         self.store, self.indices, self.seed, self.ranks = store, indices, seed, ranks
         self.cutoff, self.dtype, self.device, self.prefetch = cutoff, dtype, device, prefetch
+        self.config_type_weights = config_type_weights or {}
         self.size = min(batch_size, len(indices))
         self.local = -(-self.size // ranks.size)
         counts = np.unique(store.counts[indices])
@@ -96,6 +102,7 @@ class Batches:
             cutoff=self.cutoff,
             dtype=self.dtype,
             totals=None if self._totals is None else self._total(batch),
+            frame_weight=frame_weights(frames, self.config_type_weights),
         )
         return labelled.pinned() if self.device.type == "cuda" else labelled
 
@@ -107,7 +114,7 @@ class Batches:
     def _total(self, batch: Indices) -> Totals:
         assert self._totals is not None
         rows = self._totals[np.searchsorted(self.indices, batch)].sum(0)
-        return int(rows[0]), int(rows[1]), int(rows[2])
+        return tuple(int(number) for number in rows)
 
 
 def read_ahead(batches: Batches, order: list[Indices], depth: int) -> Iterator[LabelledBatch]:
@@ -146,10 +153,9 @@ def read_ahead(batches: Batches, order: list[Indices], depth: int) -> Iterator[L
 
 
 def _label_table(store: Store, indices: Indices) -> NDArray[np.int64]:
-    """Label counts of each frame [F,3], in the order of Totals."""
-    table = np.zeros((len(indices), 3), np.int64)
+    """Label counts of each frame [F,terms], in the order of Totals."""
+    table = np.zeros((len(indices), len(TERMS)), np.int64)
     for start in range(0, len(indices), CHUNK):
         frames = store.gather(indices[start : start + CHUNK])
-        part = (frames.has_energy, frames.has_forces * frames.counts, frames.has_stress)
-        table[start : start + CHUNK] = np.stack(part, axis=1)
+        table[start : start + CHUNK] = label_counts(frames)
     return table

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-TERMS = ("energy", "forces", "stress")
+from torchmdx.training.loss_section import TERMS
+
 MILLI = 1000.0
 
 
@@ -12,7 +13,8 @@ class EpochMeans:
     """Running sums by term, which can be saved: [Σ labels · loss, Σ labels · |error|, Σ labels]."""
 
     def __init__(self, sums: dict[str, list[float]] | None = None) -> None:
-        self.sums = {name: [0.0, 0.0, 0.0] for name in TERMS} if sums is None else sums
+        """sums: those of another object; terms that they lack have no values yet."""
+        self.sums = {name: [0.0, 0.0, 0.0] for name in TERMS} | (sums or {})
 
     def add(self, values: dict[str, float], totals: Sequence[int]) -> None:
         """Adds the values of a step, by the names in training.step.VALUES, with the label counts of its batch."""
@@ -23,7 +25,7 @@ class EpochMeans:
             sums[2] += total
 
     def errors(self) -> dict[str, float]:
-        """Mean absolute errors in meV/atom, meV/Å and meV/Å³ of the trained terms that had labels."""
+        """Mean absolute errors in meV/atom, meV/Å, meV/Å³, me and me Å of the trained terms that had labels."""
         return {name: MILLI * sums[1] / sums[2] for name, sums in self.sums.items() if sums[2] and sums[1]}
 
     def all(self, weights: Sequence[float]) -> dict[str, float]:

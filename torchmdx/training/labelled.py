@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.cell import recentre
-from torchmdx.datasets.frames import Frames
+from torchmdx.datasets.frames import OF_ATOMS, Frames
 from torchmdx.step.padding import padding_positions
 from torchmdx.system import Batch
+from torchmdx.training.loss_section import TERMS
 
-# Numbers of frames with an energy, of atoms with forces, of frames with a stress.
-Totals = tuple[int, int, int]
+# Numbers of labels of each term: frames with an energy, atoms with forces, frames with a stress, atoms with a charge,
+# frames with a dipole moment.
+Totals = tuple[int, ...]
+NO_TYPE = "Default"  # the name of frames without a config_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +29,10 @@ class LabelledBatch:
     """Systems, labels, and weights, which are divided by the number of labels in the global batch.
 
     batch: S systems, and a last one of the padding atoms, which are too far apart to interact.
-    energy [S+1] float64 eV, reference energies included · forces [N,3] eV/Å · stress [S+1,3,3] eV/Å³ ·
-    energy_weight [S+1], force_weight [N], stress_weight [S+1]: 0 for padding and missing labels, whose values are 0 ·
-    count [S+1]: atoms of each system, at least 1.
+    energy [S+1] float64 eV, reference energies included · forces [N,3] eV/Å · stress [S+1,3,3] eV/Å³ · charges [N] e ·
+    dipole [S+1,3] e Å · energy_weight [S+1], force_weight [N], stress_weight [S+1], charges_weight [N], dipole_weight
+    [S+1]: 0 for padding and missing labels, whose values are 0 ·
+    frame_weight [S+1]: of each system in the loss, not in mean errors · count [S+1]: atoms of each system, at least 1.
 
     On the host: layout, equal for batches with the same atom counts and periodic directions of their systems; frames:
     indices in the store; num_real: atoms without padding; totals: labels in the global batch.
@@ -40,11 +45,16 @@ class LabelledBatch:
     energy_weight: Tensor
     force_weight: Tensor
     stress_weight: Tensor
+    charges: Tensor
+    charges_weight: Tensor
+    dipole: Tensor
+    dipole_weight: Tensor
+    frame_weight: Tensor
     count: Tensor
     layout: tuple[bytes, bytes] = (b"", b"")
     frames: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     num_real: int = 0
-    totals: Totals = (0, 0, 0)
+    totals: Totals = (0,) * len(TERMS)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -86,10 +96,12 @@ def label(
     cutoff: float,
     dtype: torch.dtype,
     totals: Totals | None = None,
+    frame_weight: NDArray[np.float64] | None = None,
 ) -> LabelledBatch:
     """A batch of `frames`, whose indices in the store are `indices`, padded to num_atoms and num_systems + 1.
 
-    totals: labels in the global batch; None if it consists of these frames.
+    totals: labels in the global batch; None if it consists of these frames. frame_weight [F] in the loss; None: that of
+    the frames.
     """
     real, missing, first = frames.num_atoms, num_atoms - frames.num_atoms, len(frames)
     if missing < 0 or first > num_systems:
@@ -97,20 +109,11 @@ def label(
             f"frames must fit {num_atoms} atoms and {num_systems} systems, got {real} atoms and {first} systems"
         )
     totals = count_labels(frames) if totals is None else totals
-    energies, atoms, stresses = (max(total, 1) for total in totals)
-    has_energy, has_stress = frames.has_energy, np.asarray(frames.has_stress)
-    has_forces: Any = np.repeat(frames.has_forces, frames.counts)
+    energies, atoms, stresses, charged, dipoles = (max(total, 1) for total in totals)
+    has_energy, has_stress, has_dipole = (np.asarray(frames.has(name)) for name in ("energy", "stress", "dipole"))
+    has_forces, has_charges = (np.repeat(frames.has(name), frames.counts) for name in ("forces", "charges"))
 
-    def per_system(values: Any, fill: float = 0) -> Tensor:
-        out = np.full((num_systems + 1, *values.shape[1:]), fill, values.dtype)
-        out[:first] = values
-        return torch.from_numpy(out)
-
-    def per_atom(values: Any, fill: float = 0) -> Tensor:
-        out = np.full((num_atoms, *values.shape[1:]), fill, values.dtype)
-        out[:real] = values
-        return torch.from_numpy(out)
-
+    per_system, per_atom = partial(_padded, size=num_systems + 1), partial(_padded, size=num_atoms)
     pbc: Any = frames.pbc
     positions = per_atom(_near_origin(frames))
     positions[real:] = padding_positions(missing, cutoff)
@@ -131,6 +134,11 @@ def label(
         energy_weight=per_system(has_energy / energies).to(dtype),
         force_weight=per_atom(has_forces / (3 * atoms)).to(dtype),
         stress_weight=per_system(has_stress / (9 * stresses)).to(dtype),
+        charges=per_atom(np.where(has_charges, frames.charges, 0.0)).to(dtype),
+        charges_weight=per_atom(has_charges / charged).to(dtype),
+        dipole=per_system(np.where(has_dipole[:, None], frames.dipole, 0.0)).to(dtype),
+        dipole_weight=per_system(has_dipole / (3 * dipoles)).to(dtype),
+        frame_weight=per_system(frames.weight if frame_weight is None else frame_weight).to(dtype),
         count=per_system(np.maximum(frames.counts, 1), 1).to(dtype),
         layout=(frames.counts.tobytes(), frames.pbc.tobytes()),
         frames=indices,
@@ -139,9 +147,29 @@ def label(
     )
 
 
+def _padded(values: Any, fill: float = 0, *, size: int) -> Tensor:
+    """The values with rows of `fill` after them, `size` rows in all."""
+    out = np.full((size, *values.shape[1:]), fill, values.dtype)
+    out[: len(values)] = values
+    return torch.from_numpy(out)
+
+
+def frame_weights(frames: Frames, of_types: Mapping[str, float]) -> NDArray[np.float64]:
+    """Weight of each frame [F] in the loss: its own times that of its config_type, which is Default without one."""
+    names, which = np.unique(frames.config_type, return_inverse=True)
+    factors = np.array([of_types.get(str(name) or NO_TYPE, 1.0) for name in names], np.float64)
+    return frames.weight * factors[which.reshape(-1)]
+
+
 def count_labels(frames: Frames) -> Totals:
-    """Numbers of energies, of atoms with forces, of stresses."""
-    return int(frames.has_energy.sum()), int(frames.counts[frames.has_forces].sum()), int(frames.has_stress.sum())
+    """Numbers of labels of each term."""
+    return tuple(int(column) for column in label_counts(frames).sum(0))
+
+
+def label_counts(frames: Frames) -> NDArray[np.int64]:
+    """Numbers of labels of each frame [F,terms], in the order of Totals."""
+    columns = [frames.has(name) * (frames.counts if name in OF_ATOMS else 1) for name in TERMS]
+    return np.stack(columns, axis=1).astype(np.int64)
 
 
 def _near_origin(frames: Frames) -> NDArray[np.float64]:

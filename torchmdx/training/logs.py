@@ -26,7 +26,8 @@ class Logs:
     killed run are removed, so that the files equal those of an uninterrupted run. None starts new logs.
 
     Epoch values plotted in the report: `lr`, and with the prefix `train_` or `validation_`: `loss`, `energy` (mean
-    absolute error, meV/atom), `forces` (meV/Å), `stress` (meV/Å³). Other values are logged as well.
+    absolute error, meV/atom), `forces` (meV/Å), `stress` (meV/Å³), `charges` (me), `dipole` (me Å).
+    Other values are logged as well.
 
     Raises ValueError for an unknown logger, ImportError for one that is not installed.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,16 @@ from torchmdx.training.distributed import Group
 from torchmdx.training.ema import averaged
 from torchmdx.training.epoch_means import EpochMeans
 from torchmdx.training.labelled import LabelledBatch
+from torchmdx.training.level_of_theory import doubt
 from torchmdx.training.logs import Logs
 from torchmdx.training.loss import term_weights
 from torchmdx.training.pending_steps import PendingSteps, TrainingError
 from torchmdx.training.progress import TrainingProgress
 from torchmdx.training.schedule import Schedule
 from torchmdx.training.state import read_state, write_state
-from torchmdx.training.step import OVERFLOW, STOP, VALUES, TrainStep
+from torchmdx.training.step import NORM, OVERFLOW, STOP, VALUES, TrainStep
+
+log = logging.getLogger(__name__)
 
 STATE, LAST, BEST = "state.safetensors", "last.safetensors", "best.safetensors"
 
@@ -80,6 +84,7 @@ class Trainer:
             seed=seed,
             ranks=Ranks(self.group.rank, self.group.size),
             prefetch=self.config.training.prefetch,
+            config_type_weights=self.config.loss.config_type_weights,
         )
 
     # Resume
@@ -199,9 +204,12 @@ class Trainer:
         for number, labelled, row in found:
             values = dict(zip(VALUES, row, strict=True))
             self.means.add(values, labelled.totals)
+            if number == 1 and logs is not None and (warning := doubt(self.config, values)):
+                log.warning("%s", warning)
             stop = stop or bool(row[STOP])
             if logs is not None and number % self.config.output.log_every == 0:
-                kept = {name: values[name] for name in VALUES[: OVERFLOW - 3]}
+                unused = {f"{name}_loss" for name in ("charges", "dipole") if name not in self.step.terms}
+                kept = {name: values[name] for name in VALUES[: NORM + 1] if name not in unused}
                 logs.step(number, kept | {"lr": self.schedule.rate(number - 1)})
         if found and progress is not None:
             shown = {"loss": values["loss"]} | _short({f"train_{k}": v for k, v in self.means.errors().items()})

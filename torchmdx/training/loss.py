@@ -9,8 +9,6 @@ from torch import Tensor
 
 from torchmdx.training.loss_section import LossSection, TermSection
 
-TERMS = ("energy", "forces", "stress")
-
 
 def error_function(errors: Tensor, term: TermSection) -> Tensor:
     """Function of each error e: e², |e|, or Huber's, e²/2 up to delta and delta (|e| - delta/2) beyond."""
@@ -24,29 +22,38 @@ def error_function(errors: Tensor, term: TermSection) -> Tensor:
 
 
 def term_weights(loss: LossSection, progress: float) -> tuple[float, ...]:
-    """Weights of energy, forces and stress at this fraction of the epochs."""
+    """Weights of the terms, in the order of TERMS, at this fraction of the epochs."""
     length = loss.change_to - loss.change_from
     if length > 0:
         share = min(max((progress - loss.change_from) / length, 0.0), 1.0)
     else:
         share = float(progress >= loss.change_to)
-    terms = (loss.energy, loss.forces, loss.stress)
+    terms = tuple(loss.terms().values())
     finals = [term.weight if term.final_weight is None else term.final_weight for term in terms]
     return tuple(term.weight + share * (final - term.weight) for term, final in zip(terms, finals, strict=True))
 
 
 def used_terms(loss: LossSection) -> tuple[str, ...]:
     """Terms with a weight at any time; the others are not computed."""
-    return tuple(name for name in TERMS if (term := getattr(loss, name)).weight or term.final_weight)
+    return tuple(name for name, term in loss.terms().items() if term.weight or term.final_weight)
 
 
-def weighted_sum(errors: Tensor, weights: Tensor, term: TermSection) -> tuple[Tensor, Tensor]:
-    """Σ weight · function(error) and Σ weight · |error|, one weight per row; rows of weight 0 may hold any values."""
-    weights = weights.reshape(-1, *[1] * (errors.dim() - 1))
+def weighted_sum(
+    errors: Tensor, weights: Tensor, term: TermSection, importance: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Σ importance · weight · function(error) and Σ weight · |error|, with one weight and one importance per row.
+
+    Rows of weight 0 may hold any values. importance: None is 1.
+    """
+    column = (-1, *[1] * (errors.dim() - 1))
+    weights = weights.reshape(column)
     errors = torch.where(weights > 0, errors, 0.0)  # a product would keep NaN, the stress of a system without cell
-    return (weights * error_function(errors, term)).sum(), (weights * errors.detach().abs()).sum()
+    losses = weights * error_function(errors, term)
+    return (losses if importance is None else importance.reshape(column) * losses).sum(), (
+        weights * errors.detach().abs()
+    ).sum()
 
 
 def total(values: Sequence[Tensor], weights: Tensor) -> Tensor:
-    """The weighted sum of the three terms, with weights [3] on the device."""
+    """The weighted sum of all terms, with weights on the device."""
     return (torch.stack(list(values)) * weights).sum()

@@ -55,7 +55,8 @@ class PendingSteps:
     def _require_finite(self, number: int, labelled: LabelledBatch, row: list[float]) -> None:
         if all(abs(row[k]) < float("inf") for k in (0, NORM)):
             return
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in zip(VALUES[:5], row, strict=False))
+        values = zip(VALUES[: NORM + 1], row, strict=False)
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in values if value or name == "loss")
         raise TrainingError(
             f"loss and gradient must be finite, got {shown} in step {number} with {self.frame_names(labelled)}; "
             "the weights are those before this step. Possible causes: coincident atoms, an outlier in the labels, or a "

@@ -4,102 +4,49 @@ from __future__ import annotations
 
 import difflib
 import sys
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from torchmdx.checkpoints.save_load import load_one
 from torchmdx.datasets.frames import Frames
-from torchmdx.datasets.references import composition, fit_references
-from torchmdx.datasets.splits import Split, read_split, split
+from torchmdx.datasets.references import composition, fit_references, isolated_energies
 from torchmdx.datasets.store import Store
 from torchmdx.evaluate import evaluate
-from torchmdx.models.model_card import Card
+from torchmdx.models.model_card import Card, symbols
 from torchmdx.models.potential import Potential
 from torchmdx.training.config import Config
-from torchmdx.training.data_section import DataSection
 from torchmdx.training.distributed import launched
 from torchmdx.training.labelled import label
 from torchmdx.training.loss import used_terms
+from torchmdx.training.loss_section import LossSection
+from torchmdx.training.new_elements import new_elements, require_trainable, with_elements
 
 # Number of frames that suffices for a mean.
 SAMPLE = 10_000
 CHUNK = 256
 CHUNK_OF_FACTS = 4096
-# The store of converted files, in the directory of a run.
-CONVERTED = "data.store"
-
-
-def open_data(data: DataSection, directory: Path, several: bool = False) -> tuple[Store, Split]:
-    """The store and its split. Raises FileNotFoundError; ValueError, also for a split without training frames."""
-    store = open_store(data, directory, several)
-    if data.split is not None:
-        parts = read_split(data.split, store)
-    else:
-        parts = split(
-            store, train=data.train, validation=data.validation, test=data.test, seed=data.seed, by=data.split_by
-        )
-    if len(parts["train"]) == 0:
-        raise ValueError(f"the split has no training frames, of {len(store)} in {str(store.path)!r}")
-    return store, parts
-
-
-def open_store(data: DataSection, directory: Path, several: bool = False) -> Store:
-    """The store at data.path, or the store in `directory` to which the files at data.path are converted, once.
-
-    several: whether other nodes run this too; data.path must be a store then.
-    """
-    paths = [data.path] if isinstance(data.path, str) else data.path
-    if not paths or not all(paths):
-        raise ValueError("data.path must name a store written by `torchmdx data convert`, or files, got nothing")
-    if len(paths) == 1 and Store.is_store(paths[0]):
-        given = data.given_reading()
-        if given:
-            raise ValueError(f"data.{given[0]} applies to files, but {paths[0]!r} is a store, in eV and Å")
-        return Store.open(paths[0])
-    converted = directory / CONVERTED
-    if not Store.is_store(converted):
-        if launched() or several:
-            raise ValueError(
-                f"data.path must be a store for training with several processes, got {len(paths)} files; "
-                f"convert them with torchmdx data convert {' '.join(paths)} -o STORE"
-            )
-        from torchmdx.datasets.convert import convert
-
-        report = convert(paths, converted, **data.reading(), log=partial(print, file=sys.stderr))
-        print(f"{converted}: {report.num_frames:,} frames, {report.num_atoms:,} atoms", file=sys.stderr)
-    return Store.open(converted)
-
-
-def require_usable(config: Config, store: Store, parts: Split) -> None:
-    """Raises ValueError if the data do not fit this configuration."""
-    for term in used_terms(config.loss):
-        if term not in store.labels:
-            raise ValueError(
-                f"loss.{term}.weight must be 0 for data without such labels: {str(store.path)!r} has "
-                f"{', '.join(sorted(store.labels)) or 'none'}, got {getattr(config.loss, term).weight}"
-            )
-    if len(parts["validation"]) == 0:
-        needs_validation = {
-            "schedule.name: plateau": config.schedule.name == "plateau",
-            f"training.stop_after: {config.training.stop_after}": config.training.stop_after is not None,
-        }
-        for name, needed in needs_validation.items():
-            if needed:
-                raise ValueError(f"{name} needs validation frames, got a split without")
 
 
 def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch.dtype) -> Potential:
     """A new potential, or the checkpoint to fine-tune; on the CPU, frozen weights without requires_grad."""
     finetune = config.finetune
     if finetune.checkpoint is not None:
-        potential = load_one(finetune.checkpoint, dtype=dtype)
+        before = load_one(finetune.checkpoint, dtype=dtype)
+        facts = card_of(store, train)
+        new = new_elements(before, facts.elements or ())
+        potential = with_elements(before, new, config.training.seed)
         _require_elements(potential, store, f"the potential {finetune.checkpoint!r}")
-        potential.card = tuned_card(potential.card, card_of(store, train))
+        potential.card = tuned_card(potential.card, facts)
         if finetune.references == "shift":
             _shift_references(potential, store, train)
+        elif new:
+            _shift_references(potential, store, train, new)
+        if new and not launched():
+            print(
+                f"new to {finetune.checkpoint}: {symbols(new)}; reference energies are fitted, embeddings are trained",
+                file=sys.stderr,
+            )
         for name, weight in potential.named_parameters():
             basis = name.startswith("network.basis.")
             weight.requires_grad_(getattr(potential.config, "trainable_basis", True) or not basis)
@@ -112,7 +59,19 @@ def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch
         scale = config.data.scale
         potential.scale.fill_(_force_scale(store, train) if scale == "forces" else scale)
     freeze(potential, finetune.freeze)
+    if finetune.checkpoint is not None:
+        require_trainable(potential, new)
     return potential.train()
+
+
+def require_terms(loss: LossSection, potential: Potential) -> None:
+    """Raises ValueError for terms of quantities that the potential does not predict."""
+    for name in ("charges", "dipole"):
+        if name in used_terms(loss) and not potential.predicts_charges:
+            raise ValueError(
+                f"loss.{name}.weight must be 0 for a model without partial charges (model.name: tensornet2 has them), "
+                f"got {loss.terms()[name].weight}"
+            )
 
 
 def freeze(potential: Potential, names: list[str]) -> None:
@@ -169,8 +128,11 @@ def tuned_card(before: Card, more: Card) -> Card:
 
 def _references(config: Config, store: Store, train: np.ndarray) -> np.ndarray:
     given, max_z = config.data.references, config.model.max_z
-    if given == "fit":
-        return fit_references(store, train, max_z) if "energy" in store.labels else np.zeros(max_z + 1)
+    if given in ("auto", "fit"):
+        known = isolated_energies(store) if given == "auto" else {}
+        if "energy" not in store.labels:
+            return np.zeros(max_z + 1)
+        return fit_references(store, train, max_z, known)
     references = np.zeros(max_z + 1)
     if isinstance(given, dict):
         for number, energy in given.items():
@@ -199,20 +161,39 @@ def _force_scale(store: Store, train: np.ndarray) -> float:
     return float(np.sqrt(total / count)) if total > 0 else 1.0
 
 
-def _shift_references(potential: Potential, store: Store, train: np.ndarray) -> None:
-    """Adds to the references a least-squares fit to the difference between labels and potential."""
-    sample = _sample(train, SAMPLE)
+def _shift_references(
+    potential: Potential, store: Store, train: np.ndarray, elements: tuple[int, ...] | None = None
+) -> None:
+    """Adds to the references a least-squares fit to the difference between labels and potential.
+
+    elements: those whose references are fitted, from the frames that contain them; None: all.
+    """
+    sample = _sample(train if elements is None else _containing(store, train, elements), SAMPLE)
     rows, differences = [], []
     for start in range(0, len(sample), CHUNK // 8):
         indices = sample[start : start + CHUNK // 8]
         frames = store.gather(indices)
         has_energy = frames.has_energy
-        rows.append(composition(frames.counts, frames.atomic_numbers, potential.config.max_z)[has_energy])
+        counts = composition(frames.counts, frames.atomic_numbers, potential.config.max_z)[has_energy]
+        rows.append(counts if elements is None else counts * np.isin(np.arange(counts.shape[1]), elements))
         differences.append((frames.energy - _energies(potential, frames, indices))[has_energy])
     if not sum(len(part) for part in differences):
+        if elements is not None:
+            return  # without energies, references have no effect
         raise ValueError("finetune.references: shift needs frames with an energy, got none")
     shift = np.linalg.lstsq(np.concatenate(rows), np.concatenate(differences), rcond=1e-10)[0]
     potential.reference_energies += torch.from_numpy(shift)
+
+
+def _containing(store: Store, train: np.ndarray, elements: tuple[int, ...]) -> np.ndarray:
+    """The frames that have one of the elements."""
+    found = []
+    for start in range(0, len(train), CHUNK_OF_FACTS):
+        indices = train[start : start + CHUNK_OF_FACTS]
+        frames = store.gather(indices)
+        of_frame = np.bincount(frames.frame_index, np.isin(frames.atomic_numbers, elements), len(frames))
+        found.append(indices[of_frame > 0])
+    return np.concatenate(found)
 
 
 def _energies(potential: Potential, frames: Frames, indices: np.ndarray) -> np.ndarray:

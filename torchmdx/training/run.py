@@ -25,7 +25,8 @@ from torchmdx.training.config_file import write_text
 from torchmdx.training.distributed import Group, join, launch, launched, leave
 from torchmdx.training.logs import Logs, require_loggers
 from torchmdx.training.loop import BEST, LAST, STATE, Trainer
-from torchmdx.training.prepare import freeze, make_potential, open_data, open_store, require_usable
+from torchmdx.training.open_data import open_data, open_store, require_usable, warn_of_changes
+from torchmdx.training.prepare import freeze, make_potential, require_terms
 from torchmdx.training.progress import TrainingProgress
 from torchmdx.training.state import read_state, require_same
 
@@ -45,7 +46,9 @@ def train(config: Config, resume: bool = False) -> int:
     _require_possible(config)
     if launched():
         return _worker(config, resume)
-    store, parts = _data(config, Path(config.output.directory), resume)
+    if resume:
+        warn_of_changes(config.data, Path(config.output.directory))
+    store, parts = _data(config, Path(config.output.directory), resume, update=not resume)
     require_usable(config, store, parts)
     if config.training.devices * config.training.nodes > 1:
         make_potential(
@@ -73,6 +76,7 @@ def _worker(config: Config, resume: bool) -> int:
             raise ValueError(
                 f"training.batch_size must be a multiple of the number of processes, {group.size}, got {batch_size}"
             )
+        _data(config, Path(config.output.directory), resume, update=not resume)
         status = _members(config, resume, group, device)
         failed = False
         return status
@@ -144,7 +148,7 @@ def _loop(config: Config, trainer: Trainer, directory: Path, resume: bool, inter
 
 def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.device) -> None:
     shown = {n: v for n, v in trainer.remembered.items() if n.startswith("validation_") and n != "validation_loss"}
-    units = {"energy": "meV/atom", "forces": "meV/Å", "stress": "meV/Å³"}
+    units = {"energy": "meV/atom", "forces": "meV/Å", "stress": "meV/Å³", "charges": "me", "dipole": "me Å"}
     errors = ", ".join(f"{name[11:]} {value:.3g} {units[name[11:]]}" for name, value in shown.items())
     print(f"{directory / BEST}  best, from epoch {trainer.best_epoch}" if trainer.best_epoch else f"{directory / LAST}")
     if errors:
@@ -167,13 +171,16 @@ def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.dev
         print(page)
 
 
-def _data(config: Config, directory: Path, resume: bool) -> tuple[Store, Split]:
-    """The configured data. A resumed run keeps its recorded split, unless data.split names one, which must be equal."""
+def _data(config: Config, directory: Path, resume: bool, update: bool = False) -> tuple[Store, Split]:
+    """The configured data. A resumed run keeps its recorded split, unless data.split names one, which must be equal.
+
+    update: whether files that have changed are converted again; a run that has begun goes on with the frames it has.
+    """
     place, several = Path(config.output.directory), config.training.nodes > 1
     if resume and config.data.split is None and (directory / SPLIT).exists():
-        store = open_store(config.data, place, several)
+        store = open_store(config.data, place, several, update)
         return store, read_split(directory / SPLIT, store)
-    return open_data(config.data, place, several)
+    return open_data(config.data, place, several, update)
 
 
 def _begin(config: Config, directory: Path, store: Store, parts: Split, device: torch.device) -> None:
@@ -233,3 +240,4 @@ def _require_possible(config: Config) -> None:
     else:
         potential = load_one(checkpoint).requires_grad_(True)
     freeze(potential, config.finetune.freeze)
+    require_terms(config.loss, potential)

@@ -17,6 +17,7 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Part = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)]
+Files = str | list[str]
 Function = Literal["mse", "mae", "huber"]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
 from torchmdx.runtime.files import write_whole
-from torchmdx.training.epoch_means import TERMS
+from torchmdx.training.loss_section import TERMS
 
 FORMAT, FORMAT_VERSION = "torchmdx-training", 1
 # Settings that may change when a run is resumed: where it runs, for how long, and what it writes.
@@ -79,7 +79,7 @@ def _require_info(info: Any) -> None:
         and _is_count(schedule.get("waited"))
         and (schedule.get("best", "") is None or _is_number(schedule["best"])),
         "means": isinstance(means, dict)
-        and set(means) == set(TERMS)
+        and set(means) <= set(TERMS)
         and all(isinstance(sums, list) and len(sums) == 3 and all(map(_is_number, sums)) for sums in means.values()),
         "remembered": isinstance(info.get("remembered"), dict) and all(map(_is_number, info["remembered"].values())),
         "capacities": isinstance(info.get("capacities"), list)

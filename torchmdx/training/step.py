@@ -22,7 +22,7 @@ from torchmdx.runtime.device_guard import methods_on_own_device
 from torchmdx.training.config import OptimizerSection
 from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.loss import total, used_terms, weighted_sum
-from torchmdx.training.loss_section import LossSection
+from torchmdx.training.loss_section import TERMS, LossSection
 from torchmdx.training.optimizer import AdamW, FlatParameters
 from torchmdx.training.step_graphs import Graphs, StepGraphs
 
@@ -30,13 +30,9 @@ from torchmdx.training.step_graphs import Graphs, StepGraphs
 # list overflowed or a process received a signal.
 VALUES = (
     "loss",
-    "energy_loss",
-    "forces_loss",
-    "stress_loss",
+    *(f"{name}_loss" for name in TERMS),
     "gradient_norm",
-    "energy",
-    "forces",
-    "stress",
+    *TERMS,
     "overflow",
     "stop",
 )
@@ -93,7 +89,7 @@ class TrainStep:
         self.optimizer = AdamW(self.flat, potential, optimizer)
         self.pairwise = pair_energy.serves(potential)
         self.graphs = StepGraphs() if record and self.device.type == "cuda" else None
-        self.weights = self.flat.values.new_zeros(3)
+        self.weights = self.flat.values.new_zeros(len(TERMS))
         self.stop = self.flat.values.new_zeros(())
         self._capacities = dict(capacities or {})
         self._slots: dict[str, Slot] = {}
@@ -118,7 +114,7 @@ class TrainStep:
         return work() if self.graphs is None else self.graphs.run(slot.graphs, kind, work)
 
     def set_rates(self, learning_rate: float, weights: Sequence[float]) -> None:
-        """Sets the learning rate and the term weights of the following steps."""
+        """Sets the learning rate and the weights of the following steps, in the order of TERMS; others stay as set."""
         self.optimizer.learning_rate.fill_(learning_rate)
         for k, weight in enumerate(weights):
             self.weights[k].fill_(weight)
@@ -241,19 +237,28 @@ class TrainStep:
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if self.bf16 else nullcontext()
 
     def _losses(self, result: Result, labelled: LabelledBatch) -> tuple[list[Tensor], list[Tensor]]:
-        """Losses and mean absolute errors of the three terms; 0 for omitted ones."""
+        """Losses and mean absolute errors of all terms; 0 for omitted ones."""
         dtype = labelled.forces.dtype
         zero = labelled.forces.new_zeros(())
         found = {}
+        importance = labelled.frame_weight
         if "energy" in self.terms:
             # In float64, because total energies are large compared with their errors.
             errors = (result.energy - labelled.energy).to(dtype) / labelled.count
-            found["energy"] = weighted_sum(errors, labelled.energy_weight, self.loss.energy)
+            found["energy"] = weighted_sum(errors, labelled.energy_weight, self.loss.energy, importance)
         if result.forces is not None:
-            found["forces"] = weighted_sum(result.forces - labelled.forces, labelled.force_weight, self.loss.forces)
+            errors, of_atoms = result.forces - labelled.forces, importance[labelled.batch.system_index]
+            found["forces"] = weighted_sum(errors, labelled.force_weight, self.loss.forces, of_atoms)
         if result.stress is not None:
-            found["stress"] = weighted_sum(result.stress - labelled.stress, labelled.stress_weight, self.loss.stress)
-        pairs = [found.get(name, (zero, zero)) for name in ("energy", "forces", "stress")]
+            errors = result.stress - labelled.stress
+            found["stress"] = weighted_sum(errors, labelled.stress_weight, self.loss.stress, importance)
+        if "charges" in self.terms and result.charges is not None:
+            errors, of_atoms = result.charges.to(dtype) - labelled.charges, importance[labelled.batch.system_index]
+            found["charges"] = weighted_sum(errors, labelled.charges_weight, self.loss.charges, of_atoms)
+        if "dipole" in self.terms and result.dipoles is not None:
+            errors = result.dipoles.to(dtype) - labelled.dipole
+            found["dipole"] = weighted_sum(errors, labelled.dipole_weight, self.loss.dipole, importance)
+        pairs = [found.get(name, (zero, zero)) for name in TERMS]
         return [loss for loss, _ in pairs], [error for _, error in pairs]
 
     def _values(self, loss: Tensor, values: list[Tensor], errors: list[Tensor], overflow: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ def pairwise_energy(
         return pair_geometry(rounded, pairs, vectors, deformed, channels)
 
     energies = potential.assemble(outputs, batch, geometry)
-    charges = None if channels is None else potential.atomic_charges(channels, batch)
+    charges = None if channels is None else _conserved(potential.combined_charges(channels), batch)
     return sum_rows(energies, batch.system_index, batch.num_systems), energies, charges
 
 
@@ -71,6 +71,25 @@ def _outputs(head: ScalarHead | GatedHead, features: Tensor) -> Tensor:
     else:
         found = through(head.network, features)
     return found.squeeze(-1)
+
+
+def _conserved(charges: Tensor, batch: Batch) -> Tensor:
+    """As `torchmdx.models.charge_equilibration.conserved`, with sums in a fixed order."""
+    charges = charges.double()
+    sums = sum_rows(charges, batch.system_index, batch.num_systems)
+    missing = (batch.charge - sums) / batch.counts().clamp(min=1)
+    return charges + take_rows(missing, batch.system_index, batch.num_systems)
+
+
+def _dipoles(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:
+    """As `torchmdx.evaluate.dipole_moments`, with sums in a fixed order."""
+    positions, numbers = positions.double(), batch.atomic_numbers.double()
+    columns = torch.cat([numbers[:, None] * positions, numbers[:, None]], dim=-1)
+    sums = sum_rows(columns, batch.system_index, batch.num_systems)
+    centre = sums[:, :3] / sums[:, 3:4].clamp(min=1)
+    relative = positions - take_rows(centre, batch.system_index, batch.num_systems)
+    moments = sum_rows(charges[:, None] * relative, batch.system_index, batch.num_systems)
+    return torch.where(batch.pbc.any(-1)[:, None], torch.nan, moments)
 
 
 def strained_positions(positions: Tensor, strain: Tensor, batch: Batch) -> Tensor:
@@ -99,7 +118,9 @@ def differentiate_pairwise(
 
     with torch.set_grad_enabled(forces or stress or create_graph):
         positions = batch.positions.detach().requires_grad_(forces or create_graph)
-        return differentiate_energy(energy, batch, positions, forces=forces, stress=stress, create_graph=create_graph)
+        return differentiate_energy(
+            energy, batch, positions, forces=forces, stress=stress, create_graph=create_graph, dipoles_of=_dipoles
+        )
 
 
 def serves(potential: Potential) -> bool:
