@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import torchmdx
 from torchmdx.commands import (
@@ -26,6 +24,8 @@ from torchmdx.commands import (
     train,
     view,
 )
+from torchmdx.commands.console import BAD_INPUT, end_of_pipe, plain_warnings, print_error
+from torchmdx.commands.spelling import Parser
 from torchmdx.step.results import StepError
 
 COMMANDS = (demo, energy, relax, md, view, label, data, train, evaluate, convert, neighbors, bench, profile, info)
@@ -38,7 +38,7 @@ Structure files can have any format that ASE reads (xyz, cif, pdb, POSCAR, ...).
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="torchmdx",
         description=DESCRIPTION,
         epilog="Run `torchmdx COMMAND --help` for the options of a command.",
@@ -53,23 +53,28 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status: that of the command, or 2 after an error in its input."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()  # fails here, not at exit, if the reader of the output has closed its pipe
+    except BrokenPipeError:
+        return end_of_pipe()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = build_parser().parse_args(arguments)
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+        with plain_warnings():
             status: int = options.run(options)
             return status
+    except BrokenPipeError:
+        raise
     except (ValueError, TypeError, OSError, ArithmeticError, ImportError, StepError) as error:
         if os.environ.get("TORCHMDX_TRACEBACK"):
             raise
-        print(f"torchmdx: error: {error}", file=sys.stderr)
-        print("(set TORCHMDX_TRACEBACK=1 for the traceback)", file=sys.stderr)
-        return 2
-
-
-def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
-    """Prints a warning like an error, without the location in the code, which does not help on the command line."""
-    print(f"torchmdx: warning: {message}", file=sys.stderr)
+        print_error(error)
+        return BAD_INPUT
 
 
 if __name__ == "__main__":

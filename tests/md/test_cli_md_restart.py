@@ -1,5 +1,6 @@
 """Interrupted and failed runs of `torchmdx md`, and restarts."""
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -12,7 +13,8 @@ from runs import DYNAMICS, SAME_SEED, assert_refused, assert_same_run, md
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
 from torchmdx.md import recorder as recorder_module
-from torchmdx.md.log import read_log
+from torchmdx.md import trajectory
+from torchmdx.md.log import Row, read_log
 from torchmdx.md.recorder import Recorder
 from torchmdx.md.simulation import Simulation
 from torchmdx.step.captured_step import CapturedStep
@@ -182,3 +184,29 @@ def test_a_failure_at_the_first_step_leaves_no_files(capsys, monkeypatch, model,
     status = md(ethanol_file, model, "run", "--steps", 5)
     assert_refused(capsys, status, "step 0: evaluation 99: positions, energy or forces of 2 atoms are not finite")
     assert not [name for name in os.listdir() if name.startswith("run.")]
+
+
+@pytest.mark.parametrize("kind", ["dcd", "log"])
+def test_a_full_disk_is_explained_and_the_run_goes_on_later(capsys, monkeypatch, model, ethanol_file, unplotted, kind):
+    options = ["--ensemble", "nve", *DYNAMICS, "--steps", 20, "--checkpoint-every", 4]
+    assert md(ethanol_file, model, "whole", *options) == 0
+    module, name = {"dcd": (trajectory, "_write_all"), "log": (Row, "text")}[kind]
+    original, calls = getattr(module, name), []
+
+    def full(*arguments):
+        calls.append(0)
+        if len(calls) > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(*arguments)
+
+    monkeypatch.setattr(module, name, full)
+    status = md(ethanol_file, model, "parts", *options)
+    assert_refused(
+        capsys,
+        status,
+        f"'parts.{kind}' could not be written (No space left on device); when it can be, the same command with ",
+        "with --restart continues from step 8",
+    )
+    monkeypatch.setattr(module, name, original)
+    assert md(ethanol_file, model, "parts", *options, "--restart") == 0
+    assert_same_run("whole", "parts")

@@ -18,6 +18,7 @@ from safetensors.torch import load as deserialize
 from safetensors.torch import save as serialize
 from torch import Tensor
 
+from torchmdx.checkpoints.content import kind_of
 from torchmdx.checkpoints.energy_check import recheck, record
 from torchmdx.checkpoints.ensemble_file import Contents, files_in, is_ensemble_file, pack, unpack
 from torchmdx.checkpoints.locate import is_run_folder, locate
@@ -191,6 +192,9 @@ def _ready(potential: Potential, dtype: torch.dtype | None, device: torch.device
 
 def _read(data: bytes, origin: str, total_energy: bool) -> Reading:
     with naming(origin):
+        kind = kind_of(data)
+        if kind is not None:
+            raise ValueError(f"{origin!r} is not a readable checkpoint: it is {kind}")
         if _is_foreign(data, origin):
             return read_torchmdnet_bytes(data, origin, total_energy=total_energy)
         return _read_own(data, origin)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.runtime.damaged_file import naming
+from torchmdx.runtime.files import naming_writes
 
 COLUMNS = ("step", "time_ps", "potential_eV", "kinetic_eV", "total_eV", "temperature_K")
 PERIODIC_COLUMNS = ("volume_A3", "density_g_per_cm3")
@@ -72,7 +73,8 @@ class Log:
     @classmethod
     def create(cls, path: Path, columns: tuple[str, ...]) -> Log:
         file = path.open("wb", buffering=0)
-        file.write(_title(columns))
+        with naming_writes(path):
+            file.write(_title(columns))
         return cls(file)
 
     @classmethod
@@ -103,11 +105,13 @@ class Log:
         return sum(len(line) for line in lines[:kept])
 
     def write(self, row: Row) -> None:
-        self._file.write(row.text().encode())
+        with naming_writes(self._file.name):
+            self._file.write(row.text().encode())
 
     def sync(self) -> None:
         """Waits until the file is on disk."""
-        os.fsync(self._file.fileno())
+        with naming_writes(self._file.name):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

@@ -25,6 +25,7 @@ class Recorder:
         self.trajectory, self.log = trajectory, log
         self.row: Row | None = None
         self.good: Checkpoint | None = None
+        self.saved_step: int | None = None  # of the checkpoint files
         self._row_clock: float | None = None
         self._checkpoint_clock = self._good_clock = time.monotonic()
 
@@ -56,6 +57,7 @@ class Recorder:
         trajectory = Trajectory.reopen(files.trajectory, structure.num_atoms, schedule.save_every, periodic, num_frames)
         recorder = cls(simulation, files, schedule, trajectory, Log.reopen(files.log, log_bytes))
         recorder._keep(simulation.checkpoint())
+        recorder.saved_step = step
         return recorder
 
     def next_stop(self, step: int) -> int:
@@ -83,7 +85,9 @@ class Recorder:
         """Writes a checkpoint, by default of the current state, after earlier frames and rows are on disk."""
         self.trajectory.sync()
         self.log.sync()
-        self.files.write_checkpoint(self._keep(checkpoint or self.simulation.checkpoint()))
+        saved = self._keep(checkpoint or self.simulation.checkpoint())
+        self.files.write_checkpoint(saved)
+        self.saved_step = saved.step
         self._checkpoint_clock = time.monotonic()
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from torchmdx.md.simulation import Simulation, SimulationError
 from torchmdx.md.structure import Structure, read, write_structure
 from torchmdx.md.timestep import doubt_about_timestep
 from torchmdx.runtime.damaged_file import naming
+from torchmdx.runtime.files import naming_writes
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.units import PICOSECOND
 from torchmdx.view.run_page import write_run_page
@@ -139,6 +140,13 @@ def _go(simulation: Simulation, recorder: Recorder) -> int:
             progress.update(simulation.current_step, _newest(simulation, recorder), last=True)
         except SimulationError as error:
             raise SimulationError(f"{error}{_after_failure(recorder)}") from error
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OSError(
+                f"step {simulation.current_step:,}: {error.strerror or error}; when it can be, the same command with "
+                f"--restart continues from step {recorder.saved_step or 0:,}"
+            ) from error
         finally:
             progress.finish()
             recorder.close()
@@ -188,11 +196,13 @@ def _finish(simulation: Simulation, recorder: Recorder, title: str, *, complete:
     """Writes the final structure of a complete run, the plot and the page, and prints a summary."""
     files, written = recorder.files, [recorder.files.trajectory, recorder.files.log]
     if complete:
-        write_structure(simulation.structure, files.final, *simulation.geometry())
+        with naming_writes(files.final):
+            write_structure(simulation.structure, files.final, *simulation.geometry())
         written.append(files.final)
     target = None if simulation.dynamics.ensemble == "nve" else simulation.dynamics.temperature
     try:
-        plot_log(files.log, files.plot, title, target)
+        with naming_writes(files.plot):
+            plot_log(files.log, files.plot, title, target)
         written.append(files.plot)
     except ImportError:
         print("no plot: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)

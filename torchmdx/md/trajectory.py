@@ -14,6 +14,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.runtime.files import naming_writes
 from torchmdx.units import FORCE_TO_ACCELERATION, KCAL_PER_MOL
 
 HEADER_BYTES = 276
@@ -33,7 +34,8 @@ class Trajectory:
     def create(cls, path: Path, num_atoms: int, interval: int, periodic: bool, timestep: float) -> Trajectory:
         """A new file without frames. timestep: fs."""
         file = path.open("w+b", buffering=0)
-        file.write(header(num_atoms, interval, periodic, timestep))
+        with naming_writes(path):
+            file.write(header(num_atoms, interval, periodic, timestep))
         return cls(file, num_atoms, interval, periodic, 0)
 
     @classmethod
@@ -65,14 +67,16 @@ class Trajectory:
         parts = [_record(_cell_parameters(cell))] if self.periodic and cell is not None else []
         columns = np.ascontiguousarray(positions.T, dtype="<f4")
         parts += [_record(column.tobytes()) for column in columns]
-        self._file.seek(HEADER_BYTES + self.num_frames * frame_bytes(self.num_atoms, self.periodic))
-        _write_all(self._file, b"".join(parts))
-        self.num_frames += 1
-        self._count()
+        with naming_writes(self._file.name):
+            self._file.seek(HEADER_BYTES + self.num_frames * frame_bytes(self.num_atoms, self.periodic))
+            _write_all(self._file, b"".join(parts))
+            self.num_frames += 1
+            self._count()
 
     def sync(self) -> None:
         """Waits until the file is on disk."""
-        os.fsync(self._file.fileno())
+        with naming_writes(self._file.name):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

@@ -30,20 +30,28 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        # Opened with default permissions, so that other users may read it.
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-        _sync_folder(path.parent)
+        with naming_writes(path):
+            # Opened with default permissions, so that other users may read it.
+            with partial.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+            _sync_folder(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming_writes(path: str | Path) -> Iterator[None]:
+    """Turns an OSError into one that names the file, for example if the disk is full."""
+    try:
+        yield
     except OSError as error:
         reason = error.strerror or str(error)
         # With errno, so that the subclass stays the same, such as PermissionError.
         arguments = () if error.errno is None else (error.errno,)
         raise OSError(*arguments, f"{str(path)!r} could not be written ({reason})") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,0 +1,46 @@
+"""A parser of command lines that suggests the nearest command or option for a misspelt one."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+NEAR = 0.6  # similarity of two words, from 0 to 1
+
+
+class Parser(argparse.ArgumentParser):
+    """As argparse's; parsers of its subcommands have this class too."""
+
+    _given: tuple[str, ...] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but a subcommand refuses unknown arguments itself, so that the usage shown is its own."""
+        self._given = () if args is None else tuple(args)
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the usage and the message with suggestions, and exits with status 2."""
+        super().error(message + self._suggestions(message))
+
+    def _suggestions(self, message: str) -> str:
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if choice is not None:
+            return nearest([choice.group(1)], re.findall(r"[\w.-]+", choice.group(2)))
+        if "unrecognized arguments" in message or "are required" in message:
+            known = list(self._option_string_actions)
+            words = [word.split("=")[0] for word in self._given if word.startswith("--") and len(word) > 2]
+            return nearest([word for word in words if not any(name.startswith(word) for name in known)], known)
+        return ""
+
+
+def nearest(words: Iterable[str], known: Iterable[str]) -> str:
+    """Such as "; did you mean --temperature?"; empty if nothing is similar."""
+    names = {name.lstrip("-"): name for name in known}
+    found = [names[near] for word in words for near in difflib.get_close_matches(word.lstrip("-"), names, 1, NEAR)]
+    return f"; did you mean {', '.join(dict.fromkeys(found))}?" if found else ""
