@@ -52,6 +52,7 @@ def test_what_the_file_says_of_itself():
     assert card.elements == (1, 6, 7, 8, 9, 16, 17)
     assert card.charges == (-1.0, 0.0, 1.0)
     assert card.closed_shell
+    assert card.periodic is False
     assert card.licence
     assert "GFN2-xTB" in card.description
     assert potentials.shipped()[card.name].stat().st_size <= MOST_BYTES

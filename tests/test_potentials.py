@@ -212,7 +212,7 @@ def test_convert_writes_what_is_said_of_a_potential(default, capsys, tmp_path):
     assert torchmdx.load(again).card == Card(
         name="mine", elements=(1, 17), charges=(-1, 0), licence="CC0", closed_shell=True
     )
-    assert cli.main(["convert", "other-2", target, "--elements", "Xx"]) == 2
+    assert cli.main(["convert", "other-2", target, "--elements", "Xx", "--overwrite"]) == 2
     assert "--elements must be symbols such as H and Cl, got 'Xx'" in capsys.readouterr().err
 
 

@@ -95,7 +95,7 @@ class Calculator(AseCalculator):
         if isinstance(self.potential, Ensemble):
             self.implemented_properties = [*self.implemented_properties, "energy_spread", "forces_spread"]
         self._last_charge: Any = None
-        self._asked_about: tuple[bytes, float] | None = None
+        self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
         self.parameters.update(dtype=dtype, device=str(target))
         self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
@@ -247,12 +247,13 @@ class Calculator(AseCalculator):
             self._add_charges(structure, "dipole" in properties)
 
     def _warn_of_doubts(self, system: System) -> None:
-        """Warns when composition or charge change, not at every step of a simulation."""
-        key = (system.atomic_numbers.numpy().tobytes(), system.charge)
+        """Warns when composition, charge or periodicity change, not at every step of a simulation."""
+        periodic = bool(system.pbc.any())
+        key = (system.atomic_numbers.numpy().tobytes(), system.charge, periodic)
         if key != self._asked_about:
             self.potential.require_elements(system.atomic_numbers)  # an error takes precedence over a warning
             self._asked_about = key
-            for doubt in self.potential.doubts(system.atomic_numbers.tolist(), system.charge):
+            for doubt in self.potential.doubts(system.atomic_numbers.tolist(), system.charge, periodic):
                 warnings.warn(doubt, stacklevel=2)
 
     def _add_charges(self, structure: Atoms, dipole_wanted: bool) -> None:

@@ -1,6 +1,7 @@
 """What a potential says of itself: name, elements, charges; and what is said of structures outside of that."""
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -46,6 +47,7 @@ def test_facts_of_a_later_version_are_left_out():
         ({"charges": ["+"]}, "charges of a potential must be finite numbers"),
         ({"name": 3}, "name of a potential must be text, got 3"),
         ({"closed_shell": 1}, "closed_shell of a potential must be True or False, got 1"),
+        ({"periodic": 0}, "periodic of a potential must be True, False or None, got 0"),
     ],
 )
 def test_wrong_facts_are_refused(values, message):
@@ -86,6 +88,24 @@ def test_charges_and_electrons_that_were_not_trained_are_doubted(numbers, charge
     for doubt, word in zip(found, words, strict=True):
         assert word in doubt
     assert Card().doubts(numbers, charge) == []
+
+
+@pytest.mark.parametrize("trained", [True, False, None])
+def test_periodic_structures_are_doubted_after_training_on_molecules(make_potential, ethanol, tmp_path, trained):
+    potential = make_potential()
+    potential.card = Card(name="small-1", periodic=trained)
+    torchmdx.save(potential, tmp_path / "m.safetensors")
+    ethanol.calc = torchmdx.Calculator(tmp_path / "m.safetensors", device="cpu")
+    ethanol.get_potential_energy()  # a molecule raises no warning, which would be an error
+    ethanol.center(vacuum=5)
+    ethanol.pbc = (True, False, False)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        ethanol.get_potential_energy()
+        ethanol.rattle()
+        ethanol.get_potential_energy()
+    words = "small-1 was trained on molecules in vacuum, without any periodic structure, got a periodic one"
+    assert [str(warning.message).startswith(words) for warning in seen] == [True] * (trained is False)
 
 
 def test_checkpoints_keep_the_card(make_potential, tmp_path):

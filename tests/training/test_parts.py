@@ -167,9 +167,13 @@ def test_card_of_a_new_potential(tmp_path):
             )
             writer.add(frame, "made.xyz", index)
     store = Store.open(tmp_path / "data")
-    assert card_of(store, np.array([0, 1])) == Card(elements=(1, 6), charges=(0.0,), closed_shell=True)
-    assert card_of(store, np.array([3, 1])) == Card(elements=(1, 8), charges=(-1.0, 0.0), closed_shell=True)
-    assert card_of(store, np.arange(4)) == Card(elements=(1, 6, 8), charges=(-1.0, 0.0), closed_shell=False)
+    assert card_of(store, np.array([0, 1])) == Card(elements=(1, 6), charges=(0.0,), closed_shell=True, periodic=False)
+    assert card_of(store, np.array([3, 1])) == Card(
+        elements=(1, 8), charges=(-1.0, 0.0), closed_shell=True, periodic=False
+    )
+    assert card_of(store, np.arange(4)) == Card(
+        elements=(1, 6, 8), charges=(-1.0, 0.0), closed_shell=False, periodic=False
+    )
 
 
 def test_card_of_a_fine_tuned_potential():

@@ -106,6 +106,11 @@ def _add_card_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--closed-shell", action="store_true", default=None, help="trained on even numbers of electrons only"
     )
+    group.add_argument(
+        "--periodic",
+        action=argparse.BooleanOptionalAction,
+        help="trained on periodic structures too, or on none, so that they raise a warning",
+    )
 
 
 def card_with(card: Card, options: argparse.Namespace) -> Card:

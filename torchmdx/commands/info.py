@@ -125,7 +125,8 @@ def _facts(card: Card) -> list[str]:
     if card.charges is not None:
         trained.append(f"charges {', '.join(f'{charge:+g}' if charge else '0' for charge in card.charges)}")
     if trained:
-        lines.append("trained on " + "; ".join([*trained, *["closed shells"] * card.closed_shell]))
+        kinds = ["closed shells"] * card.closed_shell + ["no periodic structures"] * (card.periodic is False)
+        lines.append("trained on " + "; ".join([*trained, *kinds]))
     return [*lines, *([f"licence: {card.licence}"] if card.licence else [])]
 
 

@@ -89,9 +89,10 @@ class Ensemble(nn.Module):
         for member in self:
             member.require_elements(atomic_numbers)
 
-    def doubts(self, atomic_numbers: Sequence[int], charge: float) -> list[str]:
+    def doubts(self, atomic_numbers: Sequence[int], charge: float, periodic: bool = False) -> list[str]:
         """As `Potential.doubts`, of all members, each once."""
-        return list(dict.fromkeys(doubt for member in self for doubt in member.doubts(atomic_numbers, charge)))
+        every = (doubt for member in self for doubt in member.doubts(atomic_numbers, charge, periodic))
+        return list(dict.fromkeys(every))
 
 
 def require_alike(potentials: Sequence[Potential], names: Sequence[str]) -> None:

@@ -18,7 +18,8 @@ class Card:
 
     elements: atomic numbers in the training data; charges: total charges in the training data, e; None if unknown.
     Other elements are refused, because the network has random, untrained weights for them.
-    closed_shell: all training structures had an even number of electrons.
+    closed_shell: all training structures had an even number of electrons. periodic: whether some of them were periodic;
+    None if unknown.
     """
 
     name: str = ""
@@ -27,6 +28,7 @@ class Card:
     elements: tuple[int, ...] | None = None
     charges: tuple[float, ...] | None = None
     closed_shell: bool = False
+    periodic: bool | None = None
 
     def __post_init__(self) -> None:
         for field in ("name", "description", "licence"):
@@ -34,6 +36,8 @@ class Card:
                 raise ValueError(f"{field} of a potential must be text, got {getattr(self, field)!r}")
         if not isinstance(self.closed_shell, bool):
             raise ValueError(f"closed_shell of a potential must be True or False, got {self.closed_shell!r}")
+        if not isinstance(self.periodic, bool | None):
+            raise ValueError(f"periodic of a potential must be True, False or None, got {self.periodic!r}")
         for field in ("elements", "charges"):
             if not isinstance(getattr(self, field), tuple | None):
                 raise ValueError(f"{field} of a potential must be several numbers, got {getattr(self, field)!r}")
@@ -93,9 +97,17 @@ class Card:
                 f"{self.title} was trained on {symbols(self.elements)} and knows nothing else, got {found}"
             )
 
-    def doubts(self, atomic_numbers: Iterable[int], charge: float) -> list[str]:
-        """Reasons, apart from elements, why a structure may be outside the training data."""
+    def doubts(self, atomic_numbers: Iterable[int], charge: float, periodic: bool = False) -> list[str]:
+        """Reasons, apart from elements, why a structure may be outside the training data.
+
+        periodic: whether it is periodic in any direction.
+        """
         found = []
+        if periodic and self.periodic is False:
+            found.append(
+                f"{self.title} was trained on molecules in vacuum, without any periodic structure, got a periodic one: "
+                "compare densities and energies of such structures with a reference before use"
+            )
         if self.charges is not None and charge not in self.charges:
             known = ", ".join(f"{value:+g}" if value else "0" for value in self.charges)
             found.append(f"{self.title} was trained on total charges of {known} e, got {charge:+g} e")

@@ -205,9 +205,9 @@ class Potential(nn.Module):
                     f"{who} knows atomic numbers up to {most}, got {int(atomic_numbers[atom])} for atom {atom}"
                 )
 
-    def doubts(self, atomic_numbers: Sequence[int], charge: float) -> list[str]:
+    def doubts(self, atomic_numbers: Sequence[int], charge: float, periodic: bool = False) -> list[str]:
         """As `Card.doubts`."""
-        return self.card.doubts(atomic_numbers, charge)
+        return self.card.doubts(atomic_numbers, charge, periodic)
 
     def fill(self, tensors: dict[str, Tensor], origin: str) -> None:
         """Copies tensors by name and adopts their dtype. Raises ValueError, naming `origin`, if they do not fit."""

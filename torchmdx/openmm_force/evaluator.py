@@ -47,7 +47,7 @@ class ForceEvaluator:
         self.source: weakref.ref[Potential | Ensemble] | None = None
         self.limit = SpreadLimit.of(potential, settings.max_force_spread, settings.spread_file)
         potential.require_elements(self._system(np.zeros((len(settings.numbers), 3)), None).atomic_numbers)
-        for doubt in potential.doubts(settings.numbers, settings.charge):
+        for doubt in potential.doubts(settings.numbers, settings.charge, settings.periodic):
             warnings.warn(doubt, stacklevel=2)
         self._step: CapturedStep | None = None
         # Steps that belong to one Context.

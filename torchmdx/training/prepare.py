@@ -104,14 +104,15 @@ def card_of(store: Store, train: np.ndarray) -> Card:
     """The card of a potential trained on these frames."""
     elements: set[int] = set()
     charges: set[float] = set()
-    closed = True
+    closed, periodic = True, False
     for start in range(0, len(train), CHUNK_OF_FACTS):
         frames = store.gather(train[start : start + CHUNK_OF_FACTS])
         elements |= set(np.unique(frames.atomic_numbers).tolist())
         charges |= set(np.unique(frames.charge).tolist())
         electrons = np.bincount(frames.frame_index, frames.atomic_numbers, len(frames)) - frames.charge
         closed = closed and not (electrons % 2).any()
-    return Card(elements=tuple(elements), charges=tuple(charges), closed_shell=closed)
+        periodic = periodic or bool(frames.pbc.any())
+    return Card(elements=tuple(elements), charges=tuple(charges), closed_shell=closed, periodic=periodic)
 
 
 def tuned_card(before: Card, more: Card) -> Card:
@@ -123,6 +124,7 @@ def tuned_card(before: Card, more: Card) -> Card:
         elements=(*before.elements, *(more.elements or ())) if before.elements is not None else None,
         charges=(*before.charges, *(more.charges or ())) if before.charges is not None else None,
         closed_shell=known and before.closed_shell and more.closed_shell,
+        periodic=True if more.periodic else before.periodic,
     )
 
 
