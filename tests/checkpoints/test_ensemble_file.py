@@ -182,7 +182,7 @@ def test_the_command_line_takes_ensembles(file, members, ethanol, tmp_path, caps
         assert row["energy_spread"] == pytest.approx(wanted["energy_spread"], rel=1e-9)
         np.testing.assert_allclose(row["forces_spread"], wanted["forces_spread"], rtol=1e-6)
         assert cli.main([*command, *given]) == 0
-        head, line = capsys.readouterr().out.splitlines()
+        _, head, line = capsys.readouterr().out.splitlines()
         assert head.endswith("its spread   max force spread")
         assert line.endswith(f" {wanted['energy_spread']:.6f} {wanted['forces_spread'].max():>18.6f}")
     assert cli.main([*command, *paths[:2]]) == 0
@@ -195,7 +195,7 @@ def test_the_command_line_takes_ensembles(file, members, ethanol, tmp_path, caps
 
 def test_an_ensemble_is_converted_to_one_file_and_back(data, tmp_path, capsys):
     sources = [str(data / "tensornet.ckpt"), str(data / "tensornet-charged.ckpt")]
-    one, zipped = tmp_path / "two.safetensors", tmp_path / "two.zip"
+    one, zipped = tmp_path / "two.safetensors", tmp_path / "again.zip"
     assert cli.main(["convert", *sources, str(one)]) == 0
     assert_members(torchmdx.load(one), [torchmdx.load(source) for source in sources])
     assert cli.main(["convert", str(one), str(zipped)]) == 0
