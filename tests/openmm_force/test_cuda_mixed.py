@@ -1,5 +1,8 @@
 """ML/MM systems on OpenMM's CUDA platform with the native transport: `pytest -m gpu`."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -53,6 +56,32 @@ def test_derivative_of_an_interpolation(potential, tmp_path, precision, transpor
             for _ in range(3):  # launched, captured, replayed
                 found = context.getState(parameterDerivatives=True).getEnergyParameterDerivatives()["lam"]
                 assert found == pytest.approx(energies[1] - energies[0], rel=1e-4, abs=0.1)
+
+
+READS = """
+import sys
+import numpy as np
+import openmm
+import torchmdx.openmm_force
+system = openmm.XmlSerializer.deserialize(open(sys.argv[1]).read())
+platform = openmm.Platform.getPlatformByName("CUDA")
+context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
+context.setPositions(np.load(sys.argv[2]))
+print(context.getState(energy=True).getPotentialEnergy()._value)
+"""
+
+
+def test_another_process_reads_the_system_and_shares_the_cuda_context(potential, tmp_path):
+    save(potential, tmp_path / "model.safetensors")
+    system, topology, positions = solvated()
+    mixed = mix(system, topology, SOLUTE, tmp_path / "model.safetensors", **ON_GPU)
+    (tmp_path / "system.xml").write_text(openmm.XmlSerializer.serialize(mixed))
+    np.save(tmp_path / "positions.npy", positions)
+    files = [str(tmp_path / "system.xml"), str(tmp_path / "positions.npy")]
+    done = subprocess.run([sys.executable, "-c", READS, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = context_of(mixed, positions).getState(energy=True).getPotentialEnergy()._value
+    assert float(done.stdout) == pytest.approx(expected, rel=1e-4)
 
 
 def test_biases_inside_the_region_are_kept(potential):

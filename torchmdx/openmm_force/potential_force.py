@@ -41,6 +41,12 @@ class PotentialForce:
         return self.evaluator.settings.checkpoint
 
     @property
+    def platform_properties(self) -> dict[str, str]:
+        """Properties for a Context on OpenMM's CUDA platform on the GPU of the potential; {} for one on the CPU."""
+        device = self.evaluator.potential.device
+        return {"DeviceIndex": str(device.index or 0)} if device.type == "cuda" else {}
+
+    @property
     def energy_offset(self) -> float:
         """kJ/mol that are subtracted from the energy, before it is multiplied by a scale parameter."""
         return self.evaluator.settings.energy_offset / KJ_PER_MOL

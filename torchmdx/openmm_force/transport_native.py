@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torchmdx.openmm_force.evaluator import ForceEvaluator
 from torchmdx.openmm_force.native import native
 from torchmdx.openmm_force.native.native import Handles
-from torchmdx.openmm_force.native.one_context import share_context
+from torchmdx.openmm_force.native.one_context import share_context, share_or_warn
 from torchmdx.openmm_force.native_audit import BackgroundAudit
 from torchmdx.openmm_force.references import evaluator_of, reference_to
 from torchmdx.openmm_force.settings import ForceSettings
@@ -159,7 +159,22 @@ def make_native_force(evaluator: ForceEvaluator, system: openmm.System) -> openm
 
 def _restore(reference: str) -> StepProvider:
     """The provider of a saved force. Raises ValueError or FileNotFoundError."""
-    return StepProvider(evaluator_of(reference))
+    evaluator = evaluator_of(reference)
+    if evaluator.settings.device.startswith("cuda"):
+        share_or_warn()  # before any Context is created
+    return StepProvider(evaluator)
+
+
+def preload_plugin() -> bool:
+    """Loads the plugin if it has been compiled before, so that importing torchmdx.openmm_force suffices to read XML.
+
+    Returns whether it is loaded. Compiles nothing and does not touch a GPU.
+    """
+    platforms = {openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())}
+    if not native.load_cached(cuda="CUDA" in platforms):
+        return False
+    native.restore_with(_restore)
+    return True
 
 
 def load_plugin(cuda: bool | None = None) -> None:

@@ -1,13 +1,17 @@
 """The content of a force of the plugin, from Python."""
 
+import subprocess
+import sys
+
 import openmm
 import pytest
 from mm_systems import SOLUTE, selected
 
 from torchmdx.openmm_force import add_potential
-from torchmdx.openmm_force.native import native
+from torchmdx.openmm_force.native import build, native
 from torchmdx.openmm_force.native.saved_force import request_native_derivative, saved_force
 from torchmdx.openmm_force.references import living_evaluator
+from torchmdx.openmm_force.transport_native import preload_plugin
 
 REASON = native.unavailable(cuda=False)
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no plugin: {REASON}")
@@ -26,3 +30,34 @@ def test_particles_parameter_and_reference(potential):
     assert saved_force(openmm.HarmonicBondForce()) is None
     with pytest.raises(AssertionError, match="with the parameter 'other' was expected"):
         request_native_derivative(force.force, "other")
+
+
+READS = """
+import sys
+import openmm
+import torchmdx.openmm_force
+print(openmm.XmlSerializer.deserialize(sys.stdin.read()).getNumForces())
+"""
+
+
+def test_importing_the_front_door_suffices_to_read_xml():
+    topology, _ = selected(SOLUTE)
+    system = openmm.System()
+    for atom in topology.atoms():
+        system.addParticle(atom.element.mass)
+    add_potential(system, topology, None, device="cpu", transport="native")
+    text = openmm.XmlSerializer.serialize(system)
+    done = subprocess.run([sys.executable, "-c", READS], input=text, capture_output=True, text=True, check=False)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_preloading_compiles_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path))
+    monkeypatch.setattr(build, "run_compiler", None)  # would raise if it was called
+    build.plugin.cache_clear()
+    assert native.load_cached(cuda=False) is False
+    assert not list(tmp_path.glob("*.so"))
+    monkeypatch.undo()
+    build.plugin.cache_clear()
+    assert native.load_cached(cuda=False) is True
+    assert preload_plugin() in (True, False)

@@ -16,17 +16,26 @@ class BuildError(RuntimeError):
     """A library could not be compiled or loaded; a one-line reason."""
 
 
-def compiled(name: str, sources: list[str], options: list[str], links: list[str], key: str = "") -> ctypes.CDLL:
-    """The shared library compiled from `sources` in this folder. Raises BuildError."""
+def compiled(
+    name: str, sources: list[str], options: list[str], links: list[str], key: str = "", only_cached: bool = False
+) -> ctypes.CDLL:
+    """The shared library compiled from `sources` in this folder. Raises BuildError.
+
+    only_cached: do not compile, but raise if the cache lacks the library.
+    """
+
+    def make(path: Path) -> None:
+        if only_cached:
+            raise BuildError(f"{name} has not been compiled on this machine")
+        run_compiler([*command, "-o", str(path)], sources[-1], folder=HERE)
+
     texts = [p.read_text() for p in sorted(HERE.rglob("*")) if p.suffix in (".c", ".cpp", ".h")]
     try:
         names = ("CC", "cc", "gcc") if sources[0].endswith(".c") else ("CXX", "c++", "g++")
         compiler = find_compiler(*names)
         command = [compiler, "-O2", "-fPIC", "-shared", *options, *sources, *links]
         inputs = (*texts, *sources, *options, *links, compiler, platform.machine(), key)
-        return load_library(
-            name, inputs, lambda made: run_compiler([*command, "-o", str(made)], sources[-1], folder=HERE)
-        )
+        return load_library(name, inputs, make)
     except (CompileError, CacheError) as error:
         raise BuildError(str(error)) from error
     except OSError as error:
@@ -45,8 +54,11 @@ def openmm_folder() -> Path:
 
 
 @functools.cache
-def plugin(cuda: bool) -> ctypes.CDLL:
-    """The plugin, with or without support for OpenMM's CUDA platform. Raises BuildError."""
+def plugin(cuda: bool, only_cached: bool = False) -> ctypes.CDLL:
+    """The plugin, with or without support for OpenMM's CUDA platform. Raises BuildError.
+
+    only_cached: do not compile, but raise if the cache lacks the library.
+    """
     import openmm
 
     folder = openmm_folder()
@@ -59,7 +71,7 @@ def plugin(cuda: bool) -> ctypes.CDLL:
             raise BuildError(f"OpenMM's CUDA platform is not installed: no libOpenMMCUDA.so in {more}")
         options += ["-DTORCHMDX_CUDA", "-isystem", "cuda_types"]
         links += [f"-L{more}", f"-Wl,-rpath,{more}", "-lOpenMMCUDA", "-Wl,--allow-shlib-undefined"]
-    return compiled("openmm-plugin", sources, options, links, key=openmm.version.full_version)
+    return compiled("openmm-plugin", sources, options, links, openmm.version.full_version, only_cached)
 
 
 @functools.cache

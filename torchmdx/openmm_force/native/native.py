@@ -248,6 +248,16 @@ def unavailable(cuda: bool = True) -> str | None:
     return None
 
 
+def load_cached(cuda: bool) -> bool:
+    """Loads the plugin if it has been compiled on this machine. Returns whether it is loaded; compiles nothing."""
+    try:
+        plugin(cuda, only_cached=True)
+        _library(cuda)
+    except BuildError:
+        return False
+    return True
+
+
 def restore_with(restorer: Callable[[str], Provider]) -> None:
     """Sets the function that creates a provider from the reference in a saved System."""
     _restorers[:] = [restorer]  # a single one, however many forces are added
