@@ -51,3 +51,12 @@ def test_the_file_itself_is_never_replaced(trajectory, capsys):
 def test_a_missing_file(tmp_path, capsys):
     assert cli.main(["view", str(tmp_path / "none.xyz")]) == 2
     assert "no structure file at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [("none/p.html", "--output must be in an existing directory"), (".", "--output must be a file, got the directory")],
+)
+def test_an_output_that_cannot_be_a_file(trajectory, capsys, output, said):
+    assert cli.main(["view", trajectory, "-o", output]) == 2
+    assert said in capsys.readouterr().err

@@ -46,6 +46,10 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.view.read import read
 
     page = Path(options.output or Path(options.file).with_suffix(".html"))
+    if not page.parent.is_dir():
+        raise FileNotFoundError(f"--output must be in an existing directory, got {str(page)!r}")
+    if page.is_dir():
+        raise IsADirectoryError(f"--output must be a file, got the directory {str(page)!r}")
     if page.exists() and page.samefile(options.file):
         raise ValueError(f"the page must be another file than the structures, got {str(page)!r} for both: use -o")
     if page.exists() and not options.overwrite and not is_page(page):
