@@ -62,7 +62,9 @@ function nearest(x) {
 }
 
 const MOST_DOTS = 12000;
-const REGIONS = [["β", -120, 140], ["α<sub>R</sub>", -65, -42], ["α<sub>L</sub>", 57, 45], ["C7<sub>ax</sub>", 72, -62]];
+const REGIONS = [["β", -120, 140], ["α<sub>R</sub>", -65, -42], ["α<sub>L</sub>", 57, 45]];
+// Minima of a dipeptide in vacuum, which a protein does not have.
+const MINIMA = [["C7<sub>eq</sub>", -82, 74], ["C7<sub>ax</sub>", 72, -62]];
 
 // φ and ψ of all frames as dots, those of the current frame as diamonds.
 class Ramachandran {
@@ -94,7 +96,7 @@ class Ramachandran {
       font: FONT, margin: { l: 60, r: 10, t: 8, b: 46 }, showlegend: false, hovermode: "closest",
       xaxis: axis("φ / °", { ...square, mirror: true }),
       yaxis: axis("ψ / °", { ...square, scaleanchor: "x", mirror: true }),
-      annotations: REGIONS.map(([text, x, y]) => ({ text, x, y, showarrow: false, font: { size: 16, color: "#8a94a3" } })),
+      annotations: [...REGIONS, ...(names.length === 1 ? MINIMA : [])].map(([text, x, y]) => ({ text, x, y, showarrow: false, font: { size: 16, color: "#8a94a3" } })),
     };
     this.ready = Plotly.newPlot(this.node, traces, layout, { displayModeBar: false, responsive: true }).then(() => {
       this.node.on("plotly_click", (event) => pick(event.points[0].customdata));
