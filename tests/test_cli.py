@@ -440,3 +440,9 @@ def test_the_module_runs_as_a_program(molecule_file, data):
     failed = subprocess.run([*command, "info", "nowhere"], capture_output=True, text=True, timeout=120)
     assert failed.returncode == 2
     assert "torchmdx: error: no checkpoint at 'nowhere'" in failed.stderr
+
+
+def test_info_counts_one_thing_as_one(capsys, make_potential, tmp_path):
+    torchmdx.save(make_potential(num_layers=1), tmp_path / "small.safetensors")
+    assert cli.main(["info", str(tmp_path / "small.safetensors")]) == 0
+    assert "TensorNet, 1 layer, 8 channels, " in capsys.readouterr().out

@@ -46,7 +46,7 @@ def test_counts_and_spreads(made, monkeypatch):
     assert found.sizes == {2: 40, 3: 60}
     assert found.charges == {0.0: 90, 1.0: 10}
     assert found.files == {"water.npz": 60, "hydrogen.npz": 40}
-    assert found.labelled == {"energy": 100, "forces": 100, "stress": 1}
+    assert found.labelled == {"energy": 100, "forces": 100, "stress": 1, "charges": 0, "dipole": 0}
     assert found.references[1] == pytest.approx(H, abs=0.02)
     assert found.references[8] == pytest.approx(O + 12 / 60, abs=0.05)
     every = np.concatenate([one.forces for one in frames]).astype(float)
@@ -81,7 +81,7 @@ def test_text_and_json(made):
     store, _ = made
     found = statistics(store, most_outliers=1)
     written = text(found)
-    assert "100 frames, 260 atoms, 2 formulas, 1 frames periodic" in written
+    assert "100 frames, 260 atoms, 2 formulas, 1 frame periodic" in written
     assert "water.npz (60), hydrogen.npz (40)" in written
     assert "frame 150" in written
     assert "... and 1 more" in written
@@ -96,5 +96,5 @@ def test_forces_only(tmp_path):
             writer.add(Frames.single(np.zeros((1, 3)), np.array([1]), forces=np.full((1, 3), 1.0)), "f", k)
     found = statistics(Store.open(tmp_path / "s"))
     assert (found.energy, found.references, found.num_outliers) == (None, {}, 0)
-    assert found.labelled == {"energy": 0, "forces": 12, "stress": 0}
+    assert found.labelled == {"energy": 0, "forces": 12, "stress": 0, "charges": 0, "dipole": 0}
     assert "reference" in text(found)

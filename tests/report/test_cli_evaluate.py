@@ -187,3 +187,39 @@ def test_broken_frames_are_refused_or_left_out(capsys, tmp_path, potential_file,
     out, error = capsys.readouterr()
     assert json.loads(out)["sets"]["b.xyz"]["num_frames"] == 4
     assert "warning: 1 broken frames of" in error
+
+
+def test_ensembles_in_every_form(capsys, tmp_path, potential, other, store):
+    """A folder of a training, a file of several potentials, and repeated options have the same errors."""
+    folder = tmp_path / "run"
+    store = write_store(tmp_path / "molecules", store.gather(np.arange(8)))
+    for number, member in enumerate((potential, other)):
+        (folder / f"member-{number}").mkdir(parents=True)
+        save_load.save(member, folder / f"member-{number}" / "best.safetensors")
+    files = [str(folder / f"member-{number}" / "best.safetensors") for number in (0, 1)]
+    save_load.save(save_load.load(folder), tmp_path / "both.safetensors")
+    data = str(store.path)
+    found = [
+        run_json(capsys, *given)
+        for given in (
+            [str(folder), data],
+            [str(tmp_path / "both.safetensors"), data],
+            ["--model", files[0], "--model", files[1], data],
+        )
+    ]
+    assert all(one == found[0] for one in found)
+    numbers = found[0]["sets"][store.path.name]
+    # The labels are those of the first member, so the mean is off by half of what the second one is.
+    assert numbers["forces"]["mae"] == pytest.approx(500 * mae(other, store, np.arange(8))[1], rel=1e-6)
+    assert numbers["forces_spread"]["error_over_spread"] == pytest.approx(2**-0.5, rel=1e-3)
+    assert numbers["forces_spread"]["rank_correlation"] == pytest.approx(1.0, abs=1e-3)
+    assert main(["evaluate", str(folder), data, "--device", "cpu", "-o", str(tmp_path / "r")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("Spread of the ensemble, force on an atom / meV/Å")
+    assert [line.split()[0] for line in lines[at + 1 : at + 5]] == ["RMS", "RMS", "correlation", "rank"]
+    assert lines[at + 3].split()[1] == "1.00"
+    page = (tmp_path / "r" / "index.html").read_text()
+    assert "<h2>Spread and error</h2>" in page
+    assert '<td class="word">members</td><td class="word">2</td>' in page
+    pictures = {path.name for path in (tmp_path / "r").glob("spread_*.png")}
+    assert pictures == {"spread_energy_molecules.png", "spread_forces_molecules.png"}

@@ -168,7 +168,8 @@ def test_without_labels_there_are_no_errors(predictions):
     assert math.isnan(errors.force_ratio[0])
     assert errors.worst_energy == errors.worst_forces == []
     summary = json.loads(json.dumps(errors.summary(), allow_nan=False))
-    assert summary["energy"] == {"unit": "meV/atom", "mae": None, "rmse": None, "max": None, "mean": None, "count": 0}
+    nothing = dict.fromkeys(("mae", "rmse", "max", "mean", "median", "label_std", "rmse_over_label_std"))
+    assert summary["energy"] == {"unit": "meV/atom", **nothing, "count": 0}
 
 
 def test_units(predictions):

@@ -93,7 +93,8 @@ def test_the_environment_says_what_ran(monkeypatch):
     monkeypatch.setattr(module.sys, "argv", ["/usr/bin/torchmdx", "evaluate", "my model.ckpt"])
     found = environment("cpu")
     assert found["command"] == "torchmdx evaluate 'my model.ckpt'"
-    assert found["device"] == f"CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    assert found["device"] == ("CPU, 1 thread" if threads == 1 else f"CPU, {threads} threads")
     assert {"torchmdx", "Python", "numpy", "processor", "platform"} <= found.keys()
     assert found["date"].endswith(" UTC")
 

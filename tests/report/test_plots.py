@@ -14,7 +14,7 @@ from torchmdx.report import plots, style
 from torchmdx.report.errors import Errors
 from torchmdx.report.moments import Moments, Sample
 from torchmdx.report.predict import Predictions
-from torchmdx.report.scales import MILLI_EV, number, signed
+from torchmdx.report.scales import MILLI_EV
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -181,21 +181,6 @@ def test_colours_are_the_same_in_every_report():
     assert found["test"] == style.colours(["test"])["test"] == style.KNOWN["test"]
     assert len(set(found.values())) == 3
     assert len(style.colours([f"set {k}" for k in range(40)])) == 40
-
-
-def test_numbers_are_short():
-    assert [number(x) for x in (0, 0.01234, 1.0, 12.345, 999.96, 12345.6, 3e-7, 4e9, float("nan"))] == [
-        "0",
-        "0.0123",
-        "1.00",
-        "12.3",
-        "1,000",
-        "12,346",
-        "3.00e-07",
-        "4.00e+09",
-        "–",
-    ]
-    assert [signed(x) for x in (2.0, -2.0, 0.0)] == ["+2.00", "-2.00", "0"]
 
 
 def test_without_matplotlib_it_says_how_to_get_it(tmp_path, monkeypatch):

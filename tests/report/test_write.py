@@ -1,5 +1,6 @@
 """A whole report: its files, its page for people and browsers, its numbers for programs."""
 
+import copy
 import json
 import re
 from html.parser import HTMLParser
@@ -12,6 +13,7 @@ from frame_sets import frames_of, molecules, write_store
 
 from torchmdx.report import evaluation
 from torchmdx.report.predict import Predictor, predict
+from torchmdx.report.sources import source_names
 from torchmdx.report.write import write_report
 from torchmdx.training.logs import Logs
 
@@ -83,6 +85,12 @@ def test_the_numbers_are_those_of_the_predictions(report, other, store):
         assert found["forces"]["rmse"] == pytest.approx(1000 * np.sqrt((forces**2).mean()))
         assert found["forces"]["mae"] > 0.1
         assert (found["num_frames"], found["digest"]) == (12, store.digest)
+        labels = one.frames.forces.astype(float)
+        assert found["forces"]["median"] == pytest.approx(1000 * np.median(forces))
+        assert found["energy"]["median"] == pytest.approx(1000 * np.median(energy))
+        assert found["forces"]["label_std"] == pytest.approx(1000 * labels.std())
+        relative = np.sqrt((forces**2).mean()) / labels.std()
+        assert found["forces"]["rmse_over_label_std"] == pytest.approx(relative)
         worst = int(np.argmax(energy))
         assert found["worst_energy"][0]["file"] == store.origin(indices[worst])[0]
         assert found["worst_energy"][0]["frame"] == store.origin(indices[worst])[1]
@@ -103,9 +111,21 @@ def test_the_page_shows_them(report):
     assert page.rows[at + 1][0] == "MAE"
     assert [float(value) for value in page.rows[at + 1][1:]] == [float(value) for value in shown]
     counts = [f"{numbers[name]['forces']['count']:,}" for name in ("train", "test")]
-    assert page.rows[at + 4] == ["count", *counts]
+    assert [row[0] for row in page.rows[at + 2 : at + 7]] == [
+        "median",
+        "RMSE",
+        "max",
+        "labels' deviation",
+        "RMSE / labels' deviation",
+    ]
+    assert page.rows[at + 7] == ["count", *counts]
     assert counts[0] == counts[1] == str(3 * 3 * (9 + 3 + 5 + 4))
     assert ["Stress, by component / GPa"] not in page.rows
+    said = json.loads((report.parent / "errors.json").read_text())["verdict"]
+    # Of a split, the test set counts, and there is one line.
+    assert len(said) == 1
+    assert said[0].startswith("test: Predicts forces ")
+    assert said[0] in page.text
     for row in (["model.num_channels", "8"], ["data.seed", "none"], ["data.files", "['a.xyz', 'b.xyz']"]):
         assert row in page.rows
     assert ["precision", "float64"] in page.rows
@@ -185,6 +205,14 @@ def test_stress_and_labels_that_are_missing(tmp_path, other, potential, crystal,
     index = write_report(tmp_path / "r", other, {"data": (store, np.arange(3))}, history=None, config=None, **SETTINGS)
     numbers, page = json.loads((index.parent / "errors.json").read_text()), Page(index)
     assert numbers["sets"]["data"]["stress"]["count"] == 18
+    stress = predict(other, store, np.arange(3), **SETTINGS).stress[[0, 2]]
+    labels = store.gather(np.array([0, 2])).stress.astype(float)
+    in_gpa = numbers["sets"]["data"]["stress_GPa"]
+    assert in_gpa["median"] == pytest.approx(160.2176634 * np.median(np.abs(stress - labels)), rel=1e-6)
+    assert in_gpa["label_std"] == pytest.approx(160.2176634 * labels.std(), rel=1e-6)
+    pictures = {path.name for path in index.parent.glob("*stress*")}
+    assert pictures == {"parity_stress_data.png", "error_histogram_stress.png"}
+    assert "<h2>Predicted stress</h2>" in page.source
     assert ["Stress, by component / GPa"] in page.rows
     assert ["Energy per atom / meV/atom"] not in page.rows
     assert "There are no labels of energies." in page.text
@@ -229,3 +257,15 @@ def test_a_full_disk_leaves_the_report_that_was_there(report, other, store, monk
     with pytest.raises(OSError, match="No space left"):
         write_report(report.parent, other, sets, history=None, config=None, **SETTINGS)
     assert {path.name: path.read_bytes() for path in report.parent.iterdir()} == before
+
+
+def test_zero_has_no_sign_and_names_are_in_the_title(tmp_path, other, store):
+    near = copy.deepcopy(other)
+    near.reference_energies[3] = -1e-7
+    sets = {"test": (store, np.arange(3))}
+    index = write_report(tmp_path / "r", near, sets, history=None, config=None, title="m on d", **SETTINGS)
+    (energies,) = (row[1] for row in Page(index).rows if row[0] == "reference energies / eV")
+    assert "Li 0.0000" in energies
+    assert "-0.0000" not in energies
+    assert "<title>m on d</title>" in index.read_text()
+    assert source_names(store) == "first.xyz, second.xyz"

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from torchmdx.training.progress import TrainingProgress, short
+from torchmdx.training.progress import TrainingProgress, short, shown_value
 
 
 class Screen(io.StringIO):
@@ -131,3 +131,8 @@ def test_warnings_and_logs_become_messages():
 
 def test_large_numbers_are_short():
     assert [short(x) for x in (3.14159, 999, 1234, 1234567, 2.5e9)] == ["3.14", "999", "1.23k", "1.23M", "2.5G"]
+
+
+def test_large_values_have_no_exponent():
+    assert shown_value("validation meV/atom", 12345.6) == "validation meV/atom 12,346"
+    assert shown_value("loss", 0.12346) == "loss 0.1235"

@@ -78,6 +78,11 @@ def is_ensemble_file(path: Path) -> bool:
     return isinstance(metadata, dict) and metadata.get("format") == FORMAT
 
 
+def is_ensemble_folder(folder: Path) -> bool:
+    """Whether a folder is that of a training with several seeds."""
+    return any(place.name.removeprefix(MEMBER).isdecimal() for place in folder.glob(f"{MEMBER}*") if place.is_dir())
+
+
 def files_in(folder: Path) -> list[Path]:
     """The files of the best potentials of a training with several seeds, in the order of seeds.
 

@@ -13,6 +13,7 @@ from torchmdx.commands.options import add_model_options, make_calculator, struct
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
+from torchmdx.wording import counted
 
 if TYPE_CHECKING:
     from torchmdx.models.potential import Potential
@@ -49,8 +50,10 @@ def run(options: argparse.Namespace) -> int:
     atoms = record.atoms
     system = System.from_ase(atoms, record.charge)
     device = potential.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    print(f"{atoms.get_chemical_formula()}: {len(atoms)} atoms, {record.charge_text}; {options.dtype} on {name}")
+    threads = counted(torch.get_num_threads(), "thread")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {threads}"
+    size = counted(len(atoms), "atom")
+    print(f"{atoms.get_chemical_formula()}: {size}, {record.charge_text}; {options.dtype} on {name}")
     print(f"{'mode':<8}{'ms a step':>12}{'µs an atom':>12}{'ns/day, 1 fs':>14}{'memory / MiB':>14}{'of roofline':>13}")
     floor = None
     for mode in ("eager", "graph") if device.type == "cuda" else ("eager",):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmdx.commands.reading_options import add_reading_options, reading_of
+from torchmdx.wording import counted
 
 
 def add_parser(subparsers: Any) -> None:
@@ -94,7 +95,7 @@ def run_convert(options: argparse.Namespace) -> int:
 
     def progress(file: str, done: int) -> None:
         if line.due() and (line.on_terminal or line.clock() - begun > PRINTED_EVERY):
-            line.draw(f"{Path(file).name}: {done} frames")
+            line.draw(f"{Path(file).name}: {counted(done, 'frame')}")
 
     with line.taking_messages():
         report = convert(
@@ -106,7 +107,7 @@ def run_convert(options: argparse.Namespace) -> int:
             progress=progress,
         )
     line.finish()
-    print(f"wrote {report.path}: {report.num_frames} frames, {report.num_atoms} atoms")
+    print(f"wrote {report.path}: {counted(report.num_frames, 'frame')}, {counted(report.num_atoms, 'atom')}")
     return 0
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from torchmdx.commands.options import add_model_options, make_calculator, structures_of
+from torchmdx.report.predictions_file import require_ending, write_frame
+from torchmdx.runtime.files import require_new, whole_file
+from torchmdx.wording import counted
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -23,7 +29,8 @@ def add_parser(subparsers: Any) -> None:
         "energy",
         help="print energy, forces and stress of structures",
         description="Prints the energy (eV), the largest force (eV/Å) and, for crystals, the pressure (GPa). "
-        "--json prints all forces (eV/Å) and stresses (eV/Å³).",
+        "--json prints all forces (eV/Å) and stresses (eV/Å³). -o writes the structures with energy, forces and stress "
+        "under these names, as ASE reads them, and for an ensemble energy_spread and forces_spread.",
     )
     parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     add_model_options(parser)
@@ -35,23 +42,34 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--forces", action="store_true", help="print the force on every atom")
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead of a table")
+    parser.add_argument("-o", "--output", metavar="FILE.xyz", help="write structures and results as extended XYZ")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing output file")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.output:
+        require_ending(options.output, "--output")
+        if not options.overwrite:
+            require_new(options.output)
     records = structures_of(options)
     calculator = make_calculator(options)
     rows = []
     if not options.json:
         print(_what_was_read(options.file, records))
-    for record in records:
-        atoms = record.atoms
-        atoms.calc = calculator
-        rows.append(_evaluate(atoms) | {"charge": record.charge, "charge_from": record.charge_from})
-        if not options.json:
-            _print_row(len(rows) - 1, atoms, rows[-1], options.forces)
+    with whole_file(Path(options.output)) if options.output else nullcontext() as file:
+        for record in records:
+            atoms = record.atoms
+            atoms.calc = calculator
+            rows.append(_evaluate(atoms) | {"charge": record.charge, "charge_from": record.charge_from})
+            if file is not None:
+                write_frame(file, atoms, _results(rows[-1]))
+            if not options.json:
+                _print_row(len(rows) - 1, atoms, rows[-1], options.forces)
     if options.json:
         print(json.dumps(rows))
+    if options.output:
+        print(f"wrote {options.output}: {counted(len(rows), 'structure')}", file=sys.stderr)
     return 0
 
 
@@ -62,6 +80,14 @@ def _what_was_read(file: str, records: list[Record]) -> str:
     charges = list(dict.fromkeys(record.charge_text for record in records))
     shown = charges if len(charges) <= MOST_CHARGES else [*charges[:MOST_CHARGES], "..."]
     return f"{file}: {number} structure{'s' * (count > 1)}, {', '.join(shown)}"
+
+
+def _results(row: dict[str, Any]) -> dict[str, Any]:
+    """What was computed, and the charge, as numbers and arrays."""
+    others = ("formula", "num_atoms", "charge_from")
+    return {
+        name: np.array(value) if isinstance(value, list) else value for name, value in row.items() if name not in others
+    }
 
 
 def _evaluate(atoms: Atoms) -> dict[str, Any]:

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_model_option
+from torchmdx.commands.options import add_model_option, model_of
 from torchmdx.commands.reading_options import add_reading_options, given_reading_options, reading_of
 from torchmdx.potentials import DEFAULT_POTENTIAL
+from torchmdx.runtime.files import require_new, whole_file
+from torchmdx.wording import counted
 
 if TYPE_CHECKING:
     from torchmdx.report.evaluation import EvaluatedSets
@@ -24,6 +26,11 @@ convert large ones once, with `torchmdx data convert`.
     torchmdx evaluate test.xyz
     torchmdx evaluate run/best.safetensors test.xyz -o report
     torchmdx evaluate run/best.safetensors data --split run/split.json --part test --json
+    torchmdx evaluate ensemble test.xyz -o report --predictions predicted.xyz
+
+--predictions writes extended XYZ with the labels as energy, forces and stress, and predicted_energy (eV),
+predicted_forces (eV/Å), predicted_stress (eV/Å³), charge, set, file and frame; of an ensemble also energy_spread (eV)
+and forces_spread (eV/Å).
 """
 PARTS = ("train", "validation", "test")
 
@@ -42,14 +49,17 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE",
         help="labelled structures: files that `torchmdx data convert` reads, or stores; the first may be the potential",
     )
-    add_model_option(parser)
+    add_model_option(parser, several=True)
     parser.add_argument(
         "-o",
         "--output",
         metavar="DIR",
         help="directory of the report: index.html, PNG files, errors.json (default: no report)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing report")
+    parser.add_argument(
+        "--predictions", metavar="FILE.xyz", help="write labels and predictions of every frame as extended XYZ"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing report and predictions")
     parser.add_argument(
         "--units",
         choices=("meV", "kcal"),
@@ -70,6 +80,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from torchmdx.report.predictions_file import require_ending
     from torchmdx.report.scales import scales
     from torchmdx.report.sources import Sources, is_store
     from torchmdx.report.style import require_matplotlib
@@ -85,6 +96,10 @@ def run(options: argparse.Namespace) -> int:
         raise FileExistsError(
             f"{options.output!r} already holds a report: use --overwrite, or choose another directory"
         )
+    if options.predictions:
+        require_ending(options.predictions, "--predictions")
+        if not options.overwrite:
+            require_new(options.predictions)
     if options.output:  # fail before the evaluation, not after it
         require_matplotlib()
         Path(options.output).mkdir(parents=True, exist_ok=True)
@@ -100,34 +115,51 @@ def run(options: argparse.Namespace) -> int:
             print(f"warning: {warning}", file=sys.stderr)
         units = scales(options.units == "kcal")
         if options.json:
-            print(json.dumps({"hints": found.hints(), "sets": numbers_of(found, units)}, indent=1, ensure_ascii=False))
+            said = {"verdict": found.verdicts(units), "hints": found.hints()}
+            print(json.dumps({**said, "sets": numbers_of(found, units)}, indent=1, ensure_ascii=False))
         else:
             _print(found, units)
         if options.output:
-            title = f"{Path(options.model or DEFAULT_POTENTIAL).name} on {', '.join(sets)}"
+            title = f"{_model_name(options)} on {_data_name(options, sets)}"
             page = write_evaluation(Path(options.output), found, kcal=options.units == "kcal", title=title)
             print(f"report: {page}", file=sys.stderr)
     return 0
 
 
-def _potential_and_data(options: argparse.Namespace) -> tuple[str | None, list[str]]:
-    """--model, or the first file if its ending or name is that of a potential; and the remaining files."""
+def _potential_and_data(options: argparse.Namespace) -> tuple[list[str] | None, list[str]]:
+    """--model, or the first file if its ending, name or content is that of a potential; and the remaining files."""
+    from torchmdx.checkpoints.ensemble_file import is_ensemble_folder
     from torchmdx.checkpoints.locate import ENDINGS, known_names
 
     model, files = options.model, options.files
-    first_is_one = Path(files[0]).suffix in ENDINGS or files[0] in known_names()
+    first_is_one = Path(files[0]).suffix in ENDINGS or files[0] in known_names() or is_ensemble_folder(Path(files[0]))
     if first_is_one and model is None:
-        model, files = files[0], files[1:]
+        model, files = [files[0]], files[1:]
     if not files:
-        raise ValueError(f"evaluate needs labelled structures, got only the potential {model!r}")
+        assert model is not None
+        raise ValueError(f"evaluate needs labelled structures, got only the potential {model[0]!r}")
     return model, files
+
+
+def _model_name(options: argparse.Namespace) -> str:
+    """The file name of the potential, or those of the members of an ensemble."""
+    names = [Path(name).name or name for name in options.model or [DEFAULT_POTENTIAL]]
+    return ", ".join(names) if len(names) <= 3 else f"an ensemble of {len(names)} potentials"
+
+
+def _data_name(options: argparse.Namespace, sets: Any) -> str:
+    """The sets, which are files, or the files and the parts of their split."""
+    if not options.split:
+        return ", ".join(sets)
+    return f"{', '.join(Path(file).name or file for file in options.files)} ({', '.join(sets)})"
 
 
 def _evaluate(options: argparse.Namespace, sets: Any) -> EvaluatedSets:
     import torch
 
-    from torchmdx.checkpoints.save_load import load_one
+    from torchmdx.checkpoints.save_load import load
     from torchmdx.report.evaluation import evaluate_sets
+    from torchmdx.report.predictions_file import PredictionsFile
     from torchmdx.runtime.devices import choose_device
     from torchmdx.runtime.progress_line import ProgressLine, bar
 
@@ -139,11 +171,24 @@ def _evaluate(options: argparse.Namespace, sets: Any) -> EvaluatedSets:
             line.draw("  ".join(parts))
 
     device, dtype = choose_device(options.device), getattr(torch, options.dtype)
-    potential = load_one(options.model)
+    potential = load(model_of(options))
+    settings: dict[str, Any] = dict(device=device, dtype=dtype, progress=advanced)
     try:
-        return evaluate_sets(potential, sets, device=device, dtype=dtype, progress=advanced)
+        if not options.predictions:
+            return evaluate_sets(potential, sets, **settings)
+        with whole_file(Path(options.predictions)) as file:
+            written = PredictionsFile(file)
+            # Predicted stress is of interest without labels too.
+            found = evaluate_sets(potential, sets, **settings, stress=_periodic(sets) or None, take=written.add)
     finally:
         line.finish()
+    print(f"predictions: {options.predictions}, {counted(written.num_frames, 'frame')}", file=sys.stderr)
+    return found
+
+
+def _periodic(sets: Any) -> bool:
+    """Whether a frame is periodic in all directions."""
+    return any(store.periodic[indices].any() for store, indices in sets.values())
 
 
 def _print(found: EvaluatedSets, units: Any) -> None:
@@ -158,5 +203,5 @@ def _print(found: EvaluatedSets, units: Any) -> None:
         else:
             cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
             print("  ".join([f"{row[0]:<{widths[0]}}", *cells]))
-    for hint in found.hints():
-        print(f"\n{hint}")
+    for sentence in (*found.verdicts(units), *found.hints()):
+        print(f"\n{sentence}")

@@ -20,6 +20,7 @@ from torchmdx.models.registry import ModelConfig, model_to_dict
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
+from torchmdx.wording import counted
 
 # (distribution, purpose, how to install it)
 REQUIRED = (
@@ -150,11 +151,12 @@ def _architecture(config: ModelConfig) -> str:
     assert isinstance(config, TensorNetConfig)
     kind, charges = "TensorNet", ""
     if isinstance(config, TensorNet2Config):
-        kind, charges = "TensorNet2", f"{config.num_charges} charges a layer, "
+        kind, charges = "TensorNet2", f"{counted(config.num_charges, 'charge')} a layer, "
     head = "" if config.head == "scalar" else f", {config.head} head"
+    radial = counted(config.num_radial, f"{config.radial_basis} radial function")
     return (
-        f"{kind}, {config.num_layers} layers, {config.num_channels} channels, {charges}{config.num_radial} "
-        f"{config.radial_basis} radial functions, {config.activation}, {config.group}{head}"
+        f"{kind}, {counted(config.num_layers, 'layer')}, {counted(config.num_channels, 'channel')}, {charges}{radial}, "
+        f"{config.activation}, {config.group}{head}"
     )
 
 
@@ -168,7 +170,7 @@ def _version(distribution: str) -> str | None:
 def _print_torch() -> bool:
     """Prints torch and its devices; returns whether something is wrong."""
     print(f"torch {torch.__version__}, built for {'CUDA ' + torch.version.cuda if torch.version.cuda else 'the CPU'}")
-    print(f"CPU: {os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    print(f"CPU: {counted(os.cpu_count() or 1, 'core')}, torch uses {counted(torch.get_num_threads(), 'thread')}")
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             device = torch.cuda.get_device_properties(index)

@@ -9,6 +9,7 @@ import torch
 
 from torchmdx.commands.options import add_model_option
 from torchmdx.structure_files import read_structures
+from torchmdx.wording import counted
 
 BARS = 40
 
@@ -52,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
         edges = search.allocate(Batch.of(system))
         counts = (edges.row_ptr[1:] - edges.row_ptr[:-1]).cpu()
         radius = f"{cutoff + options.skin:g} Å"
-        print(f"{atoms.get_chemical_formula()}: {system.num_atoms} atoms, {int(edges.num_edges)} edges within {radius}")
+        found = f"{counted(system.num_atoms, 'atom')}, {counted(int(edges.num_edges), 'edge')}"
+        print(f"{atoms.get_chemical_formula()}: {found} within {radius}")
         print(f"search: {search.backend} on {system.positions.device}")
         if not system.num_atoms:
             continue

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchmdx.commands.options import add_model_options, make_calculator, structure_of
+from torchmdx.wording import counted
 
 EVALUATIONS = 20
 MOST_SHOWN = 10
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         for _ in range(EVALUATIONS):
             step(atoms.positions)
     found.export_chrome_trace(options.output)
-    print(f"{len(atoms)} atoms, {record.charge_text}, mode {step.mode}")
+    print(f"{counted(len(atoms), 'atom')}, {record.charge_text}, mode {step.mode}")
     print(f"trace of {EVALUATIONS} evaluations in {options.output}\n")
     _print_most_expensive(found, on_gpu)
     return 0

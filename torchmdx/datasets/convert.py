@@ -19,6 +19,7 @@ from torchmdx.datasets.reading import Reading
 from torchmdx.datasets.source_state import source_state
 from torchmdx.datasets.store import StoreWriter
 from torchmdx.datasets.units import Units
+from torchmdx.wording import counted
 
 LISTED = 20  # broken frames that are listed one by one
 BUFFERED = 1 << 16  # atoms that are written at once
@@ -104,9 +105,7 @@ def convert(
                 writer.add(frames, str(file), numbers)
             if report.num_broken > before and broken == "refuse":
                 _refuse(report, plausible)
-            log(
-                f"{file}: {name}, {writer.num_frames - report.num_frames} frames" + _skipped(report.num_broken - before)
-            )
+            log(f"{file}: {name}, {_read(writer.num_frames - report.num_frames, report.num_broken - before)}")
             report.num_frames, report.num_atoms = writer.num_frames, writer.num_atoms
         if not report.num_frames and not report.num_broken:
             raise ValueError(f"the data must have at least one frame, got none in {', '.join(map(str, files))}")
@@ -121,7 +120,7 @@ def _log(report: ConvertReport, plausible: Mapping[Units, Plausible], log: Calla
     for found in report.broken:
         log(f"skipped {found}")
     if report.num_broken > sum(found.count for found in report.broken):
-        log(f"... {report.num_broken} frames skipped in all")
+        log(f"... {counted(report.num_broken, 'frame')} skipped in all")
     report.warnings += [text for unit in plausible for text in plausible[unit].warnings()]
     for text in report.warnings:
         log(f"warning: {text}")
@@ -134,8 +133,8 @@ def _recorded(units: list[Units]) -> dict[str, str]:
     return {name: ", ".join(dict.fromkeys(one[name] for one in every if name in one)) for name in names}
 
 
-def _skipped(count: int) -> str:
-    return f", {count} broken" if count else ""
+def _read(frames: int, broken: int) -> str:
+    return counted(frames, "frame") + (f", {broken} broken" if broken else "")
 
 
 def _refuse(

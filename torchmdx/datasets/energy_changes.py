@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from torchmdx.datasets.force_units import mistaken_unit
 from torchmdx.datasets.frames import Frames
+from torchmdx.wording import number
 
 FARTHEST = 0.5  # Å, by which an atom may move between the frames of a pair
 MOST_PAIRS = 10_000
@@ -58,7 +59,7 @@ class Agreement:
         unit = mistaken_unit(1 / self.ratio)
         likely = f", as if forces were {unit}" if unit else ""
         return (
-            f"the energies{name} change by {self.ratio:.3g} times as much as its forces say (median of "
+            f"the energies{name} change by {number(self.ratio)} times as much as its forces say (median of "
             f"{self.num_pairs} pairs of consecutive frames){likely}; check the units (--energy-unit, --force-unit)"
         )
 

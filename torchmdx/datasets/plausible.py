@@ -7,6 +7,7 @@ import numpy as np
 from torchmdx.datasets.energy_changes import EnergyChanges
 from torchmdx.datasets.frames import Frames, Whole
 from torchmdx.units import BAR, GPA, HARTREE
+from torchmdx.wording import number
 
 # Nearest distances over the sum of covalent radii: bonds and metals are within 0.8 and 1.3. 1 Å is 1.89 bohr.
 CLOSE, FAR = 0.65, 1.5
@@ -79,16 +80,16 @@ class Plausible:
         else:
             hint = "Å or bohr declared as nm" if ratio > 4 else "bohr declared as Å"
         return (
-            f"atoms are {'close' if ratio < CLOSE else 'far apart'}: the nearest pair of a frame is {distance:.3g} Å "
-            f"apart, {ratio:.2g} times a bond (medians); lengths may be {hint} (--length-unit)"
+            f"atoms are {'close' if ratio < CLOSE else 'far apart'}: the nearest pair of a frame is "
+            f"{number(distance)} Å apart, {ratio:.2g} times a bond (medians); lengths may be {hint} (--length-unit)"
         )
 
     def _energies(self) -> str | None:
         if not self._depth or float(np.median(self._depth)) <= TOO_DEEP:
             return None
         return (
-            f"energies are {np.median(self._energy):.3g} eV an atom (median), more than all electrons of these "
-            "elements have; they may be in kcal/mol, kJ/mol or another unit than was declared (--energy-unit)"
+            f"energies are {number(float(np.median(self._energy)))} eV an atom (median), more than all electrons of "
+            "these elements have; they may be in kcal/mol, kJ/mol or another unit than was declared (--energy-unit)"
         )
 
     def _forces(self) -> str | None:
@@ -97,13 +98,14 @@ class Plausible:
         force = float(np.median(self._force))
         if force > STRONG:
             return (
-                f"forces are {force:.3g} eV/Å (median of the root mean squares of frames), more than in molecules and "
-                "crystals; they may be in kcal/mol/Å, kJ/mol/nm or another unit (--energy-unit, --force-unit)"
+                f"forces are {number(force)} eV/Å (median of the root mean squares of frames), more than in molecules "
+                "and crystals; they may be in kcal/mol/Å, kJ/mol/nm or another unit (--energy-unit, --force-unit)"
             )
         if RESTING < force < WEAK and self._motion() > MOVING:
             return (
-                f"forces are {force:.3g} eV/Å (median of the root mean squares of frames), too little for structures "
-                "that differ as these do; they may be in hartree/bohr or another unit (--energy-unit, --force-unit)"
+                f"forces are {number(force)} eV/Å (median of the root mean squares of frames), too little for "
+                "structures that differ as these do; they may be in hartree/bohr or another unit (--energy-unit, "
+                "--force-unit)"
             )
         return None
 

@@ -13,6 +13,7 @@ from torchmdx.datasets.energy_changes import text as agreement_text
 from torchmdx.datasets.references import composition, fit_references
 from torchmdx.datasets.store import Store
 from torchmdx.datasets.store_arrays import LABELS
+from torchmdx.wording import counted, fixed, number
 
 CHUNK = 4096
 FAR_OUT = 8.0  # robust z-score; a normal distribution has one in 10^15 frames beyond
@@ -169,8 +170,8 @@ class _Pass:
         self.periodic += int(frames.pbc.any(1).sum())
         for name in LABELS:
             self.labelled[name] += int(frames.has(name).sum())
-        for charge, number in zip(*np.unique(frames.charge, return_counts=True), strict=True):
-            self.charges[float(charge)] = self.charges.get(float(charge), 0) + int(number)
+        for charge, count in zip(*np.unique(frames.charge, return_counts=True), strict=True):
+            self.charges[float(charge)] = self.charges.get(float(charge), 0) + int(count)
         self.energy.append((frames.energy - counts @ self.references) / frames.counts)
         norms = np.linalg.norm(frames.forces.astype(np.float64), axis=1)
         # Stores have no frame without atoms, so every frame begins where the previous one ends.
@@ -204,19 +205,20 @@ def text(found: Statistics) -> str:
     """The statistics as text."""
     from ase.data import chemical_symbols
 
+    labels = [f"{name} of {counted(count, 'frame')}" for name, count in found.labelled.items() if count]
     lines = [
-        f"{found.path}: {found.num_frames} frames, {found.num_atoms} atoms, {found.formulas} formulas, "
-        f"{found.periodic} frames periodic",
-        "files      " + ", ".join(f"{name} ({number})" for name, number in found.files.items()),
+        f"{found.path}: {counted(found.num_frames, 'frame')}, {counted(found.num_atoms, 'atom')}, "
+        f"{counted(found.formulas, 'formula')}, {counted(found.periodic, 'frame')} periodic",
+        "files      " + ", ".join(f"{name} ({count})" for name, count in found.files.items()),
         "units      " + (", ".join(f"{what} {name}" for what, name in found.units.items()) or "not recorded"),
-        "labels     " + ", ".join(f"{name} of {number} frames" for name, number in found.labelled.items() if number),
-        "charges    " + ", ".join(f"{charge:+g} ({number})" for charge, number in found.charges.items()),
+        "labels     " + ", ".join(labels),
+        "charges    " + ", ".join(f"{charge:+g} ({count})" for charge, count in found.charges.items()),
         "",
         "element      atoms   reference, eV",
     ]
-    for z, number in found.elements.items():
-        reference = f"{found.references[z]:15.6f}" if z in found.references else ""
-        lines.append(f"{chemical_symbols[z]:<7} {number:10d} {reference}".rstrip())
+    for z, count in found.elements.items():
+        reference = f"{fixed(found.references[z], 6):>15}" if z in found.references else ""
+        lines.append(f"{chemical_symbols[z]:<7} {count:10d} {reference}".rstrip())
     lines += ["", "atoms a frame", *_histogram(found.sizes), ""]
     for name, unit, values in (
         ("energy", "eV an atom after references", found.energy),
@@ -224,14 +226,16 @@ def text(found: Statistics) -> str:
         ("stress", "eV/Å³, components", found.stress),
     ):
         if values:
-            ends = f"{values.min:.4g} to {values.max:.4g}"
-            lines.append(f"{name:<10} mean {values.mean:.4g}, deviation {values.std:.4g}, {ends} {unit}")
+            # The mean of forces and of fitted energies is zero but for rounding.
+            mean = 0.0 if abs(values.mean) < 1e-6 * values.std else values.mean
+            ends = f"{number(values.min)} to {number(values.max)}"
+            lines.append(f"{name:<10} mean {number(mean)}, deviation {number(values.std)}, {ends} {unit}")
     if found.agreements:
         lines += agreement_text(found.agreements)
     lines += ["", f"outliers   {found.num_outliers} (robust z-score beyond {FAR_OUT:g})"]
     for one in found.outliers:
         unit = "eV an atom" if one.quantity == "energy" else "eV/Å"
-        lines.append(f"  z {one.score:8.1f}  {one.quantity} {one.value:.4g} {unit}  {one.file}, frame {one.frame}")
+        lines.append(f"  z {one.score:8.1f}  {one.quantity} {number(one.value)} {unit}  {one.file}, frame {one.frame}")
     if found.num_outliers > len(found.outliers):
         lines.append(f"  ... and {found.num_outliers - len(found.outliers)} more")
     return "\n".join(lines)
@@ -242,12 +246,12 @@ def _histogram(sizes: dict[int, int], bins: int = 12, width: int = 40) -> list[s
     least, most = min(sizes), max(sizes)
     step = max(1, -(-(most - least + 1) // bins))
     heights: dict[int, int] = {}
-    for size, number in sizes.items():
+    for size, count in sizes.items():
         first = least + (size - least) // step * step
-        heights[first] = heights.get(first, 0) + number
+        heights[first] = heights.get(first, 0) + count
     top = max(heights.values())
     lines = []
-    for first, number in sorted(heights.items()):
+    for first, count in sorted(heights.items()):
         label = f"{first}" if step == 1 else f"{first}-{first + step - 1}"
-        lines.append(f"{label:>11} {number:9d} {'#' * max(1, round(width * number / top))}")
+        lines.append(f"{label:>11} {count:9d} {'#' * max(1, round(width * count / top))}")
     return lines

@@ -118,6 +118,12 @@ class Store:
         return np.zeros(len(self), bool) if index is None else kinds[index]
 
     @property
+    def periodic(self) -> NDArray[np.bool_]:
+        """Whether each frame [F] is periodic in all directions."""
+        found: NDArray[np.bool_] = (np.asarray(self._arrays["pbc"]) != 0).all(1)
+        return found
+
+    @property
     def origin_files(self) -> Whole:
         """Index of the source file of each frame in `sources` [F]."""
         return np.asarray(self._arrays["origin_file"], np.int64)

@@ -29,6 +29,7 @@ from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.units import PICOSECOND
 from torchmdx.view.run_page import write_run_page
 from torchmdx.view.torsions import torsion
+from torchmdx.wording import number
 
 STRUCTURE = "alanine_dipeptide.pdb"
 # Hydrogens of 3 amu vibrate with periods of at least 16 fs; with a thermostat, an eighth of that is a safe timestep.
@@ -109,7 +110,7 @@ def _equilibrate(simulation: Simulation, seconds: float) -> int:
     context.setStepCount(0)
     context.setTime(0.0)
     rate = timed / since
-    print(f"{rate:.0f} steps/s, {ns_per_day(rate, TIMESTEP):.3g} ns/day")
+    print(f"{rate:.0f} steps/s, {number(ns_per_day(rate, TIMESTEP))} ns/day")
     frames = max(1, int(rate * (1 - EQUILIBRATION) * seconds / STEPS_A_FRAME))
     return frames * STEPS_A_FRAME
 
@@ -164,7 +165,7 @@ def _report(options: argparse.Namespace, simulation: Simulation, folder: Path, s
     )  # fmt: skip
     rows = read_log(log)
     speed = rows["ns_per_day"][np.isfinite(rows["ns_per_day"])]
-    fast = f" at {np.median(speed):.3g} ns/day" if len(speed) else ""
+    fast = f" at {number(float(np.median(speed)))} ns/day" if len(speed) else ""
     print(f"{length:.4g} ps{fast}, mean temperature {rows['temperature_K'].mean():.0f} K, {len(frames)} frames")
     written = {
         started: "initial structure, to open with the trajectory",

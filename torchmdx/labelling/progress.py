@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from torchmdx.runtime.progress_line import ProgressLine, bar, duration
+from torchmdx.wording import number
 
 
 class LabellingProgress:
@@ -51,5 +52,5 @@ class LabellingProgress:
 
 def _speed(rate: float) -> str:
     if rate < 1:
-        return f"{1 / rate:.3g} s each"
+        return f"{number(1 / rate)} s each"
     return f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s"

@@ -9,6 +9,7 @@ from typing import TextIO
 from torchmdx.md.log import Row
 from torchmdx.runtime.progress_line import ProgressLine, bar, duration
 from torchmdx.units import PICOSECOND
+from torchmdx.wording import number
 
 SECONDS_A_DAY = 86400.0
 FEMTOSECONDS_A_NS = 1e3 * PICOSECOND
@@ -55,7 +56,7 @@ class SimulationProgress:
         if row is not None:
             parts += [f"{row.temperature:.0f} K", f"{row.total:.4f} eV"]
         if rate is not None:
-            parts.append(f"{ns_per_day(rate, self._timestep):.3g} ns/day")
+            parts.append(f"{number(ns_per_day(rate, self._timestep))} ns/day")
             parts.append(f"{duration((self._num_steps - step) / rate)} left")
         return "  ".join(parts)
 

@@ -95,6 +95,11 @@ class Ensemble(nn.Module):
         return list(dict.fromkeys(every))
 
 
+def members_of(potential: Potential | Ensemble) -> list[Potential]:
+    """The members of an ensemble, or the potential itself."""
+    return potential.members if isinstance(potential, Ensemble) else [potential]
+
+
 def require_alike(potentials: Sequence[Potential], names: Sequence[str]) -> None:
     """Raises ValueError unless all have the same cutoff and elements; names two that differ, and their values."""
     _require_one("cutoff", "Å", lambda potential: float(potential.config.cutoff), potentials, names)

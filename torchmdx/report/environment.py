@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import torchmdx
+from torchmdx.wording import counted
 
 
 def environment(device: torch.device | str) -> dict[str, str]:
@@ -33,8 +34,8 @@ def environment(device: torch.device | str) -> dict[str, str]:
         properties = torch.cuda.get_device_properties(device)
         found["device"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
     else:
-        found["device"] = f"CPU, {torch.get_num_threads()} threads"
-    found["processor"] = f"{_processor()}, {os.cpu_count()} cores"
+        found["device"] = f"CPU, {counted(torch.get_num_threads(), 'thread')}"
+    found["processor"] = f"{_processor()}, {counted(os.cpu_count() or 1, 'core')}"
     found["platform"] = platform.platform()
     return found
 

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from torchmdx.report.composition import compositions, formula, symbol
 from torchmdx.report.kept_frames import KeptFrames
 from torchmdx.report.moments import Floats, Groups, Moments, Sample
-from torchmdx.report.scales import MILLI_EV, Scales
+from torchmdx.report.scales import MILLI_EV, Scale, Scales
+from torchmdx.report.uncertainty import SpreadAndError
 
 if TYPE_CHECKING:
     from torchmdx.report.predict import Predictions
 
 MOST_FORMULAS = 12  # more are no table for people
+FEWEST = 10  # labels whose standard deviation is compared with
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class Errors:
     charges e of atoms, dipole e Å (components): Moments, see `torchmdx.report.charge_errors`.
     forces_by_element by atomic number; energy_by_size (eV/atom) and forces_by_size by the number of atoms.
     energy_by_formula (eV/atom) and forces_by_formula: None once there are more than MOST_FORMULAS.
-    energy_pairs: a sample of energies per atom, less the reference energies. forces_pairs: of components.
+    energy_pairs: a sample of energies per atom, less the reference energies; forces_pairs, stress_pairs: of components.
+    labels: Moments of the labels themselves, "energy" (as in energy_pairs), "forces" and "stress".
+    energy_spread, forces_spread: spreads of an ensemble and errors.
     worst_energy, worst_forces: the frames with the largest errors, the worst first.
     kept: some frames with their structures, for the interactive page.
     Memory: a few numbers for each structure, whatever the number of atoms.
@@ -62,7 +66,9 @@ class Errors:
         self.forces_by_element, self.energy_by_size, self.forces_by_size = Groups(), Groups(), Groups()
         self.energy_by_formula: dict[str, Moments] | None = {}
         self.forces_by_formula: dict[str, Moments] | None = {}
-        self.energy_pairs, self.forces_pairs = Sample(sample), Sample(sample)
+        self.energy_pairs, self.forces_pairs, self.stress_pairs = Sample(sample), Sample(sample), Sample(sample)
+        self.labels = {kind: Moments() for kind in ("energy", "forces", "stress")}
+        self.energy_spread, self.forces_spread = SpreadAndError(sample), SpreadAndError(sample)
         self.worst_energy: list[Worst] = []
         self.worst_forces: list[Worst] = []
         self._references = np.zeros(0) if reference_energies is None else np.asarray(reference_energies, np.float64)
@@ -88,7 +94,10 @@ class Errors:
         if part.stress is not None:
             _require_shape("stress", part.stress, frames.stress)
             known = np.isfinite(frames.stress).all((1, 2)) & np.isfinite(part.stress).all((1, 2))
-            self.stress.add((part.stress - frames.stress)[known])
+            label, predicted = frames.stress[known].astype(np.float64), part.stress[known]
+            self.stress.add(predicted - label)
+            self.stress_pairs.add(label, predicted)
+            self.labels["stress"].add(label)
 
     def _add_energies(self, part: Predictions, composition: NDArray[np.int64]) -> None:
         frames = part.frames
@@ -100,11 +109,14 @@ class Errors:
         self.total.add(errors)
         self.energy_by_size.add(counts, errors / counts)
         self._energy_errors.append((errors, counts.astype(np.float64)))
+        if part.energy_spread is not None:
+            self.energy_spread.add(part.energy_spread[known] / counts, np.abs(errors) / counts)
         references = np.zeros(composition.shape[1])
         both = min(len(references), len(self._references))
         references[:both] = self._references[:both]
         base = composition @ references
         self.energy_pairs.add((label - base) / counts, (predicted - base) / counts)
+        self.labels["energy"].add((label - base) / counts)
         for place in _largest(np.abs(errors) / counts, self._num_worst):
             index, name = int(part.indices[known][place]), formula(composition[place])
             found = Worst(index, name, int(counts[place]), float(label[place]), float(predicted[place]))
@@ -121,6 +133,9 @@ class Errors:
         self.forces_by_element.add(frames.atomic_numbers[known], errors)
         self.forces_by_size.add(frames.counts[frame], errors)
         self.forces_pairs.add(label, predicted)
+        self.labels["forces"].add(label)
+        if part.forces_spread is not None:
+            self.forces_spread.add(part.forces_spread[known], np.linalg.norm(errors, axis=1))
         self._alike += [(label * label).sum(), (label * predicted).sum(), (predicted * predicted).sum()]
         largest = np.zeros(len(frames))
         np.maximum.at(largest, frame, np.abs(errors).max(1, initial=0.0))
@@ -167,6 +182,18 @@ class Errors:
         """Error of every labelled structure [n], eV/atom, in order of arrival."""
         return np.concatenate([np.zeros(0), *(errors / counts for errors, counts in self._energy_errors)])
 
+    def median(self, kind: str) -> float:
+        """Median absolute error of "energy", "forces" or "stress"; of the sample where there are more. NaN if none."""
+        errors = self.energy_errors if kind == "energy" else getattr(self, f"{kind}_pairs").pairs @ [-1.0, 1.0]
+        return float(np.median(np.abs(errors))) if len(errors) else math.nan
+
+    def relative(self, kind: str) -> float:
+        """RMSE over the standard deviation of the labels; NaN for fewer than FEWEST labels or equal ones."""
+        labels, errors = self.labels[kind], getattr(self, kind)
+        # The labels' own rounding leaves a deviation of equal ones.
+        varied = labels.count >= FEWEST and labels.std > 1e-6 * max(labels.max, 1e-3)
+        return errors.rmse / labels.std if varied else math.nan
+
     def shifted(self, *, total: bool = False) -> Moments:
         """Moments of energy errors less their mean: eV/atom, or eV a structure."""
         errors = self.energy_errors
@@ -197,18 +224,32 @@ class Errors:
         for name, unit in (("charges", scales.charges), ("dipole", scales.dipole)):
             if getattr(self, name).count:
                 by[name] = getattr(self, name).summary(unit)
+        for kind, unit in (("energy", scales.energy), ("forces", scales.forces)):
+            spreads: SpreadAndError = getattr(self, f"{kind}_spread")
+            if spreads.count:
+                by[f"{kind}_spread"] = spreads.summary(unit)
         return {
             "num_frames": self.num_frames,
             "num_atoms": self.num_atoms,
-            "energy": self.energy.summary(scales.energy),
+            "energy": self._summary("energy", scales.energy),
             "energy_mean_removed": self.shifted().summary(scales.energy),
             "energy_total": self.total.summary(scales.total),
             "energy_total_mean_removed": self.shifted(total=True).summary(scales.total),
-            "forces": self.forces.summary(scales.forces),
-            "stress": self.stress.summary(scales.stress),
-            "stress_GPa": self.stress.summary(scales.pressure),
+            "forces": self._summary("forces", scales.forces),
+            "stress": self._summary("stress", scales.stress),
+            "stress_GPa": self._summary("stress", scales.pressure),
             **by,
         }
+
+    def _summary(self, kind: str, scale: Scale) -> dict[str, Any]:
+        more = {
+            "median": self.median(kind) * scale.factor,
+            "label_std": self.labels[kind].std * scale.factor,
+            "rmse_over_label_std": self.relative(kind),
+        }
+        known = {name: value if math.isfinite(value) else None for name, value in more.items()}
+        moments: Moments = getattr(self, kind)
+        return moments.summary(scale) | known
 
 
 def _largest(values: Floats, count: int) -> list[int]:

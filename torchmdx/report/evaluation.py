@@ -9,32 +9,44 @@ import numpy as np
 import torch
 
 from torchmdx.datasets.store import Store
+from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.report.charge_errors import add_charges
 from torchmdx.report.errors import Errors
 from torchmdx.report.hints import hints
-from torchmdx.report.predict import Predictor
+from torchmdx.report.predict import Predictions, Predictor
+from torchmdx.report.scales import Scales
+from torchmdx.report.verdict import verdict
 
 Sets = Mapping[str, tuple[Store, np.ndarray]]  # by name: a store, and indices of frames in it
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedSets:
-    """Errors of a potential, in a precision on a device, on each set that has frames.
+    """Errors of a potential or an ensemble, in a precision on a device, on each set that has frames.
 
-    trained: elements that the potential was trained on, None if unknown.
+    trained: elements that the potential, or every member, was trained on, None if unknown.
     """
 
-    potential: Potential
+    potential: Potential | Ensemble
     stores: dict[str, Store]
     errors: dict[str, Errors]
     device: torch.device
     dtype: torch.dtype
     trained: tuple[int, ...] | None = None
 
+    def verdicts(self, scales: Scales) -> list[str]:
+        """A verdict on the test set, else the validation set, of a split; else on each set."""
+        held_out = [name for name in ("test", "validation") if name in self.errors]
+        shown = (
+            held_out[:1] if held_out and self.errors.keys() <= {"train", "validation", "test"} else list(self.errors)
+        )
+        alone = len(self.errors) == 1
+        return [("" if alone else f"{name}: ") + verdict(self.errors[name], scales) for name in shown]
+
     def hints(self) -> list[str]:
         """Remarks on the errors; see `torchmdx.report.hints`."""
-        references = self.potential.reference_energies.tolist()
+        references = reference_energies(self.potential).tolist()
         return [
             f"{name}: {hint}" if len(self.errors) > 1 else hint
             for name, errors in self.errors.items()
@@ -42,17 +54,33 @@ class EvaluatedSets:
         ]
 
 
+def reference_energies(potential: Potential | Ensemble) -> np.ndarray:
+    """Reference energies [max_z+1] of the elements, eV; means over the members of an ensemble."""
+    found: np.ndarray = np.mean([member.reference_energies.cpu().numpy() for member in members_of(potential)], axis=0)
+    return found
+
+
+def _trained(potential: Potential | Ensemble) -> tuple[int, ...] | None:
+    """Elements that every member was trained on; None if a member does not know."""
+    known = [member.card.elements for member in members_of(potential)]
+    found = [set(elements) for elements in known if elements is not None]
+    return tuple(sorted(set.intersection(*found))) if len(found) == len(known) else None
+
+
 def evaluate_sets(
-    potential: Potential,
+    potential: Potential | Ensemble,
     sets: Sets,
     *,
     device: torch.device | str,
     dtype: torch.dtype,
+    stress: bool | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    take: Callable[[str, Store, Predictions], None] | None = None,
 ) -> EvaluatedSets:
     """Predicts every frame, a batch at a time.
 
-    progress: called with the set's name, frames done and all of them. Raises ValueError if there is no frame at all,
+    stress: as for `Predictor.parts`. progress: called with the set's name, frames done and all of them. take: called
+    with the set's name, its store, and each batch of predictions. Raises ValueError if there is no frame at all,
     and what `Predictor.parts` raises.
     """
     sets = {name: (store, indices) for name, (store, indices) in sets.items() if len(indices)}
@@ -61,7 +89,7 @@ def evaluate_sets(
     predictor = Predictor(potential, device=device, dtype=dtype)
     for store, indices in sets.values():  # before the first set, which may take hours
         predictor.require_elements(store, indices)
-    references = potential.reference_energies.cpu().numpy()
+    references = reference_energies(potential)
     found = {}
     for name, (store, indices) in sets.items():
 
@@ -70,8 +98,10 @@ def evaluate_sets(
                 progress(name, done, number)
 
         found[name] = errors = Errors(references)
-        for part in predictor.parts(store, indices, progress=advanced):
+        for part in predictor.parts(store, indices, stress=stress, progress=advanced):
             errors.add(part)
             add_charges(errors, predictor.potential, part.frames)
+            if take is not None:
+                take(name, store, part)
     stores = {name: store for name, (store, _) in sets.items()}
-    return EvaluatedSets(predictor.potential, stores, found, predictor.potential.device, dtype, potential.card.elements)
+    return EvaluatedSets(predictor.potential, stores, found, predictor.potential.device, dtype, _trained(potential))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torchmdx.datasets.force_units import mistaken_unit
 from torchmdx.report.composition import symbol
 from torchmdx.report.errors import Errors
+from torchmdx.wording import number
 
 ALIKE = 0.8  # correlation above which forces are the same quantity
 OFFSET_FROM = 5e-3  # eV/atom
@@ -35,8 +36,8 @@ def _forces(errors: Errors) -> list[str]:
     if unit is None:
         return []
     return [
-        f"The labels of the forces are {ratio:.4g} times the predictions (correlation {correlation:.2f}), as if they "
-        f"were {unit}."
+        f"The labels of the forces are {number(ratio)} times the predictions (correlation {correlation:.2f}), as if "
+        f"they were {unit}."
     ]
 
 
@@ -46,8 +47,9 @@ def _energies(errors: Errors) -> list[str]:
     mean, rest = errors.energy.mean, errors.shifted().rmse
     if errors.energy.count > 1 and abs(mean) > max(OFFSET_FROM, 5 * rest):
         return [
-            f"All energies are off by about the same, {1e3 * mean:.4g} meV/atom, and by {1e3 * rest:.3g} meV/atom "
-            "(RMSE) without that: labels of another method or with another zero of energy would look like this."
+            f"All energies are off by about the same, {number(1e3 * mean)} meV/atom, and by {number(1e3 * rest)} "
+            "meV/atom (RMSE) without that: labels of another method or with another zero of energy would look like "
+            "this."
         ]
     return []
 

@@ -51,6 +51,11 @@ class Moments:
         return self.total / self.count if self.count else math.nan
 
     @property
+    def std(self) -> float:
+        """Standard deviation, of the population."""
+        return math.sqrt(max(self.squared / self.count - self.mean**2, 0.0)) if self.count else math.nan
+
+    @property
     def mae(self) -> float:
         return self.absolute / self.count if self.count else math.nan
 

@@ -34,12 +34,18 @@ class Section:
     tables: dict[str, Table] = field(default_factory=dict)
 
 
-def page(title: str, subtitle: str, hints: Sequence[str], sections: Sequence[Section], interactive: str = "") -> str:
-    """The whole document. The template escapes every text; nothing given to this function is HTML.
+def page(
+    title: str,
+    subtitle: str,
+    hints: Sequence[str],
+    sections: Sequence[Section],
+    verdicts: Sequence[str] = (),
+    interactive: str = "",
+) -> str:
+    """The whole document; verdicts and hints are sentences above the sections.
 
-    interactive: name of the interactive page beside it, to which it links.
-
-    Raises ImportError without Jinja2, which torch installs too.
+    The template escapes every text; nothing given to this function is HTML. interactive: name of the interactive page
+    beside it, to which it links. Raises ImportError without Jinja2, which torch installs too.
     """
     try:
         from jinja2 import Environment, StrictUndefined
@@ -49,4 +55,6 @@ def page(title: str, subtitle: str, hints: Sequence[str], sections: Sequence[Sec
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(title=title, subtitle=subtitle, hints=hints, sections=sections, interactive=interactive)
+    return template.render(
+        title=title, subtitle=subtitle, hints=hints, sections=sections, verdicts=verdicts, interactive=interactive
+    )

@@ -12,8 +12,9 @@ import numpy as np
 from torchmdx.report.composition import symbol
 from torchmdx.report.errors import Errors
 from torchmdx.report.moments import Floats, Moments, Sample
-from torchmdx.report.scales import Scale, number
+from torchmdx.report.scales import Scale
 from torchmdx.report.style import FAINT, INK, KNOWN, colours, legend, log_axis, picture, tidy
+from torchmdx.wording import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +86,7 @@ def parity(path: Path, sample: Sample, moments: Moments, unit: Scale, axis: Scal
         panel = figure.subplots()
         low, high = _limits(pairs)
         panel.plot([low, high], [low, high], color=FAINT, linewidth=0.8, zorder=1)
-        density = _density(pairs, low, high)
+        density = point_density(pairs, low, high)
         kept = np.arange(len(pairs))
         if len(pairs) > MOST_POINTS:  # the extreme ones are the last, and stay
             kept = np.concatenate([kept[:MOST_POINTS], kept[len(sample.pairs) :]])
@@ -118,7 +119,7 @@ def _limits(pairs: Floats) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _density(pairs: Floats, low: float, high: float) -> Floats:
+def point_density(pairs: Floats, low: float, high: float) -> Floats:
     """Number of points in and around the cell of each point."""
     place = np.clip(((pairs - low) / (high - low) * CELLS).astype(np.int64), 0, CELLS - 1)
     counts = np.zeros((CELLS + 2, CELLS + 2))

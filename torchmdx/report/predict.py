@@ -16,6 +16,7 @@ from torch import Tensor
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store
 from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import CELL_LIST_FROM
 from torchmdx.step.captured_step import CapturedStep
@@ -37,7 +38,8 @@ class Predictions:
     """Predictions of a potential for frames, with their labels.
 
     indices [F] in the store · frames: the labels · energy [F] eV · forces [N,3] eV/Å · stress [F,3,3] eV/Å³, None
-    unless requested, NaN for a frame without a volume; float64.
+    unless requested, NaN for a frame without a volume · energy_spread [F] eV, forces_spread [N] eV/Å, of an ensemble.
+    All float64.
     """
 
     indices: NDArray[np.int64]
@@ -45,6 +47,8 @@ class Predictions:
     energy: NDArray[np.float64]
     forces: NDArray[np.float64]
     stress: NDArray[np.float64] | None
+    energy_spread: NDArray[np.float64] | None = None
+    forces_spread: NDArray[np.float64] | None = None
 
 
 # Frames whose elements are checked together.
@@ -52,25 +56,35 @@ CHECKED = 4096
 
 
 class Predictor:
-    """Evaluates stores with one potential, in one precision, on one device.
+    """Evaluates stores with one potential or ensemble, in one precision, on one device.
 
     potential: copied, so that the caller may go on training. dtype: torch.float32 uses the fastest engine,
     torch.float64 the exact model. atoms: per evaluation, if memory allows.
     """
 
     def __init__(
-        self, potential: Potential, *, device: torch.device | str, dtype: torch.dtype, atoms: int | None = None
+        self,
+        potential: Potential | Ensemble,
+        *,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        atoms: int | None = None,
     ) -> None:
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         self.potential = copy.deepcopy(potential).to(device=device, dtype=dtype).eval().requires_grad_(False)
-        # Labels show the errors for elements that the potential was not trained on, so these are not refused.
-        self.potential.card = replace(potential.card, elements=None)
+        self._members = members_of(self.potential)
+        for member in self._members:
+            # Labels show the errors for elements that the potential was not trained on, so these are not refused.
+            member.card = replace(member.card, elements=None)
         self._on_gpu = self.potential.device.type == "cuda"
-        self._fast = self._on_gpu and dtype == torch.float32 and FastTensorNet.why_not(self.potential) is None
+        self._fast = self._on_gpu and dtype == torch.float32 and self._has_kernels()
         self._atoms = atoms or self._affordable()
         self._coming: Counter[tuple[int, int]] = Counter()
         self._steps: OrderedDict[tuple[int, int, bool, bool], CapturedStep] = OrderedDict()
+
+    def _has_kernels(self) -> bool:
+        return all(FastTensorNet.why_not(member) is None for member in self._members)
 
     def _affordable(self) -> int:
         if not self._on_gpu:
@@ -79,7 +93,7 @@ class Predictor:
 
     def require_elements(self, store: Store, indices: NDArray[np.int64]) -> None:
         """Raises ValueError that names file and frame for an element that the potential does not support."""
-        highest = self.potential.config.max_z
+        highest = self._members[0].config.max_z
         if not any(element > highest for element in store.elements):
             return
         for start in range(0, len(indices), CHECKED):
@@ -136,8 +150,11 @@ class Predictor:
         step = self._step(batch, stress)
         result: StepResult = step(batch.positions, batch.cell)
         size, atoms = len(frames), frames.num_atoms
-        found = None if result.stress is None else result.stress[:size]
-        return Predictions(indices, frames, result.energy[:size], result.forces[:atoms], found)
+        stresses = None if result.stress is None else result.stress[:size]
+        found = Predictions(indices, frames, result.energy[:size], result.forces[:atoms], stresses)
+        if result.energy_spread is None:
+            return found
+        return replace(found, energy_spread=result.energy_spread[:size], forces_spread=result.force_spread[:atoms])
 
     def _step(self, batch: Batch, stress: bool) -> CapturedStep:
         """A step for the batch; one of the same shape is used again."""
@@ -194,7 +211,7 @@ class Predictor:
 
 
 def predict(
-    potential: Potential,
+    potential: Potential | Ensemble,
     store: Store,
     indices: NDArray[np.int64],
     *,
@@ -208,13 +225,14 @@ def predict(
         raise ValueError("predict needs at least one frame, got none")
     predictor = Predictor(potential, device=device, dtype=dtype)
     parts = list(predictor.parts(store, indices, stress=stress, progress=progress))
-    stresses = [part.stress for part in parts if part.stress is not None]
+
+    def joined(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else np.concatenate(values)
+
+    others = ("indices", "energy", "forces", "stress", "energy_spread", "forces_spread")
     return Predictions(
-        np.concatenate([part.indices for part in parts]),
-        Frames.concatenate([part.frames for part in parts]),
-        np.concatenate([part.energy for part in parts]),
-        np.concatenate([part.forces for part in parts]),
-        np.concatenate(stresses) if stresses else None,
+        frames=Frames.concatenate([part.frames for part in parts]), **{name: joined(name) for name in others}
     )
 
 

@@ -1,8 +1,7 @@
-"""Units and number formats of a report."""
+"""Units of a report."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from torchmdx.units import GPA, KCAL_PER_MOL
@@ -56,18 +55,3 @@ KCAL = Scales(
 def scales(kcal: bool) -> Scales:
     """kcal/mol, or meV."""
     return KCAL if kcal else MILLI_EV
-
-
-def number(value: float) -> str:
-    """Three digits, without an exponent unless it is needed."""
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else "–"
-    if 1e-3 <= abs(value) < 1e6:
-        digits = max(0, 2 - math.floor(math.log10(abs(value))))
-        return f"{value:,.{digits}f}"
-    return f"{value:.2e}"
-
-
-def signed(value: float) -> str:
-    """`number`, with its sign."""
-    return f"+{number(value)}" if value > 0 else number(value)

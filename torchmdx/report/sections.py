@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from torchmdx.datasets.store import Store
+from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
-from torchmdx.report import plots, tables
+from torchmdx.report import plots, spread_plot, tables
 from torchmdx.report.composition import symbol
 from torchmdx.report.errors import Errors
 from torchmdx.report.history import EPOCHS, read_table
 from torchmdx.report.page import Picture, Section
 from torchmdx.report.scales import Scales
 from torchmdx.report.style import DOTS_AN_INCH
+from torchmdx.wording import fixed
 
 CURVES_NOTE = (
     "After each epoch. Errors of validation are of the averaged weights, where the training averages them, so they "
@@ -23,6 +25,11 @@ CURVES_NOTE = (
 PARITY_NOTE = (
     "Colour shows the density of points. Of many points, a random sample and the largest errors are drawn; the "
     "stated errors are of all points."
+)
+SPREAD_NOTE = (
+    "The spread is the standard deviation over the members of the ensemble, the error that of their mean. If errors "
+    "grow with the spread, structures with a large spread are worth labelling. On the grey line both are equal; orange "
+    "points are root mean squares in bins of spread."
 )
 ENERGY_NOTE = f"The potential's reference energies of the elements are subtracted from both. {PARITY_NOTE}"
 
@@ -39,39 +46,58 @@ def curves(directory: Path, history: Path | None) -> list[Section]:
 
 
 def parity(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[Section]:
-    """Parity plots of energies and of forces, a picture for each set."""
+    """Parity plots of energies, forces and stress, a picture for each set."""
     sections = []
-    for kind, what, axis, unit, note in (
-        ("energy", "energy per atom", units.label_energy, units.energy, ENERGY_NOTE),
-        ("forces", "force component", units.label_forces, units.forces, PARITY_NOTE),
+    for kind, heading, what, axis, unit, note in (
+        ("energy", "energies", "energy per atom", units.label_energy, units.energy, ENERGY_NOTE),
+        ("forces", "forces", "force component", units.label_forces, units.forces, PARITY_NOTE),
+        ("stress", "stress", "stress component", units.pressure, units.pressure, PARITY_NOTE),
     ):
+        noun = "energies" if kind == "energy" else f"{what}s"
         pictures = []
         for name, slug in zip(found, _slugs(found), strict=True):
             moments, sample = getattr(found[name], kind), getattr(found[name], f"{kind}_pairs")
             if moments.count:
                 path = directory / f"parity_{kind}_{slug}.png"
-                counted = "energies" if kind == "energy" else "force components"
-                plots.parity(path, sample, moments, unit, axis, what, title=f"{name}: {moments.count:,} {counted}")
+                plots.parity(path, sample, moments, unit, axis, what, title=f"{name}: {moments.count:,} {noun}")
                 pictures.append(_picture(path, f"parity plot, {what}, {name}"))
         if pictures:
-            sections.append(Section(f"Predicted {'energies' if kind == 'energy' else 'forces'}", [note], pictures))
+            sections.append(Section(f"Predicted {heading}", [note], pictures))
     return sections
 
 
 def distribution(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[Section]:
     """Histograms of errors."""
-    forces = {name: errors.forces_pairs.pairs @ [-1.0, 1.0] for name, errors in found.items()}
     energies = {name: errors.energy_errors for name, errors in found.items()}
+    forces = {name: errors.forces_pairs.pairs @ [-1.0, 1.0] for name, errors in found.items()}
+    stresses = {name: errors.stress_pairs.pairs @ [-1.0, 1.0] for name, errors in found.items()}
     pictures = []
     for kind, errors, unit, title in (
         ("energy", energies, units.energy, "Errors of energies per atom"),
         ("forces", forces, units.forces, "Errors of force components"),
+        ("stress", stresses, units.pressure, "Errors of stress components"),
     ):
         path = directory / f"error_histogram_{kind}.png"
         if plots.error_histogram(path, errors, unit, title):
             pictures.append(_picture(path, title))
     text = "The first and the last bar include all errors beyond them."
     return [Section("Distribution of errors", [text], pictures)] if pictures else []
+
+
+def spreads(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[Section]:
+    """Spread of an ensemble against its error, for each set."""
+    pictures = []
+    for kind, what, unit in (
+        ("energy", "energy per atom", units.energy),
+        ("forces", "the force on an atom", units.forces),
+    ):
+        for name, slug in zip(found, _slugs(found), strict=True):
+            path = directory / f"spread_{kind}_{slug}.png"
+            both = getattr(found[name], f"{kind}_spread")
+            counted = "energies" if kind == "energy" else "forces"
+            if spread_plot.spread_and_error(path, both, unit, what, title=f"{name}: {both.count:,} {counted}"):
+                pictures.append(_picture(path, f"spread and error of {what}, {name}"))
+    return [Section("Spread and error", [SPREAD_NOTE], pictures)] if pictures else []
 
 
 def groups(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[Section]:
@@ -104,11 +130,19 @@ def worst(found: Mapping[str, Errors], stores: Mapping[str, Store], units: Scale
     return [Section("Worst frames", [text], tables=shown)] if shown else []
 
 
-def described(potential: Potential) -> Section:
-    """Architecture and constants."""
+def described(potential: Potential | Ensemble) -> Section:
+    """Architecture and constants; of an ensemble all that its members have, each once."""
+    rows = [_described(member) for member in members_of(potential)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    shown = {name: "; ".join(dict.fromkeys(str(row.get(name, "none")) for row in rows)) for name in names}
+    members = {"members": len(rows)} if isinstance(potential, Ensemble) else {}
+    return Section("Potential", tables={"": tables.pairs(members | shown)})
+
+
+def _described(potential: Potential) -> dict[str, object]:
     known = potential.reference_energies.nonzero().flatten().tolist()
-    energies = ", ".join(f"{symbol(z)} {float(potential.reference_energies[z]):.4f}" for z in known)
-    rows = {
+    energies = ", ".join(f"{symbol(z)} {fixed(float(potential.reference_energies[z]), 4)}" for z in known)
+    return {
         "network": type(potential.config).__name__.removesuffix("Config"),
         "weights": f"{sum(parameter.numel() for parameter in potential.parameters()):,}",
         **tables.flat(vars(potential.config)),
@@ -116,7 +150,6 @@ def described(potential: Potential) -> Section:
         "shift / eV": f"{float(potential.shift):g}",
         "reference energies / eV": energies or "none",
     }
-    return Section("Potential", tables={"": tables.pairs(rows)})
 
 
 def _picture(path: Path, text: str) -> Picture:

@@ -13,6 +13,7 @@ import numpy as np
 from torchmdx.datasets.convert import convert
 from torchmdx.datasets.splits import PARTS, read_split
 from torchmdx.datasets.store import Store
+from torchmdx.wording import counted
 
 MOST_SETS = 6  # more do not fit side by side
 
@@ -70,7 +71,9 @@ class Sources:
         self._say(f"reading {files[0]}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""))
         summary = convert(files, folder / "store", **self._reading, log=lambda line: None)
         if summary.num_broken:
-            self.warnings.append(f"{summary.num_broken:,} broken frames of {', '.join(files)} were left out")
+            were = "was" if summary.num_broken == 1 else "were"
+            broken = counted(summary.num_broken, "broken frame")
+            self.warnings.append(f"{broken} of {', '.join(files)} {were} left out")
         self.warnings += summary.warnings
         return Store.open(folder / "store")
 
@@ -78,6 +81,12 @@ class Sources:
 def is_store(path: str) -> bool:
     """Whether a path is a store."""
     return Store.is_store(path)
+
+
+def source_names(store: Store) -> str:
+    """The files that the frames of a store are from, or how many these are."""
+    names = list(dict.fromkeys(Path(source).name or source for source in store.sources))
+    return ", ".join(names) if len(names) <= 3 else counted(len(names), "file")
 
 
 def _short(paths: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from torchmdx.report.composition import symbol
 from torchmdx.report.errors import Errors, Worst
 from torchmdx.report.moments import Moments
-from torchmdx.report.scales import Scale, Scales, number, signed
+from torchmdx.report.scales import Scale, Scales
+from torchmdx.report.verdict import percent
+from torchmdx.wording import number, signed
 
 Origin = Callable[[int], tuple[str, int]]  # file and frame of an index in the store
 
@@ -30,33 +33,64 @@ def summary(sets: Mapping[str, Errors], scales: Scales) -> Table:
         ["structures", *(f"{errors.num_frames:,}" for errors in all_errors)],
         ["atoms", *(f"{errors.num_atoms:,}" for errors in all_errors)],
     ]
-    spread, largest = ("MAE", "RMSE"), ("MAE", "RMSE", "max", "count")
-    kinds: list[tuple[str, Scale, list[Moments], tuple[str, ...]]] = [
-        ("Energy per atom", scales.energy, [e.energy for e in all_errors], ("MAE", "RMSE", "max", "mean", "count")),
-        ("Energy per atom, mean error removed", scales.energy, [e.shifted() for e in all_errors], spread),
-        ("Energy of a structure", scales.total, [e.total for e in all_errors], ("MAE", "RMSE", "max")),
+    largest = ("MAE", "RMSE", "max", "count")
+    first, rest = ("MAE", "median", "RMSE", "max"), ("labels' deviation", "RMSE / labels' deviation", "count")
+    kinds: list[tuple[str, str, Scale, list[Moments], tuple[str, ...]]] = [
+        ("Energy per atom", "energy", scales.energy, [e.energy for e in all_errors], (*first, "mean", *rest)),
+        ("Energy per atom, mean error removed", "", scales.energy, [e.shifted() for e in all_errors], ("MAE", "RMSE")),
+        ("Energy of a structure", "", scales.total, [e.total for e in all_errors], ("MAE", "RMSE", "max")),
         (
             "Energy of a structure, mean error removed",
+            "",
             scales.total,
             [e.shifted(total=True) for e in all_errors],
-            spread,
+            ("MAE", "RMSE"),
         ),
-        ("Forces, by component", scales.forces, [e.forces for e in all_errors], largest),
-        ("Stress, by component", scales.stress, [e.stress for e in all_errors], largest),
-        ("Stress, by component", scales.pressure, [e.stress for e in all_errors], largest),
-        ("Partial charges", scales.charges, [e.charges for e in all_errors], largest),
-        (
-            "Dipole moments, by component",
-            scales.dipole,
-            [e.dipole for e in all_errors],
-            ("MAE", "RMSE", "max", "count"),
-        ),
+        ("Forces, by component", "forces", scales.forces, [e.forces for e in all_errors], (*first, *rest)),
+        ("Stress, by component", "stress", scales.pressure, [e.stress for e in all_errors], (*first, *rest)),
+        ("Stress, by component", "stress", scales.stress, [e.stress for e in all_errors], first),
+        ("Partial charges", "", scales.charges, [e.charges for e in all_errors], largest),
+        ("Dipole moments, by component", "", scales.dipole, [e.dipole for e in all_errors], largest),
     ]
-    for what, scale, moments, names in kinds:
+    for what, kind, scale, moments, names in kinds:
         if any(m.count for m in moments):
             rows.append([f"{what} / {scale.unit}"])
-            rows += [[name, *(_value(m, name, scale) for m in moments)] for name in names]
+            for name in names:
+                cells = [_cell(e, kind, m, name, scale) for e, m in zip(all_errors, moments, strict=True)]
+                rows.append([name, *cells])
+    rows += _spreads(all_errors, scales)
     return Table(["", *sets], rows)
+
+
+def _cell(errors: Errors, kind: str, moments: Moments, name: str, scale: Scale) -> str:
+    """A number of a kind of errors by the name of its row."""
+    if name == "median":
+        return number(errors.median(kind) * scale.factor)
+    if name == "labels' deviation":
+        return number(errors.labels[kind].std * scale.factor)
+    if name == "RMSE / labels' deviation":
+        return percent(errors.relative(kind))
+    return _value(moments, name, scale)
+
+
+def _spreads(all_errors: Sequence[Errors], scales: Scales) -> list[list[str]]:
+    """Spread of an ensemble, and how it relates to the errors."""
+    rows = []
+    for what, scale, found in (
+        ("energy per atom", scales.energy, [errors.energy_spread for errors in all_errors]),
+        ("force on an atom", scales.forces, [errors.forces_spread for errors in all_errors]),
+    ):
+        if any(one.count for one in found):
+            rows.append([f"Spread of the ensemble, {what} / {scale.unit}"])
+            rows.append(["RMS spread", *(number(one.rms_spread * scale.factor) for one in found)])
+            rows.append(["RMS error", *(number(one.rms_error * scale.factor) for one in found)])
+            rows.append(["correlation", *(_correlation(one.correlation) for one in found)])
+            rows.append(["rank correlation", *(_correlation(one.rank_correlation) for one in found)])
+    return rows
+
+
+def _correlation(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"
 
 
 def by_element(sets: Mapping[str, Errors], scales: Scales) -> Table:

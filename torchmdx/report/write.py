@@ -11,6 +11,7 @@ import torch
 
 import torchmdx
 from torchmdx.datasets.store import Store
+from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.report import sections, tables
 from torchmdx.report.environment import environment
@@ -27,7 +28,7 @@ TITLE = "How well the potential predicts"
 
 def write_report(
     directory: Path,
-    potential: Potential,
+    potential: Potential | Ensemble,
     sets: Sets,
     *,
     history: Path | None,
@@ -38,7 +39,7 @@ def write_report(
     title: str = TITLE,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
-    """Evaluates a potential on sets of frames (store, indices) and writes `directory`; returns its index.html.
+    """Evaluates a potential or ensemble on sets of frames (store, indices); writes `directory`, returns its index.html.
 
     history: folder of a training, with epochs.csv, or None. config: its settings, nested. kcal: kcal/mol instead of
     meV. progress and errors: as `evaluate_sets`; ImportError without matplotlib, OSError where nothing can be written.
@@ -66,6 +67,7 @@ def write_evaluation(
         *sections.curves(directory, history),
         *sections.parity(directory, found.errors, units),
         *sections.distribution(directory, found.errors, units),
+        *sections.spreads(directory, found.errors, units),
         *sections.groups(directory, found.errors, units),
         *sections.worst(found.errors, found.stores, units),
         sections.described(found.potential),
@@ -74,11 +76,12 @@ def write_evaluation(
         shown.append(Section("Configuration", tables={"": tables.pairs(tables.flat(config))}))
     shown.append(Section("Environment", tables={"": tables.pairs(around)}))
     subtitle = f"{around['date']}, torchmdx {torchmdx.__version__}. The numbers are in {NUMBERS} too."
-    numbers = {"environment": around, "hints": found.hints(), "sets": numbers_of(found, units)}
+    verdicts = found.verdicts(units)
+    numbers = {"environment": around, "verdict": verdicts, "hints": found.hints(), "sets": numbers_of(found, units)}
     write_whole(directory / NUMBERS, (json.dumps(numbers, indent=1, ensure_ascii=False) + "\n").encode())
     kept = {name: errors.kept for name, errors in found.errors.items()}
     paged = write_interactive(directory / INTERACTIVE, kept, found.stores, units, title=title)
-    text = page(title, subtitle, found.hints(), shown, INTERACTIVE if paged else "")
+    text = page(title, subtitle, found.hints(), shown, verdicts, INTERACTIVE if paged else "")
     write_whole(directory / PAGE, text.encode())
     return directory / PAGE
 

@@ -78,7 +78,7 @@ class TrainingProgress:
             parts.insert(0, bar(share))
         if done_steps < num_steps:
             parts.append(f"step {done_steps:,}/{num_steps:,}")
-        parts += [f"{name} {value:.4g}" for name, value in (*values.items(), *self._remembered.items())]
+        parts += [shown_value(name, value) for name, value in (*values.items(), *self._remembered.items())]
         if self._speed.step is not None:
             parts.append(f"{1e3 * self._speed.step:.3g} ms/step")
             if atoms_a_step:
@@ -88,6 +88,11 @@ class TrainingProgress:
         if seconds is not None and left:
             parts.append(f"{duration(seconds)} left")
         return "  ".join(parts)
+
+
+def shown_value(name: str, value: float) -> str:
+    """A name and its value, with four digits; without an exponent if it is large."""
+    return f"{name} {value:,.0f}" if abs(value) >= 1e4 else f"{name} {value:.4g}"
 
 
 class _Speed:

@@ -29,6 +29,7 @@ from torchmdx.training.open_data import open_data, open_store, require_usable, w
 from torchmdx.training.prepare import freeze, make_potential, require_terms
 from torchmdx.training.progress import TrainingProgress
 from torchmdx.training.state import read_state, require_same
+from torchmdx.wording import number
 
 CONFIG, SPLIT, ENVIRONMENT = "config.yaml", "split.json", "environment.json"
 MEMBER = "member-"
@@ -149,11 +150,12 @@ def _loop(config: Config, trainer: Trainer, directory: Path, resume: bool, inter
 def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.device) -> None:
     shown = {n: v for n, v in trainer.remembered.items() if n.startswith("validation_") and n != "validation_loss"}
     units = {"energy": "meV/atom", "forces": "meV/Å", "stress": "meV/Å³", "charges": "me", "dipole": "me Å"}
-    errors = ", ".join(f"{name[11:]} {value:.3g} {units[name[11:]]}" for name, value in shown.items())
+    errors = ", ".join(f"{name[11:]} {number(value)} {units[name[11:]]}" for name, value in shown.items())
     print(f"{directory / BEST}  best, from epoch {trainer.best_epoch}" if trainer.best_epoch else f"{directory / LAST}")
     if errors:
         print(f"validation errors of the last epoch: {errors}")
     if config.output.report:
+        from torchmdx.report.sources import source_names
         from torchmdx.report.write import write_report
 
         potential = load_one(directory / BEST, device=device)
@@ -167,6 +169,7 @@ def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.dev
             device=device,
             dtype=trainer.potential.dtype,
             kcal=config.output.kcal,
+            title=f"{directory.name}/{BEST} on {source_names(trainer.store)}",
         )
         print(page)
 

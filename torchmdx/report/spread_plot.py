@@ -1,0 +1,55 @@
+"""Picture of the spread of an ensemble against the error of its mean."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from torchmdx.report.plots import MOST_POINTS, point_density
+from torchmdx.report.scales import Scale
+from torchmdx.report.style import FAINT, INK, legend, picture, tidy
+from torchmdx.report.uncertainty import SpreadAndError
+from torchmdx.wording import number
+
+FEWEST = 3  # points of a plot
+
+
+def spread_and_error(path: Path, found: SpreadAndError, unit: Scale, what: str, *, title: str) -> bool:
+    """Errors against spreads on logarithmic axes, coloured by density, with the root mean square error in bins of
+    spread, and the line on which both are equal. False, without a file, for fewer than three pairs above zero.
+    """
+    pairs = found.pairs * unit.factor
+    pairs = pairs[(pairs > 0).all(1)]
+    if len(pairs) < FEWEST:
+        return False
+    logs = np.log10(pairs)
+    # A few errors are very near to zero by chance; the axes begin where they are rare.
+    low, high = float(np.quantile(logs, 0.01, axis=0).min()) - 0.1, float(logs.max()) + 0.1
+    with picture(path, 4.0, 4.5) as figure:
+        panel = figure.subplots()
+        panel.plot([10**low, 10**high], [10**low, 10**high], color=FAINT, linewidth=0.8, zorder=1)
+        density = point_density(np.clip(logs, low, high), low, high)
+        kept = np.arange(len(pairs))[:MOST_POINTS]
+        order = kept[np.argsort(density[kept])]
+        x, y = pairs[order].T
+        panel.scatter(x, y, c=np.log(density[order]), s=5, cmap="viridis", linewidths=0, zorder=2)
+        bins = found.binned() * unit.factor
+        panel.plot(bins[:, 0], bins[:, 1], "o-", color="#D55E00", linewidth=1.2, markersize=3, label="RMS error")
+        panel.set(xscale="log", yscale="log", xlim=(10**low, 10**high), ylim=(10**low, 10**high))
+        panel.set_aspect("equal")
+        tidy(panel, x=f"spread of {what} / {unit.unit}", y=f"error of {what} / {unit.unit}")
+        legend(panel, loc="upper left")
+        panel.set_title(f"{title}\n{correlations(found)}", fontsize=10, color=INK, loc="left")
+    return True
+
+
+def correlations(found: SpreadAndError) -> str:
+    """Both correlations and the ratio of error to spread, as text."""
+    if math.isnan(found.correlation):
+        return "no correlation: values do not vary"
+    return (
+        f"correlation {found.correlation:.2f}, of ranks {found.rank_correlation:.2f},\n"
+        f"RMS error / RMS spread {number(found.ratio)}"
+    )
