@@ -405,7 +405,12 @@ def test_help_explains_every_command_and_option(capsys, command):
     out = capsys.readouterr().out
     assert out.startswith("usage: torchmdx")
     wanted = {
-        "": ["energy, forces and stress", "relax a structure", "convert a torchmd-net", "list installed packages"],
+        "": [
+            "energy, forces and stress",
+            "relax a structure",
+            "of torchmd-net",
+            "list installed packages",
+        ],
         "energy": ["--model", "--charge", "--dtype", "--device", "--forces", "--json", "any format that ASE reads"],
         "relax": ["--model", "--cell", "--fmax", "--steps", "eV/Å"],
         "convert": [

@@ -17,6 +17,7 @@ from boxes import assert_same, box_of, context_of, empty_system, expected, found
 from openmm import app, unit  # noqa: E402
 
 from torchmdx import CapturedStep, System, save  # noqa: E402
+from torchmdx.models.model_card import Card  # noqa: E402
 from torchmdx.openmm_force import add_potential  # noqa: E402
 from torchmdx.openmm_force.native import native  # noqa: E402
 from torchmdx.units import NANOMETER  # noqa: E402
@@ -99,6 +100,15 @@ def test_periodic_false_ignores_the_box(potential, reduced, transport):
     assert not force.force.usesPeriodicBoundaryConditions()
     reduced.pbc = False
     assert_same(found(context_of(system, reduced)), expected(potential, reduced))
+
+
+def test_a_box_is_doubted_after_training_on_molecules_but_not_around_a_region(make_potential, reduced):
+    potential = make_potential()
+    potential.card = Card(name="small-1", periodic=False)
+    with pytest.warns(UserWarning, match="small-1 was trained on molecules in vacuum"):
+        system_of(potential, reduced, transport="python")
+    system_of(potential, reduced, atoms=[0, 1], transport="python")  # a warning would be an error
+    system_of(potential, reduced, periodic=False, transport="python")
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -47,7 +47,9 @@ class ForceEvaluator:
         self.source: weakref.ref[Potential | Ensemble] | None = None
         self.limit = SpreadLimit.of(potential, settings.max_force_spread, settings.spread_file)
         potential.require_elements(self._system(np.zeros((len(settings.numbers), 3)), None).atomic_numbers)
-        for doubt in potential.doubts(settings.numbers, settings.charge, settings.periodic):
+        # A region of a larger system, such as a ligand in water, is a molecule even in a periodic box.
+        periodic = settings.periodic and settings.atoms is None
+        for doubt in potential.doubts(settings.numbers, settings.charge, periodic):
             warnings.warn(doubt, stacklevel=2)
         self._step: CapturedStep | None = None
         # Steps that belong to one Context.
