@@ -281,6 +281,18 @@ def test_folder_of_torchmdnet(tmp_path, water):
         opened(tmp_path, folder, overwrite=True)
 
 
+def test_every_record_of_sdf_with_its_energy_and_formal_charge(tmp_path):
+    atom = "    0.0000    0.0000    0.0000 O   0  0\n    0.0000    0.0000    0.9700 H   0  0"
+    record = f"\n     made        3D\n\n  2  0  0  0  0  0  0  0  0  0999 V2000\n{atom}\nM  CHG  1   1  -1\nM  END\n"
+    items = "> <energy>\n{}\n\n$$$$\n"
+    (tmp_path / "ions.sdf").write_text(
+        record + items.format(-1.5) + record.replace("-1\nM", " 0\nM") + items.format(-2)
+    )
+    frames = opened(tmp_path, tmp_path / "ions.sdf").gather([0, 1])
+    assert frames.energy.tolist() == [-1.5, -2.0]
+    assert frames.charge.tolist() == [-1.0, 0.0]
+
+
 DEBYE = 0.2081943  # e Å
 
 

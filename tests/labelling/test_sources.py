@@ -59,6 +59,15 @@ def test_formats(tmp_path, name):
     np.testing.assert_allclose(found[1].positions, made[1].positions, atol=1e-3)
 
 
+def test_every_record_of_sdf_with_its_charge(tmp_path):
+    atom = "    0.0000    0.0000    0.0000 O   0  5"
+    record = f"\n     made        3D\n\n  1  0  0  0  0  0  0  0  0  0999 V2000\n{atom}\nM  END\n$$$$\n"
+    path = tmp_path / "ions.sdf"
+    path.write_text(record + record.replace("O   0  5", "O   0  6"))
+    assert [geometry.charge for _, _, geometry in StructureFiles((path,)).frames(0)] == [-1.0, -2.0]
+    assert [geometry.charge for _, _, geometry in StructureFiles((path,), charge=0).frames(0)] == [0.0, 0.0]
+
+
 def test_a_broken_file_names_its_frame(tmp_path):
     path = tmp_path / "a.xyz"
     toys.write_frames(path, 3)
