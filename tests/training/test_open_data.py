@@ -113,11 +113,12 @@ def test_a_resumed_run_goes_on_with_its_frames_and_says_so(tmp_path, capsys):
 LONE = {1: -13.1, 6: -1028.0, 8: -2041.5}
 
 
-def test_isolated_atoms_are_the_references_and_are_not_trained_on(tmp_path):
+def test_isolated_atoms_are_the_references_and_are_not_trained_on(tmp_path, capsys):
     file = write(tmp_path / "a.xyz", 20, lone=LONE)
     values = made_up.values(file, data={"path": file, "validation": 4, "test": 0}, training={"epochs": 1})
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
     assert main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run")]) == 0
+    assert "reference energies: isolated atoms of H, C, O\n" in capsys.readouterr().err
     references = torchmdx.load(tmp_path / "run" / "best.safetensors").reference_energies
     assert {z: float(references[z]) for z in LONE} == pytest.approx(LONE)
     store = Store.open(tmp_path / "run" / "data.store")

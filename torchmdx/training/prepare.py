@@ -147,6 +147,16 @@ def _references(config: Config, store: Store, train: np.ndarray) -> np.ndarray:
     return references
 
 
+def describe_references(config: Config, store: Store) -> str | None:
+    """Where the reference energies come from, if from isolated atoms."""
+    known = isolated_energies(store)
+    if config.finetune.checkpoint is not None or config.data.references != "auto" or not known:
+        return None
+    fitted = [z for z in store.elements if z not in known]
+    rest = f", least squares for {symbols(fitted)}" if fitted else ""
+    return f"reference energies: isolated atoms of {symbols(known)}{rest}"
+
+
 def _sample(train: np.ndarray, most: int) -> np.ndarray:
     """At most `most` of the frames, evenly spaced."""
     return train[:: max(1, -(-len(train) // most))]

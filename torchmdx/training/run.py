@@ -26,7 +26,7 @@ from torchmdx.training.distributed import Group, join, launch, launched, leave
 from torchmdx.training.logs import Logs, require_loggers
 from torchmdx.training.loop import BEST, LAST, STATE, Trainer
 from torchmdx.training.open_data import open_data, open_store, require_usable, warn_of_changes
-from torchmdx.training.prepare import freeze, make_potential, require_terms
+from torchmdx.training.prepare import describe_references, freeze, make_potential, require_terms
 from torchmdx.training.progress import TrainingProgress
 from torchmdx.training.state import read_state, require_same
 from torchmdx.wording import number
@@ -187,7 +187,9 @@ def _data(config: Config, directory: Path, resume: bool, update: bool = False) -
 
 
 def _begin(config: Config, directory: Path, store: Store, parts: Split, device: torch.device) -> None:
-    """Writes the files of a new run."""
+    """Writes the files of a new run, and says where its reference energies come from."""
+    if text := describe_references(config, store):
+        print(text, file=sys.stderr)
     directory.mkdir(parents=True, exist_ok=True)
     for name in (STATE, BEST, LAST):
         (directory / name).unlink(missing_ok=True)
