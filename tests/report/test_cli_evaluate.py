@@ -186,7 +186,7 @@ def test_broken_frames_are_refused_or_left_out(capsys, tmp_path, potential_file,
     assert main(["evaluate", potential_file, file, "--device", "cpu", "--broken", "skip", "--json"]) == 0
     out, error = capsys.readouterr()
     assert json.loads(out)["sets"]["b.xyz"]["num_frames"] == 4
-    assert "warning: 1 broken frames of" in error
+    assert f"warning: 1 broken frame of {file} was left out" in error
 
 
 def test_ensembles_in_every_form(capsys, tmp_path, potential, other, store):

@@ -37,6 +37,7 @@ def test_points_bins_and_title(tmp_path, monkeypatch):
     assert panel.get_xlabel() == "spread of the force / meV/Å"
     bins = next(line for line in panel.lines if line.get_label() == "RMS error")
     np.testing.assert_allclose(np.stack(bins.get_data(), 1), 1000 * found.binned())
+    assert panel.xaxis.get_major_formatter()(20.0) == "20"
     assert panel.get_title(loc="left") == f"test\n{correlations(found)}"
     assert f"correlation {np.corrcoef(spread, error)[0, 1]:.2f}" in correlations(found)
 

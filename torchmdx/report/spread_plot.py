@@ -20,6 +20,8 @@ def spread_and_error(path: Path, found: SpreadAndError, unit: Scale, what: str, 
     """Errors against spreads on logarithmic axes, coloured by density, with the root mean square error in bins of
     spread, and the line on which both are equal. False, without a file, for fewer than three pairs above zero.
     """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     pairs = found.pairs * unit.factor
     pairs = pairs[(pairs > 0).all(1)]
     if len(pairs) < FEWEST:
@@ -39,6 +41,10 @@ def spread_and_error(path: Path, found: SpreadAndError, unit: Scale, what: str, 
         panel.plot(bins[:, 0], bins[:, 1], "o-", color="#D55E00", linewidth=1.2, markersize=3, label="RMS error")
         panel.set(xscale="log", yscale="log", xlim=(10**low, 10**high), ylim=(10**low, 10**high))
         panel.set_aspect("equal")
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high - low < 2.5 else (1.0,)))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         tidy(panel, x=f"spread of {what} / {unit.unit}", y=f"error of {what} / {unit.unit}")
         legend(panel, loc="upper left")
         panel.set_title(f"{title}\n{correlations(found)}", fontsize=10, color=INK, loc="left")

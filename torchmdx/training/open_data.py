@@ -16,6 +16,7 @@ from torchmdx.training.data_section import DataSection
 from torchmdx.training.distributed import launched
 from torchmdx.training.labelled import NO_TYPE
 from torchmdx.training.loss import used_terms
+from torchmdx.wording import counted
 
 # The store of converted files, in the directory of a run.
 CONVERTED = "data.store"
@@ -67,7 +68,7 @@ def open_store(data: DataSection, directory: Path, several: bool = False, update
             f"convert them with torchmdx data convert {' '.join(files)} -o STORE"
         )
     report = convert(list(files), converted, **data.reading().plain(), overwrite=exists, log=say)
-    say(f"{converted}: {report.num_frames:,} frames, {report.num_atoms:,} atoms")
+    say(f"{converted}: {counted(report.num_frames, 'frame')}, {counted(report.num_atoms, 'atom')}")
     return Store.open(converted)
 
 
