@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torchmdx
-from torchmdx.step.results import StepError
 
 PACKAGE = str(Path(torchmdx.__file__).parent)
 BAD_INPUT = 2  # exit status
@@ -51,6 +50,8 @@ def print_error(error: BaseException) -> None:
 
 def is_explained(error: BaseException) -> bool:
     """Whether the message is for a user: of the operating system, or raised by torchmdx itself."""
+    from torchmdx.step.results import StepError  # imports torch
+
     if isinstance(error, (OSError, ImportError, StepError)):
         return True
     frame = error.__traceback__

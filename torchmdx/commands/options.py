@@ -6,10 +6,10 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.potentials import DEFAULT_POTENTIAL
-from torchmdx.structure_files import Record, read_record, read_records
 
 if TYPE_CHECKING:
     from torchmdx.ase_calculator import Calculator
+    from torchmdx.structure_files import Record
 
 
 CHARGE_HELP = (
@@ -65,6 +65,8 @@ def make_calculator(options: argparse.Namespace) -> Calculator:
 
 def structure_of(options: argparse.Namespace) -> Record:
     """The structure at --index of the file, with its total charge; prints which one, if the file has several."""
+    from torchmdx.structure_files import read_record
+
     record = read_record(options.file, options.index, getattr(options, "charge", None))
     if record.count > 1:
         print(f"{options.file}: {record.place}")
@@ -73,4 +75,6 @@ def structure_of(options: argparse.Namespace) -> Record:
 
 def structures_of(options: argparse.Namespace) -> list[Record]:
     """The structures at --index of the file, with their total charges."""
+    from torchmdx.structure_files import read_records
+
     return read_records(options.file, options.index, getattr(options, "charge", None))
