@@ -92,7 +92,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(default, name, words):
     assert ("did you mean" in str(caught.value)) == (name != "nonsense")
 
 
-@pytest.mark.parametrize("path", ["organic-2.safetensors", "folder/organic-2", "model.ckpt"])
+@pytest.mark.parametrize("path", ["organic-2.safetensors", "folder/of/organic-2", "model.ckpt"])
 def test_a_missing_path_is_not_answered_with_names(default, path):
     with pytest.raises(FileNotFoundError, match=f"^no checkpoint at '{path}'$"):
         torchmdx.load(path)

@@ -249,6 +249,18 @@ def test_a_path_that_does_not_exist_is_not_sought_on_the_hub(matgl, tmp_path):
     assert matgl.asked == []
 
 
+def test_a_repository_that_cannot_be_reached_is_a_missing_file(matgl, monkeypatch):
+    matgl.offline = True
+    words = (
+        "no checkpoint at 'someone/else', and no potential of matgl in the repository https://huggingface.co/someone/e"
+    )
+    with pytest.raises(FileNotFoundError, match=words):
+        torchmdx.load("someone/else")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(FileNotFoundError, match=words):
+        torchmdx.load("someone/else")
+
+
 def test_a_given_hash_is_that_of_the_weights(matgl, data):
     known = hashlib.sha256((data / "matgl" / "gauss" / "state.pt").read_bytes()).hexdigest()
     assert torchmdx.load("TensorNet-PES-MatPES-PBE-2025.2", sha256=known)

@@ -60,6 +60,8 @@ struct CudaContext {
     CudaArray& getPosqCorrection() { return array; }
     CudaArray& getAtomIndexArray() { return array; }
     CudaArray& getLongForceBuffer() { return array; }
+    std::map<std::string, double> derivatives;
+    std::map<std::string, double>& getEnergyParamDerivWorkspace() { return derivatives; }
     void getPeriodicBoxVectors(Vec3& a, Vec3& b, Vec3& c) { context->getPeriodicBoxVectors(a, b, c); }
     ComputeProgram compileProgram(const std::string&, const std::map<std::string, std::string>&) {
         return std::make_shared<Program_>(Program_{*this});
@@ -80,6 +82,7 @@ struct CudaPlatform { struct PlatformData { std::vector<CudaContext*> contexts; 
 
 HARNESS = """
 #include "cuda_kernel.cpp"
+#include "derivative.cpp"
 #include "openmm/reference/ReferencePlatform.h"
 extern "C" {
 void (*on_launch)(unsigned long long graph);

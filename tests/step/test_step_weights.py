@@ -59,7 +59,8 @@ def test_a_live_step_keeps_its_weights_and_a_new_one_takes_the_new(potential, et
     assert abs(new - old) > 1e-2
     found = CapturedStep(potential, System.from_ase(ethanol))(ethanol.positions)
     assert found.energy[0] == pytest.approx(new, abs=1e-4)
-    assert exact_energy(step.potential, ethanol) == old
+    # On a GPU, sums over edges in the exact model are not in a fixed order.
+    assert exact_energy(step.potential, ethanol) == pytest.approx(old, abs=1e-5)
 
 
 def test_front_doors_keep_theirs_too(make_potential, ethanol):

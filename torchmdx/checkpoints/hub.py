@@ -18,6 +18,11 @@ from torchmdx.runtime.files import write_whole
 log = logging.getLogger(__name__)
 
 
+def page_of(repository: str) -> str:
+    """The page of a repository, owner/name."""
+    return f"https://huggingface.co/{repository}"
+
+
 @dataclass(frozen=True)
 class Release:
     """The location of a released potential. sha256: of the weights, if torchmdx has it built in.
@@ -35,7 +40,7 @@ class Release:
     @property
     def page(self) -> str:
         """The page from which the files can be downloaded by hand."""
-        return f"https://huggingface.co/{self.repository}"
+        return page_of(self.repository)
 
     @property
     def files(self) -> str:

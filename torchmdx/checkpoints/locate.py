@@ -30,8 +30,10 @@ def locate(path: str | Path | None = None, sha256: str | None = None) -> Path:
         return Path(path)
     elif name in ours:
         file = ours[name]
-    elif name in hub.RELEASES or _is_repository(name):
+    elif name in hub.RELEASES:
         return hub.fetch(name, sha256)
+    elif _is_repository(name):
+        return _from_repository(name, sha256)
     elif name == DEFAULT_POTENTIAL:
         raise FileNotFoundError(f"the file of the potential {name!r}, part of torchmdx, is missing: reinstall torchmdx")
     else:
@@ -55,6 +57,16 @@ def _is_repository(name: str) -> bool:
     """Whether a name can only be one on the hub: not a file's, and not in a folder that exists."""
     owner = Path(name).parent
     return hub.release_of(name) is not None and Path(name).suffix not in ENDINGS and not owner.exists()
+
+
+def _from_repository(name: str, sha256: str | None) -> Path:
+    """The potential in a repository on the hub. Raises FileNotFoundError if there is none or it cannot be reached."""
+    try:
+        return hub.fetch(name, sha256)
+    except (ImportError, OSError) as error:
+        raise FileNotFoundError(
+            f"no checkpoint at {name!r}, and no potential of matgl in the repository {hub.page_of(name)}: {error}"
+        ) from error
 
 
 def known_names() -> tuple[str, ...]:

@@ -181,7 +181,9 @@ def _build(network: Any, stretch: Stretch) -> TabulatedFilters:
     power = torch.arange(DEGREE + 1, **options)
     value_rows = place[:, None] ** power
     slope_rows = power * place[:, None] ** (power - 1).clamp(min=0)
-    solve = torch.linalg.inv(torch.stack([value_rows, slope_rows], dim=1).flatten(0, 1))
+    rows = torch.stack([value_rows, slope_rows], dim=1).flatten(0, 1)
+    # On the CPU: torch's linear algebra on a GPU must not be initialized by two threads at once.
+    solve = torch.linalg.inv(rows.cpu()).to(rows.device)
     given = torch.stack([values, slopes], dim=2).unflatten(1, (n, len(NODES))).flatten(2, 3)
     coefficients = torch.einsum("pq,lnqsc->lnpsc", solve, given)
     table = TabulatedFilters(coefficients, own, stretch, math.inf)

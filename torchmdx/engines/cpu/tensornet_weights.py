@@ -63,6 +63,9 @@ def why_not(potential: Potential) -> str | None:
     """Why the C code cannot evaluate this potential, apart from its priors; None if it can."""
     if type(potential.network) is not TensorNet:  # a subclass may compute something else
         return f"its network must be a TensorNet, got a {type(potential.network).__name__}"
+    for name in ("readout_activation", "charge_factor"):
+        if not getattr(potential.config, name):
+            return f"{name} must be True, got False"
     if type(potential.head) is not ScalarHead:
         return f"its head must be a ScalarHead, got a {type(potential.head).__name__}"
     if potential.dtype != torch.float32:
