@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,6 @@ from torchmdx.training.progress import TrainingProgress
 from torchmdx.training.schedule import Schedule
 from torchmdx.training.state import read_state, write_state
 from torchmdx.training.step import NORM, OVERFLOW, STOP, VALUES, TrainStep
-
-log = logging.getLogger(__name__)
 
 STATE, LAST, BEST = "state.safetensors", "last.safetensors", "best.safetensors"
 
@@ -204,8 +201,8 @@ class Trainer:
         for number, labelled, row in found:
             values = dict(zip(VALUES, row, strict=True))
             self.means.add(values, labelled.totals)
-            if number == 1 and logs is not None and (warning := doubt(self.config, values)):
-                log.warning("%s", warning)
+            if number == 1 and progress is not None and (warning := doubt(self.config, values)):
+                progress.message(f"warning: {warning}")
             stop = stop or bool(row[STOP])
             if logs is not None and number % self.config.output.log_every == 0:
                 unused = {f"{name}_loss" for name in ("charges", "dipole") if name not in self.step.terms}
