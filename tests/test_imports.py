@@ -23,6 +23,7 @@ units cell runtime potentials moved wording
 system
 structure_files neighbors
 models
+blocks
 evaluate
 engines/engine engines/filter_table engines/fused/kernels
 engines/cpu
@@ -72,6 +73,8 @@ LATE = {
     "torch_dftd",
     "huggingface_hub",
 }
+# Nor does the command line's help load these, which take seconds.
+LATE_FOR_HELP = {"torch", "ase"}
 MOST_FILE_LINES, MOST_FUNCTION_LINES = 300, 60
 
 
@@ -226,13 +229,21 @@ def modules_after(*lines: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-def test_importing_the_package_adds_little_to_torch():
-    torch, package = modules_after("import torch, numpy"), modules_after("import torchmdx")
+def test_importing_the_package_imports_no_other():
+    loaded = modules_after("import torchmdx")
+    others = {name.split(".")[0] for name in loaded - modules_after("import json")} - sys.stdlib_module_names
+    assert others == {"torchmdx"}
+    assert len([name for name in loaded if name.startswith("torchmdx")]) <= 6
+
+
+def test_the_public_names_add_little_to_torch():
+    names = "Batch, System, Ensemble, Potential, Result, TensorNetConfig, TensorNet2Config, evaluate, register_model"
+    torch, package = modules_after("import torch, numpy"), modules_after(f"from torchmdx import {names}")
     added = package - torch
     ours = {name for name in added if name.split(".")[0] == "torchmdx"}
     others = {name for name in added - ours if name.split(".")[0] not in sys.stdlib_module_names | {"numpy"}}
     assert "torchmdx.system" in ours
-    assert len(ours) <= 40, sorted(ours)
+    assert len(ours) <= 45, sorted(ours)
     assert not others, sorted(others)
     assert not {name.split(".")[0] for name in package} & LATE
 
@@ -242,6 +253,24 @@ def test_what_is_late_is_loaded_on_first_use():
     assert "torchmdx.checkpoints.save_load" in loaded
     assert "ase" not in loaded
     assert "ase" in modules_after("import torchmdx", "torchmdx.Calculator")
+
+
+def test_help_imports_neither_torch_nor_ase():
+    """Of every command: a command's options are made by the modules that are imported here."""
+    loaded = modules_after("from torchmdx.cli import build_parser", "build_parser().format_help()")
+    assert "torchmdx.commands.relax" in loaded
+    assert not loaded & LATE_FOR_HELP, "modules of commands import these inside of functions"
+    assert not {name.split(".")[0] for name in loaded} & LATE
+
+
+def test_the_function_evaluate_is_not_replaced_by_its_module():
+    lines = ("import torchmdx.evaluate", "from torchmdx.evaluate import Result", "assert torchmdx.Result is Result")
+    modules_after(*lines, "assert torchmdx.evaluate.__name__ == 'evaluate' and callable(torchmdx.evaluate)")
+    modules_after("import torchmdx", "torchmdx.load", "assert callable(torchmdx.evaluate)")
+
+
+def test_modules_of_the_package_are_attributes():
+    modules_after("import torchmdx", "assert torchmdx.units.HARTREE > 27 and torchmdx.models.potential.Potential")
 
 
 def test_a_first_energy_and_forces_need_no_compiler_of_torch():

@@ -1,27 +1,30 @@
 """torchmdx: molecular dynamics with neural-network potentials, as one captured GPU step."""
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.moved import keep_former_paths
 from torchmdx.runtime.cpu_memory import wait_briefly
 
 wait_briefly()  # before torch is imported, which reads the setting
-
-from torchmdx.evaluate import Result, evaluate
-from torchmdx.models.ensemble import Ensemble
-from torchmdx.models.potential import Potential
-from torchmdx.models.registry import register_model, register_prior
-from torchmdx.models.tensornet import TensorNetConfig
-from torchmdx.models.tensornet2 import TensorNet2Config
-from torchmdx.moved import keep_former_paths
-from torchmdx.system import Batch, System
+keep_former_paths()
 
 if TYPE_CHECKING:
     from torchmdx.ase_calculator import Calculator
     from torchmdx.checkpoints.save_load import load, load_ensemble, save
+    from torchmdx.evaluate import Result, evaluate
+    from torchmdx.models.ensemble import Ensemble
+    from torchmdx.models.potential import Potential
+    from torchmdx.models.registry import register_model, register_prior
+    from torchmdx.models.tensornet import TensorNetConfig
+    from torchmdx.models.tensornet2 import TensorNet2Config
     from torchmdx.neighbors.search import EdgeSearch
     from torchmdx.step.captured_step import CapturedStep
     from torchmdx.step.pool import StepPool
+    from torchmdx.system import Batch, System
 
 __version__ = "0.1.0"
 __all__ = [
@@ -45,25 +48,50 @@ __all__ = [
     "save",
 ]
 
-keep_former_paths()
-
-# Imported on first use: importing ASE takes half a second.
+# Imported on first use: importing torch takes seconds, and the command line's help needs none of it.
 _LAZY = {
+    "Batch": "torchmdx.system",
     "Calculator": "torchmdx.ase_calculator",
     "CapturedStep": "torchmdx.step.captured_step",
     "EdgeSearch": "torchmdx.neighbors.search",
+    "Ensemble": "torchmdx.models.ensemble",
+    "Potential": "torchmdx.models.potential",
+    "Result": "torchmdx.evaluate",
     "StepPool": "torchmdx.step.pool",
+    "System": "torchmdx.system",
+    "TensorNet2Config": "torchmdx.models.tensornet2",
+    "TensorNetConfig": "torchmdx.models.tensornet",
+    "evaluate": "torchmdx.evaluate",
     "load": "torchmdx.checkpoints.save_load",
     "load_ensemble": "torchmdx.checkpoints.save_load",
+    "register_model": "torchmdx.models.registry",
+    "register_prior": "torchmdx.models.registry",
     "save": "torchmdx.checkpoints.save_load",
 }
 
 
 def __getattr__(name: str) -> Any:
+    """A public name, or a module of the package, imported when it is first used."""
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'torchmdx' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+        return value
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+        import_module("torchmdx.evaluate")  # and with it modules in folders, such as torchmdx.models.potential
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """Keeps `torchmdx.evaluate` the function, where the import system stores the module of that name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "evaluate" and isinstance(value, ModuleType):
+            value = value.evaluate
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

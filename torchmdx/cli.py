@@ -26,7 +26,6 @@ from torchmdx.commands import (
 )
 from torchmdx.commands.console import BAD_INPUT, end_of_pipe, plain_warnings, print_error
 from torchmdx.commands.spelling import Parser
-from torchmdx.step.results import StepError
 
 COMMANDS = (demo, energy, relax, md, view, label, data, train, evaluate, convert, neighbors, bench, profile, info)
 DESCRIPTION = """\
@@ -70,11 +69,18 @@ def _run(arguments: Sequence[str] | None) -> int:
             return status
     except BrokenPipeError:
         raise
-    except (ValueError, TypeError, OSError, ArithmeticError, ImportError, StepError) as error:
+    except _expected_errors() as error:
         if os.environ.get("TORCHMDX_TRACEBACK"):
             raise
         print_error(error)
         return BAD_INPUT
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """Errors in the input of a command. StepError only if the command has imported it: that takes torch."""
+    results = sys.modules.get("torchmdx.step.results")
+    errors = (ValueError, TypeError, OSError, ArithmeticError, ImportError, MemoryError)
+    return errors if results is None else (*errors, results.StepError)
 
 
 if __name__ == "__main__":

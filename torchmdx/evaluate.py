@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from torchmdx.blocks import bounded
 from torchmdx.cell import recentre, volume
 from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.images import require_countable
+from torchmdx.runtime.cpu_threads import limited_to, num_threads
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.inference_mode import outside_inference_mode
@@ -76,7 +78,9 @@ def evaluate(
     if bool(edges.overflow):
         raise ValueError(f"edges needs room for {int(edges.needed)} edges, its capacity is {edges.capacity}")
     require_apart(edges, edges.vectors(batch.positions.detach(), batch.cell.detach(), batch.system_index))
-    return differentiate(potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph)
+    threads = num_threads(edges.capacity, exact=True) if potential.device.type == "cpu" else None
+    with limited_to(threads):
+        return differentiate(potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph)
 
 
 @runs_on(device_of_potential)
@@ -96,6 +100,7 @@ def differentiate(
     if isinstance(potential, Ensemble):
         options = dict(forces=forces, stress=stress, create_graph=create_graph)
         return _combined([differentiate(member, batch, edges, **options) for member in potential])
+    potential = bounded(potential, edges, create_graph=create_graph)
 
     def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
         vectors = edges.vectors(positions, batch.cell, batch.system_index)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from torchmdx.runtime import cpu_memory
 from torchmdx.runtime.cpu_memory import CHOICES, SPINS
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the C library glibc")
@@ -62,3 +63,20 @@ def test_threads_wait_briefly(choice, spins):
     if "GOMP_SPINCOUNT" not in said:
         pytest.skip("torch was built with another OpenMP library than GNU's")
     assert f"GOMP_SPINCOUNT = '{spins}'" in said
+
+
+def test_available_memory_is_at_most_that_of_the_machine():
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < cpu_memory.available_bytes() <= machine
+
+
+def test_a_control_group_limits_what_is_available(tmp_path, monkeypatch):
+    values = {"memory.max": "5000\n", "memory.current": "3000\n", "memory.stat": "anon 1\ninactive_file 400\n"}
+    for name, text in values.items():
+        (tmp_path / name).write_text(text)
+    assert cpu_memory._in_control_group(tmp_path) == 2400
+    (tmp_path / "memory.max").write_text("max\n")
+    assert cpu_memory._in_control_group(tmp_path) is None
+    assert cpu_memory._in_control_group(tmp_path / "missing") is None
+    monkeypatch.setattr(cpu_memory, "_in_control_group", lambda: 2400)
+    assert cpu_memory.available_bytes() == 2400

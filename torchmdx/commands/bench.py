@@ -7,15 +7,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from torchmdx.commands.options import add_model_options, make_calculator, structure_of
-from torchmdx.models.ensemble import Ensemble
-from torchmdx.models.tensornet import TensorNetConfig
-from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.wording import counted
 
 if TYPE_CHECKING:
+    import torch
+
+    from torchmdx.models.ensemble import Ensemble
     from torchmdx.models.potential import Potential
     from torchmdx.step.captured_step import CapturedStep
 
@@ -42,6 +40,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    import torch
+
     from torchmdx.step.captured_step import CapturedStep
     from torchmdx.system import System
 
@@ -94,6 +94,10 @@ def roofline_seconds(step: CapturedStep, potential: Potential | Ensemble) -> flo
     TensorNet2 also the filter network of every edge, forward and backward.
     Traffic: every tensor of the atoms written once and read once, forward and backward; edges read from caches.
     """
+    from torchmdx.models.ensemble import Ensemble
+    from torchmdx.models.tensornet import TensorNetConfig
+    from torchmdx.models.tensornet2 import TensorNet2Config
+
     if isinstance(potential, Ensemble):
         return sum(roofline_seconds(step, member) for member in potential)
     if not isinstance(potential.config, TensorNetConfig):
@@ -119,6 +123,8 @@ def roofline_seconds(step: CapturedStep, potential: Potential | Ensemble) -> flo
 
 def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of a product of large matrices in this dtype, without TF32."""
+    import torch
+
     size = 4096 if device.type == "cuda" else 1024
     a = torch.rand(size, size, device=device, dtype=dtype)
     return 2.0 * size**3 / _seconds(lambda: a @ a, device)
@@ -126,12 +132,16 @@ def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 def _copy_rate(device: torch.device) -> float:
     """Bytes per second, read plus written, of a large copy."""
+    import torch
+
     a = torch.rand(2**26 if device.type == "cuda" else 2**23, device=device)
     b = torch.empty_like(a)
     return 2.0 * a.numel() * a.element_size() / _seconds(lambda: b.copy_(a), device)
 
 
 def _seconds(run: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+    import torch
+
     times = []
     for _ in range(repeats + 2):
         start = time.perf_counter()

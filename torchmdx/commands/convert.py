@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.models.model_card import Card
 from torchmdx.units import ENERGY_UNITS
 
 if TYPE_CHECKING:
+    from torchmdx.models.model_card import Card
     from torchmdx.models.potential import Potential
     from torchmdx.torchmdnet.report import Reading
 
@@ -117,7 +117,7 @@ def card_with(card: Card, options: argparse.Namespace) -> Card:
     """The card with the values of the options. Raises ValueError for an unknown symbol."""
     from ase.data import atomic_numbers
 
-    given = {field: getattr(options, field) for field in Card.__dataclass_fields__}
+    given = {field: getattr(options, field) for field in card.__dataclass_fields__}
     if options.elements is not None:
         wrong = [symbol for symbol in options.elements if not atomic_numbers.get(symbol)]
         if wrong:

@@ -9,10 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from torchmdx.commands.options import add_model_options, make_calculator, structures_of
-from torchmdx.report.predictions_file import require_ending, write_frame
 from torchmdx.runtime.files import require_new, whole_file
 from torchmdx.wording import counted
 
@@ -48,12 +45,14 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from torchmdx.report.predictions_file import require_ending, write_frame
+
     if options.output:
         require_ending(options.output, "--output")
         if not options.overwrite:
             require_new(options.output)
     records = structures_of(options)
-    calculator = make_calculator(options)
+    calculator = make_calculator(options, max(len(record.atoms) for record in records))
     rows = []
     if not options.json:
         print(_what_was_read(options.file, records))
@@ -84,6 +83,8 @@ def _what_was_read(file: str, records: list[Record]) -> str:
 
 def _results(row: dict[str, Any]) -> dict[str, Any]:
     """What was computed, and the charge, as numbers and arrays."""
+    import numpy as np
+
     others = ("formula", "num_atoms", "charge_from")
     return {
         name: np.array(value) if isinstance(value, list) else value for name, value in row.items() if name not in others
@@ -103,6 +104,8 @@ def _evaluate(atoms: Atoms) -> dict[str, Any]:
 
 
 def _print_row(number: int, atoms: Atoms, row: dict[str, Any], with_forces: bool) -> None:
+    import numpy as np
+
     from torchmdx.units import GPA
 
     several = "energy_spread" in row

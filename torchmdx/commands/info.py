@@ -8,19 +8,17 @@ import importlib.metadata
 import os
 import platform
 from dataclasses import fields
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 import torchmdx
-from torchmdx.models.model_card import Card, symbols
-from torchmdx.models.potential import Potential
-from torchmdx.models.priors.base import PriorConfig
-from torchmdx.models.registry import ModelConfig, model_to_dict
-from torchmdx.models.tensornet import TensorNetConfig
-from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 from torchmdx.wording import counted
+
+if TYPE_CHECKING:
+    from torchmdx.models.model_card import Card
+    from torchmdx.models.potential import Potential
+    from torchmdx.models.priors.base import PriorConfig
+    from torchmdx.models.registry import ModelConfig
 
 # (distribution, purpose, how to install it)
 REQUIRED = (
@@ -87,6 +85,7 @@ def _potentials() -> list[tuple[str, bool, str]]:
     """Name, availability and a one-line description of each potential."""
     from torchmdx.checkpoints.hub import RELEASES
     from torchmdx.checkpoints.save_load import load_one
+    from torchmdx.models.model_card import symbols
 
     rows = []
     if DEFAULT_POTENTIAL not in shipped():
@@ -121,6 +120,8 @@ def describe(potential: Potential) -> str:
 
 def _facts(card: Card) -> list[str]:
     """The lines of the card."""
+    from torchmdx.models.model_card import symbols
+
     lines = [line for line in (": ".join(filter(None, (card.name, card.description))),) if line]
     trained = [] if card.elements is None else [symbols(card.elements)]
     if card.charges is not None:
@@ -145,6 +146,10 @@ def _settings(prior: PriorConfig) -> str:
 
 def _architecture(config: ModelConfig) -> str:
     """Type and size of the network; for a registered model its name and settings."""
+    from torchmdx.models.registry import model_to_dict
+    from torchmdx.models.tensornet import TensorNetConfig
+    from torchmdx.models.tensornet2 import TensorNet2Config
+
     if type(config) not in (TensorNetConfig, TensorNet2Config):
         settings = model_to_dict(config)
         return f"{settings.pop('model')}: " + ", ".join(f"{name} {value}" for name, value in settings.items())
@@ -169,6 +174,8 @@ def _version(distribution: str) -> str | None:
 
 def _print_torch() -> bool:
     """Prints torch and its devices; returns whether something is wrong."""
+    import torch
+
     print(f"torch {torch.__version__}, built for {'CUDA ' + torch.version.cuda if torch.version.cuda else 'the CPU'}")
     print(f"CPU: {counted(os.cpu_count() or 1, 'core')}, torch uses {counted(torch.get_num_threads(), 'thread')}")
     if torch.cuda.is_available():

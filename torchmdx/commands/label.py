@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.labelling.sampling import METHODS, Sampling
+from torchmdx.labelling import METHODS
 
 if TYPE_CHECKING:
     from torchmdx.labelling.run import Summary
+    from torchmdx.labelling.sampling import Sampling
 
 EPILOG = """\
 Frames keep their order. A failed frame is listed in OUTPUT.failed.csv, with its file and index, and the run continues.
@@ -164,6 +165,8 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 def _sampling(options: argparse.Namespace) -> Sampling | None:
     """The requested sampling. Raises ValueError for options that have no effect."""
+    from torchmdx.labelling.sampling import Sampling
+
     names = ("count", "seed", *FOR_METHODS)
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     for name in given:

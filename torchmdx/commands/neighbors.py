@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from torchmdx.commands.options import add_model_option
-from torchmdx.structure_files import read_structures
 from torchmdx.wording import counted
+
+if TYPE_CHECKING:
+    import torch
 
 BARS = 40
 
@@ -37,9 +37,12 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    import torch
+
     from torchmdx.checkpoints.save_load import load
     from torchmdx.neighbors.search import EdgeSearch
     from torchmdx.runtime.devices import choose_device
+    from torchmdx.structure_files import read_structures
     from torchmdx.system import Batch, System
 
     if options.cutoff is not None and options.model is not None:
@@ -73,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _print_histogram(counts: torch.Tensor) -> None:
     """Number of atoms by number of neighbours, in at most twelve bins."""
+    import torch
+
     low, high = int(counts.min()), int(counts.max())
     width = max(1, -(-(high - low + 1) // 12))
     bins = torch.bincount((counts - low) // width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.potentials import DEFAULT_POTENTIAL
@@ -16,10 +17,11 @@ CHARGE_HELP = (
     "total charge in e (default: the charge in the file, else the sum of its formal charges, else of its initial "
     "charges, else 0)"
 )
+MOST_ATOMS_IN_FLOAT64 = 100  # with --dtype auto
 
 
-def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -> None:
-    """--model, --charge, --dtype and --device."""
+def add_model_options(parser: argparse.ArgumentParser, dtype: str = "auto") -> None:
+    """--model, --charge, --dtype and --device. dtype: the default; "auto" is a choice where it is the default."""
     add_model_option(parser, several=True)
     parser.add_argument(
         "--charge",
@@ -29,9 +31,11 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "float64") -
     )
     parser.add_argument(
         "--dtype",
-        choices=("float32", "float64", "tf32", "bfloat16"),
+        choices=("auto",) * (dtype == "auto") + ("float32", "float64", "tf32", "bfloat16"),
         default=dtype,
-        help=f"precision of the network; tf32 and bfloat16 are faster, less accurate and need a GPU (default: {dtype})",
+        help="precision of the network; "
+        + f"auto: float64 for up to {MOST_ATOMS_IN_FLOAT64} atoms, else float32, which is faster; " * (dtype == "auto")
+        + f"tf32 and bfloat16 are faster, less accurate and need a GPU (default: {dtype})",
     )
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
 
@@ -57,10 +61,21 @@ def model_of(options: argparse.Namespace) -> str | list[str] | None:
     return options.model[0] if len(options.model) == 1 else list(options.model)
 
 
-def make_calculator(options: argparse.Namespace) -> Calculator:
+def make_calculator(options: argparse.Namespace, num_atoms: int = 0, *, precise: bool = False) -> Calculator:
+    """The calculator of the options. num_atoms, of the largest structure, and precise: as for `dtype_of`."""
     from torchmdx.ase_calculator import Calculator
 
-    return Calculator(model_of(options), dtype=options.dtype, device=options.device, charge=options.charge)
+    dtype = dtype_of(options.dtype, num_atoms, precise=precise)
+    if dtype != options.dtype and dtype == "float32":
+        print(f"{num_atoms:,} atoms are evaluated in float32; --dtype float64 is exact and slower", file=sys.stderr)
+    return Calculator(model_of(options), dtype=dtype, device=options.device, charge=options.charge)
+
+
+def dtype_of(asked: str, num_atoms: int, *, precise: bool) -> str:
+    """The precision for "auto": float64 for few atoms, where it costs little, and for what needs it; else float32."""
+    if asked != "auto":
+        return asked
+    return "float64" if precise or num_atoms <= MOST_ATOMS_IN_FLOAT64 else "float32"
 
 
 def structure_of(options: argparse.Namespace) -> Record:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from torchmdx.commands.options import add_model_options, make_calculator, structure_of
 from torchmdx.wording import counted
+
+if TYPE_CHECKING:
+    import torch
 
 EVALUATIONS = 20
 MOST_SHOWN = 10

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchmdx.datasets.blocks import KEY_NAMES
-from torchmdx.datasets.readers import FORMATS
+from torchmdx.datasets import FORMAT_NAMES, KEY_NAMES
 from torchmdx.datasets.units import DIPOLE_UNITS
 from torchmdx.units import ENERGY_UNITS, LENGTH_UNITS
 
@@ -16,7 +15,7 @@ UNITS = ("energy", "length", "force", "stress", "dipole")
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:
     """Adds --format, --broken, units, and the names of properties in the files."""
-    parser.add_argument("--format", choices=list(FORMATS), help="format of the files (default: from name and content)")
+    parser.add_argument("--format", choices=FORMAT_NAMES, help="format of the files (default: from name and content)")
     parser.add_argument(
         "--broken",
         choices=("refuse", "skip"),

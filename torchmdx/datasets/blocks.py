@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from torchmdx.datasets import KEY_NAMES
 from torchmdx.datasets.frames import Frames
 
 BLOCK_NUMBERS = 1 << 20  # of a block's positions: 8 MB
-KEY_NAMES = (
-    "positions", "atomic_numbers", "cell", "charge", "energy", "forces", "stress", "virial", "charges", "dipole"
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchmdx.datasets import ase_files, hdf5_files, npz_files, store_files, torchmdnet_files
+from torchmdx.datasets import FORMAT_NAMES, ase_files, hdf5_files, npz_files, store_files, torchmdnet_files
 from torchmdx.datasets.blocks import Blocks, Keys
 from torchmdx.datasets.store import Store
 
@@ -22,13 +22,14 @@ class FileFormat:
     length_unit: str = "angstrom"
 
 
-FORMATS: dict[str, FileFormat] = {
-    "ase": FileFormat(ase_files.read),
-    "npz": FileFormat(npz_files.read),
-    "spice": FileFormat(hdf5_files.read_spice, "hartree", "bohr"),
-    "torchmdnet-hdf5": FileFormat(hdf5_files.read_torchmdnet),
-    "torchmdnet-custom": FileFormat(torchmdnet_files.read),
-}
+_IN_ORDER = (
+    FileFormat(ase_files.read),
+    FileFormat(npz_files.read),
+    FileFormat(hdf5_files.read_spice, "hartree", "bohr"),
+    FileFormat(hdf5_files.read_torchmdnet),
+    FileFormat(torchmdnet_files.read),
+)
+FORMATS: dict[str, FileFormat] = dict(zip(FORMAT_NAMES, _IN_ORDER, strict=True))
 # Stores are recognized, whatever format is given for the files beside them.
 READERS = FORMATS | {"store": FileFormat(store_files.read)}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from torchmdx.labelling import METHODS
 from torchmdx.labelling.calculators import Labeller
 from torchmdx.labelling.conformers import conformers
 from torchmdx.labelling.dynamics import langevin, relax
@@ -15,7 +16,6 @@ from torchmdx.labelling.geometry import Geometry
 from torchmdx.labelling.ledger import Sampled
 from torchmdx.labelling.normal_modes import normal_modes
 
-METHODS = ("conformers", "normal-modes", "md", "rattle")
 SOFTEST = 100.0  # 1/cm: softer modes are displaced as if they had this wavenumber
 NEAREST = 0.6  # of the sum of covalent radii: displacements that bring atoms closer are drawn again
 MOST_DRAWS = 100

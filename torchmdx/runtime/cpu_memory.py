@@ -1,10 +1,11 @@
-"""Settings of the C libraries for evaluations on the CPU: keeping freed memory, threads that wait only briefly."""
+"""Memory of evaluations on the CPU: how much is available, keeping freed memory; and threads that wait only briefly."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import os
+from pathlib import Path
 
 # Iterations of the loop in which a thread waits before it sleeps, about 50 µs; the default of GNU OpenMP is 300,000.
 SPINS = "1000"
@@ -43,3 +44,31 @@ def keep_freed_memory() -> bool:
         return False
     kept = any(mallopt(MMAP_THRESHOLD, size) for size in LARGEST_KEPT)
     return bool(kept and mallopt(TRIM_THRESHOLD, MOST_KEPT) and mallopt(TOP_PAD, PADDING))
+
+
+def available_bytes() -> int | None:
+    """Memory that this process can still get, of machine and control group; None if the system does not say."""
+    found = [_in_meminfo(), _in_control_group()]
+    return min((value for value in found if value is not None), default=None)
+
+
+def _in_meminfo() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _in_control_group(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What is left below the limit of the control group, as in containers."""
+    try:
+        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        freeable = [
+            line.split()[1]
+            for line in (folder / "memory.stat").read_text().splitlines()[:50]
+            if line.startswith("inactive_file ")
+        ]
+    except OSError:
+        return None
+    return None if limit == "max" else int(limit) - int(used) + int(freeable[0] if freeable else 0)

@@ -14,6 +14,7 @@ from torchmdx.engines.choose import engine_for
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.runtime.device_guard import methods_on_own_device
 from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.kernel_compile import run_compiled
@@ -170,7 +171,7 @@ class CapturedStep(StepState):
         """How this step evaluates, with sizes, times and memory."""
         counts = (self.num_evaluations, self.num_recoveries, self.memory_bytes())
         parts = (self.potential, self.batch, self.search, self.engine, self.engine_why, self.policy)
-        return StepReport.of(*parts, *counts, self.error)
+        return StepReport.of(*parts, *counts, self.error, self.threads)
 
     def memory_bytes(self) -> int:
         """Device memory of buffers, neighbour list, scratch memory and graphs."""
@@ -247,7 +248,8 @@ class CapturedStep(StepState):
                 graph.replay()
             else:
                 self.unsettled = True  # kernels use counters that only a complete evaluation resets
-                run_compiled(lambda: self._launch(kind), self.device)
+                with limited_to(self.threads):
+                    run_compiled(lambda: self._launch(kind), self.device)
                 self.unsettled = False
         finally:  # the next call overwrites the inputs of this one
             if self.buffers.on_gpu:

@@ -19,7 +19,8 @@ class StepReport:
     nodes: kernels and copies in the graph. memory_bytes: buffers, graph and model, as torch counts them. replay_ms and
     eager_ms: time of an evaluation with and without the graph. error: relative force error against the exact model in
     float64. table_error: largest error of a tabulated filter or its slope, relative to the largest value; 0 without
-    tables. members: number of members of an ensemble; None for a single potential.
+    tables. members: number of members of an ensemble; None for a single potential. threads: of an evaluation on
+    the CPU; None on a GPU.
     """
 
     mode: str
@@ -42,6 +43,7 @@ class StepReport:
     eager_ms: float | None
     table_error: float
     error: float | None
+    threads: int | None
 
     @classmethod
     def of(
@@ -56,6 +58,7 @@ class StepReport:
         recoveries: int,
         memory_bytes: int,
         error: float | None,
+        threads: int | None,
     ) -> StepReport:
         """The report on the parts of a step; synchronises with the GPU."""
         graph = next(iter(policy.graphs.values()), None)
@@ -81,6 +84,7 @@ class StepReport:
             eager_ms=policy.eager_seconds * 1e3 if policy.eager_seconds == policy.eager_seconds else None,
             table_error=engine.table_error,
             error=error,
+            threads=threads,
         )
 
     def __str__(self) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from torchmdx.engines.cpu.engine import CompiledEngine
+from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
 from torchmdx.engines.engine import Engine
+from torchmdx.engines.ensemble import EnsembleEngine
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.runtime.cpu_threads import num_threads
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.system import Batch
@@ -33,10 +37,21 @@ class StepState:
     engine: Engine
     engine_why: str
     policy: GraphPolicy
+    precision: str
     num_recoveries: int
     audit_owed: bool
     unsettled: bool
     assigning: bool
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of an evaluation on the CPU, one if the structure is small; None on a GPU."""
+        if self.device.type != "cpu":
+            return None
+        engines = self.engine.engines if isinstance(self.engine, EnsembleEngine) else [self.engine]
+        if all(isinstance(engine, (CompiledEngine, CompiledPriorEngine)) for engine in engines):
+            return torch.get_num_threads()  # at most: these divide their work by size themselves
+        return num_threads(self.search.capacity, exact=self.precision == "float64")
 
     def _launch(self, kind: str) -> None:
         """Launches all the work of one evaluation; reads nothing on the host, so that it can be captured.

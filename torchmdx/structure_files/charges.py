@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchmdx.system import checked_charge
-
 if TYPE_CHECKING:
     from ase import Atoms
 
@@ -24,6 +22,8 @@ def charge_of(atoms: Atoms, given: float | None = None) -> tuple[float, str]:
     initial charges, else 0. Raises ValueError for initial charges that do not add up to an integer, and TypeError or
     ValueError for a charge that is not a finite number.
     """
+    from torchmdx.system import checked_charge
+
     if given is not None:
         return checked_charge(given), "--charge"
     for place in (atoms.info, atoms.info.get("key_value_pairs") or {}):  # the second: row of an ASE database
