@@ -231,12 +231,27 @@ def searches(ours: bool, *sizes: int) -> Callable[[list[Row]], list[float]]:
     return fastest
 
 
+def multiple_steps(outer: float) -> Callable[[list[Row]], list[float]]:
+    """Evaluations and CPU time per ps, fluctuation and size of the drift, at a time step of the potential in fs."""
+    names = ("evaluations_per_ps", "seconds_per_ps", "fluctuation_kj_per_mol", "drift_kj_per_mol_ps")
+    return lambda rows: [abs(value_of(rows, {"outer_fs": outer}, name)) for name in names]
+
+
 # Page, record, a sentence or a table row, and the source of its numbers.
 FIRST = r"torchmdx is ([\d.]+) to ([\d.]+) times as fast as torchmd-net"
 SEARCHED = (648, 3000, 24_000, 98_304, 999_000)
 CELL = r" \| ([\d.,]+)"
 SENTENCES: list[tuple[str, str, str, Callable[[list[Row]], list[float]]]] = [
     ("README.md", "step", FIRST, speedups),
+    *(
+        (
+            "docs/openmm.md",
+            "openmm_multiple_steps",
+            rf"\| {outer:g} fs{CELL}{CELL}{CELL} \| -?([\d.]+)",
+            multiple_steps(outer),
+        )
+        for outer in (0.5, 1.0, 1.5, 2.0)
+    ),
     ("docs/index.md", "step", FIRST, speedups),
     ("docs/performance.md", "step", FIRST, speedups),
     ("README.md", "step", rf"energy and forces, DHFR, 2,489 atoms, ms{CELL}{CELL}", step_times(2489)),
