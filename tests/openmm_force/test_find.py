@@ -83,7 +83,7 @@ def test_several_in_the_order_of_the_forces(make_potential):
 
 def test_inside_a_bias_of_the_user(potential):
     topology, positions = selected(SOLUTE)
-    system = mm_system(topology)
+    system = particles()
     add_potential(system, topology, potential, range(6), transport="python", **EXACT)
     outer = openmm.CustomCVForce("2*inner")
     outer.addCollectiveVariable("inner", copy.deepcopy(system.getForce(system.getNumForces() - 1)))
@@ -108,6 +108,13 @@ def test_in_systems_of_openmmml(potential, tmp_path):
     assert [found.atoms for found in find(cut)] == [(*range(6), 25)]
 
 
+def particles() -> openmm.System:
+    system = openmm.System()
+    for _ in SOLUTE:
+        system.addParticle(12.0)
+    return system
+
+
 def _nothing(state):
     return 0.0, [[0.0, 0.0, 0.0]]
 
@@ -125,8 +132,7 @@ def test_forces_of_others_are_none_and_wrong_arguments_are_named():
 
 def test_a_torch_force_is_found_by_the_number_in_its_module(potential, monkeypatch):
     topology, _ = selected(SOLUTE)
-    system = mm_system(topology)
-    evaluator = add_potential(system, topology, potential, transport="python", **EXACT).evaluator
+    evaluator = add_potential(particles(), topology, potential, transport="python", **EXACT).evaluator
     module = transport_torch.module_of(evaluator)
     assert transport_torch.served_by(SimpleNamespace(getModule=lambda: module)) is evaluator
     assert transport_torch.served_by(SimpleNamespace()) is None

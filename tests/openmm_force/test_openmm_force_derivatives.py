@@ -145,8 +145,12 @@ def test_a_parameter_inside_a_collective_variable_is_refused(potential):
 def test_a_scaled_potential_may_not_be_torn_apart(potential):
     """In a CustomCVForce a potential without images would get positions that OpenMM wraps molecule by molecule."""
     topology, _ = cluster(2)
-    system = mm_system(topology)
+    system = openmm.System()
+    for _ in range(28):
+        system.addParticle(12.0)
     spring = openmm.HarmonicBondForce()
+    for first, second in ((22, 23), (22, 24), (25, 26), (25, 27)):
+        spring.addBond(first, second, 0.1, 1000.0)
     spring.setUsesPeriodicBoundaryConditions(True)
     system.addForce(spring)
     options = dict(periodic=False, scale_parameter="s", transport="python", **EXACT)

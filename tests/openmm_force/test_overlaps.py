@@ -6,9 +6,11 @@ import warnings
 import openmm
 import pytest
 from mixed_systems import mix
-from mm_systems import SOLUTE, cluster, mm_system, selected
+from mm_systems import SOLUTE, cluster, mm_system, selected, water_box
+from openmm import app
 
 from torchmdx import save
+from torchmdx.models.model_card import Card
 from torchmdx.openmm_force import add_potential
 
 OPTIONS = dict(device="cpu", transport="python")
@@ -65,3 +67,16 @@ def test_mixed_systems_do_not_warn(potential):
         warnings.simplefilter("error")
         mixed = mix(mm_system(topology), topology, SOLUTE, potential, interpolate="lam")
         mix(mixed, topology, range(22, 25), potential)
+
+
+def test_a_region_of_a_periodic_system_is_no_periodic_structure(potential):
+    """A potential of molecules may describe a ligand in a box of water; for a whole box there is a warning."""
+    topology, _ = water_box()
+    molecules = copy.deepcopy(potential)
+    molecules.card = Card(periodic=False)
+    system = mm_system(topology, nonbondedMethod=app.PME, nonbondedCutoff=0.75)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mix(system, topology, SOLUTE, molecules)
+    with pytest.warns(UserWarning, match="without any periodic structure"):
+        add_potential(particles(topology.getNumAtoms()), topology, molecules, **OPTIONS)

@@ -1,11 +1,11 @@
-"""The content of a force of the plugin, from Python."""
+"""The content of a force of the plugin, from Python; reading it from XML."""
 
 import subprocess
 import sys
 
 import openmm
 import pytest
-from mm_systems import SOLUTE, selected
+from openmm import app
 
 from torchmdx.openmm_force import add_potential
 from torchmdx.openmm_force.native import build, native
@@ -17,11 +17,17 @@ REASON = native.unavailable(cuda=False)
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no plugin: {REASON}")
 
 
+def methane() -> tuple[openmm.System, app.Topology]:
+    topology, system = app.Topology(), openmm.System()
+    residue = topology.addResidue("MET", topology.addChain())
+    for symbol in "CHHHH":
+        topology.addAtom(symbol, app.Element.getBySymbol(symbol), residue)
+        system.addParticle(12.0)
+    return system, topology
+
+
 def test_particles_parameter_and_reference(potential):
-    topology, _ = selected(SOLUTE)
-    system = openmm.System()
-    for atom in topology.atoms():
-        system.addParticle(atom.element.mass)
+    system, topology = methane()
     options = dict(device="cpu", transport="native")
     force = add_potential(system, topology, potential, [4, 2], scale_parameter="s", **options)
     saved = saved_force(force.force)
@@ -41,10 +47,7 @@ print(openmm.XmlSerializer.deserialize(sys.stdin.read()).getNumForces())
 
 
 def test_importing_the_front_door_suffices_to_read_xml():
-    topology, _ = selected(SOLUTE)
-    system = openmm.System()
-    for atom in topology.atoms():
-        system.addParticle(atom.element.mass)
+    system, topology = methane()
     add_potential(system, topology, None, device="cpu", transport="native")
     text = openmm.XmlSerializer.serialize(system)
     done = subprocess.run([sys.executable, "-c", READS], input=text, capture_output=True, text=True, check=False)
