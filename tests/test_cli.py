@@ -373,6 +373,8 @@ def test_info_lists_versions_devices_and_parts(capsys):
         "GPU",
         "required:",
         "ok  ase",
+        "compiled code:",
+        "cell_list",
         "optional:",
     ):
         assert words in out

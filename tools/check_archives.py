@@ -1,12 +1,16 @@
 """Checks the contents of an sdist and a wheel: check_archives.py SOURCE SDIST WHEEL."""
 
 import email
+import re
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 MOST_BYTES = 5_000_000  # of an included potential
+# Compiled while the wheel is built; the hash is of their sources.
+LIBRARY = re.compile(r"torchmdx/.*-[0-9a-f]{16}\.so")
+LIBRARIES = ("torchmdx/engines/cpu/tensornet-", "torchmdx/neighbors/backends/cell_list-")
 NEEDED = (
     "torchmdx/py.typed",
     "torchmdx/demo/alanine_dipeptide.pdb",
@@ -23,6 +27,7 @@ NEEDED = (
     "torchmdx/engines/cpu/tensornet_nine.c",
     "torchmdx/engines/cpu/tensornet_product.c",
     "torchmdx/engines/cpu/tensornet_vectors.h",
+    "torchmdx/neighbors/backends/cell_list.c",
     "torchmdx/openmm_force/native/cuda_kernel.cpp",
     "torchmdx/openmm_force/native/cuda_types/cuda.h",
     "torchmdx/openmm_force/native/one_context.c",
@@ -42,10 +47,13 @@ def problems(wanted: set[str], sdist: set[str], wheel: dict[str, int], metadata:
     for kind, names in (("sdist", sdist), ("wheel", set(wheel))):
         found += [f"the {kind} lacks {name}" for name in sorted(wanted - names)]
         found += [f"the {kind} holds a test: {name}" for name in sorted(names) if "tests" in Path(name).parts]
-    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt"):
         found += [f"the sdist lacks {name}"] * (name not in sdist)
     info = {name for name in wheel if name.split("/")[0].endswith(".dist-info")}
-    found += [f"the wheel holds what is not of the package: {name}" for name in sorted(set(wheel) - wanted - info)]
+    compiled = {name for name in wheel if LIBRARY.fullmatch(name)}
+    found += [f"the wheel lacks the library {name}" for name in LIBRARIES if not any(name in made for made in compiled)]
+    others = set(wheel) - wanted - info - compiled
+    found += [f"the wheel holds what is not of the package: {name}" for name in sorted(others)]
     found += ["the wheel has no licence"] * (not any(name.endswith("/licenses/LICENSE") for name in info))
     found += ["the wheel has no command"] * (not any(name.endswith("/entry_points.txt") for name in info))
     for name, size in wheel.items():

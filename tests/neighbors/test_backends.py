@@ -8,6 +8,7 @@ import torch
 from checks import backends, batch_of, require_neighbours
 from interpreter import INTERPRETED
 
+from torchmdx.neighbors.backends import cell_list
 from torchmdx.neighbors.search import BACKENDS, CELL_LIST_FROM, EdgeSearch
 from torchmdx.system import Batch, System
 
@@ -15,8 +16,12 @@ MOLECULES = [(np.random.default_rng(k).normal(0, 2, (k + 3, 3)), np.zeros((3, 3)
 CRYSTAL = [(np.zeros((1, 3)), np.eye(3), (True,) * 3)]
 
 
-def test_on_the_cpu_vesin_is_chosen_and_plain_torch_without_it(monkeypatch):
+def test_on_the_cpu_the_cell_list_is_chosen_else_vesin_else_plain_torch(monkeypatch):
     search = EdgeSearch(3.0)
+    if cell_list.available():
+        search.allocate(batch_of(MOLECULES, "vesin"))
+        assert search.backend == "cell_list"
+    monkeypatch.setattr(cell_list, "available", lambda: False)
     search.allocate(batch_of(MOLECULES, "vesin"))
     assert search.backend == "vesin"
     find = importlib.util.find_spec
@@ -90,13 +95,14 @@ def test_energies_do_not_depend_on_the_skin(backend, potential, ethanol):
     torch.testing.assert_close(plain.forces, skin.forces, rtol=1e-10, atol=1e-10)
 
 
-def test_few_atoms_far_apart_take_no_time_in_empty_cells():
+@pytest.mark.parametrize("backend", backends("vesin", "cell_list"))
+def test_few_atoms_far_apart_take_no_time_in_empty_cells(backend):
     """vesin alone can take seconds for such a structure, most of all where some directions are periodic."""
     rng = np.random.default_rng(0)
     positions = np.concatenate([rng.uniform(0, 2000, (8, 3)), [[5.0, 5, 5], [5.1, 5, 5]]])
     for cell, pbc in ((None, False), (np.eye(3) * 2000, True), (np.eye(3) * 2000, [True, False, True])):
         batch = Batch.of(System.create(positions, np.ones(10, int), cell, pbc))
-        edges = EdgeSearch(0.2, backend="vesin").allocate(batch)
+        edges = EdgeSearch(0.2, backend=backend).allocate(batch)
         assert int(edges.num_edges) == 2
         assert edges.target[:2].tolist() == [8, 9]
         assert edges.source[:2].tolist() == [9, 8]

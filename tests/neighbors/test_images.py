@@ -77,7 +77,7 @@ def test_every_way_in_refuses_at_once(potential, length, pbc):
     length = length / 10 if pbc == SLAB else length
     batch, wide = collapsed(length, pbc), collapsed(6.0, pbc)
     start = time.perf_counter()
-    for backend in ("vesin", "brute_force"):
+    for backend in ("vesin", "cell_list", "brute_force"):
         with pytest.raises(CapacityError, match=LIMIT):
             EdgeSearch(4.5, backend=backend).allocate(batch)
         search = EdgeSearch(4.5, backend=backend)

@@ -39,7 +39,7 @@ def structures(draw):
     return systems, cutoff
 
 
-@pytest.mark.parametrize("backend", backends("brute_force", "vesin", *TRITON))
+@pytest.mark.parametrize("backend", backends("brute_force", "cell_list", "vesin", *TRITON))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @FAST
 @given(structure=structures())
@@ -49,7 +49,7 @@ def test_any_structure_has_the_neighbours_that_loops_find(backend, dtype, struct
     require_neighbours(edges, systems, cutoff, dtype)
 
 
-@pytest.mark.parametrize("backend", backends("brute_force", "vesin", *TRITON))
+@pytest.mark.parametrize("backend", backends("brute_force", "cell_list", "vesin", *TRITON))
 @FAST
 @given(structure=structures(), seed=st.integers(0, 1000))
 def test_moving_atoms_by_lattice_vectors_moves_only_shifts(backend, structure, seed):
@@ -74,7 +74,7 @@ def test_moving_atoms_by_lattice_vectors_moves_only_shifts(backend, structure, s
             assert abs(np.linalg.norm(vector) - cutoff) < 1e-9
 
 
-@pytest.mark.parametrize("backend", backends("brute_force", "vesin", *TRITON))
+@pytest.mark.parametrize("backend", backends("brute_force", "cell_list", "vesin", *TRITON))
 @pytest.mark.parametrize("seed", range(3))
 def test_ase_finds_the_same_neighbours(backend, seed):
     from ase.neighborlist import primitive_neighbor_list

@@ -20,7 +20,7 @@ from interpreter import INTERPRETED
 from torchmdx.neighbors.capacity import UNCOUNTABLE, CapacityError
 from torchmdx.neighbors.search import EdgeSearch
 
-ALL = backends("brute_force", "vesin", *TRITON, interpreter=True)
+ALL = backends("brute_force", "cell_list", "vesin", *TRITON, interpreter=True)
 SEEDS = range(1) if INTERPRETED else range(10)
 # The interpreter is slow: fewer images there.
 REACH = [3.0] if INTERPRETED else [0.7, 3.0, 7.5]

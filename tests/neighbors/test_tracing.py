@@ -48,7 +48,7 @@ def test_exported_it_gives_the_same_energy(backend):
     torch.testing.assert_close(exported.module()(*inputs), model(*inputs))
 
 
-@pytest.mark.parametrize("backend", backends("vesin", "brute_force", *TRITON))
+@pytest.mark.parametrize("backend", backends("vesin", "cell_list", "brute_force", *TRITON))
 def test_gradients_flow_to_positions_and_cell_twice(backend):
     batch = batch_of([(LIQUID[0][0][:4], *LIQUID[0][1:])], backend)
     edges = EdgeSearch(3.0, backend=backend).allocate(batch)

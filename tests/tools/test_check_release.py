@@ -58,13 +58,17 @@ Provides-Extra: train
 Provides-Extra: label
 
 """
-TOP = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt"}
+TOP = {"pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt"}
 INFO = {f"torchmdx-0.1.0.dist-info/{name}": 10 for name in ("METADATA", "entry_points.txt", "licenses/LICENSE")}
+LIBRARIES = {
+    "torchmdx/engines/cpu/tensornet-0123456789abcdef.so": 1000,
+    "torchmdx/neighbors/backends/cell_list-0123456789abcdef.so": 1000,
+}
 
 
 def archives(check_archives):
     package = {*check_archives.NEEDED, "torchmdx/__init__.py", "torchmdx/models/potential.py"}
-    return package, package | TOP, dict.fromkeys(package, 1000) | INFO
+    return package, package | TOP, dict.fromkeys(package, 1000) | INFO | LIBRARIES
 
 
 def test_archives_that_are_whole_have_no_problems(check_archives):
@@ -81,6 +85,10 @@ def without(names, name):
         (lambda p, s, w: (p, s, without(w, "torchmdx/py.typed")), "the wheel lacks torchmdx/py.typed"),
         (lambda p, s, w: (p, without(s, "torchmdx/__init__.py"), w), "the sdist lacks torchmdx/__init__.py"),
         (lambda p, s, w: (p, without(s, "LICENSE"), w), "the sdist lacks LICENSE"),
+        (
+            lambda p, s, w: (p, s, without(w, "torchmdx/engines/cpu/tensornet-0123456789abcdef.so")),
+            "the wheel lacks the library torchmdx/engines/cpu/tensornet-",
+        ),
         (lambda p, s, w: (p, s | {"tests/test_cell.py"}, w), "the sdist holds a test: tests/test_cell.py"),
         (lambda p, s, w: (p, s, w | {"tools/x.py": 1}), "the wheel holds what is not of the package: tools/x.py"),
         (

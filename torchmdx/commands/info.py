@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torchmdx
 from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
+from torchmdx.runtime.c_library import c_library, c_library_state
 from torchmdx.wording import counted
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ OPTIONAL = (
     ("huggingface_hub", "released potentials by name", "pip install 'torchmdx[hub]'"),
 )
 
+# (library, purpose)
+COMPILED = (("tensornet", "TensorNet on the CPU"), ("cell_list", "neighbour search on the CPU"))
+
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
@@ -73,6 +77,11 @@ def run(options: argparse.Namespace) -> int:
             state = version or f"missing: {remedy}"
             print(f"  {mark} {name:<14} {state:<42} {purpose}")
             broken |= version is None and title == "required"
+    print("\ncompiled code:")
+    for name, purpose in COMPILED:
+        there = c_library(name) is not None
+        state = c_library_state(name) if there else f"slower: {c_library_state(name)}"
+        print(f"  {'ok ' if there else '-- '} {name:<14} {state:<42} {purpose}")
     print("\npotentials:")
     for name, there, note in _potentials():
         print(f"  {'ok ' if there else '-- '} {name:<37} {note}")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.neighbors.backends import CpuSearch, Search, torch_brute_force, torch_cluster, vesin
+from torchmdx.neighbors.backends import CpuSearch, Search, cell_list, torch_brute_force, torch_cluster, vesin
 from torchmdx.neighbors.backends.frame import Pairs
 from torchmdx.neighbors.brute_force import require_cutoff
 from torchmdx.neighbors.capacity import (
@@ -24,11 +24,12 @@ from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.images import require_countable
 from torchmdx.neighbors.operator import remember, update_edges
 from torchmdx.neighbors.reverse import find_reverse
+from torchmdx.runtime.c_library import c_library_state
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.system import Batch
 
-BACKENDS = ("brute_force", "vesin", "torch_cluster", "triton_brute_force", "triton_cell_list")
+BACKENDS = ("brute_force", "cell_list", "vesin", "torch_cluster", "triton_brute_force", "triton_cell_list")
 # From so many atoms in the largest system on, bins are faster than all pairs on a GPU (measured on an H200).
 CELL_LIST_FROM = 1500
 
@@ -259,10 +260,15 @@ def choose_backend(asked: str, batch: Batch) -> str:
     if asked == "auto":
         if on_gpu and importlib.util.find_spec("triton"):
             return "triton_cell_list" if int(batch.counts().max()) >= CELL_LIST_FROM else "triton_brute_force"
-        return "vesin" if not on_gpu and importlib.util.find_spec("vesin") else "brute_force"
-    if asked == "vesin" and on_gpu:
-        raise ValueError(f"backend 'vesin' searches on the CPU, got positions on {batch.positions.device}")
-    if asked.startswith("triton") and not on_gpu and not _interpreted():
+        found = (
+            "cell_list" if cell_list.available() else "vesin" if importlib.util.find_spec("vesin") else "brute_force"
+        )
+        return "brute_force" if on_gpu else found
+    if asked in ("vesin", "cell_list") and on_gpu:
+        raise ValueError(f"backend {asked!r} searches on the CPU, got positions on {batch.positions.device}")
+    if asked == "cell_list" and not cell_list.available():
+        raise ImportError(f"backend 'cell_list' needs a compiled library: {c_library_state('cell_list')}")
+    if asked.startswith("triton") and not on_gpu and os.environ.get("TRITON_INTERPRET") != "1":
         raise ValueError(f"backend {asked!r} needs positions on a CUDA GPU, got {batch.positions.device}")
     if asked == "torch_cluster":
         torch_cluster.require(batch)
@@ -281,11 +287,9 @@ def make_search(backend: str, batch: Batch, cutoff: float, skin: float, edges: E
         "vesin": vesin.VesinPairs(),
         "torch_cluster": torch_cluster.pairs,
     }
-    return CpuSearch(batch, cutoff, skin, edges, ways[backend])
-
-
-def _interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"
+    ways["cell_list"] = ways["vesin" if importlib.util.find_spec("vesin") else "brute_force"]
+    direct = cell_list.CellList(batch, cutoff + skin, edges) if backend == "cell_list" else None
+    return CpuSearch(batch, cutoff, skin, edges, ways[backend], direct)
 
 
 def _require_room(needed: int, device: torch.device) -> None:

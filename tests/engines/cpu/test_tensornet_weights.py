@@ -24,6 +24,7 @@ def test_a_matrix_is_packed_by_slices_of_outputs():
 
 def test_the_structure_has_the_potential_s_numbers(make_potential):
     potential = make_potential(torch.float32, num_channels=24, num_head_layers=1, activation="mish", group="SO(3)")
+    potential.requires_grad_()
     model = TensorNetWeights(potential, table_of(potential.network)).model
     assert (model.slices, model.width, model.layers) == (2, 24, potential.config.num_layers)
     assert (model.head_slices, model.head_layers, model.activation, model.reflections) == (1, 2, 4, 0)

@@ -8,6 +8,7 @@ import logging
 import platform
 from pathlib import Path
 
+from torchmdx.runtime.c_library import c_library
 from torchmdx.runtime.compile_cache import CompileError, find_compiler, load_library, run_compiler
 
 log = logging.getLogger(__name__)
@@ -15,8 +16,6 @@ log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
 SOURCES = ("threads.c", "messages.c", "pair_forms.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp-simd", "-fPIC", "-shared", "-std=c11", "-w")
-# No -march: the library has code for several instruction sets, and chooses at run time.
-TENSORNET_FLAGS = ("-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-std=gnu11", "-w")
 SLICE = 32  # channels that messages.c processes at a time
 PARTS = f"""\
 #define SLICE {SLICE}
@@ -51,16 +50,8 @@ def library() -> ctypes.CDLL | None:
 @functools.cache
 def tensornet_library() -> ctypes.CDLL | None:
     """TensorNet's evaluation (tensornet.c); None, with one line in the log, if it can't be compiled or loaded."""
-    try:
-        compiler = find_compiler("CC", "cc", "gcc", "clang")
-        texts = [path.read_text() for path in sorted(FOLDER.glob("tensornet*.[ch]"))]
-        key = (*texts, " ".join(TENSORNET_FLAGS), compiler, platform.machine())
-        command = [compiler, *TENSORNET_FLAGS, str(FOLDER / "tensornet.c")]
-        loaded = load_library(
-            "tensornet", key, lambda made: run_compiler([*command, "-o", str(made), "-lm"], "tensornet.c")
-        )
-    except (OSError, CompileError) as error:
-        log.warning("the CPU evaluates TensorNet in torch: %s", error)
+    loaded = c_library("tensornet")
+    if loaded is None:
         return None
     for name in ("tensornet_scratch", "tensornet_instructions"):
         getattr(loaded, name).restype = ctypes.c_int64

@@ -125,7 +125,7 @@ class TensorNetWeights:
             self._map(padded(layer.weight, head, size), layer.bias) for layer, size in zip(hidden, sizes, strict=True)
         ]
         m.head_slices, m.head_layers, m.heads = head // SLICE, len(maps), (Map * len(maps))(*maps)
-        m.last, m.last_bias = self._vector(last.weight[0], head), float(last.bias)
+        m.last, m.last_bias = self._vector(last.weight[0], head), float(last.bias.detach())
 
     def _keep(self, values: Tensor) -> int:
         values = values.detach().contiguous()

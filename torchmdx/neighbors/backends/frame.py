@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmdx import cell as lattice
+from torchmdx.neighbors.backends.cell_list import CellList
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.capacity import UNCOUNTABLE, CapacityError
 from torchmdx.neighbors.edges import Edges
@@ -40,27 +41,47 @@ class Search(Protocol):
 
 
 class CpuSearch:
-    """Runs a function that finds pairs, when the skin asks for it, and copies them into the buffers."""
+    """Runs a function that finds pairs, when the skin asks for it, and copies them into the buffers.
+
+    direct: a search in C that fills the buffers itself; `pairs` serves what it refuses.
+    """
 
     def __init__(
-        self, batch: Batch, cutoff: float, skin: float, edges: Edges, pairs: Callable[[Batch, float], Pairs]
+        self,
+        batch: Batch,
+        cutoff: float,
+        skin: float,
+        edges: Edges,
+        pairs: Callable[[Batch, float], Pairs],
+        direct: CellList | None = None,
     ) -> None:
         self.batch, self.cutoff, self.skin, self.edges, self.pairs = batch, cutoff, skin, edges, pairs
+        self.direct = direct
         self.updates = torch.zeros((), dtype=torch.int64, device=batch.positions.device)
         self.invalid = torch.zeros((), dtype=torch.bool, device=batch.positions.device)
         self.reference: tuple[Tensor, Tensor] | None = None
 
     def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
         self.batch, self.reference = batch, None
+        if self.direct is not None:
+            self.direct.assign(batch)
         return True
 
     def update(self, positions: Tensor, cell: Tensor) -> None:
         if self.reference is not None and self._still_good(positions, cell):
             return
-        batch = replace(self.batch, positions=positions, cell=cell)
         edges = self.edges
         self.updates += 1
         self.reference = None
+        if self.direct is not None and self.direct.fill(positions, cell):
+            self.invalid.zero_()
+        else:
+            self._find_pairs(positions, cell)
+        if self.skin > 0 and not bool(edges.overflow | self.invalid):
+            self.reference = (positions.clone(), cell.clone())
+
+    def _find_pairs(self, positions: Tensor, cell: Tensor) -> None:
+        batch, edges = replace(self.batch, positions=positions, cell=cell), self.edges
         self.invalid.copy_(~torch.isfinite(positions).all())
         try:
             require_countable(cell, batch.pbc, self.cutoff + self.skin)
@@ -74,8 +95,6 @@ class CpuSearch:
             edges.overflow.fill_(True)
             return
         fill(edges, *self.pairs(batch, self.cutoff + self.skin))
-        if self.skin > 0 and not bool(edges.overflow | self.invalid):
-            self.reference = (positions.clone(), cell.clone())
 
     def _still_good(self, positions: Tensor, cell: Tensor) -> bool:
         """The rule of torchmdx.neighbors.kernels.still_good, in torch."""

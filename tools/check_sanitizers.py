@@ -1,0 +1,121 @@
+"""Runs the C code of the CPU under AddressSanitizer and UndefinedBehaviorSanitizer: check_sanitizers.py [STRUCTURES].
+
+Compiles the libraries of torchmdx/runtime/c_sources.py with both sanitizers and starts itself again with their
+library preloaded. Then random structures of 0 to 60 atoms, in random and collapsed cells of any periodicity, are
+searched and evaluated, with every instruction set and several thread counts. Forces are compared between instruction
+sets, and lists with those of the search in torch. Needs gcc or clang.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+CONFIGS = (
+    dict(num_channels=16, num_radial=8, num_layers=2),
+    dict(num_channels=40, num_radial=6, num_layers=1, group="SO(3)", num_head_layers=2),
+    dict(num_channels=10, num_radial=4, num_layers=0, activation="ssp"),
+)
+
+
+def compile_all(folder: Path) -> None:
+    """The libraries with sanitizers, FOLDER/NAME.so."""
+    from torchmdx.runtime.c_sources import LIBRARIES
+
+    for name, (source, _) in LIBRARIES.items():
+        base = ("-fPIC", "-shared", "-std=gnu11", "-ffp-contract=fast", "-w")
+        path = ROOT / "torchmdx" / source
+        subprocess.run(["gcc", *FLAGS, *base, str(path), "-o", str(folder / f"{name}.so"), "-lm"], check=True)
+
+
+def preload(folder: Path, count: int) -> int:
+    """Starts this script again under the sanitizers; returns its exit status."""
+    library = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": library.stdout.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python frees little at its end
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONPATH": str(ROOT),
+        "SANITIZED": str(folder),
+        "OMP_NUM_THREADS": "2",
+    }
+    return subprocess.run([sys.executable, __file__, str(count)], env=environment, check=False).returncode
+
+
+def run(folder: Path, count: int) -> None:
+    """Searches and evaluates random structures with the libraries of the folder."""
+    from torchmdx.runtime import c_library
+
+    loaded = {name: ctypes.CDLL(str(folder / f"{name}.so")) for name in ("tensornet", "cell_list")}
+    c_library._found = lambda name: (loaded[name], "compiled with sanitizers")  # type: ignore[assignment]
+    import numpy as np
+    import torch
+
+    from torchmdx import Batch, EdgeSearch, Potential, System, TensorNetConfig
+    from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledTensorNet
+
+    torch.manual_seed(0)
+    potentials = [Potential(TensorNetConfig(cutoff=4.0, max_z=20, **config)).float() for config in CONFIGS]
+    evaluated = 0
+    for seed in range(count):
+        random = np.random.default_rng(seed)
+        torch.set_num_threads(int(random.integers(1, 4)))
+        batch = Batch.from_systems([structure(random, System.create) for _ in range(random.integers(1, 4))])
+        potential = potentials[seed % len(potentials)]
+        try:
+            edges = EdgeSearch(4.0).allocate(batch)
+            plain = EdgeSearch(4.0, backend="brute_force").allocate(batch)
+        except ValueError:  # a cell that no search can count
+            continue
+        if int(edges.num_edges) != int(plain.num_edges):
+            raise SystemExit(f"structure {seed}: {int(edges.num_edges)} edges in C, {int(plain.num_edges)} in torch")
+        results = []
+        for name in INSTRUCTIONS:
+            network = CompiledTensorNet(potential, batch.num_atoms, batch.num_systems, name)
+            found = network.run(batch, batch.positions, batch.cell, edges, forces=True, virial=True)
+            results.append(found.forces.double().nan_to_num())
+        size = 1 + max(float(r.abs().max()) if len(r) else 0.0 for r in results)
+        worst = max(float((r - results[0]).norm()) for r in results)
+        if worst > 1e-2 * size:
+            raise SystemExit(f"structure {seed}: forces of instruction sets differ by {worst}, the largest is {size}")
+        evaluated += 1
+    print(f"check_sanitizers: {evaluated} of {count} structures evaluated, nothing found")
+
+
+def structure(random: object, create: Callable[..., object]) -> object:
+    """A random structure: 0 to 60 atoms, any periodicity, cells from collapsed to huge."""
+    number = int(random.integers(0, 61))  # type: ignore[attr-defined]
+    width = float(random.choice([0.7, 3.0, 8.0, 20.0, 1000.0]))  # type: ignore[attr-defined]
+    number = min(number, 6) if width < 1 else number
+    cell = width * (0.3 * random.normal(size=(3, 3)) + [[1, 0, 0], [0, 1, 0], [0, 0, 1]])  # type: ignore[attr-defined]
+    positions = random.uniform(-width, width, (number, 3))  # type: ignore[attr-defined]
+    numbers = random.integers(1, 21, number)  # type: ignore[attr-defined]
+    return create(positions, numbers, cell, random.random(3) < 0.5)  # type: ignore[attr-defined]
+
+
+def main() -> int:
+    """Compiles, preloads, or runs; returns the exit status."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    if made := os.environ.get("SANITIZED"):
+        run(Path(made), count)
+        return 0
+    if shutil.which("gcc") is None:
+        print("check_sanitizers: needs gcc", file=sys.stderr)
+        return 1
+    sys.path.insert(0, str(ROOT))
+    with tempfile.TemporaryDirectory() as folder:
+        compile_all(Path(folder))
+        return preload(Path(folder), count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
