@@ -40,7 +40,10 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(torch|numpy|np|ase|openmm|app|argparse|collections|pathlib|typing)(\..*)?"),
     # What signatures mention and nobody makes by hand; the sections of a configuration are in training.md, key by key.
     (r"py:.*", r"torchmdx\.(torchmdnet\.report\.Report|openmm_force\.evaluator\.ForceEvaluator)"),
-    (r"py:.*", r"torchmdx\.(labelling\.run\.Paths|labelling\.geometry\.Geometry|datasets\.(statistics|energy_changes)\.\w+)"),
+    (
+        r"py:.*",
+        r"torchmdx\.(labelling\.run\.Paths|labelling\.geometry\.Geometry|datasets\.(statistics|energy_changes)\.\w+)",
+    ),
     (r"py:.*", r"torchmdx\.training\.(config|data_section|loss_section)\.\w*Section"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
     (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource|Region|unit\.Quantity"),
