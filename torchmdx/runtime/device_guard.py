@@ -25,6 +25,7 @@ Result = TypeVar("Result")
 Of = TypeVar("Of", bound=type)
 _CPU = torch.device("cpu")
 capture_lock = threading.RLock()
+_prepared: set[str] = set()  # types of devices whose linear algebra is loaded
 
 
 def _is_current(device: torch.device) -> bool:
@@ -86,6 +87,16 @@ def device_of_potential(potential: Any = None, *_: Any, **__: Any) -> torch.devi
 def device_of_positions(_: Any, positions: torch.Tensor, *__: Any, **___: Any) -> torch.device:
     """The device for a method whose first argument is positions."""
     return positions.device
+
+
+def prepare_linear_algebra(device: torch.device) -> None:
+    """Loads torch's linear algebra for GPUs, once a process: torch fails if two threads do so at the same time."""
+    if device.type != "cuda" or device.type in _prepared:
+        return
+    with capture_lock, on_device(device):
+        if device.type not in _prepared:
+            torch.linalg.inv_ex(torch.eye(3, device=device))
+            _prepared.add(device.type)
 
 
 def gpu_index(device: torch.device) -> int:

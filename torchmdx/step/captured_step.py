@@ -15,7 +15,7 @@ from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_threads import limited_to
-from torchmdx.runtime.device_guard import methods_on_own_device
+from torchmdx.runtime.device_guard import methods_on_own_device, prepare_linear_algebra
 from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
@@ -78,6 +78,7 @@ class CapturedStep(StepState):
     ) -> None:
         require_mode(mode, potential.device)
         check_fork(potential.device)
+        prepare_linear_algebra(potential.device)
         self.lock = ThreadLock()
         if audit_every < 0:
             raise ValueError(f"audit_every must be >= 0 evaluations, got {audit_every}")
