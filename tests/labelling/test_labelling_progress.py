@@ -21,7 +21,7 @@ def drawn(stream, seconds, total, done, failed, before=0) -> str:
 
 def test_a_file_gets_share_failures_speed_and_time_left():
     assert drawn(io.StringIO(), 10.0, 100, 25, 2) == " 25%  25/100 frames labelled  2 failed  2.5/s  0:30 left".strip()
-    assert drawn(io.StringIO(), 100.0, 50, 10, 0) == "20%  10/50 frames labelled  10 s each  6:40 left"
+    assert drawn(io.StringIO(), 100.0, 50, 10, 0) == "20%  10/50 frames labelled  10.0 s each  6:40 left"
     assert drawn(io.StringIO(), 1.0, 5000, 2000, 0) == "40%  2,000/5,000 frames labelled  2,000/s  0:02 left"
 
 

@@ -155,9 +155,9 @@ def test_non_finite_forces_leave_the_last_valid_state(capsys, monkeypatch, model
 @pytest.mark.filterwarnings("always:a timestep of")
 def test_an_unstable_simulation_is_reported(capsys, model, ethanol_file, unplotted):
     """With such long steps atoms move in straight lines, and all values stay finite."""
-    options = ["--ensemble", "nve", "--timestep", 1e9, "--steps", 500, "--log-every", 10, *SAME_SEED]
+    options = ["--ensemble", "nve", "--timestep", 10000, "--steps", 500, "--log-every", 2, *SAME_SEED]
     status = md(ethanol_file, model, "run", *options)
-    assert_refused(capsys, status, "step 10: the simulation is unstable: temperature ", " K, fastest atom ")
+    assert_refused(capsys, status, "step 2: the simulation is unstable: temperature ", " K, fastest atom ")
     assert list(read_log(Path("run.log"))["step"]) == [0]
     assert len(read_dcd(Path("run.dcd"))["frames"]) == 1
 
