@@ -67,7 +67,7 @@ def test_a_closed_pipe_ends_quietly(tmp_path):
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stderr) == (141, "")
-    assert done.stdout.startswith("H: 1 atoms")
+    assert done.stdout.startswith("H: 1 atom, ")
 
 
 def test_a_pipe_that_is_closed_during_a_command_is_no_error(capsys, monkeypatch):

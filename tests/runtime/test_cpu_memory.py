@@ -19,7 +19,9 @@ import numpy as np
 import torchmdx
 
 grid = 2.2 * np.stack(np.meshgrid(*3 * [np.arange(8.0)], indexing="ij"), -1).reshape(-1, 3)
-step = torchmdx.CapturedStep(torchmdx.load("organic-1"), torchmdx.System.create(grid, np.full(len(grid), 6)))
+# Of torch operations, which get memory each time; the compiled TensorNet keeps its own.
+potential = torchmdx.Potential(torchmdx.TensorNet2Config(num_layers=1)).requires_grad_(False)
+step = torchmdx.CapturedStep(potential, torchmdx.System.create(grid, np.full(len(grid), 6)))
 for _ in range(3):
     step(grid)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

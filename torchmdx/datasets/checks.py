@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +64,7 @@ def broken(frames: Frames, claimed: frozenset[str]) -> dict[int, str]:
         note(flat | (not claimed), "it has no energy, forces or stress")
     for name in sorted(claimed):
         values = np.isfinite(getattr(frames, name))
-        atoms = values.reshape(len(values), -1).all(1)
+        atoms = values.reshape(len(values), math.prod(values.shape[1:])).all(1)
         good = _all_of(frames, atoms) if name in OF_ATOMS else atoms
         unused = {"stress": flat, "dipole": frames.pbc.any(1)}.get(name, np.zeros(len(frames), bool))
         note(~good & ~unused, f"{name} must be finite, got NaN or infinity")

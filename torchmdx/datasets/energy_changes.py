@@ -9,6 +9,7 @@ is not 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -102,7 +103,7 @@ def _candidates(frames: Frames, files: Sequence[str]) -> NDArray[np.int64]:
     names = np.array(files, dtype=object)
     alike = labelled[:-1] & labelled[1:] & (names[:-1] == names[1:])
     for values in (frames.counts, frames.charge, frames.pbc, frames.cell):
-        rows: Any = values.reshape(len(frames), -1)
+        rows: Any = values.reshape(len(frames), math.prod(values.shape[1:]))
         alike &= (np.abs(rows[1:].astype(float) - rows[:-1].astype(float)) < 1e-6).all(1)
     return np.flatnonzero(alike)
 

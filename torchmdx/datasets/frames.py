@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -146,7 +147,9 @@ class Frames:
             return ~np.isnan(values.reshape(len(self), -1)[:, 0] if len(self) else np.zeros(0))
         found = np.zeros(len(self), bool)
         filled = self.counts > 0
-        found[filled] = ~np.isnan(values.reshape(len(values), -1)[self.offsets[:-1][filled], 0])
+        found[filled] = ~np.isnan(
+            values.reshape(len(values), math.prod(values.shape[1:]))[self.offsets[:-1][filled], 0]
+        )
         return found
 
     @property
