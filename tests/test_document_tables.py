@@ -11,7 +11,8 @@ sys.path += [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 
 import plot_speed
 import update_tables
-from quoted_results import BY_ATOMS, BY_MEASUREMENT, SENTENCES, value_of
+from quoted_results import SENTENCES
+from quoted_tables import BY_ATOMS, BY_MEASUREMENT, value_of
 from update_tables import NUMBER, Quote, is_rounded, replacement, rounded_like, rows_of
 
 

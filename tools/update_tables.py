@@ -17,7 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from quoted_results import BY_ATOMS, BY_MEASUREMENT, SENTENCES, Row, value_of
+from quoted_results import SENTENCES
+from quoted_tables import BY_ATOMS, BY_MEASUREMENT, Row, value_of
 
 ROOT = Path(__file__).parents[1]
 

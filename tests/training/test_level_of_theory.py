@@ -1,4 +1,4 @@
-"""When energies are said to be of another level of theory."""
+"""When training warns about energies of another level of theory."""
 
 import pytest
 

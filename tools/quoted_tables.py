@@ -1,0 +1,182 @@
+"""The tables in README.md and docs/ that come from benchmarks/results/, with their rows; see update_tables.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def value_of(recorded: list[Row], wanted: Row, name: str) -> Any:
+    """The value in the row that matches; the fastest of several; None without a match."""
+    found = [row for row in recorded if wanted.items() <= row.items()]
+    return min(found, key=lambda row: row.get("ms", 0)).get(name) if found else None
+
+
+OURS, PEER = {"by": "torchmdx"}, {"by": "torchmd-net"}
+GRAPH, COMPILED, EAGER = ({**PEER, "mode": mode} for mode in ("graph", "compile", "eager"))
+ONE, FOUR = {"members": 1}, {"members": 4}
+NATIVE, PYTHON, OPENMM_ML = ({"transport": name} for name in ("native", "python", "openmm-ml 1.8, torchmd-net"))
+STEP = {
+    "torchmdx, ms": (OURS, "ms"),
+    "ratio": (OURS, "speedup"),
+    "force error": (OURS, "force_error"),
+    "memory, GB": (OURS, "step_memory_GB"),
+}
+PEER_STEP = {"its force error": (PEER, "force_error"), "its memory, GB": (PEER, "memory_GB")}
+# Tables with one structure per row: for each column, the keys of the quoted record besides the atoms, and the value.
+BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
+    (
+        "docs/performance.md",
+        "step",
+        {
+            **STEP,
+            **PEER_STEP,
+            "torchmd-net 3.1.0, ms": (PEER, "ms"),
+            "its mode": (PEER, "mode"),
+            "target, ms": (OURS, "asked_ms"),
+            "share of roofline": (OURS, "roofline_share"),
+        },
+    ),
+    (
+        "docs/performance.md",
+        "tensornet2",
+        {
+            **STEP,
+            **PEER_STEP,
+            "CUDA graph, ms": (GRAPH, "ms"),
+            "torch.compile, ms": (COMPILED, "ms"),
+            "eager, ms": (EAGER, "ms"),
+        },
+    ),
+    (
+        "docs/performance.md",
+        "matgl",
+        {
+            "torchmdx, ms": (OURS, "ms"),
+            "matgl, ms": ({"by": "matgl"}, "ms"),
+            "ratio": (OURS, "speedup"),
+            "force error": (OURS, "force_error"),
+        },
+    ),
+    (
+        "docs/performance.md",
+        "matgl_compounds",
+        {
+            "torchmdx, ms": (OURS, "ms"),
+            "matgl, ms": ({"by": "matgl"}, "ms"),
+            "times as fast": (OURS, "speedup"),
+            "force error": (OURS, "force_error"),
+        },
+    ),
+    (
+        "docs/performance.md",
+        "kernels",
+        {"ms": ({}, "ms"), "energy only, ms": ({}, "energy_only_ms"), "edges": ({}, "edges")},
+    ),
+    (
+        "docs/performance.md",
+        "first_step",
+        {
+            "in parallel": ({"way": "side by side"}, "setup_s"),
+            "one after the other": ({"way": "one after the other"}, "setup_s"),
+            "cached on disk": ({"way": "on disk"}, "setup_s"),
+            "of that, the capture": ({"way": "on disk"}, "capture_s"),
+        },
+    ),
+    (
+        "docs/performance.md",
+        "coulomb",
+        {
+            "without Coulomb, ms": ({}, "ms_without"),
+            "with it, ms": ({}, "ms"),
+            "share of Coulomb": ({}, "share"),
+            "force error at capture": ({}, "force_error"),
+        },
+    ),
+    (
+        "docs/ensembles.md",
+        "ensemble",
+        {
+            "one, ms": (ONE, "ms"),
+            "four, ms": (FOUR, "ms"),
+            "times one": (FOUR, "times_single"),
+            "four in turn, ms": (FOUR, "in_turn_ms"),
+            "memory of one, GB": (ONE, "step_memory_GB"),
+            "of four, GB": (FOUR, "step_memory_GB"),
+        },
+    ),
+    (
+        "docs/openmm.md",
+        "openmm",
+        {
+            "native": (NATIVE, "ns_day"),
+            "target": (NATIVE, "asked_ns_day"),
+            "python": (PYTHON, "ns_day"),
+            "openmm-ml 1.8 with torchmd-net 3.1.0": (OPENMM_ML, "ns_day"),
+            "native, µs beyond the bare replay": (NATIVE, "beyond_us"),
+            "python, µs beyond": (PYTHON, "beyond_us"),
+        },
+    ),
+]
+SIZES = {str(size): {"batch": size} for size in (8, 32, 128, 512)}
+CPU_COLUMNS = {
+    "22 atoms": {"what": "tensornet", "atoms": 22},
+    "166": {"what": "tensornet", "atoms": 166},
+    "648, water": {"what": "tensornet", "atoms": 648},
+    "2,489": {"what": "tensornet", "atoms": 2489},
+    "TensorNet2, 166": {"what": "tensornet2", "atoms": 166},
+    "training, 8 x 22": {"what": "training", "system": "8"},
+    "32 x 22": {"what": "training", "system": "32"},
+}
+CAPTURED, NETWORK = {"by": "torchmdx float32"}, {"by": "torchmd-net 3.1.0"}
+# Tables with one measurement per row: the records quoted by columns and rows.
+BY_MEASUREMENT: list[tuple[str, str, dict[str, Row], dict[str, tuple[Row, str]]]] = [
+    (
+        "docs/performance.md",
+        "training",
+        SIZES,
+        {
+            "captured, float32": (CAPTURED, "ms"),
+            "captured, tf32": ({"by": "torchmdx tf32"}, "ms"),
+            "captured, bf16 in linear maps": ({"by": "torchmdx bf16"}, "ms"),
+            "eager, float32": ({"by": "torchmdx float32, not recorded"}, "ms"),
+            "torchmd-net 3.1.0, float32": (NETWORK, "ms"),
+            "target": (CAPTURED, "asked_ms"),
+            "memory, GB": (CAPTURED, "gb"),
+            "torchmd-net's memory, GB": (NETWORK, "gb"),
+            "reading, padding and copying a batch, alone": ({"by": "reading and batching alone"}, "ms"),
+        },
+    ),
+    (
+        "docs/performance.md",
+        "aspirin",
+        {"torchmdx": {"by": "torchmdx"}, "torchmd-net 3.1.0": {"by": "torchmd-net 3.1.0"}},
+        {
+            "whole command, s": ({}, "seconds"),
+            "forces, meV/Å": ({}, "force_mae_mev_per_angstrom"),
+            "energy, meV": ({}, "energy_mae_mev"),
+        },
+    ),
+    (
+        "docs/performance.md",
+        "cpu",
+        CPU_COLUMNS,
+        {
+            "torchmdx": ({**OURS, "busy": False}, "ms"),
+            "torchmdx, C library defaults": ({"by": "libraries as they come", "busy": False}, "ms"),
+            "torchmd-net 3.1.0": ({**PEER, "busy": False}, "ms"),
+        },
+    ),
+    (
+        "docs/openmm.md",
+        "openmm_mixed",
+        {
+            "force field alone": {"transport": "none"},
+            "native": {"transport": "native"},
+            "python": {"transport": "python"},
+            "openmm-ml 1.8 with torchmd-net 3.1.0": {"transport": "peer"},
+        },
+        {"ns/day": ({}, "ns_day"), "ms a step": ({}, "step_ms")},
+    ),
+]
