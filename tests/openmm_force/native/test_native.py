@@ -266,14 +266,23 @@ system.addParticle(1.0)
 native.add_force(system, Provider(), atoms=None, periodic=False, scale_parameter=None, reference="", cuda=False)
 context = openmm.Context(system, openmm.VerletIntegrator(1e-5), openmm.Platform.getPlatformByName("Reference"))
 context.setPositions([openmm.Vec3(1, 0, 0)])
-threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+stopped = threading.Event()
+def interrupt():
+    # ctypes ignores an interrupt between the answer and the return of a callback; as a user would, again 5 s later.
+    pause = 0.5
+    while not stopped.wait(pause):
+        os.kill(os.getpid(), signal.SIGINT)
+        pause = 5
+threading.Thread(target=interrupt, daemon=True).start()
 end = time.time() + 60
 try:
     while time.time() < end:
         context.getIntegrator().step(100_000)
 except openmm.OpenMMException as error:
+    stopped.set()
     print(error)
 except KeyboardInterrupt:  # between two calls of step
+    stopped.set()
     print("KeyboardInterrupt")
 """
 
