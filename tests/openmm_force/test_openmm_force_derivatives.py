@@ -50,7 +50,7 @@ def test_derivative_of_an_interpolation_is_the_difference_of_its_ends(potential,
     topology, positions = cluster(1)
     mixed = mix(mm_system(topology), topology, SOLUTE, potential, interpolate="lam", transport=transport)
     expected = difference(mixed, positions)
-    assert derivative(mixed, positions) == 0  # as in OpenMM, where nobody asked
+    assert derivative(mixed, positions) == 0  # as in OpenMM, without a request
     request_by(mixed, "lam")
     for value in (0.0, 0.3, 1.0):
         assert derivative(mixed, positions, value=value, platform=platform) == pytest.approx(expected, rel=1e-6)

@@ -28,8 +28,8 @@ MIN_VOLUME_PER_ATOM = 1.0  # Å³; a denser box is a placeholder
 class Structure:
     """Atoms for OpenMM: positions [N,3] Å, cell [3,3] Å in its orientation or None, masses [N] amu.
 
-    suffix: of a file format that keeps the residues and chains, for `write_structure`. charge: e, and in words where it
-    comes from. place: of a file with several structures, such as "frame 5 of 6". fixed [N]: atoms that do not move.
+    suffix: of a file format that keeps the residues and chains, for `write_structure`. charge: e, and a text on its
+    origin. place: of a file with several structures, such as "frame 5 of 6". fixed [N]: atoms that do not move.
     velocities [N,3] Å/fs: stored in the file. notes: what a user should know about the file.
     """
 

@@ -9,7 +9,7 @@ import openmm
 from numpy.typing import NDArray
 from openmm import app, unit
 
-DEFAULT = 2.0 * np.eye(3)  # nm; the box of a System that nobody has set
+DEFAULT = 2.0 * np.eye(3)  # nm; the box of a System until it is set
 TOLERANCE = 1e-3  # relative; files round boxes
 
 

@@ -31,7 +31,7 @@ CIF = (".cif", ".mmcif", ".pdbx")
 class Record:
     """One structure of a file: its number from 0, the number of structures in the file, and its total charge in e.
 
-    charge_from: where the charge comes from, in words. Unless it is the default, `atoms.info["charge"]` has it too.
+    charge_from: a text on the origin of the charge. Unless it is the default, `atoms.info["charge"]` has it too.
     """
 
     atoms: Atoms
