@@ -3,7 +3,7 @@ torchmd-net, in one run.
 
     python benchmarks/cpu.py [--peer] [--names dhfr,water216]
 
-The models, weights and structures of step.py, and the steps of training.py, on all threads. Each side runs in a process
+The models, weights and structures of step.py, crystals, and the steps of training.py, on all threads. Each side runs in a process
 of its own, since settings of memory and waiting threads take effect when a process starts. Evaluations are also timed
 beside a program that keeps one processor busy. ms: medians, from NumPy positions to NumPy forces, search included.
 force_error: relative, against the exact model in float64, where the structure is small enough. Results go to cpu.json.
@@ -12,6 +12,7 @@ force_error: relative, against the exact model in float64, where the structure i
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import subprocess
@@ -21,9 +22,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torchmdx import Batch, Potential
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -36,6 +40,9 @@ CASES = {
     ("tensornet2", "alanine_dipeptide"): 60,
     ("tensornet2", "chignolin"): 20,
     ("tensornet2", "water216"): 8,
+    ("crystals", "Cu32"): 30,
+    ("crystals", "NaCl64"): 20,
+    ("crystals", "Si216"): 10,
     ("training", "8"): 20,
     ("training", "32"): 8,
 }
@@ -44,9 +51,32 @@ BUSY_PROGRAM = "import os; by = os.getppid()\nwhile os.getppid() == by: sum(rang
 # What glibc and GNU's OpenMP do by themselves. The first names a default, which is a choice all the same.
 AS_THEY_COME = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=7", "GOMP_SPINCOUNT": "300000"}
 SIDES: dict[str, dict[str, str]] = {"torchmdx": {}, "libraries as they come": AS_THEY_COME, "torchmd-net": AS_THEY_COME}
+# The network of matgl's universal potentials, and crystals with energy, forces and stress; torchmd-net has no such head.
+UNIVERSAL = dict(num_radial=3, radial_basis="bessel", max_z=94, head="gated", num_head_layers=2) | dict.fromkeys(
+    ("self_message", "readout_activation", "charge_factor"), False
+)
+CRYSTALS = {
+    "Cu32": ("Cu", {}, 2),
+    "NaCl64": ("NaCl", {"crystalstructure": "rocksalt", "a": 5.64}, 2),
+    "Si216": ("Si", {}, 3),
+}
 EXACT_ATOMS = 700
 BUSY = 3  # evaluations beside another program
 Run = Callable[[], np.ndarray | None]
+
+
+def crystal(name: str) -> tuple[Potential, Batch]:
+    """A potential like matgl's with random weights, and a crystal with displaced atoms."""
+    import torch
+    from ase.build import bulk
+
+    from torchmdx import Batch, Potential, System, TensorNetConfig
+
+    torch.manual_seed(0)
+    element, settings, repeat = CRYSTALS[name]
+    atoms = bulk(element, cubic=True, **settings) * repeat
+    atoms.rattle(0.05, seed=1)
+    return Potential(TensorNetConfig(**UNIVERSAL)).requires_grad_(False), Batch.of(System.from_ase(atoms))
 
 
 def ours(what: str, name: str) -> tuple[Run, np.ndarray | None]:
@@ -56,12 +86,14 @@ def ours(what: str, name: str) -> tuple[Run, np.ndarray | None]:
     from torchmdx import evaluate
     from torchmdx.step.captured_step import CapturedStep
 
-    second = what == "tensornet2"
-    batch = step.batch_of(name, 1)
-    captured, positions = CapturedStep(step.potential(second), batch), batch.positions.numpy()
+    if what == "crystals":
+        model, batch = crystal(name)
+    else:
+        model, batch = step.potential(second=what == "tensornet2"), step.batch_of(name, 1)
+    captured, positions = CapturedStep(model, batch, stress=what == "crystals"), batch.positions.numpy()
     exact = None
     if batch.num_atoms <= EXACT_ATOMS:
-        forces = evaluate(step.potential(second).double(), batch).forces
+        forces = evaluate(copy.deepcopy(model).double(), batch).forces
         assert forces is not None
         exact = forces.numpy()
     return lambda: captured(positions).forces, exact
@@ -173,7 +205,7 @@ def main() -> None:
             if options.names and name not in options.names.split(","):
                 continue
             for busy in (False, True) if what == "tensornet" else (False,):
-                for side in SIDES if options.peer else list(SIDES)[:2]:
+                for side in SIDES if options.peer and what != "crystals" else list(SIDES)[:2]:
                     with another_program(busy):
                         row = ask(side, what, name, BUSY if busy else count, f"{folder}/{what}-{name}.npy")
                     rows.append({"what": what, "system": name, "by": side, "busy": busy, **row})

@@ -111,9 +111,6 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, c
         assert why == f"{way}: there are tables for a TensorNet alone, got a TensorNet2"
     elif tensornet_library() is None:
         assert (engine.name, why) == TABLE
-    elif potential.config.head == "gated":
-        wanted = "filters from tables on the CPU: readout_activation must be True, got False"
-        assert (engine.name, why) == ("table", wanted)
     elif potential.prior_configs:
         assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, and priors beside it")
     else:

@@ -1,8 +1,5 @@
 """TensorNet in one call into C: against the exact model in float64, for every option, size and instruction set."""
 
-import copy
-import dataclasses
-
 import numpy as np
 import oracles
 import pytest
@@ -11,11 +8,12 @@ from ase import Atoms
 from ase.build import bulk
 from ase.build import molecule as ase_molecule
 from ase.io import read
+from compiled_runs import LIMIT, assert_exact, batch_of, exact, relative, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 import torchmdx
-from torchmdx import Batch, System, evaluate
+from torchmdx import Batch, System
 from torchmdx.engines.choose import choose_engine
 from torchmdx.engines.cpu import build
 from torchmdx.engines.cpu import engine as cpu_engine
@@ -24,46 +22,6 @@ from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.captured_step import CapturedStep
 
 pytestmark = pytest.mark.skipif(build.tensornet_library() is None, reason="needs a C compiler")
-LIMIT = 2e-6  # of forces, relative: the norm of the error by the norm of the forces
-
-
-def batch_of(*structures, dtype=torch.float32):
-    return Batch.from_systems([System.from_ase(atoms, dtype=dtype) for atoms in structures])
-
-
-def exact(potential, batch):
-    return evaluate(copy.deepcopy(potential).double(), batch.to(dtype=torch.float64), stress=True)
-
-
-def run(potential, batch, *, skin=0.0, spare=0, forces=True, engine=None):
-    """The engine's results at a batch; skin: Å that the list reaches beyond the cutoff."""
-    engine = engine or CompiledEngine(potential, batch, stress=True)
-    edges = brute_force(batch, potential.cutoff + skin)
-    if spare:
-        edges = brute_force(batch, potential.cutoff + skin, edges.capacity + spare)
-    engine.reserve(edges.capacity)
-    found = engine.run(batch.positions, batch.cell, edges, forces=forces)
-    return dataclasses.replace(
-        found, **{name: value.clone() for name, value in vars(found).items() if value is not None}
-    )
-
-
-def relative(found, wanted):
-    difference = (found.double() - wanted).norm()
-    return float(difference / wanted.norm()) if float(wanted.norm()) else float(difference)
-
-
-def assert_exact(found, wanted, limit=LIMIT):
-    assert relative(found.forces, wanted.forces) < limit
-    if not len(wanted.energies):
-        return
-    size = 1 + float(wanted.energies.abs().max())
-    assert float((found.energies - wanted.energies).abs().max()) < limit * size
-    assert float((found.energy - wanted.energy).abs().max()) < limit * size * len(wanted.energies)
-    known = ~torch.isnan(wanted.stress)
-    assert torch.equal(torch.isnan(found.stress), ~known)
-    if known.any():
-        assert relative(found.stress[known], wanted.stress[known]) < 5 * limit
 
 
 def test_it_is_the_exact_model(trained, structure):
@@ -90,6 +48,9 @@ def test_many_systems_of_any_size_with_charges(trained, ethanol, cation, crystal
         dict(num_channels=48, activation="tanh", num_head_layers=1),
         dict(activation="sigmoid", cutoff=3.1),
         dict(activation="mish", trainable_basis=True),
+        dict(num_channels=24, head="gated", num_head_layers=2),
+        dict(head="gated", activation="tanh", readout_activation=False),
+        dict(charge_factor=False, self_message=False, radial_basis="bessel", num_radial=3),
     ],
     ids=str,
 )

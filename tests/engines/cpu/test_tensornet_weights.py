@@ -1,13 +1,10 @@
 """The weights that C reads."""
 
-import dataclasses
-
 import pytest
 import torch
 from torch import nn
 
-from torchmdx import Potential
-from torchmdx.engines.cpu.tensornet_weights import MOST_LAYERS, TensorNetWeights, packed, padded_size, why_not
+from torchmdx.engines.cpu.tensornet_weights import TensorNetWeights, packed, padded_size, why_not
 from torchmdx.engines.filter_table import table_of
 
 
@@ -37,6 +34,14 @@ def test_what_the_c_code_cannot_evaluate(make_potential):
     potential = make_potential(torch.float32)
     assert why_not(potential) is None
     potential.head = nn.Linear(2, 1)
-    assert why_not(potential) == "its head must be a ScalarHead, got a Linear"
-    config = dataclasses.replace(potential.config, num_layers=MOST_LAYERS + 1, num_channels=2, num_radial=2)
-    assert why_not(Potential(config)) == "num_layers must be at most 63, got 64"
+    assert why_not(potential) == "its head must be a ScalarHead or a GatedHead, got a Linear"
+
+
+def test_a_gated_head_has_two_networks(make_potential):
+    potential = make_potential(
+        torch.float32, head="gated", num_head_layers=1, readout_activation=False, charge_factor=False
+    )
+    model = TensorNetWeights(potential, table_of(potential.network)).model
+    assert (model.head_networks, model.head_layers, model.readout_activation, model.charge_factor) == (2, 2, 0, 0)
+    lasts = potential.head.layers[-1], potential.head.gates[-1]
+    assert list(model.last_bias) == pytest.approx([float(last.bias) for last in lasts])

@@ -134,7 +134,7 @@ static int64_t divide(struct work *w)
         for (int k = 0; k < 4; k++) *each[k] = (float *)take(&next, nine);
         t->inverse[l] = (float *)take(&next, one);
     }
-    const int64_t wide = 10 * model->slices + (model->head_layers + 1) * model->head_slices;
+    const int64_t wide = 10 * model->slices + model->head_networks * model->head_layers * model->head_slices;
     w->room_bytes = ((2 * w->block9 + wide * call->block * SLICE) * four + 127) / 64 * 64;
     w->room = take(&next, call->threads * w->room_bytes);
     return next - call->scratch;

@@ -16,7 +16,7 @@
 
 enum { SLICE = 16, NINE = 9 * SLICE, TERMS = 6, FILTER = 3 * TERMS * SLICE, MOST_BLOCK = 16 };
 enum { SILU, SHIFTED_SOFTPLUS, TANH, SIGMOID, MISH };
-enum { MOST_LAYERS = 64 };
+enum { MOST_LAYERS = 65, MOST_NETWORKS = 2 };
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -35,14 +35,15 @@ struct layer {
 /* The weights of a potential. Every field has eight bytes, as in engines/cpu/engine.py. */
 struct model {
     int64_t slices, width, layers, intervals, head_slices, head_layers, activation, reflections;
-    double stretch[3], alpha, cutoff, gate_epsilon, read_epsilon, scale, last_bias, shift;
+    int64_t head_networks, readout_activation, charge_factor;
+    double stretch[3], alpha, cutoff, gate_epsilon, read_epsilon, scale, shift, last_bias[MOST_NETWORKS];
     const double *references;
     const float *real; /* [C]: 1 in real channels, 0 in padded ones */
     const float *targets, *sources; /* [elements][C] */
     const float *table, *own; /* of the embedding */
-    const float *gate_scale, *gate_offset, *read_scale, *read_offset, *last;
+    const float *gate_scale, *gate_offset, *read_scale, *read_offset, *last; /* last: [networks][head channels] */
     struct map gate_in, gate_out, mix[3], read;
-    const struct map *heads;
+    const struct map *heads; /* [networks][head_layers] */
     const struct layer *each_layer;
 };
 

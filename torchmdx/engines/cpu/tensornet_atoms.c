@@ -1,4 +1,4 @@
-/* The maps within each atom, forward, for one block of atoms: embedding, layers and readout. */
+/* The maps within each atom, forward, for one block of atoms: embedding and layers. */
 
 /* Offsets of the channels of a block's tensors of nine components, and of its vectors. */
 #define EACH_CHANNEL(s, a, lane)                  \
@@ -15,13 +15,15 @@ struct NAME(room) {
     V factor[MOST_BLOCK];
 };
 
-/* 1 + q/10 of each atom. */
+/* 1 + q/10 of each atom; 1 without the factor. */
 static void NAME(factors)(const struct work *w, int64_t b, struct NAME(room) *room)
 {
     BLOCK(w, b);
-    for (int64_t a = 0; a < n; a++)
-        room->factor[a] = NAME(all)(
-            1.0f + 0.1f * (float)number_of(call->charge, call->wide_charge, call->system[first + a]));
+    for (int64_t a = 0; a < n; a++) {
+        const double charge =
+            model->charge_factor ? number_of(call->charge, call->wide_charge, call->system[first + a]) : 0;
+        room->factor[a] = NAME(all)(1.0f + 0.1f * (float)charge);
+    }
 }
 
 /* Mean and 1 / deviation of `count` slices of the channels of atom a; channels that are not real are left out. */
@@ -168,55 +170,4 @@ static void NAME(interact)(const struct work *w, int64_t b, int64_t l, struct NA
         NAME(store_output)(w, l + 1, at9 + AT9, at1 + AT1, x);
     }
     NAME(send)(w, b, l + 1, room);
-}
-
-/* The norms of the three parts of the last X, [3][slices][block][16]. */
-static void NAME(read_norms)(const struct work *w, int64_t b, float *norms)
-{
-    BLOCK(w, b);
-    EACH_CHANNEL(s, a, lane) {
-        V part[3];
-        NAME(part_norms)(NAME(load9)(w->tensors.x[model->layers] + at9 + AT9), part);
-        for (int k = 0; k < 3; k++) NAME(store)(norms + k * slices * stride1 + AT1, part[k]);
-    }
-}
-
-/* Energies of the atoms, without the potential's shift, and, in room->wide, the gradient in the standardised norms. */
-static void NAME(read)(const struct work *w, int64_t b, struct NAME(room) *room)
-{
-    BLOCK(w, b);
-    const int64_t heads = model->head_layers, width = model->head_slices;
-    float *features = room->wider, *z = features + slices * stride1, *h = z + heads * width * stride1;
-    NAME(read_norms)(w, b, room->wide);
-    NAME(standardise)(w, b, room->wide, 3, model->read_scale, model->read_offset, model->read_epsilon);
-    NAME(linear)(w, b, room, room->wide, 3 * slices, model->read.weight, model->read.bias, slices, features);
-    NAME(activate_all)(w, b, features, h, slices);
-    for (int64_t k = 0; k < heads; k++) {
-        float *to = z + k * width * stride1;
-        NAME(linear)(w, b, room, h, k ? width : slices, model->heads[k].weight, model->heads[k].bias, width, to);
-        NAME(activate_all)(w, b, to, h, width);
-    }
-    for (int64_t a = 0; a < n; a++) {
-        double output = model->last_bias;
-        for (int64_t c = 0; c < width * SLICE; c++)
-            output += (double)h[c / SLICE * stride1 + a * SLICE + c % SLICE] * model->last[c];
-        call->energies[first + a] = output * model->scale + model->references[call->numbers[first + a]];
-    }
-    if (!call->forces) return;
-    for (int64_t s = 0; s < width; s++)
-        for (int64_t k = 0; k < n * SLICE; k++)
-            h[s * stride1 + k] = model->last[s * SLICE + k % SLICE] * (float)model->scale;
-    float *g = h, *other = room->wide;
-    for (int64_t k = heads - 1; k >= 0; k--) {
-        NAME(times_slope_all)(w, b, z + k * width * stride1, g, width);
-        NAME(linear)(w, b, room, g, width, model->heads[k].back, 0, k ? width : slices, other);
-        float *swap = g;
-        g = other, other = swap;
-    }
-    NAME(times_slope_all)(w, b, features, g, slices);
-    if (g == room->wide) { /* the product must not overwrite its input */
-        memcpy(h, g, sizeof(float) * (size_t)(slices * stride1));
-        g = h;
-    }
-    NAME(linear)(w, b, room, g, slices, model->read.back, 0, 3 * slices, room->wide);
 }

@@ -4,5 +4,6 @@
 #include "tensornet_product.c"
 #include "tensornet_edges.c"
 #include "tensornet_atoms.c"
+#include "tensornet_head.c"
 #include "tensornet_gradient.c"
 #include "tensornet_chain.c"

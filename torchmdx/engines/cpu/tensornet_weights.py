@@ -13,19 +13,21 @@ from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import DEGREE, TabulatedFilters
 from torchmdx.models.activations import ACTIVATIONS
-from torchmdx.models.energy_head import ScalarHead
+from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.potential import Potential
-from torchmdx.models.tensornet import TensorNet
+from torchmdx.models.tensornet import MOST, TensorNet
 from torchmdx.models.tensors import PartwiseLinear
 
 SLICE, TERMS = 16, 6
-MOST_LAYERS = 63
+MOST_LAYERS = 64  # as in tensornet.h
+MOST_NETWORKS = 2  # of a head
 # The numbers of tensornet.h.
 ACTIVATION_NUMBERS = {"silu": 0, "swish": 0, "ssp": 1, "tanh": 2, "sigmoid": 3, "mish": 4}
 POINTER, INTEGER, REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 assert DEGREE + 1 == TERMS
 assert set(ACTIVATION_NUMBERS) == set(ACTIVATIONS)
+assert MOST["num_layers"] <= MOST_LAYERS
 
 
 class Map(ctypes.Structure):
@@ -46,8 +48,10 @@ class Model(ctypes.Structure):
     _fields_ = [
         *((name, INTEGER) for name in ("slices", "width", "layers", "intervals", "head_slices", "head_layers")),
         *((name, INTEGER) for name in ("activation", "reflections")),
+        *((name, INTEGER) for name in ("head_networks", "readout_activation", "charge_factor")),
         ("stretch", REAL * 3),
-        *((name, REAL) for name in ("alpha", "cutoff", "gate_epsilon", "read_epsilon", "scale", "last_bias", "shift")),
+        *((name, REAL) for name in ("alpha", "cutoff", "gate_epsilon", "read_epsilon", "scale", "shift")),
+        ("last_bias", REAL * MOST_NETWORKS),
         *((name, POINTER) for name in ("references", "real", "targets", "sources", "table", "own")),
         *((name, POINTER) for name in ("gate_scale", "gate_offset", "read_scale", "read_offset", "last")),
         ("gate_in", Map),
@@ -63,15 +67,10 @@ def why_not(potential: Potential) -> str | None:
     """Why the C code cannot evaluate this potential, apart from its priors; None if it can."""
     if type(potential.network) is not TensorNet:  # a subclass may compute something else
         return f"its network must be a TensorNet, got a {type(potential.network).__name__}"
-    for name in ("readout_activation", "charge_factor"):
-        if not getattr(potential.config, name):
-            return f"{name} must be True, got False"
-    if type(potential.head) is not ScalarHead:
-        return f"its head must be a ScalarHead, got a {type(potential.head).__name__}"
+    if type(potential.head) not in (ScalarHead, GatedHead):
+        return f"its head must be a ScalarHead or a GatedHead, got a {type(potential.head).__name__}"
     if potential.dtype != torch.float32:
         return f"its weights must be torch.float32, got {potential.dtype}"
-    if potential.config.num_layers > MOST_LAYERS:
-        return f"num_layers must be at most {MOST_LAYERS}, got {potential.config.num_layers}"
     return None
 
 
@@ -87,6 +86,7 @@ class TensorNetWeights:
         m.slices, m.width, m.layers = channels // SLICE, width, config.num_layers
         m.intervals = table.stretch.num_intervals
         m.activation, m.reflections = ACTIVATION_NUMBERS[config.activation], config.group == "O(3)"
+        m.readout_activation, m.charge_factor = config.readout_activation, config.charge_factor
         m.stretch[:] = table.stretch.coefficients
         m.alpha, m.cutoff = table.stretch.alpha, table.stretch.cutoff
         m.gate_epsilon, m.read_epsilon = embedding.norm.eps, network.norm.eps
@@ -115,17 +115,22 @@ class TensorNetWeights:
         )
         read = padded(network.readout.weight.unflatten(1, (3, width)), channels, 3, channels)
         m.read = self._map(read.flatten(1), network.readout.bias)
-        self._head(potential, channels)
+        self._head(potential.head, channels)
 
-    def _head(self, potential: Potential, channels: int) -> None:
-        *hidden, last = [layer for layer in potential.head.network if isinstance(layer, nn.Linear)]
-        head, m = padded_size(hidden[0].out_features), self.model
-        sizes = [channels] + [head] * (len(hidden) - 1)
+    def _head(self, head: ScalarHead | GatedHead, channels: int) -> None:
+        networks = (head.layers, head.gates) if isinstance(head, GatedHead) else (head.network,)
+        linear = [[layer for layer in network if isinstance(layer, nn.Linear)] for network in networks]
+        lasts, m = [layers.pop() for layers in linear], self.model
+        width = padded_size(linear[0][0].out_features)
         maps = [
-            self._map(padded(layer.weight, head, size), layer.bias) for layer, size in zip(hidden, sizes, strict=True)
+            self._map(padded(layer.weight, width, width if k else channels), layer.bias)
+            for layers in linear
+            for k, layer in enumerate(layers)
         ]
-        m.head_slices, m.head_layers, m.heads = head // SLICE, len(maps), (Map * len(maps))(*maps)
-        m.last, m.last_bias = self._vector(last.weight[0], head), float(last.bias.detach())
+        m.head_networks, m.head_layers, m.head_slices = len(networks), len(linear[0]), width // SLICE
+        m.heads = (Map * len(maps))(*maps)
+        m.last = self._keep(padded(torch.cat([last.weight for last in lasts]), len(lasts), width))
+        m.last_bias[: len(lasts)] = [float(last.bias.detach()) for last in lasts]
 
     def _keep(self, values: Tensor) -> int:
         values = values.detach().contiguous()
