@@ -26,6 +26,7 @@ struct CudaContext;
 struct CudaArray {
     template <class T> void initialize(CudaContext&, size_t, const char*) {}
     template <class T> void upload(const T&) {}
+    bool isInitialized() const { return false; }
 };
 struct Kernel_ {
     CudaContext& cu;

@@ -180,3 +180,45 @@ def test_a_region_is_not_torn_apart_when_openmm_wraps_positions(potential):
 def energy_and_forces_of_group(context, group):
     state = context.getState(energy=True, forces=True, groups=-1 if group is None else 1 << group)
     return state.getPotentialEnergy()._value, np.array(state.getForces(asNumpy=True)._value)
+
+
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+@pytest.mark.parametrize("periodic", [None, False])
+def test_link_atoms(potential, precision, periodic):
+    """Against the Python transport on the Reference platform, also after OpenMM has reordered and wrapped atoms."""
+    system, topology, positions = solvated()
+    region, options = tuple(range(8, 14)), dict(link_atoms=True, force_group=9, periodic=periodic)
+    native = mix(system, topology, region, potential, **options, **ON_GPU)
+    python = mix(system, topology, region, potential, **options)
+    platform = openmm.Platform.getPlatformByName("Reference")
+    reference = openmm.Context(python, openmm.VerletIntegrator(0.001), platform)
+    context = context_of(native, positions + np.array([0.9, -1.1, 17.0]), precision)
+    for steps in (0, 3, 600):
+        context.getIntegrator().step(steps)
+        there = context.getState(positions=True).getPositions(asNumpy=True)._value
+        reference.setPositions(np.array(there))
+        found, expected = (energy_and_forces_of_group(each, 9) for each in (context, reference))
+        assert found[0] == pytest.approx(expected[0], rel=1e-5)
+        assert np.abs(found[1] - expected[1]).max() < 1e-3 * np.abs(expected[1]).max()
+        assert np.abs(found[1][[6, 14]]).max() > 1e-2 * np.abs(expected[1]).max()
+
+
+def test_link_atoms_interpolate_and_survive_xml(potential, tmp_path):
+    save(potential, tmp_path / "model.safetensors")
+    system, topology, positions = solvated()
+    options = dict(link_atoms=True, interpolate="lam", **ON_GPU)
+    mixed = mix(system, topology, range(6), tmp_path / "model.safetensors", **options)
+    request_derivative(mixed, "lam")
+    for each in (mixed, openmm.XmlSerializer.deserialize(openmm.XmlSerializer.serialize(mixed))):
+        context = context_of(each, positions, "double")
+        ends = []
+        for value in (0.0, 1.0):
+            context.setParameter("lam", value)
+            ends.append(energy_and_forces_of_group(context, None))
+        context.setParameter("lam", 0.4)
+        energy, forces = energy_and_forces_of_group(context, None)
+        assert energy == pytest.approx(0.6 * ends[0][0] + 0.4 * ends[1][0], rel=1e-6)
+        between = 0.6 * ends[0][1] + 0.4 * ends[1][1]
+        assert np.abs(forces - between).max() < 1e-3 * np.abs(between).max()
+        found = context.getState(parameterDerivatives=True).getEnergyParameterDerivatives()["lam"]
+        assert found == pytest.approx(ends[1][0] - ends[0][0], rel=1e-4, abs=0.1)

@@ -13,7 +13,7 @@ def test_cut_bonds_are_refused_by_name(potential) -> None:
     system = mm_system(topology)
     with pytest.raises(
         ValueError,
-        match=r"no link atoms: atom 4 \(ACE 1 C\) is inside and atom 6 \(ALA 2 N\), bonded to it, is not",
+        match=r"without link atoms: atom 4 \(ACE 1 C\) is inside and atom 6 \(ALA 2 N\), bonded to it, is not",
     ):
         mix(system, topology, range(6), potential)
     with pytest.raises(ValueError, match=r"atom 22 \(HOH \S+ O\) is inside and atom 23 \(HOH \S+ H1\)"):

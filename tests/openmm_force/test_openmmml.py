@@ -4,7 +4,6 @@ import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import numpy as np
 import openmm
 import pytest
 import torch
@@ -139,28 +138,28 @@ def test_information_on_request(learned) -> None:
     assert info["oldToNew"] == list(range(25))
 
 
-def test_a_region_that_cuts_a_bond_gets_openmmmls_link_atoms(learned, potential) -> None:
-    """Acetyl as the region, N of alanine beyond: a hydrogen stands in for it, on the line of the bond."""
+@pytest.mark.parametrize("interpolate", [False, True])
+def test_a_region_that_cuts_a_bond_gets_link_atoms(learned, checkpoint, interpolate) -> None:
+    """Acetyl as the region, N of alanine beyond: a hydrogen stands in for it; System and Topology keep their atoms."""
     topology, positions = selected(SOLUTE)
-    region = list(range(6))
-    info = learned.createMixedSystem(
-        topology,
-        mm_system(topology),
-        region,
-        forceGroup=8,
-        returnInfo=True,
-        linkAtomDistances=[(4, 6, 0.11 * unit.nanometer)],
-        **PYTHON,
-    )
-    direction = positions[6] - positions[4]
-    capped = np.vstack([positions, positions[4] + 0.11 * direction / np.linalg.norm(direction)])
-    context = openmm.Context(
-        info["system"], openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("Reference")
-    )
-    context.setPositions(capped)
-    energy = context.getState(energy=True, groups=1 << 8).getPotentialEnergy()._value
-    wanted = ml_energy_and_forces(potential, info["topology"], capped, [*region, 22])[0]
-    assert energy == pytest.approx(wanted, rel=1e-9)
+    for distances, request in (([(6, 4, 0.11 * unit.nanometer)], [(4, 6, 0.11)]), (None, True)):
+        info = learned.createMixedSystem(
+            topology,
+            mm_system(topology),
+            range(6),
+            interpolate=interpolate,
+            returnInfo=True,
+            linkAtomDistances=distances,
+            **PYTHON,
+        )
+        assert info["topology"].getNumAtoms() == 22
+        wanted = create_mixed_system(
+            mm_system(topology), topology, range(6), checkpoint, link_atoms=request,
+            interpolate=INTERPOLATE if interpolate else None, **PYTHON
+        )  # fmt: skip
+        parameters = {INTERPOLATE: 0.3} if interpolate else {}
+        ours, theirs = (energy_and_forces(each, positions, **parameters) for each in (wanted, info["system"]))
+        assert_same(theirs, ours, 1e-12)
 
 
 @pytest.mark.parametrize("periodic", [False, True])
@@ -184,7 +183,7 @@ def test_precision_none_and_no_link_atoms_are_defaults(learned) -> None:
     for distances in ({}, [], None):
         mixed = learned.createMixedSystem(topology, mm_system(topology), SOLUTE, linkAtomDistances=distances, **options)
         assert find(mixed)[0].evaluator.settings.precision == "float32"
-    with pytest.raises(ValueError, match="linkAtomDistances must name bonds that the ML region cuts, but it cuts none"):
+    with pytest.raises(ValueError, match="link_atoms must name bonds that the ML region cuts, got atoms 0 and 1"):
         learned.createMixedSystem(topology, mm_system(topology), SOLUTE, linkAtomDistances=[(0, 1, 0.1)], **PYTHON)
 
 
@@ -233,9 +232,3 @@ def test_unknown_options_are_refused_by_name(learned) -> None:
         learned.createMixedSystem(topology, mm_system(topology), SOLUTE, cudaGraphs=True, tranport="python")
     with pytest.raises(ValueError, match="got mlLongRange"):
         learned.createMixedSystem(topology, mm_system(topology), SOLUTE, mlLongRange=True)
-
-
-def test_interpolation_needs_an_uncut_region(learned) -> None:
-    topology, _ = selected(SOLUTE)
-    with pytest.raises(ValueError, match="interpolate needs an ML region that cuts no covalent bond"):
-        learned.createMixedSystem(topology, mm_system(topology), range(6), interpolate=True, **PYTHON)

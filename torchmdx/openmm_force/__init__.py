@@ -11,6 +11,7 @@ own stream), "torch" (openmm-torch) or "python" (a PythonForce, which needs only
 from torchmdx.openmm_force.add import add_potential as add_potential
 from torchmdx.openmm_force.derivatives import request_derivative as request_derivative
 from torchmdx.openmm_force.find import find as find
+from torchmdx.openmm_force.link_atoms import LinkAtom as LinkAtom
 from torchmdx.openmm_force.mixed import create_mixed_system as create_mixed_system
 from torchmdx.openmm_force.mixed_regions import MixedRegion as MixedRegion
 from torchmdx.openmm_force.mixed_regions import create_mixed_regions as create_mixed_regions
@@ -19,7 +20,7 @@ from torchmdx.openmm_force.transport_native import load_plugin as load_plugin
 from torchmdx.openmm_force.transport_native import preload_plugin
 
 __all__ = [
-    "MixedRegion", "PotentialForce", "add_potential", "create_mixed_regions", "create_mixed_system", "find",
+    "LinkAtom", "MixedRegion", "PotentialForce", "add_potential", "create_mixed_regions", "create_mixed_system", "find",
     "load_plugin", "request_derivative",
 ]  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.openmm_force.atoms import Region, charge_in_e, checked_atoms, elements_of
 from torchmdx.openmm_force.energy_offset import offset_in_ev
 from torchmdx.openmm_force.evaluator import ForceEvaluator
+from torchmdx.openmm_force.link_atoms import HYDROGEN, LinkAtom, checked_links
 from torchmdx.openmm_force.native.one_context import share_or_warn
 from torchmdx.openmm_force.overlaps import warn_of_overlaps
 from torchmdx.openmm_force.periodic_box import choose_box
@@ -59,6 +60,7 @@ def add_potential(
     max_force_spread: float | None = None,
     spread_file: str | Path | None = None,
     energy_offset: float | unit.Quantity | str = 0.0,
+    link_atoms: Sequence[LinkAtom] = (),
     name: str = "torchmdx",
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system. Other forces are not changed.
@@ -76,6 +78,8 @@ def add_potential(
         OpenMMException with the same text, which ends the step.
     energy_offset: kJ/mol, or with a unit, subtracted from the energy before it is scaled; "atoms": the sum of the
         potential's reference energies of the atoms.
+    link_atoms: hydrogens at bonds that `atoms` cut, as `create_mixed_system` chooses them; further atoms of the
+        potential, without particles.
 
     Raises ValueError or TypeError, with the requirement and the value, and ImportError for a transport that is not
     available. Warns if the system already has a force field, or the same potential, for these atoms.
@@ -86,11 +90,13 @@ def add_potential(
         raise ValueError(f"force_group must be between 0 and 31, got {force_group}")
     chosen = checked_atoms(system, topology, atoms)
     is_periodic, missing_box = choose_box(system, topology, periodic)
+    links = checked_links(link_atoms, chosen, system.getNumParticles())
     checkpoint = _checkpoint_of(potential)
+    numbers = elements_of(topology, chosen) + (HYDROGEN,) * len(links)
     settings = ForceSettings(
-        elements_of(topology, chosen), chosen, system.getNumParticles(), charge_in_e(charge), is_periodic, precision,
-        mode, resolved_device(device), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint),
-        max_force_spread, None if spread_file is None else str(spread_file),
+        numbers, chosen, system.getNumParticles(), charge_in_e(charge), is_periodic, precision, mode,
+        resolved_device(device), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint),
+        max_force_spread, None if spread_file is None else str(spread_file), link_atoms=links,
     )  # fmt: skip
     evaluator = _make_evaluator(potential, settings, energy_offset)
     warn_of_overlaps(system, evaluator)

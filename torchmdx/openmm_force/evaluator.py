@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.openmm_force.link_atoms import LinkAtoms
 from torchmdx.openmm_force.settings import ForceSettings
 from torchmdx.runtime.device_guard import capture_lock
 from torchmdx.step.captured_step import CapturedStep
@@ -51,6 +52,9 @@ class ForceEvaluator:
         periodic = settings.periodic and settings.atoms is None
         for doubt in potential.doubts(settings.numbers, settings.charge, periodic):
             warnings.warn(doubt, stacklevel=2)
+        self.links: LinkAtoms | None = None
+        if settings.link_atoms:
+            self.links = LinkAtoms(settings.link_atoms, settings.atoms or (), "cpu")
         self._step: CapturedStep | None = None
         # Steps that belong to one Context.
         self.sessions: dict[int, weakref.ref[CapturedStep]] = {}
@@ -90,7 +94,8 @@ class ForceEvaluator:
         if (np.ptp(positions, axis=0) > FARTHEST).any():
             distances = np.abs(positions - np.median(positions, axis=0)).max(axis=1)
             place = int(np.nanargmax(distances))
-            particle = place if self.settings.atoms is None else self.settings.atoms[place]
+            particles = self.settings.particles
+            particle = place if particles is None else particles[place]
             x, y, z = positions[place] / NANOMETER
             raise ValueError(
                 f"particle {particle} is at ({x:.6g}, {y:.6g}, {z:.6g}) nm: atoms of the potential must be within "
@@ -104,18 +109,38 @@ class ForceEvaluator:
             return step(positions, cell, copy=copy)
         except SpreadError as error:
             assert self.limit is not None
-            atoms = self.settings.atoms
-            note = "" if atoms is None else f" of the potential, particle {atoms[error.atom]}"
-            raise self.limit.written(error, note) from None
+            raise self.limit.written(error, self._note(error.atom)) from None
+
+    def _note(self, place: int) -> str:
+        """Which particle an atom of the potential is, for a message."""
+        settings = self.settings
+        if settings.atoms is None:
+            return ""
+        if place < len(settings.atoms):
+            return f" of the potential, particle {settings.atoms[place]}"
+        link = settings.link_atoms[place - len(settings.atoms)]
+        return f" of the potential, the link atom between particles {link.inner} and {link.outer}"
 
     def evaluate(
         self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
     ) -> tuple[float, NDArray[np.float64]]:
         """Energy (eV) and forces [n,3] (eV/Å) at positions [n,3] and cell [3,3] (Å).
 
-        The forces are a copy. Raises what CapturedStep raises, and ValueError for an atom far away.
+        Positions and forces are those of the settings' particles; the forces are a copy. Raises what CapturedStep
+        raises, and ValueError for an atom far away.
         """
         self.require_together(positions)
+        if self.links is not None:
+            box = None if cell is None else torch.from_numpy(np.asarray(cell))
+            placed = self.links.place(torch.from_numpy(np.asarray(positions)), box)
+            energy, forces = self._evaluate(placed.positions.numpy(), cell)
+            return energy, self.links.distribute(torch.from_numpy(forces), placed).numpy()
+        return self._evaluate(positions, cell)
+
+    def _evaluate(
+        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
+    ) -> tuple[float, NDArray[np.float64]]:
+        """As `evaluate`, of the potential's atoms."""
         with self._lock:
             if self._step is None:
                 self._step = self.make_step(positions, cell)

@@ -6,6 +6,7 @@ Removed are the force field's bonded terms and constraints all of whose atoms ar
 interactions between two of its atoms. Interactions across the border of the region remain those of the force field: MM
 charges and Lennard-Jones. The same holds between the region and its own periodic images in a lattice sum (Ewald, PME),
 where only the nearest image of a pair is removed: the box must be larger than the region plus the potential's cutoff.
+A region that cuts covalent bonds gets a hydrogen at each of them on request (mixed_cuts.py, link_atoms.py).
 The long-range dispersion correction and implicit solvent (GBSA-OBC, CustomGBForce) are not changed: the potential
 describes the region in vacuum, and the solvent responds to its MM charges.
 """
@@ -22,6 +23,7 @@ import openmm
 
 from torchmdx.openmm_force.add import add_potential
 from torchmdx.openmm_force.atoms import Region
+from torchmdx.openmm_force.link_atoms import LinkAtom
 from torchmdx.openmm_force.mixed_bonded import Factor, scale, separate_bonded
 from torchmdx.openmm_force.mixed_checks import (
     checked_region,
@@ -29,8 +31,8 @@ from torchmdx.openmm_force.mixed_checks import (
     require_held,
     require_known_forces,
     require_new_name,
-    require_uncut,
 )
+from torchmdx.openmm_force.mixed_cuts import Border, LinkRequest, link_atoms_of
 from torchmdx.openmm_force.mixed_pairs import exclude_custom_pairs, exclude_pairs
 from torchmdx.openmm_force.mixed_terms import Choice, bonds_inside, covalent_bonds
 
@@ -50,6 +52,7 @@ def create_mixed_system(
     interpolate: str | None = None,
     difference_group: int | None = None,
     remove_constraints: bool = True,
+    link_atoms: LinkRequest = False,
     keep: Iterable[str] = (),
     replace: Iterable[str] = (),
     transport: str = "auto",
@@ -68,8 +71,7 @@ def create_mixed_system(
 ) -> openmm.System:
     """A copy of an MM system in which `atoms` interact with each other through `potential` alone.
 
-    What is kept, replaced and refused is listed in docs/openmm.md. Restraints and other biases inside the region are
-    kept; a force that could be a bias or a part of the force field is refused by name.
+    What is kept, replaced and refused is listed in docs/openmm.md.
 
     atoms: the region, as for `add_potential`, of which transport and all that follow are options. potential, charge: of
         the region.
@@ -78,24 +80,26 @@ def create_mixed_system(
     difference_group: a force group of its own for E_ML - E_MM of the region, in place of force_group. The forces of
         `system` stay complete, as the fast forces of an integrator with multiple time steps.
     remove_constraints: False keeps the constraints inside the region.
+    link_atoms: True for a hydrogen at every bond that the region cuts, at the sum of the covalent radii; (atom, atom,
+        distance in nm) for bonds with a distance of their own. They are no particles of the System.
     keep, replace: names of forces (force.setName) that are kept whole, and of forces whose terms inside the region are
         removed as the force field's.
 
-    Raises ValueError for a region that cuts a covalent bond (there are no link atoms) or contains virtual sites or
-    their parents; for a force whose action inside the region is unknown; and for an interpolation or a difference with
-    MM terms that leave atoms unbound without their constraints.
+    Raises ValueError for a region that cuts a covalent bond without link atoms or contains virtual sites or their
+    parents; for a force that could be a bias or a part of the force field; and for an interpolation or a difference
+    with MM terms that leave atoms unbound without their constraints.
     """
     if interpolate is not None:
         require_new_name(interpolate, scale_parameter)
     require_free_group(system, difference_group, force_group)
-    is_difference = difference_group is not None
-    factor = Factor(interpolate, is_difference) if interpolate or is_difference else None
-    parts = _separate(system, topology, atoms, Choice(system, keep, replace), factor, remove_constraints)
+    factor = Factor.of(interpolate, difference_group)
+    choice = Choice(system, keep, replace)
+    parts = _separate(system, topology, atoms, choice, factor, remove_constraints, link_atoms)
     add_potential(
         parts.outside, topology, potential, parts.region, charge=charge, transport=transport, mode=mode,
         precision=precision, device=device, skin=skin, audit_every=audit_every, force_group=force_group,
         periodic=periodic, scale_parameter=interpolate or scale_parameter, max_force_spread=max_force_spread,
-        spread_file=spread_file, energy_offset=energy_offset, name=name,
+        spread_file=spread_file, energy_offset=energy_offset, name=name, link_atoms=parts.links,
     )  # fmt: skip
     return parts.outside if difference_group is None else _whole_with_difference(system, parts, difference_group)
 
@@ -106,9 +110,10 @@ def require_replaced_constraints(
     atoms: Region,
     keep: Iterable[str] = (),
     replace: Iterable[str] = (),
+    link_atoms: LinkRequest = False,
 ) -> None:
     """Raises ValueError if a constraint inside the region has no bond or angle in its place, for an interpolation."""
-    _separate(system, topology, atoms, Choice(system, keep, replace), Factor(None), remove_constraints=True)
+    _separate(system, topology, atoms, Choice(system, keep, replace), Factor(None), True, link_atoms)
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ class _Parts:
     """
 
     region: list[int]
+    links: tuple[LinkAtom, ...]
     outside: openmm.System
     difference: list[openmm.Force]
     lost: list[frozenset[int]]
@@ -131,12 +137,14 @@ def _separate(
     choice: Choice,
     factor: Factor | None,
     remove_constraints: bool,
+    link_atoms: LinkRequest,
 ) -> _Parts:
     region = checked_region(system, topology, atoms)
     bonds = covalent_bonds(system, topology)
-    require_uncut(topology, region, bonds)
+    links = link_atoms_of(topology, region, bonds, link_atoms)
     require_known_forces(system, region, choice)
-    separated = separate_bonded(system, region, bonds_inside(system, bonds, region), choice)
+    known = bonds_inside(system, bonds, region).union(frozenset((link.inner, link.outer)) for link in links)
+    separated = separate_bonded(system, Border(region, links, frozenset(bonds)), known, choice)
     scaled = [scale(force, factor) for force in separated.removed] if factor else []
     for force in separated.system.getForces():
         if isinstance(force, openmm.NonbondedForce):
@@ -148,10 +156,10 @@ def _separate(
         require_held(topology, lost, separated.held)
     _remove_constraints(separated.system, lost)
     if factor is not None and factor.is_difference:
-        return _Parts(sorted(region), separated.system, scaled, lost)
+        return _Parts(sorted(region), links, separated.system, scaled, lost)
     for force in scaled:
         separated.system.addForce(force)
-    return _Parts(sorted(region), separated.system, [], lost)
+    return _Parts(sorted(region), links, separated.system, [], lost)
 
 
 def _whole_with_difference(system: openmm.System, parts: _Parts, group: int) -> openmm.System:

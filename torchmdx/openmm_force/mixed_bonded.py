@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import openmm
 
+from torchmdx.openmm_force.mixed_cuts import Border
 from torchmdx.openmm_force.mixed_terms import Choice, InnerTerms, replaced_terms
 
 BONDED = {
@@ -53,15 +54,15 @@ class SeparatedBonded:
 
 
 def separate_bonded(
-    system: openmm.System, region: frozenset[int], bonds: set[frozenset[int]], choice: Choice
+    system: openmm.System, border: Border, bonds: set[frozenset[int]], choice: Choice
 ) -> SeparatedBonded:
-    """Separates the force field's bonded terms all of whose atoms are in `region` from a copy of `system`.
+    """Separates the force field's bonded terms inside the border of a region from a copy of `system`.
 
     Raises ValueError for a force that may be a bias or a part of the force field.
     """
     root = ElementTree.fromstring(openmm.XmlSerializer.serialize(system))
     elements = root.findall("./Forces/Force")
-    inner = [_inner_terms(index, element, region) for index, element in enumerate(elements)]
+    inner = [_inner_terms(index, element, border) for index, element in enumerate(elements)]
     replaced = replaced_terms([terms for terms in inner if terms is not None], bonds, choice)
     removed: list[openmm.Force] = []
     held: set[frozenset[int]] = set()
@@ -69,7 +70,7 @@ def separate_bonded(
         if not places:
             continue
         element = elements[index]
-        kept, inside = _sort(element, region, places)
+        kept, inside = _sort(element, border, places)
         held |= {frozenset((_particles(term)[0], _particles(term)[-1])) for term in inside if term.tag != "Torsion"}
         _set_terms(element, inside)
         removed.append(openmm.XmlSerializer.deserialize(_text(element)))
@@ -82,25 +83,25 @@ def _terms(element: ElementTree.Element) -> ElementTree.Element:
     return found
 
 
-def _inner_terms(index: int, element: ElementTree.Element, region: frozenset[int]) -> InnerTerms | None:
+def _inner_terms(index: int, element: ElementTree.Element, border: Border) -> InnerTerms | None:
     """None for a force that is not BONDED or has no terms inside the region."""
     kind = element.get("type", "")
     if kind not in BONDED:
         return None
-    terms = [atoms for term in _terms(element) if region.issuperset(atoms := _particles(term))]
+    terms = [atoms for term in _terms(element) if border.includes(atoms := _particles(term), term.tag)]
     parameters = tuple(parameter.attrib["name"] for parameter in element.findall("./GlobalParameters/Parameter"))
     return InnerTerms(index, kind, element.get("name", ""), parameters, list(map(tuple, terms))) if terms else None
 
 
 def _sort(
-    element: ElementTree.Element, region: frozenset[int], places: set[int]
+    element: ElementTree.Element, border: Border, places: set[int]
 ) -> tuple[list[ElementTree.Element], list[ElementTree.Element]]:
     """Terms that stay, and those of the terms inside the region that are at the given places."""
     kept: list[ElementTree.Element] = []
     removed: list[ElementTree.Element] = []
     place = 0
     for term in _terms(element):
-        is_inside = region.issuperset(_particles(term))
+        is_inside = border.includes(_particles(term), term.tag)
         (removed if is_inside and place in places else kept).append(term)
         place += is_inside
     return kept, removed
@@ -127,6 +128,13 @@ class Factor:
 
     parameter: str | None
     is_difference: bool = False
+
+    @classmethod
+    def of(cls, interpolate: str | None, difference_group: int | None) -> Factor | None:
+        """None if the removed terms are not added back."""
+        if interpolate is None and difference_group is None:
+            return None
+        return cls(interpolate, difference_group is not None)
 
     @property
     def expression(self) -> str:

@@ -10,6 +10,7 @@ from torchmdx.openmm_force.atoms import Region, checked_atoms
 from torchmdx.openmm_force.derivatives import described
 from torchmdx.openmm_force.find import find_in, is_scaled_potential
 from torchmdx.openmm_force.mixed_bonded import BONDED
+from torchmdx.openmm_force.mixed_cuts import label
 from torchmdx.openmm_force.mixed_terms import Choice
 
 if TYPE_CHECKING:
@@ -42,25 +43,6 @@ def checked_region(system: openmm.System, topology: app.Topology, atoms: Region)
     region = frozenset(checked_atoms(system, topology, atoms) or ())
     _require_no_virtual_sites(system, region)
     return region
-
-
-def require_uncut(topology: app.Topology, region: frozenset[int], bonds: set[frozenset[int]]) -> None:
-    """Raises ValueError, naming its atoms, for a bond across the border of the region."""
-    for bond in sorted(map(sorted, bonds)):
-        inside = [index for index in bond if index in region]
-        if len(inside) == 1:
-            (outside,) = set(bond) - set(inside)
-            raise ValueError(
-                "the ML region must not cut a covalent bond, because there are no link atoms: "
-                f"{_label(topology, inside[0])} is inside and {_label(topology, outside)}, bonded to it, is not"
-            )
-
-
-def _label(topology: app.Topology, index: int) -> str:
-    for atom in topology.atoms():
-        if atom.index == index:
-            return f"atom {index} ({atom.residue.name} {atom.residue.id} {atom.name})"
-    raise IndexError(index)
 
 
 def _require_no_virtual_sites(system: openmm.System, region: frozenset[int]) -> None:
@@ -97,10 +79,10 @@ def _is_known(force: openmm.Force, region: frozenset[int]) -> bool:
     if kind == "CustomGBForce":
         # On a GPU its exclusions must equal those of the other forces, which change; implicit solvent has none.
         return not force.getNumExclusions()
-    if kind == "PythonForce":
-        return bool(force.getParticles()) and region.isdisjoint(force.getParticles())
-    if kind in ("Force", "TorchForce") or is_scaled_potential(force):
+    if kind in ("PythonForce", "Force", "TorchForce") or is_scaled_potential(force):
         potentials = find_in(force)
+        if kind == "PythonForce" and not potentials:
+            return bool(force.getParticles()) and region.isdisjoint(force.getParticles())
         return bool(potentials) and all(region.isdisjoint(found.atoms) for found in potentials)
     if kind == "DrudeForce":
         numbers = range(force.getNumParticles())
@@ -130,7 +112,8 @@ def require_held(topology: app.Topology, lost: list[frozenset[int]], held: set[f
     """Raises ValueError for a removed constraint, one of `lost`, whose atoms no bond or angle holds."""
     for pair in lost:
         if pair not in held:
-            first, second = (_label(topology, index) for index in sorted(pair))
+            atoms = list(topology.atoms())
+            first, second = (label(atoms[index]) for index in sorted(pair))
             raise ValueError(
                 "interpolate and difference_group need a bond or an angle in place of each removed constraint, or the "
                 f"force field leaves atoms unbound: there is none between {first} and {second}. Create the MM system "

@@ -10,6 +10,7 @@ import openmm
 
 from torchmdx.openmm_force.atoms import Region, checked_atoms
 from torchmdx.openmm_force.mixed import create_mixed_system
+from torchmdx.openmm_force.mixed_cuts import LinkRequest
 
 if TYPE_CHECKING:
     from openmm import app, unit
@@ -29,6 +30,7 @@ class MixedRegion:
     charge: float | unit.Quantity = 0.0
     interpolate: str | None = None
     energy_offset: float | unit.Quantity | str = 0.0
+    link_atoms: LinkRequest = False
     name: str = "torchmdx"
 
 
@@ -62,9 +64,10 @@ def create_mixed_regions(
     for region in chosen:
         mixed = create_mixed_system(
             mixed, topology, region.atoms, region.potential, charge=region.charge, interpolate=region.interpolate,
-            energy_offset=region.energy_offset, name=region.name, remove_constraints=remove_constraints, keep=keep,
-            replace=replace, transport=transport, mode=mode, precision=precision, device=device, skin=skin,
-            audit_every=audit_every, force_group=force_group, periodic=periodic,
+            energy_offset=region.energy_offset, link_atoms=region.link_atoms, name=region.name,
+            remove_constraints=remove_constraints, keep=keep, replace=replace, transport=transport, mode=mode,
+            precision=precision, device=device, skin=skin, audit_every=audit_every, force_group=force_group,
+            periodic=periodic,
         )  # fmt: skip
     return mixed
 

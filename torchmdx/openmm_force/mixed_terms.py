@@ -32,7 +32,7 @@ _NEVER_KEPT = ("NonbondedForce", "CustomNonbondedForce")
 
 @dataclass(frozen=True)
 class InnerTerms:
-    """The terms of one bonded force all of whose atoms are in the region.
+    """The terms of one bonded force inside the region.
 
     index: of the force in the System. parameters: its global parameters. terms: atoms of each term.
     """

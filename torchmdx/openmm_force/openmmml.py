@@ -52,8 +52,8 @@ class PotentialImpl(MLPotentialImpl):
     """A checkpoint behind openmm-ml's interface.
 
     Options of createSystem and createMixedSystem are those of `torchmdx.openmm_force.add_potential`, named in OPTIONS.
-    Mechanical embedding is that of `create_mixed_system`, which does not put the potential into a CustomCVForce. For a
-    region that cuts covalent bonds it is openmm-ml's own, which has link atoms.
+    Mechanical embedding is that of `create_mixed_system`, which does not put the potential into a CustomCVForce, and
+    whose link atoms are no particles: System and Topology keep the atoms that they have.
     """
 
     def __init__(self, path: str | Path | None) -> None:
@@ -98,39 +98,26 @@ class PotentialImpl(MLPotentialImpl):
 
         keep, replace: as for `create_mixed_system`. linkAtomDistances must name bonds that the region cuts.
 
-        Raises ValueError as `create_mixed_system`, for an interpolation of a region that cuts covalent bonds, and for
-        one that leaves atoms unbound at λ = 0 if constraints are removed: openmm-ml does not say whether it will.
+        Raises ValueError as `create_mixed_system`, and for an interpolation that leaves atoms unbound at λ = 0 if
+        constraints are removed: openmm-ml does not say whether it will.
         """
-        from openmmml.embeddings.mechanicalembedding import MechanicalEmbedding
-        from openmmml.embeddings.utilities import findLinkBonds
-
         from torchmdx.openmm_force.mixed import create_mixed_system
 
         chosen: dict[str, Any] = {name: args.pop(name) for name in ("keep", "replace") if name in args}
-        if not findLinkBonds(topology, atoms):
-            if args.pop("linkAtomDistances", None):
-                raise ValueError("linkAtomDistances must name bonds that the ML region cuts, but it cuts none")
-            if interpolate:
-                self._require_bound(topology, system, atoms, chosen)
-            return create_mixed_system(
-                system,
-                topology,
-                atoms,
-                self.path,
-                interpolate=INTERPOLATE if interpolate else None,
-                remove_constraints=False,
-                force_group=forceGroup,
-                **chosen,
-                **_options(args),
-            )
-        if chosen:
-            raise ValueError(f"{' and '.join(chosen)} need an ML region that cuts no covalent bond, got one that does")
+        chosen["link_atoms"] = args.pop("linkAtomDistances", None) or True
         if interpolate:
-            raise ValueError("interpolate needs an ML region that cuts no covalent bond, got one that does")
-        mixed: openmm.System | dict[str, Any] = MechanicalEmbedding().createMixedSystem(
-            self, topology, system, atoms, forceGroup, interpolate, returnInfo=returnInfo, **args
+            self._require_bound(topology, system, atoms, chosen)
+        return create_mixed_system(
+            system,
+            topology,
+            atoms,
+            self.path,
+            interpolate=INTERPOLATE if interpolate else None,
+            remove_constraints=False,
+            force_group=forceGroup,
+            **chosen,
+            **_options(args),
         )
-        return mixed
 
     def _require_bound(
         self, topology: app.Topology, system: openmm.System, atoms: list[int], chosen: dict[str, Any]

@@ -8,6 +8,7 @@ import openmm
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.openmm_force.evaluator import ForceEvaluator, Spread
+from torchmdx.openmm_force.link_atoms import LinkAtom
 from torchmdx.step.report import StepReport
 from torchmdx.units import KJ_PER_MOL
 
@@ -34,6 +35,11 @@ class PotentialForce:
         """Indices of the particles that the potential acts on."""
         settings = self.evaluator.settings
         return tuple(range(settings.num_particles)) if settings.atoms is None else settings.atoms
+
+    @property
+    def link_atoms(self) -> tuple[LinkAtom, ...]:
+        """Hydrogens at bonds that the region cuts: (inner particle, outer particle, distance in nm)."""
+        return self.evaluator.settings.link_atoms
 
     @property
     def checkpoint(self) -> str | tuple[str, ...] | None:
@@ -69,6 +75,7 @@ class PotentialForce:
     def spread(self) -> Spread | None:
         """The spread of an ensemble in the last evaluation; None before the first, and for a single potential.
 
-        The spread of forces is not updated by an evaluation of the energy alone, such as a barostat's.
+        Link atoms follow the particles. The spread of forces is not updated by an evaluation of the energy alone, such
+        as a barostat's.
         """
         return self.evaluator.spread()

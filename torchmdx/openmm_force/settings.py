@@ -14,6 +14,7 @@ from torchmdx.checkpoints.prepare import DTYPES
 from torchmdx.checkpoints.save_load import load
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.openmm_force.link_atoms import LinkAtom
 from torchmdx.runtime.devices import choose_device
 from torchmdx.step.capture_policy import require_mode
 
@@ -25,7 +26,8 @@ class ForceSettings:
     numbers: atomic numbers of the potential's atoms. atoms: their indices, None for all of num_particles.
     checkpoint, sha256: the potential's file, or its name if it is part of torchmdx, and the file's hash, or those of an
     ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å), spread_file: as for
-    `torchmdx.Calculator`. energy_offset: eV, subtracted from the energy.
+    `torchmdx.Calculator`. energy_offset: eV, subtracted from the energy. link_atoms: hydrogens on bonds that `atoms`
+    cut, the last atoms of the potential.
     """
 
     numbers: tuple[int, ...]
@@ -44,6 +46,7 @@ class ForceSettings:
     max_force_spread: float | None = None
     spread_file: str | None = None
     energy_offset: float = 0.0
+    link_atoms: tuple[LinkAtom, ...] = ()
 
     def __post_init__(self) -> None:
         if self.precision not in DTYPES:
@@ -60,6 +63,11 @@ class ForceSettings:
     def dtype(self) -> torch.dtype:
         return DTYPES[self.precision]
 
+    @property
+    def particles(self) -> tuple[int, ...] | None:
+        """Particles that the potential needs and acts on: `atoms`, then the outer atoms of links; None for all."""
+        return None if self.atoms is None else (*self.atoms, *(link.outer for link in self.link_atoms))
+
     def to_text(self) -> str:
         """As JSON, for files."""
         return json.dumps(asdict(self))
@@ -68,6 +76,7 @@ class ForceSettings:
     def from_text(cls, text: str) -> ForceSettings:
         values = json.loads(text)
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        values["link_atoms"] = tuple(LinkAtom(*link) for link in values.get("link_atoms", ()))
         # A file from a machine with more GPUs can be read on one with fewer or none.
         device = torch.device(values["device"])
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

@@ -6,8 +6,10 @@ import numpy as np
 import openmm
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from torchmdx.openmm_force.evaluator import ForceEvaluator
+from torchmdx.openmm_force.link_atoms import LinkAtoms
 from torchmdx.openmm_force.native import native
 from torchmdx.openmm_force.native.native import Handles
 from torchmdx.openmm_force.native.one_context import share_context, share_or_warn
@@ -30,6 +32,7 @@ class GraphSession:
         self.num_atoms = len(evaluator.settings.numbers)
         self.step: CapturedStep | None = None
         self.audits: BackgroundAudit | None = None
+        self._links = self._links_on(device)
 
     def start(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> Handles:
         """Captures. Raises GraphRefused if that fails, ValueError if the Context is not on the potential's GPU.
@@ -43,6 +46,9 @@ class GraphSession:
                 f"give device='cuda:{self.device}', or DeviceIndex to the Context"
             )
         self.evaluator.require_together(positions)
+        if self.evaluator.links is not None:
+            box = None if cell is None else torch.from_numpy(cell)
+            positions = self.evaluator.links.place(torch.from_numpy(positions), box).positions.numpy()
         with torch.cuda.device(own):
             step = self.step
             if step is None:
@@ -100,7 +106,18 @@ class GraphSession:
             host_flags=buffers.host_outputs["flags"].data_ptr(),
             audit_every=0 if self.audits is None else self.audits.every,
             audit_failed=0 if self.audits is None else self.audits.failed.ctypes.data,
+            num_links=self._links[0].numel(),
+            link_inner=self._links[0].data_ptr(),
+            link_distances=self._links[1].data_ptr(),
         )
+
+    def _links_on(self, device: int | None) -> tuple[Tensor, Tensor]:
+        """Places of inner atoms (int32) and distances (float64, Å) of link atoms on a GPU; empty without a GPU."""
+        settings = self.evaluator.settings
+        links = settings.link_atoms if device is not None else ()
+        made = LinkAtoms(links, settings.atoms or (), "cpu")
+        to = f"cuda:{device}" if links else "cpu"
+        return made.inner.to(to, torch.int32), made.distances[:, 0].contiguous().to(to)
 
     def audit(self, evaluation: int, step: int) -> None:
         assert self.audits is not None
@@ -148,7 +165,7 @@ def make_native_force(evaluator: ForceEvaluator, system: openmm.System) -> openm
     return native.add_force(
         system,
         StepProvider(evaluator),
-        atoms=settings.atoms,
+        atoms=settings.particles,
         periodic=settings.periodic,
         scale_parameter=settings.scale_parameter,
         energy_offset=settings.energy_offset / KJ_PER_MOL,

@@ -28,7 +28,7 @@ class Computation:
         """selects: States contain all particles, of which those of the potential are selected."""
         settings = evaluator.settings
         self.evaluator, self._selects = evaluator, selects
-        self._atoms = None if settings.atoms is None or not selects else np.array(settings.atoms)
+        self._atoms = None if settings.particles is None or not selects else np.array(settings.particles)
         self._periodic, self._scale = settings.periodic, settings.scale_parameter
 
     def __call__(self, state: Any) -> tuple[float, NDArray[np.float64]]:
@@ -102,14 +102,14 @@ def make_python_force(evaluator: ForceEvaluator, system: openmm.System) -> openm
     # For selected particles OpenMM returns positions wrapped by molecule, for all particles those that were set. The
     # difference is irrelevant to a periodic potential.
     moved = not settings.periodic and system.usesPeriodicBoundaryConditions()
-    if moved and settings.scale_parameter is not None and not stay_together(system, settings.atoms):
+    if moved and settings.scale_parameter is not None and not stay_together(system, settings.particles):
         raise ValueError(
             "transport 'python' with a scale parameter needs periodic=True in a periodic system, or atoms that bonds, "
             "constraints or nonbonded exceptions hold together, because OpenMM wraps positions in a CustomCVForce into "
             "the box, molecule by molecule; use transport 'native' for periodic=False"
         )
     selects = settings.atoms is not None and moved
-    particles: Sequence[int] = () if moved else settings.atoms or ()
+    particles: Sequence[int] = () if moved else settings.particles or ()
     if settings.atoms is None and not moved and system.getNumParticles() <= MOST_INDEXED:
         particles = range(system.getNumParticles())
     force = openmm.PythonForce(Computation(evaluator, selects), {}, list(particles))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.openmm_force.evaluator import ForceEvaluator
+from torchmdx.openmm_force.link_atoms import LinkAtoms
 from torchmdx.openmm_force.transport_python import TO_ENERGY, TO_FORCE
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.units import NANOMETER
@@ -28,7 +29,8 @@ class TensorEvaluator:
         self.evaluator, settings = evaluator, evaluator.settings
         device = evaluator.potential.device
         self.periodic = settings.periodic
-        self.index = None if settings.atoms is None else torch.tensor(settings.atoms, device=device)
+        self.index = None if settings.particles is None else torch.tensor(settings.particles, device=device)
+        self.links = LinkAtoms(settings.link_atoms, settings.atoms or (), device) if settings.link_atoms else None
         self.step: CapturedStep | None = None
         # Inside an operator autograd is disabled for the thread, but audits of a capture need it for the exact model.
         # Evaluations therefore run in a thread of their own, for one Context at a time.
@@ -48,12 +50,16 @@ class TensorEvaluator:
         if self.index is not None:
             chosen = chosen[self.index]
         cell = box.detach().to(own, torch.float64) * NANOMETER if self.periodic else None
+        placed = None if self.links is None else self.links.place(chosen, cell)
+        chosen = chosen if placed is None else placed.positions
         if self.step is None:
             first_cell = None if cell is None else cell.cpu().numpy()
             self.step = self.evaluator.make_step(chosen.cpu().numpy(), first_cell)
             self.evaluator.keep_track(self.step)
         result = self.evaluator.run(self.step, chosen, cell, copy=True)
         energy, forces = torch.as_tensor(result.energy)[0], torch.as_tensor(result.forces)
+        if self.links is not None and placed is not None:
+            forces = self.links.distribute(forces, placed)
         if self.index is not None:
             forces = torch.zeros_like(positions, dtype=forces.dtype, device=forces.device).index_copy(
                 0, self.index, forces

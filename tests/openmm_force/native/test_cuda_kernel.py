@@ -1,6 +1,7 @@
 """The plugin's GPU kernels, compiled for the CPU: what they read, write and leave alone. And the GPU part compiles."""
 
 import ctypes
+import itertools
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,7 +18,11 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
 
 # What OpenMM's dialect stands for, with one thread that does all the work.
 DIALECT = """
+#include <cmath>
+using std::floor;
+using std::sqrt;
 #define KERNEL extern "C"
+#define DEVICE static
 #define GLOBAL
 #define RESTRICT
 #define GLOBAL_ID 0
@@ -38,14 +43,15 @@ BOX = np.array([[2.1, 0.0, 0.0], [0.3, 2.2, 0.0], [-0.4, 0.5, 2.6]])
 LENGTH, FACTOR = 10.0, 0.25 * 2.0**32
 
 
-def compiled(folder: Path, precision: str, offsets: bool) -> ctypes.CDLL:
-    text = (build.HERE / "cuda_kernel.cpp").read_text()
+def compiled(folder: Path, precision: str, offsets: bool, links: bool = False, periodic: bool = False) -> ctypes.CDLL:
+    text = (build.HERE / "kernels.h").read_text()
     source = text.split('R"(', 1)[1].split(')";', 1)[0]
     (folder / "kernels.cpp").write_text(DIALECT + source)
     real = "double" if precision == "double" else "float"
     defines = [f"-DREAL={real}", "-DOVERFLOW_FLAG=1", "-DNOT_FINITE_FLAG=2", "-DFAR_FLAG=4", "-DUNCERTAIN_FLAG=5"]
     defines += ["-DMIXED"] * (precision == "mixed") + ["-DOFFSETS"] * offsets
-    made = folder / f"kernels-{precision}-{offsets}.so"
+    defines += ["-DLINKS"] * links + ["-DPERIODIC"] * periodic
+    made = folder / f"kernels-{precision}-{offsets}-{links}-{periodic}.so"
     command = [COMPILER, "-Wall", "-Werror", "-ffp-contract=off", "-shared", "-fPIC", *defines]
     subprocess.run([*command, folder / "kernels.cpp", "-o", made], check=True, capture_output=True)
     return ctypes.CDLL(str(made))
@@ -115,6 +121,51 @@ def test_forces_are_added_in_fixed_point_where_the_atoms_are(tmp_path):
 def test_forces_of_a_failed_evaluation_are_not_added(tmp_path, flag):
     before, after = added(tmp_path, np.full((len(CHOSEN), 3), np.nan), flag)
     np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_link_atoms_are_placed_and_their_forces_distributed(tmp_path, periodic):
+    """Particles 5 and 0 are the region, 4 and 6 the outer atoms of links at 0, and 2 that of one at 5."""
+    rng = np.random.default_rng(5)
+    chosen, inner, num_own = np.array([5, 0, 4, 6, 2]), np.array([1, 1, 0], np.int32), 2
+    distances, here = np.array([1.1, 0.9, 1.3]), rng.normal(size=(NUM, 3))
+    held = here + (rng.integers(-2, 3, size=(NUM, 3)) @ BOX if periodic else 0.0)
+    place = np.full(NUM, -1, dtype=np.int32)
+    place[chosen] = np.arange(5)
+    index = np.pad(ORDER, (0, PADDED - NUM)).astype(np.int32)
+    posq = np.zeros((PADDED, 4))
+    posq[:NUM, :3] = held[ORDER]
+    found, cell, outer, bonds = np.zeros((5, 3)), np.zeros((3, 3)), np.zeros((3, 3)), np.zeros((3, 4))
+    library = compiled(tmp_path, "double", False, links=True, periodic=periodic)
+    arguments = [*map(address, (posq, index, place, found, cell)), NUM]
+    arguments += [ctypes.c_double(x) for x in (LENGTH, *BOX.ravel())]
+    library.gatherPositions(*arguments, address(outer), num_own)
+    np.testing.assert_allclose(found[:2], LENGTH * held[chosen[:2]], atol=1e-11)
+    np.testing.assert_allclose(outer, LENGTH * held[chosen[2:]], atol=1e-11)
+    library.placeLinks(*map(address, (found, cell, outer, inner, distances, bonds)), num_own, 3)
+    start, end = found[:2][inner], outer
+    if periodic:  # the shortest of all images
+        shifts = np.array(np.meshgrid(*[range(-5, 6)] * 3)).reshape(3, -1).T @ (LENGTH * BOX)
+        images = (end - start)[:, None] + shifts
+        end = start + np.array([each[np.argmin((each**2).sum(1))] for each in images])
+
+    def links_at(first, second):
+        bond = second - first
+        return first + distances[:, None] * bond / np.sqrt((bond**2).sum(1, keepdims=True))
+
+    np.testing.assert_allclose(found[2:], links_at(start, end), atol=1e-10)
+    forces, step = rng.normal(size=(5, 3)), 1e-6
+    wanted = np.zeros((NUM, 3))
+    wanted[chosen[:2]] = forces[:2]
+    for k, axis in itertools.product(range(3), range(3)):
+        shift = step * np.eye(3)[axis]
+        for particle, way in ((chosen[inner[k]], (shift, 0.0)), (chosen[2 + k], (0.0, shift))):
+            change = links_at(start + way[0], end + way[1])[k] - links_at(start - way[0], end - way[1])[k]
+            wanted[particle, axis] += forces[2 + k] @ change / (2 * step)
+    buffers, flags = np.zeros((3, PADDED), np.int64), np.zeros(8, np.int64)
+    arguments = [*map(address, (forces, flags, buffers, index, place)), NUM, PADDED, ctypes.c_double(FACTOR)]
+    library.addForces(*arguments, address(inner), address(bonds), num_own, 3)
+    np.testing.assert_allclose(buffers[:, :NUM].T / FACTOR, wanted[ORDER], atol=1e-7)
 
 
 def real_headers() -> Path | None:

@@ -9,6 +9,9 @@ struct Handles {
     unsigned long long deviceFlags;                  // device, int64[8]
     unsigned long long hostEnergy, hostFlags;        // pinned host memory: double eV, int64[8]
     unsigned long long auditEvery, auditFailed;      // evaluations, 0: never; host int64, not 0 after a failed audit
+    // The last numLinks particles of the force are outer atoms, in whose place the step has link atoms. Device: int32[n],
+    // places of the inner atoms; double[n], distances in Å.
+    unsigned long long numLinks, linkInner, linkDistances;
 };
 
 struct Callbacks {

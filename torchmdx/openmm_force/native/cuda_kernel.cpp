@@ -1,6 +1,7 @@
 // The CUDA platform: copies positions from OpenMM's buffers to the step's, launches the graph on OpenMM's stream, and
 // adds the forces to OpenMM's buffers. Python is called for the first evaluation and when flags are set.
 #include "force.h"
+#include "kernels.h"
 #include "openmm/common/ContextSelector.h"
 #include "openmm/cuda/CudaArray.h"
 #include "openmm/cuda/CudaContext.h"
@@ -19,60 +20,6 @@ namespace {
 // Indices of the flags, as in step/buffer_storage.py.
 const int OVERFLOW_FLAG = 1, NOT_FINITE_FLAG = 2, FAR_FLAG = 4, UNCERTAIN_FLAG = 5;
 
-const char* SOURCE = R"(
-/* Converts coordinates in nm to Å in the step's order, and undoes OpenMM's translations by box vectors. */
-KERNEL void gatherPositions(GLOBAL const real4* RESTRICT posq,
-#ifdef MIXED
-        GLOBAL const real4* RESTRICT correction,
-#endif
-#ifdef OFFSETS
-        GLOBAL const int4* RESTRICT offsets,
-#endif
-        GLOBAL const int* RESTRICT atomIndex, GLOBAL const int* RESTRICT place, GLOBAL double* RESTRICT positions,
-        GLOBAL double* RESTRICT cell, int numAtoms, double length, double ax, double ay, double az, double bx, double by,
-        double bz, double cx, double cy, double cz) {
-    if (GLOBAL_ID == 0) {
-        cell[0] = ax*length; cell[1] = ay*length; cell[2] = az*length;
-        cell[3] = bx*length; cell[4] = by*length; cell[5] = bz*length;
-        cell[6] = cx*length; cell[7] = cy*length; cell[8] = cz*length;
-    }
-    for (int i = GLOBAL_ID; i < numAtoms; i += GLOBAL_SIZE) {
-        int at = place[atomIndex[i]];
-        if (at < 0)
-            continue;
-        real4 p = posq[i];
-        double x = p.x, y = p.y, z = p.z;
-#ifdef MIXED
-        real4 q = correction[i];
-        x += q.x; y += q.y; z += q.z;
-#endif
-#ifdef OFFSETS
-        int4 n = offsets[i];
-        x -= n.x*ax + n.y*bx + n.z*cx;
-        y -= n.x*ay + n.y*by + n.z*cy;
-        z -= n.x*az + n.y*bz + n.z*cz;
-#endif
-        positions[3*at] = x*length; positions[3*at+1] = y*length; positions[3*at+2] = z*length;
-    }
-}
-
-/* Adds nothing if a flag is set: the host then repeats the evaluation. Forces are added atomically, because OpenMM's
-   kernels on other streams, such as PME's, may add to the same buffer at the same time. */
-KERNEL void addForces(GLOBAL const double* RESTRICT forces, GLOBAL const mm_long* RESTRICT flags,
-        GLOBAL mm_ulong* RESTRICT forceBuffers, GLOBAL const int* RESTRICT atomIndex, GLOBAL const int* RESTRICT place,
-        int numAtoms, int paddedNumAtoms, double factor) {
-    if (flags[OVERFLOW_FLAG] != 0 || flags[NOT_FINITE_FLAG] != 0 || flags[FAR_FLAG] != 0 || flags[UNCERTAIN_FLAG] != 0)
-        return;
-    for (int i = GLOBAL_ID; i < numAtoms; i += GLOBAL_SIZE) {
-        int at = place[atomIndex[i]];
-        if (at < 0)
-            continue;
-        ATOMIC_ADD(&forceBuffers[i], (mm_ulong) (mm_long) (forces[3*at]*factor));
-        ATOMIC_ADD(&forceBuffers[i+paddedNumAtoms], (mm_ulong) (mm_long) (forces[3*at+1]*factor));
-        ATOMIC_ADD(&forceBuffers[i+2*paddedNumAtoms], (mm_ulong) (mm_long) (forces[3*at+2]*factor));
-    }
-}
-)";
 
 void check(CUresult result, const char* what) {
     if (result == CUDA_SUCCESS)
@@ -176,7 +123,17 @@ private:
             defines["MIXED"] = "1";
         if (useOffsets)
             defines["OFFSETS"] = "1";
-        ComputeProgram program = cu.compileProgram(SOURCE, defines);
+        numLinks = (int)handles->numLinks;
+        int numOwn = (int)particles.size() - numLinks;
+        if (numLinks != 0)
+            defines["LINKS"] = "1";
+        if (numLinks != 0 && !outer.isInitialized()) {
+            outer.initialize<double>(cu, 3 * numLinks, "torchmdxOuter");
+            bonds.initialize<double>(cu, 4 * numLinks, "torchmdxBonds");
+        }
+        if (periodic)
+            defines["PERIODIC"] = "1";
+        ComputeProgram program = cu.compileProgram(KERNELS, defines);
         gather = program->createKernel("gatherPositions");
         gather->addArg(cu.getPosq());
         if (cu.getUseMixedPrecision())
@@ -192,6 +149,11 @@ private:
         gather->addArg(units.length);
         for (int i = 0; i < 9; i++)
             gather->addArg(0.0);
+        if (numLinks != 0) {
+            gather->addArg(outer);
+            gather->addArg(numOwn);
+            makeLinks(program, numOwn);
+        }
         add = program->createKernel("addForces");
         add->addArg((long long)handles->forces);
         add->addArg((long long)handles->deviceFlags);
@@ -201,7 +163,25 @@ private:
         add->addArg(cu.getNumAtoms());
         add->addArg(cu.getPaddedNumAtoms());
         add->addArg(0.0);
+        if (numLinks != 0) {
+            add->addArg((long long)handles->linkInner);
+            add->addArg(bonds);
+            add->addArg(numOwn);
+            add->addArg(numLinks);
+        }
         check(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING), "creating an event");  // last: execute checks it
+    }
+
+    void makeLinks(ComputeProgram& program, int numOwn) {
+        links = program->createKernel("placeLinks");
+        links->addArg((long long)handles->positions);
+        links->addArg((long long)handles->cell);
+        links->addArg(outer);
+        links->addArg((long long)handles->linkInner);
+        links->addArg((long long)handles->linkDistances);
+        links->addArg(bonds);
+        links->addArg(numOwn);
+        links->addArg(numLinks);
     }
 
     // Compared at every evaluation: setPositions and rejected moves of a barostat change the offsets without a call of
@@ -225,12 +205,21 @@ private:
         for (int i = 0; i < 9; i++)
             gather->setArg(gatherFirst + 4 + i, box[i / 3][i % 3]);
         gather->execute(cu.getNumAtoms());
+        if (numLinks != 0) {
+            links->setArg(0, (long long)handles->positions);
+            links->setArg(1, (long long)handles->cell);
+            links->setArg(3, (long long)handles->linkInner);
+            links->setArg(4, (long long)handles->linkDistances);
+            links->execute(numLinks);
+        }
     }
 
     void addForces(double scale) {
         add->setArg(0, (long long)handles->forces);
         add->setArg(1, (long long)handles->deviceFlags);
         add->setArg(7, units.force * scale * 4294967296.0);
+        if (numLinks != 0)
+            add->setArg(8, (long long)handles->linkInner);
         add->execute(cu.getNumAtoms());
     }
 
@@ -264,9 +253,10 @@ private:
     long long evaluations = 0;
     unsigned long long sinceAudit = 0;  // evaluations
     CudaArray place, offsets;
+    CudaArray outer, bonds;  // of link atoms
     vector<mm_int4> uploaded;  // what is in offsets
-    ComputeKernel gather, add;
-    int gatherFirst = 0;
+    ComputeKernel gather, links, add;
+    int gatherFirst = 0, numLinks = 0;
     CUevent done = nullptr;
     Session session;
 };

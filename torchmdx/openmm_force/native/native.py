@@ -23,6 +23,8 @@ class Handles:
     """Addresses in a captured step: graphs (energy_graph 0 for none), device buffers in float64, pinned host memory.
 
     audit_every: evaluations between audits, 0 for none. audit_failed: of a host int64, not 0 after a failed audit.
+    num_links: link atoms, the last atoms of the step, in whose place the force has their outer atoms; link_inner,
+    link_distances: of device int32 places of the inner atoms, and float64 distances in Å.
     """
 
     graph: int
@@ -35,6 +37,9 @@ class Handles:
     host_flags: int
     audit_every: int = 0
     audit_failed: int = 0
+    num_links: int = 0
+    link_inner: int = 0
+    link_distances: int = 0
 
 
 class Session(Protocol):
