@@ -3,7 +3,11 @@
 import copy
 import dataclasses
 
+import numpy as np
 import torch
+from ase import Atoms
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.engines.choose import choose_engine
@@ -49,3 +53,32 @@ def assert_exact(found, wanted, limit=LIMIT):
     assert torch.equal(torch.isnan(found.stress), ~known)
     if known.any():
         assert relative(found.stress[known], wanted.stress[known]) < 5 * limit
+
+
+def boxes(examples, most_atoms):
+    """A decorator for tests of count atoms (at most) in a cell of about width Å."""
+    numbers = some.integers(0, most_atoms), some.integers(0, 10**6)
+    pbc, shape = some.tuples(*[some.booleans()] * 3), (some.floats(2.5, 9.0), some.floats(-0.4, 0.4))
+    options = dict(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    return lambda test: settings(**options)(given(*numbers, pbc, *shape)(test))
+
+
+def assert_box_is_exact(potential, count, seed, pbc, width, skew):
+    random = np.random.default_rng(seed)
+    cell = width * (np.eye(3) + skew * random.uniform(-1, 1, (3, 3)))
+    positions = []
+    for place in random.uniform(0, 1, (count, 3)) @ cell:  # apart from each other and from all images
+        images = [k @ cell for k in np.ndindex(3, 3, 3)] if any(pbc) else [np.ones(3) @ cell]
+        near = [np.linalg.norm(place - p + image - np.ones(3) @ cell) for p in positions for image in images]
+        if all(d > 0.9 for d in near):
+            positions.append(place)
+    atoms = Atoms(random.choice([1, 6, 7, 8], len(positions)), np.reshape(positions, (-1, 3)), cell=cell, pbc=pbc)
+    batch = batch_of(atoms)
+    found, wanted = run(potential, batch), exact(potential, batch)
+    # Forces and stress may vanish by symmetry, or nearly so: the size of forces between atoms is 1 eV/Å.
+    least = np.sqrt(len(positions))
+    assert float((found.forces - wanted.forces).norm()) <= LIMIT * max(least, float(wanted.forces.norm()))
+    assert float((found.energies - wanted.energies).abs().sum()) <= LIMIT * (least + float(wanted.energies.abs().sum()))
+    volume, known = abs(np.linalg.det(cell)), ~torch.isnan(wanted.stress)
+    virial, error = (float(x[known].norm()) * volume for x in (wanted.stress, found.stress - wanted.stress))
+    assert error <= 5 * LIMIT * max(least, virial)

@@ -25,6 +25,11 @@ CONFIGS = (
     dict(num_channels=10, num_radial=4, num_layers=0, activation="ssp"),
     dict(num_channels=24, num_radial=3, num_layers=1, head="gated", num_head_layers=2, readout_activation=False),
 )
+CHARGED = (
+    dict(num_channels=16, num_radial=6, num_layers=2, num_charges=3),
+    dict(num_channels=24, num_radial=4, num_layers=1, num_charges=17, group="SO(3)", activation="tanh"),
+    dict(num_channels=10, num_radial=4, num_layers=0, num_charges=2),
+)
 
 
 def compile_all(folder: Path) -> None:
@@ -61,11 +66,14 @@ def run(folder: Path, count: int) -> None:
     import numpy as np
     import torch
 
-    from torchmdx import Batch, EdgeSearch, Potential, System, TensorNetConfig
+    from torchmdx import Batch, EdgeSearch, Potential, System, TensorNet2Config, TensorNetConfig
+    from torchmdx.engines.cpu import engine
     from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledTensorNet
 
     torch.manual_seed(0)
-    potentials = [Potential(TensorNetConfig(cutoff=4.0, max_z=20, **config)).float() for config in CONFIGS]
+    configs = [TensorNetConfig(cutoff=4.0, max_z=20, **config) for config in CONFIGS]
+    configs += [TensorNet2Config(cutoff=4.0, max_z=20, **config) for config in CHARGED]
+    potentials = [Potential(config).float() for config in configs]
     evaluated = 0
     for seed in range(count):
         random = np.random.default_rng(seed)
@@ -80,14 +88,21 @@ def run(folder: Path, count: int) -> None:
         if int(edges.num_edges) != int(plain.num_edges):
             raise SystemExit(f"structure {seed}: {int(edges.num_edges)} edges in C, {int(plain.num_edges)} in torch")
         results = []
+        engine.MOST_KEPT_BYTES = 2**30 * (seed // len(potentials) % 2)
+        # The charges of every second TensorNet2 are pulled at, as by a prior.
+        pull_of = torch.ones_like if potential.predicts_charges and seed % 4 < 2 else None
         for name in INSTRUCTIONS:
-            network = CompiledTensorNet(potential, batch.num_atoms, batch.num_systems, name)
-            found = network.run(batch, batch.positions, batch.cell, edges, forces=True, virial=True)
+            size = potential, batch.num_atoms, batch.num_systems
+            network = CompiledTensorNet(*size, name, charges=pull_of is not None)
+            geometry = batch, batch.positions, batch.cell, edges
+            found = network.run(*geometry, forces=True, virial=True, pull_of=pull_of)
             results.append(found.forces.double().nan_to_num())
-        size = 1 + max(float(r.abs().max()) if len(r) else 0.0 for r in results)
+        largest = 1 + max(float(r.abs().max()) if len(r) else 0.0 for r in results)
         worst = max(float((r - results[0]).norm()) for r in results)
-        if worst > 1e-2 * size:
-            raise SystemExit(f"structure {seed}: forces of instruction sets differ by {worst}, the largest is {size}")
+        if worst > 1e-2 * largest:
+            raise SystemExit(
+                f"structure {seed}: forces of instruction sets differ by {worst}, the largest is {largest}"
+            )
         evaluated += 1
     print(f"check_sanitizers: {evaluated} of {count} structures evaluated, nothing found")
 

@@ -45,15 +45,14 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
     if precision in ("tf32", "bfloat16"):
         raise ValueError(f"precision {precision!r} needs a GPU, got a potential on the CPU")
-    if type(potential.network) is not TensorNet:  # a subclass may compute other filters
-        why = f"there are tables for a TensorNet alone, got a {type(potential.network).__name__}"
-        if pair_energy.serves(potential) and library() is not None:
-            return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {why}"
-        return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {why}"
     if (reason := unsupported(potential)) is None:
         if potential.prior_configs:
             return CompiledPriorEngine(potential, batch, stress=stress), "network in C on the CPU, and priors beside it"
         return CompiledEngine(potential, batch, stress=stress), "one call into C on the CPU"
+    if type(potential.network) is not TensorNet:  # a subclass may compute other filters
+        if pair_energy.serves(potential) and library() is not None:
+            return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
+        return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
     # Replaces only the network: heads and priors are those of the exact model.
     return ModelEngine(potential, batch, stress=stress, tabulated=True), f"filters from tables on the CPU: {reason}"
 

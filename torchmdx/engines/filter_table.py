@@ -33,6 +33,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchmdx.models.cutoff import cosine_cutoff
+from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.runtime.inference_mode import outside_inference_mode
@@ -205,6 +207,31 @@ def _error(network: Any, table: TabulatedFilters) -> float:
             error = float(((exact - approximate).abs().amax(dim=(1, 2, 3)) / scale).max())
             worst = max(worst, error if math.isfinite(error) else math.inf)
     return worst
+
+
+class RadialShares(nn.Module):
+    """The parts of a TensorNet2 that depend on distances alone, for `tabulate`: distances -> [E,3,C] per table.
+
+    The filters of the embedding; then, for each layer, the radial part of the first map of the filters' network with
+    its bias, as the first of three parts. The other two are zero.
+    """
+
+    def __init__(self, network: TensorNet2) -> None:
+        super().__init__()
+        self.network, self.config, self.norm = network, network.config, network.norm
+
+    def filters(self, distance: Tensor) -> list[Tensor]:
+        radial = self.network.basis(distance)
+        envelope = cosine_cutoff(distance, float(self.config.cutoff))[:, None]
+        found = [self.network.embedding.filter(radial, envelope)]
+        for layer in self.network.layers:
+            assert isinstance(layer, Interaction)
+            first = layer.filters[0]
+            assert isinstance(first, nn.Linear)
+            share = nn.functional.linear(radial, first.weight[:, : radial.shape[1]], first.bias)
+            nothing = torch.zeros_like(share)
+            found.append(torch.stack([share, nothing, nothing], dim=1))
+        return found
 
 
 # A table takes one or two seconds to compute and a few MB. The last ones are cached by the weights of their network.

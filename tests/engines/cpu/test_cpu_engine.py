@@ -8,9 +8,7 @@ from ase import Atoms
 from ase.build import bulk
 from ase.build import molecule as ase_molecule
 from ase.io import read
-from compiled_runs import LIMIT, assert_exact, batch_of, exact, relative, run
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as some
+from compiled_runs import LIMIT, assert_box_is_exact, assert_exact, batch_of, boxes, exact, relative, run
 
 import torchmdx
 from torchmdx import Batch, System
@@ -69,14 +67,6 @@ def test_the_shipped_potential(data, name):
     assert_exact(run(potential, batch), exact(potential, batch))
 
 
-def boxes(examples, most_atoms):
-    """A decorator for tests of count atoms (at most) in a cell of about width Å."""
-    numbers = some.integers(0, most_atoms), some.integers(0, 10**6)
-    pbc, shape = some.tuples(*[some.booleans()] * 3), (some.floats(2.5, 9.0), some.floats(-0.4, 0.4))
-    options = dict(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    return lambda test: settings(**options)(given(*numbers, pbc, *shape)(test))
-
-
 @boxes(6, 8)
 def test_random_boxes(trained, count, seed, pbc, width, skew):
     assert_box_is_exact(trained("cpu"), count, seed, pbc, width, skew)
@@ -85,27 +75,6 @@ def test_random_boxes(trained, count, seed, pbc, width, skew):
 @boxes(40, 30)
 def test_many_random_boxes(trained, count, seed, pbc, width, skew):
     assert_box_is_exact(trained("cpu"), count, seed, pbc, width, skew)
-
-
-def assert_box_is_exact(potential, count, seed, pbc, width, skew):
-    random = np.random.default_rng(seed)
-    cell = width * (np.eye(3) + skew * random.uniform(-1, 1, (3, 3)))
-    positions = []
-    for place in random.uniform(0, 1, (count, 3)) @ cell:  # apart from each other and from all images
-        images = [k @ cell for k in np.ndindex(3, 3, 3)] if any(pbc) else [np.ones(3) @ cell]
-        near = [np.linalg.norm(place - p + image - np.ones(3) @ cell) for p in positions for image in images]
-        if all(d > 0.9 for d in near):
-            positions.append(place)
-    atoms = Atoms(random.choice([1, 6, 7, 8], len(positions)), np.reshape(positions, (-1, 3)), cell=cell, pbc=pbc)
-    batch = batch_of(atoms)
-    found, wanted = run(potential, batch), exact(potential, batch)
-    # Forces and stress may vanish by symmetry, or nearly so: the size of forces between atoms is 1 eV/Å.
-    least = np.sqrt(len(positions))
-    assert float((found.forces - wanted.forces).norm()) <= LIMIT * max(least, float(wanted.forces.norm()))
-    assert float((found.energies - wanted.energies).abs().sum()) <= LIMIT * (least + float(wanted.energies.abs().sum()))
-    volume, known = abs(np.linalg.det(cell)), ~torch.isnan(wanted.stress)
-    virial, error = (float(x[known].norm()) * volume for x in (wanted.stress, found.stress - wanted.stress))
-    assert error <= 5 * LIMIT * max(least, virial)
 
 
 @pytest.mark.parametrize("group", ["O(3)", "SO(3)"])
@@ -206,8 +175,6 @@ def test_charges_and_atoms_are_those_of_the_batch_at_each_run(trained, ethanol):
 def test_a_potential_it_cannot_evaluate_takes_the_table(make_potential, trained, ethanol, monkeypatch):
     assert cpu_engine.unsupported(trained("cpu")) is None
     assert cpu_engine.unsupported(make_potential()) == "its weights must be torch.float32, got torch.float64"
-    model = make_potential(torch.float32, model="tensornet2")
-    assert cpu_engine.unsupported(model) == "its network must be a TensorNet, got a TensorNet2"
     monkeypatch.setattr(cpu_engine, "tensornet_library", lambda: None)
     engine, why = choose_engine(trained("cpu"), batch_of(ethanol), stress=False, precision="float32")
     assert engine.name == "table"

@@ -1,18 +1,20 @@
-"""TensorNet's energy, forces and virial on the CPU: one call into C (tensornet.c) per evaluation."""
+"""Energy, forces and virial of TensorNet and TensorNet2 on the CPU: one call into C (tensornet.c) per evaluation."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from torchmdx.engines.cpu.build import tensornet_library
+from torchmdx.engines.cpu.tensornet2_weights import TensorNet2Weights, kept_bytes
 from torchmdx.engines.cpu.tensornet_weights import INTEGER, POINTER, TensorNetWeights, why_not
 from torchmdx.engines.cpu.threads import openmp
 from torchmdx.engines.engine import Outputs
-from torchmdx.engines.filter_table import table_of
+from torchmdx.engines.filter_table import RadialShares, table_of
 from torchmdx.evaluate import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
@@ -22,6 +24,9 @@ from torchmdx.system import Batch
 MOST_BLOCK = 16  # atoms that are processed together, as in tensornet.h
 # With fewer atoms per thread, another thread costs more time than it saves.
 ATOMS_A_THREAD = 4
+# Of the slopes that a TensorNet2 keeps for the backward pass; beyond, they are computed again.
+MOST_KEPT_BYTES = 2**30
+WHOLE, FORWARD, BACKWARD = range(3)  # the stages of tensornet.h
 # Instruction sets by name; the numbers of tensornet.c.
 INSTRUCTIONS = {"default": 0, "x86-64-v3": 1, "x86-64-v4": 2}
 
@@ -31,21 +36,25 @@ class Call(ctypes.Structure):
 
     _fields_ = [
         *((name, INTEGER) for name in ("atoms", "systems", "capacity", "block", "threads", "forces", "stress")),
-        *((name, INTEGER) for name in ("wide_positions", "wide_cell", "wide_charge")),
+        *((name, INTEGER) for name in ("wide_positions", "wide_cell", "wide_charge", "stage", "keep")),
         *((name, POINTER) for name in ("positions", "cell", "charge", "numbers", "system")),
         *((name, POINTER) for name in ("row_ptr", "source", "shifts", "scratch")),
-        *((name, POINTER) for name in ("energy", "energies", "virial", "force")),
+        *((name, POINTER) for name in ("energy", "energies", "virial", "force", "channels", "pull")),
     ]
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkResult:
-    """energy [S], energies [N] and virial [S,3,3] = ∂E/∂strain, float64; forces [N,3], float32: buffers, reused."""
+    """energy [S], energies [N] and virial [S,3,3] = ∂E/∂strain, float64; forces [N,3], float32: buffers, reused.
+
+    channels [N,(L+1)K], float32: charges of the embedding and of every layer, where they were asked for.
+    """
 
     energy: Tensor
     energies: Tensor
     forces: Tensor
     virial: Tensor
+    channels: Tensor | None = None
 
 
 def unsupported(potential: Potential) -> str | None:
@@ -60,15 +69,29 @@ class CompiledTensorNet:
     """A potential's network, head and constants in C, with buffers for one number of atoms and systems.
 
     instructions: one of INSTRUCTIONS, the most to use; None for the best of this machine.
+    charges: compute all charges that the network predicts, those behind the last layer too.
     """
 
     @outside_inference_mode
-    def __init__(self, potential: Potential, num_atoms: int, num_systems: int, instructions: str | None = None) -> None:
+    def __init__(
+        self,
+        potential: Potential,
+        num_atoms: int,
+        num_systems: int,
+        instructions: str | None = None,
+        *,
+        charges: bool = False,
+    ) -> None:
         library = tensornet_library()
         assert library is not None
-        self.library = library
-        self.table = table_of(potential.network)
-        self.weights = TensorNetWeights(potential, self.table)
+        self.library, self.config = library, potential.config
+        self.charged = potential.predicts_charges
+        if self.charged:
+            self.table = table_of(potential.network, RadialShares)
+            self.weights: TensorNetWeights = TensorNet2Weights(potential, self.table, last=charges)
+        else:
+            self.table = table_of(potential.network)
+            self.weights = TensorNetWeights(potential, self.table)
         most = max(INSTRUCTIONS.values()) if instructions is None else INSTRUCTIONS[instructions]
         self.instructions = int(library.tensornet_instructions(most))
         wide = torch.float64
@@ -77,13 +100,18 @@ class CompiledTensorNet:
             energies=torch.zeros(num_atoms, dtype=wide),
             forces=torch.zeros(num_atoms, 3),
             virial=torch.zeros(num_systems, 3, 3, dtype=wide),
+            channels=torch.zeros(num_atoms, self._num_channels()) if charges else None,
         )
         out = self.result
         self.call = Call(atoms=num_atoms, systems=num_systems)
         self.call.energy, self.call.energies = out.energy.data_ptr(), out.energies.data_ptr()
         self.call.virial, self.call.force = out.virial.data_ptr(), out.forces.data_ptr()
+        self.call.channels = None if out.channels is None else out.channels.data_ptr()
         self.scratch = torch.empty(0, dtype=torch.uint8)
         self._sizes: tuple[int, int] | None = None
+
+    def _num_channels(self) -> int:
+        return int((self.config.num_layers + 1) * self.config.num_charges)
 
     def _divide(self, capacity: int) -> None:
         """Chooses threads and blocks, and allocates scratch memory if the sizes have changed."""
@@ -94,15 +122,29 @@ class CompiledTensorNet:
         # As many blocks as all threads take in whole rounds.
         rounds = -(-call.atoms // (MOST_BLOCK * call.threads))
         call.block, call.capacity = max(1, -(-call.atoms // max(1, rounds * call.threads))), capacity
+        if self.charged:
+            kept = kept_bytes(capacity + call.atoms, self.config.num_channels, self.config.num_layers)
+            call.keep = kept <= MOST_KEPT_BYTES
         needed = self.library.tensornet_scratch(ctypes.byref(self.weights.model), ctypes.byref(call))
         self.scratch = torch.empty(needed + 64, dtype=torch.uint8)
         self._sizes = capacity, threads
 
     @outside_inference_mode
     def run(
-        self, batch: Batch, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool, virial: bool
+        self,
+        batch: Batch,
+        positions: Tensor,
+        cell: Tensor,
+        edges: Edges,
+        *,
+        forces: bool,
+        virial: bool,
+        pull_of: Callable[[Tensor], Tensor] | None = None,
     ) -> NetworkResult:
-        """Evaluates a batch, apart from its priors, at positions [N,3] and cell [S,3,3], float32 or float64."""
+        """Evaluates a batch, apart from its priors, at positions [N,3] and cell [S,3,3], float32 or float64.
+
+        pull_of: called with the channels, after the forward pass; returns the gradient of further energies in them.
+        """
         call = self.call
         if not call.atoms:
             return self.result
@@ -118,15 +160,29 @@ class CompiledTensorNet:
         call.wide_charge = given["charge"].dtype == wide
         call.forces, call.stress = forces or virial, virial
         call.scratch = -(-self.scratch.data_ptr() // 64) * 64
+        channels = self.result.channels
+        if channels is None or pull_of is None:
+            self._evaluate(WHOLE)
+            return self.result
+        self._evaluate(FORWARD)
+        pull = pull_of(channels)
+        if call.forces:
+            pull = pull.to(channels.dtype).contiguous()
+            call.pull = pull.data_ptr()
+            self._evaluate(BACKWARD)
+            call.pull = None
+        return self.result
+
+    def _evaluate(self, stage: int) -> None:
+        self.call.stage = stage
         functions = openmp() or (None, None, None)
         self.library.tensornet_run(
-            ctypes.byref(self.weights.model), ctypes.byref(call), ctypes.c_int64(self.instructions), *functions
+            ctypes.byref(self.weights.model), ctypes.byref(self.call), ctypes.c_int64(self.instructions), *functions
         )
-        return self.result
 
 
 class CompiledEngine:
-    """A TensorNet without priors, in C."""
+    """A TensorNet or TensorNet2 without priors, in C."""
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
         self.network = CompiledTensorNet(potential, batch.num_atoms, batch.num_systems)

@@ -87,14 +87,14 @@ int64_t tensornet_instructions(int64_t most)
     return best < most ? best : most;
 }
 
-static runner runner_for(int64_t instructions)
+static runner runner_for(int64_t instructions, int charged)
 {
 #if defined(__x86_64__)
-    if (instructions == 2) return run_v4;
-    if (instructions == 1) return run_v3;
+    if (instructions == 2) return charged ? run2_v4 : run_v4;
+    if (instructions == 1) return charged ? run2_v3 : run_v3;
 #endif
     (void)instructions;
-    return run_base;
+    return charged ? run2_base : run_base;
 }
 
 static char *take(char **next, int64_t bytes)
@@ -103,6 +103,8 @@ static char *take(char **next, int64_t bytes)
     *next += (bytes + 63) / 64 * 64;
     return here;
 }
+
+#include "tensornet2_memory.c"
 
 /* Divides the scratch memory; returns its size. */
 static int64_t divide(struct work *w)
@@ -135,7 +137,9 @@ static int64_t divide(struct work *w)
         t->inverse[l] = (float *)take(&next, one);
     }
     const int64_t wide = 10 * model->slices + model->head_networks * model->head_layers * model->head_slices;
-    w->room_bytes = ((2 * w->block9 + wide * call->block * SLICE) * four + 127) / 64 * 64;
+    w->room_floats = 2 * w->block9 + wide * call->block * SLICE;
+    w->room_bytes = (w->room_floats * four + 127) / 64 * 64;
+    if (model->charges) next = divide_charges(w, next);
     w->room = take(&next, call->threads * w->room_bytes);
     return next - call->scratch;
 }
@@ -199,7 +203,7 @@ void tensornet_run(const struct model *model, const struct call *call, int64_t i
     struct work w = {.model = model, .call = call};
     divide(&w);
     w.participants = call->threads < w.blocks ? call->threads : w.blocks;
-    const runner run = runner_for(instructions);
+    const runner run = runner_for(instructions, model->charges != 0);
     if (w.participants > 1 && parallel) {
         struct team team = {&w, run, number, size, 0};
         parallel(share, &team, 0, 0);

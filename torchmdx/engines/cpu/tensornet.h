@@ -16,7 +16,7 @@
 
 enum { SLICE = 16, NINE = 9 * SLICE, TERMS = 6, FILTER = 3 * TERMS * SLICE, MOST_BLOCK = 16 };
 enum { SILU, SHIFTED_SOFTPLUS, TANH, SIGMOID, MISH };
-enum { MOST_LAYERS = 65, MOST_NETWORKS = 2 };
+enum { MOST_LAYERS = 65, MOST_NETWORKS = 2, MOST_PHASES = 7 * MOST_LAYERS + 8 };
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -32,7 +32,9 @@ struct layer {
     struct map in[3], out[3];
 };
 
-/* The weights of a potential. Every field has eight bytes, as in engines/cpu/engine.py. */
+#include "tensornet2.h"
+
+/* The weights of a potential. charges: of a TensorNet2, else 0. Every field has eight bytes, as in engines/cpu/engine.py. */
 struct model {
     int64_t slices, width, layers, intervals, head_slices, head_layers, activation, reflections;
     int64_t head_networks, readout_activation, charge_factor;
@@ -45,17 +47,25 @@ struct model {
     struct map gate_in, gate_out, mix[3], read;
     const struct map *heads; /* [networks][head_layers] */
     const struct layer *each_layer;
+    const struct charges *charges;
 };
 
-/* One evaluation. wide_positions, wide_cell, wide_charge: float64 instead of float32. */
+/* What a call evaluates. The energies of a TensorNet2 may be given further gradients in its charges before the backward
+   pass, and both are calls of their own then. */
+enum { WHOLE, FORWARD, BACKWARD };
+
+/* One evaluation. wide_positions, wide_cell, wide_charge: float64 instead of float32. channels, pull: 0, or charges
+   [N][(layers + 1) K] and gradients in them. */
 struct call {
     int64_t atoms, systems, capacity, block, threads, forces, stress, wide_positions, wide_cell, wide_charge;
+    int64_t stage, keep;
     const void *positions, *cell, *charge;
     const int64_t *numbers, *system;
     const int32_t *row_ptr, *source, *shifts;
     char *scratch;
     double *energy, *energies, *virial;
-    float *force;
+    float *force, *channels;
+    const float *pull;
 };
 
 /* Per edge within the cutoff, row by row: count [N] of each row, from row_ptr on. */
@@ -78,10 +88,11 @@ struct work {
     const struct call *call;
     struct edges edges;
     struct tensors tensors;
-    char *room; /* of threads, room_bytes each */
-    int64_t room_bytes, blocks, block9, block1; /* floats of a block of a tensor, and of one of its vectors */
+    struct charge_tensors charges;
+    char *room; /* of threads, room_bytes each, of which a TensorNet uses room_floats */
+    int64_t room_bytes, room_floats, blocks, block9, block1; /* floats of a block of a tensor, and of one of its vectors */
     int64_t participants;
-    atomic_long ticket[2 * MOST_LAYERS + 4], arrived[2 * MOST_LAYERS + 4];
+    atomic_long ticket[MOST_PHASES], arrived[MOST_PHASES];
 };
 
 INLINE double number_of(const void *values, int64_t wide, int64_t k)

@@ -13,7 +13,10 @@ struct NAME(room) {
     float *nine, *other, *wide, *wider; /* [slices][block][9][16] twice; vectors of up to 4 * slices and head_slices */
     struct NAME(places) places;
     V factor[MOST_BLOCK];
+    float *charges, *rows; /* of a TensorNet2: vectors of four times its charges; [12][slices][MOST_ROWS][16] */
 };
+
+static void NAME(network_messages)(const struct work *w, int64_t b, int64_t l, struct NAME(room) *room);
 
 /* 1 + q/10 of each atom; 1 without the factor. */
 static void NAME(factors)(const struct work *w, int64_t b, struct NAME(room) *room)
@@ -161,7 +164,10 @@ static void NAME(interact)(const struct work *w, int64_t b, int64_t l, struct NA
     BLOCK(w, b);
     const struct tensors *t = &w->tensors;
     NAME(factors)(w, b, room);
-    NAME(message_sum)(w, b, l, room->factor, room->nine);
+    if (model->charges)
+        NAME(network_messages)(w, b, l, room);
+    else
+        NAME(message_sum)(w, b, l, room->factor, room->nine);
     NAME(mix)(&room->places, slices, stride9, n, room->nine, model->each_layer[l].out, 0, t->d[l] + at9);
     EACH_CHANNEL(s, a, lane) {
         const N9 d = NAME(load9)(t->d[l] + at9 + AT9);

@@ -15,21 +15,30 @@ static void NAME(phase)(const struct work *w, int64_t phase, int64_t b, struct N
         NAME(forces)(w, b);
     if (phase == layers) {
         NAME(read)(w, b, room);
-        if (w->call->forces) NAME(read_gradient)(w, b, room);
+        if (w->call->forces) {
+            NAME(read_gradient)(w, b, room);
+            NAME(descend)(w, b, layers, room);
+        }
     }
+}
+
+/* Divides the scratch of a thread. */
+static void NAME(divide_room)(const struct work *w, int64_t thread, struct NAME(room) *room)
+{
+    room->nine = (float *)(w->room + thread * w->room_bytes);
+    room->other = room->nine + w->block9;
+    room->wide = room->other + w->block9;
+    room->wider = room->wide + 4 * w->block1;
+    room->charges = room->nine + w->room_floats;
+    NAME(find_places)(&room->places);
 }
 
 /* A thread's share of the evaluation. */
 static void NAME(run)(struct work *w, int64_t thread)
 {
-    const int64_t tensor = w->block9, vector = w->block1;
     const int64_t last = w->call->forces ? 2 * w->model->layers + 1 : w->model->layers;
     struct NAME(room) room;
-    room.nine = (float *)(w->room + thread * w->room_bytes);
-    room.other = room.nine + tensor;
-    room.wide = room.other + tensor;
-    room.wider = room.wide + 4 * vector;
-    NAME(find_places)(&room.places);
+    NAME(divide_room)(w, thread, &room);
     for (int64_t phase = 0; phase <= last; phase++) {
         for (int64_t b; (b = atomic_fetch_add(&w->ticket[phase], 1)) < w->blocks;) NAME(phase)(w, phase, b, &room);
         if (w->participants > 1 && phase < last) wait_for_all(w, phase);

@@ -7,3 +7,7 @@
 #include "tensornet_head.c"
 #include "tensornet_gradient.c"
 #include "tensornet_chain.c"
+#include "tensornet2_charges.c"
+#include "tensornet2_rows.c"
+#include "tensornet2_gradient.c"
+#include "tensornet2_chain.c"

@@ -66,7 +66,7 @@ static void NAME(descend)(const struct work *w, int64_t b, int64_t l, struct NAM
     }
 }
 
-/* The gradient in the last X from that in the standardised norms, and on from there. */
+/* The gradient in the last X from that in the standardised norms. */
 static void NAME(read_gradient)(const struct work *w, int64_t b, struct NAME(room) *room)
 {
     BLOCK(w, b);
@@ -85,20 +85,25 @@ static void NAME(read_gradient)(const struct work *w, int64_t b, struct NAME(roo
                      NAME(part_norms_gradient)(NAME(load9)(x + AT9), NAME(load)(g), NAME(load)(g + part),
                                                NAME(load)(g + 2 * part)));
     }
-    NAME(descend)(w, b, model->layers, room);
 }
 
-/* The gradient through the messages of layer l to X_l, and on from there. */
-static void NAME(interact_gradient)(const struct work *w, int64_t b, int64_t l, struct NAME(room) *room)
+/* The gradient in X_l from those in Y_l and, directly, in X_l / (|X_l|^2 + 1). */
+static void NAME(input_gradient)(const struct work *w, int64_t b, int64_t l, struct NAME(room) *room)
 {
     BLOCK(w, b);
     const struct tensors *t = &w->tensors;
-    NAME(message_gradient)(w, b, l);
     NAME(mix)(&room->places, slices, stride9, n, t->gy + at9, model->each_layer[l].in, 1, room->nine);
     EACH_CHANNEL(s, a, lane) {
         const N9 g = NAME(add9)(NAME(load9)(t->gx + at9 + AT9), NAME(load9)(room->nine + AT9));
         const V inverse = NAME(load)(t->inverse[l] + at1 + AT1);
         NAME(store9)(t->gx + at9 + AT9, NAME(normalise_gradient)(NAME(load9)(t->x[l] + at9 + AT9), inverse, g));
     }
+}
+
+/* The gradient through the messages of layer l to X_l, and on from there. */
+static void NAME(interact_gradient)(const struct work *w, int64_t b, int64_t l, struct NAME(room) *room)
+{
+    NAME(message_gradient)(w, b, l);
+    NAME(input_gradient)(w, b, l, room);
     NAME(descend)(w, b, l, room);
 }

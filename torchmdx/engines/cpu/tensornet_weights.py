@@ -1,4 +1,4 @@
-"""The weights of a TensorNet potential as tensornet.h describes them: float32, padded to slices of 16 channels.
+"""The weights of TensorNet and TensorNet2 as tensornet.h describes them: float32, padded to slices of 16 channels.
 
 A padded channel has zero weights as input and as output, so it is zero in every tensor and in every gradient.
 """
@@ -17,6 +17,7 @@ from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import MOST, TensorNet
+from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.models.tensors import PartwiseLinear
 
 SLICE, TERMS = 16, 6
@@ -60,13 +61,14 @@ class Model(ctypes.Structure):
         ("read", Map),
         ("heads", ctypes.POINTER(Map)),
         ("each_layer", ctypes.POINTER(Layer)),
+        ("charges", POINTER),
     ]
 
 
 def why_not(potential: Potential) -> str | None:
     """Why the C code cannot evaluate this potential, apart from its priors; None if it can."""
-    if type(potential.network) is not TensorNet:  # a subclass may compute something else
-        return f"its network must be a TensorNet, got a {type(potential.network).__name__}"
+    if type(potential.network) not in (TensorNet, TensorNet2):  # a subclass may compute something else
+        return f"its network must be a TensorNet or a TensorNet2, got a {type(potential.network).__name__}"
     if type(potential.head) not in (ScalarHead, GatedHead):
         return f"its head must be a ScalarHead or a GatedHead, got a {type(potential.head).__name__}"
     if potential.dtype != torch.float32:
@@ -79,7 +81,7 @@ class TensorNetWeights:
 
     def __init__(self, potential: Potential, table: TabulatedFilters) -> None:
         self._kept: list[object] = []  # what the structure points to
-        network, config = cast(TensorNet, potential.network), potential.config
+        network, config = cast(TensorNet | TensorNet2, potential.network), potential.config
         width, embedding = config.num_channels, network.embedding
         channels = padded_size(width)
         self.model = m = Model()

@@ -1,16 +1,16 @@
-"""An engine on the CPU for a TensorNet with priors: the network in C, and the priors beside it by autograd."""
+"""An engine on the CPU for potentials with priors: the network in C, and the priors beside it by autograd."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from torchmdx.engines.cpu.engine import CompiledTensorNet
 from torchmdx.engines.engine import Outputs
-from torchmdx.evaluate import EnergyParts, differentiate_energy, per_volume, strained, strained_positions
+from torchmdx.evaluate import per_volume, strained, strained_positions
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry
 from torchmdx.neighbors.edges import Edges
@@ -18,11 +18,25 @@ from torchmdx.runtime.inference_mode import outside_inference_mode
 from torchmdx.system import Batch
 
 
+@dataclass(frozen=True, eq=False)
+class PriorResult:
+    """Energies [N], their gradients in positions [N,3] and strain [S,3,3], and `pull`, that in the charges [N,M]."""
+
+    energies: Tensor
+    slope: Tensor
+    virial: Tensor
+    pull: Tensor | None
+
+
 class CompiledPriorEngine:
-    """A TensorNet in C, which ignores edges beyond its own cutoff, and priors."""
+    """A TensorNet or TensorNet2 in C, which ignores edges beyond its own cutoff, and priors.
+
+    Gradients of priors with respect to predicted charges enter the backward pass in C.
+    """
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
-        self.network = CompiledTensorNet(potential, batch.num_atoms, batch.num_systems)
+        self.charged = potential.predicts_charges  # any prior may read them
+        self.network = CompiledTensorNet(potential, batch.num_atoms, batch.num_systems, charges=self.charged)
         self.potential = copy.deepcopy(potential).requires_grad_(False)
         self.name, self.table_error = "compiled and priors", self.network.table.error
         self.batch, self.stress = batch, stress
@@ -32,28 +46,50 @@ class CompiledPriorEngine:
 
     @outside_inference_mode
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
-        stress = self.stress and forces
-        found = self.network.run(self.batch, positions, cell, edges, forces=forces, virial=stress)
-        batch, dtype = replace(self.batch, positions=positions, cell=cell), self.potential.dtype
+        stress, batch = self.stress and forces, replace(self.batch, positions=positions, cell=cell)
+        results: list[PriorResult] = []
 
-        def priors(positions: Tensor, strain: Tensor | None) -> EnergyParts:
-            vectors = edges.vectors(positions, cell, batch.system_index)
-            if strain is not None:
-                vectors = strained(vectors, strain, edges, batch.system_index)
-                positions = strained_positions(positions, strain, batch.system_index)
-            vectors, places = vectors.to(dtype), positions.to(dtype)
-            seen = replace(batch, positions=places.detach(), cell=cell.to(dtype))
-            distance = torch.linalg.vector_norm(vectors, dim=-1)
-            energies = self.potential.prior_energies(Geometry(seen, edges, distance, places, None))
-            energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
-            return energy, energies, None
+        def pull_of(channels: Tensor | None) -> Tensor:
+            results.append(self._priors(batch, edges, channels, forces=forces, stress=stress))
+            pull = results[0].pull
+            return positions.new_zeros(0) if pull is None else pull
 
+        if not self.charged:
+            pull_of(None)
+        found = self.network.run(
+            self.batch, positions, cell, edges, forces=forces, virial=stress, pull_of=pull_of if self.charged else None
+        )
+        (added,) = results or [self._priors(batch, edges, found.channels, forces=forces, stress=stress)]  # no atoms
+        energy = added.energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, added.energies)
+        total = (found.forces - added.slope).to(self.potential.dtype) if forces else found.forces
+        virial = found.virial + added.virial
+        stresses = per_volume(virial.to(cell.dtype), cell) if self.stress else None
+        return Outputs(found.energy + energy, found.energies + added.energies, total, stresses)
+
+    def _priors(
+        self, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool, stress: bool
+    ) -> PriorResult:
+        dtype = self.potential.dtype
         with torch.set_grad_enabled(forces):
-            given = positions.detach().requires_grad_(forces)
-            added = differentiate_energy(priors, batch, given, forces=forces, stress=stress, create_graph=False)
-        total = found.forces if added.forces is None else (found.forces + added.forces).to(dtype)
-        stresses = None
-        if self.stress:
-            stresses = per_volume(found.virial.to(cell.dtype), cell)
-            stresses = stresses if added.stress is None else stresses + added.stress
-        return Outputs(found.energy + added.energy, found.energies + added.energies, total, stresses)
+            positions = batch.positions.detach().requires_grad_(forces)
+            strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_(stress)
+            if channels is not None:
+                channels = channels.detach().requires_grad_(forces)
+            vectors, places = edges.vectors(positions, batch.cell, batch.system_index), positions
+            if stress:
+                vectors = strained(vectors, strain, edges, batch.system_index)
+                places = strained_positions(places, strain, batch.system_index)
+            vectors, places = vectors.to(dtype), places.to(dtype)
+            seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
+            distance = torch.linalg.vector_norm(vectors, dim=-1)
+            energies = self.potential.prior_energies(Geometry(seen, edges, distance, places, channels))
+        slope, virial, pull = torch.zeros_like(positions), torch.zeros_like(strain), None
+        if channels is not None:
+            pull = torch.zeros_like(channels)
+        if forces and energies.requires_grad:
+            inputs = [x for x in (positions, strain if stress else None, channels) if x is not None]
+            gradients = iter(torch.autograd.grad(energies.sum(), inputs, materialize_grads=True))
+            slope = next(gradients)
+            virial = next(gradients) if stress else virial
+            pull = pull if pull is None else next(gradients)
+        return PriorResult(energies.detach(), slope.detach(), virial.detach(), pull)

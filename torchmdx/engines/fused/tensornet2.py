@@ -12,44 +12,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from torchmdx.engines.filter_table import BOUND, TabulatedFilters
+from torchmdx.engines.filter_table import BOUND, RadialShares, TabulatedFilters
 from torchmdx.engines.fused.buffers import Buffers, ChargeScratch
 from torchmdx.engines.fused.launch_sizes import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, TwoMaps, Walk
 from torchmdx.engines.fused.tensornet import FastTensorNet
-from torchmdx.models.cutoff import cosine_cutoff
-from torchmdx.models.interaction import Interaction
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
 
 MOST_ROWS, PIECE = 196608, 49152
 FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
-
-
-class RadialShares(nn.Module):
-    """The parts of a TensorNet2 that depend on distances alone, for `tabulate`: distances -> [E,3,C] per table.
-
-    The filters of the embedding; then, for each layer, the radial part of the first map of the filters' network with
-    its bias, as the first of three parts. The other two are zero.
-    """
-
-    def __init__(self, network: TensorNet2) -> None:
-        super().__init__()
-        self.network, self.config, self.norm = network, network.config, network.norm
-
-    def filters(self, distance: Tensor) -> list[Tensor]:
-        radial = self.network.basis(distance)
-        envelope = cosine_cutoff(distance, float(self.config.cutoff))[:, None]
-        found = [self.network.embedding.filter(radial, envelope)]
-        for layer in self.network.layers:
-            assert isinstance(layer, Interaction)
-            first = layer.filters[0]
-            assert isinstance(first, nn.Linear)
-            share = nn.functional.linear(radial, first.weight[:, : radial.shape[1]], first.bias)
-            nothing = torch.zeros_like(share)
-            found.append(torch.stack([share, nothing, nothing], dim=1))
-        return found
 
 
 class FastTensorNet2(FastTensorNet):

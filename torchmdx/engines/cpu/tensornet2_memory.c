@@ -1,0 +1,36 @@
+/* Divides the scratch memory that a TensorNet2 needs in addition; returns the end of what precedes the threads' rooms,
+   which it enlarges. */
+static char *divide_charges(struct work *w, char *next)
+{
+    const struct model *model = w->model;
+    const struct call *call = w->call;
+    const struct charges *charges = model->charges;
+    struct charge_tensors *c = &w->charges;
+    const int64_t four = sizeof(float), width = model->slices * SLICE, rows = call->capacity + call->atoms;
+    const int64_t one = w->blocks * w->block1 * four, each = w->blocks * charges->slices * call->block * SLICE * four;
+    const int64_t sums = call->systems * charges->slices * SLICE * sizeof(double);
+    c->own_row = (int32_t *)take(&next, call->atoms * four);
+    c->row = (int32_t *)take(&next, call->capacity * four);
+    c->back = (int32_t *)take(&next, call->capacity * four);
+    c->cut = (float *)take(&next, call->capacity * four);
+    c->bend = (float *)take(&next, call->capacity * four);
+    c->level = (double *)take(&next, sums);
+    c->gradient = (float *)take(&next, each);
+    for (int64_t l = 0; l <= model->layers; l++) {
+        if (l == model->layers && !charges->last) break;
+        c->first[l] = (float *)take(&next, one), c->second[l] = (float *)take(&next, one);
+        c->proposed[l] = (float *)take(&next, 2 * each), c->charges[l] = (float *)take(&next, each);
+        c->ratio[l] = (double *)take(&next, sums), c->whole[l] = (double *)take(&next, sums);
+    }
+    float *pull = call->keep ? 0 : (float *)take(&next, rows * width * four);
+    for (int64_t l = 0; l < model->layers; l++) {
+        c->targets[l] = (float *)take(&next, one), c->sources[l] = (float *)take(&next, one);
+        c->filters[l] = (float *)take(&next, 3 * rows * width * four);
+        for (int k = 0; call->keep && k < 3; k++)
+            c->slopes[k][l] = (float *)take(&next, (k + 1) * rows * width * four);
+        c->pull[l] = call->keep ? c->slopes[0][l] : pull;
+    }
+    w->room_bytes += (4 * charges->slices * call->block + 12 * model->slices * MOST_ROWS) * SLICE * four;
+    w->room_bytes = (w->room_bytes + 63) / 64 * 64;
+    return next;
+}
