@@ -7,7 +7,7 @@ from ase import Atoms
 from boxes import context_of, empty_system, topology_of
 
 from torchmdx import Calculator
-from torchmdx.openmm_force import add_potential
+from torchmdx.openmm_force import LinkAtom, add_potential
 from torchmdx.units import NANOMETER
 
 
@@ -47,3 +47,36 @@ def test_the_volume_goes_where_the_stress_of_the_calculator_says(make_potential,
         assert cell[0, 0] == pytest.approx(6.6)
     else:
         assert np.sign(np.linalg.det(cell) - atoms.get_volume()) == sign
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_barostats_ask_the_native_transport_for_energies_alone(make_potential, links):
+    atoms = crystal()
+    potential = make_potential(num_channels=8, num_layers=1, cutoff=3.2)
+    boxes = []
+    for transport in ("native", "python"):
+        system = empty_system(atoms)
+        options = dict(atoms=range(26), link_atoms=[LinkAtom(0, 26, 0.1)]) if links else {}
+        force = add_potential(
+            system, topology_of(atoms), potential, precision="float64", device="cpu", transport=transport, **options
+        )
+        barostat = openmm.MonteCarloBarostat(2000.0, 300.0, 2)
+        barostat.setRandomNumberSeed(11)
+        system.addForce(barostat)
+        asked, evaluate = [], force.evaluator.evaluate
+
+        def spy(positions, cell, evaluate=evaluate, asked=asked, **options):
+            asked.append(options.get("with_forces", True))
+            return evaluate(positions, cell, **options)
+
+        force.evaluator.evaluate = spy
+        integrator = openmm.LangevinMiddleIntegrator(300, 1.0, 1e-6)  # others need forces for the kinetic energy
+        integrator.setRandomNumberSeed(3)
+        context = openmm.Context(system, integrator, openmm.Platform.getPlatformByName("Reference"))
+        context.setPositions(atoms.positions / NANOMETER)
+        integrator.step(8)
+        boxes.append(np.array(context.getState().getPeriodicBoxVectors(asNumpy=True)._value))
+        assert asked.count(False) == (8 if transport == "native" else 0)
+        assert asked.count(True) > 0
+    np.testing.assert_allclose(boxes[0], boxes[1], rtol=1e-9)
+    assert not np.allclose(boxes[0] * NANOMETER, atoms.cell.array)

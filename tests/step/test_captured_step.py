@@ -49,6 +49,36 @@ def frames(atoms, count, seed=0, strain=0.04):
         yield start.positions @ shape + offsets, start.cell.array @ shape
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("model", ["tensornet", "tensornet2"])
+def test_energies_without_forces(make_potential, crystal, dtype, model):
+    potential = make_potential(dtype, model=model)
+    step = CapturedStep(potential, System.from_ase(crystal), audit_every=5)
+    for k, (positions, cell) in enumerate(frames(crystal, 6)):
+        alone = step(positions, cell, forces=False)
+        audited = k == 2  # the fifth evaluation
+        assert (alone.forces is None) is not audited
+        energy = alone.energy.copy()
+        both = step(positions, cell)
+        assert both.energy == pytest.approx(energy, rel=1e-6 if dtype == torch.float32 else 1e-12)
+        assert_close(both.forces, exact(potential, crystal, positions, cell)["forces"], CLOSE[dtype])
+    stressed = CapturedStep(potential, System.from_ase(crystal), stress=True)(crystal.positions, forces=False)
+    assert stressed.forces is not None
+    assert stressed.stress is not None
+
+
+def test_forces_that_are_not_finite_do_not_spoil_a_later_energy(potential, ethanol):
+    step = CapturedStep(potential, System.from_ase(ethanol))
+    wanted = step(ethanol.positions).energy.copy()
+    broken = ethanol.positions.copy()
+    broken[2, 1] = np.nan
+    with pytest.raises(NonFiniteError):
+        step(broken)
+    assert step(ethanol.positions, forces=False).energy == pytest.approx(wanted, rel=1e-12)
+    with pytest.raises(NonFiniteError):
+        step(broken, forces=False)
+
+
 def test_moving_frames_with_a_changing_cell(trained, crystal, device):
     potential, atoms = trained(device), crystal.repeat(2)
     graph, eager = (

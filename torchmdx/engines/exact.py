@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from torchmdx.engines.cpu.network import TabulatedTensorNet
@@ -30,8 +31,8 @@ class ModelEngine:
         pass  # autograd allocates
 
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
-        # Always with forces: `forces=False` would only save time, which does not matter for the exact model.
         batch = replace(self.batch, positions=positions, cell=cell)
-        result = differentiate(self.potential, batch, edges, stress=self.stress)
-        assert result.forces is not None
-        return Outputs(result.energy, result.energies, result.forces.to(self.potential.dtype), result.stress)
+        with torch.set_grad_enabled(forces):
+            result = differentiate(self.potential, batch, edges, forces=forces, stress=self.stress and forces)
+        found = torch.zeros_like(positions) if result.forces is None else result.forces
+        return Outputs(result.energy, result.energies, found.to(self.potential.dtype), result.stress)

@@ -9,6 +9,9 @@ own stream), "torch" (openmm-torch) or "python" (a PythonForce, which needs only
 """
 
 from torchmdx.openmm_force.add import add_potential as add_potential
+from torchmdx.openmm_force.charge_reporter import ChargeReporter as ChargeReporter
+from torchmdx.openmm_force.charge_reporter import Charges as Charges
+from torchmdx.openmm_force.charge_reporter import charges_of as charges_of
 from torchmdx.openmm_force.derivatives import request_derivative as request_derivative
 from torchmdx.openmm_force.find import find as find
 from torchmdx.openmm_force.link_atoms import LinkAtom as LinkAtom
@@ -20,8 +23,8 @@ from torchmdx.openmm_force.transport_native import load_plugin as load_plugin
 from torchmdx.openmm_force.transport_native import preload_plugin
 
 __all__ = [
-    "LinkAtom", "MixedRegion", "PotentialForce", "add_potential", "create_mixed_regions", "create_mixed_system", "find",
-    "load_plugin", "request_derivative",
+    "ChargeReporter", "Charges", "LinkAtom", "MixedRegion", "PotentialForce", "add_potential", "charges_of",
+    "create_mixed_regions", "create_mixed_system", "find", "load_plugin", "request_derivative",
 ]  # fmt: skip
 
 preload_plugin()

@@ -89,6 +89,13 @@ class ForceEvaluator:
             max_force_spread=settings.max_force_spread,
         )
 
+    def structure(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> System:
+        """The potential's atoms, at positions of the settings' particles."""
+        if self.links is not None:
+            box = None if cell is None else torch.from_numpy(cell)
+            positions = self.links.place(torch.from_numpy(positions), box).positions.numpy()
+        return self._system(positions, cell)
+
     def require_together(self, positions: NDArray[np.float64]) -> None:
         """Raises ValueError for an atom so far from the others that a simulation must have failed; NaN passes."""
         if (np.ptp(positions, axis=0) > FARTHEST).any():
@@ -103,10 +110,10 @@ class ForceEvaluator:
                 "in another unit"
             )
 
-    def run(self, step: CapturedStep, positions: Any, cell: Any, *, copy: bool) -> StepResult:
+    def run(self, step: CapturedStep, positions: Any, cell: Any, *, copy: bool, forces: bool = True) -> StepResult:
         """One evaluation of a step of `make_step`; before SpreadError is raised, the frame is written to the file."""
         try:
-            return step(positions, cell, copy=copy)
+            return step(positions, cell, copy=copy, forces=forces)
         except SpreadError as error:
             assert self.limit is not None
             raise self.limit.written(error, self._note(error.atom)) from None
@@ -122,31 +129,32 @@ class ForceEvaluator:
         return f" of the potential, the link atom between particles {link.inner} and {link.outer}"
 
     def evaluate(
-        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
+        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, *, with_forces: bool = True
     ) -> tuple[float, NDArray[np.float64]]:
         """Energy (eV) and forces [n,3] (eV/Å) at positions [n,3] and cell [3,3] (Å).
 
-        Positions and forces are those of the settings' particles; the forces are a copy. Raises what CapturedStep
-        raises, and ValueError for an atom far away.
+        Positions and forces are those of the settings' particles; the forces are a copy, and zeros where a single
+        potential on the CPU may omit them. Raises what CapturedStep raises, and ValueError for an atom far away.
         """
         self.require_together(positions)
         if self.links is not None:
             box = None if cell is None else torch.from_numpy(np.asarray(cell))
             placed = self.links.place(torch.from_numpy(np.asarray(positions)), box)
-            energy, forces = self._evaluate(placed.positions.numpy(), cell)
+            energy, forces = self._evaluate(placed.positions.numpy(), cell, with_forces)
             return energy, self.links.distribute(torch.from_numpy(forces), placed).numpy()
-        return self._evaluate(positions, cell)
+        return self._evaluate(positions, cell, with_forces)
 
     def _evaluate(
-        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
+        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, with_forces: bool
     ) -> tuple[float, NDArray[np.float64]]:
         """As `evaluate`, of the potential's atoms."""
         with self._lock:
             if self._step is None:
                 self._step = self.make_step(positions, cell)
-            result = self.run(self._step, positions, cell, copy=False)
+            result = self.run(self._step, positions, cell, copy=False, forces=with_forces)
             # Copied before another thread's evaluation overwrites them.
-            return float(result.energy[0]), result.forces.copy()
+            forces = np.zeros(positions.shape) if result.forces is None else result.forces.copy()
+            return float(result.energy[0]), forces
 
     def spread(self) -> Spread | None:
         """The spread of the last evaluation in the newest Context; None before the first, and for a single potential.

@@ -124,9 +124,9 @@ class GraphSession:
         self.audits.start(evaluation, step)
 
     def evaluate(
-        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
+        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, *, with_forces: bool = True
     ) -> tuple[float, NDArray[np.float64]]:
-        return self.evaluator.evaluate(positions, cell)
+        return self.evaluator.evaluate(positions, cell, with_forces=with_forces)
 
     def close(self) -> None:
         audits, self.step, self.audits = self.audits, None, None

@@ -123,16 +123,18 @@ class CapturedStep(StepState):
         self.engine, self.engine_why = engine_for(self.potential, self.ordered, stress=stress, precision=self.precision)
         self.engine.reserve(self.search.capacity)
 
-    def __call__(self, positions: Any, cell: Any = None, *, copy: bool = True) -> StepResult:
+    def __call__(self, positions: Any, cell: Any = None, *, copy: bool = True, forces: bool = True) -> StepResult:
         """Energy, forces and optionally stress at positions [N,3] Å and cell [3,3] or [S,3,3] Å (None: the last cell).
 
-        copy=False returns views of the step's own buffers, valid until the next call. Raises ValueError or TypeError
+        copy=False returns views of the step's own buffers, valid until the next call. forces=False: a single potential
+        on the CPU omits forces, which are None, unless stress or an audit needs them. Raises ValueError or TypeError
         for positions or cells of a wrong shape or type, NonFiniteError, SpreadError, OutOfDeviceMemory.
         """
         check_fork(self.device)
         self._require_assigned()
         kind = self._take_in(positions, cell)
         self.num_evaluations += 1
+        self.with_forces = forces or self._needs_forces()
         with memory_explained(self.batch, self.device):
             if self.unsettled:
                 settle(self, kind)
@@ -260,7 +262,8 @@ class CapturedStep(StepState):
 
     def _give_out(self, kind: str, copy: bool) -> StepResult:
         if kind == "host":
-            return StepResult.of(self.buffers.host_arrays, copy)
+            result = StepResult.of(self.buffers.host_arrays, copy)
+            return result if self.with_forces else replace(result, forces=None)
         result = StepResult.of(self.buffers.outputs, copy)
         self._given_out = torch.cuda.Event()
         self._given_out.record(torch.cuda.current_stream(self.device))
@@ -281,7 +284,7 @@ class CapturedStep(StepState):
 
     def _trusted(self) -> bool:
         """Audits this evaluation if that is due. False after a fallback: the evaluation must be repeated."""
-        due = bool(self.audit_every) and self.num_evaluations % self.audit_every == 0
+        due = self._audit_due()
         if not (due or self.audit_owed):
             return True
         owed = self.audit_owed

@@ -22,6 +22,7 @@ class StepState:
 
     batch: the structure in the caller's order and frame. ordered: the same atoms in the order and frame of the
     buffers, which the engine sees. audit_owed: the fast path must pass an audit before its next result is returned.
+    with_forces: whether the current evaluation computes forces.
 
     A change may be interrupted at any line. While `unsettled` is set, order, neighbour list, scratch memory and graphs
     may be inconsistent, and the next evaluation makes them consistent first. While `assigning` is set, the structure
@@ -38,8 +39,11 @@ class StepState:
     engine_why: str
     policy: GraphPolicy
     precision: str
+    num_evaluations: int
     num_recoveries: int
+    audit_every: int
     audit_owed: bool
+    with_forces: bool = True
     unsettled: bool
     assigning: bool
 
@@ -53,6 +57,14 @@ class StepState:
             return torch.get_num_threads()  # at most: these divide their work by size themselves
         return num_threads(self.search.capacity, exact=self.precision == "float64")
 
+    def _audit_due(self) -> bool:
+        return bool(self.audit_every) and self.num_evaluations % self.audit_every == 0
+
+    def _needs_forces(self) -> bool:
+        """Whether an evaluation has forces that are not asked for."""
+        one_on_cpu = self.device.type == "cpu" and not isinstance(self.potential, Ensemble)
+        return not one_on_cpu or self.buffers.stress_wanted or self._audit_due() or self.audit_owed
+
     def _launch(self, kind: str) -> None:
         """Launches all the work of one evaluation; reads nothing on the host, so that it can be captured.
 
@@ -63,6 +75,8 @@ class StepState:
             return  # the buffers were created with zeros
         buffers.prepare(self.ordered.system_index, from_host=kind == "host")
         edges = self.search.update(buffers.positions, buffers.cell)
-        outputs = self.engine.run(buffers.places, buffers.box, edges, forces=kind != "energy")
-        results = (outputs.energy, outputs.energies, outputs.forces, outputs.stress, outputs.spread)
+        outputs = self.engine.run(buffers.places, buffers.box, edges, forces=kind != "energy" and self.with_forces)
+        # Those of an earlier evaluation may not be finite.
+        forces = outputs.forces if self.with_forces else torch.zeros_like(outputs.forces)
+        results = (outputs.energy, outputs.energies, forces, outputs.stress, outputs.spread)
         buffers.finish(edges, *results, to_host=kind == "host")

@@ -34,7 +34,7 @@ class Springs:
         self.weights = STIFFNESS * (1.0 + np.arange(num_atoms))[:, None]
         self.cells: list[np.ndarray | None] = []
 
-    def evaluate(self, positions, cell):
+    def evaluate(self, positions, cell, with_forces=True):
         self.cells.append(None if cell is None else cell.copy())
         volume = 0.0 if cell is None else abs(np.linalg.det(cell))
         return float((self.weights * positions**2).sum()) / 2 + PRESSURE * volume, -self.weights * positions
@@ -229,7 +229,7 @@ def test_contexts_in_threads_do_not_disturb_each_other():
 
 def failing(error: BaseException) -> Maker:
     class Failing(Springs):
-        def evaluate(self, positions, cell):
+        def evaluate(self, positions, cell, with_forces=True):
             raise error
 
     return Maker(session=Failing)
@@ -257,7 +257,7 @@ import openmm
 from torchmdx.openmm_force.native import native
 class Session:
     num_atoms = 1
-    def evaluate(self, positions, cell): return 0.5 * float((positions**2).sum()), -positions
+    def evaluate(self, positions, cell, with_forces=True): return 0.5 * float((positions**2).sum()), -positions
     def close(self): pass
 class Provider:
     def open(self, device): return Session()
@@ -406,7 +406,7 @@ import openmm
 from torchmdx.openmm_force.native import native
 class Session:
     num_atoms = 1
-    def evaluate(self, positions, cell): return 1.0, 0 * positions
+    def evaluate(self, positions, cell, with_forces=True): return 1.0, 0 * positions
     def close(self): print("closed")
 class Provider:
     def open(self, device): return Session()

@@ -25,7 +25,7 @@ struct Callbacks {
     // Starts an audit of the results in the device buffers, while the run continues. Fails if the previous audit failed.
     // step: of the Context.
     int (*audit)(long long session, long long evaluation, long long step, char* message, int size);
-    // An evaluation on the host: energy eV, forces [n,3] eV/Å.
+    // An evaluation on the host: energy eV, forces [n,3] eV/Å or null, for the energy alone.
     int (*evaluate)(long long session, const double* positions, const double* cell, double* energy, double* forces,
                     char* message, int size);
     void (*close)(long long session);

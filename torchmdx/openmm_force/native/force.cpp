@@ -119,8 +119,8 @@ public:
             cell = cellOf(context);
         double energy = 0.0;
         answerOf([&](char* message) {
-            return callbacks.evaluate(session.id, positions.data(), periodic ? cell.data() : nullptr, &energy, found.data(),
-                                      message, MESSAGE);
+            return callbacks.evaluate(session.id, positions.data(), periodic ? cell.data() : nullptr, &energy,
+                                      includeForces ? found.data() : nullptr, message, MESSAGE);
         });
         double scale = scaleOf(context);
         auto* data = static_cast<ReferencePlatform::PlatformData*>(context.getPlatformData());

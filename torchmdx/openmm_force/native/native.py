@@ -63,9 +63,9 @@ class Session(Protocol):
         """
 
     def evaluate(
-        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None
+        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, *, with_forces: bool = True
     ) -> tuple[float, NDArray[np.float64]]:
-        """Energy and forces on CPU platforms."""
+        """Energy and forces on CPU platforms; the forces are not used without with_forces."""
 
     def close(self) -> None:
         """Ends the session, when its Context is destroyed."""
@@ -180,8 +180,9 @@ def _audit(session: int, evaluation: int, step: int) -> int:
 def _evaluate(session: int, positions: Any, cell: Any, energy: Any, forces: Any) -> int:
     found = _sessions[session]
     box = _array(cell, 3) if cell else None
-    energy[0], result = found.evaluate(_array(positions, found.num_atoms), box)
-    _array(forces, found.num_atoms)[:] = result
+    energy[0], result = found.evaluate(_array(positions, found.num_atoms), box, with_forces=bool(forces))
+    if forces:
+        _array(forces, found.num_atoms)[:] = result
     return 1
 
 
