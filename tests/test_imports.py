@@ -35,7 +35,7 @@ engines
 step torchmdnet properties
 matgl
 checkpoints
-conformance ase_calculator openmm_force
+conformance ase_calculator openmm_force ipi
 datasets labelling
 view
 report md
@@ -72,6 +72,7 @@ LATE = {
     "tensorboard",
     "torch_dftd",
     "huggingface_hub",
+    "ipi",
 }
 # Nor does the command line's help load these, which take seconds.
 LATE_FOR_HELP = {"torch", "ase"}

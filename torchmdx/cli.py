@@ -21,13 +21,30 @@ from torchmdx.commands import (
     neighbors,
     profile,
     relax,
+    serve,
     train,
     view,
 )
 from torchmdx.commands.console import BAD_INPUT, end_of_pipe, plain_warnings, print_error
 from torchmdx.commands.spelling import Parser
 
-COMMANDS = (demo, energy, relax, md, view, label, data, train, evaluate, convert, neighbors, bench, profile, info)
+COMMANDS = (
+    demo,
+    energy,
+    relax,
+    md,
+    view,
+    label,
+    data,
+    train,
+    evaluate,
+    convert,
+    serve,
+    neighbors,
+    bench,
+    profile,
+    info,
+)
 DESCRIPTION = """\
 Molecular dynamics with neural-network potentials.
 

@@ -41,6 +41,7 @@ OPTIONAL = (
     ("torch-cluster", "radius graphs of torch-cluster", "pip install 'torchmdx[cluster]'"),
     ("torch-dftd", "D3 dispersion", "pip install 'torchmdx[dispersion]'"),
     ("spglib", "relaxation with fixed symmetry", "pip install 'torchmdx[symmetry]'"),
+    ("ipi", "path integrals in i-PI", "pip install 'torchmdx[ipi]'"),
     ("huggingface_hub", "released potentials by name", "pip install 'torchmdx[hub]'"),
 )
 

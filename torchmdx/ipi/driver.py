@@ -1,0 +1,94 @@
+"""The driver of i-PI's `ffdirect`: evaluates all beads of a request in one captured step, inside of i-PI's process.
+
+    <ffdirect name='torchmdx' pbc='False'>
+      <pes>custom</pes> <pes_path>pes_torchmdx.py</pes_path> <batch_size>32</batch_size>
+      <parameters>{template: ethanol.xyz, model: organic-1}</parameters>
+    </ffdirect>
+
+The file pes_torchmdx.py has two lines: ``from torchmdx.ipi.driver import TorchmdxDriver`` and
+``__DRIVER_CLASS__ = "TorchmdxDriver"``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import numpy as np
+from ipi.pes.dummy import Dummy_driver
+
+from torchmdx.ipi.awaiting import launch_when_awaited
+from torchmdx.ipi.beads import Beads, Numbers, load_beads
+from torchmdx.structure_files import read_record
+
+__DRIVER_NAME__ = "torchmdx"
+__DRIVER_CLASS__ = "TorchmdxDriver"
+
+PARAMETERS = ("template", "model", "device", "dtype", "charge", "index")
+GIVEN_BY_IPI = ("verbose", "verbosity")
+
+Answer = tuple[float, Numbers, Numbers, str]
+
+
+class TorchmdxDriver(Dummy_driver):
+    """Evaluates one structure or a list of them for i-PI, with virials.
+
+    template: file with the elements, the order of atoms and the periodic directions of the structure. model: as for
+    `torchmdx.load`. device: "cpu", "cuda" or "cuda:1". dtype: as for Calculator. charge: in e, instead of the file's.
+    index: of the structure in the file, as in ASE. i-PI's `<parameters>` has them as text. Raises ValueError or
+    TypeError for parameters that are unknown or bad.
+    """
+
+    def __init__(
+        self,
+        template: str = "",
+        model: str | None = None,
+        device: str | None = None,
+        dtype: str = "float32",
+        charge: str | float | None = None,
+        index: str | int = "-1",
+        **others: Any,
+    ) -> None:
+        _require_known(others)
+        if not template:
+            raise ValueError("template must be the file of a structure with the elements of all atoms, got none")
+        record = read_record(template, str(index), None if charge is None else _number("charge", charge))
+        self.beads: Beads = load_beads(model, record.atoms, dtype=dtype, device=device, charge=record.charge)
+        super().__init__(verbose=others.get("verbose", False))
+
+    def compute_structure(self, cell: Numbers, pos: Numbers) -> Answer:
+        """Energy, forces, virial and an empty text of one structure."""
+        return self._answers([cell], [pos])[0]
+
+    def compute(self, cell: Any, pos: Any) -> Any:
+        """As `compute_structure`; for lists of cells and positions the list of results."""
+        return self._answers(cell, pos) if isinstance(cell, list) else self.compute_structure(cell, pos)
+
+    def _answers(self, cells: list[Numbers], positions: list[Numbers]) -> list[Answer]:
+        for place in positions:
+            if place.shape != (self.beads.num_atoms, 3):
+                raise ValueError(
+                    f"i-PI's structure must have the {self.beads.num_atoms} atoms of the template, "
+                    f"got {place.size // 3}"
+                )
+        rows = np.stack(cells).transpose(0, 2, 1)  # columns of i-PI's cells are lattice vectors
+        energies, forces, virials = self.beads(np.stack(positions), rows)
+        return [(float(e), f, v, "") for e, f, v in zip(energies, forces, virials, strict=True)]
+
+
+def _require_known(others: dict[str, Any]) -> None:
+    for name in others:
+        if name not in GIVEN_BY_IPI:
+            near = difflib.get_close_matches(name, PARAMETERS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"parameters must be of {', '.join(PARAMETERS)}, got {name!r}{hint}")
+
+
+def _number(name: str, value: str | float) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, got {value!r}") from None
+
+
+launch_when_awaited(TorchmdxDriver)
