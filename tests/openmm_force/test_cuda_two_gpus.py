@@ -128,6 +128,17 @@ def test_a_potential_on_another_gpu_than_its_context_is_refused_by_native(potent
         found(context)
 
 
+@pytest.mark.parametrize("device", [None, "cuda"])
+def test_a_potential_without_a_gpu_of_its_own_follows_its_contexts(potential, ethanol, device):
+    system = empty_system(ethanol)
+    force = add_potential(system, topology_of(ethanol), potential, device=device, transport="native")
+    contexts = [context_of(system, ethanol, "CUDA", DeviceIndex=str(gpu)) for gpu in (1, 0, 1)]
+    for _ in range(4):
+        for context in contexts:
+            assert_same(found(context), expected(potential, ethanol), TOLERANCE)
+    assert len(force.evaluator.sessions) == 3
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS[:2])
 def test_an_ensemble_on_the_second(make_potential, ethanol, transport):
     members = [make_potential(seed=seed, num_channels=16, num_layers=2, cutoff=4.0) for seed in (0, 1)]

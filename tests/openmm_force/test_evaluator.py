@@ -1,6 +1,7 @@
 """Ensembles in OpenMM: mean forces, spreads, and a limit that ends a run and keeps the frame."""
 
 import copy
+import dataclasses
 import importlib.util
 
 import ase.io
@@ -204,3 +205,32 @@ def test_the_cuda_platform_stops_at_the_limit(make_potential, ethanol, tmp_path,
     assert kept.arrays["forces_spread"].max() > limit
     context.setPositions(ethanol.positions / NANOMETER)
     context.getState(forces=True)
+
+
+class Movable:
+    """Stands for a potential on a GPU."""
+
+    def __init__(self, index):
+        self.device = torch.device("cuda", index)
+
+    def __deepcopy__(self, memo):
+        return Movable(self.device.index)
+
+    def to(self, device):
+        return Movable(torch.device(device).index)
+
+
+@pytest.mark.parametrize(("device", "follows"), [("cuda", True), ("cuda:0", False)])
+def test_a_potential_follows_the_gpu_of_the_context_unless_it_has_one(potential, ethanol, device, follows):
+    evaluator = system_of(potential, ethanol)[1].evaluator
+    assert evaluator.on_gpu(1) is evaluator  # on the CPU
+    evaluator.settings, evaluator.potential = dataclasses.replace(evaluator.settings), Movable(0)
+    object.__setattr__(evaluator.settings, "device", device)
+    assert evaluator.on_gpu(None) is evaluator.on_gpu(0) is evaluator
+    other = evaluator.on_gpu(1)
+    assert (other is not evaluator) is follows
+    assert other is evaluator.on_gpu(1)
+    if follows:
+        assert other.potential.device.index == 1
+        assert (other.settings.device, evaluator.settings.device) == ("cuda:1", "cuda")
+        assert other.sessions is evaluator.sessions

@@ -15,6 +15,7 @@ from torchmdx.openmm_force.charge_reporter import charges_of as charges_of
 from torchmdx.openmm_force.derivatives import request_derivative as request_derivative
 from torchmdx.openmm_force.find import find as find
 from torchmdx.openmm_force.link_atoms import LinkAtom as LinkAtom
+from torchmdx.openmm_force.load_system import load_system as load_system
 from torchmdx.openmm_force.mixed import create_mixed_system as create_mixed_system
 from torchmdx.openmm_force.mixed_regions import MixedRegion as MixedRegion
 from torchmdx.openmm_force.mixed_regions import create_mixed_regions as create_mixed_regions
@@ -24,7 +25,7 @@ from torchmdx.openmm_force.transport_native import preload_plugin
 
 __all__ = [
     "ChargeReporter", "Charges", "LinkAtom", "MixedRegion", "PotentialForce", "add_potential", "charges_of",
-    "create_mixed_regions", "create_mixed_system", "find", "load_plugin", "request_derivative",
+    "create_mixed_regions", "create_mixed_system", "find", "load_plugin", "load_system", "request_derivative",
 ]  # fmt: skip
 
 preload_plugin()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import uuid
 import warnings
 import weakref
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +58,7 @@ class ForceEvaluator:
         if settings.link_atoms:
             self.links = LinkAtoms(settings.link_atoms, settings.atoms or (), "cpu")
         self._step: CapturedStep | None = None
+        self._copies: dict[int, ForceEvaluator] = {}
         # Steps that belong to one Context.
         self.sessions: dict[int, weakref.ref[CapturedStep]] = {}
         self._lock = threading.Lock()  # Contexts may run in several threads
@@ -88,6 +91,25 @@ class ForceEvaluator:
             audit_every=settings.audit_every if audit_every is None else audit_every,
             max_force_spread=settings.max_force_spread,
         )
+
+    def on_gpu(self, index: int | None) -> ForceEvaluator:
+        """Itself, or a copy on the GPU of a Context if the settings name no GPU of their own ("cuda").
+
+        index: None for a Context that is not on a GPU. Copies share reports.
+        """
+        own = self.potential.device
+        if index is None or own.type != "cuda" or index == own.index:
+            return self
+        if torch.device(self.settings.device).index is not None:
+            return self
+        with self._lock:
+            if index not in self._copies:
+                other = copy.copy(self)
+                other.settings = replace(self.settings, device=f"cuda:{index}")
+                other.potential = copy.deepcopy(self.potential).to(f"cuda:{index}")
+                other._step, other._lock = None, threading.Lock()
+                self._copies[index] = other
+            return self._copies[index]
 
     def structure(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> System:
         """The potential's atoms, at positions of the settings' particles."""

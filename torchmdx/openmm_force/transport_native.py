@@ -28,7 +28,7 @@ class GraphSession:
     """The step of one Context."""
 
     def __init__(self, evaluator: ForceEvaluator, device: int | None) -> None:
-        self.evaluator, self.device = evaluator, device
+        self.evaluator, self.device = evaluator.on_gpu(device), device
         self.num_atoms = len(evaluator.settings.numbers)
         self.step: CapturedStep | None = None
         self.audits: BackgroundAudit | None = None
