@@ -19,39 +19,32 @@ static void NAME(filter_gradient)(const struct work *w, int64_t b, int64_t l, co
     const struct edges *edges = &w->edges;
     const int64_t width = slices * SLICE;
     const float *kept = c->filters[l], *y = w->tensors.y[l], *g = w->tensors.m[l];
-    for (int64_t r = 0; r < rows->count; r++) along[r] = (V){0};
-    for (int64_t s = 0; s < slices; s++)
-        for (int64_t from = 0, to; from < rows->count; from = to) {
-            const int64_t a = rows->atoms[from], here = at9 + s * stride9 + a * NINE;
-            for (to = from + 1; to < rows->count && rows->atoms[to] == a; to++) {}
+    for (int64_t r = 0; r < rows->count; r++) {
+        const int64_t e = rows->edges[r], back = e < 0 ? 0 : c->back[e], mine = at9 + rows->atoms[r] * NINE;
+        const int64_t theirs = e < 0 ? mine : (int64_t)edges->place[e] * NINE, row = rows->row + r;
+        const float *own = kept + row * 3 * width, *other = e < 0 || back < 0 ? own : kept + c->row[back] * 3 * width;
+        const V exists = NAME(all)(back < 0 ? 0.0f : 1.0f), cut = NAME(all)(e < 0 ? 1.0f : c->cut[e]);
+        along[r] = (V){0};
+        for (int64_t s = 0; s < slices; s++)
             for (int64_t lane = 0; lane < SLICE; lane += LANES) {
-                float *gy = w->tensors.gy + here + lane;
-                const N9 mine = NAME(load9)(g + here + lane);
-                N9 sum = NAME(load9)(gy);
-                for (int64_t r = from; r < to; r++) {
-                    const int64_t e = rows->edges[r], back = e < 0 ? 0 : c->back[e];
-                    const int64_t there = (e < 0 ? here : s * stride9 + (int64_t)edges->place[e] * NINE) + lane;
-                    const int64_t own = (rows->row + r) * 3 * width + s * SLICE + lane;
-                    const int64_t other = e < 0 || back < 0 ? own : c->row[back] * 3 * width + s * SLICE + lane;
-                    const V exists = NAME(all)(back < 0 ? 0.0f : 1.0f);
-                    const float *slope = slopes + r * 3 * width + s * SLICE + lane;
-                    const V cut = NAME(all)(e < 0 ? 1.0f : c->cut[e]);
-                    V dot[3];
-                    NAME(dot_parts)(mine, NAME(load9)(y + there), dot);
+                const int64_t here = s * stride9 + mine + lane, there = s * stride9 + theirs + lane;
+                V dot[3];
+                NAME(dot_parts)(NAME(load9)(g + here), NAME(load9)(y + there), dot);
+                N9 sum = NAME(load9)(w->tensors.gy + here);
 #pragma GCC unroll 3
-                    for (int part = 0; part < 3; part++) {
-                        const V f = NAME(load)(kept + other + part * width) * exists;
-                        along[r] += dot[part] * NAME(load)(kept + own + part * width);
-                        NAME(store)(out + IN_ROOM(part * slices + s, r, lane),
-                                    dot[part] * cut * NAME(load)(slope + part * width));
+                for (int part = 0; part < 3; part++) {
+                    const int64_t at = part * width + s * SLICE + lane;
+                    const V f = NAME(load)(other + at) * exists;
+                    along[r] += dot[part] * NAME(load)(own + at);
+                    NAME(store)(out + IN_ROOM(part * slices + s, r, lane),
+                                dot[part] * cut * NAME(load)(slopes + r * 3 * width + at));
 #pragma GCC unroll 5
-                        for (int k = part * part; k < (part + 1) * (part + 1); k++)
-                            sum.v[k] += f * NAME(load)(g + there + k * SLICE);
-                    }
+                    for (int k = part * part; k < (part + 1) * (part + 1); k++)
+                        sum.v[k] += f * NAME(load)(g + there + k * SLICE);
                 }
-                NAME(store9)(gy, sum);
+                NAME(store9)(w->tensors.gy + here, sum);
             }
-        }
+    }
 }
 
 /* Multiplies `number` slices of rows by slopes [rows][number][16]. */

@@ -68,10 +68,10 @@ INLINE V NAME(activated)(int64_t kind, V z, V *slope)
 }
 
 #define ROW_STRIDE (MOST_ROWS * SLICE)
-/* Channels of the rows of a chunk in `count` slices. */
-#define EACH_ROW(s, r, lane, number)              \
-    for (int64_t s = 0; s < (number); s++)        \
-        for (int64_t r = 0; r < rows->count; r++) \
+/* Channels of the rows of a chunk in `number` slices; row by row, as what is kept of rows lies in memory. */
+#define EACH_ROW(s, r, lane, number)           \
+    for (int64_t r = 0; r < rows->count; r++)  \
+        for (int64_t s = 0; s < (number); s++) \
             for (int64_t lane = 0; lane < SLICE; lane += LANES)
 #define IN_ROOM(s, r, lane) ((s) * ROW_STRIDE + (r) * SLICE + (lane))
 
