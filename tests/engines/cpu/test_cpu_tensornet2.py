@@ -209,3 +209,25 @@ def test_charges_of_the_batch_at_each_run(charged, ethanol):
     after = run(charged, batch, engine=engine)
     assert relative(after.forces, exact(charged, batch).forces) < LIMIT
     assert relative(before.forces, after.forces.double()) > 1e-3
+
+
+def test_memory_is_that_of_the_edges_within_the_cutoff(charged, ethanol):
+    batch = batch_of(ethanol)
+    engine = CompiledEngine(charged, batch, stress=True)
+    first = run(charged, batch, engine=engine)
+    size, spare = len(engine.network.scratch), 100_000
+    wider = run(charged, batch, engine=engine, spare=spare)
+    assert len(engine.network.scratch) - size < 150 * spare  # filters and slopes of a row take 800 bytes a layer
+    assert torch.equal(wider.forces, first.forces)
+
+
+def test_atoms_that_come_together_get_more_memory(charged, ethanol):
+    far = ethanol.copy()
+    far.positions *= 4
+    batch = batch_of(far)
+    engine = CompiledEngine(charged, batch, stress=True)
+    assert_exact(run(charged, batch, engine=engine), exact(charged, batch))
+    few = engine.network.call.rows
+    batch.positions.copy_(torch.as_tensor(ethanol.positions))
+    assert_exact(run(charged, batch, engine=engine), exact(charged, batch))
+    assert engine.network.call.rows > 2 * few

@@ -53,10 +53,9 @@ def tensornet_library() -> ctypes.CDLL | None:
     loaded = c_library("tensornet")
     if loaded is None:
         return None
-    for name in ("tensornet_scratch", "tensornet_instructions"):
+    for name in ("tensornet_scratch", "tensornet_instructions", "tensornet_run"):
         getattr(loaded, name).restype = ctypes.c_int64
     loaded.tensornet_instructions.argtypes = [ctypes.c_int64]
-    loaded.tensornet_run.restype = None
     return loaded
 
 

@@ -26,6 +26,7 @@ MOST_BLOCK = 16  # atoms that are processed together, as in tensornet.h
 ATOMS_A_THREAD = 4
 # Of the slopes that a TensorNet2 keeps for the backward pass; beyond, they are computed again.
 MOST_KEPT_BYTES = 2**30
+ROOM_TO_GROW = 1.05  # memory for more edges within the cutoff than there are
 WHOLE, FORWARD, BACKWARD = range(3)  # the stages of tensornet.h
 # Instruction sets by name; the numbers of tensornet.c.
 INSTRUCTIONS = {"default": 0, "x86-64-v3": 1, "x86-64-v4": 2}
@@ -36,7 +37,7 @@ class Call(ctypes.Structure):
 
     _fields_ = [
         *((name, INTEGER) for name in ("atoms", "systems", "capacity", "block", "threads", "forces", "stress")),
-        *((name, INTEGER) for name in ("wide_positions", "wide_cell", "wide_charge", "stage", "keep")),
+        *((name, INTEGER) for name in ("wide_positions", "wide_cell", "wide_charge", "stage", "keep", "rows")),
         *((name, POINTER) for name in ("positions", "cell", "charge", "numbers", "system")),
         *((name, POINTER) for name in ("row_ptr", "source", "shifts", "scratch")),
         *((name, POINTER) for name in ("energy", "energies", "virial", "force", "channels", "pull")),
@@ -108,7 +109,7 @@ class CompiledTensorNet:
         self.call.virial, self.call.force = out.virial.data_ptr(), out.forces.data_ptr()
         self.call.channels = None if out.channels is None else out.channels.data_ptr()
         self.scratch = torch.empty(0, dtype=torch.uint8)
-        self._sizes: tuple[int, int] | None = None
+        self._sizes: tuple[int, int, int] | None = None
 
     def _num_channels(self) -> int:
         return int((self.config.num_layers + 1) * self.config.num_charges)
@@ -116,18 +117,19 @@ class CompiledTensorNet:
     def _divide(self, capacity: int) -> None:
         """Chooses threads and blocks, and allocates scratch memory if the sizes have changed."""
         call, threads = self.call, torch.get_num_threads()
-        if self._sizes == (capacity, threads):
+        if self._sizes == (capacity, threads, call.rows):
             return
         call.threads = max(1, min(threads, call.atoms // ATOMS_A_THREAD))
         # As many blocks as all threads take in whole rounds.
         rounds = -(-call.atoms // (MOST_BLOCK * call.threads))
         call.block, call.capacity = max(1, -(-call.atoms // max(1, rounds * call.threads))), capacity
         if self.charged:
-            kept = kept_bytes(capacity + call.atoms, self.config.num_channels, self.config.num_layers)
+            kept = kept_bytes(call.rows, self.config.num_channels, self.config.num_layers)
             call.keep = kept <= MOST_KEPT_BYTES
         needed = self.library.tensornet_scratch(ctypes.byref(self.weights.model), ctypes.byref(call))
         self.scratch = torch.empty(needed + 64, dtype=torch.uint8)
-        self._sizes = capacity, threads
+        call.scratch = -(-self.scratch.data_ptr() // 64) * 64
+        self._sizes = capacity, threads, call.rows
 
     @outside_inference_mode
     def run(
@@ -159,7 +161,6 @@ class CompiledTensorNet:
         call.wide_positions, call.wide_cell = given["positions"].dtype == wide, given["cell"].dtype == wide
         call.wide_charge = given["charge"].dtype == wide
         call.forces, call.stress = forces or virial, virial
-        call.scratch = -(-self.scratch.data_ptr() // 64) * 64
         channels = self.result.channels
         if channels is None or pull_of is None:
             self._evaluate(WHOLE)
@@ -174,11 +175,14 @@ class CompiledTensorNet:
         return self.result
 
     def _evaluate(self, stage: int) -> None:
-        self.call.stage = stage
-        functions = openmp() or (None, None, None)
-        self.library.tensornet_run(
-            ctypes.byref(self.weights.model), ctypes.byref(self.call), ctypes.c_int64(self.instructions), *functions
-        )
+        call, functions = self.call, openmp() or (None, None, None)
+        call.stage = stage
+        arguments = ctypes.byref(self.weights.model), ctypes.byref(call), ctypes.c_int64(self.instructions), *functions
+        rows = self.library.tensornet_run(*arguments)
+        if call.forces and rows > call.rows:
+            call.rows = int(rows * ROOM_TO_GROW)
+            self._divide(call.capacity)
+            self.library.tensornet_run(*arguments)
 
 
 class CompiledEngine:

@@ -195,8 +195,9 @@ static void share(void *data)
 
 /* One evaluation. parallel, number, size: GOMP_parallel, omp_get_thread_num and omp_get_num_threads of an OpenMP that
    is loaded already, or 0. All of its threads are asked for, as by torch: another number would make it end some, and
-   start them anew for torch's next operation. */
-void tensornet_run(const struct model *model, const struct call *call, int64_t instructions,
+   start them anew for torch's next operation. Returns the number of a TensorNet2's rows: if it is more than
+   call->rows, there are no results. */
+int64_t tensornet_run(const struct model *model, const struct call *call, int64_t instructions,
                    void (*parallel)(void (*)(void *), void *, unsigned, unsigned), int (*number)(void),
                    int (*size)(void))
 {
@@ -211,5 +212,6 @@ void tensornet_run(const struct model *model, const struct call *call, int64_t i
         w.participants = 1;
         run(&w, 0);
     }
-    total(&w);
+    if (!call->forces || w.rows_found <= call->rows) total(&w);
+    return w.rows_found;
 }

@@ -54,11 +54,11 @@ struct model {
    pass, and both are calls of their own then. */
 enum { WHOLE, FORWARD, BACKWARD };
 
-/* One evaluation. wide_positions, wide_cell, wide_charge: float64 instead of float32. channels, pull: 0, or charges
+/* One evaluation. rows: of a TensorNet2, that there is memory for. wide_positions, wide_cell, wide_charge: float64 instead of float32. channels, pull: 0, or charges
    [N][(layers + 1) K] and gradients in them. */
 struct call {
     int64_t atoms, systems, capacity, block, threads, forces, stress, wide_positions, wide_cell, wide_charge;
-    int64_t stage, keep;
+    int64_t stage, keep, rows;
     const void *positions, *cell, *charge;
     const int64_t *numbers, *system;
     const int32_t *row_ptr, *source, *shifts;
@@ -91,7 +91,7 @@ struct work {
     struct charge_tensors charges;
     char *room; /* of threads, room_bytes each, of which a TensorNet uses room_floats */
     int64_t room_bytes, room_floats, blocks, block9, block1; /* floats of a block of a tensor, and of one of its vectors */
-    int64_t participants;
+    int64_t participants, rows_found;
     atomic_long ticket[MOST_PHASES], arrived[MOST_PHASES];
 };
 

@@ -1,7 +1,7 @@
 /* Data of TensorNet2: filters are a network of the distance and of the charges of both atoms, evaluated for every row.
 
    A row is an atom as its own neighbour or an edge within the cutoff. The rows of an atom follow each other, its own
-   first; so do those of the atoms of a block. Of a row are kept, where forces are wanted, its filters and the slopes of
+   first, and the rows of the atoms each other. Of a row are kept, where forces are wanted, its filters and the slopes of
    its three activations; without `keep`, the slopes are computed again in the backward pass. */
 
 #ifndef TENSORNET2_H
@@ -40,6 +40,7 @@ struct charge_tensors {
     float *gradient; /* in the charges */
     /* [rows][3C] filters, [rows][C], [rows][2C], [rows][3C] slopes; [rows][C] gradient in z1, in place of its slope */
     float *filters[MOST_LAYERS], *slopes[3][MOST_LAYERS], *pull[MOST_LAYERS];
+    int64_t *first_row; /* of each block */
     int32_t *own_row, *row, *back; /* of atoms and edges; the other direction of an edge, -1 if there is none */
     float *cut, *bend; /* of edges: the cutoff function, and its derivative divided by it */
 };

@@ -55,11 +55,13 @@ static void NAME(phase2)(const struct work *w, struct NAME(step) step, int64_t b
     switch (step.kind) {
     case NAME(EMBED):
         NAME(embed)(w, b, room);
-        NAME(number_rows)(w, b);
         NAME(propose_if_wanted)(w, b, 0, room);
         break;
     case NAME(SUMS): NAME(charge_sums)(w, b, l); break;
-    case NAME(EQUILIBRATE): NAME(equilibrate)(w, b, l, room); break;
+    case NAME(EQUILIBRATE):
+        if (l == 0) NAME(number_rows)(w, b);
+        NAME(equilibrate)(w, b, l, room);
+        break;
     case NAME(INTERACT):
         NAME(interact)(w, b, l, room);
         NAME(propose_if_wanted)(w, b, l + 1, room);
@@ -89,7 +91,7 @@ static void NAME(phase2)(const struct work *w, struct NAME(step) step, int64_t b
     }
 }
 
-/* A thread's share of the evaluation. */
+/* A thread's share of the evaluation, which ends early if there is no memory for the rows. */
 static void NAME(run2)(struct work *w, int64_t thread)
 {
     struct NAME(step) steps[MOST_PHASES];
@@ -98,6 +100,11 @@ static void NAME(run2)(struct work *w, int64_t thread)
     NAME(divide_room)(w, thread, &room);
     room.rows = room.charges + 4 * w->model->charges->slices * vectors;
     for (int64_t k = 0; k < count; k++) {
+        if (k == 1 && w->call->stage != BACKWARD && w->model->layers) { /* all edges are known */
+            const int64_t rows = NAME(first_rows_of_blocks)(w, thread == 0);
+            if (thread == 0) w->rows_found = rows;
+            if (w->call->forces && rows > w->call->rows) return;
+        }
         const int systems = steps[k].kind == NAME(SUMS) || steps[k].kind == NAME(LEVELS);
         const int64_t units = systems ? w->call->systems : w->blocks;
         for (int64_t b; (b = atomic_fetch_add(&w->ticket[k], 1)) < units;) NAME(phase2)(w, steps[k], b, &room);

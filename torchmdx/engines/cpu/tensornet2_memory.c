@@ -6,9 +6,10 @@ static char *divide_charges(struct work *w, char *next)
     const struct call *call = w->call;
     const struct charges *charges = model->charges;
     struct charge_tensors *c = &w->charges;
-    const int64_t four = sizeof(float), width = model->slices * SLICE, rows = call->capacity + call->atoms;
+    const int64_t four = sizeof(float), width = model->slices * SLICE, rows = call->rows;
     const int64_t one = w->blocks * w->block1 * four, each = w->blocks * charges->slices * call->block * SLICE * four;
     const int64_t sums = call->systems * charges->slices * SLICE * sizeof(double);
+    c->first_row = (int64_t *)take(&next, w->blocks * 8);
     c->own_row = (int32_t *)take(&next, call->atoms * four);
     c->row = (int32_t *)take(&next, call->capacity * four);
     c->back = (int32_t *)take(&next, call->capacity * four);

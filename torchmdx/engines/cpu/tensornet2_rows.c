@@ -1,12 +1,24 @@
 /* The network of filters for the rows of a block of atoms, MOST_ROWS at a time, and the sums of messages. */
 
+/* Numbers the first rows of all blocks; returns the number of rows. */
+static int64_t NAME(first_rows_of_blocks)(const struct work *w, int write)
+{
+    const struct call *call = w->call;
+    int64_t rows = 0;
+    for (int64_t i = 0; i < call->atoms; i++) {
+        if (write && i % call->block == 0) w->charges.first_row[i / call->block] = rows;
+        rows += 1 + w->edges.count[i];
+    }
+    return rows;
+}
+
 /* Numbers the rows of a block, and finds the cutoff function of its edges. */
 static void NAME(number_rows)(const struct work *w, int64_t b)
 {
     CHARGES(w, b);
     const struct edges *edges = &w->edges;
     const double angle = 1.57079632679489661923 / model->cutoff;
-    int64_t row = call->row_ptr[first] + first;
+    int64_t row = c->first_row[b];
     for (int64_t i = first; i < first + n; i++) {
         c->own_row[i] = (int32_t)row++;
         for (int64_t e = call->row_ptr[i]; e < call->row_ptr[i] + edges->count[i]; e++) {
@@ -41,8 +53,7 @@ static int NAME(next_rows)(const struct work *w, int64_t b, struct NAME(chunk) *
 
 static struct NAME(chunk) NAME(first_rows)(const struct work *w, int64_t b)
 {
-    const int64_t first = b * w->call->block;
-    return (struct NAME(chunk)){.row = w->call->row_ptr[first] + first};
+    return (struct NAME(chunk)){.row = w->charges.first_row[b]};
 }
 
 /* act(z) and its slope. */
