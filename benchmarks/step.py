@@ -32,6 +32,7 @@ from torchmdx.step.captured_step import CapturedStep
 # name: (copies, modes of the peer, of which the fastest counts, target in ms)
 CASES: dict[str, tuple[int, str, float | None]] = {
     "alanine_dipeptide": (1, "graph,compile", 0.11),
+    "testosterone": (1, "graph,compile", None),
     "chignolin": (1, "graph,compile", 0.18),
     "dhfr": (1, "compile", 1.0),
     "factorIX": (1, "compile", 2.1),
