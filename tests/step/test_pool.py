@@ -10,16 +10,17 @@ from structures import STRUCTURES
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.step import pool as pool_module
+from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.padding import LARGEST_PADDED, padded, padded_size
 from torchmdx.step.pool import StepPool
-from torchmdx.step.results import NonFiniteError
+from torchmdx.step.results import NonFiniteError, OutOfDeviceMemory
 
 
 @pytest.fixture(params=["as it is", "padded"])
 def padding(request, monkeypatch):
     """Padded sizes on the CPU too, if the parameter is "padded"; on a GPU sizes are always padded."""
     if request.param == "padded":
-        monkeypatch.setattr(StepPool, "_size", lambda self, count: padded_size(count))
+        monkeypatch.setattr(StepPool, "_pads", True)
     return request.param
 
 
@@ -234,10 +235,85 @@ def test_the_largest_structures_are_not_padded():
     assert padded_size(100_003) == 100_003
 
 
-@pytest.mark.parametrize("most_steps", [0, -3])
-def test_a_pool_keeps_at_least_one_step(trained, most_steps):
-    with pytest.raises(ValueError, match=f"most_steps must be >= 1, got {most_steps}"):
-        StepPool(trained("cpu"), most_steps=most_steps)
+@pytest.mark.parametrize("most", [0, -3])
+@pytest.mark.parametrize("name", ["most_steps", "most_memory"])
+def test_a_pool_keeps_at_least_one_step(trained, name, most):
+    with pytest.raises(ValueError, match=f"{name} must be >= 1, got {most}"):
+        StepPool(trained("cpu"), **{name: most})
+
+
+def hydrogens(count):
+    return System.from_ase(Atoms(f"H{count}", [[1.1 * k, 0, 0] for k in range(count)]))
+
+
+def sizes(pool):
+    return [step.batch.num_atoms for step in pool.steps]
+
+
+def test_few_atoms_use_a_step_of_up_to_twice_their_size(trained, monkeypatch):
+    monkeypatch.setattr(StepPool, "_pads", True)
+    monkeypatch.setattr(pool_module, "OWN_AFTER", 3)
+    potential = trained("cpu", torch.float64)
+    pool = StepPool(potential)
+    for count in (30, 20, 12, 15, 16):
+        assert_exact(pool(hydrogens(count)), evaluate(potential, hydrogens(count)))
+    assert sizes(pool) == [32]
+    pool(hydrogens(14))  # the fourth of its size, after the three that a size shares
+    assert sizes(pool) == [32, 16]
+    pool(hydrogens(5))
+    assert sizes(pool) == [32, 16]
+    pool(hydrogens(20))
+    assert sizes(pool) == [16, 32]
+
+
+def test_larger_structures_do_not_share(trained, monkeypatch):
+    monkeypatch.setattr(StepPool, "_pads", True)
+    monkeypatch.setattr(pool_module, "SHARED_UP_TO", 24)
+    pool = StepPool(trained("cpu"))
+    for count in (40, 30, 20, 10):
+        pool(hydrogens(count))
+    assert sizes(pool) == [40, 32, 24]
+
+
+def test_steps_are_dropped_once_they_exceed_the_memory(trained, monkeypatch):
+    monkeypatch.setattr(StepPool, "_pads", True)
+    monkeypatch.setattr(CapturedStep, "memory_bytes", lambda step: 1000 * step.batch.num_atoms)
+    pool = StepPool(trained("cpu"), most_steps=20, most_memory=100_000)
+    for count in (24, 40, 8):
+        pool(hydrogens(count))
+    assert sizes(pool) == [24, 40, 8]
+    pool(hydrogens(24))
+    pool(hydrogens(64))
+    assert sizes(pool) == [8, 24, 64]
+    pool(hydrogens(120))  # more than the limit on its own
+    assert sizes(pool) == [120]
+
+
+def test_other_steps_make_room_where_memory_runs_out(trained, monkeypatch):
+    pool = StepPool(trained("cpu"))
+    made = pool._make_step
+
+    def make(batch):
+        if len(pool):
+            raise OutOfDeviceMemory("full")
+        return made(batch)
+
+    monkeypatch.setattr(pool, "_make_step", make)
+    pool(hydrogens(5))
+    found = pool(hydrogens(9))
+    assert sizes(pool) == [9]
+    assert np.isfinite(found.energy).all()
+
+
+def test_memory_that_runs_out_for_one_step_alone_is_an_error(trained, monkeypatch):
+    pool = StepPool(trained("cpu"))
+
+    def refuse(batch):
+        raise OutOfDeviceMemory("full")
+
+    monkeypatch.setattr(pool, "_make_step", refuse)
+    with pytest.raises(OutOfDeviceMemory, match="full"):
+        pool(hydrogens(5))
 
 
 def test_settings_reach_the_steps(trained, ethanol, monkeypatch):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from torchmdx.models.ensemble import Ensemble, frozen
@@ -14,8 +15,19 @@ from torchmdx.models.potential import Potential
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.padding import padded, padded_size
-from torchmdx.step.results import StepResult
+from torchmdx.step.results import OutOfDeviceMemory, StepResult
 from torchmdx.system import Batch, System
+
+# Steps that are kept on the CPU, where making another costs little.
+MOST_CPU_STEPS = 8
+# The part of a GPU's memory that the steps of a pool may take together.
+MEMORY_SHARE = 0.25
+# Up to so many atoms a GPU has a multiprocessor for each, and a step of twice the atoms takes hardly longer.
+SHARED_UP_TO = 128
+# A size that was asked for so often gets a step of its own: its capture then costs less than it saves.
+OWN_AFTER = 4000
+
+_Key = tuple[int, bool, bool]  # atoms with padding, whether periodic, whether partial charges are given
 
 
 @dataclass(eq=False)
@@ -23,6 +35,7 @@ class _Slot:
     """A step, and the structure that it currently holds."""
 
     step: CapturedStep
+    num_bytes: int = 0
     numbers: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     pbc: np.ndarray = field(default_factory=lambda: np.zeros(3, dtype=bool))
     charge: float = 0.0
@@ -47,9 +60,14 @@ class StepPool:
         for atoms in many:
             result = pool(System.from_ase(atoms))
 
-    On a GPU a structure of up to LARGEST_PADDED atoms shares a step, and its graph, with others of about its size.
-    Padding atoms form a system of their own without neighbours, and do not change any result. Steps hold device memory;
-    at most `most_steps` are kept, and the least recently used is dropped first.
+    On a GPU a structure of up to LARGEST_PADDED atoms shares a step, and its graph, with others of about its size. Few
+    atoms, up to SHARED_UP_TO, also use a step of up to twice their size if there is one, until their own size was asked
+    for OWN_AFTER times: a capture takes as long as thousands of evaluations. Padding atoms form a system of their own
+    without neighbours, and change results by rounding at most.
+
+    Steps are kept while together they take at most `most_memory` bytes of the GPU (None: a quarter of it), and at most
+    `most_steps` of them (None: 8 on the CPU, any number on a GPU). The least recently used is dropped first; all others
+    are if the GPU's memory runs out.
 
     mode, stress, precision, audit_every: as for CapturedStep. Threads that share a pool take turns. A copy or a
     pickle of a pool has its potential and settings, without steps.
@@ -63,14 +81,22 @@ class StepPool:
         stress: bool = False,
         precision: str | None = None,
         audit_every: int = 0,
-        most_steps: int = 8,
+        most_steps: int | None = None,
+        most_memory: int | None = None,
     ) -> None:
-        if most_steps < 1:
-            raise ValueError(f"most_steps must be >= 1, got {most_steps}")
+        for name, most in (("most_steps", most_steps), ("most_memory", most_memory)):
+            if most is not None and most < 1:
+                raise ValueError(f"{name} must be >= 1, got {most}")
         self.lock = ThreadLock()
-        self.potential, self.most_steps = frozen(potential), most_steps
+        self.potential, self.most_steps, self.most_memory = frozen(potential), most_steps, most_memory
+        if self.potential.device.type != "cuda":
+            self.most_steps = most_steps or MOST_CPU_STEPS
+        elif most_memory is None:
+            properties = torch.cuda.get_device_properties(self.potential.device)
+            self.most_memory = int(MEMORY_SHARE * properties.total_memory)
         self.mode, self.stress, self.precision, self.audit_every = mode, stress, precision, audit_every
-        self._slots: OrderedDict[tuple[int, bool, bool], _Slot] = OrderedDict()
+        self._slots: OrderedDict[_Key, _Slot] = OrderedDict()
+        self._asked: Counter[_Key] = Counter()  # evaluations of a size in a step of another
 
     def __call__(self, system: System) -> StepResult:
         """energy [1], energies [N], forces [N,3], optionally stress [1,3,3], spreads of an ensemble; as NumPy arrays.
@@ -78,12 +104,24 @@ class StepPool:
         system: on the CPU, in float64 so that no coordinate is rounded before the step has centred it. Raises what
         CapturedStep raises.
         """
-        slot = self._slot(system)
+        key = self._key(system)
+        others = self._slots.keys() - {key}
+        try:
+            return self._evaluate(system, key)
+        except OutOfDeviceMemory:
+            if not others:
+                raise
+        self.clear()
+        return self._evaluate(system, key)
+
+    def _evaluate(self, system: System, key: _Key) -> StepResult:
+        slot = self._slot(system, key)
         count = system.num_atoms
         slot.positions[:count] = system.positions.numpy()
         cell = np.zeros((slot.step.batch.num_systems, 3, 3))
         cell[0] = system.cell.numpy()
         result = slot.step(slot.positions, cell)
+        self._make_room(slot)
         return StepResult(
             energy=result.energy[:1],
             forces=result.forces[:count],
@@ -94,7 +132,7 @@ class StepPool:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_slots": OrderedDict()}
+        return {**vars(self), "_slots": OrderedDict(), "_asked": Counter()}
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -108,9 +146,28 @@ class StepPool:
         """Drops every step and frees its memory."""
         self._slots.clear()
 
-    def _slot(self, system: System) -> _Slot:
+    def _key(self, system: System) -> _Key:
+        """Of the step that evaluates a structure: its own, or one of up to twice its size."""
         # A search without periodic directions is simpler, so periodic structures do not share steps with others.
-        key = (self._size(system.num_atoms), bool(system.pbc.any()), system.partial_charges is not None)
+        kind = bool(system.pbc.any()), system.partial_charges is not None
+        own = (self._size(system.num_atoms), *kind)
+        if own in self._slots or not self._pads or self._asked[own] >= OWN_AFTER:
+            return own
+        most = min(2 * own[0], SHARED_UP_TO)
+        key = min((key for key in self._slots if key[1:] == kind and own[0] < key[0] <= most), default=own)
+        self._asked[own] += key != own
+        return key
+
+    def _make_room(self, used: _Slot) -> None:
+        """Drops the least recently used steps until the others fit into `most_memory`."""
+        num_bytes = used.step.memory_bytes()
+        if num_bytes == used.num_bytes or self.most_memory is None:
+            return
+        used.num_bytes = num_bytes
+        while len(self._slots) > 1 and sum(slot.num_bytes for slot in self._slots.values()) > self.most_memory:
+            self._slots.popitem(last=False)
+
+    def _slot(self, system: System, key: _Key) -> _Slot:
         # Put back only once it holds the system: an interruption below drops the step.
         slot = self._slots.pop(key, None)
         if slot is not None and slot.holds(system):
@@ -118,7 +175,7 @@ class StepPool:
             return slot
         batch = padded(system, key[0], self.potential.cutoff)
         if slot is None:
-            while len(self._slots) >= self.most_steps:
+            while self.most_steps is not None and len(self._slots) >= self.most_steps:
                 self._slots.popitem(last=False)
             slot = _Slot(self._make_step(batch))
         else:
@@ -140,8 +197,12 @@ class StepPool:
             audit_every=self.audit_every,
         )
 
+    @property
+    def _pads(self) -> bool:
+        return self.potential.device.type == "cuda"
+
     def _size(self, count: int) -> int:
-        return padded_size(count) if self.potential.device.type == "cuda" else count
+        return padded_size(count) if self._pads else count
 
 
 def _same(held: np.ndarray | None, given: Tensor | None) -> bool:
