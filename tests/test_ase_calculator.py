@@ -94,6 +94,34 @@ def test_a_changed_charge_is_noticed(calculator, cation):
     assert len(set(energies.values())) == 3
 
 
+def test_positions_that_move_between_other_changes(potential, calculator, cation):
+    """Whatever changes first, later moves of the atoms see it."""
+    rng = np.random.default_rng(0)
+    atoms = cation.copy()
+    atoms.calc = calculator
+    changes = [
+        lambda: None,
+        lambda: atoms.numbers.put(0, 6),
+        lambda: atoms.info.update(charge=0),
+        lambda: atoms.set_cell([9.0, 9.0, 9.0]),
+        lambda: atoms.set_pbc([True, True, False]),
+        lambda: atoms.set_cell([8.0, 9.0, 9.0]),
+        lambda: atoms.set_pbc(False),
+        lambda: atoms.info.update(charge=1),
+    ]
+    for change in changes:
+        change()
+        for _ in range(2):
+            atoms.positions += rng.normal(scale=0.02, size=atoms.positions.shape)
+            fresh = atoms.copy()
+            fresh.calc = torchmdx.Calculator(potential, dtype=calculator.parameters["dtype"], device="cpu")
+            assert atoms.get_potential_energy() == pytest.approx(fresh.get_potential_energy(), abs=1e-9)
+            np.testing.assert_allclose(atoms.get_forces(), fresh.get_forces(), atol=1e-8)
+    atoms.positions[1] = np.nan
+    with pytest.raises(ValueError, match="positions must be finite, got nan of atom 1"):
+        atoms.get_forces()
+
+
 def test_the_charge_argument_wins_over_the_structure(potential, cation):
     cation.calc = Calculator(potential, dtype="float64", charge=-1)
     wanted = float(evaluate(potential, System.from_ase(cation, -1)).energy[0])

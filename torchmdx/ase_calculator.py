@@ -95,6 +95,7 @@ class Calculator(AseCalculator):
         if isinstance(self.potential, Ensemble):
             self.implemented_properties = [*self.implemented_properties, "energy_spread", "forces_spread"]
         self._last_charge: Any = None
+        self._system: System | None = None  # of the last calculation, which most often differs in positions only
         self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
         self.parameters.update(dtype=dtype, device=str(target))
@@ -224,12 +225,20 @@ class Calculator(AseCalculator):
             raise PropertyNotImplementedError(
                 f"stress needs a cell with three lattice vectors, got one of rank {structure.cell.rank}"
             )
+        known = self._system if list(system_changes) == ["positions"] else None
+        if known is not None and self._charge(structure) != self._last_charge:
+            known = None
         self._last_charge = self._charge(structure)
         if "stress" in properties and not self.pool.stress:
             self.pool = self._make_pool(stress=True)
-        system = System.from_ase(structure, self.charge)
-        self._warn_of_doubts(system)
+        self._system = None
+        if known is not None:
+            system = known.at(structure.positions)
+        else:
+            system = System.from_ase(structure, self.charge)
+            self._warn_of_doubts(system)
         result = self.pool(system)
+        self._system = system
         if self.limit is not None:
             self.limit.require(system, result)
         energy = float(result.energy[0])

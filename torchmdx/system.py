@@ -99,6 +99,11 @@ class System:
     def num_atoms(self) -> int:
         return len(self.positions)
 
+    def at(self, positions: ArrayLike | Tensor) -> System:
+        """The same structure at other positions [N,3] Å. Raises what `create` raises for them."""
+        own = self.positions
+        return replace(self, positions=_floats("positions", positions, (len(own), 3), own.dtype, own.device))
+
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> System:
         """The same structure on another device or in another floating dtype."""
         return replace(

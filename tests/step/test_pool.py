@@ -113,7 +113,8 @@ def test_a_shared_step_is_captured_once(trained, ethanol, cation, chiral):
     assert step.policy.graphs["host"] is graph
 
 
-def test_the_least_recently_used_step_is_dropped(trained, ethanol, device):
+def test_the_least_recently_used_step_is_dropped(trained, ethanol, device, monkeypatch):
+    monkeypatch.setattr(pool_module, "SHARED_UP_TO", 0)
     potential = trained(device)
     pool = StepPool(potential, most_steps=2)
     chain = Atoms("H20", [[1.1 * k, 0, 0] for k in range(20)])

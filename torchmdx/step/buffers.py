@@ -54,6 +54,34 @@ class StepBuffers(BufferStorage):
         batch: provides pbc and system_index, in the caller's order. Systems that are not finite keep images and origin.
         """
         positions, cell = self.inputs["positions"], self.inputs["cell"]
+        index = batch.system_index
+        images, origin, moved, fine = self._placed(positions, cell, batch)
+        bad = torch.zeros_like(batch.counts()).index_add(0, index, (~fine).long())
+        kept = (bad > 0)[:, None]
+        old = torch.zeros_like(images).index_copy(0, self.order.long(), self.images.to(images.dtype))
+        images = torch.where(kept[index], old, images)
+        origin = torch.where(kept, self.origin, origin)
+        self._set_extent(torch.where(kept[index], 0.0, moved))
+        self.origin.copy_(origin)
+        if order is not None:
+            self.order.copy_(order)
+        self.images.copy_(images[self.order.long()])
+
+    def place_on_host(self, batch: Batch) -> bool:
+        """`refresh` for a batch on the CPU whose atoms keep the caller's order, with few operations on the device.
+
+        False, and nothing changed, if an atom is not finite.
+        """
+        images, origin, moved, fine = self._placed(batch.positions.double(), batch.cell.double(), batch)
+        if not bool(fine.all()):
+            return False
+        self._set_extent(moved)
+        self.origin.copy_(origin)
+        self.images.copy_(images)
+        return True
+
+    def _placed(self, positions: Tensor, cell: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(images [N,3], origins [S,3], positions [N,3] that they leave, whether an atom has usable ones [N])."""
         index, pbc = batch.system_index, batch.pbc
         full = lattice.complete(cell, pbc)
         fractional = torch.einsum("ni,nij->nj", positions, torch.linalg.inv_ex(full).inverse[index])
@@ -64,17 +92,11 @@ class StepBuffers(BufferStorage):
         origin = torch.einsum("si,sij->sj", torch.where(pbc, 0.0, mean), full)
         moved = positions - torch.einsum("ni,nij->nj", images, cell[index]) - origin[index]
         fine = (moved.abs() <= torch.finfo(self.positions.dtype).max) & (images.abs() <= torch.iinfo(torch.int32).max)
-        bad = torch.zeros_like(batch.counts()).index_add(0, index, (~fine.all(-1)).long())
-        kept = (bad > 0)[:, None]
-        old = torch.zeros_like(images).index_copy(0, self.order.long(), self.images.to(images.dtype))
-        images = torch.where(kept[index], old, images)
-        origin = torch.where(kept, self.origin, origin)
-        extent = torch.where(kept[index], 0.0, moved).abs().max() if self.num_atoms else moved.new_zeros(())
-        self.origin.copy_(origin)
+        return images, origin, moved, fine.all(-1)
+
+    def _set_extent(self, moved: Tensor) -> None:
+        extent = moved.abs().max() if self.num_atoms else moved.new_zeros(())
         self.far.copy_(FAR_FACTOR * extent.clamp(min=LEAST_EXTENT))
-        if order is not None:
-            self.order.copy_(order)
-        self.images.copy_(images[self.order.long()])
 
     def prepare(self, system_index: Tensor, *, from_host: bool = False) -> None:
         """Fills places and box, and positions and cell with the same values rounded; resets the flags.

@@ -89,6 +89,7 @@ class CapturedStep(StepState):
         self.potential, self.device = frozen(potential), potential.device
         self.batch = Batch.of(structure).to(self.device).clone()
         potential.require_elements(self.batch.atomic_numbers)
+        self.periodic = bool(self.batch.pbc.any())
         self.skin, self.audit_every = skin, audit_every
         self.num_evaluations = self.num_recoveries = 0
         self.error: float | None = None
@@ -161,7 +162,7 @@ class CapturedStep(StepState):
         without periodic directions. After an interruption or OutOfDeviceMemory the step refuses evaluations until an
         assign succeeds.
         """
-        take_over(self, Batch.of(structure).to(self.device))
+        take_over(self, Batch.of(structure))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return restored, (type(self), *parts_of(self, self._last_kind))

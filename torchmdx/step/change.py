@@ -10,7 +10,7 @@ import logging
 
 from torchmdx.engines.choose import exact_engine_for
 from torchmdx.neighbors.images import require_countable
-from torchmdx.step.atom_order import choose_order
+from torchmdx.step.atom_order import FEWEST_ATOMS, choose_order
 from torchmdx.step.device_memory import memory_explained
 from torchmdx.step.state import StepState
 from torchmdx.system import Batch
@@ -59,12 +59,16 @@ def grow(step: StepState, needed: int) -> None:
 
 
 def take_over(step: StepState, given: Batch) -> None:
-    """Takes another structure, on the step's device. Raises ValueError, and keeps the old one, if it does not fit."""
+    """Takes another structure, on any device. Raises ValueError, and keeps the old one, if it does not fit.
+
+    Checks, images and origins are worked out on the CPU for few atoms: an operation of a GPU takes longer than these.
+    """
     if (sizes := (given.num_atoms, given.num_systems)) != (own := (step.batch.num_atoms, step.batch.num_systems)):
         raise ValueError(f"assign needs {own[0]} atoms in {own[1]} systems, got {sizes[0]} in {sizes[1]}")
-    step.potential.require_elements(given.atomic_numbers)
-    require_countable(given.cell, given.pbc, step.search.radius)
-    if bool(given.pbc.any()) and not bool(step.batch.pbc.any()):
+    host = given.to("cpu")
+    step.potential.require_elements(host.atomic_numbers)
+    require_countable(host.cell, host.pbc, step.search.radius)
+    if bool(host.pbc.any()) and not step.periodic:
         raise ValueError("a step that was allocated without periodic directions can't take a periodic structure")
     before, step.assigning = step.assigning, True
     try:
@@ -72,13 +76,19 @@ def take_over(step: StepState, given: Batch) -> None:
     except ValueError:  # raised before anything is copied
         step.assigning = before
         raise
-    step.buffers.fill(step.batch)
+    step.buffers.fill(host)
     for name in ("system_index", "pbc", "charge"):
-        getattr(step.ordered, name).copy_(getattr(given, name))
+        getattr(step.ordered, name).copy_(getattr(step.batch, name))
     inconsistent = before or step.unsettled
-    refresh(step, "device")
+    if host.num_atoms < FEWEST_ATOMS and step.buffers.place_on_host(host):
+        step.ordered.atomic_numbers.copy_(step.batch.atomic_numbers)
+        if step.ordered.partial_charges is not None and step.batch.partial_charges is not None:
+            step.ordered.partial_charges.copy_(step.batch.partial_charges)
+        step.buffers.prepare(step.ordered.system_index)
+    else:
+        refresh(step, "device")
     with memory_explained(step.batch, step.device):
-        if not step.search.assign(step.ordered) or inconsistent:
+        if not step.search.assign(step.ordered, host.counts().tolist()) or inconsistent:
             _remake(step, step.policy.drop())
     step.assigning = False
 

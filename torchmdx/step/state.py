@@ -40,6 +40,7 @@ class StepState:
     policy: GraphPolicy
     precision: str
     num_evaluations: int
+    periodic: bool  # whether the structure that it was made for is, in any direction
     num_recoveries: int
     audit_every: int
     audit_owed: bool
