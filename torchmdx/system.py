@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,9 +100,9 @@ class System:
         return len(self.positions)
 
     def at(self, positions: ArrayLike | Tensor) -> System:
-        """The same structure at other positions [N,3] Å. Raises what `create` raises for them."""
-        own = self.positions
-        return replace(self, positions=_floats("positions", positions, (len(own), 3), own.dtype, own.device))
+        """The same structure at other positions [N,3] Å."""
+        old = self.positions
+        return replace(self, positions=_floats("positions", positions, tuple(old.shape), old.dtype, old.device))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> System:
         """The same structure on another device or in another floating dtype."""
@@ -193,30 +193,26 @@ class Batch:
 
     def systems(self) -> list[System]:
         """The systems of the batch, in order."""
-        counts = self.counts().tolist()
+        counts, given = self.counts().tolist(), self.partial_charges
         atoms = zip(self.positions.split(counts), self.atomic_numbers.split(counts), strict=True)
-        given: Sequence[Tensor | None] = [None] * self.num_systems
-        if self.partial_charges is not None:
-            given = self.partial_charges.split(counts)
+        charges: Sequence[Tensor | None] = [None] * self.num_systems if given is None else given.split(counts)
         return [
-            System(positions, numbers, self.cell[i], self.pbc[i], float(self.charge[i]), given[i])
+            System(positions, numbers, self.cell[i], self.pbc[i], float(self.charge[i]), charges[i])
             for i, (positions, numbers) in enumerate(atoms)
         ]
 
     def clone(self) -> Batch:
         """A copy with its own tensors."""
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: value.clone() for name, value in held.items() if value is not None})
+        return replace(self, **{name: value.clone() for name, value in vars(self).items() if value is not None})
 
     def copy_(self, other: Batch) -> None:
         """Copies the values of a batch of the same sizes. Raises ValueError if only one has partial_charges."""
         if (self.partial_charges is None) != (other.partial_charges is None):
             kept, given = ("no" if b.partial_charges is None else "given" for b in (self, other))
             raise ValueError(f"a batch with {kept} partial_charges can't take one with {given} partial_charges")
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name, value in vars(self).items():
             if value is not None:
-                value.copy_(getattr(other, field.name))
+                value.copy_(getattr(other, name))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Batch:
         """The same batch on another device or in another floating dtype."""
@@ -232,7 +228,7 @@ class Batch:
 
 
 def _moved(values: Tensor | None, device: torch.device | str | None, dtype: torch.dtype | None) -> Tensor | None:
-    return None if values is None else values.to(device=device, dtype=dtype)
+    return None if values is None else values.to(device, dtype)
 
 
 def _require_shapes(holder: System | Batch, kind: str, wanted: dict[str, tuple[int, ...]]) -> None:
