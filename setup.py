@@ -46,7 +46,7 @@ class BuildWithLibraries(build_py):
         if found is None or self.editable_mode:
             return
         described, package = sources(), ROOT / "torchmdx"
-        for name, (source, _) in described.LIBRARIES.items():
+        for name, (source, *_) in described.LIBRARIES.items():
             made = Path(self.build_lib) / "torchmdx" / described.packaged_file(package, name).relative_to(package)
             made.parent.mkdir(parents=True, exist_ok=True)
             command = [found, *described.FLAGS, str(package / source), "-o", str(made), "-lm"]

@@ -10,20 +10,34 @@ from pathlib import Path
 MOST_BYTES = 5_000_000  # of an included potential
 # Compiled while the wheel is built; the hash is of their sources.
 LIBRARY = re.compile(r"torchmdx/.*-[0-9a-f]{16}\.so")
-LIBRARIES = ("torchmdx/engines/cpu/tensornet-", "torchmdx/neighbors/backends/cell_list-")
+LIBRARIES = (
+    "torchmdx/engines/cpu/tensornet-",
+    "torchmdx/engines/cpu/kernels-",
+    "torchmdx/neighbors/backends/cell_list-",
+)
 NEEDED = (
     "torchmdx/py.typed",
     "torchmdx/demo/alanine_dipeptide.pdb",
-    "torchmdx/engines/cpu/pair_forms.c",
-    "torchmdx/engines/cpu/messages.c",
-    "torchmdx/engines/cpu/threads.c",
+    "torchmdx/engines/cpu/instructions.h",
+    "torchmdx/engines/cpu/kernels.c",
+    "torchmdx/engines/cpu/kernels_each.h",
+    "torchmdx/engines/cpu/kernels_messages.c",
+    "torchmdx/engines/cpu/kernels_pair_forms.c",
+    "torchmdx/engines/cpu/kernels_threads.c",
     "torchmdx/engines/cpu/tensornet.c",
     "torchmdx/engines/cpu/tensornet.h",
+    "torchmdx/engines/cpu/tensornet2.h",
+    "torchmdx/engines/cpu/tensornet2_chain.c",
+    "torchmdx/engines/cpu/tensornet2_charges.c",
+    "torchmdx/engines/cpu/tensornet2_gradient.c",
+    "torchmdx/engines/cpu/tensornet2_memory.c",
+    "torchmdx/engines/cpu/tensornet2_rows.c",
     "torchmdx/engines/cpu/tensornet_atoms.c",
     "torchmdx/engines/cpu/tensornet_chain.c",
     "torchmdx/engines/cpu/tensornet_each.h",
     "torchmdx/engines/cpu/tensornet_edges.c",
     "torchmdx/engines/cpu/tensornet_gradient.c",
+    "torchmdx/engines/cpu/tensornet_head.c",
     "torchmdx/engines/cpu/tensornet_nine.c",
     "torchmdx/engines/cpu/tensornet_product.c",
     "torchmdx/engines/cpu/tensornet_vectors.h",

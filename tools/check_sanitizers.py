@@ -36,8 +36,8 @@ def compile_all(folder: Path) -> None:
     """The libraries with sanitizers, FOLDER/NAME.so."""
     from torchmdx.runtime.c_sources import LIBRARIES
 
-    for name, (source, _) in LIBRARIES.items():
-        base = ("-fPIC", "-shared", "-std=gnu11", "-ffp-contract=fast", "-w")
+    for name, (source, *_) in LIBRARIES.items():
+        base = ("-fPIC", "-shared", "-std=gnu11", "-ffp-contract=fast", "-fopenmp-simd", "-w")
         path = ROOT / "torchmdx" / source
         subprocess.run(["gcc", *FLAGS, *base, str(path), "-o", str(folder / f"{name}.so"), "-lm"], check=True)
 
@@ -60,8 +60,9 @@ def preload(folder: Path, count: int) -> int:
 def run(folder: Path, count: int) -> None:
     """Searches and evaluates random structures with the libraries of the folder."""
     from torchmdx.runtime import c_library
+    from torchmdx.runtime.c_sources import LIBRARIES
 
-    loaded = {name: ctypes.CDLL(str(folder / f"{name}.so")) for name in ("tensornet", "cell_list")}
+    loaded = {name: ctypes.CDLL(str(folder / f"{name}.so")) for name in LIBRARIES}
     c_library._found = lambda name: (loaded[name], "compiled with sanitizers")  # type: ignore[assignment]
     import numpy as np
     import torch

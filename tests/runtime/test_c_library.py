@@ -72,3 +72,27 @@ def test_without_a_compiler_there_is_none_and_the_log_says_so(package, monkeypat
         assert c_library.c_library("small") is None
     assert caplog.text.count("no compiler found (cc, gcc, clang or $CC)") == 1
     assert c_library.c_library_state("small") == "no compiler found (cc, gcc, clang or $CC)"
+
+
+def test_a_compiler_that_fails_is_named_in_one_line(package, monkeypatch, caplog, tmp_path):
+    compiler = tmp_path / "broken-cc"
+    compiler.write_text("#!/bin/sh\necho 'unknown flag -O3' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    with caplog.at_level(logging.WARNING):
+        assert c_library.c_library("small") is None
+    assert len(caplog.records) == 1
+    assert str(compiler) in caplog.text
+    assert "unknown flag -O3" in caplog.text
+    assert not list((tmp_path / "cache").glob("*"))
+
+
+@needs_compiler
+def test_it_is_kept_on_disk(package, monkeypatch, tmp_path):
+    assert c_library.c_library("small") is not None
+    (made,) = (tmp_path / "cache").glob("*")
+    assert made.suffix == ".so"
+    for function in (c_library.c_library, c_library._found):
+        function.cache_clear()
+    monkeypatch.setattr(c_library, "run_compiler", lambda *_, **__: pytest.fail("compiled again"))
+    assert c_library.c_library("small").answer() == 42

@@ -62,6 +62,7 @@ TOP = {"pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md", "co
 INFO = {f"torchmdx-0.1.0.dist-info/{name}": 10 for name in ("METADATA", "entry_points.txt", "licenses/LICENSE")}
 LIBRARIES = {
     "torchmdx/engines/cpu/tensornet-0123456789abcdef.so": 1000,
+    "torchmdx/engines/cpu/kernels-0123456789abcdef.so": 1000,
     "torchmdx/neighbors/backends/cell_list-0123456789abcdef.so": 1000,
 }
 

@@ -46,7 +46,11 @@ OPTIONAL = (
 )
 
 # (library, purpose)
-COMPILED = (("tensornet", "TensorNet on the CPU"), ("cell_list", "neighbour search on the CPU"))
+COMPILED = (
+    ("tensornet", "TensorNet and TensorNet2 on the CPU"),
+    ("kernels", "training on the CPU"),
+    ("cell_list", "neighbour search on the CPU"),
+)
 
 
 def add_parser(subparsers: Any) -> None:

@@ -8,19 +8,21 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-# Name: the file that is compiled, and the files that it includes, from the package's folder.
-LIBRARIES = {
-    "tensornet": ("engines/cpu/tensornet.c", "engines/cpu/tensornet*.[ch]"),
+# Name: the file that is compiled, and all files of the library, from the package's folder.
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "tensornet": ("engines/cpu/tensornet.c", "engines/cpu/tensornet*.[ch]", "engines/cpu/instructions.h"),
+    "kernels": ("engines/cpu/kernels.c", "engines/cpu/kernels*.[ch]", "engines/cpu/instructions.h"),
     "cell_list": ("neighbors/backends/cell_list.c", "neighbors/backends/cell_list.c"),
 }
 # No -march: the libraries have code for several instruction sets where it matters, and choose at run time.
-FLAGS = ("-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-std=gnu11", "-w")
+FLAGS = ("-O3", "-ffp-contract=fast", "-fopenmp-simd", "-fPIC", "-shared", "-std=gnu11", "-w")
 _DIGITS = 16
 
 
 def texts(package: Path, name: str) -> list[str]:
     """The sources of a library, in a fixed order."""
-    return [path.read_text() for path in sorted(package.glob(LIBRARIES[name][1]))]
+    paths = [path for pattern in LIBRARIES[name][1:] for path in package.glob(pattern)]
+    return [path.read_text() for path in sorted(paths)]
 
 
 def packaged_file(package: Path, name: str) -> Path:

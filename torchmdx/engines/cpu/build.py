@@ -1,50 +1,32 @@
-"""Compiles the C files once for this machine and keeps the library in the user's cache directory."""
+"""The C libraries of the CPU engines."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import logging
-import platform
-from pathlib import Path
 
 from torchmdx.runtime.c_library import c_library
-from torchmdx.runtime.compile_cache import CompileError, find_compiler, load_library, run_compiler
 
-log = logging.getLogger(__name__)
-
-FOLDER = Path(__file__).parent
-SOURCES = ("threads.c", "messages.c", "pair_forms.c")
-FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp-simd", "-fPIC", "-shared", "-std=c11", "-w")
-SLICE = 32  # channels that messages.c processes at a time
-PARTS = f"""\
-#define SLICE {SLICE}
-static const int PART_END[3] = {{1, 4, 9}};
-static const int PART_START[3] = {{0, 1, 4}};
-"""
-BOTH_TYPES = f'{PARTS}#include "{SOURCES[0]}"\n' + "".join(
-    f"#define NAME(f) f##_{real}\n#define REAL {real}\n"
-    + "".join(f'#include "{source}"\n' for source in SOURCES[1:])
-    + "#undef NAME\n#undef REAL\n"
-    for real in ("float", "double")
-)
+SLICE = 32  # channels that kernels_messages.c processes at a time
+# Suffixes of kernels by the numbers of instructions.h.
+INSTRUCTION_SUFFIXES = ("base", "v3", "v4")
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels; None, with one line in the log, if they cannot be compiled, stored or loaded."""
-    try:
-        compiler = find_compiler("CC", "cc", "gcc", "clang")
-        command = [compiler, *FLAGS, "-I", str(FOLDER), "-x", "c", "-"]
-        # The processor is part of the key, because -march=native code of a shared home directory may not run here.
-        texts = [(FOLDER / source).read_text() for source in SOURCES]
-        key = (*texts, BOTH_TYPES, " ".join(FLAGS), compiler, platform.machine(), _processor())
-        return load_library(
-            "kernels", key, lambda made: run_compiler([*command, "-o", str(made), "-lm"], str(FOLDER), text=BOTH_TYPES)
-        )
-    except (OSError, CompileError) as error:
-        log.warning("the CPU runs slower kernels in torch: %s", error)
-        return None
+    """Kernels over rows of edges (kernels.c); None, with one line in the log, if they can't be compiled or loaded."""
+    loaded = c_library("kernels")
+    if loaded is not None:
+        loaded.kernels_instructions.restype, loaded.kernels_instructions.argtypes = ctypes.c_int64, [ctypes.c_int64]
+    return loaded
+
+
+@functools.cache
+def kernel_suffix() -> str:
+    """The end of the names of the kernels for this machine."""
+    loaded = library()
+    assert loaded is not None
+    return INSTRUCTION_SUFFIXES[loaded.kernels_instructions(len(INSTRUCTION_SUFFIXES) - 1)]
 
 
 @functools.cache
@@ -57,11 +39,3 @@ def tensornet_library() -> ctypes.CDLL | None:
         getattr(loaded, name).restype = ctypes.c_int64
     loaded.tensornet_instructions.argtypes = [ctypes.c_int64]
     return loaded
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

@@ -3,6 +3,7 @@
    The code of one evaluation is compiled for several instruction sets, and the machine chooses at run time. */
 
 #include "tensornet.h"
+#include "instructions.h"
 #include <sched.h>
 
 /* Returns when all threads have finished a phase. */
@@ -73,19 +74,8 @@ static void wait_for_all(struct work *w, int64_t phase)
 
 typedef void (*runner)(struct work *, int64_t);
 
-/* The best instruction set of this machine, at most `most`: 0 the compiler's default, 1 x86-64-v3, 2 x86-64-v4. */
-int64_t tensornet_instructions(int64_t most)
-{
-    int64_t best = 0;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) best = 1;
-    if (best && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
-        best = 2;
-#endif
-    return best < most ? best : most;
-}
+/* The number of the instruction set to use, at most `most`. */
+int64_t tensornet_instructions(int64_t most) { return best_instructions(most); }
 
 static runner runner_for(int64_t instructions, int charged)
 {

@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from torchmdx.engines.cpu.build import library
+from torchmdx.engines.cpu.build import kernel_suffix, library
 from torchmdx.neighbors.edges import Edges
 
 # With fewer edges per thread, another thread costs more time than it saves.
@@ -32,7 +32,7 @@ def run_rows(name: str, dtype: torch.dtype, bounds: Sequence[int], *given: int |
     """
     compiled = library()
     assert compiled is not None
-    kernel = getattr(compiled, f"{name}_{TYPES[dtype]}")
+    kernel = getattr(compiled, f"{name}_{TYPES[dtype]}_{kernel_suffix()}")
     values = (ctypes.c_long * len(given))(*(_number(x) for x in given))
     ranges, functions = len(bounds) - 1, openmp()
     if ranges > 1 and functions is not None:

@@ -5,7 +5,7 @@
    for reverse edges the vector, components 1..3, changes its sign. z is [N][2][C]: terms of an atom as target and as
    source.
 
-   Included like messages.c. Every output element is written by one row only: that of a pair by the row of its first
+   Included like kernels_messages.c. Every output element is written by one row only: that of a pair by the row of its first
    edge. */
 
 #undef FLIP

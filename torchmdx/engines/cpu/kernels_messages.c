@@ -7,9 +7,9 @@
    One slice of the channels after the other: what a pass reads of the table, and of the tensors, stays in the
    second-level cache, an edge's coefficients are in one piece, and sums stay in registers.
 
-   Included twice, with REAL float and double; NAME(f) appends the type. Part k has the components PART_START[k] up to
-   PART_END[k]. Threads are the business of threads.c, which gives each its own rows. Every output element is written by
-   one row only; all are added to. */
+   Included by kernels_each.h, with REAL float and double; NAME(f) appends the type and the instruction set. Part k has
+   the components PART_START[k] up to PART_END[k]. kernels_threads.c gives each thread its own rows. Every output element
+   is written by one row only; all are added to. */
 
 #ifndef EACH_SLICE
 /* A full slice has a width that the compiler knows. */
