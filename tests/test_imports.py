@@ -35,7 +35,7 @@ engines
 step torchmdnet properties
 matgl
 checkpoints
-conformance ase_calculator openmm_force ipi
+conformance ase_calculator openmm_force ipi torch_sim
 datasets labelling
 view
 report md
@@ -73,6 +73,7 @@ LATE = {
     "torch_dftd",
     "huggingface_hub",
     "ipi",
+    "torch_sim",
 }
 # Nor does the command line's help load these, which take seconds.
 LATE_FOR_HELP = {"torch", "ase"}

@@ -16,7 +16,7 @@ from torchmdx.cli import build_parser, main
 from torchmdx.training.config_file import known_keys, make_config
 
 ASSIGNMENT = re.compile(r"^[A-Z_]+=")
-REQUIREMENT = re.compile(r"^(torchmdx|\.)(?:\[([a-z,]+)\])?$")
+REQUIREMENT = re.compile(r"^(torchmdx|\.)(?:\[([a-z,-]+)\])?$")
 
 
 def commands(block: Block) -> Iterator[list[str]]:

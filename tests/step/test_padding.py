@@ -3,8 +3,15 @@
 import pytest
 import torch
 
-from torchmdx import System
-from torchmdx.step.padding import LARGEST_PADDED, padded, padded_atoms, padded_size, padding_positions
+from torchmdx import Batch, System
+from torchmdx.step.padding import (
+    LARGEST_PADDED,
+    padded,
+    padded_atoms,
+    padded_batch,
+    padded_size,
+    padding_positions,
+)
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 64])
@@ -30,3 +37,23 @@ def test_sizes_hold_what_they_are_for_and_are_few(size):
     assert all(found >= count for count, found in enumerate(sizes, 1))
     assert sizes == sorted(sizes)
     assert len(set(sizes)) < 80
+
+
+def test_a_padded_batch_is_itself_with_systems_at_its_end():
+    water = System.create([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [8, 1], charge=-1, partial_charges=[-1.0, 0.0])
+    batch = Batch.from_systems([water, water])
+    filled = padded_batch(batch, 7, 5, 3.0)
+    assert filled.counts().tolist() == [2, 2, 0, 0, 3]
+    assert torch.equal(filled.positions[:4], batch.positions)
+    assert torch.equal(filled.positions[4:], padding_positions(3, 3.0))
+    assert filled.charge.tolist() == [-1, -1, 0, 0, 0]
+    assert filled.partial_charges.tolist() == [-1, 0, -1, 0, 0, 0, 0]
+    assert padded_batch(batch, 4, 2, 3.0) is batch
+    assert padded_batch(batch, 4, 4, 3.0).counts().tolist() == [2, 2, 0, 0]
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (4, 1), (5, 2)])
+def test_a_batch_is_padded_only_to_sizes_that_hold_it(sizes):
+    water = System.create([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [8, 1])
+    with pytest.raises(ValueError, match=f"4 atoms in 2 systems can't be padded to {sizes[0]} atoms in {sizes[1]}"):
+        padded_batch(Batch.from_systems([water, water]), *sizes, 3.0)

@@ -52,3 +52,31 @@ def padding_positions(count: int, cutoff: float) -> Tensor:
     index = torch.arange(count)
     grid = torch.stack([index % side, index // side % side, index // side**2], dim=1)
     return grid.double() * (PADDING_SPACING * cutoff)
+
+
+def padded_batch(batch: Batch, num_atoms: int, num_systems: int, cutoff: float) -> Batch:
+    """The batch with padding up to these sizes: empty systems, then one of padding atoms without neighbours.
+
+    Needs at least one more system than the batch has if there are padding atoms.
+    """
+    atoms, systems = num_atoms - batch.num_atoms, num_systems - batch.num_systems
+    if atoms < 0 or systems < 0 or (atoms and not systems):
+        raise ValueError(
+            f"a batch of {batch.num_atoms} atoms in {batch.num_systems} systems can't be padded to "
+            f"{num_atoms} atoms in {num_systems} systems"
+        )
+    if not systems:
+        return batch
+    device, dtype = batch.positions.device, batch.positions.dtype
+    # An element of the batch, which the potential must support anyway.
+    element = batch.atomic_numbers[:1] if batch.num_atoms else batch.atomic_numbers.new_ones(1)
+    given = batch.partial_charges
+    return Batch(
+        positions=torch.cat([batch.positions, padding_positions(atoms, cutoff).to(device, dtype)]),
+        atomic_numbers=torch.cat([batch.atomic_numbers, element.expand(atoms)]),
+        system_index=torch.cat([batch.system_index, batch.system_index.new_full((atoms,), num_systems - 1)]),
+        cell=torch.cat([batch.cell, batch.cell.new_zeros(systems, 3, 3)]),
+        pbc=torch.cat([batch.pbc, batch.pbc.new_zeros(systems, 3)]),
+        charge=torch.cat([batch.charge, batch.charge.new_zeros(systems)]),
+        partial_charges=None if given is None else torch.cat([given, given.new_zeros(atoms)]),
+    )

@@ -1,0 +1,137 @@
+"""torch-sim with the model of torchmdx and with its own Lennard-Jones model: time per step beyond the evaluation.
+
+    python benchmarks/torch_sim_steps.py [--systems 1024] [--steps 200] [--device cuda] [--quick]
+
+Copies of alanine dipeptide (22 atoms), organic-1 in float32, states in float64. evaluation_ms: torchmdx, the captured
+step alone on positions on the device, everything that it does included; Lennard-Jones, its forward. step_ms: a step of
+torch-sim's integrator. overhead_ms and overhead: the difference, and its share of the evaluation. Medians of blocks of
+ten. relaxation: 1,000 distorted cells of diamond relaxed with their cells, with autobatching; captures, of
+graphs; atoms at most, by max_memory_scaler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+import record
+import systems
+import torch_sim
+from ase import Atoms
+from torch_sim.autobatching import InFlightAutoBatcher
+from torch_sim.integrators import nve_init, nve_step, nvt_langevin_init, nvt_langevin_step
+from torch_sim.models.lennard_jones import LennardJonesModel
+
+from torchmdx.torch_sim import TorchmdxModel
+
+BLOCK = 10
+TEMPERATURE = 300 * 8.617333e-5  # eV
+TIMESTEP = 0.5e-3 * 98.22694788  # torch-sim's unit of time is Å (amu/eV)^(1/2); a ps has 98.2 of them
+
+
+def median_ms(work: Callable[[], Any], count: int, device: torch.device) -> float:
+    """Milliseconds a call, the median of blocks, after one block that captures and compiles."""
+    times = []
+    for _ in range(count // BLOCK + 1):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(BLOCK):
+            work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e3 / BLOCK)
+    return statistics.median(times[1:])
+
+
+def steps_of(model: Any, state: Any, integrator: str, count: int) -> float:
+    """Milliseconds of a step of an integrator."""
+    init, step = (nve_init, nve_step) if integrator == "nve" else (nvt_langevin_init, nvt_langevin_step)
+    kT = torch.tensor(TEMPERATURE, dtype=model.dtype, device=model.device)
+    dt = torch.tensor(TIMESTEP, dtype=model.dtype, device=model.device)
+    moving = init(state=state.clone(), model=model, kT=kT)
+    options = {} if integrator == "nve" else {"kT": kT}
+
+    def one() -> None:
+        nonlocal moving
+        moving = step(state=moving, model=model, dt=dt, **options)
+
+    return median_ms(one, count, model.device)
+
+
+def compare(model: Any, state: Any, name: str, evaluate: Callable[[], Any], count: int) -> list[dict[str, Any]]:
+    rows = []
+    for integrator in ("nve", "nvt_langevin"):
+        evaluation = median_ms(evaluate, count, model.device)
+        step = steps_of(model, state, integrator, count)
+        row = dict(model=name, systems=state.n_systems, atoms=state.n_atoms, integrator=integrator)
+        row |= dict(evaluation_ms=evaluation, step_ms=step, overhead_ms=step - evaluation)
+        rows.append(row | dict(overhead=step / evaluation - 1))
+        print(rows[-1], flush=True)
+    return rows
+
+
+def relaxation(model: TorchmdxModel, count: int) -> dict[str, Any]:
+    from importlib import import_module
+
+    example = import_module("12_torch_sim")
+    crystals = torch_sim.initialize_state(
+        [example.distorted_diamond() for _ in range(count)], model.device, model.dtype
+    )
+    most = model.max_memory_scaler(crystals[: min(count, 64)])
+    start = time.perf_counter()
+    relaxed = torch_sim.optimize(
+        crystals,
+        model,
+        optimizer=torch_sim.Optimizer.fire,
+        init_kwargs=dict(cell_filter=torch_sim.CellFilter.frechet),
+        convergence_fn=torch_sim.generate_force_convergence_fn(force_tol=0.05, include_cell_forces=True),
+        # A quarter at a time, so that structures are swapped.
+        autobatcher=InFlightAutoBatcher(model, memory_scales_with="n_atoms", max_memory_scaler=min(most, 2.0 * count)),
+        max_steps=500,
+    )
+    seconds = time.perf_counter() - start
+    forces = torch.linalg.vector_norm(model(relaxed)["forces"], dim=1).max().item()
+    return dict(crystals=count, seconds=seconds, max_force=forces, max_atoms=most, steps=len(model.pool.steps))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--systems", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--crystals", type=int, default=1000)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--quick", action="store_true", help="few and small, to see that it runs; writes nothing")
+    given = parser.parse_args()
+    if given.quick:
+        given.systems, given.steps, given.crystals = 8, 20, 8
+    warnings.simplefilter("ignore", UserWarning)
+    model = TorchmdxModel("organic-1", device=given.device, compute_stress=False)
+    numbers, positions, _ = systems.load("alanine_dipeptide")
+    state = torch_sim.initialize_state([Atoms(numbers, positions)] * given.systems, model.device, model.dtype)
+
+    model(state)
+    step = model.pool.steps[-1]
+    cell = state.row_vector_cell.contiguous()
+    rows = compare(model, state, "torchmdx", lambda: step(state.positions, cell, copy=False), given.steps)
+    print(step.report())
+    lj = LennardJonesModel(sigma=1.0, epsilon=0.001, cutoff=5.0, device=model.device, dtype=model.dtype)
+    rows += compare(lj, state, "Lennard-Jones of torch-sim", lambda: lj(state), given.steps)
+    rows.append(relaxation(TorchmdxModel("organic-1", device=given.device), given.crystals))
+    print(rows[-1])
+    if not given.quick:
+        print(record.write("torch_sim", rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Pools of batches against `evaluate`: compositions that change, sizes that are shared, errors between."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from ase.build import molecule
+
+from torchmdx import Batch, System, evaluate
+from torchmdx.step.batch_pool import BatchPool
+from torchmdx.step.results import NonFiniteError
+
+NAMES = ("CH3CH2OH", "H2O", "CH4", "C6H6", "CH3COOH", "NH3", "C2H4")
+
+
+def batch_of(numbers, seed: int = 0, crystal=None) -> Batch:
+    systems = []
+    for k in numbers:
+        atoms = molecule(NAMES[k % len(NAMES)])
+        atoms.rattle(0.05, seed=seed + k)
+        systems.append(System.from_ase(atoms))
+    if crystal is not None:
+        systems.insert(len(systems) // 2, System.from_ase(crystal))
+    return Batch.from_systems(systems)
+
+
+def require_equal(pool: BatchPool, batch: Batch, positions: torch.Tensor | None = None) -> None:
+    batch = batch if positions is None else Batch(**{**vars(batch), "positions": positions})
+    found = pool(batch.positions, batch.cell)
+    wanted = evaluate(pool.potential, batch, stress=pool.stress)
+    torch.testing.assert_close(found.energy, wanted.energy, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found.forces, wanted.forces, rtol=0, atol=1e-11)
+    if pool.stress:
+        torch.testing.assert_close(found.stress, wanted.stress, rtol=0, atol=1e-11, equal_nan=True)
+
+
+def test_structures_are_swapped(potential):
+    """As an autobatcher does: some leave, others come, and the rest move."""
+    pool = BatchPool(potential)
+    alive, seen = list(range(8)), set()
+    for new in range(8, 20):
+        batch = batch_of(alive, seed=new)
+        pool.hold(batch)
+        require_equal(pool, batch)
+        require_equal(pool, batch, batch.positions + 0.01 * torch.randn_like(batch.positions))
+        seen.update(id(step) for step in pool.steps)
+        alive = [*alive[new % 3 + 1 :], *range(new, new + new % 3 + (new % 2))]
+    assert len(pool.steps) <= pool.most_steps
+    sizes = {(step.batch.num_atoms, step.batch.num_systems) for step in pool.steps}
+    assert all(atoms % 8 == 0 and systems % 8 == 0 for atoms, systems in sizes)
+    assert len(seen) <= 8
+
+
+def test_the_first_batch_is_not_padded_and_its_step_is_used_again(potential):
+    pool = BatchPool(potential)
+    first, other = batch_of(range(5)), batch_of(range(4))
+    pool.hold(first)
+    (step,) = pool.steps
+    assert step.batch.num_atoms == first.num_atoms
+    assert step.batch.num_systems == 5
+    pool.hold(other)
+    require_equal(pool, other)
+    assert len(pool.steps) == 2
+    pool.hold(first)
+    assert pool.steps[-1] is step
+    require_equal(pool, first)
+
+
+def test_crystals_and_charges(potential, crystal, cation):
+    pool = BatchPool(potential, stress=True)
+    for batch in (
+        batch_of(range(2)),
+        batch_of(range(2), crystal=crystal),
+        batch_of(range(3), crystal=crystal),
+        Batch.from_systems([System.from_ase(atoms) for atoms in (cation, crystal, cation)]),
+    ):
+        pool.hold(batch)
+        require_equal(pool, batch)
+
+
+def test_a_pool_keeps_few_steps(potential):
+    pool = BatchPool(potential, most_steps=2)
+    for count in (1, 9, 20, 40):
+        batch = batch_of(range(count))
+        pool.hold(batch)
+        require_equal(pool, batch)
+        assert len(pool.steps) <= 2
+
+
+def test_after_an_error_no_results_of_another_batch_are_given(potential):
+    pool = BatchPool(potential)
+    batch = batch_of(range(3))
+    with pytest.raises(ValueError, match="call hold before an evaluation"):
+        pool(batch.positions, batch.cell)
+    pool.hold(batch)
+    unknown = batch.clone()
+    unknown.atomic_numbers[2] = 92
+    with pytest.raises(ValueError, match="92|U"):
+        pool.hold(unknown)
+    with pytest.raises(ValueError, match="call hold before an evaluation"):
+        pool(batch.positions, batch.cell)
+    pool.hold(batch)
+    with pytest.raises(ValueError, match=r"holds 17 atoms in 3 systems, got positions \[16, 3\] and cell \[3, 3, 3\]"):
+        pool(batch.positions[1:], batch.cell)
+    broken = batch.positions.clone()
+    broken[3, 1] = torch.nan
+    with pytest.raises(NonFiniteError):
+        pool(broken, batch.cell)
+    require_equal(pool, batch)
+
+
+def test_an_interrupted_change_drops_the_step(potential, monkeypatch):
+    pool = BatchPool(potential)
+    first, second = batch_of(range(3)), batch_of(range(3), seed=5)
+    pool.hold(first)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(pool.steps[0]), "assign", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.hold(second)
+    assert not pool.steps
+    pool.hold(second)
+    require_equal(pool, second)
+
+
+def test_copies_have_no_steps(potential):
+    pool = BatchPool(potential, stress=True)
+    batch = batch_of(range(2))
+    pool.hold(batch)
+    other = copy.deepcopy(pool)
+    assert not other.steps
+    assert other.stress
+    other.hold(batch)
+    np.testing.assert_array_equal(other(batch.positions, batch.cell).forces, pool(batch.positions, batch.cell).forces)
+
+
+def test_the_number_of_steps_must_be_positive(potential):
+    with pytest.raises(ValueError, match="most_steps must be >= 1, got 0"):
+        BatchPool(potential, most_steps=0)
