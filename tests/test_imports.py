@@ -35,7 +35,7 @@ engines
 step torchmdnet properties
 matgl
 checkpoints
-conformance ase_calculator openmm_force ipi torch_sim
+conformance ase_calculator openmm_force ipi torch_sim relaxation
 datasets labelling
 view
 report md

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torchmdx.models.tensornet import TensorNetConfig
     from torchmdx.models.tensornet2 import TensorNet2Config
     from torchmdx.neighbors.search import EdgeSearch
+    from torchmdx.relaxation.run import relax
+    from torchmdx.relaxation.tasks import Relaxed
     from torchmdx.step.captured_step import CapturedStep
     from torchmdx.step.pool import StepPool
     from torchmdx.system import Batch, System
@@ -34,6 +36,7 @@ __all__ = [
     "EdgeSearch",
     "Ensemble",
     "Potential",
+    "Relaxed",
     "Result",
     "StepPool",
     "System",
@@ -45,6 +48,7 @@ __all__ = [
     "load_ensemble",
     "register_model",
     "register_prior",
+    "relax",
     "save",
 ]
 
@@ -56,6 +60,7 @@ _LAZY = {
     "EdgeSearch": "torchmdx.neighbors.search",
     "Ensemble": "torchmdx.models.ensemble",
     "Potential": "torchmdx.models.potential",
+    "Relaxed": "torchmdx.relaxation.tasks",
     "Result": "torchmdx.evaluate",
     "StepPool": "torchmdx.step.pool",
     "System": "torchmdx.system",
@@ -66,6 +71,7 @@ _LAZY = {
     "load_ensemble": "torchmdx.checkpoints.save_load",
     "register_model": "torchmdx.models.registry",
     "register_prior": "torchmdx.models.registry",
+    "relax": "torchmdx.relaxation.run",
     "save": "torchmdx.checkpoints.save_load",
 }
 

@@ -14,6 +14,17 @@ DEFAULT_PRECISION = 0.01  # Å, as in ASE
 NO_SYMMETRY = "P1 (1)"
 
 
+def add_symmetry_options(group: Any) -> None:
+    """Adds --fix-symmetry and --symmetry-precision to a group of options."""
+    group.add_argument("--fix-symmetry", action="store_true", help="keep the space group of the structure")
+    group.add_argument(
+        "--symmetry-precision",
+        type=float,
+        metavar="L",
+        help=f"with --fix-symmetry: tolerance in Å for finding the space group (default: {DEFAULT_PRECISION})",
+    )
+
+
 @dataclass(frozen=True)
 class FixedSymmetry:
     """The constraint, and the name of the space group that it keeps."""

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from torchmdx.commands.fixed_symmetry import (
     DEFAULT_PRECISION,
     FixedSymmetry,
+    add_symmetry_options,
     fix_symmetry,
     require_symmetry_support,
 )
 from torchmdx.commands.options import add_model_options, make_calculator, structure_of
+from torchmdx.commands.relax_many import add_many_options, is_many, run_many
 from torchmdx.runtime.files import require_new
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.units import GPA
@@ -35,7 +37,8 @@ def add_parser(subparsers: Any) -> None:
         "relax",
         help="relax a structure to an energy minimum",
         description="Relaxes a structure, with --cell also its cell, and writes the result. Constraints in the file "
-        "are kept. Ctrl-C stops after the current step and writes the structure that has been reached.",
+        "are kept. Ctrl-C stops after the current step and writes the structure that has been reached. With --index : "
+        "all structures of the file, in batches; see the last group of options.",
     )
     parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     parser.add_argument(
@@ -47,13 +50,16 @@ def add_parser(subparsers: Any) -> None:
     )
     add_model_options(parser)
     parser.add_argument(
-        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
+        "--index",
+        default="-1",
+        metavar="I",
+        help="index of the structure in the file (default: -1, the last); several, such as : or 0:100, in batches",
     )
     parser.add_argument(
         "--optimizer",
         choices=OPTIMIZERS,
-        default="lbfgs",
-        help="lbfgs (default); fire, slower but robust far from a minimum; bfgs, for up to a few hundred atoms; mdmin",
+        help="lbfgs (default); fire, slower but robust far from a minimum, and the one for several structures; bfgs, "
+        "for up to a few hundred atoms; mdmin",
     )
     parser.add_argument(
         "--fmax", type=float, default=0.01, metavar="F", help="stop when all forces are below F eV/Å (default: 0.01)"
@@ -65,6 +71,7 @@ def add_parser(subparsers: Any) -> None:
         "--no-page", action="store_true", help="do not write the interactive page, OUTPUT with the ending .html"
     )
     _add_cell_options(parser)
+    add_many_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -77,17 +84,14 @@ def _add_cell_options(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="with --cell: external pressure in GPa, positive under compression (default: 0)",
     )
-    group.add_argument("--fix-symmetry", action="store_true", help="keep the space group of the structure")
-    group.add_argument(
-        "--symmetry-precision",
-        type=float,
-        metavar="L",
-        help=f"with --fix-symmetry: tolerance in Å for finding the space group (default: {DEFAULT_PRECISION})",
-    )
+    add_symmetry_options(group)
 
 
 def run(options: argparse.Namespace) -> int:
     _require_options(options)
+    if is_many(options):
+        return run_many(options)
+    options.optimizer = options.optimizer or "lbfgs"
     _require_outputs(options)
     record = structure_of(options)
     atoms = record.atoms

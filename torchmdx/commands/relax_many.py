@@ -1,0 +1,140 @@
+"""`torchmdx relax --index :`, many structures of a file in batches, with an output that can be continued."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchmdx.commands.options import model_of, structures_of
+from torchmdx.runtime.files import require_new
+from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.units import GPA
+
+if TYPE_CHECKING:
+    from torchmdx.relaxation.output import RelaxationOutput
+    from torchmdx.relaxation.tasks import Relaxed
+    from torchmdx.structure_files import Record
+
+# Options for one structure, and their values when they are not given.
+OF_ONE = {"trajectory": None, "fix_symmetry": False, "symmetry_precision": None}
+OF_MANY = {"resume": False, "batch_atoms": None}
+
+
+def add_many_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("many structures (--index with a colon)")
+    group.add_argument("--resume", action="store_true", help="skip structures that the output already holds")
+    group.add_argument(
+        "--batch-atoms", type=int, metavar="N", help="atoms in a batch (default: by device, memory and structures)"
+    )
+
+
+def is_many(options: argparse.Namespace) -> bool:
+    """Whether --index asks for several structures. Raises ValueError for options that need the other case."""
+    many = ":" in options.index
+    unfit, needed = (OF_ONE, "one structure") if many else (OF_MANY, "several structures, such as --index :")
+    for name, absent in unfit.items():
+        if getattr(options, name) != absent:
+            raise ValueError(f"--{name.replace('_', '-')} needs {needed}, got --index {options.index}")
+    if many and options.optimizer not in (None, "fire"):
+        raise ValueError(f"--optimizer must be fire for several structures, got {options.optimizer}")
+    return many
+
+
+def run_many(options: argparse.Namespace) -> int:
+    """Relaxes the structures at --index; options.fmax, steps and pressure are checked."""
+    _require_output(options)
+    records = structures_of(options)
+    from torchmdx.relaxation.output import RelaxationOutput
+
+    potential, settings, dtype = _potential_and_settings(options)
+    numbers = [record.number for record in records]
+    output = RelaxationOutput(Path(options.output), numbers, _keys(records, potential, settings, dtype))
+    if options.resume:
+        output.resume()
+    else:
+        output.start()
+    waiting = [place for place in range(len(records)) if place not in output.done]
+    atoms = sum(len(records[place].atoms) for place in waiting)
+    skipped = f", {len(output.done)} of them are done" if options.resume else ""
+    print(f"{options.file}: {len(records):,} structures{skipped}; {atoms:,} atoms to relax, {dtype}", flush=True)
+    start = time.perf_counter()
+    from torchmdx.relaxation.run import relax_each
+
+    with Interrupts() as interrupts:
+        found = relax_each(
+            [records[place].atoms for place in waiting],
+            potential,
+            settings,
+            dtype=dtype,
+            device=options.device,
+            batch_atoms=options.batch_atoms,
+            stop=lambda: interrupts.received is not None,
+            report=lambda text: print(text, flush=True),
+        )
+        for one in found:
+            place = waiting[one.index]
+            output.add(one, place)
+            print(_line(one, records[place], options.cell), flush=True)
+        output.sort()
+    return _finish(output, interrupts, time.perf_counter() - start)
+
+
+def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]:
+    from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
+    from torchmdx.relaxation.fire import FireSettings
+    from torchmdx.relaxation.run import default_dtype
+    from torchmdx.runtime.devices import choose_device
+
+    settings = FireSettings(
+        fmax=options.fmax, steps=options.steps, cell=options.cell, pressure=(options.pressure or 0.0) * GPA
+    )
+    dtype = default_dtype(options.fmax) if options.dtype == "auto" else options.dtype
+    return prepare_potential(model_of(options), DTYPES[dtype], choose_device(options.device)), settings, dtype
+
+
+def _keys(records: list[Record], potential: Any, settings: Any, dtype: str) -> list[str]:
+    from torchmdx.relaxation.output import digest_of, key_of
+
+    how = f"{settings} {dtype} {digest_of(potential)}"
+    return [key_of(record.atoms, how) for record in records]
+
+
+def _line(found: Relaxed, record: Record, cell: bool) -> str:
+    head = f"{record.number:>6}  {record.atoms.get_chemical_formula():<12}"
+    if found.reason is not None:
+        return f"{head}  failed: {found.reason}"
+    volume = f"  volume {found.atoms.get_volume():.3f} Å³" if cell else ""
+    energy = found.atoms.get_potential_energy()
+    return f"{head}  energy {energy:.6f} eV{volume}  fmax {found.fmax:.4f} eV/Å  {found.num_steps} steps"
+
+
+def _finish(output: RelaxationOutput, interrupts: Interrupts, seconds: float) -> int:
+    total, converged, failed = len(output.numbers), len(output.converged), len(output.failed)
+    failures = f", {failed:,} failed, in {output.failures}" if failed else ""
+    print(f"{converged:,} of {total:,} structures converged, in {output.path}{failures}; {seconds:.1f} s")
+    if interrupts.received is not None and converged + failed < total:
+        left = total - converged - failed
+        print(f"stopped by {interrupts.received.name}, {left:,} are not done; --resume continues", file=sys.stderr)
+        return interrupts.status
+    return 1 if failed else 0
+
+
+def _require_output(options: argparse.Namespace) -> None:
+    """Raises, before anything is read, if the output has another format, or exists and may not be changed."""
+    from torchmdx.relaxation.output import ENDINGS, failures_of
+
+    path = Path(options.output)
+    if path.suffix not in ENDINGS:
+        raise ValueError(f"--output must end in {' or '.join(ENDINGS)} for several structures, got {options.output!r}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"--output must be in an existing directory, got {options.output!r}")
+    failures = failures_of(path)
+    if Path(options.file).resolve() in (path.resolve(), failures.resolve()):
+        raise ValueError(f"--output must not be the structure file, got {options.output!r} and {options.file!r}")
+    if options.resume and options.overwrite:
+        raise ValueError("--resume and --overwrite exclude each other, got both")
+    if not options.resume and not options.overwrite:
+        require_new(path, failures, remedy="--resume continues them, --overwrite replaces them")

@@ -1,0 +1,1 @@
+"""Relaxations of many structures at once, in batches of a fixed shape."""
