@@ -39,7 +39,10 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|numpy|np|ase|openmm|app|argparse|collections|pathlib|typing)(\..*)?"),
     # What signatures mention and nobody makes by hand; the sections of a configuration are in training.md, key by key.
-    (r"py:.*", r"torchmdx\.(torchmdnet\.report\.Report|openmm_force\.evaluator\.ForceEvaluator)"),
+    (
+        r"py:.*",
+        r"torchmdx\.(torchmdnet\.report\.Report|openmm_force\.(evaluator\.ForceEvaluator|surroundings\.Surroundings))",
+    ),
     (
         r"py:.*",
         r"torchmdx\.(labelling\.run\.Paths|labelling\.geometry\.Geometry|datasets\.(statistics|energy_changes)\.\w+)",

@@ -177,6 +177,18 @@ def test_openmmmls_own_interpolation_asks_for_the_forces_of_an_empty_system(chec
         assert_same(*ends, 1e-6)
 
 
+def test_electrostatic_embedding(make_potential, tmp_path) -> None:
+    charged = make_potential(model="tensornet2", num_channels=8, num_layers=1)
+    save(charged, tmp_path / "charged.safetensors")
+    learned = MLPotential("torchmdx", modelPath=tmp_path / "charged.safetensors")
+    topology, positions = cluster(3)
+    found = learned.createMixedSystem(topology, mm_system(topology), SOLUTE, embedding="electrostatic", **PYTHON)
+    wanted = create_mixed_system(mm_system(topology), topology, SOLUTE, charged, embedding="electrostatic", **PYTHON)
+    assert_same(energy_and_forces(found, positions), energy_and_forces(wanted, positions), 1e-12)
+    with pytest.raises(ValueError, match=r"without link atoms: atom 4 \(ACE 1 C\) is inside"):
+        learned.createMixedSystem(topology, mm_system(topology), range(6), embedding="electrostatic", **PYTHON)
+
+
 def test_precision_none_and_no_link_atoms_are_defaults(learned) -> None:
     topology, _ = cluster(1)
     options = {**PYTHON, "precision": None}

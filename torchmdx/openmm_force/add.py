@@ -26,6 +26,7 @@ from torchmdx.openmm_force.overlaps import warn_of_overlaps
 from torchmdx.openmm_force.periodic_box import choose_box
 from torchmdx.openmm_force.potential_force import PotentialForce
 from torchmdx.openmm_force.settings import ForceSettings, hash_of, resolved_device
+from torchmdx.openmm_force.surroundings import Surroundings
 from torchmdx.openmm_force.transport_native import make_native_force, why_not_native
 from torchmdx.openmm_force.transport_python import make_python_force
 from torchmdx.openmm_force.transport_torch import make_torch_force, why_not_torch
@@ -61,6 +62,7 @@ def add_potential(
     spread_file: str | Path | None = None,
     energy_offset: float | unit.Quantity | str = 0.0,
     link_atoms: Sequence[LinkAtom] = (),
+    surroundings: Surroundings | None = None,
     name: str = "torchmdx",
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system. Other forces are not changed.
@@ -68,21 +70,19 @@ def add_potential(
     potential: as for `torchmdx.Calculator`, one or an ensemble; None for the default potential.
     atoms: the atoms that the potential acts on, None for all: indices, Atoms, Residues, names of residues, or a mask.
     charge: total charge of these atoms, e, or with a unit. mode, precision, skin: as for CapturedStep.
-    audit_every: evaluations between comparisons with the exact model, 0 for none; an OpenMMException stops the run if
-        they disagree, with "native" some evaluations later.
+    audit_every: evaluations between comparisons with the exact model, 0 for none; an OpenMMException stops the run.
     device: the device of the potential: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
     transport: how positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
     periodic: whether atoms interact with periodic images; None: if the system, or else the topology, has a box.
     scale_parameter: a global parameter of the Context, by default 1, that multiplies energy and forces.
-    max_force_spread, spread_file: for an ensemble, as for `torchmdx.Calculator`; OpenMM converts the error to an
-        OpenMMException with the same text, which ends the step.
+    max_force_spread, spread_file: for an ensemble, as for `torchmdx.Calculator`; the error ends the step.
     energy_offset: kJ/mol, or with a unit, subtracted from the energy before it is scaled; "atoms": the sum of the
         potential's reference energies of the atoms.
-    link_atoms: hydrogens at bonds that `atoms` cut, as `create_mixed_system` chooses them; further atoms of the
-        potential, without particles.
+    link_atoms, surroundings: as `create_mixed_system` makes them, hydrogens at bonds that `atoms` cut, and the fixed
+        charges of all other particles, which the potential's own charges interact with.
 
-    Raises ValueError or TypeError, with the requirement and the value, and ImportError for a transport that is not
-    available. Warns if the system already has a force field, or the same potential, for these atoms.
+    Raises ValueError, TypeError, and ImportError for a transport that is not available. Warns if the system already has
+    a force field, or the same potential, for these atoms.
     """
     if transport not in TRANSPORTS:
         raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
@@ -97,6 +97,7 @@ def add_potential(
         numbers, chosen, system.getNumParticles(), charge_in_e(charge), is_periodic, precision, mode,
         resolved_device(device), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint),
         max_force_spread, None if spread_file is None else str(spread_file), link_atoms=links,
+        surroundings=surroundings,
     )  # fmt: skip
     evaluator = _make_evaluator(potential, settings, energy_offset)
     warn_of_overlaps(system, evaluator)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.openmm_force.embedded_region import EmbeddedRegion, require_charged
 from torchmdx.openmm_force.link_atoms import LinkAtoms
 from torchmdx.openmm_force.settings import ForceSettings
 from torchmdx.runtime.device_guard import capture_lock
@@ -57,6 +58,11 @@ class ForceEvaluator:
         self.links: LinkAtoms | None = None
         if settings.link_atoms:
             self.links = LinkAtoms(settings.link_atoms, settings.atoms or (), "cpu")
+        self._embedded: EmbeddedRegion | None = None
+        if settings.surroundings is not None:
+            require_charged(potential)
+            assert isinstance(potential, Potential)
+            self._embedded = EmbeddedRegion(potential, settings.surroundings)
         self._step: CapturedStep | None = None
         self._copies: dict[int, ForceEvaluator] = {}
         # Steps that belong to one Context.
@@ -116,7 +122,7 @@ class ForceEvaluator:
         if self.links is not None:
             box = None if cell is None else torch.from_numpy(cell)
             positions = self.links.place(torch.from_numpy(positions), box).positions.numpy()
-        return self._system(positions, cell)
+        return self._system(positions[: len(self.settings.numbers)], cell)
 
     def require_together(self, positions: NDArray[np.float64]) -> None:
         """Raises ValueError for an atom so far from the others that a simulation must have failed; NaN passes."""
@@ -158,6 +164,8 @@ class ForceEvaluator:
         Positions and forces are those of the settings' particles; the forces are a copy, and zeros where a single
         potential on the CPU may omit them. Raises what CapturedStep raises, and ValueError for an atom far away.
         """
+        if self._embedded is not None:
+            return self._evaluate_embedded(positions, cell, with_forces)
         self.require_together(positions)
         if self.links is not None:
             box = None if cell is None else torch.from_numpy(np.asarray(cell))
@@ -165,6 +173,16 @@ class ForceEvaluator:
             energy, forces = self._evaluate(placed.positions.numpy(), cell, with_forces)
             return energy, self.links.distribute(torch.from_numpy(forces), placed).numpy()
         return self._evaluate(positions, cell, with_forces)
+
+    def _evaluate_embedded(
+        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, with_forces: bool
+    ) -> tuple[float, NDArray[np.float64]]:
+        """As `evaluate`, of a region with surroundings."""
+        assert self._embedded is not None
+        count = len(self.settings.numbers)
+        self.require_together(positions[:count])
+        structure = self._system(positions[:count], cell)
+        return self._embedded.evaluate(structure, positions[count:], cell, with_forces)
 
     def _evaluate(
         self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, with_forces: bool

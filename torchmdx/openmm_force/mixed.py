@@ -33,6 +33,7 @@ from torchmdx.openmm_force.mixed_checks import (
     require_new_name,
 )
 from torchmdx.openmm_force.mixed_cuts import Border, LinkRequest, link_atoms_of
+from torchmdx.openmm_force.mixed_electrostatics import require_embedding, take_charges
 from torchmdx.openmm_force.mixed_pairs import exclude_custom_pairs, exclude_pairs
 from torchmdx.openmm_force.mixed_terms import Choice, bonds_inside, covalent_bonds
 
@@ -53,6 +54,7 @@ def create_mixed_system(
     difference_group: int | None = None,
     remove_constraints: bool = True,
     link_atoms: LinkRequest = False,
+    embedding: str = "mechanical",
     keep: Iterable[str] = (),
     replace: Iterable[str] = (),
     transport: str = "auto",
@@ -73,26 +75,24 @@ def create_mixed_system(
 
     What is kept, replaced and refused is listed in docs/openmm.md.
 
-    atoms: the region, as for `add_potential`, of which transport and all that follow are options. potential, charge: of
-        the region.
-    interpolate: name of a new global parameter λ, 1 by default, that multiplies the potential, while 1 - λ multiplies
-        the removed terms: λ = 0 is `system`, λ = 1 the mixed system. Contexts change it with setParameter.
-    difference_group: a force group of its own for E_ML - E_MM of the region, in place of force_group. The forces of
-        `system` stay complete, as the fast forces of an integrator with multiple time steps.
+    atoms, potential, charge: the region; transport and all that follow are options of `add_potential`.
+    interpolate: name of a new global parameter λ, 1 by default. The energy is 1 - λ times that of `system` plus λ times
+        that of the mixed system; Contexts change it with setParameter.
+    difference_group: a force group of its own for E_ML - E_MM of the region, in place of force_group, for integrators
+        with multiple time steps: the forces of `system` stay complete.
     remove_constraints: False keeps the constraints inside the region.
     link_atoms: True for a hydrogen at every bond that the region cuts, at the sum of the covalent radii; (atom, atom,
         distance in nm) for bonds with a distance of their own. They are no particles of the System.
-    keep, replace: names of forces (force.setName) that are kept whole, and of forces whose terms inside the region are
-        removed as the force field's.
+    embedding: "electrostatic": the charges that the potential predicts interact with the charges outside.
+    keep, replace: names of forces that are kept whole, and of those whose terms inside the region are removed.
 
-    Raises ValueError for a region that cuts a covalent bond without link atoms or contains virtual sites or their
-    parents; for a force that could be a bias or a part of the force field; and for an interpolation or a difference
-    with MM terms that leave atoms unbound without their constraints.
+    Raises ValueError for what that page calls refused, and if λ or a difference needs constraints that were removed.
     """
     if interpolate is not None:
         require_new_name(interpolate, scale_parameter)
     require_free_group(system, difference_group, force_group)
     factor = Factor.of(interpolate, difference_group)
+    require_embedding(embedding, interpolate=interpolate, difference_group=difference_group, link_atoms=link_atoms)
     choice = Choice(system, keep, replace)
     parts = _separate(system, topology, atoms, choice, factor, remove_constraints, link_atoms)
     add_potential(
@@ -100,6 +100,7 @@ def create_mixed_system(
         precision=precision, device=device, skin=skin, audit_every=audit_every, force_group=force_group,
         periodic=periodic, scale_parameter=interpolate or scale_parameter, max_force_spread=max_force_spread,
         spread_file=spread_file, energy_offset=energy_offset, name=name, link_atoms=parts.links,
+        surroundings=take_charges(parts.outside, parts.region) if embedding == "electrostatic" else None,
     )  # fmt: skip
     return parts.outside if difference_group is None else _whole_with_difference(system, parts, difference_group)
 

@@ -94,7 +94,7 @@ class PotentialImpl(MLPotentialImpl):
         returnInfo: bool = False,
         **args: Any,
     ) -> openmm.System | dict[str, Any]:
-        """Mechanical embedding. Keeps constraints, which openmm-ml removes afterwards if requested.
+        """Mechanical or electrostatic embedding. Keeps constraints, which openmm-ml removes afterwards if requested.
 
         keep, replace: as for `create_mixed_system`. linkAtomDistances must name bonds that the region cuts.
 
@@ -104,7 +104,7 @@ class PotentialImpl(MLPotentialImpl):
         from torchmdx.openmm_force.mixed import create_mixed_system
 
         chosen: dict[str, Any] = {name: args.pop(name) for name in ("keep", "replace") if name in args}
-        chosen["link_atoms"] = args.pop("linkAtomDistances", None) or True
+        chosen["link_atoms"] = args.pop("linkAtomDistances", None) or embedding == "mechanical"
         if interpolate:
             self._require_bound(topology, system, atoms, chosen)
         return create_mixed_system(
@@ -115,6 +115,7 @@ class PotentialImpl(MLPotentialImpl):
             interpolate=INTERPOLATE if interpolate else None,
             remove_constraints=False,
             force_group=forceGroup,
+            embedding=embedding,
             **chosen,
             **_options(args),
         )
@@ -134,8 +135,8 @@ class PotentialImpl(MLPotentialImpl):
             ) from None
 
     def getSupportedEmbeddings(self) -> list[str]:
-        """The embedding that `createMixedSystem` implements in place of openmm-ml's of the same name."""
-        return ["mechanical"]
+        """The embeddings of `createMixedSystem`; "mechanical" takes the place of openmm-ml's of the same name."""
+        return ["mechanical", "electrostatic"]
 
     def getMLLongRange(self) -> bool:
         """False: interactions end at the cutoff."""

@@ -42,6 +42,11 @@ class PotentialForce:
         return self.evaluator.settings.link_atoms
 
     @property
+    def embedding(self) -> str:
+        """How the region interacts with the rest: "mechanical", or "electrostatic", by its predicted charges."""
+        return "mechanical" if self.evaluator.settings.surroundings is None else "electrostatic"
+
+    @property
     def checkpoint(self) -> str | tuple[str, ...] | None:
         """The file or name of the potential, or those of an ensemble; None if it was given in memory."""
         return self.evaluator.settings.checkpoint

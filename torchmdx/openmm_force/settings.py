@@ -15,6 +15,7 @@ from torchmdx.checkpoints.save_load import load
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_force.link_atoms import LinkAtom
+from torchmdx.openmm_force.surroundings import Surroundings
 from torchmdx.runtime.devices import choose_device
 from torchmdx.step.capture_policy import require_mode
 
@@ -27,7 +28,7 @@ class ForceSettings:
     checkpoint, sha256: the potential's file, or its name if it is part of torchmdx, and the file's hash, or those of an
     ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å), spread_file: as for
     `torchmdx.Calculator`. energy_offset: eV, subtracted from the energy. link_atoms: hydrogens on bonds that `atoms`
-    cut, the last atoms of the potential.
+    cut, the last atoms of the potential. surroundings: of an electrostatically embedded region, all other particles.
     """
 
     numbers: tuple[int, ...]
@@ -47,6 +48,7 @@ class ForceSettings:
     spread_file: str | None = None
     energy_offset: float = 0.0
     link_atoms: tuple[LinkAtom, ...] = ()
+    surroundings: Surroundings | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in DTYPES:
@@ -58,6 +60,27 @@ class ForceSettings:
         if self.scale_parameter == "":
             raise ValueError("scale_parameter must be a name, or None for none, got ''")
         require_mode(self.mode, torch.device(self.device))
+        if self.surroundings is not None:
+            self._require_embeddable()
+
+    def _require_embeddable(self) -> None:
+        options = {
+            "skin": self.skin, "audit_every": self.audit_every, "scale_parameter": self.scale_parameter,
+            "max_force_spread": self.max_force_spread, "link_atoms": self.link_atoms,
+        }  # fmt: skip
+        for name, value in options.items():
+            if value:
+                raise ValueError(f"electrostatic embedding has no {name}, got {value!r}")
+        if self.mode == "graph":
+            raise ValueError("electrostatic embedding is evaluated without a graph, got mode 'graph'")
+        assert self.surroundings is not None
+        if self.surroundings.periodic and not self.periodic:
+            raise ValueError("electrostatic embedding in a periodic System needs periodic=True or None, got False")
+        if self.atoms is None or len(self.atoms) + len(self.surroundings.charges) != self.num_particles:
+            raise ValueError(
+                f"surroundings must have a charge for each of the particles outside the region, got "
+                f"{len(self.surroundings.charges)}"
+            )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -65,8 +88,16 @@ class ForceSettings:
 
     @property
     def particles(self) -> tuple[int, ...] | None:
-        """Particles that the potential needs and acts on: `atoms`, then the outer atoms of links; None for all."""
-        return None if self.atoms is None else (*self.atoms, *(link.outer for link in self.link_atoms))
+        """Particles that the potential needs and acts on, None for all in their order.
+
+        `atoms`, then the outer atoms of links, or all other particles for a region with surroundings.
+        """
+        if self.atoms is None:
+            return None
+        if self.surroundings is not None:
+            inside = set(self.atoms)
+            return (*self.atoms, *(index for index in range(self.num_particles) if index not in inside))
+        return (*self.atoms, *(link.outer for link in self.link_atoms))
 
     def to_text(self) -> str:
         """As JSON, for files."""
@@ -76,6 +107,8 @@ class ForceSettings:
     def from_text(cls, text: str) -> ForceSettings:
         values = json.loads(text)
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        if (given := values.get("surroundings")) is not None:
+            values["surroundings"] = Surroundings(**{**given, "charges": tuple(given["charges"])})
         values["link_atoms"] = tuple(LinkAtom(*link) for link in values.get("link_atoms", ()))
         # A file from a machine with more GPUs can be read on one with fewer or none.
         device = torch.device(values["device"])

@@ -146,6 +146,8 @@ class StepProvider:
 
 def why_not_native(settings: ForceSettings, asked: bool) -> str | None:
     """None if the plugin can be used; else why not. asked: requested by name, which allows the CPU as well."""
+    if settings.device.startswith("cuda") and settings.surroundings is not None:
+        return "electrostatic embedding is evaluated in Python"
     if settings.device.startswith("cuda"):
         reason = native.unavailable(cuda=True)
         if reason is None:

@@ -108,8 +108,11 @@ def make_python_force(evaluator: ForceEvaluator, system: openmm.System) -> openm
             "constraints or nonbonded exceptions hold together, because OpenMM wraps positions in a CustomCVForce into "
             "the box, molecule by molecule; use transport 'native' for periodic=False"
         )
-    selects = settings.atoms is not None and moved
-    particles: Sequence[int] = () if moved else settings.particles or ()
+    chosen = settings.particles
+    # Of many particles all are requested in their order.
+    whole = moved or (settings.surroundings is not None and settings.num_particles > MOST_INDEXED)
+    selects = chosen is not None and whole
+    particles: Sequence[int] = () if whole or chosen is None else chosen
     if settings.atoms is None and not moved and system.getNumParticles() <= MOST_INDEXED:
         particles = range(system.getNumParticles())
     force = openmm.PythonForce(Computation(evaluator, selects), {}, list(particles))

@@ -181,6 +181,8 @@ def make_torch_force(evaluator: ForceEvaluator, system: openmm.System) -> openmm
     box, atom by atom if they are not bonded.
     """
     settings = evaluator.settings
+    if settings.surroundings is not None:
+        raise ValueError("transport 'torch' has no electrostatic embedding: use transport 'python'")
     if not settings.periodic and system.usesPeriodicBoundaryConditions():
         raise ValueError(
             "transport 'torch' needs periodic=True in a periodic system, because openmm-torch gives positions wrapped "
