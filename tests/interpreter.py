@@ -15,4 +15,4 @@ DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 # The kernels run on the GPU if the machine has one, otherwise under the interpreter.
 needs_kernels = pytest.mark.interpreter if DEVICE == "cpu" else pytest.mark.gpu
 # What `-m interpreter` collects, to save the imports of the other folders.
-FOLDERS = ("engines", "neighbors", "step", "training")
+FOLDERS = ("dynamics", "engines", "neighbors", "step", "training")

@@ -33,7 +33,7 @@ engines/cpu/network
 engines/exact
 engines
 step torchmdnet properties
-matgl
+matgl dynamics
 checkpoints
 conformance ase_calculator openmm_force ipi torch_sim relaxation
 datasets labelling

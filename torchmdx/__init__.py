@@ -15,6 +15,7 @@ keep_former_paths()
 if TYPE_CHECKING:
     from torchmdx.ase_calculator import Calculator
     from torchmdx.checkpoints.save_load import load, load_ensemble, save
+    from torchmdx.dynamics.dynamics import Dynamics
     from torchmdx.evaluate import Result, evaluate
     from torchmdx.models.ensemble import Ensemble
     from torchmdx.models.potential import Potential
@@ -33,6 +34,7 @@ __all__ = [
     "Batch",
     "Calculator",
     "CapturedStep",
+    "Dynamics",
     "EdgeSearch",
     "Ensemble",
     "Potential",
@@ -57,6 +59,7 @@ _LAZY = {
     "Batch": "torchmdx.system",
     "Calculator": "torchmdx.ase_calculator",
     "CapturedStep": "torchmdx.step.captured_step",
+    "Dynamics": "torchmdx.dynamics.dynamics",
     "EdgeSearch": "torchmdx.neighbors.search",
     "Ensemble": "torchmdx.models.ensemble",
     "Potential": "torchmdx.models.potential",

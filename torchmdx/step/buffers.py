@@ -129,19 +129,20 @@ class StepBuffers(BufferStorage):
         spread: tuple[Tensor, Tensor] | None = None,
         *,
         to_host: bool = True,
+        read: bool = True,
     ) -> None:
         """Fills `outputs` from the model's results, in the caller's order, and sets the flags.
 
         spread: of an ensemble's energy [S] and forces [N]. to_host: copies all results to the host; otherwise only
-        energies and flags, which are always read there.
+        energies and flags. read: whether the host reads anything; if not, nothing is copied.
         """
         if self.on_gpu:
             from torchmdx.step.buffer_kernels import launch_finish
 
-            length = len(self.output) if to_host else self._first_out
+            length = (len(self.output) if to_host else self._first_out) if read else 0
             given = (energy, energies, forces, stress, spread)
             launch_finish(self, edges, *given, to_host=length if self.direct else 0)
-            if not self.direct:
+            if length and not self.direct:
                 self.host_output[:length].copy_(self.output[:length], non_blocking=True)
             return
         out = self.outputs

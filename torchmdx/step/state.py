@@ -69,7 +69,8 @@ class StepState:
     def _launch(self, kind: str) -> None:
         """Launches all the work of one evaluation; reads nothing on the host, so that it can be captured.
 
-        kind: "host" or "device", where inputs come from and results go, or "energy": device inputs, no forces.
+        kind: "host" or "device", where inputs come from and results go; "energy": device inputs, no forces; "steps":
+        device inputs and results, of which the host reads nothing.
         """
         buffers = self.buffers
         if not buffers.num_atoms:
@@ -80,4 +81,4 @@ class StepState:
         # Those of an earlier evaluation may not be finite.
         forces = outputs.forces if self.with_forces else torch.zeros_like(outputs.forces)
         results = (outputs.energy, outputs.energies, forces, outputs.stress, outputs.spread)
-        buffers.finish(edges, *results, to_host=kind == "host")
+        buffers.finish(edges, *results, to_host=kind == "host", read=kind != "steps")

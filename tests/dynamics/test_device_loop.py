@@ -1,0 +1,162 @@
+"""The loop on a GPU against the loop on the host: on a GPU with graphs, under Triton's interpreter with launches."""
+
+import numpy as np
+import pytest
+import torch
+from interpreter import DEVICE, needs_kernels
+
+from torchmdx import CapturedStep, System
+from torchmdx.dynamics.dynamics import Dynamics
+from torchmdx.step.results import NonFiniteError
+
+pytest.importorskip("triton")
+
+FIELDS = ("positions", "velocities", "forces", "energy")
+
+
+@pytest.fixture
+def potential32(make_potential):
+    return make_potential(dtype=torch.float32).to(DEVICE)
+
+
+@pytest.fixture
+def systems(ethanol, cation):
+    return [System.from_ase(ethanol), System.from_ase(cation)]
+
+
+def loops(potential, systems, *, steps_per_replay=3, mode="auto", **options):
+    """(loop on the host, loop on the device), at the same start."""
+    from torchmdx.dynamics.device_loop import DeviceLoop
+    from torchmdx.dynamics.host_loop import HostLoop
+
+    dynamics = Dynamics(potential, systems, **{"timestep": 0.25, "seed": 4, **options})
+    batch, start = dynamics.batch, dynamics.snapshot()
+    found = []
+    for kind, extra in ((HostLoop, {}), (DeviceLoop, dict(steps_per_replay=steps_per_replay, mode=mode))):
+        step = CapturedStep(potential, batch, mode="eager")
+        cell = batch.cell.numpy()
+        found.append(kind(step, dynamics.motion, start.positions, start.velocities, cell, **extra))
+    return found
+
+
+def at(loop, step):
+    return next(loop.snapshots(iter([step])))
+
+
+def assert_same(one, two):
+    assert one.step == two.step
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+
+
+@needs_kernels
+@pytest.mark.parametrize("integrator", ["verlet", "langevin", "bussi"])
+def test_steps_are_those_of_the_host(potential32, systems, integrator):
+    host, device = loops(potential32, systems, integrator=integrator)
+    expected, found = at(host, 8), at(device, 8)
+    for name in FIELDS:
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-4)
+    np.testing.assert_allclose(found.positions, expected.positions, atol=1e-6)
+
+
+@needs_kernels
+def test_bits_do_not_depend_on_the_steps_of_a_replay_or_on_stops(potential32, systems):
+    _, one = loops(potential32, systems, steps_per_replay=1)
+    _, many = loops(potential32, systems, steps_per_replay=5)
+    *_, whole = one.snapshots(iter([13]))
+    found = list(many.snapshots(iter([2, 3, 11, 13])))
+    assert [snapshot.step for snapshot in found] == [2, 3, 11, 13]
+    assert_same(found[-1], whole)
+
+
+@needs_kernels
+def test_an_overflow_halts_grows_and_loses_nothing(potential32, systems):
+    _, whole = loops(potential32, systems)
+    _, small = loops(potential32, systems)
+    stops = [2, 4, 6, 9]
+    expected = list(whole.snapshots(iter(stops)))
+    step = small.step
+    step.search._make(step.ordered, step.search.backend, 5)
+    step.engine.reserve(step.search.capacity)
+    found = list(small.snapshots(iter(stops)))
+    assert step.num_recoveries == 1
+    for one, two in zip(found, expected, strict=True):
+        assert_same(one, two)
+
+
+@needs_kernels
+def test_atoms_that_are_too_far_out_choose_a_new_frame(potential32, systems):
+    _, whole = loops(potential32, systems)
+    _, far = loops(potential32, systems)
+    expected = at(whole, 6)
+    far.step.buffers.far.fill_(0.1)
+    found = at(far, 6)
+    assert float(far.step.buffers.far) > 1
+    np.testing.assert_allclose(found.positions, expected.positions, atol=1e-6)
+
+
+@needs_kernels
+def test_results_that_are_not_finite_end_the_run_at_the_step_before(potential32, systems):
+    _, loop = loops(potential32, systems)
+    kept = at(loop, 4)
+    velocities = kept.velocities.copy()
+    velocities[1] = 1e200
+    loop.set_velocities(velocities)
+    for _ in range(2):
+        with pytest.raises(NonFiniteError, match="evaluation 5: .* the first of them atom 1"):
+            at(loop, 9)
+        found = loop.snapshot()
+        assert found.step == 4
+        np.testing.assert_array_equal(found.positions, kept.positions)
+    loop.set_velocities(kept.velocities)
+    _, whole = loops(potential32, systems)
+    assert_same(at(loop, 9), at(whole, 9))
+
+
+@needs_kernels
+def test_an_interrupted_launch_is_settled(potential32, systems):
+    _, whole = loops(potential32, systems, mode="eager")
+    _, loop = loops(potential32, systems, mode="eager")
+    expected = at(whole, 7)
+    at(loop, 2)
+    run, count = loop.step._launch, 0
+
+    def interrupted(kind):
+        nonlocal count
+        count += 1
+        if count == 3:
+            loop.step._launch = run
+            raise KeyboardInterrupt
+        run(kind)
+
+    loop.step._launch = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        at(loop, 7)
+    np.testing.assert_allclose(at(loop, 7).positions, expected.positions, atol=1e-7)
+
+
+@needs_kernels
+def test_a_step_that_never_fits_is_an_error(potential32, systems):
+    _, loop = loops(potential32, systems)
+    loop.state.launch_advance(loop.step.buffers)
+    refuse = loop.step._launch
+
+    def far(kind):
+        refuse(kind)
+        from torchmdx.step.buffer_storage import FAR
+
+        loop.step.buffers.outputs["flags"][FAR] = 1
+
+    loop.step._launch = far
+    with pytest.raises(RuntimeError, match="step 1 failed 8 times"):
+        at(loop, 2)
+
+
+@pytest.mark.gpu
+def test_graphs_are_used_and_steps_are_those_of_launches(potential32, systems):
+    _, graphs = loops(potential32, systems, mode="graph", steps_per_replay=4)
+    _, launches = loops(potential32, systems, mode="eager", steps_per_replay=4)
+    assert_same(at(graphs, 26), at(launches, 26))
+    assert graphs.replays.captured
+    assert set(graphs.replays.graphs) == {4, 1}
+    assert "as a CUDA graph" in graphs.why

@@ -1,0 +1,103 @@
+"""Masses, frozen atoms, degrees of freedom and initial velocities."""
+
+import numpy as np
+import pytest
+from ase.build import molecule
+from ase.data import atomic_masses
+from oscillators import atoms_alone
+from scipy import stats
+
+from torchmdx import Batch, System
+from torchmdx.dynamics.particles import Particles, checked_frozen, checked_masses, with_heavy_hydrogens
+from torchmdx.units import AMU_SI, BOLTZMANN_SI
+
+
+def batch_of(*names) -> Batch:
+    return Batch.from_systems([System.from_ase(molecule(name)) for name in names])
+
+
+def particles_of(sizes, frozen=(), *, momentum_kept=True):
+    batch = atoms_alone(sizes)
+    mask = checked_frozen(batch, list(frozen))
+    return Particles.of(batch, checked_masses(batch, None), mask, momentum_kept=momentum_kept)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "frozen", "kept", "expected"),
+    [
+        ([4, 1, 2], [], True, [9, 3, 3]),
+        ([4, 1, 2], [], False, [12, 3, 6]),
+        ([4, 3], [0, 6], True, [9, 6]),
+        ([4, 3], [6], True, [9, 6]),
+    ],
+)
+def test_degrees_of_freedom(sizes, frozen, kept, expected):
+    assert particles_of(sizes, frozen, momentum_kept=kept).degrees_of_freedom().tolist() == expected
+
+
+def test_masses_are_those_of_the_elements():
+    batch = batch_of("H2O", "CH4")
+    np.testing.assert_array_equal(checked_masses(batch, None), atomic_masses[[8, 1, 1, 6, 1, 1, 1, 1]])
+    np.testing.assert_array_equal(checked_masses(batch, np.arange(1, 9)), np.arange(1, 9))
+    with pytest.raises(ValueError, match="masses must be > 0 amu and finite, got 0.0 for atom 0"):
+        checked_masses(batch, np.arange(8))
+
+
+def test_frozen_atoms_from_indices_and_masks():
+    batch = atoms_alone([3])
+    mask = np.array([True, False, True])
+    np.testing.assert_array_equal(checked_frozen(batch, [0, 2]), mask)
+    np.testing.assert_array_equal(checked_frozen(batch, mask), mask)
+    with pytest.raises(ValueError, match=r"a mask of frozen atoms must have shape \[3\], got \[2\]"):
+        checked_frozen(batch, mask[:2])
+    with pytest.raises(ValueError, match="frozen must be indices of atoms or a mask, got float64"):
+        checked_frozen(batch, [0.5])
+
+
+def test_velocities_are_of_maxwell_and_boltzmann():
+    """Against the distribution in SI units; the numbers are normal within a Kolmogorov-Smirnov test at 1e-4."""
+    found = particles_of([3000], momentum_kept=False).draw_velocities(np.array([450.0]), np.array([3]))
+    scale = np.sqrt(BOLTZMANN_SI * 450.0 / (atomic_masses[6] * AMU_SI)) * 1e-5  # m/s in Å/fs
+    assert stats.kstest(found.ravel() / scale, "norm").pvalue > 1e-4
+
+
+def test_velocities_have_no_momentum_where_it_stays():
+    particles = particles_of([50, 40, 1], [89])
+    found = particles.draw_velocities(np.full(3, 300.0), np.arange(3))
+    momentum = np.array([(particles.masses[own, None] * found[own]).sum(0) for own in (slice(0, 50), slice(50, 90))])
+    np.testing.assert_allclose(momentum[0], 0, atol=1e-13)
+    assert (np.abs(momentum[1]) > 1e-4).all()  # an atom is frozen: the momentum is not constant
+    assert (found[89] == 0).all()
+    assert (found[90] != 0).all()
+    kinetic = particles.kinetic_energy(found)
+    assert kinetic[0] == pytest.approx(0.5 * 12.011 * AMU_SI * (found[:50] ** 2).sum() * 1e10 / 1.602176634e-19)
+    # 147 and 117 degrees of freedom: 5 standard deviations.
+    np.testing.assert_allclose(particles.temperature(kinetic)[:2], 300, rtol=5 * np.sqrt(2 / 117))
+
+
+def test_hydrogen_masses_come_from_the_bonded_atoms():
+    batch = batch_of("CH3CH2OH", "H2", "H2O")
+    masses = checked_masses(batch, None)
+    found = with_heavy_hydrogens(batch, masses, 2.5)
+    numbers = batch.atomic_numbers.numpy()
+    assert found.sum() == pytest.approx(masses.sum())
+    assert (found[:9][numbers[:9] == 1] == 2.5).all()
+    gained = 2.5 - atomic_masses[1]
+    # CH2, O, CH3 in ASE's order of ethanol's heavy atoms
+    assert sorted(np.round((masses - found)[:9][numbers[:9] != 1] / gained).astype(int)) == [1, 2, 3]
+    np.testing.assert_array_equal(found[9:11], masses[9:11])  # H2 has no heavy atom
+    assert found[11] == pytest.approx(atomic_masses[8] - 2 * gained)
+
+
+def test_bonds_across_the_faces_of_a_cell_count():
+    cell = 6.0 * np.eye(3)
+    system = System.create([[0.1, 3, 3], [5.2, 3, 3], [0.7, 3.6, 3]], [8, 1, 1], cell, True)
+    found = with_heavy_hydrogens(Batch.of(system), np.array([15.999, 1.008, 1.008]), 2.0)
+    np.testing.assert_allclose(found, [15.999 - 2 * 0.992, 2, 2])
+
+
+def test_hydrogens_that_are_too_heavy_are_refused():
+    with pytest.raises(ValueError, match="keep at least the hydrogen mass of 4.0 amu, got .* for atom 0"):
+        with_heavy_hydrogens(batch_of("CH4"), checked_masses(batch_of("CH4"), None), 4.0)
+    with pytest.raises(ValueError, match="hydrogen_mass must be > 0 amu and finite, got 0.0"):
+        with_heavy_hydrogens(batch_of("CH4"), checked_masses(batch_of("CH4"), None), 0.0)

@@ -1,0 +1,1 @@
+"""Molecular dynamics on the device of the potential."""

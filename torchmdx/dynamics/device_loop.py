@@ -1,0 +1,228 @@
+"""The loop of a run on a GPU: K steps of integrator and evaluation in one CUDA graph.
+
+The host launches replays, and waits only for snapshots, while the GPU already works towards the next one. A step whose
+evaluation is bad (overflow, atoms too far out, results that are not finite, an ensemble that disagrees) halts the run
+on the device: what follows changes nothing. When the host sees it, it repairs the cause and the run continues from the
+step before, or it raises the error that a captured step raises.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchmdx.dynamics.device_state import DeviceState
+from torchmdx.dynamics.frame import frame_of, set_frame
+from torchmdx.dynamics.motion import Motion
+from torchmdx.dynamics.replays import Replays
+from torchmdx.dynamics.snapshot import Snapshot
+from torchmdx.step.audit import require_finite
+from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
+from torchmdx.step.captured_step import MOST_ROUNDS, CapturedStep
+from torchmdx.step.change import fall_back, grow, refresh, settle
+from torchmdx.step.device_memory import memory_explained
+from torchmdx.step.spread_limit import require_agreement
+
+log = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+
+# Steps between choices of the frame, in which atoms are wrapped and ordered.
+REFRESH_EVERY = 2000
+SLOTS = 2  # snapshots on their way: the GPU works towards one while the host handles the other
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A snapshot that the GPU has been asked for: the step it should have, and where it will be."""
+
+    stop: int
+    block: Tensor
+    done: torch.cuda.Event | None
+    frame: dict[str, NDArray[np.generic]]
+
+
+class DeviceLoop:
+    """Positions, velocities and forces on the GPU, and their motion.
+
+    steps_per_replay: K. mode: "graph", "auto" or "eager"; with "auto" a graph that fails is replaced by launches.
+    """
+
+    def __init__(
+        self,
+        step: CapturedStep,
+        motion: Motion,
+        positions: Floats,
+        velocities: Floats,
+        cell: Floats,
+        *,
+        steps_per_replay: int,
+        mode: str,
+    ) -> None:
+        self.step, self.motion, self.cell, self.device = step, motion, cell, step.device
+        self.state = DeviceState(motion, self.device)
+        self._slots: deque[Tensor] = deque()
+        self._rounds = 0
+        self.replays = Replays(step, self.state, steps_per_replay, mode)
+        # Through the captured step itself, which makes room for the edges; then the audit of any capture.
+        given = torch.as_tensor(positions, device=self.device), torch.as_tensor(cell, device=self.device)
+        first = step(*given)
+        if self.replays.captured and (reason := step._judge()) is not None:
+            self.replays.refuse(reason)
+            fall_back(step, reason)
+            first = step(*given)
+        self._set(0, positions, velocities, first.forces, first.energy)
+        self._frame = frame_of(step)
+
+    @property
+    def why(self) -> str:
+        return self.replays.why
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.state.control[0])
+
+    def set_motion(self, motion: Motion) -> None:
+        """Takes other temperatures."""
+        self.motion = motion
+        self.state.thermal.copy_(torch.as_tensor(motion.thermal()))
+
+    def snapshots(self, stops: Iterator[int]) -> Iterator[Snapshot]:
+        """Integrates to each of the steps in turn, and yields the state there; the GPU is up to one stop ahead."""
+        waiting: deque[int] = deque()
+        pending: deque[_Pending] = deque()
+        self._resume()
+        planned = self.num_steps
+        while True:
+            if len(pending) < SLOTS:
+                stop = waiting.popleft() if waiting else next(stops, None)
+                if stop is not None:
+                    self._launch_to(planned, stop)
+                    pending.append(self._request(stop))
+                    planned = stop
+                    continue
+            if not pending:
+                return
+            oldest = pending.popleft()
+            found = self._receive(oldest)
+            if found.step == oldest.stop:
+                self._rounds = 0
+                yield found
+            else:
+                waiting.extendleft(reversed([oldest.stop, *(item.stop for item in pending)]))
+                self._slots.extend(item.block for item in pending)
+                pending.clear()
+                self._resume()
+                planned = self.num_steps
+
+    def snapshot(self) -> Snapshot:
+        return self._receive(self._request(self.num_steps))
+
+    def restore(self, given: Snapshot) -> None:
+        positions = torch.as_tensor(given.positions, device=self.device)
+        self.step(positions, torch.as_tensor(given.cell, device=self.device))  # raises before anything has changed
+        set_frame(self.step, given.frame)
+        self.cell, self._frame, self._rounds = given.cell.copy(), given.frame, 0
+        self._set(given.step, given.positions, given.velocities, given.forces, given.energy)
+
+    def set_velocities(self, velocities: Floats) -> None:
+        self.state.velocities.copy_(torch.as_tensor(velocities))
+
+    # -- launches ----------------------------------------------------------------------------------------------------
+
+    def _launch_to(self, planned: int, stop: int) -> None:
+        """Launches the steps from `planned` to `stop`, unless the run has halted before the frame is to be chosen."""
+        while planned < stop:
+            boundary = min(stop, (planned // REFRESH_EVERY + 1) * REFRESH_EVERY)
+            self.replays.launch(boundary - planned)
+            planned = boundary
+            if planned % REFRESH_EVERY == 0:
+                if self.num_steps != planned or self._halted():
+                    return
+                self._choose_frame(self.state.positions)
+
+    def _request(self, stop: int) -> _Pending:
+        """Queues the copy of the state to the host."""
+        on_gpu = self.device.type == "cuda"
+        if not self._slots:
+            self._slots.append(torch.empty_like(self.state.block, device="cpu", pin_memory=on_gpu))
+        block, done = self._slots.popleft(), None
+        block.copy_(self.state.block, non_blocking=on_gpu)
+        if on_gpu:
+            done = torch.cuda.Event()
+            done.record(torch.cuda.current_stream(self.device))
+        return _Pending(stop, block, done, self._frame)
+
+    def _receive(self, pending: _Pending) -> Snapshot:
+        """Waits for a copy, and frees its memory for the next one."""
+        if pending.done is not None:
+            pending.done.synchronize()
+        control, *arrays = (part.numpy().copy() for part in self.state.parts(pending.block))
+        energy, positions, velocities, forces = arrays
+        self._slots.append(pending.block)
+        return Snapshot(
+            step=int(control[0]),
+            timestep=self.motion.timestep,
+            positions=positions,
+            velocities=velocities,
+            forces=forces,
+            energy=energy,
+            temperatures=self.motion.temperatures.copy(),
+            cell=self.cell.copy(),
+            frame=pending.frame,
+            particles=self.motion.particles,
+        )
+
+    # -- repairs -----------------------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        """If the run has halted, repairs the cause, or raises it; settles what an interruption left."""
+        with memory_explained(self.step.batch, self.device):
+            if self.step.unsettled:
+                self.replays.drop()
+                settle(self.step, "device")
+            if not self._halted():
+                return
+            flags = self.step.buffers.outputs["flags"].cpu().numpy()
+            self._rounds += 1
+            if self._rounds > MOST_ROUNDS:
+                raise RuntimeError(f"step {self.num_steps + 1} failed {MOST_ROUNDS} times: {flags.tolist()}")
+            if flags[FAR] and not flags[NOT_FINITE]:
+                self._choose_frame(self.step.buffers.inputs["positions"])
+            elif flags[OVERFLOW]:
+                log.info("step %d: the neighbour list grows", self.num_steps + 1)
+                self.replays.drop()  # before the buffers that they use are replaced
+                grow(self.step, int(flags[NEEDED]))
+            else:
+                step = self.step
+                self._rounds = 0
+                self.state.control[1] = 0  # the next run tries that step again
+                require_finite(flags, self.num_steps + 1, step.search.edges, step.buffers, step.ordered)
+                require_agreement(flags, step.batch, step.buffers)
+            self.state.control[1] = 0
+
+    def _halted(self) -> bool:
+        return bool(self.state.control[1])
+
+    def _choose_frame(self, positions: Tensor) -> None:
+        inputs = self.step.buffers.inputs["positions"]
+        if positions is not inputs:
+            inputs.copy_(positions)
+        refresh(self.step, "device")
+        self._frame = frame_of(self.step)
+
+    def _set(self, number: int, positions: Floats, velocities: Floats, forces: Tensor | Floats, energy: object) -> None:
+        state = self.state
+        given = (positions, velocities, forces, energy)
+        targets = (state.positions, state.velocities, state.forces, state.energy)
+        state.control.fill_(0)
+        for target, value in zip(targets, given, strict=True):
+            target.copy_(torch.as_tensor(value))
+        state.control[0] = number

@@ -1,0 +1,81 @@
+"""The state of a run in the memory of a GPU, and the launches that move it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchmdx.dynamics.kernels import motion as kernels
+from torchmdx.dynamics.motion import Motion
+from torchmdx.step.buffer_storage import BufferStorage
+
+Floats = NDArray[np.float64]
+
+BLOCK = 128
+MOST_BLOCK = 1024
+NUM_CONTROL = 2  # step, halted
+
+
+class DeviceState:
+    """Everything that a step of a run reads and writes, besides the buffers of the captured step.
+
+    All that a snapshot needs is one block, so that it takes a single copy: control (step, halted), energy [S],
+    positions, velocities and forces [N,3].
+    """
+
+    def __init__(self, motion: Motion, device: torch.device) -> None:
+        particles = motion.particles
+        self.num_atoms, self.num_systems = len(particles.system), particles.num_systems
+        self.sizes = (NUM_CONTROL, self.num_systems, *[3 * self.num_atoms] * 3)
+        self.block = torch.zeros(sum(self.sizes), dtype=torch.float64, device=device)
+        self.control, self.energy, self.positions, self.velocities, self.forces = self.parts(self.block)
+        self.faster = torch.zeros_like(self.velocities)
+
+        def kept(array: NDArray[Any]) -> Tensor:
+            return torch.as_tensor(array, device=device).contiguous()
+
+        self.inverse_masses = kept(particles.inverse_masses())
+        self.masses = kept(np.where(particles.mobile, particles.masses, 0.0))
+        self.counted = kept(particles.counted.astype(np.float64))
+        self.system, self.place, self.starts = kept(particles.system), kept(particles.place), kept(particles.starts)
+        self.first = kept(motion.first_counted())
+        self.seeds = kept(motion.seeds)
+        self.constants = kept(
+            np.array([motion.timestep, motion.half_kick, motion.kept, (1 - motion.kept**2) ** 0.5], dtype=np.float64)
+        )
+        self.thermal = kept(motion.thermal())
+        self.is_langevin, self.is_bussi = motion.is_langevin, motion.is_bussi
+        most = int(np.diff(particles.starts).max())
+        self.rescale_block = min(MOST_BLOCK, max(32, triton.next_power_of_2(most)))
+
+    def parts(self, block: Tensor) -> tuple[Tensor, ...]:
+        """Views of a block: control [2] int64, energy [S], positions, velocities and forces [N,3]."""
+        control, energy, *vectors = block.split(self.sizes)
+        return control.view(torch.int64), energy, *(vector.view(-1, 3) for vector in vectors)
+
+    def launch_advance(self, buffers: BufferStorage) -> None:
+        """Writes the trial positions of the next step to the inputs of the captured step."""
+        kernels.advance[(triton.cdiv(self.num_atoms, BLOCK),)](
+            self.positions, self.velocities, self.forces, buffers.inputs["positions"], self.faster,
+            self.inverse_masses, self.system, self.place, self.seeds, self.thermal, self.constants, self.control,
+            self.num_atoms, LANGEVIN=self.is_langevin, BLOCK=BLOCK, num_warps=4,
+        )  # fmt: skip
+
+    def launch_complete(self, buffers: BufferStorage) -> None:
+        """Commits the step whose evaluation is in the outputs of the captured step, or halts."""
+        out: Any = buffers.outputs
+        kernels.complete[(triton.cdiv(max(self.num_atoms, self.num_systems), BLOCK),)](
+            self.positions, self.velocities, self.forces, self.energy, buffers.inputs["positions"], self.faster,
+            out["forces"], out["energy"], self.inverse_masses, self.constants, out["flags"], self.control,
+            self.num_atoms, self.num_systems, BLOCK=BLOCK, num_warps=4,
+        )  # fmt: skip
+        if self.is_bussi:
+            kernels.rescale[(self.num_systems,)](
+                self.velocities, self.masses, self.counted, self.starts, self.first, self.seeds, self.thermal,
+                self.constants, self.control, BLOCK=self.rescale_block, num_warps=4,
+            )  # fmt: skip

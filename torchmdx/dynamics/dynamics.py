@@ -1,0 +1,187 @@
+"""Dynamics: molecular dynamics of one or many structures, in a loop on the device of the potential."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from torchmdx.dynamics.host_loop import HostLoop
+from torchmdx.dynamics.integrators import Integrator, VelocityVerlet, integrator_of, keeps_momentum
+from torchmdx.dynamics.motion import Motion
+from torchmdx.dynamics.particles import Particles, checked_frozen, checked_masses, with_heavy_hydrogens
+from torchmdx.dynamics.settings import checked_seeds, checked_temperatures, checked_timestep, checked_velocities
+from torchmdx.dynamics.snapshot import Snapshot, load_snapshot
+from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.potential import Potential
+from torchmdx.runtime.device_guard import methods_on_own_device
+from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
+from torchmdx.step.capture_policy import require_mode
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.system import Batch, System
+
+STEPS_PER_REPLAY = 20
+
+
+@one_thread_at_a_time("run", "_next", "restore", "set_temperature", "set_velocities", "snapshot")
+@methods_on_own_device("__init__", "run", "_next", "restore", "set_temperature", "set_velocities", "snapshot")
+class Dynamics:
+    """Molecular dynamics of a structure, of many copies of one, or of many different structures at once.
+
+        dynamics = Dynamics(potential, System.from_ase(atoms), integrator="langevin", timestep=0.5, temperature=300)
+        dynamics.run(1000)
+        for snapshot in dynamics.snapshots(10_000, every=100):
+            print(snapshot.step, snapshot.energy, snapshot.temperature)
+
+    On a GPU, integrator and evaluation of `steps_per_replay` steps are one CUDA graph. The host launches replays and
+    waits for snapshots only. On a CPU the same equations are a loop in Python around a captured step. A neighbour list
+    that is too small ends nothing: the step is not taken, the list grows, and the step is repeated. If an evaluation is
+    not finite, or an ensemble disagrees, the error of the captured step is raised and the state is that of the step
+    before. Structures of a batch move independently of each other, and as they would alone, within rounding.
+
+    integrator: "verlet" (constant energy), "langevin" or "bussi" (constant temperature), or an object of
+        `torchmdx.dynamics.integrators` with its parameters.
+    timestep: fs. temperature: K, one for all structures or one for each: of the thermostat and of initial velocities.
+    seed: one for each structure, or that of the first, which the others continue (seed + 1, ...). Random numbers are
+        functions of seed, step and atom: a run with the same seed on the same machine is the same to the bit, whatever
+        `steps_per_replay` is.
+    velocities [N,3] Å/fs: initial ones; None draws them. masses [N] amu: None takes those of the elements.
+    hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep.
+    frozen: indices or a mask of atoms that do not move.
+    skin, precision, max_force_spread, mode: as for CapturedStep.
+    """
+
+    def __init__(
+        self,
+        potential: Potential | Ensemble,
+        structures: System | Batch | Sequence[System],
+        *,
+        integrator: str | Integrator = "langevin",
+        timestep: float = 0.5,
+        temperature: Any = 300.0,
+        seed: Any = 0,
+        velocities: Any = None,
+        masses: Any = None,
+        hydrogen_mass: float | None = None,
+        frozen: Sequence[int] | NDArray[Any] | None = None,
+        steps_per_replay: int = STEPS_PER_REPLAY,
+        mode: str = "auto",
+        skin: float = 0.0,
+        precision: str | None = None,
+        max_force_spread: float | None = None,
+    ) -> None:
+        require_mode(mode, potential.device)
+        if steps_per_replay < 1:
+            raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")
+        self.lock, self.device = ThreadLock(), potential.device
+        self.batch = Batch.of(structures).to("cpu", torch.float64).clone()
+        chosen = integrator_of(integrator)
+        timestep = checked_timestep(timestep)
+        constant_energy = isinstance(chosen, VelocityVerlet)
+        temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=constant_energy)
+        own_masses = checked_masses(self.batch, masses)
+        if hydrogen_mass is not None:
+            own_masses = with_heavy_hydrogens(self.batch, own_masses, hydrogen_mass)
+        particles = Particles.of(
+            self.batch, own_masses, checked_frozen(self.batch, frozen), momentum_kept=keeps_momentum(chosen)
+        )
+        motion = Motion(chosen, timestep, particles, temperatures, checked_seeds(seed, self.batch.num_systems))
+        if velocities is None:
+            start = particles.draw_velocities(temperatures, motion.seeds)
+        else:
+            start = checked_velocities(velocities, self.batch.num_atoms) * particles.mobile[:, None]
+        self.step = CapturedStep(
+            potential, self.batch, mode="eager", skin=skin, precision=precision, max_force_spread=max_force_spread
+        )
+        given = (self.step, motion, self.batch.positions.numpy(), start, self.batch.cell.numpy())
+        if self.device.type == "cuda" and importlib.util.find_spec("triton"):
+            from torchmdx.dynamics.device_loop import DeviceLoop
+
+            self.loop: Any = DeviceLoop(*given, steps_per_replay=steps_per_replay, mode=mode)
+        else:
+            self.loop = HostLoop(*given)
+
+    def run(self, num_steps: int) -> Snapshot:
+        """Takes this many steps; returns the state after them."""
+        if num_steps < 0:
+            raise ValueError(f"num_steps must be >= 0, got {num_steps}")
+        found: Snapshot = next(self.loop.snapshots(iter([self.num_steps + num_steps])))
+        return found
+
+    def snapshots(self, num_steps: int, every: int) -> Iterator[Snapshot]:
+        """Takes `num_steps` steps; yields the state at steps that are multiples of `every`, and after the last one.
+
+        On a GPU the run is ahead of what is yielded, by one interval: if the iteration ends early, `num_steps` says
+        where the run is. Raises NonFiniteError, SpreadError, OutOfDeviceMemory; the run can continue.
+        """
+        if num_steps < 0:
+            raise ValueError(f"num_steps must be >= 0, got {num_steps}")
+        if every < 1:
+            raise ValueError(f"every must be >= 1 step, got {every}")
+        start, end = self.num_steps, self.num_steps + num_steps
+        stops = list(range((start // every + 1) * every, end + 1, every))
+        if not stops or stops[-1] != end:
+            stops.append(end)
+        found: Iterator[Snapshot] = self.loop.snapshots(iter(stops))
+        return iter(lambda: self._next(found), None)
+
+    def _next(self, snapshots: Iterator[Snapshot]) -> Any:
+        """The next snapshot, None after the last."""
+        return next(snapshots, None)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps taken so far. Waits for a GPU."""
+        return int(self.loop.num_steps)
+
+    @property
+    def motion(self) -> Motion:
+        """Integrator, timestep, particles, temperatures and seeds."""
+        found: Motion = self.loop.motion
+        return found
+
+    @property
+    def num_recoveries(self) -> int:
+        """How often the neighbour list had to grow."""
+        return self.step.num_recoveries
+
+    @property
+    def why(self) -> str:
+        """How the steps run, and why so."""
+        return f"{self.loop.why}; {self.step.engine_why}"
+
+    def snapshot(self) -> Snapshot:
+        """The current state. Waits for a GPU."""
+        found: Snapshot = self.loop.snapshot()
+        return found
+
+    def restore(self, state: Snapshot | str | Path) -> None:
+        """Continues from a snapshot, or from the file of one, instead of the current state.
+
+        With a dynamics made as the first one, and without a skin, the continuation is the same to the bit. Raises
+        ValueError for a snapshot of other structures or another timestep.
+        """
+        found = state if isinstance(state, Snapshot) else load_snapshot(state, self.motion.particles)
+        if found.positions.shape != (self.batch.num_atoms, 3) or len(found.energy) != self.batch.num_systems:
+            raise ValueError(
+                f"a snapshot must have {self.batch.num_atoms} atoms in {self.batch.num_systems} structures, "
+                f"got {len(found.positions)} in {len(found.energy)}"
+            )
+        if found.timestep != self.motion.timestep:
+            raise ValueError(f"a snapshot must have a timestep of {self.motion.timestep} fs, got {found.timestep}")
+        self.loop.restore(found)
+        self.loop.set_motion(self.motion.at(found.temperatures))
+
+    def set_temperature(self, temperature: Any) -> None:
+        """Sets the temperature of the thermostat, K: one for all structures or one for each. Velocities are kept."""
+        zero = isinstance(self.motion.integrator, VelocityVerlet)
+        self.loop.set_motion(self.motion.at(checked_temperatures(temperature, self.batch.num_systems, zero=zero)))
+
+    def set_velocities(self, velocities: Any) -> None:
+        """Sets velocities [N,3] Å/fs; those of frozen atoms stay zero."""
+        given = checked_velocities(velocities, self.batch.num_atoms)
+        self.loop.set_velocities(given * self.motion.particles.mobile[:, None])

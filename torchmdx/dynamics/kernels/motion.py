@@ -1,0 +1,138 @@
+"""One step of the integrators on a GPU: before the evaluation, after it, and velocity rescaling.
+
+STATE holds what a run has committed, TRIAL what becomes of it if the evaluation is good. CONTROL is (step, halted).
+Once an evaluation is bad, halted is set and nothing changes any more, until the host has repaired the cause.
+CONSTANTS is (h, h/2 with the unit of accelerations, c, sqrt(1 - c²)), on the device since Triton rounds floating-point
+arguments to float32.
+"""
+
+import triton
+import triton.language as tl
+
+from torchmdx.dynamics import random_numbers
+from torchmdx.step import buffer_storage
+
+THERMOSTAT = tl.constexpr(random_numbers.THERMOSTAT)
+OVERFLOW = tl.constexpr(buffer_storage.OVERFLOW)
+NOT_FINITE = tl.constexpr(buffer_storage.NOT_FINITE)
+FAR = tl.constexpr(buffer_storage.FAR)
+UNCERTAIN = tl.constexpr(buffer_storage.UNCERTAIN)
+
+
+@triton.jit
+def normals(seed, atom, step):
+    """Three standard normal numbers; the same as `random_numbers.normals`, within rounding."""
+    low, high = (step & 0xFFFFFFFF).to(tl.uint32), (step >> 32).to(tl.uint32)
+    counter = atom.to(tl.uint32)
+    zero = counter & 0
+    w0, w1, w2, w3 = tl.philox(seed, counter, zero + low, zero + high, zero + THERMOSTAT)
+    u0 = (w0.to(tl.float64) + 0.5) / 4294967296.0
+    u1 = (w1.to(tl.float64) + 0.5) / 4294967296.0
+    u2 = (w2.to(tl.float64) + 0.5) / 4294967296.0
+    u3 = (w3.to(tl.float64) + 0.5) / 4294967296.0
+    radius, other = tl.sqrt(-2.0 * tl.log(u0)), tl.sqrt(-2.0 * tl.log(u2))
+    first, second = 6.283185307179586 * u1, 6.283185307179586 * u3
+    return radius * tl.cos(first), radius * tl.sin(first), other * tl.cos(second)
+
+
+@triton.jit
+def advance(
+    POSITIONS, VELOCITIES, FORCES, MOVED, FASTER, INVERSE_MASSES, SYSTEM, PLACE, SEEDS, THERMAL, CONSTANTS, CONTROL,
+    num_atoms, LANGEVIN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Trial positions MOVED and velocities FASTER, half a kick before those of the next step."""
+    if tl.load(CONTROL + 1) == 0:
+        i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+        mask = i < num_atoms
+        timestep, half_kick = tl.load(CONSTANTS), tl.load(CONSTANTS + 1)
+        inverse = tl.load(INVERSE_MASSES + i, mask=mask, other=0.0)
+        kick = half_kick * inverse
+        v0 = tl.load(VELOCITIES + 3 * i, mask=mask, other=0.0) + kick * tl.load(FORCES + 3 * i, mask=mask, other=0.0)
+        v1 = tl.load(VELOCITIES + 3 * i + 1, mask=mask, other=0.0)
+        v1 += kick * tl.load(FORCES + 3 * i + 1, mask=mask, other=0.0)
+        v2 = tl.load(VELOCITIES + 3 * i + 2, mask=mask, other=0.0)
+        v2 += kick * tl.load(FORCES + 3 * i + 2, mask=mask, other=0.0)
+        w0, w1, w2 = v0, v1, v2
+        if LANGEVIN:
+            kept, lost = tl.load(CONSTANTS + 2), tl.load(CONSTANTS + 3)
+            system = tl.load(SYSTEM + i, mask=mask, other=0)
+            scale = lost * tl.sqrt(tl.load(THERMAL + system, mask=mask, other=0.0) * inverse)
+            place = tl.load(PLACE + i, mask=mask, other=0)
+            seed = tl.load(SEEDS + system, mask=mask, other=0)
+            z0, z1, z2 = normals(seed, place, tl.load(CONTROL) + 1)
+            w0, w1, w2 = kept * v0 + scale * z0, kept * v1 + scale * z1, kept * v2 + scale * z2
+        half = 0.5 * timestep
+        x0 = tl.load(POSITIONS + 3 * i, mask=mask, other=0.0) + half * (v0 + w0)
+        x1 = tl.load(POSITIONS + 3 * i + 1, mask=mask, other=0.0) + half * (v1 + w1)
+        x2 = tl.load(POSITIONS + 3 * i + 2, mask=mask, other=0.0) + half * (v2 + w2)
+        tl.store(MOVED + 3 * i, x0, mask=mask)
+        tl.store(MOVED + 3 * i + 1, x1, mask=mask)
+        tl.store(MOVED + 3 * i + 2, x2, mask=mask)
+        tl.store(FASTER + 3 * i, w0, mask=mask)
+        tl.store(FASTER + 3 * i + 1, w1, mask=mask)
+        tl.store(FASTER + 3 * i + 2, w2, mask=mask)
+
+
+@triton.jit
+def complete(
+    POSITIONS, VELOCITIES, FORCES, ENERGY, MOVED, FASTER, NEW_FORCES, NEW_ENERGY, INVERSE_MASSES, CONSTANTS, FLAGS,
+    CONTROL, num_atoms, num_systems, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Commits a step whose evaluation is good; otherwise halts."""
+    bad = tl.load(FLAGS + OVERFLOW) | tl.load(FLAGS + NOT_FINITE) | tl.load(FLAGS + FAR) | tl.load(FLAGS + UNCERTAIN)
+    # Programs that read the flag after another has set it here do the same, since the evaluation is bad for all.
+    if bad != 0:
+        tl.store(CONTROL + 1, 1)
+    elif tl.load(CONTROL + 1) == 0:
+        block = tl.program_id(0)
+        i = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+        mask, own = i < num_atoms, i < num_systems
+        kick = tl.load(CONSTANTS + 1) * tl.load(INVERSE_MASSES + i, mask=mask, other=0.0)
+        tl.store(ENERGY + i, tl.load(NEW_ENERGY + i, mask=own, other=0.0), mask=own)
+        for k in tl.static_range(3):
+            force = tl.load(NEW_FORCES + 3 * i + k, mask=mask, other=0.0)
+            tl.store(POSITIONS + 3 * i + k, tl.load(MOVED + 3 * i + k, mask=mask, other=0.0), mask=mask)
+            velocity = tl.load(FASTER + 3 * i + k, mask=mask, other=0.0) + kick * force
+            tl.store(VELOCITIES + 3 * i + k, velocity, mask=mask)
+            tl.store(FORCES + 3 * i + k, force, mask=mask)
+        if block == 0:
+            tl.store(CONTROL, tl.load(CONTROL) + 1)
+
+
+@triton.jit
+def rescale(
+    VELOCITIES, MASSES, COUNTED, STARTS, FIRST, SEEDS, THERMAL, CONSTANTS, CONTROL, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Velocity rescaling after `complete`: one program for each structure. MASSES are 0 for frozen atoms."""
+    if tl.load(CONTROL + 1) == 0:
+        system = tl.program_id(0)
+        start, end = tl.load(STARTS + system), tl.load(STARTS + system + 1)
+        first, seed, step = tl.load(FIRST + system), tl.load(SEEDS + system), tl.load(CONTROL)
+        twice, others, single = (
+            tl.zeros((BLOCK,), tl.float64),
+            tl.zeros((BLOCK,), tl.float64),
+            tl.zeros((BLOCK,), tl.float64),
+        )
+        for low in range(start, end, BLOCK):
+            i = (low + tl.arange(0, BLOCK)).to(tl.int64)
+            mask = i < end
+            v0 = tl.load(VELOCITIES + 3 * i, mask=mask, other=0.0)
+            v1 = tl.load(VELOCITIES + 3 * i + 1, mask=mask, other=0.0)
+            v2 = tl.load(VELOCITIES + 3 * i + 2, mask=mask, other=0.0)
+            twice += tl.load(MASSES + i, mask=mask, other=0.0) * (v0 * v0 + v1 * v1 + v2 * v2)
+            z0, z1, z2 = normals(seed + 0 * i, i - start, step)
+            others += tl.load(COUNTED + i, mask=mask, other=0.0) * (z0 * z0 + z1 * z1 + z2 * z2)
+            single += tl.where(i == first, z0, 0.0)
+        doubled, chosen = tl.sum(twice, 0), tl.sum(single, 0)
+        kept = tl.load(CONSTANTS + 2)
+        ratio = (1 - kept) * tl.load(THERMAL + system) / tl.where(doubled > 0, doubled, 1.0)
+        square = kept + ratio * tl.sum(others, 0) + 2 * chosen * tl.sqrt(kept * ratio)
+        alpha = tl.sqrt(tl.maximum(square, 0.0))
+        alpha = tl.where(chosen * tl.sqrt(ratio) + tl.sqrt(kept) >= 0, alpha, -alpha)
+        alpha = tl.where(doubled > 0, alpha, 1.0)
+        for low in range(start, end, BLOCK):
+            i = (low + tl.arange(0, BLOCK)).to(tl.int64)
+            mask = i < end
+            for k in tl.static_range(3):
+                v = tl.load(VELOCITIES + 3 * i + k, mask=mask, other=0.0)
+                tl.store(VELOCITIES + 3 * i + k, alpha * v, mask=mask)

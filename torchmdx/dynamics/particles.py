@@ -1,0 +1,160 @@
+"""What moves: masses, frozen atoms, degrees of freedom and initial velocities of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchmdx.dynamics.random_numbers import VELOCITIES, normals
+from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.system import Batch
+from torchmdx.units import BOLTZMANN, FORCE_TO_ACCELERATION
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+# Å; longer than any bond of a hydrogen to an atom other than a metal, shorter than any contact.
+LONGEST_BOND = 1.75
+
+
+@dataclass(frozen=True, eq=False)
+class Particles:
+    """N atoms of S structures, as NumPy arrays.
+
+    system [N]: the structure of each atom. place [N]: its index in the structure. masses [N] amu. mobile [N]: which
+    atoms move. starts [S+1]: structure s has the atoms from starts[s] to starts[s+1]. counted [N]: atoms whose three
+    directions are degrees of freedom; where the total momentum is constant, all mobile atoms of a structure but one.
+    """
+
+    system: Integers
+    place: Integers
+    starts: Integers
+    masses: Floats
+    mobile: NDArray[np.bool_]
+    counted: NDArray[np.bool_]
+    held: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, batch: Batch, masses: Floats, frozen: NDArray[np.bool_], *, momentum_kept: bool) -> Particles:
+        """momentum_kept: whether the integrator keeps the momentum of structures without frozen atoms.
+
+        Raises ValueError for a structure in which nothing moves.
+        """
+        system = batch.system_index.cpu().numpy()
+        counts = batch.counts().cpu().numpy()
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        mobile = ~frozen
+        movable = np.bincount(system, mobile, len(counts)).astype(np.int64)
+        if (movable == 0).any():
+            which = int(np.argmin(movable))
+            raise ValueError(f"at least one atom of every structure must move, got none in structure {which}")
+        # The centre of mass of a structure stays at rest if nothing is frozen, and it is not the only motion.
+        held = (movable == counts) & (counts > 1) & momentum_kept
+        counted = mobile.copy()
+        counted[starts[:-1][held]] = False
+        return cls(system, np.arange(len(system)) - starts[system], starts, masses, mobile, counted, held)
+
+    @property
+    def num_systems(self) -> int:
+        return len(self.starts) - 1
+
+    def degrees_of_freedom(self) -> Integers:
+        """Of each structure [S]."""
+        return 3 * np.bincount(self.system, self.counted, self.num_systems).astype(np.int64)
+
+    def inverse_masses(self) -> Floats:
+        """[N] 1/amu; 0 for frozen atoms."""
+        return np.where(self.mobile, 1 / self.masses, 0.0)
+
+    def kinetic_energy(self, velocities: Floats) -> Floats:
+        """Of each structure [S], eV; velocities [N,3] Å/fs."""
+        each = self.masses * (velocities * velocities).sum(-1)
+        return np.bincount(self.system, each, self.num_systems) / (2 * FORCE_TO_ACCELERATION)
+
+    def temperature(self, kinetic: Floats) -> Floats:
+        """Of each structure [S], K, from kinetic energies in eV."""
+        return 2 * kinetic / (self.degrees_of_freedom() * BOLTZMANN)
+
+    def draw_velocities(self, temperatures: Floats, seeds: Integers) -> Floats:
+        """Maxwell-Boltzmann velocities [N,3] Å/fs at temperatures [S] K; centres of mass that stay are at rest."""
+        scale = np.sqrt(BOLTZMANN * temperatures[self.system] * FORCE_TO_ACCELERATION * self.inverse_masses())
+        steps = np.zeros_like(self.place)
+        return self.at_rest(scale[:, None] * normals(seeds[self.system], self.place, steps, VELOCITIES))
+
+    def at_rest(self, velocities: Floats) -> Floats:
+        """Velocities [N,3] with frozen atoms at rest, and centres of mass too where the momentum is constant."""
+        moving = np.where(self.mobile[:, None], velocities, 0.0)
+        total = np.bincount(self.system, self.masses, self.num_systems)
+        drift = [np.bincount(self.system, self.masses * moving[:, k], self.num_systems) / total for k in range(3)]
+        return moving - np.where(self.held[:, None], np.stack(drift, axis=-1), 0.0)[self.system]
+
+
+def checked_masses(batch: Batch, masses: Any) -> Floats:
+    """Masses [N] amu; None takes those of the elements. Raises ValueError for another shape and masses <= 0."""
+    if masses is None:
+        from ase.data import atomic_masses
+
+        return np.asarray(atomic_masses, dtype=np.float64)[batch.atomic_numbers.cpu().numpy()]
+    found = np.array(masses, dtype=np.float64)
+    if found.shape != (batch.num_atoms,):
+        raise ValueError(f"masses must have shape [{batch.num_atoms}], got {list(found.shape)}")
+    bad = np.flatnonzero(~(np.isfinite(found) & (found > 0)))
+    if len(bad):
+        raise ValueError(f"masses must be > 0 amu and finite, got {found[bad[0]]} for atom {bad[0]}")
+    return found
+
+
+def checked_frozen(batch: Batch, frozen: Sequence[int] | NDArray[Any] | None) -> NDArray[np.bool_]:
+    """Which atoms are frozen [N], from a mask or from indices. Raises ValueError, IndexError."""
+    found = np.zeros(batch.num_atoms, dtype=bool)
+    if frozen is None:
+        return found
+    given = np.asarray(frozen)
+    if given.dtype == bool:
+        if given.shape != found.shape:
+            raise ValueError(f"a mask of frozen atoms must have shape {list(found.shape)}, got {list(given.shape)}")
+        return given.copy()
+    if given.size and not np.issubdtype(given.dtype, np.integer):
+        raise ValueError(f"frozen must be indices of atoms or a mask, got {given.dtype}")
+    wrong = given[(given < 0) | (given >= batch.num_atoms)]
+    if wrong.size:
+        raise IndexError(f"frozen atoms must be from 0 to {batch.num_atoms - 1}, got {wrong.flat[0]}")
+    found[given.astype(np.int64)] = True
+    return found
+
+
+def with_heavy_hydrogens(batch: Batch, masses: Floats, hydrogen: float) -> Floats:
+    """Masses [N] after repartitioning: each hydrogen has the mass `hydrogen`, amu, taken from its bonded heavy atom.
+
+    The bonded atom is the nearest one that is not a hydrogen, if it is closer than 1.75 Å; other hydrogens keep their
+    mass. The total mass and the sampled distribution of positions stay the same, and the fastest vibrations become
+    slower. Raises ValueError if a heavy atom would be left with less than the mass of a hydrogen.
+    """
+    if not (np.isfinite(hydrogen) and hydrogen > 0):
+        raise ValueError(f"hydrogen_mass must be > 0 amu and finite, got {hydrogen}")
+    host = batch.to("cpu", torch.float64)
+    edges = EdgeSearch(LONGEST_BOND).allocate(host).trimmed()
+    lengths = edges.vectors(host.positions, host.cell, host.system_index).norm(dim=-1).numpy()
+    target, source = edges.target.numpy(), edges.source.numpy()
+    numbers = host.atomic_numbers.numpy()
+    bonded = (numbers[target] == 1) & (numbers[source] != 1)
+    target, source, lengths = target[bonded], source[bonded], lengths[bonded]
+    order = np.lexsort((lengths, target))
+    hydrogens, nearest = np.unique(target[order], return_index=True)
+    heavy = source[order][nearest]
+    found = masses.copy()
+    np.subtract.at(found, heavy, hydrogen - masses[hydrogens])
+    found[hydrogens] = hydrogen
+    light = np.flatnonzero(found < hydrogen)
+    light = light[np.isin(light, heavy)]
+    if len(light):
+        raise ValueError(
+            f"every heavy atom must keep at least the hydrogen mass of {hydrogen} amu, got {found[light[0]]:.3f} for "
+            f"atom {light[0]}"
+        )
+    return found

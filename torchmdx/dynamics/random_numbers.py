@@ -1,0 +1,74 @@
+"""Counter-based random numbers: each is a function of seed, step, atom and purpose, and of nothing else.
+
+Philox4x32-10 (Salmon et al., SC 2011, https://doi.org/10.1145/2063384.2063405) maps a counter of four 32-bit words and
+a key of two to four random words. The key is the seed of a structure; the counter is (atom in its structure, low and
+high word of the step, purpose). Numbers therefore depend neither on how many steps are taken at once nor on the
+other structures of a batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+# What random numbers are for: numbers of different purposes are independent.
+THERMOSTAT, VELOCITIES, EXCHANGE = range(3)
+
+Words = NDArray[np.uint64]
+Floats = NDArray[np.float64]
+
+MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+KEY_STEPS = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+ROUNDS = 10
+LOW, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+STEPS_A_BLOCK = 16  # numbers of so many steps are made at once: NumPy's overhead is larger than the work
+
+
+def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, Words, Words, Words]:
+    """Four random words for each counter and key; all values are below 2^32, and shapes broadcast."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        first, second = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
+        c0, c1, c2, c3 = (second >> HALF) ^ c1 ^ k0, second & LOW, (first >> HALF) ^ c3 ^ k1, first & LOW
+        k0, k1 = (k0 + KEY_STEPS[0]) & LOW, (k1 + KEY_STEPS[1]) & LOW
+    return c0, c1, c2, c3
+
+
+def uniform(words: Words) -> Floats:
+    """Numbers between 0 and 1, both excluded, from words below 2^32."""
+    return (words.astype(np.float64) + 0.5) * 2.0**-32
+
+
+def normals(seeds: NDArray[np.int64], atoms: NDArray[np.int64], steps: NDArray[np.int64], purpose: int) -> Floats:
+    """Standard normal numbers [...,3] by Box and Muller's method, for seeds, atoms and steps of any one shape.
+
+    The largest is 6.8, since words have 32 bits.
+    """
+    seed, atom, step = (np.asarray(value).astype(np.uint64) for value in (seeds, atoms, steps))
+    counter = (atom & LOW, step & LOW, step >> HALF, np.uint64(purpose) + np.zeros_like(atom))
+    u0, u1, u2, u3 = (uniform(words) for words in philox(counter, (seed & LOW, seed >> HALF)))
+    radius, other = np.sqrt(-2 * np.log(u0)), np.sqrt(-2 * np.log(u2))
+    angle = 2 * np.pi * u1
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle), other * np.cos(2 * np.pi * u3)], axis=-1)
+
+
+class Noise:
+    """Standard normal numbers [N,3] of each step for the thermostat, made in blocks of steps.
+
+    seeds, atoms [N]: the seed of each atom's structure, and the atom's index in it.
+    """
+
+    def __init__(self, seeds: NDArray[np.int64], atoms: NDArray[np.int64]) -> None:
+        self._seeds, self._atoms = seeds, atoms
+        self._number, self._block = -1, np.zeros((0, len(atoms), 3))
+
+    def __call__(self, step: int) -> Floats:
+        number, place = divmod(step, STEPS_A_BLOCK)
+        if number != self._number:
+            steps = np.arange(number * STEPS_A_BLOCK, (number + 1) * STEPS_A_BLOCK)[:, None]
+            shape = (STEPS_A_BLOCK, len(self._atoms))
+            seeds, atoms, steps = (np.broadcast_to(values, shape) for values in (self._seeds, self._atoms, steps))
+            self._block = normals(seeds, atoms, steps, THERMOSTAT)
+            self._number = number
+        return self._block[place]

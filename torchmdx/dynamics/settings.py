@@ -1,0 +1,57 @@
+"""Checks of what `Dynamics` is given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+LARGEST_SEED = 2**63 - 1
+
+
+def checked_timestep(timestep: float) -> float:
+    """A timestep in fs. Raises ValueError if it is not > 0 and finite."""
+    if not (math.isfinite(timestep) and timestep > 0):
+        raise ValueError(f"timestep must be > 0 fs and finite, got {timestep}")
+    return float(timestep)
+
+
+def checked_temperatures(given: Any, num_systems: int, *, zero: bool) -> Floats:
+    """Temperatures [S] K, from one or S numbers. zero: whether 0 is allowed. Raises ValueError."""
+    values = np.asarray(given, dtype=np.float64)
+    if values.shape not in ((), (num_systems,)):
+        raise ValueError(f"temperature must be one number or {num_systems}, got shape {list(values.shape)}")
+    good = np.isfinite(values) & ((values >= 0) if zero else (values > 0))
+    if not good.all():
+        bad = float(np.atleast_1d(values)[~np.atleast_1d(good)][0])
+        raise ValueError(f"temperature must be {'>=' if zero else '>'} 0 K and finite, got {bad}")
+    return np.broadcast_to(values, (num_systems,)).copy()
+
+
+def checked_seeds(given: Any, num_systems: int) -> NDArray[np.int64]:
+    """Seeds [S] from S numbers, or from that of the first structure. Raises ValueError, TypeError."""
+    values = np.asarray(given)
+    if not np.issubdtype(values.dtype, np.integer):
+        raise TypeError(f"seed must be whole numbers, got {given!r}")
+    if values.shape not in ((), (num_systems,)):
+        raise ValueError(f"seed must be one number or {num_systems}, got shape {list(values.shape)}")
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high > LARGEST_SEED - num_systems:
+        raise ValueError(f"seed must be from 0 to {LARGEST_SEED - num_systems}, got {low if low < 0 else high}")
+    values = values.astype(np.int64)
+    return values + np.arange(num_systems) if values.shape == () else values.copy()
+
+
+def checked_velocities(given: Any, num_atoms: int) -> Floats:
+    """Velocities [N,3] Å/fs. Raises ValueError for another shape and values that are not finite."""
+    values = np.array(given, dtype=np.float64)
+    if values.shape != (num_atoms, 3):
+        raise ValueError(f"velocities must have shape [{num_atoms}, 3], got {list(values.shape)}")
+    bad = np.flatnonzero(~np.isfinite(values).all(1))
+    if len(bad):
+        raise ValueError(f"velocities must be finite, got {values[bad[0]].tolist()} Å/fs for atom {bad[0]}")
+    return values

@@ -1,0 +1,95 @@
+"""Snapshots: the complete state of a run at one step, and the file that a run continues from."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmdx.dynamics.particles import Particles
+from torchmdx.runtime.damaged_file import naming
+from torchmdx.runtime.files import write_whole
+
+FORMAT = "torchmdx dynamics 1"
+# The coordinates that the potential sees, chosen by the captured step: they decide how numbers are rounded.
+FRAME = ("order", "images", "origin", "far")
+SAVED = ("positions", "velocities", "forces", "energy", "temperatures", "cell")
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Step, time fs, positions [N,3] Å, velocities [N,3] Å/fs, forces [N,3] eV/Å, energy [S] eV, cell [S,3,3] Å.
+
+    energy is the potential energy, temperatures [S] K are those of the thermostat, frame is internal: how the
+    captured step wraps and orders atoms.
+    """
+
+    step: int
+    timestep: float
+    positions: Floats
+    velocities: Floats
+    forces: Floats
+    energy: Floats
+    temperatures: Floats
+    cell: Floats
+    frame: dict[str, NDArray[np.generic]]
+    particles: Particles
+
+    @property
+    def time(self) -> float:
+        """fs since step 0."""
+        return self.step * self.timestep
+
+    @property
+    def kinetic_energy(self) -> Floats:
+        """Of each structure [S], eV."""
+        return self.particles.kinetic_energy(self.velocities)
+
+    @property
+    def temperature(self) -> Floats:
+        """Kinetic temperature of each structure [S], K."""
+        return self.particles.temperature(self.kinetic_energy)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file atomically; `Dynamics.restore` continues from it to the bit. Raises OSError."""
+        arrays = {name: getattr(self, name) for name in SAVED} | self.frame
+        content = io.BytesIO()
+        np.savez(content, format=FORMAT, step=self.step, timestep=self.timestep, **arrays)
+        write_whole(Path(path), content.getvalue())
+
+
+def load_snapshot(path: str | Path, particles: Particles) -> Snapshot:
+    """A snapshot from a file, for the particles of a run. Never runs code from the file.
+
+    Raises ValueError for other files, damaged ones, and those of other numbers of atoms or structures.
+    """
+    path = Path(path)
+    with naming(path):
+        with path.open("rb") as file:
+            held = np.load(file, allow_pickle=False)
+            if not isinstance(held, np.lib.npyio.NpzFile) or "format" not in held or str(held["format"]) != FORMAT:
+                raise ValueError(f"{str(path)!r} must be a snapshot of torchmdx's dynamics, got other content")
+            found = {name: held[name] for name in ("step", "timestep", *SAVED, *FRAME)}
+        num_atoms, num_systems = len(particles.system), particles.num_systems
+        shapes = dict(positions=(num_atoms, 3), velocities=(num_atoms, 3), forces=(num_atoms, 3), energy=(num_systems,))
+        shapes |= dict(temperatures=(num_systems,), cell=(num_systems, 3, 3), order=(num_atoms,), step=(), timestep=())
+        shapes |= dict(images=(num_atoms, 3), origin=(num_systems, 3), far=())
+        for name, shape in shapes.items():
+            if found[name].shape != shape:
+                raise ValueError(f"{name} in {str(path)!r} must have shape {shape}, got {found[name].shape}")
+            if not np.isfinite(found[name]).all():
+                raise ValueError(f"{name} in {str(path)!r} must be finite")
+        if not np.array_equal(np.sort(found["order"]), np.arange(num_atoms)):
+            raise ValueError(f"order in {str(path)!r} must be a permutation of {num_atoms} atoms")
+        return Snapshot(
+            step=int(found["step"]),
+            timestep=float(found["timestep"]),
+            frame={name: found[name] for name in FRAME},
+            particles=particles,
+            **{name: found[name] for name in SAVED},
+        )
