@@ -192,3 +192,23 @@ def test_a_step_in_inference_mode_and_in_a_larger_crystal(trained):
     assert relative(torch.from_numpy(found.forces), wanted.forces) < LIMIT
     assert relative(torch.from_numpy(found.stress), wanted.stress) < 5 * LIMIT
     assert step.report().engine == "compiled"
+
+
+def test_memory_that_could_not_be_had_is_asked_for_again(trained, ethanol, monkeypatch):
+    """The engine must not use the sizes of the larger list with the memory of the smaller one."""
+    potential, batch = trained("cpu"), batch_of(ethanol)
+    engine = CompiledEngine(potential, batch, stress=False)
+    wanted = run(potential, batch, engine=engine)
+    empty = torch.empty
+
+    def refuse(*args, **kwargs):
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    larger = brute_force(batch, potential.cutoff, 5000)
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        engine.run(batch.positions, batch.cell, larger)
+    monkeypatch.setattr(torch, "empty", empty)
+    before = engine.network.scratch
+    assert torch.equal(run(potential, batch, engine=engine).forces, wanted.forces)
+    assert engine.network.scratch is not before

@@ -119,6 +119,7 @@ class CompiledTensorNet:
         call, threads = self.call, torch.get_num_threads()
         if self._sizes == (capacity, threads, call.rows):
             return
+        self._sizes = None  # until the memory is there
         call.threads = max(1, min(threads, call.atoms // ATOMS_A_THREAD))
         # As many blocks as all threads take in whole rounds.
         rounds = -(-call.atoms // (MOST_BLOCK * call.threads))

@@ -51,6 +51,8 @@ class VesinPairs:
     def _pairs(self, points: Any, box: Any, periodic: Any, cutoff: float, copy: bool) -> Any:
         from vesin import NeighborList
 
+        if len(points) == 0:  # vesin would count the cells of the box, which may be more than it can
+            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int32)
         radius = _affordable(points, box, periodic, cutoff)
         if self.search is None or radius != self.radius:
             self.search, self.radius = NeighborList(cutoff=radius, full_list=True, sorted=True), radius
@@ -63,8 +65,6 @@ class VesinPairs:
 
 def _affordable(points: Any, box: Any, periodic: Any, cutoff: float) -> float:
     """A radius to search within: the cutoff, or, where its cells would be too many, what makes them fewer."""
-    if len(points) == 0:
-        return cutoff
     widths = np.where(periodic, np.linalg.norm(box, axis=1), 0.0)
     if not periodic.all():
         widths = np.maximum(widths, np.where(periodic, 0.0, np.ptp(points, axis=0).max()))
