@@ -20,6 +20,7 @@ NEEDED = (
     "torchmdx/demo/alanine_dipeptide.pdb",
     "torchmdx/engines/cpu/instructions.h",
     "torchmdx/engines/cpu/kernels.c",
+    "torchmdx/engines/cpu/kernels_coulomb.c",
     "torchmdx/engines/cpu/kernels_each.h",
     "torchmdx/engines/cpu/kernels_messages.c",
     "torchmdx/engines/cpu/kernels_pair_forms.c",

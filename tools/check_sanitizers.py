@@ -68,13 +68,15 @@ def run(folder: Path, count: int) -> None:
     import torch
 
     from torchmdx import Batch, EdgeSearch, Potential, System, TensorNet2Config, TensorNetConfig
-    from torchmdx.engines.cpu import engine
+    from torchmdx.engines.cpu import coulomb, engine
     from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledTensorNet
+    from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 
     torch.manual_seed(0)
     configs = [TensorNetConfig(cutoff=4.0, max_z=20, **config) for config in CONFIGS]
     configs += [TensorNet2Config(cutoff=4.0, max_z=20, **config) for config in CHARGED]
     potentials = [Potential(config).float() for config in configs]
+    coulombs = [Coulomb(CoulombConfig(cutoff=3.5, cut_in_vacuum=cut), 3) for cut in (False, True)]
     evaluated = 0
     for seed in range(count):
         random = np.random.default_rng(seed)
@@ -98,6 +100,7 @@ def run(folder: Path, count: int) -> None:
             geometry = batch, batch.positions, batch.cell, edges
             found = network.run(*geometry, forces=True, virial=True, pull_of=pull_of)
             results.append(found.forces.double().nan_to_num())
+        coulomb.evaluate(coulombs[seed % 2], batch, edges, torch.ones(batch.num_atoms, 3))
         largest = 1 + max(float(r.abs().max()) if len(r) else 0.0 for r in results)
         worst = max(float((r - results[0]).norm()) for r in results)
         if worst > 1e-2 * largest:

@@ -3,6 +3,8 @@
    They are compiled for several instruction sets, and for float and double: name_float_v3 and so on. */
 
 #include "instructions.h"
+#include <math.h>
+#include <string.h>
 
 #define SLICE 32 /* channels that kernels_messages.c processes at a time, as in build.py */
 static const int PART_END[3] = {1, 4, 9};

@@ -3,11 +3,13 @@
 #define REAL float
 #include "kernels_messages.c"
 #include "kernels_pair_forms.c"
+#include "kernels_coulomb.c"
 #undef NAME
 #undef REAL
 #define NAME(f) KERNEL(f, double)
 #define REAL double
 #include "kernels_messages.c"
 #include "kernels_pair_forms.c"
+#include "kernels_coulomb.c"
 #undef NAME
 #undef REAL

@@ -1,31 +1,30 @@
-"""An engine on the CPU for potentials with priors: the network in C, and the priors beside it by autograd."""
+"""An engine on the CPU for potentials with priors: the network in C, and the priors beside it.
+
+Coulomb energies have a kernel in C; other priors are differentiated by autograd.
+"""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+import functools
+import operator
+from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from torchmdx.engines.cpu import coulomb
+from torchmdx.engines.cpu.coulomb import PriorResult
 from torchmdx.engines.cpu.engine import CompiledTensorNet
 from torchmdx.engines.engine import Outputs
 from torchmdx.evaluate import per_volume, strained, strained_positions
 from torchmdx.models.potential import Potential
-from torchmdx.models.priors.base import Geometry
+from torchmdx.models.priors.base import Geometry, Prior
+from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.inference_mode import outside_inference_mode
 from torchmdx.system import Batch
-
-
-@dataclass(frozen=True, eq=False)
-class PriorResult:
-    """Energies [N], their gradients in positions [N,3] and strain [S,3,3], and `pull`, that in the charges [N,M]."""
-
-    energies: Tensor
-    slope: Tensor
-    virial: Tensor
-    pull: Tensor | None
 
 
 class CompiledPriorEngine:
@@ -40,6 +39,11 @@ class CompiledPriorEngine:
         self.potential = copy.deepcopy(potential).requires_grad_(False)
         self.name, self.table_error = "compiled and priors", self.network.table.error
         self.batch, self.stress = batch, stress
+        priors = [cast(Prior, prior) for prior in self.potential.priors]
+        # By type: a class derived from Coulomb may compute another energy.
+        direct = coulomb.available()
+        self.direct = [prior for prior in priors if direct and type(prior) is Coulomb]
+        self.others = [prior for prior in priors if not direct or type(prior) is not Coulomb]
 
     def reserve(self, capacity: int) -> None:
         pass  # the first run allocates
@@ -69,6 +73,14 @@ class CompiledPriorEngine:
     def _priors(
         self, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool, stress: bool
     ) -> PriorResult:
+        found = [coulomb.evaluate(prior, batch, edges, channels) for prior in self.direct]
+        if self.others or not found:
+            found.append(self._by_autograd(batch, edges, channels, forces=forces, stress=stress))
+        return functools.reduce(operator.add, found)
+
+    def _by_autograd(
+        self, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool, stress: bool
+    ) -> PriorResult:
         dtype = self.potential.dtype
         with torch.set_grad_enabled(forces):
             positions = batch.positions.detach().requires_grad_(forces)
@@ -82,7 +94,7 @@ class CompiledPriorEngine:
             vectors, places = vectors.to(dtype), places.to(dtype)
             seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
             distance = torch.linalg.vector_norm(vectors, dim=-1)
-            energies = self.potential.prior_energies(Geometry(seen, edges, distance, places, channels))
+            energies = self.potential.prior_energies(Geometry(seen, edges, distance, places, channels), self.others)
         slope, virial, pull = torch.zeros_like(positions), torch.zeros_like(strain), None
         if channels is not None:
             pull = torch.zeros_like(channels)
