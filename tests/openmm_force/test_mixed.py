@@ -93,7 +93,26 @@ def test_constraints_inside_go_and_all_else_stays(potential) -> None:
     assert masses[0] == masses[1]
     kinds = [[type(force).__name__ for force in of.getForces()] for of in (system, mixed)]
     assert kinds[1][: len(kinds[0])] == kinds[0]
-    assert len(kinds[1]) == len(kinds[0]) + 1
+    assert kinds[1][len(kinds[0]) :] == ["CustomBondForce", "PythonForce"]  # bonds without energy, and the potential
+
+
+@pytest.mark.parametrize("options", [{}, dict(interpolate="lam"), dict(difference_group=3)], ids=str)
+@pytest.mark.parametrize("link_atoms", [False, True])
+def test_the_region_stays_a_molecule(potential, options, link_atoms) -> None:
+    """For barostats, which scale the distances between molecules, and in positions that are wrapped into the box."""
+    topology, positions = water_box()
+    system = mm_system(
+        topology, nonbondedMethod=app.PME, nonbondedCutoff=0.75, constraints=app.HBonds, flexibleConstraints=True
+    )
+    region = range(8, 14) if link_atoms else SOLUTE
+    mixed = mix(system, topology, region, potential, link_atoms=link_atoms, **options)
+    platform = openmm.Platform.getPlatformByName("Reference")
+    contexts = [openmm.Context(each, openmm.VerletIntegrator(1), platform) for each in (system, mixed)]
+    assert sorted(map(sorted, contexts[1].getMolecules())) == sorted(map(sorted, contexts[0].getMolecules()))
+    contexts[1].setPositions(positions + np.array([1.1, 0.9, -3.3]))
+    wrapped = contexts[1].getState(positions=True, enforcePeriodicBox=True).getPositions(asNumpy=True)._value
+    difference = wrapped[:22] - positions[:22]
+    np.testing.assert_allclose(difference - difference[0], 0, atol=1e-9)
 
 
 def test_barostat_and_box_stay(potential) -> None:

@@ -121,7 +121,7 @@ def test_forces_clear_of_the_region_are_kept(potential) -> None:
     for force in (python, centroid, born, openmm.RMSDForce(positions)):
         system.addForce(force)
     mixed = mix(system, topology, range(6), potential)
-    assert mixed.getNumForces() == system.getNumForces() + 1
+    assert mixed.getNumForces() == system.getNumForces() + 2
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ import openmm
 from torchmdx.openmm_force.add import add_potential
 from torchmdx.openmm_force.atoms import Region
 from torchmdx.openmm_force.link_atoms import LinkAtom
-from torchmdx.openmm_force.mixed_bonded import Factor, scale, separate_bonded
+from torchmdx.openmm_force.mixed_bonded import Factor, bonds_without_energy, scale, separate_bonded
 from torchmdx.openmm_force.mixed_checks import (
     checked_region,
     require_free_group,
@@ -158,6 +158,8 @@ def _separate(
     _remove_constraints(separated.system, lost)
     if factor is not None and factor.is_difference:
         return _Parts(sorted(region), links, separated.system, scaled, lost)
+    if factor is None and known:
+        scaled.append(bonds_without_energy(known))
     for force in scaled:
         separated.system.addForce(force)
     return _Parts(sorted(region), links, separated.system, [], lost)

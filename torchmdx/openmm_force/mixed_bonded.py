@@ -78,6 +78,19 @@ def separate_bonded(
     return SeparatedBonded(openmm.XmlSerializer.deserialize(_text(root)), removed, held)
 
 
+def bonds_without_energy(bonds: set[frozenset[int]]) -> openmm.CustomBondForce:
+    """Bonds that only tell OpenMM which atoms are a molecule.
+
+    Without the force field's bonds each atom of a region would be a molecule of its own. Barostats scale distances
+    between molecules, and positions are wrapped into the box molecule by molecule.
+    """
+    force = openmm.CustomBondForce("0*r")
+    for first, second in sorted(map(sorted, bonds)):
+        force.addBond(first, second, [])
+    force.setName("bonds of the ML region, without energy")
+    return force
+
+
 def _terms(element: ElementTree.Element) -> ElementTree.Element:
     (found,) = [child for child in element if child.tag in ("Bonds", "Angles", "Torsions")]
     return found
