@@ -32,6 +32,7 @@ ASSUMED = {
     "docs/data.md": "train.xyz more/one.npz rmd17_aspirin.npz",
     "docs/label.md": "frames.xyz runs/one.traj a.xyz model.safetensors",
     "docs/report.md": "data.store run/best.safetensors run/split.json test.xyz a.xyz spice.h5",
+    "docs/tutorial_materials.md": "materials.safetensors",
     "docs/training.md": "water.xyz",
     "docs/tutorial_training.md": "frames/one.xyz",
     "docs/view.md": "frames.xyz",

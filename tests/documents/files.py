@@ -13,9 +13,12 @@ import numpy as np
 from ase import Atoms
 from documents.blocks import ROOT, Block
 
+from torchmdx import Potential, TensorNetConfig, save
 from torchmdx.datasets.convert import convert
 from torchmdx.datasets.splits import split, write_split
 from torchmdx.datasets.store import Store
+from torchmdx.models.priors.d2 import D2Config
+from torchmdx.models.priors.zbl import ZBLConfig
 
 REPOSITORY_FILE = re.compile(r"\b(?:tests|examples)/data/[\w.-]*\w")
 
@@ -97,6 +100,15 @@ def copy_potential(path: Path) -> None:
     shutil.copy(ROOT / "tests" / "data" / "tensornet.safetensors", path)
 
 
+def write_cohesive(path: Path) -> None:
+    """A potential of pairs with crystals, cohesion and elasticity, in place of a universal one that is not at hand."""
+    numbers = np.arange(36.0)
+    priors = [D2Config(cutoff=6.0, c6=tuple(5 * numbers), radii=tuple(0.5 + numbers / 58)), ZBLConfig(cutoff=4.0)]
+    potential = Potential(TensorNetConfig(num_channels=8, num_layers=1, num_radial=4, cutoff=5.0, max_z=35), priors)
+    potential.scale.fill_(0)
+    save(potential, path)
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "train.xyz": write_frames,
     "test.xyz": write_frames,
@@ -112,6 +124,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "data.store": write_store,
     "run/split.json": write_split_of_store,
     "model.safetensors": copy_potential,
+    "materials.safetensors": write_cohesive,
     "run/best.safetensors": copy_potential,
 }
 

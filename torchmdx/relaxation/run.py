@@ -43,7 +43,7 @@ def relax(
 ) -> list[Relaxed]:
     """Relaxes structures with FIRE, in batches; returns a `Relaxed` for each, in their order.
 
-        for found in torchmdx.relax(crystals, "model.safetensors", cell=True):
+        for found in torchmdx.relax(many, "model.safetensors"):
             print(found.atoms.get_potential_energy() if found.converged else found.reason)
 
     Each structure moves as if it were alone. One that has converged or failed leaves its batch, and another enters;
