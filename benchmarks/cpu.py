@@ -30,9 +30,9 @@ import numpy as np
 if TYPE_CHECKING:
     from torchmdx import Batch, Potential
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-# (what, structure or frames of a batch): evaluations or steps
+# (what; structure, frames of a batch or transport): evaluations or steps
 CASES = {
     ("tensornet", "alanine_dipeptide"): 60,
     ("tensornet", "chignolin"): 30,
@@ -46,6 +46,8 @@ CASES = {
     ("crystals", "Si216"): 10,
     ("training", "8"): 20,
     ("training", "32"): 8,
+    ("openmm", "python"): 300,
+    ("openmm", "native"): 300,
 }
 # Ends with the process that started it, even a killed one.
 BUSY_PROGRAM = "import os; by = os.getppid()\nwhile os.getppid() == by: sum(range(100_000))"
@@ -62,6 +64,7 @@ CRYSTALS = {
     "Si216": ("Si", {}, 3),
 }
 EXACT_ATOMS = 700
+STRETCHES = 10  # of OpenMM's steps and of evaluations, in turn, since the clock of a processor varies
 BUSY = 3  # evaluations beside another program
 Run = Callable[[], np.ndarray | None]
 
@@ -144,8 +147,40 @@ def training_step(size: int, side: str) -> Run:
     return run
 
 
+def openmm_row(transport: str, count: int) -> dict[str, Any]:
+    """Medians over stretches: of a step of OpenMM, of an evaluation alone, and of their difference."""
+    import openmm
+    import openmm_steps
+    import systems
+
+    from torchmdx.openmm_force import add_potential
+
+    numbers, positions, cell = systems.load("alanine_dipeptide")
+    topology = openmm_steps.topology_of(numbers, cell)
+    system = openmm_steps.system_of(topology)
+    force = add_potential(system, topology, "organic-1", transport=transport, device="cpu")
+    integrator = openmm.LangevinMiddleIntegrator(300, 1.0, 0.0005)
+    context = openmm.Context(system, integrator, openmm.Platform.getPlatformByName("CPU"))
+    context.setPositions(positions * openmm_steps.NM)
+    integrator.step(20)
+    (step,) = force.evaluator._steps()
+    each, times = count // STRETCHES, []
+    for _ in range(STRETCHES):
+        start = time.perf_counter()
+        integrator.step(each)
+        middle = time.perf_counter()
+        for _ in range(each):
+            step(positions, copy=False)
+        times.append((middle - start, time.perf_counter() - middle))
+    ms, evaluation = (float(np.median(column)) / each * 1e3 for column in zip(*times, strict=True))
+    beyond = float(np.median([(a - b) / each for a, b in times])) * 1e6
+    return dict(atoms=len(numbers), ms=round(ms, 3), evaluation_ms=round(evaluation, 3), beyond_us=round(beyond, 1))
+
+
 def measure(side: str, what: str, name: str, count: int, forces_file: str) -> dict[str, Any]:
     """In a process of its own: times, and forces to compare."""
+    if what == "openmm":
+        return openmm_row(name, count)
     exact = None
     if what == "training":
         run = training_step(int(name), side)
@@ -193,7 +228,7 @@ def ask(side: str, what: str, name: str, count: int, forces_file: str) -> dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--names", help="of structures, or numbers of frames; all of them if left out")
+    parser.add_argument("--names", help="of structures, numbers of frames, transports; all of them if left out")
     parser.add_argument("--peer", action="store_true", help="time torchmd-net as well")
     parser.add_argument("--case", nargs=5, help="measure this one, in this process, and print it")
     options = parser.parse_args()

@@ -59,6 +59,34 @@ assert forces.shape == (9, 3)
 assert 0 < abs(forces).max() < 20, forces
 assert abs(forces.sum(0)).max() < 1e-4, forces
 PYTHON
+
+if compgen -G "$WORK/dist/*-none-any.whl" >/dev/null; then
+    say "the wheel holds no libraries: there is no C compiler here"
+else
+    say "without a compiler, the libraries of the wheel serve"
+    mkdir "$WORK/nothing" "$WORK/home"
+    env -i PATH="$WORK/nothing" HOME="$WORK/home" "$BIN/python" - <<'PYTHON'
+import shutil
+
+from ase.build import molecule
+
+import torchmdx
+from torchmdx.runtime.c_library import c_library_state
+from torchmdx.runtime.c_sources import LIBRARIES
+
+assert not any(shutil.which(name) for name in ("cc", "gcc", "clang", "c++"))
+for name in LIBRARIES:
+    assert c_library_state(name) == "compiled with the package", (name, c_library_state(name))
+atoms = molecule("CH3CH2OH")
+atoms.calc = torchmdx.Calculator(device="cpu")
+assert abs(atoms.get_forces()).max() > 0
+(step,) = atoms.calc.pool.steps
+assert step.engine.name == "compiled", step.engine_why
+assert step.search.backend == "cell_list", step.search.backend
+PYTHON
+    test -z "$(find "$WORK/home" -name '*.so')" || { say "something was compiled all the same" >&2; exit 1; }
+fi
+
 "$BIN/torchmdx" demo --seconds 5
 for file in alanine_dipeptide.dcd alanine_dipeptide.final.pdb alanine_dipeptide.log energy.png ramachandran.png; do
     test -s "demo/$file" || { say "the demo left no $file" >&2; exit 1; }
