@@ -35,7 +35,7 @@ engines
 step torchmdnet properties
 matgl dynamics
 checkpoints
-conformance ase_calculator openmm_force ipi torch_sim relaxation
+conformance ase_calculator openmm_force ipi torch_sim relaxation export
 datasets labelling
 view
 report md

@@ -48,7 +48,7 @@ class TensorEmbedding(nn.Module):
         at_target, at_source = self.pair_shares(atomic_numbers)
         pair = at_target.index_select(0, edges.target) + at_source.index_select(0, edges.source)
         messages = to_components(weights[:-1] * pair[:, None]) * from_direction(direction)[:, :, None]
-        x = messages.new_zeros(len(atomic_numbers), 9, self.num_channels).index_add(0, edges.target, messages)
+        x = messages.new_zeros(atomic_numbers.shape[0], 9, self.num_channels).index_add(0, edges.target, messages)
         return self.finish(x, weights[-1, 0] * (at_target + at_source))
 
     def pair_shares(self, atomic_numbers: Tensor) -> tuple[Tensor, Tensor]:

@@ -97,7 +97,7 @@ class PartwiseLinear(nn.Module):
         maps = (self.scalar, self.vector, self.symmetric)
         # Flattened, so that each part is one matrix product instead of one per atom.
         parts = [
-            linear(x[:, part].flatten(0, 1)).unflatten(0, (len(x), part.stop - part.start))
+            linear(x[:, part].flatten(0, 1)).unflatten(0, (x.shape[0], part.stop - part.start))
             for linear, part in zip(maps, PARTS, strict=True)
         ]
         return torch.cat(parts, dim=1)
