@@ -238,3 +238,12 @@ def test_unknown_elements_are_refused_and_leave_no_results(model, ethanol):
     with pytest.raises(ValueError, match="U|92"):
         model(state_of(ethanol, uranium))
     torch.testing.assert_close(model(state)["energy"], good)
+
+
+@pytest.mark.gpu
+def test_validation_on_a_gpu(make_potential):
+    model = TorchmdxModel(make_potential(torch.float32), device="cuda")
+    interface.validate_model_outputs(model, torch.device("cuda"), torch.float64)
+    state = torch_sim.initialize_state([molecule("CH3CH2OH")] * 8, model.device, model.dtype)
+    assert model.max_memory_scaler(state) > 10_000
+    assert model.pool.steps[-1].mode == "graph"

@@ -111,3 +111,14 @@ def test_loading(ethanol):
     ethanol.pbc = True
     with pytest.warns(UserWarning, match="periodic"):
         load_beads(None, ethanol, dtype="float32", device="cpu")
+
+
+@pytest.mark.gpu
+def test_beads_are_one_graph_on_a_gpu(ethanol):
+    exact = load_beads(None, ethanol, dtype="float64", device="cpu")
+    fast = load_beads(None, ethanol, dtype="float32", device="cuda")
+    for seed in range(4):
+        positions, cells = copies(ethanol, 8, seed)
+        for found, wanted in zip(fast(positions, cells), exact(positions, cells), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=2e-5)
+    assert fast.steps[8].mode == "graph"

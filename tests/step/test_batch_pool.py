@@ -140,3 +140,25 @@ def test_copies_have_no_steps(potential):
 def test_the_number_of_steps_must_be_positive(potential):
     with pytest.raises(ValueError, match="most_steps must be >= 1, got 0"):
         BatchPool(potential, most_steps=0)
+
+
+@pytest.mark.gpu
+def test_graphs_survive_swaps_on_a_gpu(make_potential):
+    potential = make_potential(torch.float32).cuda()
+    pool = BatchPool(potential, mode="graph", stress=True)
+    first = batch_of(range(40)).to("cuda")
+    pool.hold(first)
+    pool(first.positions, first.cell)
+    graphs = set()
+    for new in range(6):
+        batch = batch_of(range(new, 38 + new), seed=new).to("cuda")
+        pool.hold(batch)
+        for shift in (0.0, 0.01):
+            found = pool(batch.positions + shift * torch.randn_like(batch.positions), batch.cell)
+        found = pool(batch.positions, batch.cell)
+        wanted = evaluate(potential, batch, stress=True)
+        torch.testing.assert_close(found.forces, wanted.forces.double(), rtol=0, atol=1e-4)
+        torch.testing.assert_close(found.energy, wanted.energy, rtol=1e-6, atol=1e-4)
+        graphs.add(id(pool.steps[-1].policy.graphs["device"]))
+        assert pool.steps[-1].mode == "graph"
+    assert len(graphs) <= 2  # one a padded size
