@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchmdx.models.registry import register_model, register_prior
     from torchmdx.models.tensornet import TensorNetConfig
     from torchmdx.models.tensornet2 import TensorNet2Config
+    from torchmdx.models.wrap import wrap
     from torchmdx.neighbors.search import EdgeSearch
     from torchmdx.relaxation.run import relax
     from torchmdx.relaxation.tasks import Relaxed
@@ -52,6 +53,7 @@ __all__ = [
     "register_prior",
     "relax",
     "save",
+    "wrap",
 ]
 
 # Imported on first use: importing torch takes seconds, and the command line's help needs none of it.
@@ -76,6 +78,7 @@ _LAZY = {
     "register_prior": "torchmdx.models.registry",
     "relax": "torchmdx.relaxation.run",
     "save": "torchmdx.checkpoints.save_load",
+    "wrap": "torchmdx.models.wrap",
 }
 
 

@@ -40,6 +40,8 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
             return PriorKernelEngine(model, potential, batch, stress=stress), "fused kernels, and priors beside them"
         if reason is None:
             return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"
+        if precision in ("tf32", "bfloat16"):
+            raise ValueError(f"precision {precision!r} needs the fused kernels, which do not serve it: {reason}")
         if pair_energy.serves(potential):
             return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"

@@ -16,6 +16,7 @@ from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.registry import ModelConfig, make_head, make_network, make_prior
 from torchmdx.models.skeleton import CONSTANTS, require_fit
 from torchmdx.models.tensornet2 import TensorNet2Config
+from torchmdx.models.wrapped import WrappedConfig
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.system import Batch
 
@@ -39,12 +40,14 @@ class Potential(nn.Module):
     shift: Tensor
     reference_energies: Tensor
 
-    def __init__(self, config: ModelConfig, priors: Sequence[PriorConfig] = ()) -> None:
-        """Random weights. Raises ValueError for a prior that needs charges if the model predicts none."""
+    def __init__(
+        self, config: ModelConfig, priors: Sequence[PriorConfig] = (), *, network: nn.Module | None = None
+    ) -> None:
+        """Random weights, or a network. Raises ValueError for a prior that needs charges if the model predicts none."""
         super().__init__()
         self.config = config
         self.card = Card()
-        self.network = make_network(config)
+        self.network = make_network(config) if network is None else network
         self.head = make_head(config)
         self.priors = nn.ModuleList(make_prior(prior, config) for prior in priors)
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
@@ -76,12 +79,12 @@ class Potential(nn.Module):
     @property
     def predicts_charges(self) -> bool:
         """Whether the network predicts partial charges of atoms."""
-        return isinstance(self.config, TensorNet2Config)
+        return isinstance(self.config, TensorNet2Config) or getattr(self.config, "charges", False) is True
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the weights, and of the edge vectors it expects."""
-        return self.get_parameter(self._last_weight()).dtype
+        return self._last_weight()[1].dtype
 
     @property
     def device(self) -> torch.device:
@@ -125,7 +128,7 @@ class Potential(nn.Module):
         """Features [N,C] of the network, and charges [N,M] in all channels of all layers or None."""
         if self.cutoff > self.config.cutoff and not shapes_are_fixed(vectors):
             edges, vectors = _within(self.config.cutoff, edges, vectors)
-        if self.predicts_charges:
+        if isinstance(self.config, (TensorNet2Config, WrappedConfig)):
             return self.network(edges, vectors, batch)
         charge = batch.charge.index_select(0, batch.system_index)
         return self.network(edges, vectors, batch.atomic_numbers, charge), None
@@ -151,7 +154,12 @@ class Potential(nn.Module):
         return Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), positions, channels)
 
     def atomic_charges(self, channels: Tensor, batch: Batch) -> Tensor:
-        """Charges [N] from all channels, which sum to the charge of their system, also for a model with slack."""
+        """Charges [N] from all channels, which sum to the charge of their system, also for a model with slack.
+
+        Those of a wrapped module are what it returns.
+        """
+        if isinstance(self.config, WrappedConfig):
+            return channels[:, 0].double()
         return conserved(self.combined_charges(channels), batch)
 
     def combined_charges(self, channels: Tensor) -> Tensor:
@@ -165,10 +173,17 @@ class Potential(nn.Module):
     def _priors(self) -> list[Prior]:
         return [cast(Prior, prior) for prior in self.priors]
 
-    def _last_weight(self) -> str:
-        """The name of the weight that defines the dtype: the last of the head, else the last of the network."""
-        of_head = [f"head.{name}" for name, _ in self.head.named_parameters()]
-        return (of_head or [f"network.{name}" for name, _ in self.network.named_parameters()])[-1]
+    def _last_weight(self) -> tuple[str, Tensor]:
+        """The weight that defines the dtype: the last of the head, else the last of the network.
+
+        Of a network without weights it is the last buffer of floating numbers.
+        """
+        parts = [("head", self.head.named_parameters()), ("network", self.network.named_parameters())]
+        for key, tensors in (*parts, ("network", self.network.named_buffers())):
+            floating = [(f"{key}.{name}", tensor) for name, tensor in tensors if tensor.is_floating_point()]
+            if floating:
+                return floating[-1]
+        raise ValueError("a network must have weights or buffers of floating numbers, got none")
 
     def _search_cutoff(self, periodic: bool) -> float:
         return max([float(self.config.cutoff), *(prior.cutoff(periodic) for prior in self._priors())])
@@ -217,7 +232,7 @@ class Potential(nn.Module):
         for name in ("scale", "shift", *(name for name, _ in self.named_parameters() if name not in tables)):
             if not tensors[name].isfinite().all():
                 raise ValueError(f"{name} in {origin} must be finite, got NaN or infinity")
-        self.to(dtype=tensors[self._last_weight()].dtype)
+        self.to(dtype=tensors[self._last_weight()[0]].dtype)
         self.load_state_dict(tensors)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Potential:

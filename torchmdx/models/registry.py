@@ -16,6 +16,7 @@ from torchmdx.models.priors.d3 import D3, D3Config
 from torchmdx.models.priors.zbl import ZBL, ZBLConfig
 from torchmdx.models.tensornet import TensorNet, TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
+from torchmdx.models.wrapped import Energies, WrappedConfig, new_module
 
 
 class ModelConfig(Protocol):
@@ -63,7 +64,7 @@ BUILT_IN = {
     "tensornet": Model(TensorNetConfig, TensorNet, default_head),
     "tensornet2": Model(TensorNet2Config, TensorNet2, default_head),
 }
-MODELS: dict[str, Model] = dict(BUILT_IN)
+MODELS: dict[str, Model] = {**BUILT_IN, "wrapped": Model(WrappedConfig, new_module, lambda config: Energies())}
 BUILT_IN_PRIORS = {
     "zbl": RegisteredPrior(ZBLConfig, lambda config, model: ZBL(config)),
     "coulomb": RegisteredPrior(CoulombConfig, _coulomb),
@@ -81,7 +82,8 @@ def register_model(
 ) -> None:
     """Registers a model under a name, for `Potential`, checkpoints and the configuration of a training.
 
-    config: a frozen dataclass of plain values (numbers, strings, booleans) with at least `cutoff`, Å, and `max_z`.
+    config: a frozen dataclass of plain values (numbers, strings, booleans, tuples of these) with at least `cutoff`, Å,
+        and `max_z`.
     network: makes a module from a configuration. Its forward(edges, vectors, atomic_numbers, charge) returns features
         [N,C] of atoms from edge vectors [E,3] Å, atomic_numbers [N] and the charge [N] of each atom's system.
     head: makes a module from a configuration: features [N,C] to outputs [N]. None: the default head, for which the
@@ -231,6 +233,10 @@ def prior_from_dict(values: Mapping[str, Any]) -> PriorConfig:
     return config
 
 
+def _as_tuple(value: Any) -> Any:
+    return tuple(_as_tuple(part) for part in value) if isinstance(value, list) else value
+
+
 def _from_dict(values: Mapping[str, Any], kind: str, known: Mapping[str, type[Any]], arguments: str) -> Any:
     """arguments: of `register_model` or `register_prior`, for the error."""
     settings = dict(values)
@@ -248,6 +254,7 @@ def _from_dict(values: Mapping[str, Any], kind: str, known: Mapping[str, type[An
     if unknown:
         raise ValueError(f"the {kind} {name} has no settings {', '.join(sorted(unknown))}")
     try:
-        return known[name](**settings)
+        # JSON has lists where a configuration has tuples.
+        return known[name](**{key: _as_tuple(value) for key, value in settings.items()})
     except (TypeError, ArithmeticError) as error:
         raise ValueError(f"the {kind} {name} cannot be made of its settings: {error}") from error
