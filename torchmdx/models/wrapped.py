@@ -142,7 +142,8 @@ class Energies(nn.Module):
 def arguments_of(module: nn.Module) -> tuple[str, ...]:
     """The names that a module's `forward` asks for. Raises ValueError if it needs others or sees no geometry."""
     if isinstance(module, torch.jit.ScriptModule):
-        every = [(a.name, a.has_default_value()) for a in module.forward.schema.arguments if a.name != "self"]
+        forward: Any = module.forward
+        every = [(a.name, a.has_default_value()) for a in forward.schema.arguments if a.name != "self"]
     else:
         parameters = inspect.signature(module.forward).parameters.values()
         named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
