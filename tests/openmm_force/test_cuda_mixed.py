@@ -222,3 +222,22 @@ def test_link_atoms_interpolate_and_survive_xml(potential, tmp_path):
         assert np.abs(forces - between).max() < 1e-3 * np.abs(between).max()
         found = context.getState(parameterDerivatives=True).getEnergyParameterDerivatives()["lam"]
         assert found == pytest.approx(ends[1][0] - ends[0][0], rel=1e-4, abs=0.1)
+
+
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_electrostatic_embedding(make_potential, precision):
+    """The network and the lattice sum on the GPU, against those on the CPU in float64."""
+    charged = make_potential(model="tensornet2", num_channels=8, num_layers=1)
+    system, topology, positions = solvated()
+    options = dict(embedding="electrostatic", transport="python", force_group=9)
+    on_gpu = mix(system, topology, SOLUTE, charged, device="cuda", precision="float32", **options)
+    found = energy_and_forces_of_group(context_of(on_gpu, positions, precision), 9)
+    on_cpu = mix(system, topology, SOLUTE, charged, **options)
+    platform = openmm.Platform.getPlatformByName("Reference")
+    reference = openmm.Context(on_cpu, openmm.VerletIntegrator(0.001), platform)
+    reference.setPositions(positions)
+    expected = energy_and_forces_of_group(reference, 9)
+    assert found[0] == pytest.approx(expected[0], rel=1e-5)
+    assert np.abs(found[1] - expected[1]).max() < 1e-3 * np.abs(expected[1]).max()
+    with pytest.raises(ImportError, match="'native' cannot be used: electrostatic embedding is evaluated in Python"):
+        mix(system, topology, SOLUTE, charged, embedding="electrostatic", **ON_GPU)
