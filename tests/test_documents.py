@@ -287,6 +287,7 @@ def ase_names(folder: Path) -> dict[str, object]:
         frames=[(batch.positions, batch.cell), (batch.positions * 0.9, batch.cell)],
         potential=torchmdx.load("model.safetensors", dtype=torch.float32),
         torchmdx=torchmdx,
+        System=System,
         directory=folder / "logs",
         config={},
     )

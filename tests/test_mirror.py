@@ -49,7 +49,8 @@ labelling/test_sampling.py          labelling: conformers dynamics normal_modes
 labelling/test_calculators.py       labelling: geometry
 labelling/test_workers.py           labelling: serve work
 labelling/test_cli_label.py         labelling: ledger output run stages
-md/test_md_files.py                 md: log plot progress trajectory
+md/test_md_files.py                 dynamics: log trajectory
+md/test_md_files.py                 md: plot progress
 md/test_cli_md.py                   md: run
 md/test_platform.py                 md: settings
 md/test_cli_md_restart.py           md: recorder restore simulation

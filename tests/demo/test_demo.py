@@ -11,9 +11,9 @@ from torchmdx import cli
 from torchmdx.demo import run as demo
 from torchmdx.demo.masses import with_heavy_hydrogens
 from torchmdx.demo.torsions import PHI, PSI, density, path
-from torchmdx.md.log import read_log
+from torchmdx.dynamics.log import read_log
+from torchmdx.dynamics.trajectory import read_frames
 from torchmdx.md.structure import read
-from torchmdx.md.trajectory import read_frames
 from torchmdx.view.torsions import torsion
 
 
@@ -159,7 +159,7 @@ def test_heavy_hydrogens_take_mass_from_bonded_atoms(dipeptide):
 
 
 def test_complete_frames_are_read_as_written(tmp_path):
-    from torchmdx.md.trajectory import Trajectory
+    from torchmdx.dynamics.trajectory import Trajectory
 
     positions = np.random.default_rng(0).normal(size=(3, 5, 3))
     file = tmp_path / "a.dcd"

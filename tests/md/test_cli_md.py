@@ -21,7 +21,7 @@ pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm
 
 import openmm
 
-from torchmdx.md.log import read_log
+from torchmdx.dynamics.log import read_log
 from torchmdx.openmm_force.native import native
 
 

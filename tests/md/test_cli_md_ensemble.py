@@ -11,7 +11,7 @@ from runs import DYNAMICS, TINY, assert_refused, assert_same_run, md
 
 import torchmdx
 from torchmdx import Calculator, Ensemble
-from torchmdx.md.log import read_log
+from torchmdx.dynamics.log import read_log
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 

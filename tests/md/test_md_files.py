@@ -10,10 +10,10 @@ pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm
 
 from openmm import Vec3, app, unit
 
-from torchmdx.md.log import Log, Row, columns_of, read_log
+from torchmdx.dynamics.log import Log, Row, columns_of, read_log
+from torchmdx.dynamics.trajectory import HEADER_BYTES, Trajectory
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress, duration, ns_per_day
-from torchmdx.md.trajectory import HEADER_BYTES, Trajectory
 
 TRICLINIC = np.array([[20.0, 0, 0], [3.0, 18.0, 0], [-4.0, 5.0, 16.0]])
 TIMESTEP, TITLES = slice(44, 48), slice(100, 260)

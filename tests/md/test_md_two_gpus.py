@@ -9,7 +9,7 @@ from runs import md
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
-from torchmdx.md.log import read_log
+from torchmdx.dynamics.log import read_log
 
 pytestmark = [pytest.mark.gpu, pytest.mark.two_gpus]
 OPTIONS = ["--ensemble", "nve", "--steps", 40, "--save-every", 10, "--log-every", 10, "--timestep", 0.4, "--seed", 1]

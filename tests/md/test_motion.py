@@ -15,7 +15,7 @@ from torchmdx import Calculator
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
-from torchmdx.md.log import read_log
+from torchmdx.dynamics.log import read_log
 from torchmdx.md.motion import fixed_atoms, stored_velocities, unread_velocities
 
 NVE = ["--ensemble", "nve", "--timestep", 0.5, "--save-every", 5, "--log-every", 1]

@@ -3,7 +3,7 @@ import struct
 import numpy as np
 import pytest
 
-from torchmdx.md.trajectory import Trajectory
+from torchmdx.dynamics.trajectory import Trajectory
 from torchmdx.view.dcd import open_dcd
 
 CELLS = np.array([[[9.0, 0, 0], [1.0, 8.0, 0], [-1.0, 2.0, 7.0]], [[9.5, 0, 0], [1.0, 8.5, 0], [-1.0, 2.0, 7.5]]])

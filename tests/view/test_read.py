@@ -4,7 +4,7 @@ import pytest
 from ase import Atoms
 from ase.build import bulk, molecule
 
-from torchmdx.md.trajectory import Trajectory
+from torchmdx.dynamics.trajectory import Trajectory
 from torchmdx.view.read import read
 
 

@@ -3,7 +3,7 @@ import pytest
 from ase.build import molecule
 from pages import data_of, distances, positions_of
 
-from torchmdx.md.trajectory import Trajectory
+from torchmdx.dynamics.trajectory import Trajectory
 from torchmdx.view.recording import Recording
 from torchmdx.view.run_page import write_relaxation_page, write_run_page
 

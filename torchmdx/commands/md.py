@@ -8,12 +8,13 @@ from typing import Any
 
 from torchmdx.commands.options import CHARGE_HELP, add_model_option
 
-ENGINES = ("openmm",)
+ENGINES = ("openmm", "torchmdx")
 EPILOG = """\
 Output files: PREFIX.dcd (frames), PREFIX.log (CSV), PREFIX.chk, PREFIX.xml and PREFIX.json (for --restart), PREFIX.png
 (a plot of the log), PREFIX.html (an interactive page) and, at the end, PREFIX.final.pdb, .cif or .xyz. Frames and log
 rows begin with step 0. Ctrl-C writes a checkpoint and stops; --restart with the same options continues from the last
-checkpoint.
+checkpoint. With --engine torchmdx, PREFIX.restart.npz replaces PREFIX.chk and PREFIX.xml; replicas have files of their
+own, such as PREFIX.0.dcd and PREFIX.0.log.
 """
 
 
@@ -21,7 +22,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "md",
         help="run molecular dynamics",
-        description="Runs molecular dynamics in OpenMM at constant energy, temperature, or temperature and pressure.",
+        description="Runs molecular dynamics at constant energy, temperature, or temperature and pressure, in OpenMM "
+        "or with --engine torchmdx in a loop of its own: on a GPU many steps are one CUDA graph, and many replicas run "
+        "at once.",
         epilog=EPILOG,
     )
     parser.add_argument("file", metavar="FILE", help="structure file: PDB, mmCIF, or any format that ASE reads")
@@ -42,6 +45,13 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.engine == "torchmdx":
+        from torchmdx.md import device_run
+
+        return device_run.run(options)
+    for name in ("replicas", "temperatures"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name} needs --engine torchmdx, got {getattr(options, name)} with --engine openmm")
     if importlib.util.find_spec("openmm") is None:
         raise ImportError("--engine openmm needs OpenMM, which is not installed: pip install 'torchmdx[openmm]'")
     from torchmdx.md import run as md
@@ -53,7 +63,20 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("potential and device")
     add_model_option(group, several=True)
     group.add_argument("--charge", type=float, metavar="Q", help=CHARGE_HELP)
-    group.add_argument("--engine", choices=ENGINES, default="openmm", help="integrator (default: openmm)")
+    group.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="openmm",
+        help="what moves the atoms (default: openmm). torchmdx: faster for small structures; nve and nvt only",
+    )
+    group.add_argument(
+        "--replicas", type=int, metavar="N", help="copies that run at once, with --engine torchmdx (default: 1)"
+    )
+    group.add_argument(
+        "--temperatures",
+        metavar="LOW:HIGH",
+        help="temperatures of the replicas in K, in a geometric series, with --engine torchmdx",
+    )
     group.add_argument(
         "--device", metavar="NAME", help="device of the network: cpu, cuda or cuda:1 (default: cuda if available)"
     )

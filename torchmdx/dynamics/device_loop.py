@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,15 +94,18 @@ class DeviceLoop:
         self.motion = motion
         self.state.thermal.copy_(torch.as_tensor(motion.thermal()))
 
-    def snapshots(self, stops: Iterator[int]) -> Iterator[Snapshot]:
-        """Integrates to each of the steps in turn, and yields the state there; the GPU is up to one stop ahead."""
+    def snapshots(self, stops: Iterator[int], interrupted: Callable[[], bool] = lambda: False) -> Iterator[Snapshot]:
+        """Integrates to each of the steps in turn, and yields the state there; the GPU is up to one stop ahead.
+
+        interrupted: once it returns true, no further step is begun.
+        """
         waiting: deque[int] = deque()
         pending: deque[_Pending] = deque()
         self._resume()
         planned = self.num_steps
         while True:
             if len(pending) < SLOTS:
-                stop = waiting.popleft() if waiting else next(stops, None)
+                stop = None if interrupted() else waiting.popleft() if waiting else next(stops, None)
                 if stop is not None:
                     self._launch_to(planned, stop)
                     pending.append(self._request(stop))

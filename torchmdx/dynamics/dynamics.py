@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ class Dynamics:
     """Molecular dynamics of a structure, of many copies of one, or of many different structures at once.
 
         dynamics = Dynamics(potential, System.from_ase(atoms), integrator="langevin", timestep=0.5, temperature=300)
-        dynamics.run(1000)
-        for snapshot in dynamics.snapshots(10_000, every=100):
+        dynamics.run(100)
+        for snapshot in dynamics.snapshots(200, every=20):
             print(snapshot.step, snapshot.energy, snapshot.temperature)
 
     On a GPU, integrator and evaluation of `steps_per_replay` steps are one CUDA graph. The host launches replays and
@@ -109,24 +109,27 @@ class Dynamics:
         """Takes this many steps; returns the state after them."""
         if num_steps < 0:
             raise ValueError(f"num_steps must be >= 0, got {num_steps}")
-        found: Snapshot = next(self.loop.snapshots(iter([self.num_steps + num_steps])))
+        found: Snapshot = next(self.loop.snapshots(iter([self.num_steps + num_steps]), lambda: False))
         return found
 
-    def snapshots(self, num_steps: int, every: int) -> Iterator[Snapshot]:
+    def snapshots(
+        self, num_steps: int, every: int | Sequence[int], *, interrupted: Callable[[], bool] = lambda: False
+    ) -> Iterator[Snapshot]:
         """Takes `num_steps` steps; yields the state at steps that are multiples of `every`, and after the last one.
+
+        every: one interval or several. interrupted: on a CPU called before each step; if it returns true, the state
+        there is yielded as the last.
 
         On a GPU the run is ahead of what is yielded, by one interval: if the iteration ends early, `num_steps` says
         where the run is. Raises NonFiniteError, SpreadError, OutOfDeviceMemory; the run can continue.
         """
         if num_steps < 0:
             raise ValueError(f"num_steps must be >= 0, got {num_steps}")
-        if every < 1:
+        intervals = [every] if isinstance(every, int) else list(every)
+        if not intervals or min(intervals) < 1:
             raise ValueError(f"every must be >= 1 step, got {every}")
-        start, end = self.num_steps, self.num_steps + num_steps
-        stops = list(range((start // every + 1) * every, end + 1, every))
-        if not stops or stops[-1] != end:
-            stops.append(end)
-        found: Iterator[Snapshot] = self.loop.snapshots(iter(stops))
+        stops = _stops(self.num_steps, self.num_steps + num_steps, intervals)
+        found: Iterator[Snapshot] = self.loop.snapshots(stops, interrupted)
         return iter(lambda: self._next(found), None)
 
     def _next(self, snapshots: Iterator[Snapshot]) -> Any:
@@ -185,3 +188,13 @@ class Dynamics:
         """Sets velocities [N,3] Å/fs; those of frozen atoms stay zero."""
         given = checked_velocities(velocities, self.batch.num_atoms)
         self.loop.set_velocities(given * self.motion.particles.mobile[:, None])
+
+
+def _stops(start: int, end: int, intervals: list[int]) -> Iterator[int]:
+    """The multiples of intervals after `start` and before `end`, in order, and the end."""
+    step = start
+    while step < end:
+        step = min(end, *((step // interval + 1) * interval for interval in intervals))
+        yield step
+    if start == end:
+        yield end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,10 +52,13 @@ class HostLoop:
     def num_steps(self) -> int:
         return self._state.step
 
-    def snapshots(self, stops: Iterator[int]) -> Iterator[Snapshot]:
-        """Integrates to each of the steps in turn, and yields the state there."""
+    def snapshots(self, stops: Iterator[int], interrupted: Callable[[], bool] = lambda: False) -> Iterator[Snapshot]:
+        """Integrates to each of the steps in turn, and yields the state there, or where it is interrupted."""
         for stop in stops:
             while self._state.step < stop:
+                if interrupted():
+                    yield self.snapshot()
+                    return
                 self._advance()
             yield self.snapshot()
 

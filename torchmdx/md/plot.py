@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torchmdx.md.log import read_log
+from torchmdx.dynamics.log import read_log
 
 MOST_POINTS = 5000  # more than the width of the figure in pixels
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from torchmdx.md.log import Row
+from torchmdx.dynamics.log import Row
 from torchmdx.runtime.progress_line import ProgressLine, bar, duration
 from torchmdx.units import PICOSECOND
 from torchmdx.wording import number

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from torchmdx.dynamics.log import Log, Row
+from torchmdx.dynamics.trajectory import Trajectory
 from torchmdx.md.files import Files
-from torchmdx.md.log import Log, Row
 from torchmdx.md.progress import ns_per_day
 from torchmdx.md.settings import Schedule
 from torchmdx.md.simulation import Checkpoint, Simulation
-from torchmdx.md.trajectory import Trajectory
 
 CHECKPOINT_SECONDS = 60.0  # between checkpoints, unless --checkpoint-every is given
 GOOD_SECONDS = 1.0  # between states kept in memory for a checkpoint after a failure

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import openmm
 
+from torchmdx.dynamics.log import Row, read_log
 from torchmdx.md.files import Files, require_same, settings_of
-from torchmdx.md.log import Row, read_log
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress
 from torchmdx.md.recorder import Recorder

@@ -11,7 +11,7 @@ import openmm
 from numpy.typing import NDArray
 from openmm import unit
 
-from torchmdx.md.log import Row, columns_of
+from torchmdx.dynamics.log import Row, columns_of
 from torchmdx.md.platform import make_context
 from torchmdx.md.restore import restore
 from torchmdx.md.settings import Dynamics, PotentialSettings

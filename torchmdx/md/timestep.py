@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from torchmdx.md.structure import Structure
+from typing import Any, Protocol
 
 # The period of a stretching vibration of hydrogen: 10 fs at 1.008 amu; it grows with the square root of the mass.
 PERIOD, PERIOD_MASS = 10.0, 1.008  # fs, amu
 STEPS_A_PERIOD = 8
 
 
-def doubt_about_timestep(structure: Structure, timestep: float) -> str | None:
+class _Moving(Protocol):
+    """A structure with atomic numbers, masses amu, and which atoms do not move [N]."""
+
+    @property
+    def atomic_numbers(self) -> Any: ...
+    @property
+    def masses(self) -> Any: ...
+    @property
+    def fixed(self) -> Any: ...
+
+
+def doubt_about_timestep(structure: _Moving, timestep: float) -> str | None:
     """Why a timestep, fs, is too long for the lightest hydrogen that moves; None if it is not."""
     light = (structure.atomic_numbers == 1) & ~structure.fixed
     if not light.any():

@@ -1,0 +1,227 @@
+"""Recorded runs: what is written, and continuing after an end, an interruption, a kill, a failure and a full disk."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+from torchmdx import Dynamics, System
+from torchmdx.dynamics.log import read_log
+from torchmdx.dynamics.recording import Recording, Unstable
+from torchmdx.dynamics.run_files import RunFiles
+from torchmdx.step.results import NonFiniteError
+from torchmdx.view.dcd import open_dcd
+
+INTERVALS = dict(save_every=4, log_every=3)
+TINY = dict(num_layers=0, num_channels=4, num_radial=4)
+
+
+@pytest.fixture
+def make(make_potential, ethanol, crystal):
+    potential = make_potential(dtype=torch.float32, **TINY)
+    systems = [System.from_ase(ethanol), System.from_ase(crystal)]
+
+    def dynamics(**options):
+        return Dynamics(potential, systems, **{"timestep": 0.25, "seed": 3, **options})
+
+    return dynamics
+
+
+@pytest.fixture
+def prefix(tmp_path):
+    return str(tmp_path / "run")
+
+
+def record(dynamics, prefix, num_steps, **options):
+    with Recording.begin(dynamics, prefix, **{**INTERVALS, **options}) as recording:
+        recording.run(num_steps)
+    return recording
+
+
+def contents(prefix):
+    """Bytes of the trajectories, and lines of the logs without the speed, which is not reproducible."""
+    found = {}
+    for number in (0, 1):
+        with open(f"{prefix}.{number}.dcd", "rb") as file:
+            found[f"{number}.dcd"] = file.read()
+        with open(f"{prefix}.{number}.log") as file:
+            found[f"{number}.log"] = [line.rsplit(",", 1)[0] for line in file]
+    return found
+
+
+def test_frames_and_rows_are_those_of_the_snapshots(make, prefix, ethanol):
+    record(make(), prefix, 10)
+    states = {0: make().snapshot()} | {state.step: state for state in make().snapshots(10, every=1)}
+    for number, own in ((0, slice(0, 9)), (1, slice(9, 12))):
+        dcd = open_dcd(f"{prefix}.{number}.dcd")
+        assert dcd.steps().tolist() == [0, 4, 8]
+        positions, cells = dcd.read(np.arange(3))
+        assert (cells is not None) == (number == 1)
+        for frame, step in enumerate((0, 4, 8)):
+            np.testing.assert_allclose(positions[frame], states[step].positions[own], atol=1e-6)
+        log = read_log(RunFiles(prefix, 2).logs[number])
+        assert log["step"].tolist() == [0, 3, 6, 9]
+        for row, step in enumerate((0, 3, 6, 9)):
+            assert log["potential_eV"][row] == pytest.approx(states[step].energy[number], abs=1e-7)
+            assert log["temperature_K"][row] == pytest.approx(states[step].temperature[number], abs=1e-2)
+            assert log["time_ps"][row] == pytest.approx(step * 0.25e-3)
+        assert ("volume_A3" in log) == (number == 1)
+
+
+def test_a_continued_run_is_as_one_that_never_ended(make, prefix, tmp_path):
+    record(make(), prefix, 21)
+    record(make(), str(tmp_path / "other"), 10)
+    with Recording.resume(make(), str(tmp_path / "other"), **INTERVALS) as recording:
+        assert recording.saved_step == 10
+        assert recording.run(11) == 21
+    assert contents(tmp_path / "other") == contents(prefix)
+
+
+@pytest.mark.parametrize("at", [0, 7, 8])
+def test_an_interruption_ends_a_run_at_any_step(make, prefix, tmp_path, at):
+    record(make(), prefix, 15)
+    dynamics = make()
+    with Recording.begin(dynamics, str(tmp_path / "other"), **INTERVALS) as recording:
+        assert recording.run(15, interrupted=lambda: dynamics.num_steps >= at) == at
+    with Recording.resume(make(), str(tmp_path / "other"), **INTERVALS) as recording:
+        assert recording.run(15 - at) == 15
+    assert contents(tmp_path / "other") == contents(prefix)
+
+
+def test_what_was_written_after_the_restart_file_is_repeated(make, prefix, tmp_path):
+    """As after a kill: frames, rows and half a frame are there, but the restart file is older."""
+    record(make(), prefix, 20)
+    other = str(tmp_path / "other")
+    with Recording.begin(make(), other, **INTERVALS, checkpoint_every=6) as recording:
+        for state in recording.dynamics.snapshots(15, every=[3, 4]):
+            recording._record(state)
+            if state.step == 6:
+                recording.save(state)
+    with open(f"{other}.0.dcd", "ab") as file:
+        file.write(b"\x05" * 77)
+    with Recording.resume(make(), other, **INTERVALS) as recording:
+        assert recording.saved_step == 6
+        recording.run(14)
+    assert contents(other) == contents(prefix)
+
+
+def test_a_killed_process_leaves_files_to_continue_from(tmp_path):
+    script = textwrap.dedent(
+        """
+        import sys, torch
+        from ase.build import molecule
+        from torchmdx import Dynamics, Potential, System, TensorNetConfig
+        from torchmdx.dynamics.recording import Recording
+        torch.manual_seed(0)
+        potential = Potential(TensorNetConfig(num_layers=0, num_channels=4, num_radial=4))
+        dynamics = Dynamics(potential, System.from_ase(molecule("CH4")), seed=1)
+        intervals = dict(save_every=5, log_every=5, checkpoint_every=10)
+        if sys.argv[1] == "resume":
+            with Recording.resume(dynamics, "run", **intervals) as recording:
+                print(recording.saved_step)
+                recording.run(100 - recording.saved_step % 100)
+        else:
+            with Recording.begin(dynamics, "run", **intervals) as recording:
+                recording.run(10**6, progress=lambda step, row: print(step, flush=True))
+        """
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def start(word):
+        command = [sys.executable, "-c", script, word]
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+
+    process = start("begin")
+    for line in process.stdout:
+        if int(line) >= 40:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    process = start("resume")
+    assert int(process.communicate()[0]) >= 30
+    assert process.returncode == 0
+    steps = read_log(tmp_path / "run.log")["step"]
+    np.testing.assert_array_equal(steps, 5 * np.arange(len(steps)))
+    assert open_dcd(tmp_path / "run.dcd").num_frames == len(steps)
+
+
+def test_a_failure_saves_the_step_before(make, prefix):
+    dynamics = make()
+    evaluate, count = dynamics.loop.step, 0
+
+    class Failing:
+        num_evaluations = 0
+        buffers = evaluate.buffers
+
+        def __call__(self, *given, **options):
+            nonlocal count
+            count += 1
+            if count == 6:
+                raise NonFiniteError("evaluation 6: not finite")
+            return evaluate(*given, **options)
+
+    with Recording.begin(dynamics, prefix, **INTERVALS) as recording:
+        dynamics.loop.step = Failing()
+        with pytest.raises(NonFiniteError, match=r"(?s)not finite.*last valid state saved is of step 5, in .*npz"):
+            recording.run(20)
+    with Recording.resume(make(), prefix, **INTERVALS) as recording:
+        assert recording.saved_step == 5
+        recording.run(3)
+
+
+def test_a_run_that_flies_apart_is_an_error(make, prefix):
+    dynamics = make()
+    with Recording.begin(dynamics, prefix, **INTERVALS) as recording:
+        dynamics.set_velocities(dynamics.snapshot().velocities * 50)
+        with pytest.raises(Unstable, match=r"(?s)step 3: the run is unstable: structure 0 .*saved is of step 0"):
+            recording.run(20)
+
+
+def test_a_full_disk_names_the_file_and_loses_nothing(make, prefix, monkeypatch):
+    dynamics = make()
+    with Recording.begin(dynamics, prefix, **INTERVALS) as recording:
+        recording.run(5)
+
+        def full(file, data):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("torchmdx.dynamics.trajectory._write_all", full)
+        with pytest.raises(OSError, match="run.0.dcd' could not be written"):
+            recording.run(5)
+    monkeypatch.undo()
+    with Recording.resume(make(), prefix, **INTERVALS) as recording:
+        assert recording.saved_step == 5
+        recording.run(5)
+    assert open_dcd(f"{prefix}.0.dcd").num_frames == 3
+
+
+def test_runs_are_neither_overwritten_nor_mixed(make, prefix):
+    record(make(), prefix, 4)
+    before = contents(prefix)
+    with pytest.raises(FileExistsError, match="run.0.dcd"):
+        Recording.begin(make(), prefix, **INTERVALS)
+    with pytest.raises(ValueError, match="a restart needs the settings of the run, got timestep in fs 0.5, was 0.25"):
+        Recording.resume(make(timestep=0.5), prefix, **INTERVALS)
+    with pytest.raises(ValueError, match="steps between frames 5, was 4"):
+        Recording.resume(make(), prefix, save_every=5, log_every=3)
+    with pytest.raises(ValueError, match="save_every must be >= 1 step, got 0"):
+        Recording.begin(make(), prefix, save_every=0)
+    assert contents(prefix) == before
+    advanced = make()
+    advanced.run(1)
+    with pytest.raises(ValueError, match="a recording begins at step 0, got step 1"):
+        Recording.begin(advanced, prefix, **INTERVALS, overwrite=True)
+    record(make(), prefix, 8, overwrite=True)
+    assert open_dcd(f"{prefix}.0.dcd").num_frames == 3
+
+
+def test_missing_files_of_a_restart_are_named(make, prefix):
+    record(make(), prefix, 4)
+    os.remove(f"{prefix}.1.log")
+    with pytest.raises(FileNotFoundError, match="run.1.log"):
+        Recording.resume(make(), prefix, **INTERVALS)

@@ -1,0 +1,144 @@
+"""`torchmdx md --engine torchmdx`: runs, replicas, restart, signals and refusals."""
+
+import os
+import signal
+
+import ase.io
+import numpy as np
+import pytest
+from ase.constraints import FixAtoms
+from runs import assert_refused, rows
+
+from torchmdx import cli
+from torchmdx.dynamics.log import read_log
+from torchmdx.md import device_run
+from torchmdx.view.dcd import open_dcd
+
+
+@pytest.fixture(autouse=True)
+def unplotted(monkeypatch):
+    monkeypatch.setattr("torchmdx.md.device_run.plot_log", lambda *arguments: None)
+    monkeypatch.setattr("torchmdx.md.device_run.write_run_page", lambda *arguments, **settings: False)
+
+
+def md(file, model, output, *options) -> int:
+    fixed = ["--engine", "torchmdx", "--device", "cpu", "--save-every", "4", "--log-every", "2", "--timestep", "0.25"]
+    seed = [] if "--seed" in options else ["--seed", "5"]
+    return cli.main(["md", file, "--model", model, "-o", output, *fixed, *seed, *map(str, options)])
+
+
+def assert_same_run(one, other):
+    for ending in (".dcd",):
+        with open(one + ending, "rb") as first, open(other + ending, "rb") as second:
+            assert first.read() == second.read()
+    assert rows(f"{one}.log") == rows(f"{other}.log")
+
+
+@pytest.mark.parametrize("ensemble", ["nve", "nvt"])
+def test_a_restarted_run_is_as_one_that_never_ended(model, ethanol_file, ensemble, capsys):
+    assert md(ethanol_file, model, "whole", "--ensemble", ensemble, "--steps", 14) == 0
+    assert md(ethanol_file, model, "half", "--ensemble", ensemble, "--steps", 6) == 0
+    assert md(ethanol_file, model, "half", "--ensemble", ensemble, "--steps", 14, "--restart") == 0
+    assert_same_run("whole", "half")
+    final = ase.io.read("whole.final.xyz")
+    assert final.info["charge"] == 0
+    np.testing.assert_array_equal(final.positions, ase.io.read("half.final.xyz").positions)
+    assert "continuing from step 6" in capsys.readouterr().out
+
+
+def test_energy_of_nve_is_that_of_openmm(model, ethanol_file):
+    """The same structure and velocities, in both engines: positions agree within their precision."""
+    pytest.importorskip("openmm")
+    atoms = ase.io.read(ethanol_file)
+    atoms.set_momenta(np.random.default_rng(0).normal(0, 0.5, (9, 3)))
+    ase.io.write("moving.xyz", atoms, format="extxyz")
+    options = ["--ensemble", "nve", "--steps", 8, "--precision", "float64"]
+    assert md("moving.xyz", model, "ours", *options) == 0
+    openmm = ["--engine", "openmm", "--device", "cpu", "--save-every", "4", "--log-every", "2", "--timestep", "0.25"]
+    openmm += ["--platform", "Reference", "--transport", "python", "--no-page", *map(str, options)]
+    assert cli.main(["md", "moving.xyz", "--model", model, "-o", "theirs", *openmm]) == 0
+    one, two = (open_dcd(f"{name}.dcd").read(np.arange(3))[0] for name in ("ours", "theirs"))
+    np.testing.assert_allclose(one, two, atol=2e-5)
+    ours, theirs = (read_log(device_run.Path(f"{name}.log")) for name in ("ours", "theirs"))
+    np.testing.assert_allclose(ours["potential_eV"], theirs["potential_eV"], atol=1e-6)
+    np.testing.assert_allclose(ours["kinetic_eV"], theirs["kinetic_eV"], atol=1e-4)
+
+
+def test_replicas_have_temperatures_seeds_and_files_of_their_own(model, ethanol_file, capsys):
+    options = ["--steps", 8, "--replicas", 3, "--temperatures", "200:800"]
+    assert md(ethanol_file, model, "run", *options) == 0
+    assert "200 to 800 K" in capsys.readouterr().out
+    assert md(ethanol_file, model, "one", "--steps", 8, "--temperature", 400, "--seed", 6) == 0
+    last = [open_dcd(f"{name}.dcd").read(np.array([2]))[0] for name in ("run.0", "run.1", "run.2", "one")]
+    np.testing.assert_allclose(last[1], last[3], atol=1e-4)  # the second replica is the run of its seed
+    assert np.abs(last[0] - last[1]).max() > 1e-3
+    finals = ase.io.read("run.final.xyz", index=":")
+    assert [atoms.info["replica"] for atoms in finals] == [0, 1, 2]
+    assert md(ethanol_file, model, "run", *options[2:], "--steps", 12, "--restart") == 0
+    assert [len(read_log(device_run.Path(f"run.{k}.log"))["step"]) for k in range(3)] == [7] * 3
+
+
+def test_a_seed_that_was_drawn_is_kept(model, ethanol_file):
+    base = ["md", ethanol_file, "--model", model, "-o", "run", "--engine", "torchmdx", "--device", "cpu"]
+    assert cli.main([*base, "--steps", "2"]) == 0
+    assert cli.main([*base, "--steps", "4", "--restart"]) == 0
+
+
+def test_fixed_atoms_stay(model, ethanol_file):
+    atoms = ase.io.read(ethanol_file)
+    atoms.set_constraint(FixAtoms([0, 4]))
+    ase.io.write("fixed.xyz", atoms, format="extxyz")
+    assert md("fixed.xyz", model, "run", "--steps", 8) == 0
+    final = ase.io.read("run.final.xyz")
+    np.testing.assert_allclose(final.positions[[0, 4]], atoms.positions[[0, 4]], atol=1e-8)
+    assert (np.abs(final.positions - atoms.positions).max(1) > 1e-4).sum() == 7
+    assert final.constraints[0].index.tolist() == [0, 4]
+
+
+def test_a_signal_saves_and_a_restart_continues(model, ethanol_file, monkeypatch, capsys):
+    assert md(ethanol_file, model, "whole", "--steps", 12) == 0
+    update = device_run.SimulationProgress.update
+
+    def interrupting(self, step, row, *, last=False):
+        update(self, step, row, last=last)
+        if step == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(device_run.SimulationProgress, "update", interrupting)
+    assert md(ethanol_file, model, "run", "--steps", 12) == 130
+    assert "stopped by SIGINT at step 6 of 12" in capsys.readouterr().err
+    assert not os.path.exists("run.final.xyz")
+    monkeypatch.setattr(device_run.SimulationProgress, "update", update)
+    assert md(ethanol_file, model, "run", "--steps", 12, "--restart") == 0
+    assert_same_run("whole", "run")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--ensemble", "npt"], ["--ensemble npt needs --engine openmm"]),
+        (["--platform", "CPU"], ["--platform needs --engine openmm"]),
+        (["--minimize"], ["--minimize needs --engine openmm", "torchmdx relax"]),
+        (["--audit-every", 3], ["--audit-every needs --engine openmm"]),
+        (["--replicas", 0], ["--replicas must be >= 1, got 0"]),
+        (["--temperatures", "300:600"], ["--temperatures needs --replicas of at least 2, got 1"]),
+        (["--temperatures", "600:300", "--replicas", 2], ["LOW:HIGH in K with 0 < LOW <= HIGH, got '600:300'"]),
+        (["--temperatures", "300", "--replicas", 2], ["LOW:HIGH in K", "got '300'"]),
+        (["--temperatures", "1:2", "--temperature", 3, "--replicas", 2], ["exclude each other"]),
+        (["--velocities", "file"], ["needs velocities in the file"]),
+        (["--restart"], ["run.json' does not exist"]),
+    ],
+)
+def test_what_cannot_be_done_is_refused(model, ethanol_file, capsys, options, words):
+    assert_refused(capsys, md(ethanol_file, model, "run", "--steps", 4, *options), *words)
+    assert not os.path.exists("run.dcd")
+
+
+def test_replicas_need_this_engine(model, ethanol_file, capsys):
+    status = cli.main(["md", ethanol_file, "--model", model, "-o", "run", "--steps", "2", "--replicas", "2"])
+    assert_refused(capsys, status, "--replicas needs --engine torchmdx, got 2 with --engine openmm")
+
+
+def test_a_finished_run_is_not_restarted(model, ethanol_file, capsys):
+    assert md(ethanol_file, model, "run", "--steps", 4) == 0
+    assert_refused(capsys, md(ethanol_file, model, "run", "--steps", 4, "--restart"), "more steps than the 4 completed")

@@ -1,0 +1,106 @@
+"""The files of a recorded run: their names, and the settings that a continuation must share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchmdx.runtime.damaged_file import WRONG_VALUES, parse_json
+from torchmdx.runtime.files import require_new, write_whole
+
+FORMAT = "torchmdx dynamics 1"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Paths with a common prefix, for so many structures: PREFIX.dcd, or PREFIX.0.dcd, PREFIX.1.dcd and so on.
+
+    Raises FileNotFoundError if the folder of the prefix does not exist, ValueError if the prefix is a folder.
+    """
+
+    prefix: str
+    num_structures: int
+
+    def __post_init__(self) -> None:
+        folder = Path(self.prefix).parent
+        if not folder.is_dir():
+            raise FileNotFoundError(f"the output must be in an existing directory, got {self.prefix!r}: no {folder}")
+        if not Path(self.prefix).name or self.prefix.endswith("/") or Path(self.prefix).is_dir():
+            raise ValueError(f"the output must be a prefix of file names, got the directory {self.prefix!r}")
+
+    def path(self, ending: str) -> Path:
+        return Path(self.prefix + ending)
+
+    def of_structure(self, number: int, ending: str) -> Path:
+        """A file of one structure."""
+        if self.num_structures == 1:
+            return self.path(ending)
+        return self.path(f".{number:0{len(str(self.num_structures - 1))}d}{ending}")
+
+    @property
+    def trajectories(self) -> list[Path]:
+        return [self.of_structure(number, ".dcd") for number in range(self.num_structures)]
+
+    @property
+    def logs(self) -> list[Path]:
+        return [self.of_structure(number, ".log") for number in range(self.num_structures)]
+
+    @property
+    def restart(self) -> Path:
+        return self.path(".restart.npz")
+
+    @property
+    def settings(self) -> Path:
+        return self.path(".json")
+
+    @property
+    def final(self) -> Path:
+        return self.path(".final.xyz")
+
+    @property
+    def plot(self) -> Path:
+        return self.path(".png")
+
+    @property
+    def page(self) -> Path:
+        return self.path(".html")
+
+    def all(self) -> list[Path]:
+        """All files that a run with this prefix can write."""
+        return [*self.trajectories, *self.logs, self.restart, self.settings, self.final, self.plot, self.page]
+
+    def require_new(self) -> None:
+        """Raises FileExistsError if files of an earlier run exist."""
+        require_new(*self.all(), remedy="--restart continues the run, --overwrite replaces them")
+
+    def remove(self) -> None:
+        """Deletes the files of an earlier run."""
+        for path in self.all():
+            path.unlink(missing_ok=True)
+
+    def write_settings(self, settings: dict[str, Any]) -> None:
+        text = json.dumps({"format": FORMAT, **settings}, indent=1)
+        write_whole(self.settings, (text + "\n").encode())
+
+    def read_settings(self) -> dict[str, Any]:
+        """What `write_settings` wrote. Raises FileNotFoundError or ValueError."""
+        if not self.settings.is_file():
+            raise FileNotFoundError(f"a restart needs the run's settings, but {str(self.settings)!r} does not exist")
+        try:
+            settings: dict[str, Any] = parse_json(self.settings.read_text())
+            found = settings.pop("format")
+        except (ValueError, *WRONG_VALUES) as error:
+            raise ValueError(f"{str(self.settings)!r} must hold the settings of a run, got something else") from error
+        if found != FORMAT:
+            raise ValueError(f"{str(self.settings)!r} must have format {FORMAT!r}, got {found!r}")
+        return settings
+
+    def require_settings(self, now: dict[str, Any]) -> None:
+        """Raises ValueError with the settings that differ between a run and its continuation."""
+        before = self.read_settings()
+        now = json.loads(json.dumps(now))
+        differing = [f"{name} {now[name]}, was {before.get(name)}" for name in now if now[name] != before.get(name)]
+        if differing:
+            raise ValueError(f"a restart needs the settings of the run, got {'; '.join(differing)}")

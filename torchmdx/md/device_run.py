@@ -1,0 +1,298 @@
+"""A complete run of `torchmdx md --engine torchmdx`: from the structure to the output files."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import math
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+from ase.constraints import FixAtoms
+from numpy.typing import NDArray
+
+from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
+from torchmdx.dynamics.dynamics import STEPS_PER_REPLAY, Dynamics
+from torchmdx.dynamics.integrators import Langevin, VelocityVerlet
+from torchmdx.dynamics.log import Row, read_log
+from torchmdx.dynamics.recording import Recording
+from torchmdx.dynamics.snapshot import Snapshot
+from torchmdx.md.motion import fixed_atoms, stored_velocities
+from torchmdx.md.plot import plot_log
+from torchmdx.md.progress import SimulationProgress
+from torchmdx.md.settings import LARGEST_SEED, PotentialSettings, Schedule
+from torchmdx.md.settings import Dynamics as Settings
+from torchmdx.md.timestep import doubt_about_timestep
+from torchmdx.runtime.devices import choose_device
+from torchmdx.runtime.files import naming_writes
+from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.structure_files import Record, read_record
+from torchmdx.system import System
+from torchmdx.units import PICOSECOND
+from torchmdx.view.run_page import write_run_page
+
+Floats = NDArray[np.float64]
+DIVISORS = range(32, 7, -1)  # steps of a replay that are worth a graph of their own
+
+
+@dataclass(frozen=True, eq=False)
+class Moving:
+    """One structure of a file: masses amu, which atoms are fixed [N], velocities Å/fs or None."""
+
+    record: Record
+    system: System
+    masses: Floats
+    fixed: NDArray[np.bool_]
+    velocities: Floats | None
+
+    @property
+    def atomic_numbers(self) -> NDArray[np.int64]:
+        return self.record.atoms.numbers
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the dynamics of the command line; returns the exit status. `cli.main` prints the errors raised."""
+    settings, schedule = Settings.from_options(options), Schedule.from_options(options)
+    potential_settings = PotentialSettings.from_options(options)
+    refuse_others(options)
+    temperatures = temperatures_of(options, settings.temperature)
+    moving = _read(options)
+    velocities = None if options.velocities == "new" else moving.velocities
+    if options.velocities == "file" and velocities is None:
+        raise ValueError(f"--velocities file needs velocities in the file, got {options.file!r} without any")
+    seed = settings.seed
+    if seed is None:
+        seed = _seed_before(options) if options.restart else int(np.random.default_rng().integers(LARGEST_SEED + 1))
+    settings = dataclasses.replace(settings, seed=seed)
+    if (doubt := doubt_about_timestep(moving, settings.timestep)) is not None:
+        warnings.warn(doubt, stacklevel=2)
+    dynamics = _dynamics(moving, settings, schedule, potential_settings, temperatures, velocities)
+    print(_description(options, moving, dynamics, settings.num_steps, velocities is not None))
+    recording = _recording(options, dynamics, schedule, potential_settings)
+    status = _go(recording, dynamics, settings)
+    _finish(options, recording, moving, complete=status == 0)
+    return status
+
+
+def refuse_others(options: argparse.Namespace) -> None:
+    """Raises ValueError for options that only OpenMM has."""
+    given = {
+        "--ensemble npt": options.ensemble == "npt",
+        "--platform": options.platform is not None,
+        "--transport": options.transport != "auto",
+        "--audit-every": options.audit_every != 0,
+        "--minimize": options.minimize,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            remedy = "; `torchmdx relax` minimizes a structure" if name == "--minimize" else ""
+            raise ValueError(f"{name} needs --engine openmm, got it with --engine torchmdx{remedy}")
+    if options.restart and (options.overwrite or options.velocities):
+        other = "--overwrite" if options.overwrite else "--velocities"
+        raise ValueError(f"--restart continues a run, got it with {other}")
+
+
+def temperatures_of(options: argparse.Namespace, temperature: float) -> Floats:
+    """Temperatures of the replicas, K. Raises ValueError for a number below 1 and a range that is none."""
+    count = 1 if options.replicas is None else options.replicas
+    if count < 1:
+        raise ValueError(f"--replicas must be >= 1, got {count}")
+    if options.temperatures is None:
+        return np.full(count, temperature)
+    if options.temperature is not None:
+        raise ValueError("--temperature and --temperatures exclude each other, got both")
+    try:
+        low, high = (float(part) for part in options.temperatures.split(":"))
+    except ValueError:
+        low = high = math.nan
+    if not (math.isfinite(high) and 0 < low <= high):
+        raise ValueError(f"--temperatures must be LOW:HIGH in K with 0 < LOW <= HIGH, got {options.temperatures!r}")
+    if count < 2:
+        raise ValueError(f"--temperatures needs --replicas of at least 2, got {count}")
+    return np.geomspace(low, high, count)
+
+
+def _read(options: argparse.Namespace) -> Moving:
+    record = read_record(options.file, options.index, options.charge)
+    atoms = record.atoms
+    if options.vacuum:
+        atoms.pbc = False
+        atoms.cell = None
+    fixed = fixed_atoms(atoms, ignore=options.ignore_constraints)
+    if fixed.all():
+        raise ValueError(
+            f"at least one atom must move, but {options.file!r} fixes all {len(atoms)}; see --ignore-constraints"
+        )
+    system = System.from_ase(atoms, record.charge)
+    return Moving(record, system, atoms.get_masses().astype(np.float64), fixed, stored_velocities(atoms))
+
+
+def _dynamics(
+    moving: Moving,
+    settings: Settings,
+    schedule: Schedule,
+    potential_settings: PotentialSettings,
+    temperatures: Floats,
+    velocities: Floats | None,
+) -> Dynamics:
+    count, precision = len(temperatures), potential_settings.precision
+    device = choose_device(potential_settings.device, "--device")
+    potential = prepare_potential(potential_settings.potential, DTYPES[precision], device)
+    system = moving.system
+    for doubt in potential.doubts(system.atomic_numbers.tolist(), system.charge, bool(system.pbc.any())):
+        warnings.warn(doubt, stacklevel=2)
+    common = math.gcd(schedule.save_every, schedule.log_every)
+    return Dynamics(
+        potential,
+        [system] * count,
+        integrator=VelocityVerlet() if settings.friction is None else Langevin(settings.friction),
+        timestep=settings.timestep,
+        temperature=temperatures,
+        seed=settings.seed,
+        velocities=None if velocities is None else np.tile(velocities, (count, 1)),
+        masses=np.tile(moving.masses, count),
+        frozen=np.tile(moving.fixed, count),
+        steps_per_replay=next((size for size in DIVISORS if common % size == 0), STEPS_PER_REPLAY),
+        skin=potential_settings.skin,
+        precision=precision,
+        max_force_spread=potential_settings.max_force_spread,
+    )
+
+
+def _recording(
+    options: argparse.Namespace, dynamics: Dynamics, schedule: Schedule, potential_settings: PotentialSettings
+) -> Recording:
+    models = [hashlib.sha256(path.read_bytes()).hexdigest() for path in potential_settings.models]
+    further: dict[str, Any] = {
+        "model (SHA-256)": " ".join(models),
+        "temperatures in K": dynamics.motion.temperatures.tolist(),
+        "seed": int(dynamics.motion.seeds[0]),
+        "precision": potential_settings.precision,
+    }
+    intervals = dict(save_every=schedule.save_every, log_every=schedule.log_every)
+    intervals_and_checkpoints: dict[str, Any] = {**intervals, "checkpoint_every": schedule.checkpoint_every}
+    if options.restart:
+        recording = Recording.resume(dynamics, options.output, **intervals_and_checkpoints, settings=further)
+        print(f"continuing from step {dynamics.num_steps:,}")
+        return recording
+    return Recording.begin(
+        dynamics, options.output, **intervals_and_checkpoints, settings=further, overwrite=options.overwrite
+    )
+
+
+def _seed_before(options: argparse.Namespace) -> int:
+    from torchmdx.dynamics.run_files import RunFiles
+
+    return int(RunFiles(options.output, 1).read_settings().get("seed", 0))
+
+
+def _go(recording: Recording, dynamics: Dynamics, settings: Settings) -> int:
+    """Integrates to the end or until a signal; returns the exit status."""
+    step, end = dynamics.num_steps, settings.num_steps
+    if step >= end:
+        recording.close()
+        raise ValueError(f"--restart needs more steps than the {step} completed, got {end}")
+    progress = SimulationProgress(sys.stderr, step, end, settings.timestep)
+
+    def show(step: int, row: Row | None) -> None:
+        progress.update(step, row, last=step == end)
+
+    with Interrupts() as interrupts, recording:
+        try:
+            reached = recording.run(end - step, interrupted=lambda: interrupts.received is not None, progress=show)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OSError(
+                f"{error.strerror or error}; when it can be, the same command with --restart continues from step "
+                f"{recording.saved_step or 0:,}"
+            ) from error
+        finally:
+            progress.finish()
+    if interrupts.received is not None:
+        print(
+            f"torchmdx: stopped by {interrupts.received.name} at step {reached:,} of {end:,}; the same command with "
+            "--restart continues from there",
+            file=sys.stderr,
+        )
+    return interrupts.status
+
+
+def _finish(options: argparse.Namespace, recording: Recording, moving: Moving, *, complete: bool) -> None:
+    """Writes the final structures of a complete run, and of a single one plot and page; prints a summary."""
+    files, dynamics = recording.files, recording.dynamics
+    written = [*files.trajectories, *files.logs]
+    if complete:
+        with naming_writes(files.final):
+            _write_final(files.final, moving, dynamics.snapshot())
+        written.append(files.final)
+    title = f"{Path(options.file).name}: {options.ensemble.upper()}, {dynamics.motion.timestep:g} fs"
+    if files.num_structures == 1:
+        target = None if options.ensemble == "nve" else float(dynamics.motion.temperatures[0])
+        try:
+            with naming_writes(files.plot):
+                plot_log(files.logs[0], files.plot, title, target)
+            written.append(files.plot)
+        except ImportError:
+            print("no plot: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
+        numbers = moving.record.atoms.numbers
+        log = dict(title=title, log=files.logs[0], temperature=target)
+        if not options.no_page and write_run_page(files.page, files.trajectories[0], numbers, **log):  # type: ignore[arg-type]
+            written.append(files.page)
+    print(_summary(recording))
+    names = [str(path) for path in [*written, files.restart]]
+    shown = names if len(names) <= 8 else [*names[:3], f"... ({len(names) - 5} files)", *names[-2:]]
+    print("wrote " + ", ".join(shown))
+
+
+def _write_final(path: Path, moving: Moving, snapshot: Snapshot) -> None:
+    starts, frames = snapshot.particles.starts, []
+    for number, start in enumerate(starts[:-1]):
+        own = slice(start, starts[number + 1])
+        atoms = moving.record.atoms.copy()
+        atoms.positions = snapshot.positions[own]
+        atoms.info |= {"charge": moving.system.charge, "replica": number}
+        atoms.set_constraint(FixAtoms(mask=moving.fixed) if moving.fixed.any() else None)
+        frames.append(atoms)
+    ase.io.write(path, frames, format="extxyz")
+
+
+def _summary(recording: Recording) -> str:
+    logs = [read_log(path) for path in recording.files.logs]
+    means = [float(log["temperature_K"].mean()) for log in logs]
+    speed = logs[0]["ns_per_day"]
+    speed = speed[np.isfinite(speed)]
+    several = f" of {min(means):.1f} to {max(means):.1f} K in {len(means)} replicas" if len(means) > 1 else ""
+    fastest = f", {np.median(speed):.3g} ns/day" + " each" * (len(means) > 1) if len(speed) else ""
+    return (
+        f"frames: {recording.trajectories[0].num_frames}, log rows: {len(logs[0]['step'])}; mean temperature"
+        + (several or f" {means[0]:.1f} K")
+        + fastest
+    )
+
+
+def _description(options: argparse.Namespace, moving: Moving, dynamics: Dynamics, num_steps: int, stored: bool) -> str:
+    motion, record, atoms = dynamics.motion, moving.record, moving.record.atoms
+    place = f"{record.place}, " if record.place else ""
+    fixed = f", {int(moving.fixed.sum())} fixed" if moving.fixed.any() else ""
+    box = f"periodic along {int(atoms.pbc.sum())} directions" if atoms.pbc.any() else "no box"
+    low, high = motion.temperatures.min(), motion.temperatures.max()
+    target = f"{low:g} K" if low == high else f"{low:g} to {high:g} K"
+    replicas = f", {len(motion.temperatures)} replicas" * (len(motion.temperatures) > 1)
+    length = num_steps * motion.timestep / PICOSECOND
+    return "\n".join(
+        [
+            f"{options.file}: {place}{atoms.get_chemical_formula()}, {len(atoms)} atoms{fixed}, {box}, "
+            f"{record.charge_text}",
+            f"{motion.integrator!r}, {target}, {motion.timestep:g} fs{replicas}; {num_steps:,} steps, {length:g} ps; "
+            f"seed {motion.seeds[0]}",
+            f"{dynamics.device.type}: {dynamics.why}",
+            f"velocities: {'from the file' if stored else 'drawn'}",
+        ]
+    )
