@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx import cell as lattice
@@ -148,15 +149,9 @@ class StepBuffers(BufferStorage):
         out = self.outputs
         order = self.order.long()
         out["energy"].copy_(energy)
-        out["forces"].index_copy_(0, order, forces.double())
-        # An atom at NaN has no neighbours and therefore finite forces, so positions are checked too.
-        finite = torch.isfinite(forces).all(-1) & torch.isfinite(energies) & torch.isfinite(self.positions).all(-1)
-        flags = out["flags"]
-        flags[NEEDED] = edges.needed
-        flags[OVERFLOW] = edges.overflow
-        flags[NOT_FINITE] = (~finite).sum()
-        flags[FIRST_BAD] = torch.where(finite, self.num_atoms, order).min() if len(order) else 0
-        flags[FAR] = (self.positions.abs() > self.far).any()
+        exact = forces.detach().double()
+        out["forces"].index_copy_(0, order, exact)
+        self._set_flags(edges, energies.detach().numpy(), exact.numpy())
         if self.energies_wanted:
             out["energies"].index_copy_(0, order, energies)
         if self.stress_wanted:
@@ -166,7 +161,17 @@ class StepBuffers(BufferStorage):
             assert spread is not None
             out["energy_spread"].copy_(spread[0])
             out["force_spread"].index_copy_(0, order, spread[1])
-            flags[UNCERTAIN] = (spread[1] > self.most_spread).sum()
+            out["flags"][UNCERTAIN] = (spread[1] > self.most_spread).sum()
+
+    def _set_flags(self, edges: Edges, energies: NDArray[Any], forces: NDArray[np.float64]) -> None:
+        """The flags of an evaluation on the CPU. For a molecule, calls of NumPy take a third of the time of torch's."""
+        flags, positions = self.host_arrays["flags"], self.positions.numpy()
+        # An atom at NaN has no neighbours and therefore finite forces, so positions are checked too.
+        finite = np.isfinite(forces).all(-1) & np.isfinite(energies) & np.isfinite(positions).all(-1)
+        bad = len(finite) - int(np.count_nonzero(finite))
+        flags[NEEDED], flags[OVERFLOW], flags[NOT_FINITE] = int(edges.needed), bool(edges.overflow), bad
+        flags[FIRST_BAD] = self.order.numpy()[~finite].min() if bad else self.num_atoms
+        flags[FAR] = (np.abs(positions) > float(self.far)).any()
 
 
 def copy_checked(name: str, target: Tensor, value: Any) -> None:
