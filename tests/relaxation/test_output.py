@@ -52,6 +52,20 @@ def test_what_is_done_is_read_back(output):
     assert found.done == {0, 1, 2, 3}
 
 
+def test_info_of_the_input_is_kept_without_line_breaks_and_old_results(output):
+    found = one(1, "two\nlines")
+    found.atoms.info |= {"comment": "first\n second", "relax_failure": "of before", "energy_above_hull": 0.25}
+    output.start()
+    output.add(found, 1)
+    output.add(Relaxed(0, found.atoms, None, 3, 0.01), 0)
+    (failure,), (good,) = (ase.io.read(path, ":") for path in (output.failures, output.path))
+    assert failure.info["relax_failure"] == "two lines"
+    assert "relax_failure" not in good.info
+    assert good.info["comment"] == "first second"
+    assert good.info["energy_above_hull"] == 0.25
+    assert again(output).done == {0, 1}
+
+
 @pytest.mark.parametrize("cut", [1, 20, 90, 150])
 def test_a_frame_that_was_cut_short_is_removed(output, cut):
     content = output.path.read_bytes()

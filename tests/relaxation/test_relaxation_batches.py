@@ -1,7 +1,10 @@
 import ase.build
+import numpy as np
 import pytest
+import torch
 from ase import Atoms
 
+from torchmdx import relax
 from torchmdx.neighbors.capacity import CapacityError
 from torchmdx.relaxation.batches import Batches
 from torchmdx.relaxation.evaluations import Evaluations
@@ -94,3 +97,29 @@ def test_what_is_searchable(potential, scale):
     task = task_of(0, atoms, potential, SETTINGS, None)
     task.values["cell"] = task.values["cell"] * scale
     assert searchable(task, potential) == (scale == 1.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cell", [False, True])
+def test_a_gpu_replays_graphs_and_takes_the_same_steps(trained, cell):
+    settings = FireSettings(fmax=1e-6, steps=12, cell=cell)
+    structures = []
+    for k in range(60):
+        atoms = ase.build.bulk("C", "diamond", a=3.6, cubic=k % 2 == 0) * (1, 1, 1 + k % 3)
+        atoms.rattle(0.05, seed=k)
+        structures.append(atoms)
+    potential = trained("cuda", torch.float32)
+    tasks = [task_of(k, atoms, potential, settings, None) for k, atoms in enumerate(structures)]
+    batches = Batches(potential, groups_of(tasks)[0], settings, precision="float32", batch_atoms=128)
+    replayed, found = 0, []
+    for one in batches.run():
+        replayed = max(replayed, batches._evaluations.num_replayed)
+        found.append(one)
+    assert replayed > 0
+    assert batches.num_swaps > 0
+    expected = relax(structures, trained("cuda", torch.float64), fmax=1e-6, steps=12, cell=cell, dtype="float64")
+    for one in found:
+        other = expected[one.index]
+        assert one.num_steps == other.num_steps
+        np.testing.assert_allclose(one.atoms.positions, other.atoms.positions, atol=2e-3)
+        assert one.atoms.get_potential_energy() == pytest.approx(other.atoms.get_potential_energy(), abs=0.02)

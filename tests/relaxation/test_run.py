@@ -1,7 +1,6 @@
 import ase.build
 import numpy as np
 import pytest
-import torch
 from ase import Atoms
 from ase.constraints import FixAtoms, FixBondLength, FixCartesian
 from ase.filters import FrechetCellFilter
@@ -222,22 +221,3 @@ def test_bad_arguments(potential):
     with pytest.raises(ValueError, match="fmax must be > 0 eV/Å, got -1"):
         torchmdx.relax([], potential, fmax=-1)
     assert torchmdx.relax([], potential, **CPU) == []
-
-
-@pytest.mark.gpu
-def test_a_gpu_replays_graphs_and_finds_the_same_minima(trained):
-    potential = trained("cuda", torch.float32)
-    structures = [atoms for k in range(20) for atoms in rattled(k)]
-    found = torchmdx.relax(structures, potential, fmax=0.05, batch_atoms=256, device="cuda")
-    exact = torchmdx.relax(structures, trained("cuda", torch.float64).cpu(), fmax=0.05, **CPU)
-    for one, other in zip(found, exact, strict=True):
-        assert one.converged == other.converged
-        if one.converged:
-            assert one.atoms.get_potential_energy() == pytest.approx(other.atoms.get_potential_energy(), abs=0.02)
-
-
-def rattled(seed: int) -> list[Atoms]:
-    found = molecules()
-    for k, atoms in enumerate(found):
-        atoms.rattle(0.05, seed=10 * seed + k)
-    return found

@@ -142,14 +142,21 @@ def _frame(found: Relaxed, number: int, key: str) -> bytes:
 
     atoms = found.atoms.copy()
     atoms.calc = found.atoms.calc
+    atoms.info = _in_one_line(atoms.info)
     atoms.info |= {"relax_index": number, "relax_key": key, "relax_steps": found.num_steps}
     if np.isfinite(found.fmax):
         atoms.info["relax_fmax"] = round(found.fmax, 8)
     if found.reason is not None:
-        atoms.info["relax_failure"] = found.reason
+        atoms.info["relax_failure"] = " ".join(found.reason.split())
     text = io.StringIO()
     write_extxyz(text, [atoms])
     return text.getvalue().encode()
+
+
+def _in_one_line(info: dict[str, Any]) -> dict[str, Any]:
+    """Without results of an earlier relaxation, and without line breaks, which would end the line of a frame."""
+    kept = {name: value for name, value in info.items() if not str(name).startswith("relax_")}
+    return {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in kept.items()}
 
 
 def _info_of(frame: bytes) -> dict[str, Any]:
