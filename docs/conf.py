@@ -37,7 +37,7 @@ python_maximum_signature_line_length = 100
 # their indices from the network.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r"py:.*", r"(torch|numpy|np|ase|openmm|app|argparse|collections|pathlib|typing)(\..*)?"),
+    (r"py:.*", r"(torch|numpy|np|ase|openmm|app|argparse|collections|pathlib|socket|typing)(\..*)?"),
     # What signatures mention and nobody makes by hand; the sections of a configuration are in training.md, key by key.
     (
         r"py:.*",

@@ -1,22 +1,8 @@
-"""`torchmdx export`: what it writes and prints, and what it refuses."""
-
-import pytest
+"""`torchmdx export`: what it refuses; tests/export/test_package.py runs it."""
 
 from torchmdx import save
 from torchmdx.cli import main
 from torchmdx.models.priors.coulomb import CoulombConfig
-
-
-@pytest.mark.nightly
-def test_a_file_is_written_and_kept(make_potential, tmp_path, capsys):
-    save(make_potential(num_layers=0), tmp_path / "model.safetensors")
-    words = ["export", str(tmp_path / "model.safetensors"), "-o", str(tmp_path / "model.pt2"), "--dtype", "float64"]
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert f"wrote {tmp_path / 'model.pt2'}: " in said
-    assert "for cpu, float64, cutoff 4.0 Å; largest relative error against the exact model " in said
-    assert main(words) == 2
-    assert "--overwrite" in capsys.readouterr().err
 
 
 def test_bad_input(make_potential, tmp_path, capsys):

@@ -11,8 +11,8 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from torch.utils import cpp_extension
 
-import torchmdx
-from torchmdx import System, evaluate
+from torchmdx import Potential, System, TensorNetConfig, evaluate, save
+from torchmdx.cli import main
 from torchmdx.export import package
 from torchmdx.export.package import export, inputs_of, largest_error, metadata, sample_systems
 from torchmdx.export.program import Program
@@ -21,22 +21,11 @@ from torchmdx.step.results import StepError
 EXAMPLE = Path(__file__).parents[2] / "examples" / "export" / "evaluate.cpp"
 
 
-@pytest.fixture(scope="module")
-def exported(potential, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("export") / "potential.pt2"
-    made = export(potential, path)
-    assert made.path == path
-    assert made.error < 1e-9
-    assert made.num_bytes == path.stat().st_size
-    assert [name.name for name in path.parent.iterdir()] == ["potential.pt2"]
-    return path
-
-
-@pytest.fixture(scope="module")
-def potential():
+@pytest.fixture
+def potential() -> Potential:
     """Of the elements of the structures below; float64, so that errors are those of the program."""
     torch.manual_seed(3)
-    made = torchmdx.Potential(torchmdx.TensorNetConfig(num_channels=8, num_radial=6, cutoff=4.0, max_z=10)).double()
+    made = Potential(TensorNetConfig(num_channels=8, num_radial=6, cutoff=4.0, max_z=10)).double()
     with torch.no_grad():
         made.scale.fill_(3.0)
         made.shift.fill_(-0.5)
@@ -51,60 +40,70 @@ def diamond() -> Atoms:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "atoms",
-    [molecule("C6H6"), molecule("H2O"), molecule("H2"), Atoms("O"), diamond(), diamond().repeat((3, 2, 2))],
-    ids=lambda atoms: f"{atoms.symbols}",
-)
-def test_any_number_of_atoms_and_edges(exported, potential, atoms):
-    system = System.from_ase(atoms, 1.0)
-    energies, forces, virial = torch._inductor.aoti_load_package(str(exported))(*inputs_of(system, potential).values())
-    wanted = evaluate(potential, system, stress=atoms.cell.rank == 3)
-    torch.testing.assert_close(energies, wanted.energies, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(forces, wanted.forces, rtol=0, atol=1e-10)
-    if wanted.stress is not None:
-        torch.testing.assert_close(virial, -wanted.stress[0] * atoms.cell.volume, rtol=0, atol=1e-9)
+def test_a_file_from_the_command_runs_in_python_and_cpp(potential, tmp_path, capsys):
+    """One test, because each compilation takes a minute."""
+    save(potential, tmp_path / "model.safetensors")
+    made = tmp_path / "made" / "model.pt2"
+    made.parent.mkdir()
+    words = ["export", str(tmp_path / "model.safetensors"), "-o", str(made), "--dtype", "float64"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert f"wrote {made}: " in said
+    assert float(said.split()[-1]) < 1e-9
+    assert "for cpu, float64, cutoff 4.0 Å; largest relative error against the exact model " in said
+    assert list(made.parent.iterdir()) == [made]
+    assert main(words) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    require_python(made, potential)
+    require_cpp(made, potential, tmp_path)
 
 
-@pytest.mark.nightly
-def test_the_file_says_what_it_needs(exported):
-    found = torch._inductor.aoti_load_package(str(exported)).loader.get_metadata()
-    assert float(found["cutoff"]) == 4.0
-    assert found["dtype"] == "float64"
+def require_python(path: Path, potential: Potential) -> None:
+    """Any number of atoms and edges, without edges as well; the file says what it needs."""
+    model = torch._inductor.aoti_load_package(str(path))
+    found = model.loader.get_metadata()
+    assert (found["dtype"], float(found["cutoff"]), found["AOTI_DEVICE_KEY"]) == ("float64", 4.0, "cpu")
     assert found["atomic_numbers"].split() == [str(number) for number in range(1, 11)]
-    assert found["AOTI_DEVICE_KEY"] == "cpu"
+    molecules = [molecule("C6H6"), molecule("H2O"), molecule("H2"), Atoms("O")]
+    for atoms in (*molecules, diamond(), diamond().repeat((3, 2, 2))):
+        system = System.from_ase(atoms, 1.0)
+        energies, forces, virial = model(*inputs_of(system, potential).values())
+        wanted = evaluate(potential, system, stress=atoms.cell.rank == 3)
+        torch.testing.assert_close(energies, wanted.energies, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(forces, wanted.forces, rtol=0, atol=1e-10)
+        if wanted.stress is not None:
+            torch.testing.assert_close(virial, -wanted.stress[0] * atoms.cell.volume, rtol=0, atol=1e-9)
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory) -> Path:
-    """The C++ example, compiled as docs/export.md says."""
-    made = tmp_path_factory.mktemp("cpp") / "evaluate"
+def require_cpp(path: Path, potential: Potential, folder: Path) -> None:
+    """The C++ example, compiled as docs/export.md says, prints what `evaluate` computes."""
+    program, structure = str(folder / "evaluate"), str(folder / "structure.txt")
     (libraries,) = cpp_extension.library_paths()
-    words = ["g++", "-std=c++20", "-O1", str(EXAMPLE), "-o", str(made), f"-L{libraries}", f"-Wl,-rpath,{libraries}"]
+    words = ["g++", "-std=c++20", "-O1", str(EXAMPLE), "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}"]
     words += [f"-I{path}" for path in cpp_extension.include_paths()] + ["-ltorch", "-ltorch_cpu", "-lc10"]
     subprocess.run(words, check=True, timeout=600)
-    return made
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("atoms", [molecule("CH3CH2OH"), diamond()], ids=["molecule", "crystal"])
-def test_from_cpp(exported, program, potential, tmp_path, atoms):
-    lines = [str(len(atoms)), " ".join(map(str, atoms.cell.array.ravel()))]
-    lines += [f"{z} {x!r} {y!r} {w!r}" for z, (x, y, w) in zip(atoms.numbers, atoms.positions.tolist(), strict=True)]
-    (tmp_path / "structure.txt").write_text("\n".join(lines))
-    done = subprocess.run(
-        [str(program), str(exported), str(tmp_path / "structure.txt"), "1"],
-        capture_output=True, text=True, timeout=120, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    said = [line.split() for line in done.stdout.splitlines()]
-    wanted = evaluate(potential, System.from_ase(atoms, 1.0), stress=atoms.cell.rank == 3)
-    assert float(said[0][1]) == pytest.approx(wanted.energy.item(), rel=1e-8)
-    forces = np.array([line[1:4] for line in said if line[0] == "force"], float)
-    np.testing.assert_allclose(forces, wanted.forces.numpy(), rtol=0, atol=1e-7)
-    if wanted.stress is not None:
-        virial = np.array([line[1:4] for line in said if line[0] == "virial"], float)
-        np.testing.assert_allclose(virial, -wanted.stress[0].numpy() * atoms.cell.volume, rtol=0, atol=1e-6)
-    broken = subprocess.run([str(program), str(exported), os.devnull], capture_output=True, text=True, timeout=60)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for atoms in (molecule("CH3CH2OH"), diamond()):
+        lines = [str(len(atoms)), " ".join(map(str, atoms.cell.array.ravel()))]
+        places = zip(atoms.numbers, atoms.positions.tolist(), strict=True)
+        Path(structure).write_text("\n".join([*lines, *(f"{z} {x!r} {y!r} {w!r}" for z, (x, y, w) in places)]))
+        done = subprocess.run(
+            [program, str(path), structure, "1"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+            env=environment,
+        )
+        said = [line.split() for line in done.stdout.splitlines()]
+        wanted = evaluate(potential, System.from_ase(atoms, 1.0), stress=atoms.cell.rank == 3)
+        assert float(said[0][1]) == pytest.approx(wanted.energy.item(), rel=1e-8)
+        forces = np.array([line[1:4] for line in said if line[0] == "force"], float)
+        np.testing.assert_allclose(forces, wanted.forces.numpy(), rtol=0, atol=1e-7)
+        if wanted.stress is not None:
+            virial = np.array([line[1:4] for line in said if line[0] == "virial"], float)
+            np.testing.assert_allclose(virial, -wanted.stress[0].numpy() * atoms.cell.volume, rtol=0, atol=1e-6)
+    broken = subprocess.run([program, str(path), os.devnull], capture_output=True, text=True, timeout=60)
     assert broken.returncode == 2
     assert "expected N, nine numbers of the cell, and N atoms" in broken.stderr
 
