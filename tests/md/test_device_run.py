@@ -78,6 +78,17 @@ def test_replicas_have_temperatures_seeds_and_files_of_their_own(model, ethanol_
     assert [len(read_log(device_run.Path(f"run.{k}.log"))["step"]) for k in range(3)] == [7] * 3
 
 
+def test_temperatures_are_exchanged(model, ethanol_file, capsys):
+    options = ["--replicas", 3, "--temperatures", "300:310", "--exchange-every", 2]
+    assert md(ethanol_file, model, "whole", "--steps", 12, *options) == 0
+    assert "of the exchanges were accepted" in capsys.readouterr().out
+    assert md(ethanol_file, model, "half", "--steps", 5, *options) == 0
+    assert md(ethanol_file, model, "half", "--steps", 12, *options, "--restart") == 0
+    assert len(set(read_log(device_run.Path("whole.0.log"))["thermostat_K"])) > 1
+    for number in range(3):
+        assert_same_run(f"whole.{number}", f"half.{number}")
+
+
 def test_a_seed_that_was_drawn_is_kept(model, ethanol_file):
     base = ["md", ethanol_file, "--model", model, "-o", "run", "--engine", "torchmdx", "--device", "cpu"]
     assert cli.main([*base, "--steps", "2"]) == 0
@@ -125,6 +136,8 @@ def test_a_signal_saves_and_a_restart_continues(model, ethanol_file, monkeypatch
         (["--temperatures", "600:300", "--replicas", 2], ["LOW:HIGH in K with 0 < LOW <= HIGH, got '600:300'"]),
         (["--temperatures", "300", "--replicas", 2], ["LOW:HIGH in K", "got '300'"]),
         (["--temperatures", "1:2", "--temperature", 3, "--replicas", 2], ["exclude each other"]),
+        (["--exchange-every", 2, "--replicas", 2], ["--exchange-every needs --temperatures, got 2 without it"]),
+        (["--exchange-every", 2, "--replicas", 2, "--temperatures", "1:2", "--ensemble", "nve"], ["an exchange needs"]),
         (["--velocities", "file"], ["needs velocities in the file"]),
         (["--restart"], ["run.json' does not exist"]),
     ],

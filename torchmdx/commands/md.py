@@ -49,9 +49,10 @@ def run(options: argparse.Namespace) -> int:
         from torchmdx.md import device_run
 
         return device_run.run(options)
-    for name in ("replicas", "temperatures"):
-        if getattr(options, name) is not None:
-            raise ValueError(f"--{name} needs --engine torchmdx, got {getattr(options, name)} with --engine openmm")
+    for name in ("replicas", "temperatures", "exchange_every"):
+        if (given := getattr(options, name)) is not None:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} needs --engine torchmdx, got {given} with --engine openmm")
     if importlib.util.find_spec("openmm") is None:
         raise ImportError("--engine openmm needs OpenMM, which is not installed: pip install 'torchmdx[openmm]'")
     from torchmdx.md import run as md
@@ -76,6 +77,12 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--temperatures",
         metavar="LOW:HIGH",
         help="temperatures of the replicas in K, in a geometric series, with --engine torchmdx",
+    )
+    group.add_argument(
+        "--exchange-every",
+        type=int,
+        metavar="N",
+        help="steps between attempts to swap temperatures of replicas (default: never)",
     )
     group.add_argument(
         "--device", metavar="NAME", help="device of the network: cpu, cuda or cuda:1 (default: cuda if available)"

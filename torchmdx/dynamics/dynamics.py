@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.integrators import Integrator, VelocityVerlet, integrator_of, keeps_momentum
 from torchmdx.dynamics.motion import Motion
@@ -24,7 +25,8 @@ from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.system import Batch, System
 
-STEPS_PER_REPLAY = 20
+# Steps of a graph by default: at most so many, and fewer of many atoms, whose launches take less time than they run.
+MOST_STEPS, MOST_ATOM_STEPS = 20, 200_000
 
 
 @one_thread_at_a_time("run", "_next", "restore", "set_temperature", "set_velocities", "snapshot")
@@ -52,6 +54,8 @@ class Dynamics:
     velocities [N,3] Å/fs: initial ones; None draws them. masses [N] amu: None takes those of the elements.
     hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep.
     frozen: indices or a mask of atoms that do not move.
+    steps_per_replay: None takes 20, fewer for more than 10,000 atoms.
+    exchange_every: steps between attempts to swap temperatures of replicas, by `TemperatureExchange`; None: never.
     skin, precision, max_force_spread, mode: as for CapturedStep.
     """
 
@@ -68,14 +72,15 @@ class Dynamics:
         masses: Any = None,
         hydrogen_mass: float | None = None,
         frozen: Sequence[int] | NDArray[Any] | None = None,
-        steps_per_replay: int = STEPS_PER_REPLAY,
+        exchange_every: int | None = None,
+        steps_per_replay: int | None = None,
         mode: str = "auto",
         skin: float = 0.0,
         precision: str | None = None,
         max_force_spread: float | None = None,
     ) -> None:
         require_mode(mode, potential.device)
-        if steps_per_replay < 1:
+        if steps_per_replay is not None and steps_per_replay < 1:
             raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")
         self.lock, self.device = ThreadLock(), potential.device
         self.batch = Batch.of(structures).to("cpu", torch.float64).clone()
@@ -90,6 +95,12 @@ class Dynamics:
             self.batch, own_masses, checked_frozen(self.batch, frozen), momentum_kept=keeps_momentum(chosen)
         )
         motion = Motion(chosen, timestep, particles, temperatures, checked_seeds(seed, self.batch.num_systems))
+        self.exchange: TemperatureExchange | None = None
+        if exchange_every is not None:
+            if constant_energy:
+                raise ValueError(f"an exchange needs an integrator of constant temperature, got {chosen!r}")
+            seed_of_all = int(motion.seeds[0])
+            self.exchange = TemperatureExchange(exchange_every, self.batch, temperatures, seed_of_all)
         if velocities is None:
             start = particles.draw_velocities(temperatures, motion.seeds)
         else:
@@ -101,7 +112,8 @@ class Dynamics:
         if self.device.type == "cuda" and importlib.util.find_spec("triton"):
             from torchmdx.dynamics.device_loop import DeviceLoop
 
-            self.loop: Any = DeviceLoop(*given, steps_per_replay=steps_per_replay, mode=mode)
+            size = steps_per_replay or default_steps_per_replay(self.batch.num_atoms)
+            self.loop: Any = DeviceLoop(*given, steps_per_replay=size, mode=mode)
         else:
             self.loop = HostLoop(*given)
 
@@ -109,7 +121,7 @@ class Dynamics:
         """Takes this many steps; returns the state after them."""
         if num_steps < 0:
             raise ValueError(f"num_steps must be >= 0, got {num_steps}")
-        found: Snapshot = next(self.loop.snapshots(iter([self.num_steps + num_steps]), lambda: False))
+        *_, found = self.snapshots(num_steps, every=self.num_steps + max(num_steps, 1))
         return found
 
     def snapshots(
@@ -128,9 +140,46 @@ class Dynamics:
         intervals = [every] if isinstance(every, int) else list(every)
         if not intervals or min(intervals) < 1:
             raise ValueError(f"every must be >= 1 step, got {every}")
-        stops = _stops(self.num_steps, self.num_steps + num_steps, intervals)
-        found: Iterator[Snapshot] = self.loop.snapshots(stops, interrupted)
+        start, end = self.num_steps, self.num_steps + num_steps
+        if self.exchange is None:
+            return self._between(start, end, intervals, interrupted)
+        return self._exchanging(self.exchange, start, end, intervals, interrupted)
+
+    def _between(
+        self, start: int, end: int, intervals: list[int], interrupted: Callable[[], bool]
+    ) -> Iterator[Snapshot]:
+        found: Iterator[Snapshot] = self.loop.snapshots(_stops(start, end, intervals), interrupted)
         return iter(lambda: self._next(found), None)
+
+    def _exchanging(
+        self,
+        exchange: TemperatureExchange,
+        start: int,
+        end: int,
+        intervals: list[int],
+        interrupted: Callable[[], bool],
+    ) -> Iterator[Snapshot]:
+        """As `_between`, with attempts to exchange; the state at such a step is that after the attempt."""
+        while True:
+            target = min(end, (start // exchange.every + 1) * exchange.every)
+            reached = None
+            for snapshot in self._between(start, target, intervals, interrupted):
+                if snapshot.step == target:
+                    reached = snapshot
+                else:
+                    yield snapshot
+            if reached is None:
+                return  # interrupted
+            if target % exchange.every == 0 and target > start:
+                temperatures, velocities = exchange.attempt(reached)
+                self.set_velocities(velocities)
+                self.set_temperature(temperatures)
+                reached = self.snapshot()
+            if target == end or any(target % interval == 0 for interval in intervals):
+                yield reached
+            if target == end:
+                return
+            start = target
 
     def _next(self, snapshots: Iterator[Snapshot]) -> Any:
         """The next snapshot, None after the last."""
@@ -188,6 +237,11 @@ class Dynamics:
         """Sets velocities [N,3] Å/fs; those of frozen atoms stay zero."""
         given = checked_velocities(velocities, self.batch.num_atoms)
         self.loop.set_velocities(given * self.motion.particles.mobile[:, None])
+
+
+def default_steps_per_replay(num_atoms: int) -> int:
+    """Steps of a graph for so many atoms."""
+    return max(1, min(MOST_STEPS, MOST_ATOM_STEPS // max(num_atoms, 1)))
 
 
 def _stops(start: int, end: int, intervals: list[int]) -> Iterator[int]:

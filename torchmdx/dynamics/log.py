@@ -15,13 +15,20 @@ from torchmdx.runtime.files import naming_writes
 
 COLUMNS = ("step", "time_ps", "potential_eV", "kinetic_eV", "total_eV", "temperature_K")
 PERIODIC_COLUMNS = ("volume_A3", "density_g_per_cm3")
+THERMOSTAT = "thermostat_K"
 ENSEMBLE_COLUMNS = ("energy_spread_eV", "force_spread_eV_per_A")
 SPEED = "ns_per_day"
 
 
-def columns_of(*, periodic: bool, ensemble: bool) -> tuple[str, ...]:
-    """Columns of the log. ensemble: whether the potential is an ensemble."""
-    return (*COLUMNS, *(PERIODIC_COLUMNS * periodic), *(ENSEMBLE_COLUMNS * ensemble), SPEED)
+def columns_of(*, periodic: bool, ensemble: bool, exchange: bool = False) -> tuple[str, ...]:
+    """Columns of the log. ensemble: whether the potential is an ensemble; exchange: whether temperatures move."""
+    return (
+        *COLUMNS,
+        *(PERIODIC_COLUMNS * periodic),
+        *(ENSEMBLE_COLUMNS * ensemble),
+        *((THERMOSTAT,) * exchange),
+        SPEED,
+    )
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,8 @@ class Row:
     """One row of the log.
 
     Energies in eV, time in ps, temperature in K. volume Å³ and density g/cm³ of periodic systems; spread of an
-    ensemble: of the energy in eV, and the largest of the force on an atom in eV/Å; speed in ns/day since the last row.
+    ensemble: of the energy in eV, and the largest of the force on an atom in eV/Å; speed in ns/day since the last row;
+    thermostat: its temperature in K, where that changes.
     """
 
     step: int
@@ -41,6 +49,7 @@ class Row:
     density: float | None = None
     speed: float | None = None
     spread: tuple[float, float] | None = None
+    thermostat: float | None = None
 
     @property
     def total(self) -> float:
@@ -60,6 +69,8 @@ class Row:
             fields += [f"{self.volume:.4f}", f"{self.density:.6f}"]
         if self.spread is not None:
             fields += [f"{value:.6f}" for value in self.spread]
+        if self.thermostat is not None:
+            fields.append(f"{self.thermostat:.3f}")
         fields.append("" if self.speed is None else f"{self.speed:.4g}")
         return ",".join(fields) + "\n"
 

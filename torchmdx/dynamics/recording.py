@@ -187,7 +187,7 @@ class Recording:
         return [slice(a, b) for a, b in pairwise(starts.tolist())]
 
     def _columns(self, number: int) -> tuple[str, ...]:
-        return columns_of(periodic=self._periodic[number], ensemble=False)
+        return columns_of(periodic=self._periodic[number], ensemble=False, exchange=self.dynamics.exchange is not None)
 
     def _record(self, snapshot: Snapshot) -> None:
         """Writes what is due, once for each step: an interruption may end a run where it began."""
@@ -225,6 +225,7 @@ class Recording:
                     volume=volume,
                     density=None if volume is None else float(total_mass[number]) / volume * GRAM_PER_CM3,
                     speed=speed,
+                    thermostat=None if self.dynamics.exchange is None else float(snapshot.temperatures[number]),
                 )
             )
         return rows
@@ -257,6 +258,7 @@ class Recording:
             "integrator": repr(motion.integrator),
             "timestep in fs": motion.timestep,
             "seeds": motion.seeds.tolist(),
+            "steps between exchanges": None if self.dynamics.exchange is None else self.dynamics.exchange.every,
             "steps between frames": self.save_every,
             "steps between log rows": self.log_every,
             **(further or {}),

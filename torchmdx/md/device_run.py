@@ -18,10 +18,11 @@ from ase.constraints import FixAtoms
 from numpy.typing import NDArray
 
 from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
-from torchmdx.dynamics.dynamics import STEPS_PER_REPLAY, Dynamics
+from torchmdx.dynamics.dynamics import MOST_STEPS, Dynamics, default_steps_per_replay
 from torchmdx.dynamics.integrators import Langevin, VelocityVerlet
 from torchmdx.dynamics.log import Row, read_log
 from torchmdx.dynamics.recording import Recording
+from torchmdx.dynamics.run_files import RunFiles
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.md.motion import fixed_atoms, stored_velocities
 from torchmdx.md.plot import plot_log
@@ -68,11 +69,15 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--velocities file needs velocities in the file, got {options.file!r} without any")
     seed = settings.seed
     if seed is None:
-        seed = _seed_before(options) if options.restart else int(np.random.default_rng().integers(LARGEST_SEED + 1))
+        before = RunFiles(options.output, 1).read_settings() if options.restart else {}
+        seed = int(before.get("seed", np.random.default_rng().integers(LARGEST_SEED + 1)))
     settings = dataclasses.replace(settings, seed=seed)
     if (doubt := doubt_about_timestep(moving, settings.timestep)) is not None:
         warnings.warn(doubt, stacklevel=2)
-    dynamics = _dynamics(moving, settings, schedule, potential_settings, temperatures, velocities)
+    exchange_every: int | None = options.exchange_every
+    if exchange_every is not None and options.temperatures is None:
+        raise ValueError(f"--exchange-every needs --temperatures, got {exchange_every} without it")
+    dynamics = _dynamics(moving, settings, schedule, potential_settings, temperatures, velocities, exchange_every)
     print(_description(options, moving, dynamics, settings.num_steps, velocities is not None))
     recording = _recording(options, dynamics, schedule, potential_settings)
     status = _go(recording, dynamics, settings)
@@ -89,10 +94,9 @@ def refuse_others(options: argparse.Namespace) -> None:
         "--audit-every": options.audit_every != 0,
         "--minimize": options.minimize,
     }
-    for name, is_given in given.items():
-        if is_given:
-            remedy = "; `torchmdx relax` minimizes a structure" if name == "--minimize" else ""
-            raise ValueError(f"{name} needs --engine openmm, got it with --engine torchmdx{remedy}")
+    for name in (name for name, is_given in given.items() if is_given):
+        remedy = "; `torchmdx relax` minimizes a structure" if name == "--minimize" else ""
+        raise ValueError(f"{name} needs --engine openmm, got it with --engine torchmdx{remedy}")
     if options.restart and (options.overwrite or options.velocities):
         other = "--overwrite" if options.overwrite else "--velocities"
         raise ValueError(f"--restart continues a run, got it with {other}")
@@ -140,6 +144,7 @@ def _dynamics(
     potential_settings: PotentialSettings,
     temperatures: Floats,
     velocities: Floats | None,
+    exchange_every: int | None,
 ) -> Dynamics:
     count, precision = len(temperatures), potential_settings.precision
     device = choose_device(potential_settings.device, "--device")
@@ -147,7 +152,8 @@ def _dynamics(
     system = moving.system
     for doubt in potential.doubts(system.atomic_numbers.tolist(), system.charge, bool(system.pbc.any())):
         warnings.warn(doubt, stacklevel=2)
-    common = math.gcd(schedule.save_every, schedule.log_every)
+    small = default_steps_per_replay(count * system.num_atoms) == MOST_STEPS
+    common = math.gcd(schedule.save_every, schedule.log_every, exchange_every or 0)
     return Dynamics(
         potential,
         [system] * count,
@@ -158,7 +164,8 @@ def _dynamics(
         velocities=None if velocities is None else np.tile(velocities, (count, 1)),
         masses=np.tile(moving.masses, count),
         frozen=np.tile(moving.fixed, count),
-        steps_per_replay=next((size for size in DIVISORS if common % size == 0), STEPS_PER_REPLAY),
+        exchange_every=exchange_every,
+        steps_per_replay=next((size for size in DIVISORS if common % size == 0), None) if small else None,
         skin=potential_settings.skin,
         precision=precision,
         max_force_spread=potential_settings.max_force_spread,
@@ -175,21 +182,12 @@ def _recording(
         "seed": int(dynamics.motion.seeds[0]),
         "precision": potential_settings.precision,
     }
-    intervals = dict(save_every=schedule.save_every, log_every=schedule.log_every)
-    intervals_and_checkpoints: dict[str, Any] = {**intervals, "checkpoint_every": schedule.checkpoint_every}
+    given: dict[str, Any] = {**dataclasses.asdict(schedule), "settings": further}
     if options.restart:
-        recording = Recording.resume(dynamics, options.output, **intervals_and_checkpoints, settings=further)
+        recording = Recording.resume(dynamics, options.output, **given)
         print(f"continuing from step {dynamics.num_steps:,}")
         return recording
-    return Recording.begin(
-        dynamics, options.output, **intervals_and_checkpoints, settings=further, overwrite=options.overwrite
-    )
-
-
-def _seed_before(options: argparse.Namespace) -> int:
-    from torchmdx.dynamics.run_files import RunFiles
-
-    return int(RunFiles(options.output, 1).read_settings().get("seed", 0))
+    return Recording.begin(dynamics, options.output, **given, overwrite=options.overwrite)
 
 
 def _go(recording: Recording, dynamics: Dynamics, settings: Settings) -> int:
@@ -269,11 +267,15 @@ def _summary(recording: Recording) -> str:
     speed = logs[0]["ns_per_day"]
     speed = speed[np.isfinite(speed)]
     several = f" of {min(means):.1f} to {max(means):.1f} K in {len(means)} replicas" if len(means) > 1 else ""
-    fastest = f", {np.median(speed):.3g} ns/day" + " each" * (len(means) > 1) if len(speed) else ""
+    fastest = f", {np.median(speed):.3g} ns/day" if len(speed) else ""
+    exchange, exchanged = recording.dynamics.exchange, ""
+    if exchange is not None and exchange.attempts.any():
+        low, high = np.nanmin(exchange.acceptance), np.nanmax(exchange.acceptance)
+        exchanged = f"; {low:.0%} to {high:.0%} of the exchanges were accepted"
     return (
         f"frames: {recording.trajectories[0].num_frames}, log rows: {len(logs[0]['step'])}; mean temperature"
         + (several or f" {means[0]:.1f} K")
-        + fastest
+        + (fastest + exchanged)
     )
 
 

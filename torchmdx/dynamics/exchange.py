@@ -1,0 +1,73 @@
+"""Replica exchange: neighbours on a ladder of temperatures swap them with Metropolis' probability."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmdx.dynamics.random_numbers import EXCHANGE, HALF, LOW, philox, uniform
+from torchmdx.dynamics.snapshot import Snapshot
+from torchmdx.system import Batch
+from torchmdx.units import BOLTZMANN
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class TemperatureExchange:
+    """Attempts to swap temperatures of replicas of one structure, every so many steps.
+
+    Two replicas with energies U and temperatures T swap with probability min(1, exp((1/kT₁ - 1/kT₂) (U₁ - U₂))), and
+    their velocities are scaled to the new temperature. Attempts are made between neighbours on the ladder, in turn
+    those that begin with the lowest and with the second lowest temperature. All is a function of seed, step and state,
+    so that a restart repeats it.
+
+    attempts, accepted [S-1]: counts between each temperature of the ladder and the next since the start or restart.
+    """
+
+    def __init__(self, every: int, batch: Batch, temperatures: Floats, seed: int) -> None:
+        """Raises ValueError for less than two replicas, different structures, and intervals below 1."""
+        if every < 1:
+            raise ValueError(f"exchange_every must be >= 1 step, got {every}")
+        if batch.num_systems < 2:
+            raise ValueError(f"an exchange needs at least 2 replicas, got {batch.num_systems}")
+        first, *others = batch.systems()
+        for number, system in enumerate(others, 1):
+            same = system.num_atoms == first.num_atoms and system.charge == first.charge
+            same = same and bool((system.atomic_numbers == first.atomic_numbers).all())
+            if not (same and bool((system.cell == first.cell).all() & (system.pbc == first.pbc).all())):
+                raise ValueError(
+                    f"an exchange needs replicas of one structure, but structure {number} differs from structure 0 in "
+                    "elements, charge or cell"
+                )
+        self.every, self.seed = every, seed
+        self.attempts = np.zeros(len(temperatures) - 1, dtype=np.int64)
+        self.accepted = np.zeros_like(self.attempts)
+
+    @property
+    def acceptance(self) -> Floats:
+        """The part of attempts that were accepted between each temperature and the next [S-1]; NaN without attempts."""
+        return np.where(self.attempts > 0, self.accepted / np.maximum(self.attempts, 1), np.nan)
+
+    def attempt(self, snapshot: Snapshot) -> tuple[Floats, Floats]:
+        """Temperatures [S] and velocities [N,3] after the attempts at the step of a snapshot."""
+        temperatures = snapshot.temperatures.copy()
+        ladder = np.argsort(temperatures, kind="stable")
+        first = np.arange(snapshot.step // self.every % 2, len(ladder) - 1, 2)
+        cold, hot = ladder[first], ladder[first + 1]
+        inverse = 1 / (BOLTZMANN * temperatures)
+        exponent = (inverse[cold] - inverse[hot]) * (snapshot.energy[cold] - snapshot.energy[hot])
+        swapped = np.log(self._numbers(first, snapshot.step)) < exponent
+        self.attempts[first] += 1
+        self.accepted[first] += swapped
+        cold, hot = cold[swapped], hot[swapped]
+        temperatures[cold], temperatures[hot] = snapshot.temperatures[hot], snapshot.temperatures[cold]
+        scale = np.sqrt(temperatures / snapshot.temperatures)
+        return temperatures, snapshot.velocities * scale[snapshot.particles.system, None]
+
+    def _numbers(self, places: Integers, step: int) -> Floats:
+        """A random number between 0 and 1 for each place on the ladder."""
+        place = places.astype(np.uint64)
+        seed, at, purpose = (np.full_like(place, value) for value in (self.seed, step, EXCHANGE))
+        counter = (place, at & LOW, at >> HALF, purpose)
+        return uniform(philox(counter, (seed & LOW, seed >> HALF))[0])
