@@ -102,7 +102,15 @@ def matgl_calculator(folder: Path, device: str) -> Any:
     import matgl
     from matgl.ext.ase import PESCalculator
 
-    return PESCalculator(potential=matgl.load_model(folder).to(device), stress_unit="eV/A3")
+    loaded = matgl.load_model(folder)
+    potential = type(loaded)(
+        loaded.model,
+        data_mean=loaded.data_mean,
+        data_std=loaded.data_std,
+        element_refs=None if loaded.element_refs is None else loaded.element_refs.property_offset,
+        calc_stresses=True,
+    ).to(device)
+    return PESCalculator(potential=potential, stress_unit="eV/A3")
 
 
 def single_calculator(folder: Path, device: str) -> Any:
