@@ -81,7 +81,11 @@ def test_an_overflow_halts_grows_and_loses_nothing(potential32, systems):
     found = list(small.snapshots(iter(stops)))
     assert step.num_recoveries == 1
     for one, two in zip(found, expected, strict=True):
-        assert_same(one, two)
+        if DEVICE == "cpu":
+            assert_same(one, two)
+        else:  # for another capacity, sums may be made in another order
+            np.testing.assert_allclose(one.positions, two.positions, atol=1e-6)
+            np.testing.assert_allclose(one.energy, two.energy, atol=1e-4)
 
 
 @needs_kernels

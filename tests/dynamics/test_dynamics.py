@@ -109,7 +109,8 @@ def test_a_list_that_is_too_small_grows_and_the_run_is_the_same(potential32, sys
     shrink(dynamics, 3)
     found = dynamics.run(10)
     assert dynamics.num_recoveries >= 1
-    assert_same(found, expected)
+    # On a GPU, sums may be made in another order for another capacity, and for a list that was made elsewhere.
+    assert_same(found, expected, **({} if potential32.device.type == "cpu" else {"atol": 1e-4}))
 
 
 def shrink(dynamics, capacity):
