@@ -21,6 +21,7 @@ MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for 
 LADDER = """
 units cell runtime potentials moved wording
 system
+domain
 structure_files neighbors
 models
 blocks
@@ -35,7 +36,7 @@ engines
 step torchmdnet properties
 matgl dynamics
 checkpoints
-conformance ase_calculator openmm_force ipi torch_sim relaxation export
+conformance ase_calculator openmm_force ipi torch_sim relaxation export lammps
 datasets labelling
 view
 report md

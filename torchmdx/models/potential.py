@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from torchmdx.domain import of_owned
 from torchmdx.models.charge_equilibration import conserved
 from torchmdx.models.model_card import Card
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
@@ -117,12 +118,13 @@ class Potential(nn.Module):
         """Energies [N] of the atoms, float64, from the outputs [N] of the head; geometry: called if there are priors.
 
         e_i = scale · output_i + reference_energies[Z_i] + shift / (number of atoms of the system) + Σ priors_i
+        e_i = 0 for atoms that a domain does not own
         """
         energies = outputs.double() * self.scale
         energies = energies + self.reference_energies.index_select(0, batch.atomic_numbers)
         counts = batch.counts().clamp(min=1)
         energies = energies + (self.shift / counts).index_select(0, batch.system_index)
-        return energies + self.prior_energies(geometry()) if len(self.priors) else energies
+        return of_owned(energies + self.prior_energies(geometry()) if len(self.priors) else energies, batch)
 
     def features(self, batch: Batch, edges: Edges, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features [N,C] of the network, and charges [N,M] in all channels of all layers or None."""

@@ -72,8 +72,24 @@ def load_library(name: str, key: Sequence[str], make: Callable[[Path], None]) ->
     A file that is damaged or unsafe is replaced, and the log says why. Raises CacheError, OSError if the new library
     cannot be loaded, and what `make` raises.
     """
+    stem = _stem(name, key)
+    return _with_folder(lambda folder: _load_from(folder, stem, make))
+
+
+def library_file(name: str, key: Sequence[str], make: Callable[[Path], None]) -> Path:
+    """The path of the library with this name and key, made and checked as by `load_library`, without loading it."""
+    stem = _stem(name, key)
+
+    def find(folder: Path) -> Path:
+        safe = (path for path in sorted(folder.glob(f"{stem}-*.so")) if _why_unsafe(path) is None)
+        return next(safe, None) or _make_library(folder, stem, make)
+
+    return Path(_with_folder(find))
+
+
+def _stem(name: str, key: Sequence[str]) -> str:
     digest = hashlib.sha256("\0".join(key).encode()).hexdigest()[:_DIGITS]
-    return _with_folder(lambda folder: _load_from(folder, f"{name}-{digest}", make))
+    return f"{name}-{digest}"
 
 
 def _with_folder(use: Callable[[Path], Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchmdx.domain import Domain
 from torchmdx.system import Batch
 
 # A smaller structure fits into the GPU's cache, and its order makes no measurable difference.
@@ -17,7 +18,10 @@ def choose_order(batch: Batch, positions: Tensor, cell: Tensor) -> Tensor | None
         return None
     if not bool(torch.isfinite(positions).all() & torch.isfinite(cell).all()):
         return None
-    return curve_order(positions, cell, batch.pbc, batch.system_index).to(torch.int32)
+    order = curve_order(positions, cell, batch.pbc, batch.system_index)
+    if isinstance(batch, Domain):  # engines evaluate the first atoms only, so hops remain ascending
+        order = order[torch.argsort(batch.hops[order], stable=True)]
+    return order.to(torch.int32)
 
 
 def curve_order(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor | None = None) -> Tensor:

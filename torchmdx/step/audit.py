@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmdx.domain import Domain
 from torchmdx.engines.choose import engine_for
 from torchmdx.evaluate import evaluate, require_apart
 from torchmdx.models.ensemble import Ensemble
@@ -143,6 +144,8 @@ def sample(batch: Batch) -> tuple[Batch, Tensor, bool]:
     whole = 0
     while whole < len(counts) and sum(counts[: whole + 1]) <= MOST_ATOMS:
         whole += 1
+    if whole and isinstance(batch, Domain):
+        return batch, torch.arange(batch.num_atoms, device=batch.positions.device), True
     if whole:
         atoms = torch.arange(sum(counts[:whole]), device=batch.positions.device)
         return _select(batch, atoms, whole), atoms, True

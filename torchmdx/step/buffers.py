@@ -191,4 +191,6 @@ def copy_checked(name: str, target: Tensor, value: Any) -> None:
         if not (name == "cell" and source.shape == target.shape[1:] and len(target) == 1):
             raise ValueError(f"{name} must have shape {list(target.shape)}, got {list(source.shape)}")
         source = source[None]
+    if source.data_ptr() == target.data_ptr() and source.dtype == target.dtype:
+        return  # the caller has written into the buffer
     target.copy_(source, non_blocking=target.device.type == "cuda")

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 
+from torch import Tensor
+
+from torchmdx.domain import Domain
 from torchmdx.engines.choose import exact_engine_for
 from torchmdx.neighbors.images import require_countable
 from torchmdx.step.atom_order import FEWEST_ATOMS, choose_order
@@ -30,10 +33,7 @@ def refresh(step: StepState, kind: str) -> None:
         buffers.copy_in()
     before, step.unsettled = step.unsettled, True
     buffers.refresh(batch, choose_order(batch, buffers.inputs["positions"], buffers.inputs["cell"]))
-    index = buffers.order.long()
-    ordered.atomic_numbers.copy_(batch.atomic_numbers[index])
-    if ordered.partial_charges is not None and batch.partial_charges is not None:
-        ordered.partial_charges.copy_(batch.partial_charges[index])
+    _copy_atoms(batch, ordered, buffers.order.long())
     buffers.prepare(ordered.system_index)
     step.unsettled = before
 
@@ -81,9 +81,7 @@ def take_over(step: StepState, given: Batch) -> None:
         getattr(step.ordered, name).copy_(getattr(step.batch, name))
     inconsistent = before or step.unsettled
     if host.num_atoms < FEWEST_ATOMS and step.buffers.place_on_host(host):
-        step.ordered.atomic_numbers.copy_(step.batch.atomic_numbers)
-        if step.ordered.partial_charges is not None and step.batch.partial_charges is not None:
-            step.ordered.partial_charges.copy_(step.batch.partial_charges)
+        _copy_atoms(step.batch, step.ordered, slice(None))
         step.buffers.prepare(step.ordered.system_index)
     else:
         refresh(step, "device")
@@ -108,3 +106,13 @@ def _remake(step: StepState, kinds: list[str]) -> None:
     step.policy.record_again(kinds, lambda kind: lambda: step._launch(kind))
     step.audit_owed = step.audit_owed or bool(step.policy.graphs)
     step.unsettled = False
+
+
+def _copy_atoms(batch: Batch, ordered: Batch, order: Tensor | slice) -> None:
+    """Copies what a batch says of its atoms, in another order."""
+    ordered.atomic_numbers.copy_(batch.atomic_numbers[order])
+    if ordered.partial_charges is not None and batch.partial_charges is not None:
+        ordered.partial_charges.copy_(batch.partial_charges[order])
+    if isinstance(ordered, Domain) and isinstance(batch, Domain):
+        ordered.hops.copy_(batch.hops[order])
+        ordered.within.copy_(batch.within)

@@ -76,9 +76,13 @@ def chain(network, atoms):
     edges = brute_force(batch, 3.0)
     priors = kind is FastTensorNet2
     fast = kind(potential, bound=1e-2, priors=priors)
-    fast.allocate(2, 1, edges.capacity, tiles=fast.choose_tiles(dict(few=20, some=200, many=20000)[atoms]))
+    size = dict(few=20, some=200, many=20000, domain=20000)[atoms]
+    fast.allocate(2, 1, edges.capacity, tiles=fast.choose_tiles(size))
     pull = (lambda chain: setattr(chain, "pull_on_charges", chain.channels())) if priors else None
     inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
+    if atoms == "domain":
+        fast.run(*inputs, virial=True, within=torch.tensor([1, 2, 2], dtype=torch.int32))
+        return
     for virial in (False, True):  # without it, energies are summed in another place
         fast.run(*inputs, virial=virial, between=pull)
 
@@ -98,6 +102,8 @@ EXPECTED = {
     ("tensornet", "few"): {"embed", "layer", "layer_gradient", "forces", "sum_systems"},
     ("tensornet", "some"): {"embed", "layer", "layer_gradient"},
     ("tensornet", "many"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "read_energies"},
+    ("tensornet", "domain"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "forces"},
+    ("gated", "domain"): {"multiply_halves", "gated_energies"},
     ("gated", "few"): {"embed", "layer", "layer_gradient"},
     ("gated", "many"): {"multiply", "multiply_halves", "gated_energies"},
     ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},

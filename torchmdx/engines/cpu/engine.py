@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchmdx.domain import Domain
 from torchmdx.engines.cpu.build import tensornet_library
 from torchmdx.engines.cpu.tensornet2_weights import TensorNet2Weights, kept_bytes
 from torchmdx.engines.cpu.tensornet_weights import INTEGER, POINTER, TensorNetWeights, why_not
@@ -39,7 +40,7 @@ class Call(ctypes.Structure):
         *((name, INTEGER) for name in ("atoms", "systems", "capacity", "block", "threads", "forces", "stress")),
         *((name, INTEGER) for name in ("wide_positions", "wide_cell", "wide_charge", "stage", "keep", "rows")),
         *((name, POINTER) for name in ("positions", "cell", "charge", "numbers", "system")),
-        *((name, POINTER) for name in ("row_ptr", "source", "shifts", "scratch")),
+        *((name, POINTER) for name in ("row_ptr", "source", "shifts", "hops", "scratch")),
         *((name, POINTER) for name in ("energy", "energies", "virial", "force", "channels", "pull")),
     ]
 
@@ -155,6 +156,8 @@ class CompiledTensorNet:
         given = {"positions": positions, "cell": cell, "charge": batch.charge}
         given |= {"numbers": batch.atomic_numbers, "system": batch.system_index}
         given |= {"row_ptr": edges.row_ptr, "source": edges.source, "shifts": edges.shifts}
+        if isinstance(batch, Domain):
+            given["hops"] = batch.hops
         given = {name: value.detach().contiguous() for name, value in given.items()}  # alive until C returns
         for name, value in given.items():
             setattr(call, name, value.data_ptr())

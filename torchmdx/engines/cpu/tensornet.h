@@ -62,6 +62,7 @@ struct call {
     const void *positions, *cell, *charge;
     const int64_t *numbers, *system;
     const int32_t *row_ptr, *source, *shifts;
+    const int32_t *hops; /* of a domain: atoms with 0 have energies; or 0: all have */
     char *scratch;
     double *energy, *energies, *virial;
     float *force, *channels;
@@ -98,6 +99,12 @@ struct work {
 INLINE double number_of(const void *values, int64_t wide, int64_t k)
 {
     return wide ? ((const double *)values)[k] : (double)((const float *)values)[k];
+}
+
+/* Whether an atom has an energy. */
+INLINE int owned(const struct call *call, int64_t i)
+{
+    return !call->hops || !call->hops[i];
 }
 
 #endif

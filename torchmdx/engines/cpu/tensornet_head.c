@@ -64,6 +64,7 @@ static void NAME(atom_energies)(const struct work *w, int64_t b, double outputs[
         call->energies[first + a] = output * gate * model->scale + model->references[call->numbers[first + a]];
         outputs[0][a] = model->scale * gate;
         if (gated) outputs[1][a] = model->scale * output * gate * (1 - gate);
+        if (!owned(call, first + a)) call->energies[first + a] = outputs[0][a] = outputs[1][a] = 0;
     }
 }
 

@@ -14,6 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from torchmdx.domain import of_owned
 from torchmdx.engines.cpu import coulomb
 from torchmdx.engines.cpu.coulomb import PriorResult
 from torchmdx.engines.cpu.engine import CompiledTensorNet
@@ -95,6 +96,7 @@ class CompiledPriorEngine:
             seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
             distance = torch.linalg.vector_norm(vectors, dim=-1)
             energies = self.potential.prior_energies(Geometry(seen, edges, distance, places, channels), self.others)
+            energies = of_owned(energies, batch)
         slope, virial, pull = torch.zeros_like(positions), torch.zeros_like(strain), None
         if channels is not None:
             pull = torch.zeros_like(channels)

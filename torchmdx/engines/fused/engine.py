@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from torchmdx.domain import Domain
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.filter_table import table_of
+from torchmdx.engines.fused.launch_sizes import FEW_ATOMS
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 from torchmdx.evaluate import per_volume
@@ -28,6 +30,17 @@ def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastT
     return kind(potential, precision=precision, table=table, priors=priors)
 
 
+def allocate(model: FastTensorNet, batch: Batch, capacity: int) -> None:
+    """Allocates kernels for a batch. Only kernels for many atoms evaluate a part of the atoms, as of a domain."""
+    tiles = model.choose_tiles(max(batch.num_atoms, FEW_ATOMS + 1)) if isinstance(batch, Domain) else None
+    model.allocate(batch.num_atoms, batch.num_systems, capacity, tiles=tiles)
+
+
+def within_of(batch: Batch) -> Tensor | None:
+    """The numbers of atoms by hops of a domain; None of another batch."""
+    return batch.within if isinstance(batch, Domain) else None
+
+
 class KernelEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward."""
 
@@ -37,7 +50,7 @@ class KernelEngine:
         self.batch, self.stress = batch, stress
 
     def reserve(self, capacity: int) -> None:
-        self.model.allocate(self.batch.num_atoms, self.batch.num_systems, capacity)
+        allocate(self.model, self.batch, capacity)
         self.name = f"kernels, {self.model.precision_used}"
 
     def place_results(self, energy: Tensor, energies: Tensor, forces: Tensor) -> None:
@@ -57,6 +70,6 @@ class KernelEngine:
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         batch = self.batch
         inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, edges)
-        result = self.model.run(*inputs, forces=forces, virial=self.stress and forces)
+        result = self.model.run(*inputs, forces=forces, virial=self.stress and forces, within=within_of(batch))
         stress = per_volume(result.virial, cell) if self.stress else None
         return Outputs(result.energy, result.energies, result.forces, stress)

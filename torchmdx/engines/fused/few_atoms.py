@@ -90,7 +90,7 @@ class RowChain(Chain):
         systems = 0 if virial else self.sizes.num_systems
         force_kernels.forces[(self.n + systems,)](
             e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, g.half, self.buffers.forces,
-            g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, self.n, VIRIAL=virial,
+            g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, self.n, self.n, VIRIAL=virial,
             EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=True, SUM=SUM_BLOCK if systems else 0,
             num_warps=t.force_warps,
         )  # fmt: skip

@@ -46,6 +46,7 @@ class Chain:
         cell: Tensor,
         charge: Tensor,
         edges: Edges,
+        within: Tensor | None = None,
     ) -> None:
         self.weights = model.weights
         self.epsilons = model.epsilons
@@ -53,6 +54,7 @@ class Chain:
         self.positions, self.numbers, self.system = positions, atomic_numbers, system_index
         self.cell, self.charge, self.edges = cell, charge, edges
         self.n, self.c = buffers.sizes.num_atoms, self.weights.channels
+        self.within = within
         self.split = model.split_weights
         self.head_precision = "tf32x3" if model.precision == "float32" else "tf32"
         rows = max(1, buffers.sizes.tiles.elements // self.c)
@@ -63,27 +65,43 @@ class Chain:
         self.activation = dict(ACTIVATION=activation)
         self.readout = activation if model.config.readout_activation else "none"  # of the features
 
+    def atoms(self, hops: int) -> int | Tensor:
+        """Number of atoms that a kernel evaluates; of a domain those with at most so many hops, counted on the device.
+
+        Energies are those of owned atoms, and a layer reads the neighbours of the atoms that it updates. So layer i of
+        L updates atoms with at most L-1-i hops, and the embedding is needed of those with at most L.
+        """
+        return self.n if self.within is None else self.within[hops : hops + 1]
+
     @property
     def gradient(self) -> GradientScratch:
         """The buffers of the backward pass."""
         assert self.b.gradient is not None
         return self.b.gradient
 
-    def _multiply_parts(self, x: Tensor, matrices: Split, out: Tensor) -> None:
+    def _multiply_parts(self, x: Tensor, matrices: Split, out: Tensor, hops: int = 0) -> None:
         options = self.tiles.product.options(self.c, self.c)
         blocks = triton.cdiv(self.n, options["ROWS"]) * (self.c // options["COLUMNS"])
         tf32_product.multiply_parts[(9 * blocks,)](
-            x, matrices.big, matrices.small, out, self.n, CHANNELS=self.c, PRECISION=matrices.precision, **options
-        )
+            x, matrices.big, matrices.small, out, self.atoms(hops), CHANNELS=self.c, PRECISION=matrices.precision,
+            **options,
+        )  # fmt: skip
 
     def _multiply(
-        self, x: Tensor, matrix: Split, side: Tensor, out: Tensor, after: str, activation: str | None = None
+        self,
+        x: Tensor,
+        matrix: Split,
+        side: Tensor,
+        out: Tensor,
+        after: str,
+        activation: str | None = None,
+        hops: int = 0,
     ) -> None:
         width, inner = matrix.big.shape
         options = self.tiles.product.options(inner, width)
         tf32_product.multiply[(triton.cdiv(self.n, options["ROWS"]), triton.cdiv(width, options["COLUMNS"]))](
-            x, matrix.big, matrix.small, side, out, self.n, INNER=inner, WIDTH=width, PRECISION=matrix.precision,
-            AFTER=after, ACTIVATION=activation or self.activation["ACTIVATION"], **options,
+            x, matrix.big, matrix.small, side, out, self.atoms(hops), INNER=inner, WIDTH=width,
+            PRECISION=matrix.precision, AFTER=after, ACTIVATION=activation or self.activation["ACTIVATION"], **options,
         )  # fmt: skip
 
     def forward(self, keep: bool) -> None:
@@ -91,25 +109,29 @@ class Chain:
         if not self.n:
             return
         b, w, e, t, n = self.b, self.weights, self.edges, self.tiles, self.n
+        reach = len(w.layers)
+        if self.within is not None:
+            self.buffers.energies.zero_()  # those of other atoms than the owned are not written
         edge_geometry.place_edges[(max(1, triton.cdiv(e.capacity, BLOCK)),)](
             self.positions, self.cell, self.system, e.row_ptr, e.source, e.target, e.shifts, w.stretch,
             b.knot, b.place, b.stretch, n, w.num_intervals - 1, BLOCK=BLOCK,
         )  # fmt: skip
         walk = t.surroundings.options(self.c)
         embedding_sum.surroundings[(triton.cdiv(n, t.surroundings.rows), self.c // walk["SLICE"])](
-            self.numbers, w.targets, w.sources, b.a, w.table, w.own, e.row_ptr, e.source, b.knot, b.place, n,
-            CHANNELS=self.c, DEGREE=w.degree, **walk,
+            self.numbers, w.targets, w.sources, b.a, w.table, w.own, e.row_ptr, e.source, b.knot, b.place,
+            self.atoms(reach), CHANNELS=self.c, DEGREE=w.degree, **walk,
         )  # fmt: skip
         norms, mixed = b.features, self.gradient.mixed if keep else b.p
         embedding.standardised_norms[self.each_atom](
-            b.a, w.gate_scale, w.gate_offset, norms, n, self.epsilons[0], WIDTH=w.width, **self.elements
+            b.a, w.gate_scale, w.gate_offset, norms, self.atoms(reach), self.epsilons[0], WIDTH=w.width, **self.elements
         )
-        self._multiply(norms, self.split.gate_in, w.gate_in_bias, b.hidden, "bias", activation="none")
-        self._multiply(b.hidden, self.split.gate_out, w.gate_out_bias, b.gate, "bias")
-        self._multiply_parts(b.a, self.split.mix, mixed)
+        self._multiply(norms, self.split.gate_in, w.gate_in_bias, b.hidden, "bias", activation="none", hops=reach)
+        self._multiply(b.hidden, self.split.gate_out, w.gate_out_bias, b.gate, "bias", hops=reach)
+        self._multiply_parts(b.a, self.split.mix, mixed, hops=reach)
         embedding.gated[self.each_atom](
-            mixed, b.gate, b.x[0], b.inverse[0], n, LAST=not w.layers, **self.activation, **self.elements
-        )
+            mixed, b.gate, b.x[0], b.inverse[0], self.atoms(reach), LAST=not w.layers, **self.activation,
+            **self.elements,
+        )  # fmt: skip
         x = b.x[0]
         for i in range(len(w.layers)):
             x = self._layer(i, x, keep)
@@ -120,47 +142,48 @@ class Chain:
         # Without a backward pass, all layers use the buffers of the first.
         slot, after = (i, i + 1) if self.sizes.with_forces else (0, (i + 1) % 2)
         y, p, out = b.y[slot], b.p, b.x[after]
-        self._multiply_parts(x, self.split.mix_in[i], y)
+        updated = len(self.weights.layers) - 1 - i  # hops
+        self._multiply_parts(x, self.split.mix_in[i], y, hops=updated + 1)
         walk = t.messages.options(self.c)
         messages.messages[(triton.cdiv(n, t.messages.rows) * (self.c // walk["SLICE"]),)](
             y, self.gradient.m[i] if keep else y, p, self.charge, self.system, w.table, w.own, e.row_ptr, e.source,
-            b.knot, b.place, n, CHANNELS=self.c, DEGREE=self.weights.degree, SLICES_FIRST=t.slices_first, KEEP=keep,
-            **self.reflections, **walk,
+            b.knot, b.place, self.atoms(updated), CHANNELS=self.c, DEGREE=self.weights.degree,
+            SLICES_FIRST=t.slices_first, KEEP=keep, **self.reflections, **walk,
         )  # fmt: skip
         d = self.gradient.d[i] if keep else y
-        self._multiply_parts(p, self.split.mix_out[i], d)
+        self._multiply_parts(p, self.split.mix_out[i], d, hops=updated)
         interaction.update[self.each_atom](
-            d, x, self.charge, self.system, out, b.inverse_of(i + 1), n,
+            d, x, self.charge, self.system, out, b.inverse_of(i + 1), self.atoms(updated),
             LAST=i == len(self.weights.layers) - 1, **self.elements,
         )  # fmt: skip
         return out
 
     def _read(self, x: Tensor, keep: bool) -> None:
-        b, w, t, n = self.b, self.weights, self.tiles, self.n
+        b, w, t = self.b, self.weights, self.tiles
         norms = self.gradient.norms if keep else b.gate
         readout.read_norms[self.each_atom](
-            x, w.read_scale, w.read_offset, norms, n, self.epsilons[1], WIDTH=w.width, **self.elements
+            x, w.read_scale, w.read_offset, norms, self.atoms(0), self.epsilons[1], WIDTH=w.width, **self.elements
         )
         self._multiply(norms, self.split.read, w.read_bias, b.features, "bias", activation="none")
         if w.head.num_gated:
             self._gated_head(keep)
             return
         h = w.head
-        readout.read_energies[(triton.cdiv(n, ATOMS),)](
+        readout.read_energies[(triton.cdiv(self.n, ATOMS),)](
             b.features, b.features if b.gradient is None else b.gradient.features, h.into, h.bias,
-            h.last, h.constants, w.references, self.numbers, self.buffers.energies, n, HEAD=h.width, GRADIENT=keep,
-            CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c), PRECISION=self.head_precision, READOUT=self.readout,
-            **self.activation, num_warps=t.head_warps,
+            h.last, h.constants, w.references, self.numbers, self.buffers.energies, self.atoms(0), HEAD=h.width,
+            GRADIENT=keep, CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c), PRECISION=self.head_precision,
+            READOUT=self.readout, **self.activation, num_warps=t.head_warps,
         )  # fmt: skip
 
     def _gated_head(self, keep: bool) -> None:
         """Energies by a gated head, and the gradient of the features if `keep`."""
-        b, h, z, n = self.b, self.weights.head, self.b.head, self.n
+        b, h, z = self.b, self.weights.head, self.b.head
         self._multiply(b.features, self.split.head[0], h.bias[0], z[0], "bias", activation=self.readout)
         for k in range(1, h.num_gated):
             self._multiply_halves(z[k - 1], self.split.head[k], h.bias[k], z[k], back=False)
-        gated_head.gated_energies[(triton.cdiv(n, ATOMS),)](
-            z[-1], h.last, h.constants, self.weights.references, self.numbers, self.buffers.energies, n,
+        gated_head.gated_energies[(triton.cdiv(self.n, ATOMS),)](
+            z[-1], h.last, h.constants, self.weights.references, self.numbers, self.buffers.energies, self.atoms(0),
             CHANNELS=self.c, ATOMS=ATOMS, GRADIENT=keep, **self.activation,
         )  # fmt: skip
         if keep:
@@ -174,8 +197,8 @@ class Chain:
         options = self.tiles.product.options(self.c, self.c)
         grid = (triton.cdiv(self.n, options["ROWS"]), self.c // options["COLUMNS"], 2)
         gated_head.multiply_halves[grid](
-            x, matrices.big, matrices.small, side, out, self.n, CHANNELS=self.c, PRECISION=matrices.precision,
-            BACK=back, **self.activation, **options,
+            x, matrices.big, matrices.small, side, out, self.atoms(0), CHANNELS=self.c,
+            PRECISION=matrices.precision, BACK=back, **self.activation, **options,
         )  # fmt: skip
 
     def backward(self, virial: bool) -> None:
@@ -183,53 +206,55 @@ class Chain:
         if not self.n:
             return
         b, g, w, e, t, n = self.b, self.gradient, self.weights, self.edges, self.tiles, self.n
-        last = len(w.layers)
+        last = reach = len(w.layers)
         self._read_gradient(last)
         for i in reversed(range(last)):
             self._layer_gradient(i, first=i == last - 1)
-        self._multiply(b.gate, self.split.gate_out_back, b.hidden, b.hidden, "slope")
-        self._multiply(b.hidden, self.split.gate_in_back, w.gate_scale, b.features, "scale")
-        self._multiply_parts(g.x, self.split.mix_back, b.p)
+        self._multiply(b.gate, self.split.gate_out_back, b.hidden, b.hidden, "slope", hops=reach)
+        self._multiply(b.hidden, self.split.gate_in_back, w.gate_scale, b.features, "scale", hops=reach)
+        self._multiply_parts(g.x, self.split.mix_back, b.p, hops=reach)
         embedding.surroundings_mix_gradient[self.each_atom](
-            b.p, b.a, b.features, n, self.epsilons[0], WIDTH=w.width, **self.elements
+            b.p, b.a, b.features, self.atoms(reach), self.epsilons[0], WIDTH=w.width, **self.elements
         )
         walk = t.surroundings_gradient.options(self.c)
         del walk["SLICE"]
         embedding_sum.surroundings_gradient[(triton.cdiv(n, walk["ROWS"]),)](
             self.numbers, w.targets, w.sources, b.p, w.table, e.row_ptr, e.source, b.knot, b.place,
-            b.stretch, g.pull, g.half, n, e.capacity, CHANNELS=self.c, DEGREE=w.degree,
+            b.stretch, g.pull, g.half, self.atoms(reach), e.capacity, CHANNELS=self.c, DEGREE=w.degree,
             SLICES=len(g.pull), **walk,
         )  # fmt: skip
         force_kernels.forces[(n,)](
             e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, g.half, self.buffers.forces,
-            g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, n, VIRIAL=virial,
-            EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=False, SUM=0,
+            g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, n, self.atoms(reach),
+            VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=False, SUM=0,
         )  # fmt: skip
 
     def _read_gradient(self, last: int) -> None:
-        b, g, w, n = self.b, self.gradient, self.weights, self.n
+        b, g, w = self.b, self.gradient, self.weights
         self._multiply(g.features, self.split.read_back, w.read_scale, g.norms, "scale")
         readout.read_features_gradient[self.each_atom](
-            g.norms, b.x[last], g.x, *self._made_by(last), n, self.epsilons[1], WIDTH=w.width,
+            g.norms, b.x[last], g.x, *self._made_by(last), self.atoms(0), self.epsilons[1], WIDTH=w.width,
             EMBEDDING=last == 0, **self.activation, **self.elements,
         )  # fmt: skip
 
     def _layer_gradient(self, i: int, first: bool) -> None:
         b, g, w, e, t, n = self.b, self.gradient, self.weights.layers[i], self.edges, self.tiles, self.n
         y, gm, gy = b.y[i], g.m[i], b.p
-        self._multiply_parts(g.d[i], self.split.mix_out_back[i], gy)
+        updated = len(self.weights.layers) - 1 - i  # hops
+        received, sent = self.atoms(updated), self.atoms(updated + 1)
+        self._multiply_parts(g.d[i], self.split.mix_out_back[i], gy, hops=updated)
         interaction.update_gradient[self.each_atom](
-            gy, y, gm, self.charge, self.system, n, **self.reflections, **self.elements
+            gy, y, gm, self.charge, self.system, received, **self.reflections, **self.elements
         )
         walk = t.messages_gradient.options(self.c)
         messages.messages_gradient[(triton.cdiv(n, t.messages_gradient.rows) * len(g.pull),)](
-            y, gm, gy, w.table, w.own, e.row_ptr, e.source, b.knot, b.place, g.pull, n, e.capacity,
+            y, gm, gy, w.table, w.own, e.row_ptr, e.source, b.knot, b.place, g.pull, sent, received, e.capacity,
             CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
         )  # fmt: skip
         # Y is not read any more: its buffer takes the gradient through it.
-        self._multiply_parts(gy, self.split.mix_in_back[i], y)
+        self._multiply_parts(gy, self.split.mix_in_back[i], y, hops=updated + 1)
         interaction.mix_in_gradient[self.each_atom](
-            y, b.x[i], b.inverse[i], g.x, *self._made_by(i), n,
+            y, b.x[i], b.inverse[i], g.x, *self._made_by(i), sent, received,
             EMBEDDING=i == 0, **self.activation, **self.elements,
         )  # fmt: skip
 

@@ -148,12 +148,13 @@ class FastTensorNet:
         forces: bool = True,
         virial: bool = False,
         between: Callable[[Chain], None] | None = None,
+        within: Tensor | None = None,
     ) -> Buffers:
         """Computes energies, and optionally forces and the virial ∂E/∂strain [S,3,3], and returns the buffers.
 
         positions [N,3] (float32 or float64), atomic_numbers [N], system_index [N] ascending, cell [S,3,3], charge [S]
         and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device. between:
-        called with the chain between forward and backward pass.
+        called with the chain between forward and backward pass. within: of a Domain; needs the buffers of many atoms.
         """
         buffers = self.buffers
         if buffers is None:
@@ -170,7 +171,9 @@ class FastTensorNet:
             raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
         if not self.config.charge_factor:
             charge = self.no_charge
-        chain = self.chain_type(buffers)(self, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
+        inputs: tuple[Tensor | Edges, ...] = (positions, atomic_numbers, system_index, cell, charge, edges)
+        inputs = inputs if within is None else (*inputs, within)
+        chain = self.chain_type(buffers)(self, buffers, *inputs)
         chain.forward(keep=forces or virial)
         if between is not None:
             between(chain)

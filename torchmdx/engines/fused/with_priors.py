@@ -13,7 +13,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from torchmdx.domain import of_owned
 from torchmdx.engines.engine import Outputs
+from torchmdx.engines.fused.engine import allocate, within_of
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.pairs.energy import strained_positions
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows
@@ -52,7 +54,7 @@ class PriorKernelEngine:
     def reserve(self, capacity: int) -> None:
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
         if self.near is None:
-            self.model.allocate(self.batch.num_atoms, self.batch.num_systems, capacity)
+            allocate(self.model, self.batch, capacity)
         else:
             self.near.capacity = None
 
@@ -62,7 +64,8 @@ class PriorKernelEngine:
         inner = edges if self.near is None else self._nearer(batch, edges)
         inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, inner)
         priors = _Priors(self, batch, edges, forces, self.stress and forces)
-        found = self.model.run(*inputs, forces=forces, virial=self.stress and forces, between=priors.evaluate)
+        virial, within = self.stress and forces, within_of(batch)
+        found = self.model.run(*inputs, forces=forces, virial=virial, between=priors.evaluate, within=within)
         stress = per_volume(found.virial + priors.virial, cell) if self.stress else None
         of_systems = sum_rows(priors.energies, batch.system_index, batch.num_systems)
         total = (found.forces + priors.forces).to(found.forces.dtype)
@@ -75,7 +78,7 @@ class PriorKernelEngine:
             if shapes_are_fixed(batch.positions):
                 raise RuntimeError("an evaluation must have run before it is captured")
             capacity = with_head_room(int(self.near.counts(batch, edges).sum()), batch.num_atoms)
-            self.model.allocate(batch.num_atoms, batch.num_systems, capacity)
+            allocate(self.model, batch, capacity)
             self.near.capacity = capacity
         return self.near.edges(batch, edges)
 
@@ -135,7 +138,7 @@ class _Priors:
             places = (positions if symmetric is None else strained_positions(positions, symmetric, batch)).to(dtype)
             seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
             geometry = pair_geometry(seen, pairs, vectors, places, channels)
-            energies = potential.prior_energies(geometry, self.engine.others)
+            energies = of_owned(potential.prior_energies(geometry, self.engine.others), batch)
         self.energies = self.energies + energies.detach()
         if not self.with_forces:
             return None

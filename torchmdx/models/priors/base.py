@@ -102,6 +102,8 @@ class Prior(nn.Module):
     max_z: int = LAST_ELEMENT
     # Whether it sums over all pairs of systems without periodic directions, for which it needs positions, not edges.
     sees_all_pairs: bool = False
+    # The distance up to which atoms influence the energy of an atom, in cutoffs; None: any distance, or not known.
+    reach: int | None = None
 
     def cutoff(self, periodic: bool) -> float:
         """Cutoff of the neighbour list it needs, Å, for systems with or without periodic directions."""

@@ -46,6 +46,7 @@ class D2(Prior):
     """E = -½ Σ_ij sqrt(C_i C_j) / r_ij⁶ / (1 + exp(-d (r_ij / (R_i + R_j) - 1)))"""
 
     config: D2Config
+    reach = 1
     c6: Tensor
     radii: Tensor
 

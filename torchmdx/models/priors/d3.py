@@ -66,6 +66,7 @@ class D3(Prior):
     """
 
     config: D3Config
+    reach = 2  # C6 of a pair depends on the neighbours of both atoms
     c6: Tensor
     covalent: Tensor
     expectation: Tensor

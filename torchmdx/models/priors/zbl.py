@@ -54,6 +54,7 @@ class ZBL(Prior):
     """
 
     config: ZBLConfig
+    reach = 1
     radii: Tensor | None
 
     def __init__(self, config: ZBLConfig) -> None:

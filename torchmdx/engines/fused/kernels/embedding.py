@@ -31,6 +31,10 @@ def standardised_norms(
     ROWS: tl.constexpr,
 ):
     """NORMS [N,C] = LayerNorm(|A|²)."""
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
     norm = squared_norm(load9(A + r * (9 * CHANNELS) + c, valid, CHANNELS))
@@ -52,6 +56,10 @@ def gated(
     LAST: tl.constexpr,
 ):
     """X = MIXED act(GATE)."""
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row, n, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
     at = GATE + r * (3 * CHANNELS) + n
@@ -74,6 +82,10 @@ def surroundings_mix_gradient(
     ROWS: tl.constexpr,
 ):
     """Adds to the gradient GA, which came through mix(A), that of the LayerNorm of |A|², from GNORM."""
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
     at = r * (9 * CHANNELS) + c

@@ -39,6 +39,10 @@ def surroundings(
     DEPTH: tl.constexpr,
 ):
     """A [N,9,C]. A program takes ROWS adjacent atoms and SLICE channels, DEPTH edges of each row at a time."""
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c2 = (tl.program_id(1) * SLICE + tl.arange(0, SLICE))[None, :]
     c = c2[:, None, :]
@@ -98,6 +102,10 @@ def surroundings_gradient(
 
     ∂E/∂t and ∂E/∂d are those of A_i; PULL [SLICES,E] is what the layers' messages left.
     """
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c2 = tl.arange(0, CHANNELS)[None, :]
     c = c2[:, None, :]

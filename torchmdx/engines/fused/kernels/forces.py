@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["num_atoms"])
+@triton.jit(do_not_specialize=["num_atoms", "num_embedded"])
 def forces(
     ROW_PTR,
     SOURCE,
@@ -20,6 +20,7 @@ def forces(
     SHIFT,
     ENERGY,
     num_atoms,
+    num_embedded,
     VIRIAL: tl.constexpr,
     EDGES: tl.constexpr,
     CANDIDATES: tl.constexpr,
@@ -34,12 +35,16 @@ def forces(
     VIRIALS [N,9]: Σ_e h_e ⊗ v_e of each row. AT_ONCE: loads sources and shifts together instead of shifts only
     where the source matches: more bytes, less latency.
     SUM: if not 0, programs from N on sum the energies of a system, SUM atoms at a time, as `sum_systems` does.
+    num_embedded: atoms whose rows hold gradients; they are the first so many.
     """
     i = tl.program_id(0)
     if SUM > 0:
         if i >= num_atoms:
             sum_energies(SYSTEM, ENERGIES, SHIFT, ENERGY, i - num_atoms, num_atoms, SUM, SUM)
             return
+    PARTIAL: tl.constexpr = num_embedded.dtype.is_ptr()
+    if PARTIAL:
+        num_embedded = tl.load(num_embedded)
     start, end = tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)
     lane = tl.arange(0, EDGES)
     candidate = tl.arange(0, CANDIDATES)[None, :]
@@ -54,12 +59,16 @@ def forces(
         mask = e < end
         mask = mask & (tl.load(KNOT + e, mask=mask, other=-1) >= 0)
         j = tl.load(SOURCE + e, mask=mask, other=0)
+        of_source = mask
+        if PARTIAL:
+            of_source = mask & (j < num_embedded)
+            mask = mask & (i < num_embedded)
         at = SHIFTS + e.to(tl.int64) * 3
-        sa = tl.load(at, mask=mask, other=0)[:, None]
-        sb = tl.load(at + 1, mask=mask, other=0)[:, None]
-        sc = tl.load(at + 2, mask=mask, other=0)[:, None]
-        row = tl.load(ROW_PTR + j, mask=mask, other=0)
-        length = tl.load(ROW_PTR + j + 1, mask=mask, other=0) - row
+        sa = tl.load(at, mask=of_source, other=0)[:, None]
+        sb = tl.load(at + 1, mask=of_source, other=0)[:, None]
+        sc = tl.load(at + 2, mask=of_source, other=0)[:, None]
+        row = tl.load(ROW_PTR + j, mask=of_source, other=0)
+        length = tl.load(ROW_PTR + j + 1, mask=of_source, other=0) - row
         longest = tl.max(length, 0)
         back = tl.full((EDGES,), -1, tl.int32)
         for step in range(0, longest, CANDIDATES):
@@ -73,7 +82,7 @@ def forces(
             back = tl.maximum(back, tl.max(tl.where(same, other, -1), 1))
         here = HALF + e.to(tl.int64) * 3
         there = HALF + back.to(tl.int64) * 3
-        found = mask & (back >= 0)
+        found = of_source & (back >= 0)
         hx = tl.load(here, mask=mask, other=0.0)
         hy = tl.load(here + 1, mask=mask, other=0.0)
         hz = tl.load(here + 2, mask=mask, other=0.0)

@@ -35,6 +35,10 @@ def multiply_halves(
 
     Forward: act(X) W + SIDE, with SIDE [2,C]. BACK: (X W) act'(SIDE), with SIDE [N,2,C], which may be Y.
     """
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     half = tl.program_id(2)
     n = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -72,6 +76,10 @@ def gated_energies(
 
     CONSTANTS: scale, and the last biases of layers and gates, float64.
     """
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ATOMS >= num_atoms:
+            return
     row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     valid = row < num_atoms
     keep = valid[:, None]

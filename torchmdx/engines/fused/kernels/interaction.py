@@ -107,6 +107,10 @@ def update(
     LAST: tl.constexpr,
 ):
     """X' = X̂ + D + (1 + q/10) D D, in OUT."""
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row, n, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
     d = load9(D + at, valid, CHANNELS)
@@ -131,6 +135,10 @@ def update_gradient(
 
     G becomes the gradient in Y, M that in M.
     """
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row, n, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
     g = load9(G + at, valid, CHANNELS)
@@ -144,7 +152,7 @@ def update_gradient(
     store9(M + at, gm, valid, CHANNELS)
 
 
-@triton.jit(do_not_specialize=["num_atoms"])
+@triton.jit(do_not_specialize=["num_atoms", "num_received"])
 def mix_in_gradient(
     GX,
     X,
@@ -156,6 +164,7 @@ def mix_in_gradient(
     CHARGE,
     SYSTEM,
     num_atoms,
+    num_received,
     CHANNELS: tl.constexpr,
     ROWS: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -163,12 +172,20 @@ def mix_in_gradient(
 ):
     """The gradient in X: G, which reached X̂ from this layer's output, plus GX, which came through Y; through X̂.
 
-    D, MIXED and GATE belong to what made X: the layer before, or the EMBEDDING; see store_gradient.
+    D, MIXED and GATE belong to what made X: the layer before, or the EMBEDDING; see store_gradient. num_received: atoms
+    with an output of this layer; G is that of the first so many, and zero for others.
     """
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row, n, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
     at = r * (9 * CHANNELS) + n
-    g = add9(load9(GX + at, valid, CHANNELS), load9(G + at, valid, CHANNELS))
+    received = valid
+    if num_received.dtype.is_ptr():
+        received = (row < tl.load(num_received))[:, None]
+    g = add9(load9(GX + at, valid, CHANNELS), load9(G + at, received, CHANNELS))
     inverse = tl.load(INVERSE + r * CHANNELS + n, mask=valid, other=0.0)
     g = normalise_gradient(load9(X + at, valid, CHANNELS), inverse, g)
     store_gradient(G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, n, num_atoms, CHANNELS, ACTIVATION, EMBEDDING)

@@ -58,6 +58,11 @@ def messages(
     KEEP: tl.constexpr,
 ):
     """M_i = Σ_j f(r_ij) Y_j + f(0) Y_i, stored if KEEP, and P̂ = P/(|P|²+1) of its product P with Y_i."""
+    if num_atoms.dtype.is_ptr():
+        tl.static_assert(SLICES_FIRST)
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) // (CHANNELS // SLICE) * ROWS >= num_atoms:
+            return
     group, part = _where(num_atoms, ROWS, CHANNELS // SLICE, SLICES_FIRST)
     row = group * ROWS + tl.arange(0, ROWS)
     c = (part * SLICE + tl.arange(0, SLICE))[None, None, :]
@@ -120,7 +125,7 @@ def _where(num_atoms, ROWS: tl.constexpr, SLICES: tl.constexpr, SLICES_FIRST: tl
     return group, part
 
 
-@triton.jit(do_not_specialize=["num_atoms", "capacity"])
+@triton.jit(do_not_specialize=["num_atoms", "num_received", "capacity"])
 def messages_gradient(
     Y,
     GM,
@@ -133,6 +138,7 @@ def messages_gradient(
     PLACE,
     PULL,
     num_atoms,
+    num_received,
     capacity,
     CHANNELS: tl.constexpr,
     DEGREE: tl.constexpr,
@@ -147,12 +153,23 @@ def messages_gradient(
     The list is symmetric, so what flows back from the messages that i sent is again a sum over its own row. The pull
     is that of the message from i to j: the one of the message from j to i is found in the row of j.
     FIRST: PULL is written, not added to.
+    num_received: atoms that received messages; GM, GY and PULL are those of the first so many, and zero for others.
     """
+    if num_atoms.dtype.is_ptr():
+        tl.static_assert(SLICES_FIRST)
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) // (CHANNELS // SLICE) * ROWS >= num_atoms:
+            return
     group, part = _where(num_atoms, ROWS, CHANNELS // SLICE, SLICES_FIRST)
     row = group * ROWS + tl.arange(0, ROWS)
     c2 = (part * SLICE + tl.arange(0, SLICE))[None, :]
     c = c2[:, None, :]
     valid = (row < num_atoms)[:, None]
+    PARTIAL: tl.constexpr = num_received.dtype.is_ptr()
+    received = valid
+    if PARTIAL:
+        num_received = tl.load(num_received)
+        received = (row < num_received)[:, None]
     start, end = row_ends(ROW_PTR, row, row < num_atoms)
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
     y = load9(Y + at, valid, CHANNELS)
@@ -162,6 +179,8 @@ def messages_gradient(
     for step in range(0, tl.max(end - start, 0), DEPTH):
         e, mask = edges_at(start, end, step, DEPTH)
         inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        if PARTIAL:
+            inside = inside & (j < num_received)[:, :, None]
         gm = GM + j[:, :, None] * (9 * CHANNELS) + c
         f, df = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
         a0, s = dot(a0, f, y[0], gm, inside)
@@ -174,9 +193,9 @@ def messages_gradient(
         pull += df * s
         total = tl.sum(pull, 2)
         if not FIRST:
-            total += tl.load(PULL + e, mask=mask, other=0.0)
+            total += tl.load(PULL + e, mask=mask & received, other=0.0)
         tl.store(PULL + e, total, mask=mask)
     f0, f1, f2 = load3(OWN + c2, None, CHANNELS)
-    own = scale_parts(load9(GM + at, valid, CHANNELS), f0, f1, f2)
-    gy = add9(load9(GY + at, valid, CHANNELS), add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), own))
+    own = scale_parts(load9(GM + at, received, CHANNELS), f0, f1, f2)
+    gy = add9(load9(GY + at, received, CHANNELS), add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), own))
     store9(GY + at, gy, valid, CHANNELS)

@@ -30,6 +30,10 @@ def read_norms(
     ROWS: tl.constexpr,
 ):
     """NORMS [N,3,C] = LayerNorm(|s|², |a|², |q|²)."""
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
     n0, n1, n2 = part_norms(load9(X + r * (9 * CHANNELS) + c, valid, CHANNELS))
@@ -67,6 +71,10 @@ def read_energies(
     READOUT: the activation act' of the features. CONSTANTS: scale and last bias, float64. GRADIENT: GFEATURES is
     written.
     """
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ATOMS >= num_atoms:
+            return
     row = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     valid = row < num_atoms
     keep = valid[:, None]
@@ -111,6 +119,10 @@ def read_features_gradient(
     EMBEDDING: tl.constexpr,
 ):
     """From the gradient in NORMS, through the LayerNorm, the gradient in X, passed on as store_gradient does."""
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     x = load9(X + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c, valid, CHANNELS)
     g = read_gradient(x, NORMS, row, c, valid, epsilon, WIDTH, CHANNELS)

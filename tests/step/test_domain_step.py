@@ -1,0 +1,197 @@
+"""DomainStep: parts of a structure add up to the whole, with any engine, also while atoms change hands."""
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from domains import divide
+
+from torchmdx import Potential, System, TensorNetConfig, evaluate
+from torchmdx.lammps.example import water
+from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.priors.zbl import ZBLConfig
+from torchmdx.models.tensornet2 import TensorNet2Config
+from torchmdx.step.domain_step import DomainStep, num_hops, reach
+from torchmdx.step.results import NonFiniteError
+
+SETTINGS = dict(num_channels=16, num_radial=8, num_layers=1, cutoff=3.0)
+
+
+def potential(dtype=torch.float64, priors=(), seed=0, **settings) -> Potential:
+    torch.manual_seed(seed)
+    made = Potential(TensorNetConfig(**{**SETTINGS, **settings}), priors).to(dtype)
+    made.shift.fill_(3.0)
+    made.reference_energies[:9] = torch.linspace(-20, 5, 9)
+    return made
+
+
+def triclinic() -> Atoms:
+    atoms = water(64)
+    atoms.set_cell(atoms.cell.array @ np.array([[1, 0, 0], [0.3, 1, 0], [0.1, 0.2, 1]]), scale_atoms=True)
+    return atoms
+
+
+def summed(step_of, parts, atoms: Atoms):
+    """(energy, energies, forces, virial) of the whole from the steps of its parts."""
+    energy, energies = 0.0, np.zeros(len(atoms))
+    forces, virial = np.zeros((len(atoms), 3)), np.zeros((3, 3))
+    for number, part in enumerate(parts):
+        step = step_of(number)
+        step.assign(
+            part.positions, atoms.numbers[part.atoms], part.num_owned, atoms.cell.array, num_total=len(atoms),
+            hops=part.hops,
+        )  # fmt: skip
+        found = step(part.positions, atoms.cell.array)
+        energy, virial = energy + found.energy, virial + found.virial
+        energies[part.atoms[: part.num_owned]] = found.energies
+        np.add.at(forces, part.atoms, found.forces)
+    return energy, energies, forces, virial
+
+
+def require_equal(found, model, atoms: Atoms, bound: float) -> None:
+    """Compares with the whole structure; bound: relative, for energies in units of eV per atom."""
+    energy, energies, forces, virial = found
+    periodic = bool(atoms.pbc.all())
+    exact = evaluate(model, System.from_ase(atoms), stress=periodic)
+    assert abs(energy - float(exact.energy)) < bound * max(len(atoms), abs(float(exact.energy)))
+    assert np.abs(energies - exact.energies.numpy()).max() < bound * np.abs(exact.energies.numpy()).max()
+    assert np.abs(forces - exact.forces.numpy()).max() < bound * np.abs(exact.forces.numpy()).max()
+    if periodic:
+        stress = exact.stress[0].double().numpy()
+        assert np.abs(virial / atoms.get_volume() - stress).max() < bound * np.abs(stress).max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["exact", "compiled"])
+@pytest.mark.parametrize("structure", [lambda: water(64), triclinic], ids=["orthogonal", "triclinic"])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_parts_add_up_to_the_whole(dtype, structure, parts):
+    atoms, model = structure(), potential(dtype)
+    divided = divide(atoms, parts, reach(model), 3.0)
+    found = summed(lambda _: DomainStep(model, (False, True, True)), divided, atoms)
+    require_equal(found, model.double(), atoms, 2e-13 if dtype == torch.float64 else 3e-6)
+
+
+def test_a_box_smaller_than_the_reach():
+    atoms, model = water(8), potential(num_layers=2)
+    assert atoms.cell.lengths()[0] < reach(model)
+    found = summed(lambda _: DomainStep(model, (False, True, True)), divide(atoms, 2, reach(model), 3.0), atoms)
+    require_equal(found, model, atoms, 2e-13)
+
+
+def test_an_open_structure():
+    atoms, model = water(27), potential()
+    atoms.pbc = False
+    found = summed(lambda _: DomainStep(model, (False, False, False)), divide(atoms, 2, reach(model), 3.0), atoms)
+    require_equal(found, model, atoms, 2e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["exact", "compiled"])
+def test_priors(dtype):
+    model = potential(dtype, [ZBLConfig(cutoff=4.0)])
+    atoms = water(64)
+    assert reach(model) == 6.0
+    found = summed(lambda _: DomainStep(model, (False, True, True)), divide(atoms, 2, reach(model), 3.0), atoms)
+    require_equal(found, model.double(), atoms, 2e-13 if dtype == torch.float64 else 3e-6)
+
+
+def test_an_ensemble():
+    atoms, models = water(27), Ensemble([potential(seed=seed) for seed in (1, 2)])
+    found = summed(lambda _: DomainStep(models, (False, True, True)), divide(atoms, 2, reach(models), 3.0), atoms)
+    require_equal(found, models, atoms, 2e-13)
+
+
+def test_without_hops_the_results_are_the_same():
+    atoms, model = water(27), potential()
+    parts = divide(atoms, 2, reach(model), 3.0)
+    for part in parts:
+        part.hops = None
+    require_equal(summed(lambda _: DomainStep(model, (False, True, True)), parts, atoms), model, atoms, 2e-13)
+
+
+def test_atoms_change_hands_in_the_same_buffers():
+    atoms, model, random = water(64), potential(), np.random.default_rng(0)
+    steps = [DomainStep(model, (False, True, True)) for _ in range(2)]
+    atoms.positions[:, 0] += 1.5  # the boundary lies among atoms
+    owned = set()
+    for _ in range(6):
+        atoms.positions += random.normal(scale=0.15, size=atoms.positions.shape)
+        atoms.wrap()
+        found = summed(steps.__getitem__, divide(atoms, 2, reach(model), 3.0), atoms)
+        require_equal(found, model, atoms, 2e-13)
+        owned.add(steps[0].num_owned)
+    assert [step.num_growths for step in steps] == [0, 0]
+    assert len(owned) > 1
+
+
+def test_the_capacity_grows():
+    model, small, large = potential(), water(27), water(64)
+    step = DomainStep(model, (False, True, True))
+    for atoms in (small, large, small):
+        found = summed(lambda _: step, divide(atoms, 1, reach(model), 3.0), atoms)
+        require_equal(found, model, atoms, 2e-13)
+    assert step.num_growths == 1
+
+
+def test_fully_periodic_domains_follow_the_number_of_atoms():
+    model, step = potential(), None
+    step = DomainStep(model, (True, True, True))
+    for atoms in (water(27), water(64), water(27)):
+        step.assign(atoms.positions, atoms.numbers, len(atoms), atoms.cell.array, num_total=len(atoms))
+        found = step(atoms.positions, atoms.cell.array)
+        require_equal((found.energy, found.energies, found.forces, found.virial), model, atoms, 2e-13)
+
+
+def test_a_process_without_atoms():
+    step = DomainStep(potential(), (False, True, True))
+    step.assign(np.ones((2, 3)), [1, 8], 0, np.eye(3) * 9, num_total=5)
+    found = step()
+    assert found.energy == 0
+    assert found.energies.shape == (0,)
+    assert not found.forces.any()
+    assert found.forces.shape == (2, 3)
+
+
+def test_what_cannot_be_divided_is_refused_by_name():
+    with pytest.raises(ValueError, match="TensorNet2 conserves the charges of the whole system"):
+        DomainStep(Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1)), (True, True, False))
+    with pytest.raises(ValueError, match="the prior coulomb may depend on atoms at any distance"):
+        DomainStep(potential(priors=[CoulombConfig(cutoff=6.0, charges="given")]), (True, True, False))
+
+
+def test_wrong_calls_are_refused():
+    step, cell = DomainStep(potential(), (False, True, True)), np.eye(3) * 9
+    with pytest.raises(ValueError, match="capacity must be >= 0 atoms, got -1"):
+        DomainStep(potential(), (True, True, True), capacity=-1)
+    step.num_owned = 1
+    with pytest.raises(RuntimeError, match="assign must be called before an evaluation"):
+        step(np.zeros((1, 3)), cell)
+    with pytest.raises(ValueError, match=r"positions must have shape \[2, 3\]"):
+        step.assign(np.zeros((1, 3)), [1, 8], 1, cell, num_total=2)
+    with pytest.raises(ValueError, match="num_owned must be from 0 to 2, got 3"):
+        step.assign(np.zeros((2, 3)), [1, 8], 3, cell, num_total=2)
+    with pytest.raises(ValueError, match="atomic numbers must be from 1 to 118, got 0 to 8"):
+        step.assign(np.zeros((2, 3)), [0, 8], 1, cell, num_total=2)
+    with pytest.raises(ValueError, match="hops must be ascending"):
+        step.assign(np.zeros((3, 3)), [1, 8, 1], 1, cell, num_total=3, hops=[0, 2, 1])
+
+
+def test_evaluation_errors_leave_a_usable_step():
+    atoms, model = water(27), potential()
+    (part,) = divide(atoms, 1, reach(model), 3.0)
+    step = DomainStep(model, (False, True, True))
+    step.assign(part.positions, atoms.numbers[part.atoms], part.num_owned, atoms.cell.array, num_total=len(atoms))
+    wrong = part.positions.copy()
+    wrong[3] = np.nan
+    with pytest.raises(NonFiniteError, match="the first of them atom 3"):
+        step(wrong, atoms.cell.array)
+    with pytest.raises(ValueError, match="positions must have shape"):
+        step(part.positions[1:], atoms.cell.array)
+    found = step(part.positions, atoms.cell.array)
+    assert found.energy == pytest.approx(float(evaluate(model, System.from_ase(atoms)).energy), abs=1e-10)
+
+
+def test_the_reach_counts_the_embedding_and_priors():
+    assert num_hops(potential(num_layers=2)) == 3
+    assert reach(potential(num_layers=2)) == 9.0
+    assert reach(potential(priors=[ZBLConfig(cutoff=7.0)])) == 7.0

