@@ -36,6 +36,8 @@ python_maximum_signature_line_length = 100
 # Every name of torchmdx that is referred to has to be there. Types of other packages are not linked: that would take
 # their indices from the network.
 nitpicky = True
+# Equations in docstrings are no code.
+suppress_warnings = ["misc.highlighting_failure"]
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|numpy|np|ase|openmm|app|argparse|collections|pathlib|socket|typing)(\..*)?"),
     # What signatures mention and nobody makes by hand; the sections of a configuration are in training.md, key by key.
@@ -48,6 +50,7 @@ nitpick_ignore_regex = [
         r"torchmdx\.(labelling\.run\.Paths|labelling\.geometry\.Geometry|datasets\.(statistics|energy_changes)\.\w+)",
     ),
     (r"py:.*", r"torchmdx\.training\.(config|data_section|loss_section)\.\w*Section"),
+    (r"py:.*", r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run_files\.RunFiles|log\.Row)"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
     (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource|Region|LinkRequest|unit\.Quantity"),
     (r"py:.*", r"torchmdx\.models\.priors\.base\.(Geometry|OpenPairPrior|Prior)|Frame"),

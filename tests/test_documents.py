@@ -39,7 +39,7 @@ ASSUMED = {
 }
 RUNNING = [page for page in pages() if any(block.language in ("python", *COMMANDS) for block in blocks_of(page))]
 # Of other programs, and of scripts in tools/ and recipes/.
-FOREIGN_OPTIONS = {"--logdir", "--index-url", "--no-cache-dir", "--store", "--checkpoint"}
+FOREIGN_OPTIONS = {"--logdir", "--index-url", "--no-cache-dir", "--store", "--checkpoint", "--no-as-needed"}
 
 
 @pytest.fixture
