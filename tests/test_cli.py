@@ -188,13 +188,6 @@ def test_relax_refuses_bad_options(capsys, model, molecule_file, tmp_path, optio
     assert not output.exists()
 
 
-def test_relax_refuses_several_structures(capsys, model, ethanol, tmp_path):
-    path = tmp_path / "two.xyz"
-    ase.io.write(path, [ethanol, ethanol], format="extxyz")
-    command = ["relax", path, "-o", tmp_path / "o.xyz", "--model", model, "--index", ":"]
-    assert_refused(capsys, command, "--index must select one structure, got ':', which selects 2")
-
-
 def test_relax_of_a_cell_without_volume_is_refused(capsys, model, bare_slab, tmp_path):
     path = tmp_path / "slab.traj"
     ase.io.write(path, bare_slab)

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import ase.build
+import numpy as np
 import openmm
 import pytest
 import torch
@@ -262,6 +263,8 @@ def is_example(code: str) -> bool:
 
 @pytest.mark.parametrize("name", docstring_examples())
 def test_examples_of_docstrings_run(name, folder):
+    if "torch_sim" in name:
+        pytest.importorskip("torch_sim")
     module = importlib.import_module(
         name.split(":")[0].removesuffix(".py").replace(os.sep, ".").removesuffix(".__init__")
     )
@@ -289,6 +292,10 @@ def ase_names(folder: Path) -> dict[str, object]:
         torchmdx=torchmdx,
         System=System,
         directory=folder / "logs",
+        positions=atoms.positions,
+        numbers=atoms.numbers,
+        num_owned=len(atoms),
+        cell=np.diag([30.0, 30.0, 30.0]),
         config={},
     )
 

@@ -12,9 +12,9 @@ from runs import DYNAMICS, SAME_SEED, assert_refused, assert_same_run, md
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
+from torchmdx.dynamics import trajectory
 from torchmdx.dynamics.log import Row, read_log
 from torchmdx.md import recorder as recorder_module
-from torchmdx.md import trajectory
 from torchmdx.md.recorder import Recorder
 from torchmdx.md.simulation import Simulation
 from torchmdx.step.captured_step import CapturedStep

@@ -1,5 +1,6 @@
 """tools/long_run.py: memory over many evaluations."""
 
+import mmap
 import os
 import subprocess
 import sys
@@ -26,10 +27,13 @@ def test_memory_that_is_kept_is_seen(monkeypatch):
     monkeypatch.syspath_prepend(str(TOOLS))
     import long_run
 
-    kept = []
-    found = long_run.memory_over(
-        lambda positions, cell: kept.append(np.ones(100_000)), np.ones((3, 3)), np.eye(3), 40, 0
-    )
+    kept, size = [], 800_000
+
+    def keep(positions, cell):
+        kept.append(mmap.mmap(-1, size))  # not from memory that the process has already
+        kept[-1].write(b"x" * size)
+
+    found = long_run.memory_over(keep, np.ones((3, 3)), np.eye(3), 40, 0)
     sys.modules.pop("long_run")
     assert len(kept) == 40
-    assert found[-1] - found[1] > 20 * 8 * 100_000
+    assert found[-1] - found[1] > 20 * size

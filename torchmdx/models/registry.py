@@ -242,7 +242,8 @@ def _from_dict(values: Mapping[str, Any], kind: str, known: Mapping[str, type[An
     settings = dict(values)
     name = settings.pop(kind, None)
     if not isinstance(name, str) or name not in known:
-        text = f"{kind} must be one of {', '.join(known)}, got {name!r}"
+        # Configurations name no wrapped module.
+        text = f"{kind} must be one of {', '.join(k for k in known if k != 'wrapped')}, got {name!r}"
         if isinstance(name, str) and name.isidentifier():
             call = f"register_{kind}({f'{name!r}, ' if kind == 'model' else ''}{arguments})"
             text += (
