@@ -12,15 +12,15 @@ from torchmdx.runtime.cpu_memory import CHOICES, SPINS
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the C library glibc")
 
-# Pages of 4 KB that an evaluation of 512 atoms gets from the system.
+# Pages of 4 KB that an evaluation of 125 atoms gets from the system.
 PAGES = """
 import resource
 import numpy as np
 import torchmdx
 
-grid = 2.2 * np.stack(np.meshgrid(*3 * [np.arange(8.0)], indexing="ij"), -1).reshape(-1, 3)
-# Of torch operations, which get memory each time; the compiled TensorNet keeps its own.
-potential = torchmdx.Potential(torchmdx.TensorNet2Config(num_layers=1)).requires_grad_(False)
+grid = 2.2 * np.stack(np.meshgrid(*3 * [np.arange(5.0)], indexing="ij"), -1).reshape(-1, 3)
+# Of torch operations, which get memory each time; the compiled networks keep their own.
+potential = torchmdx.Potential(torchmdx.TensorNetConfig(num_layers=1)).double().requires_grad_(False)
 step = torchmdx.CapturedStep(potential, torchmdx.System.create(grid, np.full(len(grid), 6)))
 for _ in range(3):
     step(grid)
