@@ -148,7 +148,8 @@ def training_step(size: int, side: str) -> Run:
 
 
 def openmm_row(transport: str, count: int) -> dict[str, Any]:
-    """Medians over stretches: of a step of OpenMM, of an evaluation alone, and of their difference."""
+    """Medians over stretches: of a step of OpenMM, of an evaluation alone, of their difference, and of OpenMM's steps of
+    the same particles without forces, which synchronise its threads all the same."""
     import openmm
     import openmm_steps
     import systems
@@ -163,6 +164,10 @@ def openmm_row(transport: str, count: int) -> dict[str, Any]:
     context = openmm.Context(system, integrator, openmm.Platform.getPlatformByName("CPU"))
     context.setPositions(positions * openmm_steps.NM)
     integrator.step(20)
+    bare_integrator = openmm.LangevinMiddleIntegrator(300, 1.0, 0.0005)
+    bare = openmm.Context(openmm_steps.system_of(topology), bare_integrator, context.getPlatform())
+    bare.setPositions(positions * openmm_steps.NM)
+    bare_integrator.step(20)
     (step,) = force.evaluator._steps()
     each, times = count // STRETCHES, []
     for _ in range(STRETCHES):
@@ -171,10 +176,13 @@ def openmm_row(transport: str, count: int) -> dict[str, Any]:
         middle = time.perf_counter()
         for _ in range(each):
             step(positions, copy=False)
-        times.append((middle - start, time.perf_counter() - middle))
-    ms, evaluation = (float(np.median(column)) / each * 1e3 for column in zip(*times, strict=True))
-    beyond = float(np.median([(a - b) / each for a, b in times])) * 1e6
-    return dict(atoms=len(numbers), ms=round(ms, 3), evaluation_ms=round(evaluation, 3), beyond_us=round(beyond, 1))
+        end = time.perf_counter()
+        bare_integrator.step(each)
+        times.append((middle - start, end - middle, time.perf_counter() - end))
+    ms, evaluation, alone = (float(np.median(column)) / each * 1e3 for column in zip(*times, strict=True))
+    beyond = float(np.median([(a - b) / each for a, b, _ in times])) * 1e6
+    found = dict(ms=round(ms, 3), evaluation_ms=round(evaluation, 3), beyond_us=round(beyond, 1))
+    return dict(atoms=len(numbers), **found, openmm_alone_us=round(alone * 1e3, 1))
 
 
 def measure(side: str, what: str, name: str, count: int, forces_file: str) -> dict[str, Any]:
