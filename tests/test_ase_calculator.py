@@ -333,3 +333,69 @@ def test_a_bad_structure_is_refused_with_the_reason(calculator, ethanol, change,
         ethanol.get_forces()
     good.calc = calculator
     assert good.get_potential_energy() == before
+
+
+def test_a_refused_stress_leaves_nothing_of_the_structure_before(potential, calculator, crystal):
+    """The cell has changed when stress is refused, and only positions change after that."""
+    crystal.calc = calculator
+    crystal.get_stress()
+    crystal.cell[2] = 0
+    crystal.pbc = (True, True, False)
+    with pytest.raises(PropertyNotImplementedError, match="got one of rank 2"):
+        crystal.get_stress()
+    crystal.rattle(0.02)
+    wanted = evaluate(potential, System.from_ase(crystal)).forces
+    np.testing.assert_allclose(crystal.get_forces(), wanted, atol=1e-12)
+
+
+def test_another_structure_that_is_said_to_have_moved_is_evaluated(potential, calculator, ethanol):
+    """Calculators that wrap this one may pass on changes since a calculation of their own."""
+    other = ethanol.copy()
+    other.numbers[:2] = 7
+    calculator.calculate(ethanol, ["forces"])
+    calculator.calculate(other, ["forces"], ["positions"])
+    wanted = evaluate(potential, System.from_ase(other)).forces
+    np.testing.assert_allclose(calculator.results["forces"], wanted, atol=1e-12)
+
+
+def test_results_that_may_not_be_calculated_are_none(calculator, ethanol):
+    ethanol.calc = calculator
+    assert calculator.get_property("forces", ethanol, allow_calculation=False) is None
+    forces = ethanol.get_forces()
+    np.testing.assert_array_equal(calculator.get_property("forces", ethanol, allow_calculation=False), forces)
+    ethanol.rattle(0.1)
+    assert calculator.get_property("forces", ethanol, allow_calculation=False) is None
+    assert calculator.results == {}
+    with pytest.raises(PropertyNotImplementedError, match="^magmoms property not implemented$"):
+        ethanol.get_magnetic_moments()
+
+
+def test_results_of_the_last_calculation_without_atoms(calculator, ethanol):
+    with pytest.raises(ValueError, match="atoms must be given before the first calculation, got None"):
+        calculator.get_property("energy")
+    energy = calculator.get_potential_energy(ethanol)
+    assert calculator.get_property("energy") == energy
+    calculator.results.clear()
+    assert calculator.get_property("energy") == pytest.approx(energy, abs=1e-12)
+
+
+def test_forces_that_are_changed_by_the_caller_are_copies(calculator, ethanol):
+    ethanol.calc = calculator
+    forces = ethanol.get_forces()
+    kept = forces.copy()
+    forces += 1
+    ethanol.positions[0] += 0.1
+    ethanol.get_forces()
+    ethanol.positions[0] -= 0.1
+    np.testing.assert_allclose(ethanol.get_forces(), kept, atol=1e-12)
+
+
+def test_what_the_calculator_remembers_does_not_follow_the_atoms(calculator, ethanol):
+    ethanol.calc = calculator
+    ethanol.get_forces()
+    remembered, positions = calculator.atoms, ethanol.positions.copy()
+    ethanol.rattle(0.1)
+    ethanol.get_forces()
+    np.testing.assert_array_equal(remembered.positions, positions)
+    np.testing.assert_array_equal(calculator.atoms.positions, ethanol.positions)
+    assert calculator.atoms is not remembered

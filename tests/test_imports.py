@@ -34,7 +34,7 @@ engines/cpu/network
 engines/exact
 engines
 step torchmdnet properties
-matgl dynamics
+matgl dynamics ase_atoms ase_parameters
 checkpoints
 conformance ase_calculator openmm_force ipi torch_sim relaxation export lammps
 datasets labelling

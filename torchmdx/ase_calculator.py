@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
+import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import PropertyNotImplementedError, all_changes
-from ase.stress import full_3x3_to_voigt_6_stress
 from numpy.typing import NDArray
 
+from torchmdx.ase_atoms import changes_between, has_only_moved, results_of, snapshot
+from torchmdx.ase_parameters import CHANGEABLE, require_changeable
 from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
 from torchmdx.evaluate import evaluate
 from torchmdx.models.ensemble import Ensemble
@@ -26,12 +27,9 @@ from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.pool import StepPool
 from torchmdx.step.report import StepReport
+from torchmdx.step.results import StepResult
 from torchmdx.step.spread_limit import SpreadLimit
 from torchmdx.system import System, checked_charge
-
-# Parameters that `Calculator.set` changes, and those for which a new calculator is needed.
-CHANGEABLE = ("charge", "mode", "max_force_spread", "spread_file")
-FIXED = ("potential", "dtype", "device")
 
 
 @one_thread_at_a_time(
@@ -95,7 +93,7 @@ class Calculator(AseCalculator):
         if isinstance(self.potential, Ensemble):
             self.implemented_properties = [*self.implemented_properties, "energy_spread", "forces_spread"]
         self._last_charge: Any = None
-        self._system: System | None = None  # of the last calculation, which most often differs in positions only
+        self._system: System | None = None  # of the last calculation; None while it may not be that of `atoms`
         self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
         self.parameters.update(dtype=dtype, device=str(target))
@@ -131,7 +129,7 @@ class Calculator(AseCalculator):
         """
         if not parameters:  # as called by ASE
             return {}
-        _require_changeable(parameters)
+        require_changeable(parameters)
         before = {name: self.parameters[name] for name in CHANGEABLE}
         self._adopt(**(before | parameters))
         if self.mode != before["mode"]:
@@ -195,19 +193,32 @@ class Calculator(AseCalculator):
         return hessian(self.potential, system, chosen).cpu().numpy()
 
     def _system_of(self, atoms: Atoms | None) -> System:
-        structure = self.atoms if atoms is None else atoms
-        if structure is None:
-            raise ValueError("atoms must be given before the first calculation, got None")
-        system = System.from_ase(structure, self.charge)
+        system = System.from_ase(self._given_or_last(atoms), self.charge)
         self._warn_of_doubts(system)
         return system
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """What changed since the last calculation: ASE's list, and the charge, which ASE does not check."""
-        changes = super().check_state(atoms, tol)
+        changes = changes_between(self.atoms, atoms, tol, self.ignored_changes)
         if self.atoms is not None and self._charge(atoms) != self._last_charge:
             changes.append("charge")
         return changes
+
+    def get_property(self, name: str, atoms: Atoms | None = None, allow_calculation: bool = True) -> Any:
+        """As ASE's, with one copy of the atoms less."""
+        if name not in self.implemented_properties:
+            raise PropertyNotImplementedError(f"{name} property not implemented")
+        changes = [] if atoms is None else self.check_state(atoms)
+        if changes or name not in self.results:
+            if not allow_calculation:
+                if changes:
+                    self.reset()
+                return None
+            self.calculate(atoms, [name], changes)
+        if name not in self.results:
+            raise PropertyNotImplementedError(f"{name} not present in this calculation")
+        result = self.results[name]
+        return result.copy() if isinstance(result, np.ndarray) else result
 
     def calculate(
         self,
@@ -215,45 +226,45 @@ class Calculator(AseCalculator):
         properties: Sequence[str] = ("energy",),
         system_changes: Sequence[str] = tuple(all_changes),
     ) -> None:
-        """Fills `results`: energy, forces and spreads always, stress once it has been requested."""
+        """Fills `results`: energy, forces and spreads always, stress once it has been requested.
+
+        system_changes: not used, since they may be those since a calculation of something else.
+        """
         self.results = {}  # results of other atoms must not remain after a failure or an interruption
-        super().calculate(atoms, properties, system_changes)
-        structure = self.atoms
-        assert structure is not None
-        has_volume = structure.cell.rank == 3
-        if "stress" in properties and not has_volume:
-            raise PropertyNotImplementedError(
-                f"stress needs a cell with three lattice vectors, got one of rank {structure.cell.rank}"
-            )
-        known = self._system if list(system_changes) == ["positions"] else None
-        if known is not None and self._charge(structure) != self._last_charge:
-            known = None
-        self._last_charge = self._charge(structure)
-        if "stress" in properties and not self.pool.stress:
-            self.pool = self._make_pool(stress=True)
-        self._system = None
-        if known is not None:
-            system = known.at(structure.positions)
-        else:
-            system = System.from_ase(structure, self.charge)
-            self._warn_of_doubts(system)
-        result = self.pool(system)
+        known, self._system = self._system, None
+        structure = self._given_or_last(atoms)
+        charge, before = self._charge(structure), self.atoms
+        if before is None or charge != self._last_charge or not has_only_moved(before, structure):
+            known = before = None
+        structure = self.atoms = snapshot(structure, before)
+        self._last_charge = charge
+        if "stress" in properties:
+            if structure.cell.rank != 3:
+                raise PropertyNotImplementedError(
+                    f"stress needs a cell with three lattice vectors, got one of rank {structure.cell.rank}"
+                )
+            if not self.pool.stress:
+                self.pool = self._make_pool(stress=True)
+        system, result = self._evaluate(structure, known)
         self._system = system
-        if self.limit is not None:
-            self.limit.require(system, result)
-        energy = float(result.energy[0])
-        self.results = {
-            "energy": energy,
-            "free_energy": energy,
-            "energies": result.energies,
-            "forces": result.forces,
-        }
-        if result.stress is not None and has_volume:
-            self.results["stress"] = full_3x3_to_voigt_6_stress(result.stress[0])
-        if result.energy_spread is not None:
-            self.results |= {"energy_spread": float(result.energy_spread[0]), "forces_spread": result.force_spread}
+        self.results = results_of(result, structure)
         if "charges" in properties or "dipole" in properties:
             self._add_charges(structure, "dipole" in properties)
+
+    def _evaluate(self, structure: Atoms, known: System | None) -> tuple[System, StepResult]:
+        """The results of the atoms; known: their system, possibly at earlier positions, if it is the last one."""
+        positions = structure.arrays["positions"]
+        if known is not None and self.limit is None and math.isfinite(np.vdot(positions, positions)):
+            return known, self.pool(known, positions)
+        if known is None:
+            system = System.from_ase(structure, self.charge)
+            self._warn_of_doubts(system)
+        else:
+            system = known.at(positions)
+        result = self.pool(system)
+        if self.limit is not None:
+            self.limit.require(system, result)
+        return system, result
 
     def _warn_of_doubts(self, system: System) -> None:
         """Warns when composition, charge or periodicity change, not at every step of a simulation."""
@@ -277,18 +288,11 @@ class Calculator(AseCalculator):
         if not structure.pbc.any():
             self.results["dipole"] = found.dipoles[0].double().cpu().numpy()
 
+    def _given_or_last(self, atoms: Atoms | None) -> Atoms:
+        structure = self.atoms if atoms is None else atoms
+        if structure is None:
+            raise ValueError("atoms must be given before the first calculation, got None")
+        return structure
+
     def _charge(self, atoms: Atoms) -> Any:
         return atoms.info.get("charge", 0) if self.charge is None else self.charge
-
-
-def _require_changeable(names: Iterable[str]) -> None:
-    """Raises TypeError for a name that is no parameter, ValueError for a parameter that cannot be changed."""
-    for name in names:
-        if name in FIXED:
-            raise ValueError(
-                f"{name} can't be changed by set, which takes {', '.join(CHANGEABLE)}: make a new torchmdx.Calculator"
-            )
-        if name not in CHANGEABLE:
-            near = difflib.get_close_matches(str(name), (*CHANGEABLE, *FIXED), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"parameter must be one of {', '.join(CHANGEABLE)}, got {name!r}{hint}")

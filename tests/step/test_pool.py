@@ -330,3 +330,23 @@ def test_settings_reach_the_steps(trained, ethanol, monkeypatch):
         pool(System.from_ase(ethanol))
     assert made == dict(mode="eager", stress=True, energies=True, precision="float32", audit_every=7)
     assert isinstance(padded(System.from_ase(ethanol), 16, 5.0), Batch)
+
+
+@pytest.mark.usefixtures("padding")
+def test_other_positions_of_a_system(trained, ethanol, crystal, device):
+    """They need no new System, whichever structures come between."""
+    potential = trained(device, torch.float64)
+    pool, rng = StepPool(potential, stress=True, most_steps=1), np.random.default_rng(0)
+    systems = [(System.from_ase(atoms), atoms) for atoms in (ethanol, ethanol[:7], crystal)]
+    for system, atoms in [systems[k] for k in (0, 0, 1, 1, 0, 2, 2, 0)]:
+        before = system.positions.clone()
+        atoms.positions += rng.normal(scale=0.02, size=atoms.positions.shape)
+        assert_exact(pool(system, atoms.positions), exact(potential, atoms))
+        assert torch.equal(system.positions, before)
+
+
+def test_positions_of_another_shape_are_refused(trained, ethanol):
+    pool, system = StepPool(trained("cpu")), System.from_ase(ethanol)
+    pool(system, ethanol.positions)
+    with pytest.raises(ValueError, match="positions must have shape"):
+        pool(system, ethanol.positions[:1])

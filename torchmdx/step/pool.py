@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.models.ensemble import Ensemble, frozen
@@ -32,15 +33,20 @@ _Key = tuple[int, bool, bool]  # atoms with padding, whether periodic, whether p
 
 @dataclass(eq=False)
 class _Slot:
-    """A step, and the structure that it currently holds."""
+    """A step, and the structure that it currently holds. system: the one that was given last."""
 
     step: CapturedStep
+    system: System | None = None
     num_bytes: int = 0
     numbers: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     pbc: np.ndarray = field(default_factory=lambda: np.zeros(3, dtype=bool))
     charge: float = 0.0
     partial_charges: np.ndarray | None = None
-    positions: np.ndarray = field(default_factory=lambda: np.zeros((0, 3)))
+
+    def __post_init__(self) -> None:
+        # Views of the step's own input: values that are written there are not copied once more.
+        self.inputs = self.step.buffers.host_inputs
+        self.positions, self.cell = (self.inputs[name].numpy() for name in ("positions", "cell"))
 
     def holds(self, system: System) -> bool:
         return (
@@ -98,37 +104,38 @@ class StepPool:
         self._slots: OrderedDict[_Key, _Slot] = OrderedDict()
         self._asked: Counter[_Key] = Counter()  # evaluations of a size in a step of another
 
-    def __call__(self, system: System) -> StepResult:
+    def __call__(self, system: System, positions: NDArray[np.float64] | None = None) -> StepResult:
         """energy [1], energies [N], forces [N,3], optionally stress [1,3,3], spreads of an ensemble; as NumPy arrays.
 
-        system: on the CPU, in float64 so that no coordinate is rounded before the step has centred it. Raises what
-        CapturedStep raises.
+        system: on the CPU, in float64 so that no coordinate is rounded before the step has centred it. positions:
+        finite numbers [N,3] instead of the system's. A system that is given with them repeatedly is compared only
+        once: its other values must not have changed. Raises what CapturedStep raises.
         """
+        if positions is not None and positions.shape != system.positions.shape:
+            raise ValueError(f"positions must have shape {list(system.positions.shape)}, got {list(positions.shape)}")
         key = self._key(system)
-        others = self._slots.keys() - {key}
         try:
-            return self._evaluate(system, key)
+            return self._evaluate(system, positions, key)
         except OutOfDeviceMemory:
-            if not others:
+            if not self._slots.keys() - {key}:
                 raise
         self.clear()
-        return self._evaluate(system, key)
+        return self._evaluate(system, positions, key)
 
-    def _evaluate(self, system: System, key: _Key) -> StepResult:
-        slot = self._slot(system, key)
+    def _evaluate(self, system: System, positions: NDArray[np.float64] | None, key: _Key) -> StepResult:
+        slot = self._slot(system, positions, key)
         count = system.num_atoms
-        slot.positions[:count] = system.positions.numpy()
-        cell = np.zeros((slot.step.batch.num_systems, 3, 3))
-        cell[0] = system.cell.numpy()
-        result = slot.step(slot.positions, cell)
+        slot.positions[:count] = system.positions.numpy() if positions is None else positions
+        slot.cell[0] = system.cell.numpy()
+        result = slot.step(slot.inputs["positions"], slot.inputs["cell"], copy=False)
         self._make_room(slot)
         return StepResult(
-            energy=result.energy[:1],
-            forces=result.forces[:count],
-            energies=result.energies[:count],
-            stress=None if result.stress is None else result.stress[:1],
-            energy_spread=None if result.energy_spread is None else result.energy_spread[:1],
-            force_spread=None if result.force_spread is None else result.force_spread[:count],
+            energy=result.energy[:1].copy(),
+            forces=result.forces[:count].copy(),
+            energies=result.energies[:count].copy(),
+            stress=None if result.stress is None else result.stress[:1].copy(),
+            energy_spread=None if result.energy_spread is None else result.energy_spread[:1].copy(),
+            force_spread=None if result.force_spread is None else result.force_spread[:count].copy(),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -167,12 +174,19 @@ class StepPool:
         while len(self._slots) > 1 and sum(slot.num_bytes for slot in self._slots.values()) > self.most_memory:
             self._slots.popitem(last=False)
 
-    def _slot(self, system: System, key: _Key) -> _Slot:
+    def _slot(self, system: System, positions: NDArray[np.float64] | None, key: _Key) -> _Slot:
+        """The slot of a step that holds the system."""
         # Put back only once it holds the system: an interruption below drops the step.
         slot = self._slots.pop(key, None)
-        if slot is not None and slot.holds(system):
-            self._slots[key] = slot
-            return slot
+        known = slot is not None and positions is not None and slot.system is system
+        if slot is None or not (known or slot.holds(system)):
+            slot = self._filled(slot, system if positions is None else system.at(positions), key)
+        slot.system = system
+        self._slots[key] = slot
+        return slot
+
+    def _filled(self, slot: _Slot | None, system: System, key: _Key) -> _Slot:
+        """The slot, or a new one, after its step has taken the system."""
         batch = padded(system, key[0], self.potential.cutoff)
         if slot is None:
             while self.most_steps is not None and len(self._slots) >= self.most_steps:
@@ -181,9 +195,8 @@ class StepPool:
         else:
             slot.step.assign(batch)
         slot.numbers, slot.pbc = system.atomic_numbers.numpy().copy(), system.pbc.numpy().copy()
-        slot.charge, slot.positions = system.charge, batch.positions.numpy().copy()
+        slot.charge = system.charge
         slot.partial_charges = None if system.partial_charges is None else system.partial_charges.numpy().copy()
-        self._slots[key] = slot
         return slot
 
     def _make_step(self, batch: Batch) -> CapturedStep:

@@ -33,14 +33,17 @@ WHOLE, FORWARD, BACKWARD = range(3)  # the stages of tensornet.h
 INSTRUCTIONS = {"default": 0, "x86-64-v3": 1, "x86-64-v4": 2}
 
 
+# What an evaluation reads, in the order of tensornet.h; the last only of a domain.
+ARRAYS = ("positions", "cell", "charge", "numbers", "system", "row_ptr", "source", "shifts", "hops")
+
+
 class Call(ctypes.Structure):
     """`struct call` of tensornet.h."""
 
     _fields_ = [
         *((name, INTEGER) for name in ("atoms", "systems", "capacity", "block", "threads", "forces", "stress")),
         *((name, INTEGER) for name in ("wide_positions", "wide_cell", "wide_charge", "stage", "keep", "rows")),
-        *((name, POINTER) for name in ("positions", "cell", "charge", "numbers", "system")),
-        *((name, POINTER) for name in ("row_ptr", "source", "shifts", "hops", "scratch")),
+        *((name, POINTER) for name in (*ARRAYS, "scratch")),
         *((name, POINTER) for name in ("energy", "energies", "virial", "force", "channels", "pull")),
     ]
 
@@ -153,17 +156,18 @@ class CompiledTensorNet:
         if not call.atoms:
             return self.result
         self._divide(edges.capacity)
-        given = {"positions": positions, "cell": cell, "charge": batch.charge}
-        given |= {"numbers": batch.atomic_numbers, "system": batch.system_index}
-        given |= {"row_ptr": edges.row_ptr, "source": edges.source, "shifts": edges.shifts}
+        given = (positions, cell, batch.charge, batch.atomic_numbers, batch.system_index)
+        given += (edges.row_ptr, edges.source, edges.shifts)
         if isinstance(batch, Domain):
-            given["hops"] = batch.hops
-        given = {name: value.detach().contiguous() for name, value in given.items()}  # alive until C returns
-        for name, value in given.items():
+            given += (batch.hops,)
+        given = tuple(
+            value if value.is_contiguous() else value.contiguous() for value in given
+        )  # alive until C returns
+        for name, value in zip(ARRAYS, given, strict=False):
             setattr(call, name, value.data_ptr())
         wide = torch.float64
-        call.wide_positions, call.wide_cell = given["positions"].dtype == wide, given["cell"].dtype == wide
-        call.wide_charge = given["charge"].dtype == wide
+        call.wide_positions, call.wide_cell = positions.dtype == wide, cell.dtype == wide
+        call.wide_charge = batch.charge.dtype == wide
         call.forces, call.stress = forces or virial, virial
         channels = self.result.channels
         if channels is None or pull_of is None:

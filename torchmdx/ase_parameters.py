@@ -1,0 +1,23 @@
+"""The parameters of the ASE calculator: which can be changed, and errors for others."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+# Parameters that `Calculator.set` changes, and those for which a new calculator is needed.
+CHANGEABLE = ("charge", "mode", "max_force_spread", "spread_file")
+FIXED = ("potential", "dtype", "device")
+
+
+def require_changeable(names: Iterable[str]) -> None:
+    """Raises TypeError for a name that is no parameter, ValueError for a parameter that cannot be changed."""
+    for name in names:
+        if name in FIXED:
+            raise ValueError(
+                f"{name} can't be changed by set, which takes {', '.join(CHANGEABLE)}: make a new torchmdx.Calculator"
+            )
+        if name not in CHANGEABLE:
+            near = difflib.get_close_matches(str(name), (*CHANGEABLE, *FIXED), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"parameter must be one of {', '.join(CHANGEABLE)}, got {name!r}{hint}")
