@@ -148,8 +148,10 @@ def training_step(size: int, side: str) -> Run:
 
 
 def openmm_row(transport: str, count: int) -> dict[str, Any]:
-    """Medians over stretches: of a step of OpenMM, of an evaluation alone, of their difference, and of OpenMM's steps of
-    the same particles without forces, which synchronise its threads all the same."""
+    """Medians over stretches of a step of OpenMM, of an evaluation alone and of their difference.
+
+    And of OpenMM's steps of the same particles without forces, which synchronise its threads all the same.
+    """
     import openmm
     import openmm_steps
     import systems
