@@ -1,6 +1,6 @@
 """Times structures of many sizes one after the other: StepPool, one step of the largest size, and torchmd-net.
 
-    python benchmarks/pool.py [--peer] [--molecules 1000] [--rounds 10]
+    python benchmarks/pool.py [--peer] [--molecules 1000] [--rounds 10] [--cases pool,batches]
 
 Molecules are clusters of 3 to 74 atoms cut from proteins, in random order, each round in another one. Weights are those
 of step.py. molecules_s: evaluations of energy and forces a second, from NumPy positions to NumPy forces, the whole
@@ -126,20 +126,19 @@ def main() -> None:
     parser.add_argument("--molecules", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--peer", action="store_true", help="time torchmd-net as well, for one round")
+    parser.add_argument("--cases", help=f"of {', '.join(CASES)}; all of them if left out")
     options = parser.parse_args()
+    asked = options.cases.split(",") if options.cases else list(CASES)
+    if unknown := set(asked) - CASES.keys():
+        parser.error(f"cases must be of {', '.join(CASES)}, got {', '.join(unknown)}")
+    runs = [(*CASES[case], options.rounds) for case in asked]
+    if options.peer:
+        runs.append(("torchmd-net", peer, 1))
     model, given = step.potential(False).cuda(), molecules(options.molecules)
     one_at_a_time(model, given[:200], 1)  # compiles
-    cases: dict[str, Callable[[], dict[str, Any]]] = {
-        "pool": lambda: one_at_a_time(model, given, options.rounds),
-        "pool of eight steps, one for each size": lambda: alone(model, given, options.rounds),
-        "one size": lambda: one_size(model, given, options.rounds),
-        "batches": lambda: in_batches(model, given, options.rounds),
-    }
-    if options.peer:
-        cases["torchmd-net"] = lambda: peer(model, given, 1)
     rows = []
-    for name, case in cases.items():
-        rows.append({"by": name, "molecules": len(given), **case()})
+    for name, case, rounds in runs:
+        rows.append({"by": name, "molecules": len(given), **case(model, given, rounds)})
         print(rows[-1], flush=True)
     record.write("pool", rows)
 
@@ -152,6 +151,13 @@ def alone(model: Potential, given: list[System], rounds: int) -> dict[str, Any]:
     finally:
         pool_module.SHARED_UP_TO = most
 
+
+CASES: dict[str, tuple[str, Callable[[Potential, list[System], int], dict[str, Any]]]] = {
+    "pool": ("pool", one_at_a_time),
+    "alone": ("pool of eight steps, one for each size", alone),
+    "one": ("one size", one_size),
+    "batches": ("batches", in_batches),
+}
 
 if __name__ == "__main__":
     main()

@@ -31,8 +31,6 @@ ROOM_TO_GROW = 1.05  # memory for more edges within the cutoff than there are
 WHOLE, FORWARD, BACKWARD = range(3)  # the stages of tensornet.h
 # Instruction sets by name; the numbers of tensornet.c.
 INSTRUCTIONS = {"default": 0, "x86-64-v3": 1, "x86-64-v4": 2}
-
-
 # What an evaluation reads, in the order of tensornet.h; the last only of a domain.
 ARRAYS = ("positions", "cell", "charge", "numbers", "system", "row_ptr", "source", "shifts", "hops")
 
@@ -156,13 +154,12 @@ class CompiledTensorNet:
         if not call.atoms:
             return self.result
         self._divide(edges.capacity)
-        given = (positions, cell, batch.charge, batch.atomic_numbers, batch.system_index)
-        given += (edges.row_ptr, edges.source, edges.shifts)
+        given = [positions, cell, batch.charge, batch.atomic_numbers, batch.system_index]
+        given += [edges.row_ptr, edges.source, edges.shifts]
         if isinstance(batch, Domain):
-            given += (batch.hops,)
-        given = tuple(
-            value if value.is_contiguous() else value.contiguous() for value in given
-        )  # alive until C returns
+            given.append(batch.hops)
+        # Alive until C returns.
+        given = [value if value.is_contiguous() else value.contiguous() for value in given]
         for name, value in zip(ARRAYS, given, strict=False):
             setattr(call, name, value.data_ptr())
         wide = torch.float64
