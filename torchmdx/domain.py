@@ -31,10 +31,6 @@ class Domain(Batch):
                 f"{self.num_systems}, {list(self.hops.shape)} and {self.within.dim()}"
             )
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Domain:
-        moved = super().to(device, dtype)
-        return Domain(**vars(moved), hops=self.hops.to(device=device), within=self.within.to(device=device))
-
 
 def of_owned(energies: Tensor, batch: Batch) -> Tensor:
     """Energies [N] of atoms; zero for those that a domain does not own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -97,7 +97,7 @@ class System:
 
     @property
     def num_atoms(self) -> int:
-        return len(self.positions)
+        return self.positions.shape[0]
 
     def at(self, positions: ArrayLike | Tensor) -> System:
         """The same structure at other positions [N,3] Å."""
@@ -112,7 +112,7 @@ class System:
             atomic_numbers=self.atomic_numbers.to(device=device),
             cell=self.cell.to(device=device, dtype=dtype),
             pbc=self.pbc.to(device=device),
-            partial_charges=_moved(self.partial_charges, device, dtype),
+            partial_charges=None if self.partial_charges is None else _moved(self.partial_charges, device, dtype),
         )
 
 
@@ -180,11 +180,11 @@ class Batch:
 
     @property
     def num_atoms(self) -> int:
-        return len(self.positions)
+        return self.positions.shape[0]
 
     @property
     def num_systems(self) -> int:
-        return len(self.cell)
+        return self.cell.shape[0]
 
     def counts(self) -> Tensor:
         """Atoms of each system [S], int64."""
@@ -205,30 +205,27 @@ class Batch:
         """A copy with its own tensors."""
         return replace(self, **{name: value.clone() for name, value in vars(self).items() if value is not None})
 
-    def copy_(self, other: Batch) -> None:
-        """Copies the values of a batch of the same sizes. Raises ValueError if only one has partial_charges."""
+    def require_alike(self, other: Batch) -> None:
+        """Raises ValueError if only one of two batches has partial_charges."""
         if (self.partial_charges is None) != (other.partial_charges is None):
             kept, given = ("no" if b.partial_charges is None else "given" for b in (self, other))
             raise ValueError(f"a batch with {kept} partial_charges can't take one with {given} partial_charges")
+
+    def copy_(self, other: Batch) -> None:
+        """Copies the values of a batch of the same sizes. Raises ValueError if only one has partial_charges."""
+        self.require_alike(other)
         for name, value in vars(self).items():
             if value is not None:
                 value.copy_(getattr(other, name))
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Batch:
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same batch on another device or in another floating dtype."""
-        return Batch(
-            positions=self.positions.to(device=device, dtype=dtype),
-            atomic_numbers=self.atomic_numbers.to(device=device),
-            system_index=self.system_index.to(device=device),
-            cell=self.cell.to(device=device, dtype=dtype),
-            pbc=self.pbc.to(device=device),
-            charge=self.charge.to(device=device, dtype=dtype),
-            partial_charges=_moved(self.partial_charges, device, dtype),
-        )
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(self, **{name: _moved(value, device, dtype) for name, value in given.items()})
 
 
-def _moved(values: Tensor | None, device: torch.device | str | None, dtype: torch.dtype | None) -> Tensor | None:
-    return None if values is None else values.to(device, dtype)
+def _moved(values: Tensor, device: torch.device | str | None, dtype: torch.dtype | None) -> Tensor:
+    return values.to(device=device, dtype=dtype if values.is_floating_point() else None)
 
 
 def _require_shapes(holder: System | Batch, kind: str, wanted: dict[str, tuple[int, ...]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ SCAN_BLOCK = 1024
 ROW_SCAN_BLOCK = 4096
 # Programs that divide work among themselves: enough for the largest GPU, few enough to end quickly when idle.
 MOST_PROGRAMS = 132 * 32
+# Tiles of up to so many systems are kept: a structure in a padded step is two, of a size that recurs.
+MOST_KEPT = 2
 # Atoms per program of `spell_out`.
 ROWS_TO_SPELL = 8
 
@@ -97,20 +100,16 @@ class OnePassBruteForce(OnePassSearch):
 
     def _all_tiles(self, counts: list[int], number: int) -> Tensor:
         """`number` tiles, on the host; those without atoms begin and end behind the last atom."""
-        table = torch.full((number, 5), self.num_atoms, dtype=torch.int32)
-        table[:, 0] = 0
-        needed = tiles(counts, self.sizes["ROWS"])
-        table[: len(needed)] = needed
-        return table
+        kept = _kept_tiles if len(counts) <= MOST_KEPT else _kept_tiles.__wrapped__
+        return kept(tuple(counts), self.sizes["ROWS"], number, self.device.type == "cuda")
 
     def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
         if self.skin > 0:  # the skin's blocks are those of the old systems
             return False
-        self.counts = batch.counts().tolist() if counts is None else list(counts)
+        before, self.counts = self.counts, batch.counts().tolist() if counts is None else list(counts)
         self.pbc.copy_(batch.pbc)
-        table = self._all_tiles(self.counts, len(self.tiles))
-        # From pinned memory the copy is asynchronous, in stream order.
-        self.tiles.copy_(table.pin_memory() if self.device.type == "cuda" else table, non_blocking=True)
+        if self.counts != before:
+            self.tiles.copy_(self._all_tiles(self.counts, len(self.tiles)), non_blocking=True)
         return True
 
     @staticmethod
@@ -126,6 +125,16 @@ class OnePassBruteForce(OnePassSearch):
             self.reference, self.reference_cell, self.limits, self.edges.capacity, len(self.tiles), self.num_atoms,
             TYPE=self.type, PADDERS=self.padders, WINDOW=WINDOW, SKIN=self.skin > 0, **self.sizes,
         )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_tiles(counts: tuple[int, ...], rows: int, number: int, pinned: bool) -> Tensor:
+    """The tiles of systems of these sizes. From pinned memory a copy is asynchronous, in stream order."""
+    table = torch.full((number, 5), sum(counts), dtype=torch.int32)
+    table[:, 0] = 0
+    needed = tiles(list(counts), rows)
+    table[: len(needed)] = needed
+    return table.pin_memory() if pinned else table
 
 
 class OnePassCellList(OnePassSearch):

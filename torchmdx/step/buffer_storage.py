@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchmdx.step.structure_block import StructureBlock
 from torchmdx.system import Batch
 
 # Indices of the flags in the output block, int64.
@@ -22,10 +23,20 @@ MOST_DIRECT = 512
 class BufferStorage:
     """Input and output of a step of N atoms in S systems, on the model's device and in pinned memory on the host.
 
-    spread: also hold the spread of an ensemble; atoms with a force spread above `most_spread` are flagged.
+    spread: also hold the spread of an ensemble; atoms with a force spread above `most_spread` are flagged. block: has
+    the input on the device, and order, images, origin and far.
     """
 
-    def __init__(self, batch: Batch, dtype: torch.dtype, *, stress: bool, energies: bool, spread: bool = False) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        dtype: torch.dtype,
+        *,
+        stress: bool,
+        energies: bool,
+        spread: bool = False,
+        block: StructureBlock | None = None,
+    ) -> None:
         device, num_atoms, num_systems = batch.positions.device, batch.num_atoms, batch.num_systems
         self.num_atoms, self.num_systems = num_atoms, num_systems
         self.stress_wanted, self.energies_wanted, self.spread_given = stress, energies, spread
@@ -42,7 +53,10 @@ class BufferStorage:
             num_atoms if spread else 0,
         )
         self._first_out = sum(sizes_out[:3])
-        self.input = torch.zeros(sum(sizes_in), dtype=torch.float64, device=device)
+        if block is None:
+            self.input = torch.zeros(sum(sizes_in), dtype=torch.float64, device=device)
+        else:
+            self.input = block.views["input"]
         self.output = torch.zeros(sum(sizes_out), dtype=torch.float64, device=device)
         # Without a GPU both are the same blocks, and nothing is copied.
         self.host_input = torch.zeros_like(self.input, device="cpu", pin_memory=True) if self.on_gpu else self.input
@@ -60,10 +74,15 @@ class BufferStorage:
         exact = dtype == torch.float64
         self.places = self.positions if exact else torch.zeros_like(self.positions, dtype=torch.float64)
         self.box = self.cell if exact else torch.zeros_like(self.cell, dtype=torch.float64)
-        self.order = torch.arange(num_atoms, dtype=torch.int32, device=device)
-        self.images = torch.zeros(num_atoms, 3, dtype=torch.int32, device=device)
-        self.origin = torch.zeros(num_systems, 3, dtype=torch.float64, device=device)
-        self.far = torch.zeros((), dtype=torch.float64, device=device)
+        if block is None:
+            self.order = torch.arange(num_atoms, dtype=torch.int32, device=device)
+            self.images = torch.zeros(num_atoms, 3, dtype=torch.int32, device=device)
+            self.origin = torch.zeros(num_systems, 3, dtype=torch.float64, device=device)
+            self.far = torch.zeros((), dtype=torch.float64, device=device)
+        else:
+            self.order, self.images, self.origin, self.far = (
+                block.views[name] for name in ("order", "images", "origin", "far")
+            )
         self.most_spread = torch.full((), torch.inf, dtype=torch.float64, device=device)
 
     def _views_in(self, block: Tensor, sizes: tuple[int, ...]) -> dict[str, Tensor]:

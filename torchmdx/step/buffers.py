@@ -16,14 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx import cell as lattice
 from torchmdx.neighbors.edges import Edges
 from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN, BufferStorage
+from torchmdx.step.placement import FAR_FACTOR, LEAST_EXTENT, leave
 from torchmdx.system import Batch
-
-# Coordinates above this multiple of the structure's extent, or of 64 Å, are too coarse in float32.
-FAR_FACTOR = 4.0
-LEAST_EXTENT = 64.0
 
 
 class StepBuffers(BufferStorage):
@@ -34,9 +30,9 @@ class StepBuffers(BufferStorage):
         forces = self.outputs["forces"]
         return torch.cat([forces, self.outputs["force_spread"][:, None]], 1) if self.spread_given else forces
 
-    def fill(self, batch: Batch) -> None:
-        """Copies positions and cell of a batch into the inputs on the host and on the device."""
-        for inputs in (self.inputs, self.host_inputs):
+    def fill(self, batch: Batch, *, device: bool = True) -> None:
+        """Copies positions and cell of a batch into the inputs on the host and, unless device=False, on the device."""
+        for inputs in (self.inputs, self.host_inputs) if device else (self.host_inputs,):
             inputs["positions"].copy_(batch.positions)
             inputs["cell"].copy_(batch.cell)
 
@@ -57,7 +53,9 @@ class StepBuffers(BufferStorage):
         """
         positions, cell = self.inputs["positions"], self.inputs["cell"]
         index = batch.system_index
-        images, origin, moved, fine = self._placed(positions, cell, batch)
+        images, origin, moved = leave(positions, cell, batch)
+        fine = (moved.abs() <= torch.finfo(self.positions.dtype).max) & (images.abs() <= torch.iinfo(torch.int32).max)
+        fine = fine.all(-1)
         bad = torch.zeros_like(batch.counts()).index_add(0, index, (~fine).long())
         kept = (bad > 0)[:, None]
         old = torch.zeros_like(images).index_copy(0, self.order.long(), self.images.to(images.dtype))
@@ -68,33 +66,6 @@ class StepBuffers(BufferStorage):
         if order is not None:
             self.order.copy_(order)
         self.images.copy_(images[self.order.long()])
-
-    def place_on_host(self, batch: Batch) -> bool:
-        """`refresh` for a batch on the CPU whose atoms keep the caller's order, with few operations on the device.
-
-        False, and nothing changed, if an atom is not finite.
-        """
-        images, origin, moved, fine = self._placed(batch.positions.double(), batch.cell.double(), batch)
-        if not bool(fine.all()):
-            return False
-        self._set_extent(moved)
-        self.origin.copy_(origin)
-        self.images.copy_(images)
-        return True
-
-    def _placed(self, positions: Tensor, cell: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(images [N,3], origins [S,3], positions [N,3] that they leave, whether an atom has usable ones [N])."""
-        index, pbc = batch.system_index, batch.pbc
-        full = lattice.complete(cell, pbc)
-        fractional = torch.einsum("ni,nij->nj", positions, torch.linalg.inv_ex(full).inverse[index])
-        images = torch.where(pbc[index], torch.floor(fractional), 0.0)
-        counts = batch.counts().clamp(min=1)[:, None]
-        mean = fractional.new_zeros(self.num_systems, 3).index_add(0, index, fractional) / counts
-        # Atoms are wrapped along periodic directions; systems are centred along the others.
-        origin = torch.einsum("si,sij->sj", torch.where(pbc, 0.0, mean), full)
-        moved = positions - torch.einsum("ni,nij->nj", images, cell[index]) - origin[index]
-        fine = (moved.abs() <= torch.finfo(self.positions.dtype).max) & (images.abs() <= torch.iinfo(torch.int32).max)
-        return images, origin, moved, fine.all(-1)
 
     def _set_extent(self, moved: Tensor) -> None:
         extent = moved.abs().max() if self.num_atoms else moved.new_zeros(())

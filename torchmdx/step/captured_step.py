@@ -31,6 +31,7 @@ from torchmdx.step.report import StepReport
 from torchmdx.step.results import AuditError, StepResult
 from torchmdx.step.spread_limit import checked_limit, require_agreement
 from torchmdx.step.state import StepState
+from torchmdx.step.structure_block import StructureBlock
 from torchmdx.system import Batch, System
 
 # Evaluations between updates of images and order: atoms diffuse slowly.
@@ -87,7 +88,7 @@ class CapturedStep(StepState):
         if potential.dtype != dtype:
             raise ValueError(f"precision {self.precision!r} needs a potential in {dtype}, got {potential.dtype}")
         self.potential, self.device = frozen(potential), potential.device
-        self.batch = Batch.of(structure).to(self.device).clone()
+        self.batch = Batch.of(structure).to(self.device)
         potential.require_elements(self.batch.atomic_numbers)
         self.periodic = bool(self.batch.pbc.any())
         self.skin, self.audit_every = skin, audit_every
@@ -113,11 +114,13 @@ class CapturedStep(StepState):
         return self.policy.why
 
     def _allocate(self, dtype: torch.dtype, stress: bool, energies: bool) -> None:
-        batch = self.batch
+        self.block = block = StructureBlock.of(self.batch, dtype)
+        self.batch = batch = self.batch.clone() if block is None else block.batch
         spread = isinstance(self.potential, Ensemble)
-        self.buffers = buffers = StepBuffers(batch, dtype, stress=stress, energies=energies, spread=spread)
-        self.buffers.fill(self.batch)
-        self.ordered = replace(batch.clone().to(dtype=dtype), positions=buffers.positions, cell=buffers.cell)
+        self.buffers = buffers = StepBuffers(batch, dtype, stress=stress, energies=energies, spread=spread, block=block)
+        buffers.fill(batch)
+        ordered = batch.clone().to(dtype=dtype) if block is None else block.ordered()
+        self.ordered = replace(ordered, positions=buffers.positions, cell=buffers.cell)
         refresh(self, "device")
         self.search = EdgeSearch(self.potential.search_cutoff(self.batch), skin=self.skin)
         self.search.allocate(self.ordered)
@@ -173,8 +176,8 @@ class CapturedStep(StepState):
 
     def report(self) -> StepReport:
         """How this step evaluates, with sizes, times and memory."""
-        counts = (self.num_evaluations, self.num_recoveries, self.memory_bytes())
         parts = (self.potential, self.batch, self.search, self.engine, self.engine_why, self.policy)
+        counts = (self.num_evaluations, self.num_recoveries, self.memory_bytes())
         return StepReport.of(*parts, *counts, self.error, self.threads)
 
     def memory_bytes(self) -> int:
@@ -207,8 +210,6 @@ class CapturedStep(StepState):
             self.unsettled = True
             self.policy.graphs["energy"] = Graph(lambda: self._launch("energy"), self.device)
             self.unsettled = False
-
-    # -- one evaluation ----------------------------------------------------------------------------------------------
 
     def _round(self, kind: str, copy: bool) -> StepResult | None:
         """The result of one evaluation; None if it must be repeated after a repair."""
@@ -269,8 +270,6 @@ class CapturedStep(StepState):
         self._given_out = torch.cuda.Event()
         self._given_out.record(torch.cuda.current_stream(self.device))
         return result
-
-    # -- whether the fast path can be trusted ------------------------------------------------------------------------
 
     def _judge(self, launched: Tensor | None = None) -> str | None:
         """Audits the graph that was just replayed. Returns why it is wrong, None if it passes."""

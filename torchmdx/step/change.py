@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 from torch import Tensor
 
 from torchmdx.domain import Domain
 from torchmdx.engines.choose import exact_engine_for
 from torchmdx.neighbors.images import require_countable
-from torchmdx.step.atom_order import FEWEST_ATOMS, choose_order
+from torchmdx.step.atom_order import choose_order
 from torchmdx.step.device_memory import memory_explained
+from torchmdx.step.placement import place
 from torchmdx.step.state import StepState
 from torchmdx.system import Batch
 
@@ -70,23 +72,24 @@ def take_over(step: StepState, given: Batch) -> None:
     require_countable(host.cell, host.pbc, step.search.radius)
     if bool(host.pbc.any()) and not step.periodic:
         raise ValueError("a step that was allocated without periodic directions can't take a periodic structure")
+    step.batch.require_alike(given)
+    placement = None if step.block is None else place(host, step.buffers.positions.dtype)
     before, step.assigning = step.assigning, True
-    try:
-        step.batch.copy_(given)
-    except ValueError:  # raised before anything is copied
-        step.assigning = before
-        raise
-    step.buffers.fill(host)
-    for name in ("system_index", "pbc", "charge"):
-        getattr(step.ordered, name).copy_(getattr(step.batch, name))
     inconsistent = before or step.unsettled
-    if host.num_atoms < FEWEST_ATOMS and step.buffers.place_on_host(host):
-        _copy_atoms(step.batch, step.ordered, slice(None))
-        step.buffers.prepare(step.ordered.system_index)
+    if step.block is not None and placement is not None:
+        step.block.take(host, placement)
+        step.buffers.fill(host, device=False)
+        if step.search.backend == "triton_cell_list":  # its new buffers would depend on the cell
+            step.buffers.prepare(step.ordered.system_index)
     else:
+        step.batch.copy_(given)
+        step.buffers.fill(host)
+        for name in ("system_index", "pbc", "charge"):
+            getattr(step.ordered, name).copy_(getattr(step.batch, name))
         refresh(step, "device")
     with memory_explained(step.batch, step.device):
-        if not step.search.assign(step.ordered, host.counts().tolist()) or inconsistent:
+        counts = np.bincount(host.system_index.numpy(), minlength=host.num_systems).tolist()
+        if not step.search.assign(step.ordered, counts) or inconsistent:
             _remake(step, step.policy.drop())
     step.assigning = False
 

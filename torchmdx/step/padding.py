@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,17 +28,19 @@ def padded_size(count: int) -> int:
 
 def padded(system: System, size: int, cutoff: float) -> Batch:
     """The system, and a second one of size - N padding atoms without neighbours; the second may be empty."""
-    missing = size - system.num_atoms
-    filling = System(
-        positions=padding_positions(missing, cutoff).to(system.positions.dtype),
-        # An element of the system, which the potential must support anyway.
-        atomic_numbers=torch.full((missing,), int(system.atomic_numbers[0]) if system.num_atoms else 1),
-        cell=torch.zeros_like(system.cell),
-        pbc=torch.zeros_like(system.pbc),
-        charge=0.0,
-        partial_charges=None if system.partial_charges is None else system.partial_charges.new_zeros(missing),
+    positions, numbers, given = system.positions, system.atomic_numbers, system.partial_charges
+    count, missing = system.num_atoms, size - system.num_atoms
+    # An element of the system, which the potential must support anyway.
+    element = numbers[:1] if count else numbers.new_ones(1)
+    return Batch(
+        positions=torch.cat([positions, _grid(missing, cutoff).to(positions)]),
+        atomic_numbers=torch.cat([numbers, element.expand(missing)]),
+        system_index=(torch.arange(size, device=numbers.device) >= count).long(),
+        cell=torch.stack([system.cell, torch.zeros_like(system.cell)]),
+        pbc=torch.stack([system.pbc, torch.zeros_like(system.pbc)]),
+        charge=positions.new_tensor([system.charge, 0.0]),
+        partial_charges=None if given is None else torch.cat([given, given.new_zeros(missing)]),
     )
-    return Batch.from_systems([system, filling])
 
 
 def padded_atoms(count: int) -> int:
@@ -48,6 +52,11 @@ def padded_atoms(count: int) -> int:
 
 def padding_positions(count: int, cutoff: float) -> Tensor:
     """Positions [count,3] Å of padding atoms, float64, on a grid with a spacing larger than the cutoff."""
+    return _grid(count, cutoff).clone()
+
+
+@functools.lru_cache(maxsize=256)
+def _grid(count: int, cutoff: float) -> Tensor:
     side = max(1, int(np.ceil(max(count, 1) ** (1 / 3))))
     index = torch.arange(count)
     grid = torch.stack([index % side, index // side % side, index // side**2], dim=1)

@@ -14,6 +14,7 @@ from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_threads import num_threads
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
+from torchmdx.step.structure_block import StructureBlock
 from torchmdx.system import Batch
 
 
@@ -33,6 +34,7 @@ class StepState:
     device: torch.device
     batch: Batch
     ordered: Batch
+    block: StructureBlock | None  # of `batch`, `ordered` and a part of the buffers, for few atoms
     buffers: StepBuffers
     search: EdgeSearch
     engine: Engine
