@@ -7,6 +7,7 @@ import pytest
 import torch
 from interpreter import DEVICE
 from oscillators import springs
+from pair_springs import FREQUENCY, MASS, NUM_ATOMS, SHAPE, pair_springs, reduced, replicas
 from scipy import stats
 
 from torchmdx import Batch, Dynamics, System
@@ -16,7 +17,6 @@ from torchmdx.dynamics.recording import Recording
 from torchmdx.units import BOLTZMANN
 
 TEMPERATURES = np.array([300.0, 400.0, 550.0])
-NUM_ATOMS = 4
 
 
 def snapshot_of(energy, temperatures, step):
@@ -50,6 +50,43 @@ def test_energies_of_the_canonical_ensemble_stay_so_and_are_accepted_as_theory_s
         expected = 2 * stats.f(2 * shape, 2 * shape).sf(hot / cold)
         error = np.sqrt(expected * (1 - expected) / (rounds // 2))
         assert acceptance == pytest.approx(expected, abs=4.5 * error)
+
+
+@pytest.fixture(scope="module")
+def ladder():
+    """States after each attempt of 17 replicas of springs, in order of temperature, and the dynamics.
+
+    Between attempts of a pair are 20 steps, in which energies forget all but e⁻⁸.
+    """
+    temperatures = 200 * 1.3 ** np.arange(17)
+    dynamics = Dynamics(
+        pair_springs().to(DEVICE), replicas(temperatures), integrator=Langevin(friction=20.0), temperature=temperatures,
+        timestep=0.8 / FREQUENCY, masses=np.full(17 * NUM_ATOMS, MASS), seed=3, exchange_every=10,
+    )  # fmt: skip
+    return list(dynamics.snapshots(1200, every=10)), dynamics
+
+
+def test_acceptance_of_a_run_is_that_of_theory(ladder):
+    """Neighbours have the same ratio of temperatures, and hence one probability, from the F distribution."""
+    _, dynamics = ladder
+    attempts, accepted = dynamics.exchange.attempts.sum(), dynamics.exchange.accepted.sum()
+    assert attempts == 120 * 8
+    expected = 2 * stats.f(2 * SHAPE, 2 * SHAPE).sf(1.3)
+    error = np.sqrt(expected * (1 - expected) / attempts)
+    assert accepted / attempts == pytest.approx(expected, abs=4.5 * error)
+
+
+def test_a_run_with_exchanges_samples_the_canonical_ensemble_at_each_temperature(ladder):
+    """Potential energies are gamma distributed; kinetic ones have the mean of BAOAB with a long timestep."""
+    states, _ = ladder
+    potential = np.array([reduced(state.energy, state.temperatures) for state in states[2::2]])
+    assert stats.kstest(potential.ravel(), stats.gamma(SHAPE).cdf).pvalue > 1e-4
+    kinetic = np.array([state.temperature / state.temperatures for state in states[2::2]])
+    vibrations, all_motions = 3 * (NUM_ATOMS - 1), 3 * NUM_ATOMS
+    expected = 1 - vibrations / all_motions * 0.8**2 / 4
+    assert kinetic.mean() == pytest.approx(expected, abs=4.5 * np.sqrt(2 / (all_motions * kinetic.size)))
+    visits = np.array([np.argsort(state.temperatures) for state in states])
+    assert all(len(set(column)) > 3 for column in visits.T)  # replicas pass by every temperature
 
 
 def test_velocities_follow_the_temperature():

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import resource
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.log import Log, Row, columns_of
+from torchmdx.dynamics.recorded import atoms_of, frames_of, rows_of
 from torchmdx.dynamics.run_files import RunFiles
 from torchmdx.dynamics.snapshot import Snapshot
-from torchmdx.dynamics.trajectory import Trajectory
+from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFile, TrajectoryFormat, topology_of
 from torchmdx.step.results import StepError
-from torchmdx.units import AMU_SI, PICOSECOND
+from torchmdx.units import PICOSECOND
 
 CHECKPOINT_SECONDS = 60.0  # between restart files, unless a number of steps is given
 MOST_TEMPERATURE = 1e5  # K; at this temperature atoms have flown apart, even if all values are finite
-GRAM_PER_CM3 = AMU_SI * 1e3 / 1e-24  # of 1 amu/Å³
 SECONDS_A_DAY = 86400.0
 SPARE_FILES = 64  # open files of everything else in the process
+DCD = TrajectoryFormat("dcd")
 
 
 class Unstable(StepError):
@@ -37,17 +38,24 @@ class Recording:
         with Recording.begin(dynamics, "run", save_every=10, log_every=10) as recording:
             recording.run(100)
 
-    For each structure a DCD trajectory and a CSV log: PREFIX.dcd and PREFIX.log, or PREFIX.0.dcd and so on for several.
+    For each structure a trajectory and a CSV log: PREFIX.dcd and PREFIX.log, or PREFIX.0.dcd and so on for several;
+    `TrajectoryFormat("hdf5")` makes it PREFIX.h5, with energies and, if wanted, velocities.
     PREFIX.restart.npz, replaced atomically once a minute and at the end, is what `resume` continues from, to the bit.
     A run that is killed loses at most the time since then. saved_step: of the restart file.
     """
 
     def __init__(
-        self, dynamics: Dynamics, files: RunFiles, save_every: int, log_every: int, checkpoint_every: int | None
+        self,
+        dynamics: Dynamics,
+        files: RunFiles,
+        save_every: int,
+        log_every: int,
+        checkpoint_every: int | None,
+        trajectory: TrajectoryFormat,
     ) -> None:
-        self.dynamics, self.files = dynamics, files
+        self.dynamics, self.files, self.format = dynamics, files, trajectory
         self.save_every, self.log_every, self.checkpoint_every = save_every, log_every, checkpoint_every
-        self.trajectories: list[Trajectory] = []
+        self.trajectories: list[TrajectoryFile] = []
         self.logs: list[Log] = []
         self.rows: list[Row] = []
         self.saved_step: int | None = None
@@ -67,24 +75,29 @@ class Recording:
         checkpoint_every: int | None = None,
         overwrite: bool = False,
         settings: dict[str, Any] | None = None,
+        trajectory: TrajectoryFormat = DCD,
+        names: AtomNames | None = None,
     ) -> Recording:
         """Creates the files, with the current state. settings: further ones that a continuation must share.
 
+        names: of the atoms of each structure, if all have the same, for the topology in HDF5 files.
         Raises FileExistsError for files of an earlier run, unless `overwrite`; OSError.
         """
-        files = _checked(dynamics, prefix, save_every, log_every, checkpoint_every)
+        files = _checked(dynamics, prefix, save_every, log_every, checkpoint_every, trajectory)
         if dynamics.num_steps:
             raise ValueError(f"a recording begins at step 0, got step {dynamics.num_steps}; resume continues one")
         if not overwrite:
             files.require_new()
-        recording = cls(dynamics, files, save_every, log_every, checkpoint_every)
+        recording = cls(dynamics, files, save_every, log_every, checkpoint_every, trajectory)
         start = dynamics.snapshot()
         files.remove()
         files.write_settings(recording._settings(settings))
         timestep = dynamics.motion.timestep
-        for number, atoms in enumerate(recording._atoms()):
-            trajectory = (files.trajectories[number], atoms.stop - atoms.start, save_every)
-            recording.trajectories.append(Trajectory.create(*trajectory, recording._periodic[number], timestep))
+        numbers = dynamics.batch.atomic_numbers.numpy()
+        for number, atoms in enumerate(atoms_of(dynamics.motion.particles)):
+            given = (files.trajectories[number], atoms.stop - atoms.start, save_every, recording._periodic[number])
+            topology = topology_of(numbers[atoms], names)
+            recording.trajectories.append(trajectory.create(*given, timestep, topology))
             recording.logs.append(Log.create(files.logs[number], recording._columns(number)))
         recording._record(start)
         recording.save(start)
@@ -100,13 +113,14 @@ class Recording:
         log_every: int = 100,
         checkpoint_every: int | None = None,
         settings: dict[str, Any] | None = None,
+        trajectory: TrajectoryFormat = DCD,
     ) -> Recording:
         """Continues a recorded run from its restart file; later frames and rows are removed.
 
         Raises FileNotFoundError without one; ValueError for other settings and damaged files, before any is changed.
         """
-        files = _checked(dynamics, prefix, save_every, log_every, checkpoint_every)
-        recording = cls(dynamics, files, save_every, log_every, checkpoint_every)
+        files = _checked(dynamics, prefix, save_every, log_every, checkpoint_every, trajectory)
+        recording = cls(dynamics, files, save_every, log_every, checkpoint_every, trajectory)
         files.require_settings(recording._settings(settings))
         for path in (files.restart, *files.trajectories, *files.logs):
             if not path.is_file():
@@ -116,10 +130,9 @@ class Recording:
         log_bytes = [
             Log.bytes_up_to(step, path, recording._columns(number), log_every) for number, path in enumerate(files.logs)
         ]
-        for number, atoms in enumerate(recording._atoms()):
-            trajectory = (files.trajectories[number], atoms.stop - atoms.start, save_every)
-            frames = step // save_every + 1
-            recording.trajectories.append(Trajectory.reopen(*trajectory, recording._periodic[number], frames))
+        for number, atoms in enumerate(atoms_of(dynamics.motion.particles)):
+            given = (files.trajectories[number], atoms.stop - atoms.start, save_every, recording._periodic[number])
+            recording.trajectories.append(trajectory.reopen(*given, step // save_every + 1))
             recording.logs.append(Log.reopen(files.logs[number], log_bytes[number]))
         recording.saved_step = recording._recorded_step = step
         return recording
@@ -170,21 +183,18 @@ class Recording:
 
     def close(self) -> None:
         """Closes the files."""
-        for trajectory, log in zip(self.trajectories, self.logs, strict=True):
-            trajectory.close()
-            log.close()
+        with contextlib.ExitStack() as files:  # closes all, even if one fails
+            for file in (*self.trajectories, *self.logs):
+                files.callback(file.close)
 
     def __enter__(self) -> Recording:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        with contextlib.suppress(*((OSError,) if kind else ())):  # the first error is the one to show
+            self.close()
 
     # -- what is written ---------------------------------------------------------------------------------------------
-
-    def _atoms(self) -> list[slice]:
-        starts = self.dynamics.motion.particles.starts
-        return [slice(a, b) for a, b in pairwise(starts.tolist())]
 
     def _columns(self, number: int) -> tuple[str, ...]:
         return columns_of(periodic=self._periodic[number], ensemble=False, exchange=self.dynamics.exchange is not None)
@@ -195,40 +205,21 @@ class Recording:
             return
         self._recorded_step = snapshot.step
         if snapshot.step % self.save_every == 0:
-            for number, atoms in enumerate(self._atoms()):
-                cell = snapshot.cell[number] if self._periodic[number] else None
-                self.trajectories[number].write(snapshot.positions[atoms], cell)
+            for file, frame in zip(self.trajectories, frames_of(snapshot, self._periodic), strict=True):
+                file.append(frame)
         if snapshot.step % self.log_every == 0:
-            self.rows = self._rows(snapshot)
+            speed, exchange = self._speed(snapshot.timestep), self.dynamics.exchange is not None
+            self.rows = rows_of(snapshot, self._periodic, speed=speed, exchange=exchange)
             for log, row in zip(self.logs, self.rows, strict=True):
                 log.write(row)
 
-    def _rows(self, snapshot: Snapshot) -> list[Row]:
-        now, speed = time.perf_counter(), None
-        if self._row_clock is not None:
-            rate = self.log_every / max(now - self._row_clock, 1e-9)
-            speed = rate * snapshot.timestep * SECONDS_A_DAY / (1e3 * PICOSECOND)
+    def _speed(self, timestep: float) -> float | None:
+        """ns/day since the last row."""
+        now, before = time.perf_counter(), self._row_clock
         self._row_clock = now
-        kinetic, particles = snapshot.kinetic_energy, snapshot.particles
-        temperature = particles.temperature(kinetic)
-        total_mass = np.bincount(particles.system, particles.masses, particles.num_systems)
-        rows = []
-        for number, periodic in enumerate(self._periodic):
-            volume = abs(float(np.linalg.det(snapshot.cell[number]))) if periodic else None
-            rows.append(
-                Row(
-                    step=snapshot.step,
-                    time=snapshot.time / PICOSECOND,
-                    potential=float(snapshot.energy[number]),
-                    kinetic=float(kinetic[number]),
-                    temperature=float(temperature[number]),
-                    volume=volume,
-                    density=None if volume is None else float(total_mass[number]) / volume * GRAM_PER_CM3,
-                    speed=speed,
-                    thermostat=None if self.dynamics.exchange is None else float(snapshot.temperatures[number]),
-                )
-            )
-        return rows
+        if before is None:
+            return None
+        return self.log_every / max(now - before, 1e-9) * timestep * SECONDS_A_DAY / (1e3 * PICOSECOND)
 
     def _require_stable(self, snapshot: Snapshot) -> None:
         limit = np.maximum(MOST_TEMPERATURE, 10 * snapshot.temperatures)
@@ -261,12 +252,18 @@ class Recording:
             "steps between exchanges": None if self.dynamics.exchange is None else self.dynamics.exchange.every,
             "steps between frames": self.save_every,
             "steps between log rows": self.log_every,
+            "trajectories": self.format.name + " with velocities" * self.format.velocities,
             **(further or {}),
         }
 
 
 def _checked(
-    dynamics: Dynamics, prefix: str, save_every: int, log_every: int, checkpoint_every: int | None
+    dynamics: Dynamics,
+    prefix: str,
+    save_every: int,
+    log_every: int,
+    checkpoint_every: int | None,
+    trajectory: TrajectoryFormat,
 ) -> RunFiles:
     """The files of a run. Raises ValueError for intervals below 1, OSError if so many files cannot be open at once."""
     for name, value in (("save_every", save_every), ("log_every", log_every), ("checkpoint_every", checkpoint_every)):
@@ -280,4 +277,4 @@ def _checked(
                 f"{dynamics.batch.num_systems} structures need {needed} open files, but this process may have {hard}"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return RunFiles(prefix, dynamics.batch.num_systems)
+    return RunFiles(prefix, dynamics.batch.num_systems, trajectory.ending)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchmdx.dynamics.trajectory_formats import ENDINGS
 from torchmdx.runtime.damaged_file import WRONG_VALUES, parse_json
 from torchmdx.runtime.files import require_new, write_whole
 
@@ -17,11 +18,14 @@ FORMAT = "torchmdx dynamics 1"
 class RunFiles:
     """Paths with a common prefix, for so many structures: PREFIX.dcd, or PREFIX.0.dcd, PREFIX.1.dcd and so on.
 
+    trajectory: the ending of trajectories.
+
     Raises FileNotFoundError if the folder of the prefix does not exist, ValueError if the prefix is a folder.
     """
 
     prefix: str
     num_structures: int
+    trajectory: str = ".dcd"
 
     def __post_init__(self) -> None:
         folder = Path(self.prefix).parent
@@ -41,11 +45,11 @@ class RunFiles:
 
     @property
     def trajectories(self) -> list[Path]:
-        return [self.of_structure(number, ".dcd") for number in range(self.num_structures)]
+        return self._of_all(self.trajectory)
 
     @property
     def logs(self) -> list[Path]:
-        return [self.of_structure(number, ".log") for number in range(self.num_structures)]
+        return self._of_all(".log")
 
     @property
     def restart(self) -> Path:
@@ -68,8 +72,12 @@ class RunFiles:
         return self.path(".html")
 
     def all(self) -> list[Path]:
-        """All files that a run with this prefix can write."""
-        return [*self.trajectories, *self.logs, self.restart, self.settings, self.final, self.plot, self.page]
+        """All files that a run with this prefix can write, with trajectories of any format."""
+        trajectories = [path for ending in ENDINGS.values() for path in self._of_all(ending)]
+        return [*trajectories, *self.logs, self.restart, self.settings, self.final, self.plot, self.page]
+
+    def _of_all(self, ending: str) -> list[Path]:
+        return [self.of_structure(number, ending) for number in range(self.num_structures)]
 
     def require_new(self) -> None:
         """Raises FileExistsError if files of an earlier run exist."""

@@ -1,0 +1,61 @@
+"""What a recording writes of a snapshot: a frame and a log row for each structure."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from torchmdx.dynamics.log import Row
+from torchmdx.dynamics.particles import Particles
+from torchmdx.dynamics.snapshot import Snapshot
+from torchmdx.dynamics.trajectory_formats import Frame
+from torchmdx.units import AMU_SI, PICOSECOND
+
+GRAM_PER_CM3 = AMU_SI * 1e3 / 1e-24  # of 1 amu/Å³
+
+
+def atoms_of(particles: Particles) -> list[slice]:
+    """The atoms of each structure."""
+    return [slice(a, b) for a, b in pairwise(particles.starts.tolist())]
+
+
+def frames_of(snapshot: Snapshot, periodic: list[bool]) -> list[Frame]:
+    """A frame of each structure. periodic: which have a cell."""
+    kinetic, temperature = snapshot.kinetic_energy, snapshot.temperature
+    return [
+        Frame(
+            positions=snapshot.positions[atoms],
+            cell=snapshot.cell[number] if periodic[number] else None,
+            velocities=snapshot.velocities[atoms],
+            time=snapshot.time / PICOSECOND,
+            potential=float(snapshot.energy[number]),
+            kinetic=float(kinetic[number]),
+            temperature=float(temperature[number]),
+        )
+        for number, atoms in enumerate(atoms_of(snapshot.particles))
+    ]
+
+
+def rows_of(snapshot: Snapshot, periodic: list[bool], *, speed: float | None, exchange: bool) -> list[Row]:
+    """A log row of each structure. speed: ns/day; exchange: whether temperatures of thermostats move."""
+    kinetic, particles = snapshot.kinetic_energy, snapshot.particles
+    temperature = particles.temperature(kinetic)
+    total_mass = np.bincount(particles.system, particles.masses, particles.num_systems)
+    rows = []
+    for number, has_cell in enumerate(periodic):
+        volume = abs(float(np.linalg.det(snapshot.cell[number]))) if has_cell else None
+        rows.append(
+            Row(
+                step=snapshot.step,
+                time=snapshot.time / PICOSECOND,
+                potential=float(snapshot.energy[number]),
+                kinetic=float(kinetic[number]),
+                temperature=float(temperature[number]),
+                volume=volume,
+                density=None if volume is None else float(total_mass[number]) / volume * GRAM_PER_CM3,
+                speed=speed,
+                thermostat=float(snapshot.temperatures[number]) if exchange else None,
+            )
+        )
+    return rows
