@@ -184,8 +184,9 @@ class Recording:
     def close(self) -> None:
         """Closes the files."""
         with contextlib.ExitStack() as files:  # closes all, even if one fails
-            for file in (*self.trajectories, *self.logs):
-                files.callback(file.close)
+            for trajectory, log in zip(self.trajectories, self.logs, strict=True):
+                files.callback(trajectory.close)
+                files.callback(log.close)
 
     def __enter__(self) -> Recording:
         return self

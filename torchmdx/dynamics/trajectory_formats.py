@@ -34,7 +34,9 @@ class Frame:
 class TrajectoryFile(Protocol):
     """A file of frames, open for appending. All methods raise OSError that names the file if it cannot be written."""
 
-    num_frames: int
+    @property
+    def num_frames(self) -> int:
+        """Frames so far, with those that have not reached the file."""
 
     def append(self, frame: Frame) -> None:
         """Adds a frame; it may reach the file with later ones."""
