@@ -161,7 +161,8 @@ import sys, time
 import numpy as np
 from pathlib import Path
 from torchmdx.dynamics import hdf5_trajectory
-from torchmdx.dynamics.trajectory_formats import Frame, TrajectoryFormat, topology_of
+from torchmdx.dynamics.trajectory import Frame
+from torchmdx.dynamics.trajectory_formats import TrajectoryFormat, topology_of
 hdf5_trajectory.FLUSH_SECONDS = 0.0
 numbers = np.full(40, 6)
 file = TrajectoryFormat("hdf5").create(Path(sys.argv[1]), 40, 1, True, 1.0, topology_of(numbers))

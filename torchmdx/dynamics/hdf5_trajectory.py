@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import torchmdx
-from torchmdx.dynamics.trajectory_formats import Frame
+from torchmdx.dynamics.trajectory import Frame
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.files import naming_writes
 from torchmdx.units import KJ_PER_MOL, NANOMETER

@@ -9,7 +9,7 @@ import numpy as np
 from torchmdx.dynamics.log import Row
 from torchmdx.dynamics.particles import Particles
 from torchmdx.dynamics.snapshot import Snapshot
-from torchmdx.dynamics.trajectory_formats import Frame
+from torchmdx.dynamics.trajectory import Frame
 from torchmdx.units import AMU_SI, PICOSECOND
 
 GRAM_PER_CM3 = AMU_SI * 1e3 / 1e-24  # of 1 amu/Å³

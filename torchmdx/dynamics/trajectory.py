@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,10 +18,25 @@ from numpy.typing import NDArray
 from torchmdx.runtime.files import naming_writes
 from torchmdx.units import FORCE_TO_ACCELERATION, KCAL_PER_MOL
 
+Floats = NDArray[np.float64]
+
 HEADER_BYTES = 276
 NUM_FRAMES_AT, LAST_STEP_AT, BOX_FLAG_AT, NUM_ATOMS_AT = 8, 20, 48, 268
 CHARMM_TIME = (KCAL_PER_MOL * FORCE_TO_ACCELERATION) ** -0.5  # fs: 1 amu, 1 Å, 1 kcal/mol
 LARGEST_INT = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Positions [N,3] Å, cell [3,3] Å or None, velocities [N,3] Å/fs, time ps, energies eV, kinetic temperature K."""
+
+    positions: Floats
+    cell: Floats | None
+    velocities: Floats
+    time: float
+    potential: float
+    kinetic: float
+    temperature: float
 
 
 class Trajectory:
@@ -62,7 +78,7 @@ class Trajectory:
         trajectory._count()
         return trajectory
 
-    def write(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> None:
+    def write(self, positions: Floats, cell: Floats | None) -> None:
         """Appends a frame: positions [N,3] Å, cell [3,3] Å if periodic; updates the header after it."""
         parts = [_record(_cell_parameters(cell))] if self.periodic and cell is not None else []
         columns = np.ascontiguousarray(positions.T, dtype="<f4")
@@ -88,7 +104,7 @@ class Trajectory:
             self._file.write(struct.pack("<i", min(value, LARGEST_INT)))
 
 
-def read_frames(path: Path, num_atoms: int) -> NDArray[np.float64]:
+def read_frames(path: Path, num_atoms: int) -> Floats:
     """Positions [F,num_atoms,3] Å of a file without cells, complete frames only."""
     frame = np.dtype([("x", "<i4"), ("values", "<f4", (num_atoms,)), ("end", "<i4")])
     content = path.read_bytes()[HEADER_BYTES:]
@@ -120,7 +136,7 @@ def _integer(data: bytes, offset: int) -> int:
     return int(struct.unpack_from("<i", data, offset)[0])
 
 
-def _cell_parameters(cell: NDArray[np.float64]) -> bytes:
+def _cell_parameters(cell: Floats) -> bytes:
     """Lengths in Å and cosines of angles, in CHARMM's order: a, cos γ, b, cos β, cos α, c."""
     a, b, c = np.linalg.norm(cell, axis=1)
     cosines = [cell[0] @ cell[1] / (a * b), cell[0] @ cell[2] / (a * c), cell[1] @ cell[2] / (b * c)]

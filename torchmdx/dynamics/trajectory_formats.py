@@ -1,4 +1,4 @@
-"""The formats of trajectories by name, and what a frame holds."""
+"""The formats of trajectories by name, and the names of atoms in them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.dynamics.trajectory import Trajectory
-
-Floats = NDArray[np.float64]
+from torchmdx.dynamics.trajectory import Frame, Trajectory
 
 ENDINGS = {"dcd": ".dcd", "hdf5": ".h5"}
-
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """Positions [N,3] Å, cell [3,3] Å or None, velocities [N,3] Å/fs, time ps, energies eV, kinetic temperature K."""
-
-    positions: Floats
-    cell: Floats | None
-    velocities: Floats
-    time: float
-    potential: float
-    kinetic: float
-    temperature: float
 
 
 class TrajectoryFile(Protocol):
