@@ -50,7 +50,10 @@ nitpick_ignore_regex = [
         r"torchmdx\.(labelling\.run\.Paths|labelling\.geometry\.Geometry|datasets\.(statistics|energy_changes)\.\w+)",
     ),
     (r"py:.*", r"torchmdx\.training\.(config|data_section|loss_section)\.\w*Section"),
-    (r"py:.*", r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run_files\.RunFiles|log\.Row)"),
+    (
+        r"py:.*",
+        r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run_files\.RunFiles|log\.Row|restraints\.Restraint)",
+    ),
     (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.Frame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
     (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource|Region|LinkRequest|unit\.Quantity"),

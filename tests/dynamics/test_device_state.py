@@ -20,7 +20,7 @@ def device_state(loop):
     from torchmdx.dynamics.device_state import DeviceState
 
     state, start = DeviceState(loop.motion, torch.device(DEVICE)), loop.snapshot()
-    for name in ("positions", "velocities", "forces", "energy"):
+    for name in ("positions", "velocities", "forces", "energy", "restraint_energy"):
         getattr(state, name).copy_(torch.as_tensor(getattr(start, name)))
     return state
 

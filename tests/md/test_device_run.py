@@ -1,7 +1,9 @@
 """`torchmdx md --engine torchmdx`: runs, replicas, restart, signals and refusals."""
 
+import json
 import os
 import signal
+from pathlib import Path
 
 import ase.io
 import numpy as np
@@ -140,6 +142,7 @@ def test_a_signal_saves_and_a_restart_continues(model, ethanol_file, monkeypatch
         (["--exchange-every", 2, "--replicas", 2, "--temperatures", "1:2", "--ensemble", "nve"], ["an exchange needs"]),
         (["--velocities", "file"], ["needs velocities in the file"]),
         (["--restart"], ["run.json' does not exist"]),
+        (["--restraints", "none.json"], ["none.json"]),
     ],
 )
 def test_what_cannot_be_done_is_refused(model, ethanol_file, capsys, options, words):
@@ -155,3 +158,24 @@ def test_replicas_need_this_engine(model, ethanol_file, capsys):
 def test_a_finished_run_is_not_restarted(model, ethanol_file, capsys):
     assert md(ethanol_file, model, "run", "--steps", 4) == 0
     assert_refused(capsys, md(ethanol_file, model, "run", "--steps", 4, "--restart"), "more steps than the 4 completed")
+
+
+def test_restraints_of_a_file_are_the_windows_of_the_replicas(model, ethanol_file, capsys):
+    table = {"kind": "torsion", "atoms": [2, 0, 1, 3], "reference": [60.0, 90.0], "stiffness": 3.0}
+    Path("windows.json").write_text(json.dumps([table]))
+    options = ["--replicas", 2, "--restraints", "windows.json"]
+    assert md(ethanol_file, model, "whole", *options, "--steps", 8) == 0
+    assert md(ethanol_file, model, "half", *options, "--steps", 4) == 0
+    assert md(ethanol_file, model, "half", *options, "--steps", 8, "--restart") == 0
+    for replica, reference in enumerate(table["reference"]):
+        assert_same_run(f"whole.{replica}", f"half.{replica}")
+        log = read_log(Path(f"whole.{replica}.log"))
+        atoms = ase.io.read(ethanol_file)
+        difference = (atoms.get_dihedral(2, 0, 1, 3) - reference + 180) % 360 - 180
+        assert log["restraint_eV"][0] == pytest.approx(1.5 * np.radians(difference) ** 2, abs=1e-7)
+        total = log["potential_eV"] + log["kinetic_eV"] + log["restraint_eV"]
+        np.testing.assert_allclose(log["total_eV"], total, atol=2e-8)
+    Path("windows.json").write_text(json.dumps([{**table, "stiffness": 4.0}]))
+    assert_refused(
+        capsys, md(ethanol_file, model, "half", *options, "--steps", 12, "--restart"), "restraints (SHA-256)"
+    )

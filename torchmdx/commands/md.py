@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         from torchmdx.md import device_run
 
         return device_run.run(options)
-    for name in ("replicas", "temperatures", "exchange_every"):
+    for name in ("replicas", "temperatures", "exchange_every", "restraints"):
         if (given := getattr(options, name)) is not None:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} needs --engine torchmdx, got {given} with --engine openmm")
@@ -145,6 +145,13 @@ def _add_dynamics_options(parser: argparse.ArgumentParser) -> None:
         "--barostat",
         choices=("isotropic", "anisotropic"),
         help="scale the whole box, or its three edges independently (default: isotropic)",
+    )
+    group.add_argument(
+        "--restraints",
+        metavar="FILE",
+        help="harmonic restraints from a JSON file, with --engine torchmdx: a list of tables with kind (distance, "
+        "angle, torsion, position), atoms, reference (Å or degrees) and stiffness (eV/Å² or eV/rad²); a list of "
+        "references gives each replica its own",
     )
     group.add_argument("--minimize", action="store_true", help="minimize the energy before the run")
     group.add_argument(

@@ -78,7 +78,11 @@ class DeviceLoop:
             self.replays.refuse(reason)
             fall_back(step, reason)
             first = step(*given)
-        self._set(0, positions, velocities, first.forces, first.energy)
+        added, pull = np.zeros(motion.particles.num_systems), np.zeros_like(positions)
+        if motion.restraints is not None:
+            added, pull, _ = motion.restraints.evaluate(positions)
+        self._set(0, positions, velocities, first.forces, first.energy, added)
+        self.state.forces += torch.as_tensor(pull, device=self.device)
         self._frame = frame_of(step)
 
     @property
@@ -133,7 +137,7 @@ class DeviceLoop:
         self.step(positions, torch.as_tensor(given.cell, device=self.device))  # raises before anything has changed
         set_frame(self.step, given.frame)
         self.cell, self._frame, self._rounds = given.cell.copy(), given.frame, 0
-        self._set(given.step, given.positions, given.velocities, given.forces, given.energy)
+        self._set(given.step, given.positions, given.velocities, given.forces, given.energy, given.restraint_energy)
 
     def set_velocities(self, velocities: Floats) -> None:
         self.state.velocities.copy_(torch.as_tensor(velocities))
@@ -168,7 +172,7 @@ class DeviceLoop:
         if pending.done is not None:
             pending.done.synchronize()
         control, *arrays = (part.numpy().copy() for part in self.state.parts(pending.block))
-        energy, positions, velocities, forces = arrays
+        energy, restraint_energy, positions, velocities, forces = arrays
         self._slots.append(pending.block)
         return Snapshot(
             step=int(control[0]),
@@ -177,6 +181,7 @@ class DeviceLoop:
             velocities=velocities,
             forces=forces,
             energy=energy,
+            restraint_energy=restraint_energy,
             temperatures=self.motion.temperatures.copy(),
             cell=self.cell.copy(),
             frame=pending.frame,
@@ -207,6 +212,8 @@ class DeviceLoop:
                 step = self.step
                 self._rounds = 0
                 self.state.control[1] = 0  # the next run tries that step again
+                if flags[NOT_FINITE] and self.motion.restraints is not None:
+                    self.motion.restraints.require_gradients(step.buffers.inputs["positions"].cpu().numpy())
                 require_finite(flags, self.num_steps + 1, step.search.edges, step.buffers, step.ordered)
                 require_agreement(flags, step.batch, step.buffers)
             self.state.control[1] = 0
@@ -221,10 +228,10 @@ class DeviceLoop:
         refresh(self.step, "device")
         self._frame = frame_of(self.step)
 
-    def _set(self, number: int, positions: Floats, velocities: Floats, forces: Tensor | Floats, energy: object) -> None:
+    def _set(self, number: int, *given: Tensor | Floats) -> None:
+        """given: positions, velocities, forces, energy and restraint energy."""
         state = self.state
-        given = (positions, velocities, forces, energy)
-        targets = (state.positions, state.velocities, state.forces, state.energy)
+        targets = (state.positions, state.velocities, state.forces, state.energy, state.restraint_energy)
         state.control.fill_(0)
         for target, value in zip(targets, given, strict=True):
             target.copy_(torch.as_tensor(value))

@@ -10,6 +10,7 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchmdx.dynamics.device_restraints import DeviceRestraints
 from torchmdx.dynamics.kernels import motion as kernels
 from torchmdx.dynamics.motion import Motion
 from torchmdx.step.buffer_storage import BufferStorage
@@ -25,15 +26,16 @@ class DeviceState:
     """Everything that a step of a run reads and writes, besides the buffers of the captured step.
 
     All that a snapshot needs is one block, so that it takes a single copy: control (step, halted), energy [S],
-    positions, velocities and forces [N,3].
+    restraint energy [S], positions, velocities and forces [N,3].
     """
 
     def __init__(self, motion: Motion, device: torch.device) -> None:
         particles = motion.particles
         self.num_atoms, self.num_systems = len(particles.system), particles.num_systems
-        self.sizes = (NUM_CONTROL, self.num_systems, *[3 * self.num_atoms] * 3)
+        self.sizes = (NUM_CONTROL, self.num_systems, self.num_systems, *[3 * self.num_atoms] * 3)
         self.block = torch.zeros(sum(self.sizes), dtype=torch.float64, device=device)
-        self.control, self.energy, self.positions, self.velocities, self.forces = self.parts(self.block)
+        self.control, self.energy, self.restraint_energy, *vectors = self.parts(self.block)
+        self.positions, self.velocities, self.forces = vectors
         self.faster = torch.zeros_like(self.velocities)
 
         def kept(array: NDArray[Any]) -> Tensor:
@@ -50,13 +52,15 @@ class DeviceState:
         )
         self.thermal = kept(motion.thermal())
         self.is_langevin, self.is_bussi = motion.is_langevin, motion.is_bussi
+        terms = motion.restraints
+        self.restraints = None if terms is None else DeviceRestraints(terms, self.num_atoms, device)
         most = int(np.diff(particles.starts).max())
         self.rescale_block = min(MOST_BLOCK, max(32, triton.next_power_of_2(most)))
 
     def parts(self, block: Tensor) -> tuple[Tensor, ...]:
-        """Views of a block: control [2] int64, energy [S], positions, velocities and forces [N,3]."""
-        control, energy, *vectors = block.split(self.sizes)
-        return control.view(torch.int64), energy, *(vector.view(-1, 3) for vector in vectors)
+        """Views of a block: control [2] int64, energies [S] twice, positions, velocities and forces [N,3]."""
+        control, energy, restraint_energy, *vectors = block.split(self.sizes)
+        return control.view(torch.int64), energy, restraint_energy, *(vector.view(-1, 3) for vector in vectors)
 
     def launch_advance(self, buffers: BufferStorage) -> None:
         """Writes the trial positions of the next step to the inputs of the captured step."""
@@ -69,10 +73,13 @@ class DeviceState:
     def launch_complete(self, buffers: BufferStorage) -> None:
         """Commits the step whose evaluation is in the outputs of the captured step, or halts."""
         out: Any = buffers.outputs
+        if self.restraints is not None:
+            self.restraints.launch(buffers)
+        added = self.restraint_energy if self.restraints is None else self.restraints.energy
         kernels.complete[(triton.cdiv(max(self.num_atoms, self.num_systems), BLOCK),)](
-            self.positions, self.velocities, self.forces, self.energy, buffers.inputs["positions"], self.faster,
-            out["forces"], out["energy"], self.inverse_masses, self.constants, out["flags"], self.control,
-            self.num_atoms, self.num_systems, BLOCK=BLOCK, num_warps=4,
+            self.positions, self.velocities, self.forces, self.energy, self.restraint_energy,
+            buffers.inputs["positions"], self.faster, out["forces"], out["energy"], added, self.inverse_masses,
+            self.constants, out["flags"], self.control, self.num_atoms, self.num_systems, BLOCK=BLOCK, num_warps=4,
         )  # fmt: skip
         if self.is_bussi:
             kernels.rescale[(self.num_systems,)](

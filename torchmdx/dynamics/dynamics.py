@@ -15,6 +15,8 @@ from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.integrators import Integrator, VelocityVerlet, integrator_of, keeps_momentum
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.particles import Particles, checked_frozen, checked_masses, with_heavy_hydrogens
+from torchmdx.dynamics.restraint_terms import RestraintTerms
+from torchmdx.dynamics.restraints import Restraint
 from torchmdx.dynamics.settings import checked_seeds, checked_temperatures, checked_timestep, checked_velocities
 from torchmdx.dynamics.snapshot import Snapshot, load_snapshot
 from torchmdx.models.ensemble import Ensemble
@@ -54,6 +56,7 @@ class Dynamics:
     velocities [N,3] Å/fs: initial ones; None draws them. masses [N] amu: None takes those of the elements.
     hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep.
     frozen: indices or a mask of atoms that do not move.
+    restraints: harmonic ones, of `torchmdx.dynamics.restraints`, with values for each structure: umbrella windows.
     steps_per_replay: None takes 20, fewer for more than 10,000 atoms.
     exchange_every: steps between attempts to swap temperatures of replicas, by `TemperatureExchange`; None: never.
     skin, precision, max_force_spread, mode: as for CapturedStep.
@@ -72,6 +75,7 @@ class Dynamics:
         masses: Any = None,
         hydrogen_mass: float | None = None,
         frozen: Sequence[int] | NDArray[Any] | None = None,
+        restraints: Sequence[Restraint] = (),
         exchange_every: int | None = None,
         steps_per_replay: int | None = None,
         mode: str = "auto",
@@ -94,7 +98,15 @@ class Dynamics:
         particles = Particles.of(
             self.batch, own_masses, checked_frozen(self.batch, frozen), momentum_kept=keeps_momentum(chosen)
         )
-        motion = Motion(chosen, timestep, particles, temperatures, checked_seeds(seed, self.batch.num_systems))
+        terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
+        motion = Motion(
+            chosen,
+            timestep,
+            particles,
+            temperatures,
+            checked_seeds(seed, self.batch.num_systems),
+            terms if len(terms) else None,
+        )
         self.exchange: TemperatureExchange | None = None
         if exchange_every is not None:
             if constant_energy:
@@ -108,14 +120,16 @@ class Dynamics:
         self.step = CapturedStep(
             potential, self.batch, mode="eager", skin=skin, precision=precision, max_force_spread=max_force_spread
         )
-        given = (self.step, motion, self.batch.positions.numpy(), start, self.batch.cell.numpy())
+        self.loop = self._loop(motion, start, steps_per_replay, mode)
+
+    def _loop(self, motion: Motion, velocities: NDArray[Any], steps_per_replay: int | None, mode: str) -> Any:
+        given = (self.step, motion, self.batch.positions.numpy(), velocities, self.batch.cell.numpy())
         if self.device.type == "cuda" and importlib.util.find_spec("triton"):
             from torchmdx.dynamics.device_loop import DeviceLoop
 
             size = steps_per_replay or default_steps_per_replay(self.batch.num_atoms)
-            self.loop: Any = DeviceLoop(*given, steps_per_replay=size, mode=mode)
-        else:
-            self.loop = HostLoop(*given)
+            return DeviceLoop(*given, steps_per_replay=size, mode=mode)
+        return HostLoop(*given)
 
     def run(self, num_steps: int) -> Snapshot:
         """Takes this many steps; returns the state after them."""

@@ -17,10 +17,10 @@ Integers = NDArray[np.int64]
 class TemperatureExchange:
     """Attempts to swap temperatures of replicas of one structure, every so many steps.
 
-    Two replicas with energies U and temperatures T swap with probability min(1, exp((1/kT₁ - 1/kT₂) (U₁ - U₂))), and
-    their velocities are scaled to the new temperature. Attempts are made between neighbours on the ladder, in turn
-    those that begin with the lowest and with the second lowest temperature. All is a function of seed, step and state,
-    so that a restart repeats it.
+    Two replicas with energies U, restraints included, and temperatures T swap with probability
+    min(1, exp((1/kT₁ - 1/kT₂) (U₁ - U₂))), and their velocities are scaled to the new temperature. Attempts are made
+    between neighbours on the ladder, in turn those that begin with the lowest and with the second lowest temperature.
+    All is a function of seed, step and state, so that a restart repeats it.
 
     attempts, accepted [S-1]: counts between each temperature of the ladder and the next since the start or restart.
     """
@@ -56,7 +56,8 @@ class TemperatureExchange:
         first = np.arange(snapshot.step // self.every % 2, len(ladder) - 1, 2)
         cold, hot = ladder[first], ladder[first + 1]
         inverse = 1 / (BOLTZMANN * temperatures)
-        exponent = (inverse[cold] - inverse[hot]) * (snapshot.energy[cold] - snapshot.energy[hot])
+        energy = snapshot.energy + snapshot.restraint_energy
+        exponent = (inverse[cold] - inverse[hot]) * (energy[cold] - energy[hot])
         swapped = np.log(self._numbers(first, snapshot.step)) < exponent
         self.attempts[first] += 1
         self.accepted[first] += swapped

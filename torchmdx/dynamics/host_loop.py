@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ class _State:
     velocities: Floats
     forces: Floats
     energy: Floats
+    restraint_energy: Floats
 
 
 class HostLoop:
@@ -39,7 +40,8 @@ class HostLoop:
         self.step, self.cell = step, cell
         self.set_motion(motion)
         result = step(positions, cell)
-        self._state = _State(0, positions.copy(), velocities.copy(), result.forces, result.energy)
+        added = self._restrained(positions, result.forces)
+        self._state = _State(0, positions.copy(), velocities.copy(), added[0], result.energy, added[1])
 
     def set_motion(self, motion: Motion) -> None:
         self.motion, particles = motion, motion.particles
@@ -71,6 +73,7 @@ class HostLoop:
             velocities=state.velocities.copy(),
             forces=state.forces.copy(),
             energy=state.energy.copy(),
+            restraint_energy=state.restraint_energy.copy(),
             temperatures=motion.temperatures.copy(),
             cell=self.cell.copy(),
             frame=frame_of(self.step),
@@ -81,11 +84,11 @@ class HostLoop:
         self.step(given.positions, given.cell)  # raises before anything has changed
         set_frame(self.step, given.frame)
         self.cell = given.cell.copy()
-        self._state = _State(given.step, given.positions, given.velocities, given.forces, given.energy)
+        kept = (given.positions, given.velocities, given.forces, given.energy, given.restraint_energy)
+        self._state = _State(given.step, *kept)
 
     def set_velocities(self, velocities: Floats) -> None:
-        state = self._state
-        self._state = _State(state.step, state.positions, velocities.copy(), state.forces, state.energy)
+        self._state = replace(self._state, velocities=velocities.copy())
 
     def _advance(self) -> None:
         """One step. If the evaluation raises, the state before it is kept."""
@@ -100,11 +103,21 @@ class HostLoop:
         # The captured step refreshes its frame and audits by the number of evaluations: here that of the run's steps.
         self.step.num_evaluations = state.step
         result = self.step(positions, copy=False)
-        forces = result.forces.copy()
+        forces, restraint_energy = self._restrained(positions, result.forces)
         velocities = velocities + self._kick * forces
         if self._first is not None:
             velocities = velocities * self._alpha(velocities, number)[motion.particles.system, None]
-        self._state = _State(number, positions, velocities, forces, result.energy.copy())
+        self._state = _State(number, positions, velocities, forces, result.energy.copy(), restraint_energy)
+
+    def _restrained(self, positions: Floats, forces: Floats) -> tuple[Floats, Floats]:
+        """Forces with those of restraints, and the energies [S] of these. Raises RestraintError."""
+        terms = self.motion.restraints
+        if terms is None:
+            return forces.copy(), np.zeros(self.motion.particles.num_systems)
+        energy, added, _ = terms.evaluate(positions)
+        if not np.isfinite(added).all():
+            terms.require_gradients(positions)
+        return forces + added, energy
 
     def _alpha(self, velocities: Floats, number: int) -> Floats:
         """The factors [S] of velocity rescaling."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from torchmdx.dynamics.integrators import Bussi, Integrator, Langevin, kept
 from torchmdx.dynamics.particles import Particles
+from torchmdx.dynamics.restraint_terms import RestraintTerms
 from torchmdx.units import BOLTZMANN, FORCE_TO_ACCELERATION
 
 Floats = NDArray[np.float64]
@@ -16,13 +17,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """Integrator, timestep fs, particles, and temperature [S] K and seed [S] of each structure."""
+    """Integrator, timestep fs, particles, temperature [S] K and seed [S] of each structure, and restraints."""
 
     integrator: Integrator
     timestep: float
     particles: Particles
     temperatures: Floats
     seeds: NDArray[np.int64]
+    restraints: RestraintTerms | None = None
 
     def at(self, temperatures: Floats) -> Motion:
         """The same at other temperatures."""

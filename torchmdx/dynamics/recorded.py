@@ -37,7 +37,9 @@ def frames_of(snapshot: Snapshot, periodic: list[bool]) -> list[Frame]:
     ]
 
 
-def rows_of(snapshot: Snapshot, periodic: list[bool], *, speed: float | None, exchange: bool) -> list[Row]:
+def rows_of(
+    snapshot: Snapshot, periodic: list[bool], *, speed: float | None, exchange: bool, restrained: bool = False
+) -> list[Row]:
     """A log row of each structure. speed: ns/day; exchange: whether temperatures of thermostats move."""
     kinetic, particles = snapshot.kinetic_energy, snapshot.particles
     temperature = particles.temperature(kinetic)
@@ -55,6 +57,7 @@ def rows_of(snapshot: Snapshot, periodic: list[bool], *, speed: float | None, ex
                 volume=volume,
                 density=None if volume is None else float(total_mass[number]) / volume * GRAM_PER_CM3,
                 speed=speed,
+                restraint=float(snapshot.restraint_energy[number]) if restrained else None,
                 thermostat=float(snapshot.temperatures[number]) if exchange else None,
             )
         )

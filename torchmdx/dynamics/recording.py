@@ -63,6 +63,7 @@ class Recording:
         self._row_clock: float | None = None
         self._checkpoint_clock = time.monotonic()
         self._periodic = dynamics.batch.pbc.all(1).tolist()
+        self._restrained = dynamics.motion.restraints is not None
 
     @classmethod
     def begin(
@@ -198,7 +199,12 @@ class Recording:
     # -- what is written ---------------------------------------------------------------------------------------------
 
     def _columns(self, number: int) -> tuple[str, ...]:
-        return columns_of(periodic=self._periodic[number], ensemble=False, exchange=self.dynamics.exchange is not None)
+        return columns_of(
+            periodic=self._periodic[number],
+            ensemble=False,
+            restrained=self._restrained,
+            exchange=self.dynamics.exchange is not None,
+        )
 
     def _record(self, snapshot: Snapshot) -> None:
         """Writes what is due, once for each step: an interruption may end a run where it began."""
@@ -210,7 +216,7 @@ class Recording:
                 file.append(frame)
         if snapshot.step % self.log_every == 0:
             speed, exchange = self._speed(snapshot.timestep), self.dynamics.exchange is not None
-            self.rows = rows_of(snapshot, self._periodic, speed=speed, exchange=exchange)
+            self.rows = rows_of(snapshot, self._periodic, speed=speed, exchange=exchange, restrained=self._restrained)
             for log, row in zip(self.logs, self.rows, strict=True):
                 log.write(row)
 
@@ -250,6 +256,7 @@ class Recording:
             "integrator": repr(motion.integrator),
             "timestep in fs": motion.timestep,
             "seeds": motion.seeds.tolist(),
+            **({"restraints (SHA-256)": motion.restraints.digest()} if motion.restraints is not None else {}),
             "steps between exchanges": None if self.dynamics.exchange is None else self.dynamics.exchange.every,
             "steps between frames": self.save_every,
             "steps between log rows": self.log_every,

@@ -16,7 +16,7 @@ from torchmdx.runtime.files import write_whole
 FORMAT = "torchmdx dynamics 1"
 # The coordinates that the potential sees, chosen by the captured step: they decide how numbers are rounded.
 FRAME = ("order", "images", "origin", "far")
-SAVED = ("positions", "velocities", "forces", "energy", "temperatures", "cell")
+SAVED = ("positions", "velocities", "forces", "energy", "restraint_energy", "temperatures", "cell")
 
 Floats = NDArray[np.float64]
 
@@ -25,8 +25,8 @@ Floats = NDArray[np.float64]
 class Snapshot:
     """Step, time fs, positions [N,3] Å, velocities [N,3] Å/fs, forces [N,3] eV/Å, energy [S] eV, cell [S,3,3] Å.
 
-    energy is the potential energy, temperatures [S] K are those of the thermostat, frame is internal: how the
-    captured step wraps and orders atoms.
+    energy is the potential energy, to which restraint_energy [S] eV adds that of restraints; forces are those of both.
+    temperatures [S] K are those of the thermostat, frame is internal: how the captured step wraps and orders atoms.
     """
 
     step: int
@@ -35,6 +35,7 @@ class Snapshot:
     velocities: Floats
     forces: Floats
     energy: Floats
+    restraint_energy: Floats
     temperatures: Floats
     cell: Floats
     frame: dict[str, NDArray[np.generic]]
@@ -76,9 +77,11 @@ def load_snapshot(path: str | Path, particles: Particles) -> Snapshot:
                 raise ValueError(f"{str(path)!r} must be a snapshot of torchmdx's dynamics, got other content")
             found = {name: held[name] for name in ("step", "timestep", *SAVED, *FRAME)}
         num_atoms, num_systems = len(particles.system), particles.num_systems
-        shapes = dict(positions=(num_atoms, 3), velocities=(num_atoms, 3), forces=(num_atoms, 3), energy=(num_systems,))
-        shapes |= dict(temperatures=(num_systems,), cell=(num_systems, 3, 3), order=(num_atoms,), step=(), timestep=())
-        shapes |= dict(images=(num_atoms, 3), origin=(num_systems, 3), far=())
+        per_atom = ("positions", "velocities", "forces", "images")
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(per_atom, (num_atoms, 3))
+        shapes |= dict.fromkeys(("energy", "restraint_energy", "temperatures"), (num_systems,))
+        shapes |= dict(cell=(num_systems, 3, 3), origin=(num_systems, 3), order=(num_atoms,))
+        shapes |= dict.fromkeys(("step", "timestep", "far"), ())
         for name, shape in shapes.items():
             if found[name].shape != shape:
                 raise ValueError(f"{name} in {str(path)!r} must have shape {shape}, got {found[name].shape}")

@@ -24,6 +24,7 @@ from torchmdx.dynamics.log import Row, read_log
 from torchmdx.dynamics.recording import Recording
 from torchmdx.dynamics.run_files import RunFiles
 from torchmdx.dynamics.snapshot import Snapshot
+from torchmdx.md.device_options import features_of, refuse_others, temperatures_of
 from torchmdx.md.motion import fixed_atoms, stored_velocities
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress
@@ -74,52 +75,13 @@ def run(options: argparse.Namespace) -> int:
     settings = dataclasses.replace(settings, seed=seed)
     if (doubt := doubt_about_timestep(moving, settings.timestep)) is not None:
         warnings.warn(doubt, stacklevel=2)
-    exchange_every: int | None = options.exchange_every
-    if exchange_every is not None and options.temperatures is None:
-        raise ValueError(f"--exchange-every needs --temperatures, got {exchange_every} without it")
-    dynamics = _dynamics(moving, settings, schedule, potential_settings, temperatures, velocities, exchange_every)
+    features = features_of(options)
+    dynamics = _dynamics(moving, settings, schedule, potential_settings, temperatures, velocities, features)
     print(_description(options, moving, dynamics, settings.num_steps, velocities is not None))
     recording = _recording(options, dynamics, schedule, potential_settings)
     status = _go(recording, dynamics, settings)
     _finish(options, recording, moving, complete=status == 0)
     return status
-
-
-def refuse_others(options: argparse.Namespace) -> None:
-    """Raises ValueError for options that only OpenMM has."""
-    given = {
-        "--ensemble npt": options.ensemble == "npt",
-        "--platform": options.platform is not None,
-        "--transport": options.transport != "auto",
-        "--audit-every": options.audit_every != 0,
-        "--minimize": options.minimize,
-    }
-    for name in (name for name, is_given in given.items() if is_given):
-        remedy = "; `torchmdx relax` minimizes a structure" if name == "--minimize" else ""
-        raise ValueError(f"{name} needs --engine openmm, got it with --engine torchmdx{remedy}")
-    if options.restart and (options.overwrite or options.velocities):
-        other = "--overwrite" if options.overwrite else "--velocities"
-        raise ValueError(f"--restart continues a run, got it with {other}")
-
-
-def temperatures_of(options: argparse.Namespace, temperature: float) -> Floats:
-    """Temperatures of the replicas, K. Raises ValueError for a number below 1 and a range that is none."""
-    count = 1 if options.replicas is None else options.replicas
-    if count < 1:
-        raise ValueError(f"--replicas must be >= 1, got {count}")
-    if options.temperatures is None:
-        return np.full(count, temperature)
-    if options.temperature is not None:
-        raise ValueError("--temperature and --temperatures exclude each other, got both")
-    try:
-        low, high = (float(part) for part in options.temperatures.split(":"))
-    except ValueError:
-        low = high = math.nan
-    if not (math.isfinite(high) and 0 < low <= high):
-        raise ValueError(f"--temperatures must be LOW:HIGH in K with 0 < LOW <= HIGH, got {options.temperatures!r}")
-    if count < 2:
-        raise ValueError(f"--temperatures needs --replicas of at least 2, got {count}")
-    return np.geomspace(low, high, count)
 
 
 def _read(options: argparse.Namespace) -> Moving:
@@ -144,7 +106,7 @@ def _dynamics(
     potential_settings: PotentialSettings,
     temperatures: Floats,
     velocities: Floats | None,
-    exchange_every: int | None,
+    features: dict[str, Any],
 ) -> Dynamics:
     count, precision = len(temperatures), potential_settings.precision
     device = choose_device(potential_settings.device, "--device")
@@ -153,7 +115,7 @@ def _dynamics(
     for doubt in potential.doubts(system.atomic_numbers.tolist(), system.charge, bool(system.pbc.any())):
         warnings.warn(doubt, stacklevel=2)
     small = default_steps_per_replay(count * system.num_atoms) == MOST_STEPS
-    common = math.gcd(schedule.save_every, schedule.log_every, exchange_every or 0)
+    common = math.gcd(schedule.save_every, schedule.log_every, features["exchange_every"] or 0)
     return Dynamics(
         potential,
         [system] * count,
@@ -164,7 +126,7 @@ def _dynamics(
         velocities=None if velocities is None else np.tile(velocities, (count, 1)),
         masses=np.tile(moving.masses, count),
         frozen=np.tile(moving.fixed, count),
-        exchange_every=exchange_every,
+        **features,
         steps_per_replay=next((size for size in DIVISORS if common % size == 0), None) if small else None,
         skin=potential_settings.skin,
         precision=precision,

@@ -75,8 +75,8 @@ def advance(
 
 @triton.jit
 def complete(
-    POSITIONS, VELOCITIES, FORCES, ENERGY, MOVED, FASTER, NEW_FORCES, NEW_ENERGY, INVERSE_MASSES, CONSTANTS, FLAGS,
-    CONTROL, num_atoms, num_systems, BLOCK: tl.constexpr,
+    POSITIONS, VELOCITIES, FORCES, ENERGY, RESTRAINT_ENERGY, MOVED, FASTER, NEW_FORCES, NEW_ENERGY, ADDED_ENERGY,
+    INVERSE_MASSES, CONSTANTS, FLAGS, CONTROL, num_atoms, num_systems, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Commits a step whose evaluation is good; otherwise halts."""
     bad = tl.load(FLAGS + OVERFLOW) | tl.load(FLAGS + NOT_FINITE) | tl.load(FLAGS + FAR) | tl.load(FLAGS + UNCERTAIN)
@@ -89,6 +89,7 @@ def complete(
         mask, own = i < num_atoms, i < num_systems
         kick = tl.load(CONSTANTS + 1) * tl.load(INVERSE_MASSES + i, mask=mask, other=0.0)
         tl.store(ENERGY + i, tl.load(NEW_ENERGY + i, mask=own, other=0.0), mask=own)
+        tl.store(RESTRAINT_ENERGY + i, tl.load(ADDED_ENERGY + i, mask=own, other=0.0), mask=own)
         for k in tl.static_range(3):
             force = tl.load(NEW_FORCES + 3 * i + k, mask=mask, other=0.0)
             tl.store(POSITIONS + 3 * i + k, tl.load(MOVED + 3 * i + k, mask=mask, other=0.0), mask=mask)

@@ -1,0 +1,41 @@
+"""Options of `torchmdx md --engine torchmdx`: what they become, and what is refused."""
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+
+from torchmdx.dynamics.restraints import Torsion
+from torchmdx.md.device_options import features_of, temperatures_of
+
+
+def options(**given) -> argparse.Namespace:
+    names = dict.fromkeys(("replicas", "temperature", "temperatures", "exchange_every", "restraints"))
+    return argparse.Namespace(**{**names, **given})
+
+
+def test_temperatures_are_one_or_a_geometric_series():
+    np.testing.assert_allclose(temperatures_of(options(replicas=2), 310.0), [310, 310])
+    found = temperatures_of(options(replicas=3, temperatures="200:800"), 300.0)
+    np.testing.assert_allclose(found, [200, 400, 800])
+
+
+def test_restraints_come_from_a_file(tmp_path):
+    table = {"kind": "torsion", "atoms": [0, 1, 2, 3], "reference": 60, "stiffness": 2}
+    (tmp_path / "a.json").write_text(json.dumps([table]))
+    found = features_of(options(restraints=str(tmp_path / "a.json"), exchange_every=None))
+    assert found["restraints"] == [Torsion((0, 1, 2, 3), 60, 2)]
+    assert features_of(options())["restraints"] == ()
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "[1", "[{}]", '[{"kind": "torsion"}]'])
+def test_files_without_restraints_are_refused_by_name(tmp_path, content):
+    (tmp_path / "bad.json").write_text(content)
+    with pytest.raises(ValueError, match=r"bad\.json"):
+        features_of(options(restraints=str(tmp_path / "bad.json")))
+
+
+def test_an_exchange_needs_temperatures():
+    with pytest.raises(ValueError, match="--exchange-every needs --temperatures, got 2 without it"):
+        features_of(options(exchange_every=2))

@@ -1,0 +1,61 @@
+"""Options of `torchmdx md --engine torchmdx` that have no counterpart in OpenMM, or no use here."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmdx.dynamics.restraints import read_restraints
+
+Floats = NDArray[np.float64]
+
+
+def refuse_others(options: argparse.Namespace) -> None:
+    """Raises ValueError for options that only OpenMM has."""
+    given = {
+        "--ensemble npt": options.ensemble == "npt",
+        "--platform": options.platform is not None,
+        "--transport": options.transport != "auto",
+        "--audit-every": options.audit_every != 0,
+        "--minimize": options.minimize,
+    }
+    for name in (name for name, is_given in given.items() if is_given):
+        remedy = "; `torchmdx relax` minimizes a structure" if name == "--minimize" else ""
+        raise ValueError(f"{name} needs --engine openmm, got it with --engine torchmdx{remedy}")
+    if options.restart and (options.overwrite or options.velocities):
+        other = "--overwrite" if options.overwrite else "--velocities"
+        raise ValueError(f"--restart continues a run, got it with {other}")
+
+
+def features_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What a run has beyond its integrator, as `Dynamics` takes it. Raises ValueError, OSError."""
+    every = options.exchange_every
+    if every is not None and options.temperatures is None:
+        raise ValueError(f"--exchange-every needs --temperatures, got {every} without it")
+    return dict(
+        exchange_every=every, restraints=() if options.restraints is None else read_restraints(options.restraints)
+    )
+
+
+def temperatures_of(options: argparse.Namespace, temperature: float) -> Floats:
+    """Temperatures of the replicas, K. Raises ValueError for a number below 1 and a range that is none."""
+    count = 1 if options.replicas is None else options.replicas
+    if count < 1:
+        raise ValueError(f"--replicas must be >= 1, got {count}")
+    if options.temperatures is None:
+        return np.full(count, temperature)
+    if options.temperature is not None:
+        raise ValueError("--temperature and --temperatures exclude each other, got both")
+    try:
+        low, high = (float(part) for part in options.temperatures.split(":"))
+    except ValueError:
+        low = high = math.nan
+    if not (math.isfinite(high) and 0 < low <= high):
+        raise ValueError(f"--temperatures must be LOW:HIGH in K with 0 < LOW <= HIGH, got {options.temperatures!r}")
+    if count < 2:
+        raise ValueError(f"--temperatures needs --replicas of at least 2, got {count}")
+    return np.geomspace(low, high, count)
