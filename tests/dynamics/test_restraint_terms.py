@@ -28,7 +28,9 @@ ALL = [
 
 def restrained(loop, terms, positions):
     """The same loop with restraints, from other positions."""
-    return HostLoop(loop.step, replace(loop.motion, restraints=terms), positions, loop.snapshot().velocities, loop.cell)
+    return HostLoop(
+        loop.step, replace(loop.motion, restraints=terms), positions, loop.snapshot().velocities, loop.snapshot().cell
+    )
 
 
 @pytest.fixture

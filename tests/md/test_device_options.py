@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.dynamics.restraints import Torsion
 from torchmdx.md.device_options import features_of, temperatures_of
 
@@ -24,18 +25,23 @@ def test_temperatures_are_one_or_a_geometric_series():
 def test_restraints_come_from_a_file(tmp_path):
     table = {"kind": "torsion", "atoms": [0, 1, 2, 3], "reference": 60, "stiffness": 2}
     (tmp_path / "a.json").write_text(json.dumps([table]))
-    found = features_of(options(restraints=str(tmp_path / "a.json"), exchange_every=None))
+    found = features_of(options(restraints=str(tmp_path / "a.json")), None)
     assert found["restraints"] == [Torsion((0, 1, 2, 3), 60, 2)]
-    assert features_of(options())["restraints"] == ()
+    assert features_of(options(), None)["restraints"] == ()
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "[1", "[{}]", '[{"kind": "torsion"}]'])
 def test_files_without_restraints_are_refused_by_name(tmp_path, content):
     (tmp_path / "bad.json").write_text(content)
     with pytest.raises(ValueError, match=r"bad\.json"):
-        features_of(options(restraints=str(tmp_path / "bad.json")))
+        features_of(options(restraints=str(tmp_path / "bad.json")), None)
 
 
 def test_an_exchange_needs_temperatures():
     with pytest.raises(ValueError, match="--exchange-every needs --temperatures, got 2 without it"):
-        features_of(options(exchange_every=2))
+        features_of(options(exchange_every=2), None)
+
+
+def test_a_pressure_makes_a_barostat():
+    assert features_of(options(), 20.0)["barostat"] == CellRescaling(pressure=20.0)
+    assert features_of(options(), None)["barostat"] is None

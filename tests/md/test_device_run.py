@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import ase
 import ase.io
 import numpy as np
 import pytest
@@ -108,6 +109,26 @@ def test_fixed_atoms_stay(model, ethanol_file):
     assert final.constraints[0].index.tolist() == [0, 4]
 
 
+def test_constant_pressure(model, capsys):
+    """Logs, trajectories and final structures have the changing cell, and a restart continues to the bit."""
+    atoms = ase.Atoms("C8", scaled_positions=np.array(list(np.ndindex(2, 2, 2))) / 2, cell=[6.0] * 3, pbc=True)
+    ase.io.write("box.xyz", atoms, format="extxyz")
+    options = ["--ensemble", "npt", "--pressure", 2e5]
+    assert md("box.xyz", model, "whole", *options, "--steps", 12) == 0
+    assert md("box.xyz", model, "half", *options, "--steps", 6) == 0
+    assert md("box.xyz", model, "half", *options, "--steps", 12, "--restart") == 0
+    assert_same_run("whole", "half")
+    log, final = read_log(Path("whole.log")), ase.io.read("whole.final.xyz")
+    assert log["volume_A3"][0] == pytest.approx(216)
+    assert len(set(log["volume_A3"])) == 7
+    assert final.cell.volume == pytest.approx(log["volume_A3"][-1], rel=1e-5)
+    assert np.isfinite(log["pressure_bar"]).all()
+    boxes = open_dcd("whole.dcd").read(np.arange(4))[1]
+    assert len(boxes) == 4
+    status = md("box.xyz", model, "half", *options[:3], 1e5, "--steps", 14, "--restart")
+    assert_refused(capsys, status, "barostat")
+
+
 def test_a_signal_saves_and_a_restart_continues(model, ethanol_file, monkeypatch, capsys):
     assert md(ethanol_file, model, "whole", "--steps", 12) == 0
     update = device_run.SimulationProgress.update
@@ -129,7 +150,8 @@ def test_a_signal_saves_and_a_restart_continues(model, ethanol_file, monkeypatch
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--ensemble", "npt"], ["--ensemble npt needs --engine openmm"]),
+        (["--ensemble", "npt", "--barostat", "anisotropic"], ["--barostat anisotropic needs --engine openmm"]),
+        (["--ensemble", "npt"], ["a barostat needs cells that are periodic along all directions"]),
         (["--platform", "CPU"], ["--platform needs --engine openmm"]),
         (["--minimize"], ["--minimize needs --engine openmm", "torchmdx relax"]),
         (["--audit-every", 3], ["--audit-every needs --engine openmm"]),

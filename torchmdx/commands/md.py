@@ -68,7 +68,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=ENGINES,
         default="openmm",
-        help="what moves the atoms (default: openmm). torchmdx: faster for small structures; nve and nvt only",
+        help="what moves the atoms (default: openmm). torchmdx: faster for small structures; potentials alone",
     )
     group.add_argument(
         "--replicas", type=int, metavar="N", help="copies that run at once, with --engine torchmdx (default: 1)"
@@ -139,7 +139,10 @@ def _add_dynamics_options(parser: argparse.ArgumentParser) -> None:
         "--friction", type=float, metavar="F", help="friction of the Langevin thermostat, 1/ps (default: 1)"
     )
     group.add_argument(
-        "--pressure", type=float, metavar="BAR", help="pressure of the Monte Carlo barostat, bar (default: 1)"
+        "--pressure",
+        type=float,
+        metavar="BAR",
+        help="pressure, bar (default: 1); a Monte Carlo barostat, or cell rescaling with --engine torchmdx",
     )
     group.add_argument(
         "--barostat",

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchmdx.dynamics.barostat import volumes
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.frame import frame_of, set_frame
 from torchmdx.dynamics.motion import Motion
@@ -66,7 +67,7 @@ class DeviceLoop:
         steps_per_replay: int,
         mode: str,
     ) -> None:
-        self.step, self.motion, self.cell, self.device = step, motion, cell, step.device
+        self.step, self.motion, self.device = step, motion, step.device
         self.state = DeviceState(motion, self.device)
         self._slots: deque[Tensor] = deque()
         self._rounds = 0
@@ -78,10 +79,14 @@ class DeviceLoop:
             self.replays.refuse(reason)
             fall_back(step, reason)
             first = step(*given)
-        added, pull = np.zeros(motion.particles.num_systems), np.zeros_like(positions)
+        added, pull, virial = np.zeros(len(cell)), np.zeros_like(positions), np.full(len(cell), np.nan)
+        if motion.barostat is not None:
+            stress = torch.as_tensor(first.stress).cpu().numpy()
+            virial = -volumes(cell) * np.trace(stress, axis1=1, axis2=2)
         if motion.restraints is not None:
-            added, pull, _ = motion.restraints.evaluate(positions)
-        self._set(0, positions, velocities, first.forces, first.energy, added)
+            added, pull, inner = motion.restraints.evaluate(positions)
+            virial = virial + inner
+        self._set(0, positions, velocities, first.forces, first.energy, added, virial, cell)
         self.state.forces += torch.as_tensor(pull, device=self.device)
         self._frame = frame_of(step)
 
@@ -136,8 +141,9 @@ class DeviceLoop:
         positions = torch.as_tensor(given.positions, device=self.device)
         self.step(positions, torch.as_tensor(given.cell, device=self.device))  # raises before anything has changed
         set_frame(self.step, given.frame)
-        self.cell, self._frame, self._rounds = given.cell.copy(), given.frame, 0
-        self._set(given.step, given.positions, given.velocities, given.forces, given.energy, given.restraint_energy)
+        self._frame, self._rounds = given.frame, 0
+        energies = (given.energy, given.restraint_energy, given.virial)
+        self._set(given.step, given.positions, given.velocities, given.forces, *energies, given.cell)
 
     def set_velocities(self, velocities: Floats) -> None:
         self.state.velocities.copy_(torch.as_tensor(velocities))
@@ -172,7 +178,7 @@ class DeviceLoop:
         if pending.done is not None:
             pending.done.synchronize()
         control, *arrays = (part.numpy().copy() for part in self.state.parts(pending.block))
-        energy, restraint_energy, positions, velocities, forces = arrays
+        energy, restraint_energy, virial, cell, positions, velocities, forces = arrays
         self._slots.append(pending.block)
         return Snapshot(
             step=int(control[0]),
@@ -182,8 +188,9 @@ class DeviceLoop:
             forces=forces,
             energy=energy,
             restraint_energy=restraint_energy,
+            virial=virial,
             temperatures=self.motion.temperatures.copy(),
-            cell=self.cell.copy(),
+            cell=cell,
             frame=pending.frame,
             particles=self.motion.particles,
         )
@@ -198,6 +205,8 @@ class DeviceLoop:
                 settle(self.step, "device")
             if not self._halted():
                 return
+            if (barostat := self.motion.barostat) is not None:
+                barostat.require_steady(volumes(self.state.cell.cpu().numpy()), self.state.ratio.cpu().numpy())
             flags = self.step.buffers.outputs["flags"].cpu().numpy()
             self._rounds += 1
             if self._rounds > MOST_ROUNDS:
@@ -229,9 +238,10 @@ class DeviceLoop:
         self._frame = frame_of(self.step)
 
     def _set(self, number: int, *given: Tensor | Floats) -> None:
-        """given: positions, velocities, forces, energy and restraint energy."""
+        """given: positions, velocities, forces, energy, restraint energy, virial and cell."""
         state = self.state
-        targets = (state.positions, state.velocities, state.forces, state.energy, state.restraint_energy)
+        energies = (state.energy, state.restraint_energy, state.virial)
+        targets = (state.positions, state.velocities, state.forces, *energies, state.cell)
         state.control.fill_(0)
         for target, value in zip(targets, given, strict=True):
             target.copy_(torch.as_tensor(value))

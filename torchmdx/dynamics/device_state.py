@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.dynamics.device_restraints import DeviceRestraints
+from torchmdx.dynamics.kernels import cell as cells
 from torchmdx.dynamics.kernels import motion as kernels
 from torchmdx.dynamics.motion import Motion
 from torchmdx.step.buffer_storage import BufferStorage
+from torchmdx.units import BAR, FORCE_TO_ACCELERATION
 
 Floats = NDArray[np.float64]
 
@@ -26,15 +28,15 @@ class DeviceState:
     """Everything that a step of a run reads and writes, besides the buffers of the captured step.
 
     All that a snapshot needs is one block, so that it takes a single copy: control (step, halted), energy [S],
-    restraint energy [S], positions, velocities and forces [N,3].
+    restraint energy [S], virial [S], cell [S,3,3], positions, velocities and forces [N,3].
     """
 
     def __init__(self, motion: Motion, device: torch.device) -> None:
         particles = motion.particles
         self.num_atoms, self.num_systems = len(particles.system), particles.num_systems
-        self.sizes = (NUM_CONTROL, self.num_systems, self.num_systems, *[3 * self.num_atoms] * 3)
+        self.sizes = (NUM_CONTROL, *[self.num_systems] * 3, 9 * self.num_systems, *[3 * self.num_atoms] * 3)
         self.block = torch.zeros(sum(self.sizes), dtype=torch.float64, device=device)
-        self.control, self.energy, self.restraint_energy, *vectors = self.parts(self.block)
+        self.control, self.energy, self.restraint_energy, self.virial, self.cell, *vectors = self.parts(self.block)
         self.positions, self.velocities, self.forces = vectors
         self.faster = torch.zeros_like(self.velocities)
 
@@ -52,22 +54,36 @@ class DeviceState:
         )
         self.thermal = kept(motion.thermal())
         self.is_langevin, self.is_bussi = motion.is_langevin, motion.is_bussi
+        barostat = motion.barostat
+        self.barostat = None
+        if barostat is not None:
+            constants = (barostat.mobility(motion.timestep), barostat.pressure * BAR, FORCE_TO_ACCELERATION)
+            self.barostat = kept(np.array(constants, dtype=np.float64))
+        self.ratio, self.scale, self.no_virial = torch.zeros(3, self.num_systems, dtype=torch.float64, device=device)
         terms = motion.restraints
         self.restraints = None if terms is None else DeviceRestraints(terms, self.num_atoms, device)
         most = int(np.diff(particles.starts).max())
         self.rescale_block = min(MOST_BLOCK, max(32, triton.next_power_of_2(most)))
 
     def parts(self, block: Tensor) -> tuple[Tensor, ...]:
-        """Views of a block: control [2] int64, energies [S] twice, positions, velocities and forces [N,3]."""
-        control, energy, restraint_energy, *vectors = block.split(self.sizes)
-        return control.view(torch.int64), energy, restraint_energy, *(vector.view(-1, 3) for vector in vectors)
+        """Views of a block: control [2] int64, energies and virials [S], cell [S,3,3], three of [N,3]."""
+        control, energy, restraint_energy, virial, cell, *vectors = block.split(self.sizes)
+        first = (control.view(torch.int64), energy, restraint_energy, virial, cell.view(-1, 3, 3))
+        return *first, *(vector.view(-1, 3) for vector in vectors)
 
     def launch_advance(self, buffers: BufferStorage) -> None:
-        """Writes the trial positions of the next step to the inputs of the captured step."""
+        """Writes the trial positions, and cells if they change, of the next step to the inputs of the captured step."""
+        if self.barostat is not None:
+            cells.rescale_cell[(self.num_systems,)](
+                self.velocities, self.masses, self.starts, self.seeds, self.thermal, self.cell, self.virial,
+                self.barostat, buffers.inputs["cell"], self.ratio, self.scale, self.control,
+                BLOCK=self.rescale_block, num_warps=4,
+            )  # fmt: skip
         kernels.advance[(triton.cdiv(self.num_atoms, BLOCK),)](
             self.positions, self.velocities, self.forces, buffers.inputs["positions"], self.faster,
-            self.inverse_masses, self.system, self.place, self.seeds, self.thermal, self.constants, self.control,
-            self.num_atoms, LANGEVIN=self.is_langevin, BLOCK=BLOCK, num_warps=4,
+            self.inverse_masses, self.system, self.place, self.seeds, self.thermal, self.constants, self.scale,
+            self.control, self.num_atoms, LANGEVIN=self.is_langevin, SCALED=self.barostat is not None, BLOCK=BLOCK,
+            num_warps=4,
         )  # fmt: skip
 
     def launch_complete(self, buffers: BufferStorage) -> None:
@@ -81,6 +97,12 @@ class DeviceState:
             buffers.inputs["positions"], self.faster, out["forces"], out["energy"], added, self.inverse_masses,
             self.constants, out["flags"], self.control, self.num_atoms, self.num_systems, BLOCK=BLOCK, num_warps=4,
         )  # fmt: skip
+        if self.barostat is not None:
+            inner = self.no_virial if self.restraints is None else self.restraints.virial
+            cells.commit_cell[(triton.cdiv(self.num_systems, BLOCK),)](
+                self.cell, self.virial, buffers.inputs["cell"], out["stress"], inner, self.control, self.num_systems,
+                BLOCK=BLOCK, num_warps=4,
+            )  # fmt: skip
         if self.is_bussi:
             kernels.rescale[(self.num_systems,)](
                 self.velocities, self.masses, self.counted, self.starts, self.first, self.seeds, self.thermal,

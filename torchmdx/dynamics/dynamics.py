@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from torchmdx.dynamics.barostat import CellRescaling, checked_barostat
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.integrators import Integrator, VelocityVerlet, integrator_of, keeps_momentum
@@ -56,6 +57,7 @@ class Dynamics:
     velocities [N,3] Å/fs: initial ones; None draws them. masses [N] amu: None takes those of the elements.
     hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep.
     frozen: indices or a mask of atoms that do not move.
+    barostat: `torchmdx.dynamics.barostat.CellRescaling` for constant pressure, with cells periodic in all directions.
     restraints: harmonic ones, of `torchmdx.dynamics.restraints`, with values for each structure: umbrella windows.
     steps_per_replay: None takes 20, fewer for more than 10,000 atoms.
     exchange_every: steps between attempts to swap temperatures of replicas, by `TemperatureExchange`; None: never.
@@ -75,6 +77,7 @@ class Dynamics:
         masses: Any = None,
         hydrogen_mass: float | None = None,
         frozen: Sequence[int] | NDArray[Any] | None = None,
+        barostat: CellRescaling | None = None,
         restraints: Sequence[Restraint] = (),
         exchange_every: int | None = None,
         steps_per_replay: int | None = None,
@@ -99,14 +102,11 @@ class Dynamics:
             self.batch, own_masses, checked_frozen(self.batch, frozen), momentum_kept=keeps_momentum(chosen)
         )
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
-        motion = Motion(
-            chosen,
-            timestep,
-            particles,
-            temperatures,
-            checked_seeds(seed, self.batch.num_systems),
-            terms if len(terms) else None,
-        )
+        if barostat is not None:
+            limits = dict(constant_energy=constant_energy, exchanging=exchange_every is not None)
+            checked_barostat(barostat, self.batch, particles, terms, **limits)
+        seeds, kept_terms = checked_seeds(seed, self.batch.num_systems), terms if len(terms) else None
+        motion = Motion(chosen, timestep, particles, temperatures, seeds, kept_terms, barostat)
         self.exchange: TemperatureExchange | None = None
         if exchange_every is not None:
             if constant_energy:
@@ -117,9 +117,8 @@ class Dynamics:
             start = particles.draw_velocities(temperatures, motion.seeds)
         else:
             start = checked_velocities(velocities, self.batch.num_atoms) * particles.mobile[:, None]
-        self.step = CapturedStep(
-            potential, self.batch, mode="eager", skin=skin, precision=precision, max_force_spread=max_force_spread
-        )
+        settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
+        self.step = CapturedStep(potential, self.batch, mode="eager", stress=barostat is not None, **settings)
         self.loop = self._loop(motion, start, steps_per_replay, mode)
 
     def _loop(self, motion: Motion, velocities: NDArray[Any], steps_per_replay: int | None, mode: str) -> Any:

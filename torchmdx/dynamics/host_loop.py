@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.dynamics.barostat import CellRescaling, barostat_noise, volumes
 from torchmdx.dynamics.frame import frame_of, set_frame
 from torchmdx.dynamics.motion import Motion, rescaling
 from torchmdx.dynamics.random_numbers import Noise
@@ -28,6 +29,8 @@ class _State:
     forces: Floats
     energy: Floats
     restraint_energy: Floats
+    virial: Floats
+    cell: Floats
 
 
 class HostLoop:
@@ -37,11 +40,9 @@ class HostLoop:
     steps_per_replay = 1
 
     def __init__(self, step: CapturedStep, motion: Motion, positions: Floats, velocities: Floats, cell: Floats) -> None:
-        self.step, self.cell = step, cell
+        self.step = step
         self.set_motion(motion)
-        result = step(positions, cell)
-        added = self._restrained(positions, result.forces)
-        self._state = _State(0, positions.copy(), velocities.copy(), added[0], result.energy, added[1])
+        self._state = self._evaluated(0, positions.copy(), velocities.copy(), cell.copy())
 
     def set_motion(self, motion: Motion) -> None:
         self.motion, particles = motion, motion.particles
@@ -74,8 +75,9 @@ class HostLoop:
             forces=state.forces.copy(),
             energy=state.energy.copy(),
             restraint_energy=state.restraint_energy.copy(),
+            virial=state.virial.copy(),
             temperatures=motion.temperatures.copy(),
-            cell=self.cell.copy(),
+            cell=state.cell.copy(),
             frame=frame_of(self.step),
             particles=motion.particles,
         )
@@ -83,9 +85,8 @@ class HostLoop:
     def restore(self, given: Snapshot) -> None:
         self.step(given.positions, given.cell)  # raises before anything has changed
         set_frame(self.step, given.frame)
-        self.cell = given.cell.copy()
-        kept = (given.positions, given.velocities, given.forces, given.energy, given.restraint_energy)
-        self._state = _State(given.step, *kept)
+        kept = (given.positions, given.velocities, given.forces, given.energy, given.restraint_energy, given.virial)
+        self._state = _State(given.step, *kept, given.cell)
 
     def set_velocities(self, velocities: Floats) -> None:
         self._state = replace(self._state, velocities=velocities.copy())
@@ -100,24 +101,41 @@ class HostLoop:
         else:
             velocities = motion.kept * half + self._scale * self._noise(number)
             positions = state.positions + 0.5 * motion.timestep * (half + velocities)
+        cell = state.cell
+        if motion.barostat is not None:
+            scale = self._scaling(motion.barostat, number)
+            atoms = scale[motion.particles.system, None]
+            positions, velocities, cell = positions * atoms, velocities / atoms, cell * scale[:, None, None]
         # The captured step refreshes its frame and audits by the number of evaluations: here that of the run's steps.
         self.step.num_evaluations = state.step
-        result = self.step(positions, copy=False)
-        forces, restraint_energy = self._restrained(positions, result.forces)
-        velocities = velocities + self._kick * forces
+        reached = self._evaluated(number, positions, velocities, cell)
+        velocities = velocities + self._kick * reached.forces
         if self._first is not None:
             velocities = velocities * self._alpha(velocities, number)[motion.particles.system, None]
-        self._state = _State(number, positions, velocities, forces, result.energy.copy(), restraint_energy)
+        self._state = replace(reached, velocities=velocities)
 
-    def _restrained(self, positions: Floats, forces: Floats) -> tuple[Floats, Floats]:
-        """Forces with those of restraints, and the energies [S] of these. Raises RestraintError."""
-        terms = self.motion.restraints
-        if terms is None:
-            return forces.copy(), np.zeros(self.motion.particles.num_systems)
-        energy, added, _ = terms.evaluate(positions)
-        if not np.isfinite(added).all():
-            terms.require_gradients(positions)
-        return forces + added, energy
+    def _evaluated(self, number: int, positions: Floats, velocities: Floats, cell: Floats) -> _State:
+        """A state with the energies, forces and virials of potential and restraints. Raises RestraintError."""
+        motion = self.motion
+        found = self.step(positions, None if motion.barostat is None and number else cell, copy=False)
+        forces, energy = found.forces.copy(), found.energy.copy()
+        restraint_energy, virial = np.zeros_like(energy), np.full_like(energy, np.nan)
+        if motion.barostat is not None:
+            virial = -volumes(cell) * np.trace(found.stress, axis1=1, axis2=2)
+        if motion.restraints is not None:
+            restraint_energy, added, inner = motion.restraints.evaluate(positions)
+            if not np.isfinite(added).all():
+                motion.restraints.require_gradients(positions)
+            forces, virial = forces + added, virial + inner
+        return _State(number, positions, velocities, forces, energy, restraint_energy, virial, cell)
+
+    def _scaling(self, barostat: CellRescaling, number: int) -> Floats:
+        """The factors [S] of lengths of a step. Raises CellError."""
+        state, motion = self._state, self.motion
+        kinetic = motion.particles.kinetic_energy(state.velocities)
+        noise = barostat_noise(motion.seeds, number)
+        given = (volumes(state.cell), kinetic, state.virial, motion.temperatures, noise)
+        return barostat.scaling(motion.timestep, *given)
 
     def _alpha(self, velocities: Floats, number: int) -> Floats:
         """The factors [S] of velocity rescaling."""

@@ -16,18 +16,22 @@ from torchmdx.runtime.files import naming_writes
 COLUMNS = ("step", "time_ps", "potential_eV", "kinetic_eV", "total_eV", "temperature_K")
 PERIODIC_COLUMNS = ("volume_A3", "density_g_per_cm3")
 RESTRAINT = "restraint_eV"
+PRESSURE = "pressure_bar"
 THERMOSTAT = "thermostat_K"
 ENSEMBLE_COLUMNS = ("energy_spread_eV", "force_spread_eV_per_A")
 SPEED = "ns_per_day"
 
 
-def columns_of(*, periodic: bool, ensemble: bool, restrained: bool = False, exchange: bool = False) -> tuple[str, ...]:
+def columns_of(
+    *, periodic: bool, ensemble: bool, restrained: bool = False, barostat: bool = False, exchange: bool = False
+) -> tuple[str, ...]:
     """Columns of the log. ensemble: whether the potential is an ensemble; exchange: whether temperatures move."""
     return (
         *COLUMNS,
         *(PERIODIC_COLUMNS * periodic),
         *(ENSEMBLE_COLUMNS * ensemble),
         *((RESTRAINT,) * restrained),
+        *((PRESSURE,) * barostat),
         *((THERMOSTAT,) * exchange),
         SPEED,
     )
@@ -39,7 +43,8 @@ class Row:
 
     Energies in eV, time in ps, temperature in K. volume Å³ and density g/cm³ of periodic systems; spread of an
     ensemble: of the energy in eV, and the largest of the force on an atom in eV/Å; speed in ns/day since the last row;
-    restraint: energy of restraints; thermostat: its temperature in K, where that changes.
+    restraint: energy of restraints; pressure in bar, under a barostat; thermostat: its temperature in K, where that
+    changes.
     """
 
     step: int
@@ -52,6 +57,7 @@ class Row:
     speed: float | None = None
     spread: tuple[float, float] | None = None
     restraint: float | None = None
+    pressure: float | None = None
     thermostat: float | None = None
 
     @property
@@ -75,6 +81,8 @@ class Row:
             fields += [f"{value:.6f}" for value in self.spread]
         if self.restraint is not None:
             fields.append(f"{self.restraint:.8f}")
+        if self.pressure is not None:
+            fields.append(f"{self.pressure:.3f}")
         if self.thermostat is not None:
             fields.append(f"{self.thermostat:.3f}")
         fields.append("" if self.speed is None else f"{self.speed:.4g}")

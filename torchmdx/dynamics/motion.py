@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.dynamics.integrators import Bussi, Integrator, Langevin, kept
 from torchmdx.dynamics.particles import Particles
 from torchmdx.dynamics.restraint_terms import RestraintTerms
@@ -17,7 +18,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """Integrator, timestep fs, particles, temperature [S] K and seed [S] of each structure, and restraints."""
+    """Integrator, timestep fs, particles, temperature [S] K and seed [S] of each structure; restraints, barostat."""
 
     integrator: Integrator
     timestep: float
@@ -25,6 +26,7 @@ class Motion:
     temperatures: Floats
     seeds: NDArray[np.int64]
     restraints: RestraintTerms | None = None
+    barostat: CellRescaling | None = None
 
     def at(self, temperatures: Floats) -> Motion:
         """The same at other temperatures."""

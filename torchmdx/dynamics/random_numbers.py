@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # What random numbers are for: numbers of different purposes are independent.
-THERMOSTAT, VELOCITIES, EXCHANGE = range(3)
+THERMOSTAT, VELOCITIES, EXCHANGE, BAROSTAT = range(4)
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]

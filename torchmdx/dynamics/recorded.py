@@ -57,6 +57,7 @@ def rows_of(
                 volume=volume,
                 density=None if volume is None else float(total_mass[number]) / volume * GRAM_PER_CM3,
                 speed=speed,
+                pressure=float(snapshot.pressure[number]) if np.isfinite(snapshot.virial[number]) else None,
                 restraint=float(snapshot.restraint_energy[number]) if restrained else None,
                 thermostat=float(snapshot.temperatures[number]) if exchange else None,
             )

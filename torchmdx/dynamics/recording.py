@@ -203,6 +203,7 @@ class Recording:
             periodic=self._periodic[number],
             ensemble=False,
             restrained=self._restrained,
+            barostat=self.dynamics.motion.barostat is not None,
             exchange=self.dynamics.exchange is not None,
         )
 
@@ -256,6 +257,7 @@ class Recording:
             "integrator": repr(motion.integrator),
             "timestep in fs": motion.timestep,
             "seeds": motion.seeds.tolist(),
+            **({"barostat": repr(motion.barostat)} if motion.barostat is not None else {}),
             **({"restraints (SHA-256)": motion.restraints.digest()} if motion.restraints is not None else {}),
             "steps between exchanges": None if self.dynamics.exchange is None else self.dynamics.exchange.every,
             "steps between frames": self.save_every,

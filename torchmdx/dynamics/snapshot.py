@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torchmdx.dynamics.particles import Particles
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.files import write_whole
+from torchmdx.units import BAR
 
 FORMAT = "torchmdx dynamics 1"
 # The coordinates that the potential sees, chosen by the captured step: they decide how numbers are rounded.
 FRAME = ("order", "images", "origin", "far")
-SAVED = ("positions", "velocities", "forces", "energy", "restraint_energy", "temperatures", "cell")
+SAVED = ("positions", "velocities", "forces", "energy", "restraint_energy", "virial", "temperatures", "cell")
 
 Floats = NDArray[np.float64]
 
@@ -26,6 +27,7 @@ class Snapshot:
     """Step, time fs, positions [N,3] Å, velocities [N,3] Å/fs, forces [N,3] eV/Å, energy [S] eV, cell [S,3,3] Å.
 
     energy is the potential energy, to which restraint_energy [S] eV adds that of restraints; forces are those of both.
+    virial [S] eV is -Σ r·dU/dr, restraints included, NaN without a barostat.
     temperatures [S] K are those of the thermostat, frame is internal: how the captured step wraps and orders atoms.
     """
 
@@ -36,6 +38,7 @@ class Snapshot:
     forces: Floats
     energy: Floats
     restraint_energy: Floats
+    virial: Floats
     temperatures: Floats
     cell: Floats
     frame: dict[str, NDArray[np.generic]]
@@ -55,6 +58,18 @@ class Snapshot:
     def temperature(self) -> Floats:
         """Kinetic temperature of each structure [S], K."""
         return self.particles.temperature(self.kinetic_energy)
+
+    @property
+    def volume(self) -> Floats:
+        """Of the cell of each structure [S], Å³; 0 without one."""
+        found: Floats = np.abs(np.linalg.det(self.cell))
+        return found
+
+    @property
+    def pressure(self) -> Floats:
+        """(2 K + virial) / (3 V) of each structure [S], bar; NaN without a barostat."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (2 * self.kinetic_energy + self.virial) / (3 * self.volume) / BAR
 
     def save(self, path: str | Path) -> None:
         """Writes the file atomically; `Dynamics.restore` continues from it to the bit. Raises OSError."""
@@ -79,13 +94,13 @@ def load_snapshot(path: str | Path, particles: Particles) -> Snapshot:
         num_atoms, num_systems = len(particles.system), particles.num_systems
         per_atom = ("positions", "velocities", "forces", "images")
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(per_atom, (num_atoms, 3))
-        shapes |= dict.fromkeys(("energy", "restraint_energy", "temperatures"), (num_systems,))
+        shapes |= dict.fromkeys(("energy", "restraint_energy", "virial", "temperatures"), (num_systems,))
         shapes |= dict(cell=(num_systems, 3, 3), origin=(num_systems, 3), order=(num_atoms,))
         shapes |= dict.fromkeys(("step", "timestep", "far"), ())
         for name, shape in shapes.items():
             if found[name].shape != shape:
                 raise ValueError(f"{name} in {str(path)!r} must have shape {shape}, got {found[name].shape}")
-            if not np.isfinite(found[name]).all():
+            if name != "virial" and not np.isfinite(found[name]).all():
                 raise ValueError(f"{name} in {str(path)!r} must be finite")
         if not np.array_equal(np.sort(found["order"]), np.arange(num_atoms)):
             raise ValueError(f"order in {str(path)!r} must be a permutation of {num_atoms} atoms")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.dynamics.restraints import read_restraints
 
 Floats = NDArray[np.float64]
@@ -17,7 +18,7 @@ Floats = NDArray[np.float64]
 def refuse_others(options: argparse.Namespace) -> None:
     """Raises ValueError for options that only OpenMM has."""
     given = {
-        "--ensemble npt": options.ensemble == "npt",
+        "--barostat anisotropic": options.barostat == "anisotropic",
         "--platform": options.platform is not None,
         "--transport": options.transport != "auto",
         "--audit-every": options.audit_every != 0,
@@ -31,13 +32,15 @@ def refuse_others(options: argparse.Namespace) -> None:
         raise ValueError(f"--restart continues a run, got it with {other}")
 
 
-def features_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What a run has beyond its integrator, as `Dynamics` takes it. Raises ValueError, OSError."""
+def features_of(options: argparse.Namespace, pressure: float | None) -> dict[str, Any]:
+    """What a run has beyond its integrator, as `Dynamics` takes it. pressure: bar. Raises ValueError, OSError."""
     every = options.exchange_every
     if every is not None and options.temperatures is None:
         raise ValueError(f"--exchange-every needs --temperatures, got {every} without it")
     return dict(
-        exchange_every=every, restraints=() if options.restraints is None else read_restraints(options.restraints)
+        exchange_every=every,
+        barostat=None if pressure is None else CellRescaling(pressure),
+        restraints=() if options.restraints is None else read_restraints(options.restraints),
     )
 
 

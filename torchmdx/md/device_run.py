@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     settings = dataclasses.replace(settings, seed=seed)
     if (doubt := doubt_about_timestep(moving, settings.timestep)) is not None:
         warnings.warn(doubt, stacklevel=2)
-    features = features_of(options)
+    features = features_of(options, settings.pressure)
     dynamics = _dynamics(moving, settings, schedule, potential_settings, temperatures, velocities, features)
     print(_description(options, moving, dynamics, settings.num_steps, velocities is not None))
     recording = _recording(options, dynamics, schedule, potential_settings)
@@ -217,6 +217,8 @@ def _write_final(path: Path, moving: Moving, snapshot: Snapshot) -> None:
         own = slice(start, starts[number + 1])
         atoms = moving.record.atoms.copy()
         atoms.positions = snapshot.positions[own]
+        if atoms.pbc.all():
+            atoms.cell = snapshot.cell[number]
         atoms.info |= {"charge": moving.system.charge, "replica": number}
         atoms.set_constraint(FixAtoms(mask=moving.fixed) if moving.fixed.any() else None)
         frames.append(atoms)
@@ -249,13 +251,14 @@ def _description(options: argparse.Namespace, moving: Moving, dynamics: Dynamics
     low, high = motion.temperatures.min(), motion.temperatures.max()
     target = f"{low:g} K" if low == high else f"{low:g} to {high:g} K"
     replicas = f", {len(motion.temperatures)} replicas" * (len(motion.temperatures) > 1)
+    pressure = "" if motion.barostat is None else f", {motion.barostat.pressure:g} bar"
     length = num_steps * motion.timestep / PICOSECOND
     return "\n".join(
         [
             f"{options.file}: {place}{atoms.get_chemical_formula()}, {len(atoms)} atoms{fixed}, {box}, "
             f"{record.charge_text}",
-            f"{motion.integrator!r}, {target}, {motion.timestep:g} fs{replicas}; {num_steps:,} steps, {length:g} ps; "
-            f"seed {motion.seeds[0]}",
+            f"{motion.integrator!r}, {target}{pressure}, {motion.timestep:g} fs{replicas}; {num_steps:,} steps, "
+            f"{length:g} ps; seed {motion.seeds[0]}",
             f"{dynamics.device.type}: {dynamics.why}",
             f"velocities: {'from the file' if stored else 'drawn'}",
         ]

@@ -20,12 +20,12 @@ UNCERTAIN = tl.constexpr(buffer_storage.UNCERTAIN)
 
 
 @triton.jit
-def normals(seed, atom, step):
+def normals(seed, atom, step, purpose: tl.constexpr = THERMOSTAT):
     """Three standard normal numbers; the same as `random_numbers.normals`, within rounding."""
     low, high = (step & 0xFFFFFFFF).to(tl.uint32), (step >> 32).to(tl.uint32)
     counter = atom.to(tl.uint32)
     zero = counter & 0
-    w0, w1, w2, w3 = tl.philox(seed, counter, zero + low, zero + high, zero + THERMOSTAT)
+    w0, w1, w2, w3 = tl.philox(seed, counter, zero + low, zero + high, zero + purpose)
     u0 = (w0.to(tl.float64) + 0.5) / 4294967296.0
     u1 = (w1.to(tl.float64) + 0.5) / 4294967296.0
     u2 = (w2.to(tl.float64) + 0.5) / 4294967296.0
@@ -37,10 +37,13 @@ def normals(seed, atom, step):
 
 @triton.jit
 def advance(
-    POSITIONS, VELOCITIES, FORCES, MOVED, FASTER, INVERSE_MASSES, SYSTEM, PLACE, SEEDS, THERMAL, CONSTANTS, CONTROL,
-    num_atoms, LANGEVIN: tl.constexpr, BLOCK: tl.constexpr,
+    POSITIONS, VELOCITIES, FORCES, MOVED, FASTER, INVERSE_MASSES, SYSTEM, PLACE, SEEDS, THERMAL, CONSTANTS, SCALE,
+    CONTROL, num_atoms, LANGEVIN: tl.constexpr, SCALED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Trial positions MOVED and velocities FASTER, half a kick before those of the next step."""
+    """Trial positions MOVED and velocities FASTER, half a kick before those of the next step.
+
+    SCALED: with lengths scaled by SCALE [S], and velocities inversely.
+    """
     if tl.load(CONTROL + 1) == 0:
         i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
         mask = i < num_atoms
@@ -65,6 +68,10 @@ def advance(
         x0 = tl.load(POSITIONS + 3 * i, mask=mask, other=0.0) + half * (v0 + w0)
         x1 = tl.load(POSITIONS + 3 * i + 1, mask=mask, other=0.0) + half * (v1 + w1)
         x2 = tl.load(POSITIONS + 3 * i + 2, mask=mask, other=0.0) + half * (v2 + w2)
+        if SCALED:
+            factor = tl.load(SCALE + tl.load(SYSTEM + i, mask=mask, other=0), mask=mask, other=1.0)
+            x0, x1, x2 = factor * x0, factor * x1, factor * x2
+            w0, w1, w2 = w0 / factor, w1 / factor, w2 / factor
         tl.store(MOVED + 3 * i, x0, mask=mask)
         tl.store(MOVED + 3 * i + 1, x1, mask=mask)
         tl.store(MOVED + 3 * i + 2, x2, mask=mask)

@@ -1,0 +1,84 @@
+"""MBAR and profiles against distributions whose free energies are known."""
+
+import re
+
+import numpy as np
+import pytest
+
+from torchmdx.dynamics.reweighting import free_energies, profile, weights
+
+EACH = 2000
+
+
+def umbrella(count, spacing, stiffness=8.0):
+    """Samples of x²/2 with springs of windows: (x [N], reduced [K,N], free energies [K])."""
+    centres = (np.arange(count) - (count - 1) / 2) * spacing
+    random = np.random.default_rng(5)
+    total = 1 + stiffness
+    x = (stiffness * centres[:, None] / total + random.normal(size=(count, EACH)) / np.sqrt(total)).ravel()
+    reduced = 0.5 * x**2 + 0.5 * stiffness * (x - centres[:, None]) ** 2
+    exact = 0.5 * stiffness * centres**2 / total
+    return x, reduced, exact - exact[0]
+
+
+def test_windows_have_their_free_energies():
+    """Differences of neighbours within 0.12 kT, four of their errors of 0.03 kT."""
+    _, reduced, exact = umbrella(9, 0.5)
+    found = free_energies(reduced, np.full(9, EACH))
+    np.testing.assert_allclose(np.diff(found), np.diff(exact), atol=0.12)
+    assert exact.max() - exact.min() > 1
+    # They solve MBAR's equations.
+    mixture = (EACH * np.exp(found[:, None] - reduced)).sum(0)
+    np.testing.assert_allclose((np.exp(found[:, None] - reduced) / mixture).sum(1), 1, rtol=1e-6)
+
+
+def test_the_profile_of_windows_is_that_without_springs():
+    x, reduced, _ = umbrella(13, 0.4)
+    weight = weights(reduced, np.full(13, EACH), 0.5 * x**2)
+    assert weight.sum() == pytest.approx(1)
+    assert (weight * x**2).sum() == pytest.approx(1, abs=0.05)
+    edges = np.linspace(-2.25, 2.25, 10)
+    centres = (edges[1:] + edges[:-1]) / 2
+    found = profile(x, weight, edges)
+    np.testing.assert_allclose(found, 0.5 * centres**2, atol=0.12)
+    assert found[4] == 0
+
+
+def test_temperatures_have_their_free_energies():
+    """Energies of n harmonic degrees of freedom: f = n/2 log β. Different numbers of samples of each."""
+    degrees, inverse, counts = 20, np.array([2.0, 1.5, 1.1]), np.array([1500, 3000, 900])
+    random = np.random.default_rng(8)
+    energy = np.concatenate([random.gamma(degrees / 2, 1 / b, n) for b, n in zip(inverse, counts, strict=True)])
+    reduced = inverse[:, None] * energy
+    exact = degrees / 2 * np.log(inverse / inverse[0])
+    np.testing.assert_allclose(free_energies(reduced, counts), exact, atol=0.1)
+    # At a temperature between them.
+    weight = weights(reduced, counts, 1.3 * energy)
+    assert weight @ energy == pytest.approx(degrees / 2 / 1.3, rel=0.02)
+
+
+def test_bins_without_samples_are_infinite():
+    found = profile(np.array([0.5, 2.5]), np.array([0.5, 0.25]), np.arange(4.0))
+    np.testing.assert_allclose(found, [0, np.inf, np.log(2)])
+
+
+def test_an_offset_of_each_sample_cancels():
+    _, reduced, _ = umbrella(5, 0.5)
+    moved = reduced + np.random.default_rng(1).normal(0, 1000, reduced.shape[1])
+    counts = np.full(5, EACH)
+    np.testing.assert_allclose(free_energies(moved, counts), free_energies(reduced, counts), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "counts", "words"),
+    [
+        ((2, 3), [1, 1, 1], "reduced must be [K,N] and counts [K], got [2, 3] and [3]"),
+        ((2, 3), [3, 0], "counts must be >= 1 and sum to 3 samples, got [3, 0]"),
+        ((2, 3), [1, 1], "counts must be >= 1 and sum to 3 samples, got [1, 1]"),
+    ],
+)
+def test_arguments_that_do_not_fit(shape, counts, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        free_energies(np.zeros(shape), np.array(counts))
+    with pytest.raises(ValueError, match="reduced energies must be finite"):
+        free_energies(np.array([[np.nan]]), np.array([1]))
