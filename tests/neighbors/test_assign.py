@@ -58,3 +58,39 @@ def test_with_counts_nothing_is_read_from_the_device():
     assert search.assign(unreadable, [2, 0, 7, 3])
     assert torch.equal(made[0].tiles, made[1].tiles)
     assert made[0].counts == made[1].counts == [2, 0, 7, 3]
+
+
+def test_tiles_are_those_of_the_sizes_in_turn():
+    """Tables of recurring sizes are kept, and must not change with the tiles of a search."""
+    pytest.importorskip("triton")
+    from torchmdx.neighbors.single_pass import OnePassBruteForce
+
+    def tiles(search):
+        return search.tiles.tolist()
+
+    def fresh(sizes):
+        given = batch(sizes)
+        return OnePassBruteForce(given, CUTOFF, 0.0, empty_edges(given, 200))
+
+    search = fresh([5, 7])
+    wanted = {sizes: tiles(fresh(sizes)) for sizes in ((5, 7), (3, 9), (12, 0))}
+    for sizes in ((3, 9), (3, 9), (5, 7), (12, 0), (5, 7)):
+        assert search.assign(batch(sizes), list(sizes))
+        assert tiles(search) == wanted[sizes] == tiles(fresh(sizes))
+
+
+def pairs(edges) -> list[tuple[int, int]]:
+    count = int(edges.num_edges)
+    return sorted(zip(edges.target[:count].tolist(), edges.source[:count].tolist(), strict=True))
+
+
+@pytest.mark.interpreter
+def test_lists_of_the_gpu_search_after_assignments():
+    search = EdgeSearch(CUTOFF, backend="triton_brute_force")
+    search.allocate(batch([5, 7]), 200)
+    for seed, sizes in enumerate([(5, 7), (3, 9), (3, 9), (5, 7), (12, 0)]):
+        other = batch(sizes, seed)
+        assert search.assign(other, list(sizes))
+        edges, expected = search.update(other.positions), EdgeSearch(CUTOFF).allocate(other, 200)
+        assert int(edges.num_edges) == int(expected.num_edges) > 0
+        assert pairs(edges) == pairs(expected), sizes

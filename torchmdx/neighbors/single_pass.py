@@ -94,7 +94,7 @@ class OnePassBruteForce(OnePassSearch):
         self.sizes = dict(ROWS=rows, COLUMNS=columns, num_warps=warps)
         # Systems of other sizes may need more tiles: each can leave one part-filled.
         number = triton.cdiv(self.num_atoms, rows) + len(self.counts)
-        self.tiles = self._all_tiles(self.counts, number).to(self.device)
+        self.tiles = self._all_tiles(self.counts, number).to(self.device, copy=True)  # others may keep the same
         self.padders = 16
         self.ticket, self.words = self._look_back(len(self.tiles))
 
