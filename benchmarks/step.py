@@ -5,8 +5,8 @@
 TensorNet, 2 layers (TensorNet2, 1 layer and 16 charges), 128 channels, 32 radial functions, 5 Å, float32, the same
 weights on both sides, scaled so that forces are about 1 eV/Å. Results go to step.json and tensornet2.json. ms: medians
 of CUDA events. wall_ms: from NumPy positions to NumPy forces. force_error: against the exact model in float64,
-relative, of the whole structure where it fits into memory, else of a cluster of its atoms. roofline_share: the least
-time that the device's float32 products and copies allow (`torchmdx bench`), divided by ms.
+relative, of the whole structure where it fits into memory, else of a cluster of its atoms. floors_ms: the least times
+that the device's units need (torchmdx/commands/floors.py). roofline_share: the largest of them, divided by ms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import record
 import systems
 
 from torchmdx import Batch, Potential, System, TensorNet2Config, TensorNetConfig, evaluate
-from torchmdx.commands.bench import roofline_seconds
+from torchmdx.commands.bench import least_seconds
 from torchmdx.step.captured_step import CapturedStep
 
 # name: (copies, modes of the peer, of which the fastest counts, target in ms)
@@ -99,12 +99,14 @@ def ours(model: Potential, batch: Batch) -> tuple[dict[str, Any], torch.Tensor |
         forces = torch.from_numpy(result.forces).cuda()
         error = float((forces - exact).norm() / exact.norm())
         energy_error = float(abs(reference.energy.cpu().numpy() - result.energy).max()) / batch.num_atoms
+    least = {name: 1e3 * seconds for name, seconds in least_seconds(step, model, "float32").items()}
     row = {
         "by": "torchmdx",
         "mode": step.mode,
         "engine": report.engine,
         "ms": replay,
-        "roofline_share": round(roofline_seconds(step, model) * 1e3 / replay, 3),
+        "roofline_share": round(max(least.values()) / replay, 3),
+        "floors_ms": {name: round(value, 5) for name, value in least.items()},
         "wall_ms": sorted(times)[count // 2] * 1e3,
         "setup_s": round(seconds, 2),
         "nodes": report.nodes,

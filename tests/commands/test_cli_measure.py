@@ -9,7 +9,9 @@ from ase.io import write
 
 from torchmdx import CapturedStep, System
 from torchmdx.cli import main
-from torchmdx.commands import bench
+from torchmdx.commands import bench, profile
+from torchmdx.commands import device_rates as module_of_rates
+from torchmdx.commands.floors import Rates, floors, work_of
 
 WATER_PDB = """\
 MODEL        1
@@ -92,14 +94,39 @@ def test_profile_writes_a_trace_and_prints_the_most_expensive_kernels(tmp_path, 
     assert f"must not exist, got {trace}; --overwrite replaces them" in capsys.readouterr().err
 
 
-def test_the_roofline_of_a_tensornet2_includes_its_edge_network(make_potential, ethanol, monkeypatch):
-    monkeypatch.setattr(bench, "_product_rate", lambda device, dtype: 1e12)
-    monkeypatch.setattr(bench, "_copy_rate", lambda device: 1e30)
-    found = []
-    for model in ("tensornet", "tensornet2"):
-        potential = make_potential(torch.float32, model=model, num_layers=2, num_channels=24)
-        step = CapturedStep(potential, System.from_ase(ethanol))
-        found.append(bench.roofline_seconds(step, potential))
-    # Two layers of maps from 24 to 48 to 72 numbers, two operations each, forward and backward.
+def test_bench_prints_the_floors(tmp_path, capsys, checkpoint, monkeypatch):
+    monkeypatch.setattr("torchmdx.commands.bench.SECONDS_TO_MEASURE", 0.05)
+    write(tmp_path / "water.xyz", molecule("H2O"))
+    assert main(["bench", str(tmp_path / "water.xyz"), "--model", checkpoint, "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    (line,) = [line for line in out.splitlines() if line.startswith("least time a step: ")]
+    numbers = [float(word) for word in line.replace(",", "").split() if word.replace(".", "").isdigit()]
+    assert len(numbers) == 4
+    assert numbers[2:] == pytest.approx([max(numbers[:2]), sum(numbers[:2])], abs=2e-4)
+    assert "energy was not measured" not in out  # a CPU has no counter to miss
+
+
+def test_floors_in_words():
+    text = bench.described({"tensor cores": 0.002, "HBM": 0.0005})
+    assert text == "tensor cores 2.0000, HBM 0.5000 ms; 2.0000 ms if all overlap, 2.5000 ms one after the other"
+
+
+def test_floors_of_a_step_use_its_edges_and_precision(make_potential, ethanol, monkeypatch):
+    rates = Rates(products=1e6, arithmetic=1e6, memory=1e6, one_unit=True)
+    asked = []
+    monkeypatch.setattr(module_of_rates, "device_rates", lambda *given: asked.append(given) or rates)
+    potential = make_potential(torch.float64, num_channels=8)
+    step = CapturedStep(potential, System.from_ase(ethanol))
+    found = bench.least_seconds(step, potential, "float64")
     edges = int(step.search.edges.num_edges)
-    assert found[1] - found[0] == pytest.approx(edges * 2 * (24 * 48 + 48 * 72) * 2 * 2 / 1e12, rel=1e-9)
+    assert edges > 0
+    assert found == floors(work_of(potential, 9, edges, exact=True), rates)
+    assert asked == [(torch.device("cpu"), "float64")]
+
+
+def test_a_gpu_idles_between_kernels():
+    assert profile.idle_share([]) == 0
+    assert profile.idle_share([(10, 20)]) == 0
+    assert profile.idle_share([(10, 20), (30, 40)]) == pytest.approx(1 / 3)
+    # Out of order, overlapping, and one within another.
+    assert profile.idle_share([(6, 8), (0, 4), (1, 2), (3, 5), (9, 10)]) == pytest.approx(0.2)

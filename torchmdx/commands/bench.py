@@ -1,4 +1,4 @@
-"""`torchmdx bench`: the time of an evaluation on this machine in each mode, compared with a roofline estimate."""
+"""`torchmdx bench`: time and energy of an evaluation on this machine in each mode, and the least time it could take."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
     from torchmdx.models.ensemble import Ensemble
     from torchmdx.models.potential import Potential
+    from torchmdx.runtime.gpu_energy import EnergyMeter, NoEnergyReading
     from torchmdx.step.captured_step import CapturedStep
 
 SECONDS_A_DAY = 86400.0
 SECONDS_TO_MEASURE = 2.0
+STEPS_A_NS = 1e6  # of 1 fs
 
 
 def add_parser(subparsers: Any) -> None:
@@ -26,7 +28,8 @@ def add_parser(subparsers: Any) -> None:
         "bench",
         help="measure the time of energy and forces of a structure",
         description="Measures the time of one evaluation of energy and forces, from NumPy positions to NumPy forces, "
-        "neighbour search included: in eager mode and, on a GPU, as a captured CUDA graph.",
+        "neighbour search included: in eager mode and, on a GPU, as a captured CUDA graph. 'of floor' is the least "
+        "time that the device's units need, if all of them work at the same time, divided by the time of a step.",
     )
     parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     add_model_options(parser, dtype="float32")
@@ -54,23 +57,53 @@ def run(options: argparse.Namespace) -> int:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {threads}"
     size = counted(len(atoms), "atom")
     print(f"{atoms.get_chemical_formula()}: {size}, {record.charge_text}; {options.dtype} on {name}")
-    print(f"{'mode':<8}{'ms a step':>12}{'µs an atom':>12}{'ns/day, 1 fs':>14}{'memory / MiB':>14}{'of roofline':>13}")
-    floor = None
+    heads = ("ms a step", "µs an atom", "ns/day, 1 fs", "memory / MiB", "of floor", "GPU idle", "J/ns, 1 fs")
+    print(f"{'mode':<8}" + "".join(f"{head:>14}" for head in heads))
+    meter, no_energy = _meter(device)
+    least: dict[str, float] | None = None
     for mode in ("eager", "graph") if device.type == "cuda" else ("eager",):
         step = CapturedStep(potential, system, mode=mode, skin=options.skin, precision=options.dtype)
         step(atoms.positions)
-        floor = roofline_seconds(step, potential) if floor is None else floor
+        least = least_seconds(step, potential, options.dtype) if least is None else least
         seconds = median_seconds(lambda step=step: step(atoms.positions, copy=False))  # type: ignore[misc]
-        share = f"{floor / seconds:.0%}" if floor else "-"
-        report = step.report()
-        memory = f"{report.memory_bytes / 2**20:.1f}" if device.type == "cuda" else "-"
-        print(
-            f"{mode:<8}{seconds * 1e3:>12.4f}{seconds * 1e6 / max(len(atoms), 1):>12.3f}"
-            f"{SECONDS_A_DAY / seconds * 1e-6:>14.1f}{memory:>14}{share:>13}"
-        )
+        report, busy = step.report(), replay_seconds(step)
+        joules = None if meter is None else meter.measure(lambda step=step: step(atoms.positions)).joules_a_run  # type: ignore[misc]
+        cells = [
+            f"{seconds * 1e3:.4f}",
+            f"{seconds * 1e6 / max(len(atoms), 1):.3f}",
+            f"{SECONDS_A_DAY / seconds * 1e-6:.1f}",
+            f"{report.memory_bytes / 2**20:.1f}" if device.type == "cuda" else "-",
+            f"{max(least.values()) / seconds:.0%}" if least else "-",
+            "-" if busy is None else f"{max(0.0, 1 - busy / seconds):.0%}",
+            "-" if joules is None else f"{joules * STEPS_A_NS:.0f}",
+        ]
+        print(f"{mode:<8}" + "".join(f"{cell:>14}" for cell in cells))
+    if least:
+        print(f"\nleast time a step: {described(least)}")
+    if no_energy is not None and device.type == "cuda":
+        print(f"\nenergy was not measured: {no_energy}")
     print()
     print(step.report())
     return 0
+
+
+def described(least: dict[str, float]) -> str:
+    """Floors in words, with their largest and their sum."""
+    each = ", ".join(f"{name} {seconds * 1e3:.4f}" for name, seconds in least.items())
+    return (
+        f"{each} ms; {max(least.values()) * 1e3:.4f} ms if all overlap, "
+        f"{sum(least.values()) * 1e3:.4f} ms one after the other"
+    )
+
+
+def _meter(device: torch.device) -> tuple[EnergyMeter | None, NoEnergyReading | None]:
+    """What measures energy, or why nothing does."""
+    from torchmdx.runtime.gpu_energy import EnergyMeter, NoEnergyReading
+
+    try:
+        return EnergyMeter(device), None
+    except NoEnergyReading as error:
+        return None, error
 
 
 def median_seconds(run: Callable[[], object]) -> float:
@@ -85,68 +118,29 @@ def median_seconds(run: Callable[[], object]) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def roofline_seconds(step: CapturedStep, potential: Potential | Ensemble) -> float:
-    """Lower bound on the time of an evaluation: arithmetic or memory traffic at the rates measured on this device.
-
-    For an ensemble, the sum over its members. 0 (unknown) for models other than TensorNet and TensorNet2.
-
-    Arithmetic: matrix products of every atom, and two cubics and their products for every edge and layer; for
-    TensorNet2 also the filter network of every edge, forward and backward.
-    Traffic: every tensor of the atoms written once and read once, forward and backward; edges read from caches.
-    """
-    from torchmdx.models.ensemble import Ensemble
-    from torchmdx.models.tensornet import TensorNetConfig
-    from torchmdx.models.tensornet2 import TensorNet2Config
-
-    if isinstance(potential, Ensemble):
-        return sum(roofline_seconds(step, member) for member in potential)
-    if not isinstance(potential.config, TensorNetConfig):
-        return 0.0
-    device, channels = potential.device, potential.config.num_channels
-    layers, atoms = potential.config.num_layers, step.batch.num_atoms
-    edges = int(step.search.edges.num_edges)
-    products = 2 * channels**2 * (9 * (1 + 2 * layers) + 2 + 6 + 3) * 2.0
-    operations = atoms * products + edges * (layers + 1) * 150.0 * channels
-    if isinstance(potential.config, TensorNet2Config):
-        operations += edges * layers * 2 * 8 * channels**2 * 2.0
-    traffic = (
-        atoms
-        * channels
-        * 9
-        * potential.shift.new_empty(0, dtype=potential.dtype).element_size()
-        * 2
-        * (2 + 4 * layers)
-        * 2.0
-    )
-    return max(operations / _product_rate(device, potential.dtype), traffic / _copy_rate(device))
-
-
-def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations per second of a product of large matrices in this dtype, without TF32."""
+def replay_seconds(step: CapturedStep, repeats: int = 50) -> float | None:
+    """Median time that a GPU works on the graph of a step, by CUDA events; None without a graph."""
     import torch
 
-    size = 4096 if device.type == "cuda" else 1024
-    a = torch.rand(size, size, device=device, dtype=dtype)
-    return 2.0 * size**3 / _seconds(lambda: a @ a, device)
-
-
-def _copy_rate(device: torch.device) -> float:
-    """Bytes per second, read plus written, of a large copy."""
-    import torch
-
-    a = torch.rand(2**26 if device.type == "cuda" else 2**23, device=device)
-    b = torch.empty_like(a)
-    return 2.0 * a.numel() * a.element_size() / _seconds(lambda: b.copy_(a), device)
-
-
-def _seconds(run: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
-    import torch
-
+    graph = step.policy.graphs.get("host")
+    if graph is None:
+        return None
     times = []
-    for _ in range(repeats + 2):
-        start = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - start)
-    return min(times[2:])
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e-3)
+    return sorted(times)[repeats // 2]
+
+
+def least_seconds(step: CapturedStep, potential: Potential | Ensemble, precision: str) -> dict[str, float]:
+    """The floors of a step on its device, by what takes the time; empty if the work of the model is not known."""
+    from torchmdx.commands.device_rates import device_rates
+    from torchmdx.commands.floors import floors, work_of
+
+    edges = int(step.search.edges.num_edges)
+    work = work_of(potential, step.batch.num_atoms, edges, exact=precision == "float64")
+    return {} if work is None else floors(work, device_rates(potential.device, precision))

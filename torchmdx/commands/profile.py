@@ -1,8 +1,10 @@
-"""`torchmdx profile`: the time of an evaluation by kernel."""
+"""`torchmdx profile`: the time of an evaluation by kernel, and how a GPU is used."""
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.commands.options import add_model_options, make_calculator, structure_of
@@ -13,13 +15,15 @@ if TYPE_CHECKING:
 
 EVALUATIONS = 20
 MOST_SHOWN = 10
+STEPS_A_NS = 1e6  # of 1 fs
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "profile",
         help="print the most expensive kernels of an evaluation and write a trace",
-        description="Profiles evaluations of energy and forces. The trace can be viewed at ui.perfetto.dev.",
+        description="Profiles evaluations of energy and forces. The trace can be viewed at ui.perfetto.dev. On "
+        "a GPU also prints the share of the time in which it idles, and the energy of an evaluation.",
     )
     parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     add_model_options(parser, dtype="float32")
@@ -56,7 +60,40 @@ def run(options: argparse.Namespace) -> int:
     print(f"{counted(len(atoms), 'atom')}, {record.charge_text}, mode {step.mode}")
     print(f"trace of {EVALUATIONS} evaluations in {options.output}\n")
     _print_most_expensive(found, on_gpu)
+    if on_gpu:
+        print()
+        _print_use_of_gpu(found, lambda: step(atoms.positions), step.device)
     return 0
+
+
+def _print_use_of_gpu(found: torch.profiler.profile, run: Callable[[], object], device: torch.device) -> None:
+    """Prints the share of the time in which the GPU idles, and the energy of an evaluation."""
+    from torch.autograd import DeviceType
+
+    from torchmdx.runtime.gpu_energy import EnergyMeter, NoEnergyReading
+
+    spans = [event.time_range for event in found.events() if event.device_type == DeviceType.CUDA]
+    idle = idle_share([(span.start, span.end) for span in spans])
+    print(f"the GPU idles for {idle:.1%} of the time, under the profiler")
+    try:
+        used = EnergyMeter(device).measure(run)
+    except NoEnergyReading as error:
+        print(f"energy was not measured: {error}")
+        return
+    print(
+        f"{used.joules_a_run * 1e3:.3g} mJ a step, {used.watts:.0f} W; {used.joules_a_run * STEPS_A_NS:.0f} J/ns "
+        "with a time step of 1 fs"
+    )
+
+
+def idle_share(spans: Sequence[tuple[float, float]]) -> float:
+    """The part of the time between the first start and the last end in which none of these spans runs; 0 for none."""
+    busy, reached = 0.0, -math.inf
+    for start, end in sorted(spans):
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    whole = max((end for _, end in spans), default=0.0) - min((start for start, _ in spans), default=0.0)
+    return 1 - busy / whole if whole > 0 else 0.0
 
 
 def _print_most_expensive(found: torch.profiler.profile, on_gpu: bool) -> None:
