@@ -68,11 +68,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _print_use_of_gpu(found: torch.profiler.profile, run: Callable[[], object], device: torch.device) -> None:
     """Prints the share of the time in which the GPU idles, and the energy of an evaluation."""
-    from torch.autograd import DeviceType
-
     from torchmdx.runtime.gpu_energy import EnergyMeter, NoEnergyReading
 
-    spans = [event.time_range for event in found.events() if event.device_type == DeviceType.CUDA]
+    spans = [event.time_range for event in found.events() if event.device_type.name == "CUDA"]
     idle = idle_share([(span.start, span.end) for span in spans])
     print(f"the GPU idles for {idle:.1%} of the time, under the profiler")
     try:
