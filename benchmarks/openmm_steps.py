@@ -2,10 +2,11 @@
 
     python benchmarks/openmm_steps.py [--names a,b] [--transports none,native,python,torch] [--peer]
 
-CUDA platform, mixed precision, LangevinMiddle at 1 fs; ns/day at 1 fs. Step times are wall clock over many steps, in
-five stretches with replays alone after each. Steps, replays and their difference are medians over the stretches, since
-the clock of a GPU varies. Set-up is everything from the structure to the end of the first step: for the second time in
-a process, and for the first time, with no compiled kernels on disk.
+Without --transports all that are installed are timed. CUDA platform, mixed precision, LangevinMiddle at 1 fs; ns/day at
+1 fs. Step times are wall clock over many steps, in five stretches with replays alone after each. Steps, replays and
+their difference are medians over the stretches, since the clock of a GPU varies. Set-up is everything from the
+structure to the end of the first step: for the second time in a process, and for the first time, with no compiled
+kernels on disk.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +175,8 @@ def measure_peer(name: str, folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", default=",".join(NAMES))
-    parser.add_argument("--transports", default="none,native,python")
+    installed = ("none", "native", "python", *(["torch"] if find_spec("openmmtorch") else []))
+    parser.add_argument("--transports", default=",".join(installed), help="torch needs openmm-torch")
     parser.add_argument("--peer", action="store_true", help="also openmm-ml with torchmd-net, which must be installed")
     options = parser.parse_args()
     rows = []

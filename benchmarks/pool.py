@@ -5,7 +5,7 @@
 Molecules are clusters of 3 to 74 atoms cut from proteins, in random order, each round in another one. Weights are those
 of step.py. molecules_s: evaluations of energy and forces a second, from NumPy positions to NumPy forces, the whole
 run with all captures in it; last_round_s: of the last round alone. captures: steps that were made. Batches: 64
-molecules a step, padded to the size of the largest batch.
+molecules at a time in a BatchPool.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ import systems
 
 from torchmdx import Batch, Potential, System
 from torchmdx.step import pool as pool_module
+from torchmdx.step.batch_pool import BatchPool
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.step.padding import padded, padding_positions
+from torchmdx.step.padding import padded
 from torchmdx.step.pool import StepPool
 
 SMALLEST, LARGEST, IN_BATCH = 3, 74, 64
@@ -85,23 +86,18 @@ def one_size(model: Potential, given: list[System], rounds: int) -> dict[str, An
 
 
 def in_batches(model: Potential, given: list[System], rounds: int) -> dict[str, Any]:
-    """Batches of as many molecules, filled up with atoms that have no neighbours."""
-    size = IN_BATCH * (LARGEST + 1)
-    state: dict[str, CapturedStep] = {}
+    """Batches of IN_BATCH molecules, from NumPy to NumPy."""
+    pool = BatchPool(model, mode=MODE)
 
     def work(order: Sequence[int]) -> None:
         for start in range(0, len(order), IN_BATCH):
-            chosen = [given[k] for k in order[start : start + IN_BATCH]]
-            chosen += [chosen[-1]] * (IN_BATCH - len(chosen))
-            missing = size - sum(system.num_atoms for system in chosen)
-            filling = System.create(padding_positions(missing, model.cutoff).numpy(), [6] * missing)
-            batch = Batch.from_systems([*chosen, filling])
-            if "step" not in state:
-                state["step"] = CapturedStep(model, batch, mode=MODE)
-            state["step"].assign(batch)
-            state["step"](batch.positions.numpy())
+            batch = Batch.from_systems([given[k] for k in order[start : start + IN_BATCH]]).to("cuda")
+            pool.hold(batch)
+            result = pool(batch.positions, batch.cell)
+            result.energy.cpu().numpy(), result.forces.cpu().numpy()
 
-    return timed(work, len(given), rounds) | dict(captures=1)
+    row = timed(work, len(given), rounds)
+    return row | dict(sizes=[step.batch.num_atoms for step in pool.steps])
 
 
 def peer(model: Potential, given: list[System], rounds: int) -> dict[str, Any]:

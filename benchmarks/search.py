@@ -1,8 +1,11 @@
 """Times neighbour searches: torchmdx's, captured, and those of other packages, in one run.
 
     python benchmarks/search.py [--peers] [names ...]
+    python benchmarks/search.py --batches [--peers]
 
-Milliseconds for a full list with shifts, cutoff 5 Å, float32: medians of CUDA events after warm-up.
+Milliseconds for a full list with shifts, cutoff 5 Å, float32: medians of CUDA events after warm-up. --batches: 32,767
+particles in all, in 1 to 1,024 systems without periodic directions, at a density of 64 neighbours within the cutoff (of
+particles that are not close to the surface); results go to search_batches.json.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,6 +31,10 @@ from torchmdx.neighbors.search import EdgeSearch
 CUTOFF = 5.0
 NAMES = ("water216", "water1000", "water2000", "water8000", "water32768", "water333000")
 ASKED = {"water216": 0.012, "water1000": 0.03, "water8000": 0.15, "water32768": 0.4, "water333000": 2.5}
+
+
+PARTICLES, NEIGHBOURS = 32767, 64
+BATCHES = tuple(2**k for k in range(11))
 
 
 def captured(run: Callable[[], Any]) -> Callable[[], None]:
@@ -90,6 +98,57 @@ def peers(batch: Batch) -> list[dict[str, Any]]:
     return rows
 
 
+def uniform(num_systems: int, device: str = "cuda") -> Batch:
+    """PARTICLES uniformly distributed in cubes, as equally as possible."""
+    rng, density = np.random.default_rng(0), NEIGHBOURS / (4 / 3 * np.pi * CUTOFF**3)
+    counts = np.full(num_systems, PARTICLES // num_systems)
+    counts[: PARTICLES % num_systems] += 1
+    return Batch.from_systems(
+        [
+            System.create(
+                rng.random((count, 3)) * np.cbrt(count / density), [1] * count, dtype=torch.float32, device=device
+            )
+            for count in counts
+        ]
+    )
+
+
+def peers_of_batches(batch: Batch) -> list[dict[str, Any]]:
+    """torchmd-net's searches, with room for all neighbours."""
+    from torchmdnet.models.utils import OptimizedDistance
+
+    rows, most = [], busiest(batch)
+    for strategy in ("brute", "cell"):
+        search = OptimizedDistance(
+            0.0, CUTOFF, max_num_pairs=-most, return_vecs=True, loop=False, strategy=strategy, resize_to_fit=False,
+            long_edge_index=False,
+        ).cuda()  # fmt: skip
+        try:
+            run = captured(lambda search=search: search(batch.positions, batch.system_index))
+            rows.append({"by": f"torchmd-net {strategy}", "ms": milliseconds(run), "room": most})
+        except Exception as error:
+            rows.append({"by": f"torchmd-net {strategy}", "error": str(error)[:120]})
+            torch.cuda.synchronize()
+    return rows
+
+
+def busiest(batch: Batch) -> int:
+    """The largest number of neighbours of a particle."""
+    edges = EdgeSearch(CUTOFF).allocate(batch)
+    return int(edges.row_ptr.diff().max())
+
+
+def sweep_batches(with_peers: bool) -> None:
+    rows = []
+    for num_systems in BATCHES:
+        batch = uniform(num_systems)
+        found = [ours(batch, backend) for backend in ("triton_brute_force", "triton_cell_list")]
+        for row in found + (peers_of_batches(batch) if with_peers else []):
+            rows.append({"systems": num_systems, "atoms": PARTICLES, **row})
+            print(rows[-1], flush=True)
+    print(record.write("search_batches", rows))
+
+
 def on_the_cpu(name: str) -> list[dict[str, Any]]:
     """torchmdx and vesin alone, on the same threads: best of ten, ms."""
     from vesin import NeighborList
@@ -118,7 +177,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=NAMES)
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--batches", action="store_true", help="batches of one number of particles instead")
     options = parser.parse_args()
+    if options.batches:
+        sweep_batches(options.peers)
+        return
     rows: list[dict[str, Any]] = []
 
     def add(name: str, atoms: int, found: dict[str, Any]) -> None:

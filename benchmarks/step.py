@@ -1,9 +1,11 @@
 """Times one evaluation, search included: torchmdx captured, and torchmd-net in its fastest mode, in one run.
 
     python benchmarks/step.py [--model tensornet2] [--peer] [--names water8000,dhfr]
+    python benchmarks/step.py --sweep [--peer] [--names alanine_dipeptide,dhfr]
 
 TensorNet, 2 layers (TensorNet2, 1 layer and 16 charges), 128 channels, 32 radial functions, 5 Å, float32, the same
-weights on both sides, scaled so that forces are about 1 eV/Å. Results go to step.json and tensornet2.json. ms: medians
+weights on both sides, scaled so that forces are about 1 eV/Å. Results go to step.json and tensornet2.json. --sweep:
+TensorNets of 0, 1 and 2 layers with 64 and 128 channels and 4.5 Å, to step_models.json. ms: medians
 of CUDA events. wall_ms: from NumPy positions to NumPy forces. force_error: against the exact model in float64,
 relative, of the whole structure where it fits into memory, else of a cluster of its atoms. floors_ms: the least times
 that the device's units need (torchmdx/commands/floors.py). roofline_share: the largest of them, divided by ms.
@@ -13,8 +15,10 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +55,18 @@ SECOND_CASES: dict[str, tuple[int, str, float | None]] = {
     "water8000": (1, "compile,eager", None),
 }
 EXACT_ATOMS = 3000
+# Of the sweep over models: the structures and the models that torchmd-net publishes times of.
+SWEEP = ("alanine_dipeptide", "testosterone", "chignolin", "dhfr", "factorIX")
+SWEEP_LAYERS, SWEEP_CHANNELS, SWEEP_CUTOFF = (0, 1, 2), (64, 128), 4.5
 
 
-def potential(second: bool) -> Potential:
-    """Random weights with filters and forces of the size of trained ones."""
+def potential(second: bool, **settings: Any) -> Potential:
+    """Random weights with filters and forces of the size of trained ones. settings: of a TensorNet."""
     torch.manual_seed(0)
     # the slack of torchmd-net's equilibration
     second_config = TensorNet2Config(num_layers=1, max_z=99, charge_slack=1e-6)
-    made = Potential(second_config if second else TensorNetConfig(max_z=99)).requires_grad_(False)
+    config = second_config if second else TensorNetConfig(max_z=99, **settings)
+    made = Potential(config).requires_grad_(False)
     with torch.no_grad():
         for layer in made.network.layers:
             layer.filters[4].weight.mul_(4)
@@ -151,7 +159,11 @@ def main() -> None:
     parser.add_argument("--model", choices=("tensornet", "tensornet2"), default="tensornet")
     parser.add_argument("--names", help="of structures; all of them if left out")
     parser.add_argument("--peer", action="store_true", help="time torchmd-net as well")
+    parser.add_argument("--sweep", action="store_true", help="models of several sizes instead")
     options = parser.parse_args()
+    if options.sweep:
+        sweep(options.names.split(",") if options.names else SWEEP, options.peer)
+        return
     second = options.model == "tensornet2"
     cases = SECOND_CASES if second else CASES
     model, rows = potential(second).cuda(), []
@@ -162,6 +174,21 @@ def main() -> None:
             rows.append({"system": name, "atoms": batch.num_atoms, "asked_ms": asked, **row})
             print(rows[-1], flush=True)
         record.write("tensornet2" if second else "step", rows)
+
+
+def sweep(names: Sequence[str], peer: bool) -> None:
+    """Rows of every model of the sweep for every structure; of the peer in the modes of its fastest results."""
+    rows = []
+    for layers, channels in itertools.product(SWEEP_LAYERS, SWEEP_CHANNELS):
+        sizes = dict(num_layers=layers, num_channels=channels, cutoff=SWEEP_CUTOFF)
+        model = potential(False, **sizes).cuda()
+        for name in names:
+            copies, modes, _ = CASES[name]
+            batch = batch_of(name, copies)
+            for row in compare(model, batch, modes.split(",") if peer and modes else []):
+                rows.append({"system": name, "atoms": batch.num_atoms, **sizes, **row})
+                print(rows[-1], flush=True)
+            record.write("step_models", rows)
 
 
 def compare(model: Potential, batch: Batch, modes: list[str]) -> list[dict[str, Any]]:

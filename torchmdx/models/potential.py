@@ -208,6 +208,10 @@ class Potential(nn.Module):
 
         Also for elements without an embedding in the network or without parameters in a prior.
         """
+        if atomic_numbers.device.type == "cpu":
+            present = set(atomic_numbers.tolist())
+            if max(present, default=0) <= self._largest_element() and present <= set(self.card.elements or present):
+                return  # the usual case, without operations of torch
         if self.card.elements is not None:
             trained = torch.tensor(self.card.elements, device=atomic_numbers.device)
             if not bool(torch.isin(atomic_numbers, trained).all()):
@@ -221,6 +225,9 @@ class Potential(nn.Module):
                 raise ValueError(
                     f"{who} knows atomic numbers up to {most}, got {int(atomic_numbers[atom])} for atom {atom}"
                 )
+
+    def _largest_element(self) -> int:
+        return min([self.config.max_z, *(prior.max_z for prior in self._priors())])
 
     def doubts(self, atomic_numbers: Sequence[int], charge: float, periodic: bool = False) -> list[str]:
         """As `Card.doubts`."""

@@ -67,7 +67,7 @@ def take_over(step: StepState, given: Batch) -> None:
     """
     if (sizes := (given.num_atoms, given.num_systems)) != (own := (step.batch.num_atoms, step.batch.num_systems)):
         raise ValueError(f"assign needs {own[0]} atoms in {own[1]} systems, got {sizes[0]} in {sizes[1]}")
-    host = given.to("cpu")
+    host = given if given.positions.device.type == "cpu" else given.to("cpu")
     step.potential.require_elements(host.atomic_numbers)
     require_countable(host.cell, host.pbc, step.search.radius)
     if bool(host.pbc.any()) and not step.periodic:

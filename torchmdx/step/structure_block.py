@@ -7,7 +7,7 @@ as long as ten calls of NumPy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -82,8 +82,7 @@ class StructureBlock:
 
 
 def _values(batch: Batch) -> dict[str, Tensor]:
-    given = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in vars(batch).items() if value is not None}
 
 
 def _allocate(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,10 +45,10 @@ class CellList:
         self._numbers = torch.empty(5 * batch.num_atoms + self._bins + 1, dtype=torch.int32)
         self.assign(batch)
 
-    def assign(self, batch: Batch) -> None:
-        """Takes other periodic directions and numbers of atoms per system."""
+    def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> None:
+        """Takes other periodic directions and numbers of atoms per system; counts: these, where the host knows them."""
         self._periodic = batch.pbc.to(torch.uint8).contiguous()
-        self._first = torch.cat([batch.counts().new_zeros(1), batch.counts().cumsum(0)]).to(torch.int64).contiguous()
+        self._first = torch.tensor([0, *itertools.accumulate(batch.counts().tolist() if counts is None else counts)])
         self._connect()
 
     def _connect(self) -> None:

@@ -64,7 +64,7 @@ class CpuSearch:
     def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
         self.batch, self.reference = batch, None
         if self.direct is not None:
-            self.direct.assign(batch)
+            self.direct.assign(batch, counts)
         return True
 
     def update(self, positions: Tensor, cell: Tensor) -> None:
