@@ -5,10 +5,11 @@
 
 TensorNet, 2 layers (TensorNet2, 1 layer and 16 charges), 128 channels, 32 radial functions, 5 Å, float32, the same
 weights on both sides, scaled so that forces are about 1 eV/Å. Results go to step.json and tensornet2.json. --sweep:
-TensorNets of 0, 1 and 2 layers with 64 and 128 channels and 4.5 Å, to step_models.json. ms: medians
-of CUDA events. wall_ms: from NumPy positions to NumPy forces. force_error: against the exact model in float64,
-relative, of the whole structure where it fits into memory, else of a cluster of its atoms. floors_ms: the least times
-that the device's units need (torchmdx/commands/floors.py). roofline_share: the largest of them, divided by ms.
+TensorNets of 0, 1 and 2 layers with 64 and 128 channels and 4.5 Å, to step_models.json. ms: medians of CUDA events.
+wall_ms: from NumPy positions to NumPy forces. force_error: against the exact model in float64, relative, of the whole
+structure where it fits into memory, else of a cluster of its atoms. floors_ms: the least times that the device's units
+need (torchmdx/commands/floors.py). roofline_share: the largest of them, divided by ms;
+floors_sum_share: their sum, divided by ms.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def ours(model: Potential, batch: Batch) -> tuple[dict[str, Any], torch.Tensor |
         "engine": report.engine,
         "ms": replay,
         "roofline_share": round(max(least.values()) / replay, 3),
+        "floors_sum_share": round(sum(least.values()) / replay, 3),
         "floors_ms": {name: round(value, 5) for name, value in least.items()},
         "wall_ms": sorted(times)[count // 2] * 1e3,
         "setup_s": round(seconds, 2),
