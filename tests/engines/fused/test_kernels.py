@@ -118,7 +118,7 @@ def test_products_with_one_matrix_a_part(precision):
     x, w = random(70, 9, 32), random(3, 32, 32, seed=2)
     matrices, out = tf32_product.Split.of(w, precision), torch.full_like(x, torch.nan)
     tf32_product.multiply_parts[(9 * 2 * 2,)](
-        x, matrices.big, matrices.small, out, 70, CHANNELS=32, PRECISION=precision, **CUT
+        x, matrices.big, matrices.small, out, 70, 1.0, CHANNELS=32, PRECISION=precision, **CUT
     )
     part = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 2], device=DEVICE)
     wanted = torch.einsum("nkc,kdc->nkd", x.double(), w.double()[part])

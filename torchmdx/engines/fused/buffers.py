@@ -62,6 +62,7 @@ class GradientScratch:
     features: Tensor  # [N,C] gradient of the atoms' features
     norms: Tensor  # [N,3,C] standardised norms of a readout, then their gradient
     m: list[Tensor]  # L x [N,9,C] sums of messages, then their gradient
+    units: list[Tensor]  # L x [N] units of m in half precision
     d: list[Tensor]  # L x [N,9,C] updates of the tensors
     half: Tensor  # [E,3] h_e of kernels/forces.py
     pull: Tensor  # [slices,E] gradient in the table's variable; one slice of channels per program
@@ -77,6 +78,7 @@ class GradientScratch:
             features=new(n, c),
             norms=new(n, 3, c),
             m=[new(n, 9, c, dtype=sizes.sent) for _ in range(sizes.layers)],
+            units=[new(n) for _ in range(sizes.layers)] if sizes.sent == torch.float16 else [],
             d=[new(n, 9, c) for _ in range(sizes.layers)],
             half=new(sizes.slots, 3),
             pull=new(slices, sizes.slots),

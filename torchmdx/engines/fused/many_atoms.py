@@ -56,7 +56,7 @@ class Chain:
         self.n, self.c = buffers.sizes.num_atoms, self.weights.channels
         self.within = within
         self.split = model.split_weights
-        self.head_precision = "tf32x3" if model.precision == "float32" else "tf32"
+        self.head_precision = "tf32x3" if model.dot_precision == "tf32x3" else "tf32"
         rows = max(1, buffers.sizes.tiles.elements // self.c)
         self.each_atom = (triton.cdiv(self.n, rows),)
         self.elements = dict(CHANNELS=self.c, ROWS=rows)
@@ -79,12 +79,12 @@ class Chain:
         assert self.b.gradient is not None
         return self.b.gradient
 
-    def _multiply_parts(self, x: Tensor, matrices: Split, out: Tensor, hops: int = 0) -> None:
+    def _multiply_parts(self, x: Tensor, matrices: Split, out: Tensor, hops: int = 0, scale: float = 1.0) -> None:
         options = self.tiles.product.options(self.c, self.c)
         blocks = triton.cdiv(self.n, options["ROWS"]) * (self.c // options["COLUMNS"])
         tf32_product.multiply_parts[(9 * blocks,)](
-            x, matrices.big, matrices.small, out, self.atoms(hops), CHANNELS=self.c, PRECISION=matrices.precision,
-            **options,
+            x, matrices.big, matrices.small, out, self.atoms(hops), scale, CHANNELS=self.c,
+            PRECISION=matrices.precision, **options,
         )  # fmt: skip
 
     def _multiply(
@@ -143,12 +143,13 @@ class Chain:
         slot, after = (i, i + 1) if self.sizes.with_forces else (0, (i + 1) % 2)
         y, p, out = b.y[slot], b.p, b.x[after]
         updated = len(self.weights.layers) - 1 - i  # hops
-        self._multiply_parts(x, self.split.mix_in[i], y, hops=updated + 1)
+        unit = self.split.units[i]
+        self._multiply_parts(x, self.split.mix_in[i], y, hops=updated + 1, scale=1 / unit)
         walk = t.messages.options(self.c)
         messages.messages[(triton.cdiv(n, t.messages.rows) * (self.c // walk["SLICE"]),)](
             y, self.gradient.m[i] if keep else y, p, self.charge, self.system, w.table, w.own, e.row_ptr, e.source,
-            b.knot, b.place, self.atoms(updated), CHANNELS=self.c, DEGREE=self.weights.degree,
-            SLICES_FIRST=t.slices_first, KEEP=keep, **self.reflections, **walk,
+            b.knot, b.place, self._units(i, keep), self.atoms(updated), unit, CHANNELS=self.c,
+            DEGREE=self.weights.degree, SLICES_FIRST=t.slices_first, KEEP=keep, **self.reflections, **walk,
         )  # fmt: skip
         d = self.gradient.d[i] if keep else y
         self._multiply_parts(p, self.split.mix_out[i], d, hops=updated)
@@ -157,6 +158,10 @@ class Chain:
             LAST=i == len(self.weights.layers) - 1, **self.elements,
         )  # fmt: skip
         return out
+
+    def _units(self, i: int, keep: bool = True) -> Tensor:
+        """The units of M of a layer; unused except in half precision."""
+        return self.gradient.units[i] if keep and self.gradient.units else self.b.features
 
     def _read(self, x: Tensor, keep: bool) -> None:
         b, w, t = self.b, self.weights, self.tiles
@@ -239,22 +244,22 @@ class Chain:
 
     def _layer_gradient(self, i: int, first: bool) -> None:
         b, g, w, e, t, n = self.b, self.gradient, self.weights.layers[i], self.edges, self.tiles, self.n
-        y, gm, gy = b.y[i], g.m[i], b.p
+        y, gm, gy, d, unit, units = b.y[i], g.m[i], b.p, g.d[i], self.split.units[i], self._units(i)
         updated = len(self.weights.layers) - 1 - i  # hops
         received, sent = self.atoms(updated), self.atoms(updated + 1)
-        self._multiply_parts(g.d[i], self.split.mix_out_back[i], gy, hops=updated)
+        self._multiply_parts(d, self.split.mix_out_back[i], gy, hops=updated)
         interaction.update_gradient[self.each_atom](
-            gy, y, gm, self.charge, self.system, received, **self.reflections, **self.elements
+            gy, y, gm, self.charge, self.system, units, received, unit, **self.reflections, **self.elements
         )
         walk = t.messages_gradient.options(self.c)
         messages.messages_gradient[(triton.cdiv(n, t.messages_gradient.rows) * len(g.pull),)](
-            y, gm, gy, w.table, w.own, e.row_ptr, e.source, b.knot, b.place, g.pull, sent, received, e.capacity,
-            CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
+            y, gm, gy, w.table, w.own, e.row_ptr, e.source, b.knot, b.place, g.pull, units, sent, received, e.capacity,
+            unit, CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
         )  # fmt: skip
-        # Y is not read any more: its buffer takes the gradient through it.
-        self._multiply_parts(gy, self.split.mix_in_back[i], y, hops=updated + 1)
+        # The gradient in D is not read any more: its buffer takes the gradient through Y.
+        self._multiply_parts(gy, self.split.mix_in_back[i], d, hops=updated + 1)
         interaction.mix_in_gradient[self.each_atom](
-            y, b.x[i], b.inverse[i], g.x, *self._made_by(i), sent, received,
+            d, b.x[i], b.inverse[i], g.x, *self._made_by(i), sent, received,
             EMBEDDING=i == 0, **self.activation, **self.elements,
         )  # fmt: skip
 

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 
 # Rounding of matrix products: three TF32 products make one of float32.
-PRECISIONS = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
+PRECISIONS = {"float32": "tf32x3", "half": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
+# In which atoms send each other tensors.
+SENT = {"half": torch.float16, "bfloat16": torch.bfloat16}
 MOST_CHANNELS = 256
 
 
@@ -52,8 +54,9 @@ class FastTensorNet:
 
     bound: largest error of a tabulated filter relative to the largest filter; `table.error` is what was reached.
     priors: leave them out; the caller adds them.
-    precision: "float32"; "tf32" for matrix products of eleven bits; "bfloat16" for those of eight, and messages between
-    atoms in bfloat16. The latter two are faster and much less accurate.
+    precision: "float32"; "half" for tensors of eleven bits between atoms, in fp16 with powers of two as units; "tf32"
+    for matrix products of eleven bits; "bfloat16" for those of eight, and messages between atoms in bfloat16. The
+    latter two are much less accurate.
     Raises ValueError if `why_not` gives a reason, and for an unknown precision.
     """
 
@@ -130,8 +133,10 @@ class FastTensorNet:
             with_forces=forces,
             device=self.device,
         )
-        if self.precision == "bfloat16" and not sizes.one_program_per_atom:
-            sizes = replace(sizes, sent=torch.bfloat16)
+        if self.precision in SENT and not sizes.one_program_per_atom:
+            sizes = replace(sizes, sent=SENT[self.precision])
+        if sizes.sent == torch.float16:  # an atom's unit is found by the one program that has all channels
+            sizes = replace(sizes, tiles=replace(tiles, messages=replace(tiles.messages, slice=MOST_CHANNELS)))
         self.buffers = Buffers.allocate(sizes)
         self.no_charge = sizes.new(max(num_systems, 1))
         return self.buffers

@@ -40,6 +40,8 @@ class FastTensorNet2(FastTensorNet):
         priors: bool = False,
     ) -> None:
         """priors: leave them out, and evaluate the charges behind the last layer for them."""
+        if precision == "half":
+            raise ValueError("precision 'half' is that of a TensorNet's messages, got a TensorNet2")
         super().__init__(potential, bound=bound, precision=precision, table=table, priors=priors)
         from torchmdx.engines.fused.charged_weights import ChargedWeights
 

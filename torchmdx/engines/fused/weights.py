@@ -5,6 +5,7 @@ A padded channel has zero weights as input and as output, so it is zero in every
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import TabulatedFilters
 from torchmdx.engines.fused.head_weights import HeadWeights, padded, power_of_two
+from torchmdx.engines.fused.kernels.fp16_product import LARGEST
 from torchmdx.engines.fused.kernels.tf32_product import Split
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.potential import Potential
@@ -131,6 +133,7 @@ class SplitWeights:
     mix_in_back: tuple[Split, ...]
     mix_out: tuple[Split, ...]
     mix_out_back: tuple[Split, ...]
+    units: tuple[float, ...]  # of each layer's Y in half precision
     read: Split
     read_back: Split
     # Of a gated head, the matrices of each hidden layer; none of a plain one, which has a kernel of its own.
@@ -155,11 +158,19 @@ class SplitWeights:
             mix_in_back=tuple(of(layer.mix_in) for layer in w.layers),
             mix_out=tuple(of(layer.mix_out_back) for layer in w.layers),
             mix_out_back=tuple(of(layer.mix_out) for layer in w.layers),
+            units=tuple(_unit(layer.mix_in) for layer in w.layers),
             read=of(w.read_back.flatten(1)),
             read_back=of(w.read.flatten(0, 1)),
             head=tuple(of(matrix) for matrix in w.head.layers(w.head.back)),
             head_back=tuple(of(matrix) for matrix in w.head.layers(w.head.into)),
         )
+
+
+def _unit(mix_in: Tensor) -> float:
+    """A power of two with which no Y = X̂ W exceeds half precision: components of X̂ = X/(|X|²+1) are at most 1/2."""
+    largest = float(mix_in.abs().sum(1).amax()) / 2
+    known = math.isfinite(largest) and largest > 0
+    return 2.0 ** max(-100, math.ceil(math.log2(largest)) - LARGEST) if known else 1.0
 
 
 def _parts(linear: PartwiseLinear, channels: int, *, back: bool) -> Tensor:

@@ -169,6 +169,8 @@ def messages(
         P,
         CHARGE,
         SYSTEM,
+        M,
+        1.0,
         row,
         c2,
         num_atoms,

@@ -67,26 +67,26 @@ def direction(e, mask, PLACE):
 @triton.jit
 def add_scalar(m0, f, y, inside):
     """m + Σ f y over the edges of a row, for the scalar part. y: pointer to the neighbours' nine components."""
-    return m0 + tl.sum(f * tl.load(y, mask=inside, other=0.0), 1)
+    return m0 + tl.sum(f * tl.load(y, mask=inside, other=0.0).to(tl.float32), 1)
 
 
 @triton.jit
 def add_vector(m1, m2, m3, f, y, inside, CHANNELS: tl.constexpr):
     """The same for the vector part."""
-    m1 += tl.sum(f * tl.load(y + CHANNELS, mask=inside, other=0.0), 1)
-    m2 += tl.sum(f * tl.load(y + 2 * CHANNELS, mask=inside, other=0.0), 1)
-    m3 += tl.sum(f * tl.load(y + 3 * CHANNELS, mask=inside, other=0.0), 1)
+    m1 += tl.sum(f * tl.load(y + CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
+    m2 += tl.sum(f * tl.load(y + 2 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
+    m3 += tl.sum(f * tl.load(y + 3 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
     return m1, m2, m3
 
 
 @triton.jit
 def add_symmetric(m4, m5, m6, m7, m8, f, y, inside, CHANNELS: tl.constexpr):
     """The same for the symmetric part."""
-    m4 += tl.sum(f * tl.load(y + 4 * CHANNELS, mask=inside, other=0.0), 1)
-    m5 += tl.sum(f * tl.load(y + 5 * CHANNELS, mask=inside, other=0.0), 1)
-    m6 += tl.sum(f * tl.load(y + 6 * CHANNELS, mask=inside, other=0.0), 1)
-    m7 += tl.sum(f * tl.load(y + 7 * CHANNELS, mask=inside, other=0.0), 1)
-    m8 += tl.sum(f * tl.load(y + 8 * CHANNELS, mask=inside, other=0.0), 1)
+    m4 += tl.sum(f * tl.load(y + 4 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
+    m5 += tl.sum(f * tl.load(y + 5 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
+    m6 += tl.sum(f * tl.load(y + 6 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
+    m7 += tl.sum(f * tl.load(y + 7 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
+    m8 += tl.sum(f * tl.load(y + 8 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
     return m4, m5, m6, m7, m8
 
 

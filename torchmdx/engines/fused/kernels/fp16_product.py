@@ -37,13 +37,19 @@ class HalfParts:
 
 
 @triton.jit
+def row_unit(largest):
+    """(scale, 1 / scale), the power of two that brings the largest absolute value of a row to about 2¹⁴."""
+    exponent = tl.minimum(tl.maximum(largest.to(tl.int32, bitcast=True) >> 23, 27), 250)  # with that of 1 being 127
+    return ((268 - exponent) << 23).to(tl.float32, bitcast=True), ((exponent - 14) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def row_parts(x):
     """(big, small, unit [rows]): x = unit · (big + small), a power of two for each row."""
-    bits = tl.max(tl.abs(x), 1).to(tl.int32, bitcast=True)
-    exponent = tl.minimum(tl.maximum(bits >> 23, 27), 250)  # with that of 1 being 127
-    scaled = x * ((268 - exponent) << 23).to(tl.float32, bitcast=True)[:, None]
+    scale, unit = row_unit(tl.max(tl.abs(x), 1))
+    scaled = x * scale[:, None]
     big = scaled.to(tl.float16)
-    return big, (scaled - big.to(tl.float32)).to(tl.float16), ((exponent - 14) << 23).to(tl.float32, bitcast=True)
+    return big, (scaled - big.to(tl.float32)).to(tl.float16), unit
 
 
 @triton.jit

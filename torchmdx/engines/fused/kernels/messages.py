@@ -22,19 +22,22 @@ from torchmdx.engines.fused.kernels.edge_walk import (
     read_edge,
     row_ends,
 )
+from torchmdx.engines.fused.kernels.fp16_product import row_unit
 from torchmdx.engines.fused.kernels.nine import (
     add9,
     charge_factor,
+    largest9,
     load3,
     load9,
     message_product,
     normalise,
+    scale9,
     scale_parts,
     store9,
 )
 
 
-@triton.jit(do_not_specialize=["num_atoms"])
+@triton.jit(do_not_specialize=["num_atoms", "unit"])
 def messages(
     Y,
     M,
@@ -47,7 +50,9 @@ def messages(
     SOURCE,
     KNOT,
     PLACE,
+    UNITS,
     num_atoms,
+    unit,
     CHANNELS: tl.constexpr,
     DEGREE: tl.constexpr,
     SLICE: tl.constexpr,
@@ -57,7 +62,10 @@ def messages(
     REFLECTIONS: tl.constexpr,
     KEEP: tl.constexpr,
 ):
-    """M_i = Σ_j f(r_ij) Y_j + f(0) Y_i, stored if KEEP, and P̂ = P/(|P|²+1) of its product P with Y_i."""
+    """M_i = Σ_j f(r_ij) Y_j + f(0) Y_i, stored if KEEP, and P̂ = P/(|P|²+1) of its product P with Y_i.
+
+    In half precision, Y is stored in the unit `unit`, and M in a unit for each atom, which goes into UNITS [N].
+    """
     if num_atoms.dtype.is_ptr():
         tl.static_assert(SLICES_FIRST)
         num_atoms = tl.load(num_atoms)
@@ -89,6 +97,8 @@ def messages(
         P,
         CHARGE,
         SYSTEM,
+        UNITS,
+        unit,
         row,
         c,
         num_atoms,
@@ -100,18 +110,34 @@ def messages(
 
 @triton.jit
 def store_product(
-    m, own, Y, M, P, CHARGE, SYSTEM, row, c, num_atoms,
+    m, own, Y, M, P, CHARGE, SYSTEM, UNITS, unit, row, c, num_atoms,
     CHANNELS: tl.constexpr, REFLECTIONS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """M from the sums m over neighbours and the message of an atom to itself, whose filters are own; and P̂."""
+    """M from the sums m over neighbours and the message of an atom to itself, whose filters are own; and P̂.
+
+    m and Y are in the same unit, which is 1 except in half precision.
+    """
+    HALF: tl.constexpr = Y.dtype.element_ty == tl.float16
     mask = (row < num_atoms)[:, None]
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c
     y = load9(Y + at, mask, CHANNELS)
     m = add9(m, scale_parts(y, own[0], own[1], own[2]))
-    if KEEP:
+    if HALF:
+        y, m = scale9(y, unit), scale9(m, unit)
+    if KEEP and HALF:
+        store_half(M + at, UNITS, m, row, mask, CHANNELS)
+    elif KEEP:
         store9(M + at, m, mask, CHANNELS)
     factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
     store9(P + at, normalise(message_product(y, m, factor, REFLECTIONS)), mask, CHANNELS)
+
+
+@triton.jit
+def store_half(pointer, UNITS, x, row, mask, CHANNELS: tl.constexpr):
+    """Writes nine blocks of all channels in half precision, and the unit of each row."""
+    scale, unit = row_unit(largest9(x))
+    tl.store(UNITS + row[:, None], unit[:, None], mask=mask)
+    store9(pointer, scale9(x, scale[:, None]), mask, CHANNELS)
 
 
 @triton.jit
@@ -125,7 +151,7 @@ def _where(num_atoms, ROWS: tl.constexpr, SLICES: tl.constexpr, SLICES_FIRST: tl
     return group, part
 
 
-@triton.jit(do_not_specialize=["num_atoms", "num_received", "capacity"])
+@triton.jit(do_not_specialize=["num_atoms", "num_received", "capacity", "unit"])
 def messages_gradient(
     Y,
     GM,
@@ -137,9 +163,11 @@ def messages_gradient(
     KNOT,
     PLACE,
     PULL,
+    UNITS,
     num_atoms,
     num_received,
     capacity,
+    unit,
     CHANNELS: tl.constexpr,
     DEGREE: tl.constexpr,
     SLICE: tl.constexpr,
@@ -154,7 +182,9 @@ def messages_gradient(
     is that of the message from i to j: the one of the message from j to i is found in the row of j.
     FIRST: PULL is written, not added to.
     num_received: atoms that received messages; GM, GY and PULL are those of the first so many, and zero for others.
+    UNITS, unit: in half precision, the units of GM and of Y.
     """
+    HALF: tl.constexpr = GM.dtype.element_ty == tl.float16
     if num_atoms.dtype.is_ptr():
         tl.static_assert(SLICES_FIRST)
         num_atoms = tl.load(num_atoms)
@@ -173,6 +203,8 @@ def messages_gradient(
     start, end = row_ends(ROW_PTR, row, row < num_atoms)
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
     y = load9(Y + at, valid, CHANNELS)
+    if HALF:
+        y = scale9(y, unit)
     a0 = tl.zeros((ROWS, SLICE), tl.float32)
     a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
     PULL += part.to(tl.int64) * capacity
@@ -182,20 +214,32 @@ def messages_gradient(
         if PARTIAL:
             inside = inside & (j < num_received)[:, :, None]
         gm = GM + j[:, :, None] * (9 * CHANNELS) + c
+        if HALF:
+            units = tl.load(UNITS + j, mask=mask, other=0.0)[:, :, None]
         f, df = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
+        if HALF:
+            f *= units
         a0, s = dot(a0, f, y[0], gm, inside)
         pull = df * s
         f, df = filter_and_slope(entry, 1, t, inside, CHANNELS, DEGREE)
+        if HALF:
+            f *= units
         a1, a2, a3, s = add_and_dot_vector(a1, a2, a3, f, y, gm, inside, CHANNELS)
         pull += df * s
         f, df = filter_and_slope(entry, 2, t, inside, CHANNELS, DEGREE)
+        if HALF:
+            f *= units
         a4, a5, a6, a7, a8, s = add_and_dot_symmetric(a4, a5, a6, a7, a8, f, y, gm, inside, CHANNELS)
         pull += df * s
         total = tl.sum(pull, 2)
+        if HALF:
+            total *= tl.sum(units, 2)
         if not FIRST:
             total += tl.load(PULL + e, mask=mask & received, other=0.0)
         tl.store(PULL + e, total, mask=mask)
     f0, f1, f2 = load3(OWN + c2, None, CHANNELS)
     own = scale_parts(load9(GM + at, received, CHANNELS), f0, f1, f2)
+    if HALF:
+        own = scale9(own, tl.load(UNITS + row[:, None], mask=received, other=0.0))
     gy = add9(load9(GY + at, received, CHANNELS), add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), own))
     store9(GY + at, gy, valid, CHANNELS)

@@ -77,6 +77,16 @@ def between(x):
 
 
 @triton.jit
+def largest9(x):
+    """The largest absolute value of each row [ROWS] of nine blocks [ROWS,C]."""
+    largest = tl.maximum(tl.abs(x[0]), tl.abs(x[1]))
+    largest = tl.maximum(largest, tl.maximum(tl.abs(x[2]), tl.abs(x[3])))
+    largest = tl.maximum(largest, tl.maximum(tl.abs(x[4]), tl.abs(x[5])))
+    largest = tl.maximum(largest, tl.maximum(tl.abs(x[6]), tl.abs(x[7])))
+    return tl.max(tl.maximum(largest, tl.abs(x[8])), 1)
+
+
+@triton.jit
 def add9(x, y):
     """x + y."""
     return (

@@ -15,6 +15,7 @@ from torchmdx.engines.fused.kernels.activations import activate, slope
 from torchmdx.engines.fused.kernels.interaction import atoms_here, store_gradient
 from torchmdx.engines.fused.kernels.layer_norm import part_gradient, part_statistics_of_rows
 from torchmdx.engines.fused.kernels.nine import load3, load9, part_norms, part_norms_gradient, store3
+from torchmdx.engines.fused.kernels.tf32_product import nearest
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -84,7 +85,10 @@ def read_energies(
     for first in range(0, CHANNELS, STEP):
         k = first + tl.arange(0, STEP)
         x = activate(tl.load(base + k[None, :], mask=keep, other=0.0), READOUT)
-        z = tl.dot(x, tl.load(W + k[:, None] * HEAD + h[None, :]), z, input_precision=PRECISION)
+        w = tl.load(W + k[:, None] * HEAD + h[None, :])
+        if PRECISION == "tf32":
+            x, w = nearest(x), nearest(w)
+        z = tl.dot(x, w, z, input_precision=PRECISION)
     last = tl.load(LAST + h)[None, :]
     scale = tl.load(CONSTANTS)
     output = tl.sum((activate(z, ACTIVATION) * last).to(tl.float64), 1) + tl.load(CONSTANTS + 1)
@@ -92,9 +96,13 @@ def read_energies(
     tl.store(ENERGIES + row, output * scale + reference, mask=valid)
     if GRADIENT:
         gz = slope(z, ACTIVATION) * last * scale.to(tl.float32)
+        if PRECISION == "tf32":
+            gz = nearest(gz)
         for first in range(0, CHANNELS, STEP):
             k = first + tl.arange(0, STEP)
             w = tl.load(W + k[None, :] * HEAD + h[:, None])
+            if PRECISION == "tf32":
+                w = nearest(w)
             g = tl.dot(gz, w, input_precision=PRECISION)
             g *= slope(tl.load(base + k[None, :], mask=keep, other=0.0), READOUT)
             tl.store(GFEATURES + row.to(tl.int64)[:, None] * CHANNELS + k[None, :], g, mask=keep)

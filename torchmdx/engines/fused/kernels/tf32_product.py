@@ -38,12 +38,19 @@ class Split:
 
 
 @triton.jit
+def nearest(x):
+    """x rounded to the nearest number of eleven bits."""
+    return ((x.to(tl.uint32, bitcast=True) + 0x1000) & 0xFFFFE000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def product(acc, x, W, SMALL, at, PRECISION: tl.constexpr):
     """acc + x w for w [columns,inner] at `at` of a split matrix."""
     if PRECISION == "bf16":
         acc = tl.dot(x.to(tl.bfloat16), tl.load(W + at).T, acc)
     elif PRECISION == "tf32":
-        acc = tl.dot(x, tl.load(W + at).T, acc, input_precision="tf32")
+        # The tensor core ignores the last thirteen bits of a float.
+        acc = tl.dot(nearest(x), tl.load(W + at).T, acc, input_precision="tf32")
     else:
         tl.static_assert(PRECISION == "tf32x3")
         w, w_rest = tl.load(W + at).T, tl.load(SMALL + at).T
@@ -54,20 +61,24 @@ def product(acc, x, W, SMALL, at, PRECISION: tl.constexpr):
     return acc
 
 
-@triton.jit(do_not_specialize=["num_atoms"])
+@triton.jit(do_not_specialize=["num_atoms", "scale"])
 def multiply_parts(
     X,
     W,
     SMALL,
     Y,
     num_atoms,
+    scale,
     CHANNELS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Y = X W for tensors [N,9,C], W [3,C,C] one matrix for each part. A program makes one component of ROWS atoms."""
+    """Y = X W for tensors [N,9,C], W [3,C,C] one matrix for each part. A program makes one component of ROWS atoms.
+
+    scale: factor of the result, if Y is in half precision.
+    """
     component = tl.program_id(0) % 9
     block = tl.program_id(0) // 9
     if num_atoms.dtype.is_ptr():
@@ -84,6 +95,8 @@ def multiply_parts(
         k = first + tl.arange(0, STEP)[None, :]
         x = tl.load(X + base + k, mask=valid, other=0.0).to(tl.float32)
         acc = product(acc, x, W, SMALL, part * (CHANNELS * CHANNELS) + n[:, None] * CHANNELS + k, PRECISION)
+    if Y.dtype.element_ty == tl.float16:
+        acc *= scale
     tl.store(Y + base + n[None, :], acc, mask=valid)
 
 
