@@ -286,7 +286,11 @@ def test_no_atoms_have_no_energy(calculator):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (dict(dtype="float16"), ValueError, "dtype must be one of float32, float64, tf32, bfloat16, got 'float16'"),
+        (
+            dict(dtype="float16"),
+            ValueError,
+            "dtype must be one of float32, float64, half, tf32, bfloat16, got 'float16'",
+        ),
         (
             dict(dtype=torch.float32),
             ValueError,

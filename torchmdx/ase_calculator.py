@@ -43,7 +43,8 @@ class Calculator(AseCalculator):
 
     potential: a Potential (which is copied), the path of a checkpoint, or a name, as for `torchmdx.load`; or an
         ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or paths.
-    dtype: "float32", "float64" (the exact model), "tf32" or "bfloat16", of the network; energies are summed in float64.
+    dtype: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16", of the network; energies are summed in
+        float64.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
     mode: "auto" captures a CUDA graph at the third evaluation of a structure, "graph" requires one, "eager" never does.
     charge: total charge of every structure, in e; None reads `atoms.info["charge"]`, 0 if that is missing.

@@ -30,7 +30,7 @@ class TorchmdxModel(ModelInterface):
         state = torch_sim.optimize(structures, model, optimizer=torch_sim.Optimizer.fire)
 
     potential: a Potential, the path of a checkpoint, a name or an ensemble, as for Calculator.
-    precision: "float32", "float64" (the exact model), "tf32" or "bfloat16", of the network.
+    precision: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16", of the network.
     dtype: of states that torch-sim creates, and of results. In float64 coordinates are not rounded; forces have the
         precision of the network.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.

@@ -244,8 +244,10 @@ def test_positions_of_the_batch_are_not_those_of_the_evaluation(trained, ethanol
 
 def test_an_unknown_precision_is_refused(trained, ethanol):
     potential = trained("cpu")
-    with pytest.raises(ValueError, match="precision must be one of float64, float32, tf32, bfloat16, got 'float16'"):
+    with pytest.raises(
+        ValueError, match="precision must be one of float64, float32, half, tf32, bfloat16, got 'float16'"
+    ):
         choose_engine(potential, batch_of(potential, ethanol), stress=False, precision="float16")
-    for precision in ("tf32", "bfloat16"):
+    for precision in ("half", "tf32", "bfloat16"):
         with pytest.raises(ValueError, match=f"precision '{precision}' needs a GPU, got a potential on the CPU"):
             choose_engine(potential, batch_of(potential, ethanol), stress=False, precision=precision)

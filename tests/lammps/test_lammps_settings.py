@@ -17,7 +17,7 @@ def test_all_arguments():
     [
         (["precision"], "'precision' has no value"),
         (["cutoff", "5"], "got the option 'cutoff'"),
-        (["precision", "half"], "precision must be one of float32, float64, tf32, bfloat16, got 'half'"),
+        (["precision", "float16"], "precision must be one of float32, float64, half, tf32, bfloat16, got 'float16'"),
         (["charge", "two"], "charge must be a number of elementary charges, got 'two'"),
     ],
 )

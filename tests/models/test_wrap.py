@@ -241,7 +241,7 @@ def test_precisions_without_kernels_are_refused(small, ethanol):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["half", "tf32", "bfloat16"])
 def test_precisions_without_kernels_are_refused_on_a_gpu(small, ethanol, precision):
     with pytest.raises(ValueError, match=f"precision '{precision}' needs the fused kernels, .* must be a TensorNet"):
         CapturedStep(small.cuda(), System.from_ase(ethanol), precision=precision)

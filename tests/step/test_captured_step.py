@@ -505,7 +505,7 @@ def test_a_step_of_no_atoms(trained, device):
     ("arguments", "message"),
     [
         (dict(mode="fast"), "mode must be one of auto, graph, eager, got 'fast'"),
-        (dict(precision="float16"), "precision must be one of float64, float32, tf32, bfloat16, got 'float16'"),
+        (dict(precision="float16"), "precision must be one of float64, float32, half, tf32, bfloat16, got 'float16'"),
         (dict(precision="float64"), "precision 'float64' needs a potential in torch.float64, got torch.float32"),
         (dict(audit_every=-1), "audit_every must be >= 0 evaluations, got -1"),
         (dict(skin=-0.5), "skin must be >= 0 Å and finite, got -0.5"),

@@ -17,6 +17,7 @@ from torchmdx.runtime.fork_guard import check_fork
 DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
+    "half": torch.float32,
     "tf32": torch.float32,
     "bfloat16": torch.float32,
 }

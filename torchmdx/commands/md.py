@@ -90,7 +90,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--precision",
         "--dtype",
-        choices=("float32", "float64", "tf32", "bfloat16"),
+        choices=("float32", "float64", "half", "tf32", "bfloat16"),
         default="float32",
         help="precision of the network (default: float32); OpenMM uses mixed precision, or double with float64",
     )

@@ -31,11 +31,11 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "auto") -> N
     )
     parser.add_argument(
         "--dtype",
-        choices=("auto",) * (dtype == "auto") + ("float32", "float64", "tf32", "bfloat16"),
+        choices=("auto",) * (dtype == "auto") + ("float32", "float64", "half", "tf32", "bfloat16"),
         default=dtype,
         help="precision of the network; "
         + f"auto: float64 for up to {MOST_ATOMS_IN_FLOAT64} atoms, else float32, which is faster; " * (dtype == "auto")
-        + f"tf32 and bfloat16 are faster, less accurate and need a GPU (default: {dtype})",
+        + f"half, tf32 and bfloat16 are faster, less accurate and need a GPU (default: {dtype})",
     )
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
 

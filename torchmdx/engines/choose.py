@@ -22,7 +22,7 @@ from torchmdx.models.tensornet import TensorNet
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.system import Batch
 
-PRECISIONS = ("float64", "float32", "tf32", "bfloat16")
+PRECISIONS = ("float64", "float32", "half", "tf32", "bfloat16")
 
 
 def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:
@@ -40,12 +40,12 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
             return PriorKernelEngine(model, potential, batch, stress=stress), "fused kernels, and priors beside them"
         if reason is None:
             return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"
-        if precision in ("tf32", "bfloat16"):
+        if precision in ("half", "tf32", "bfloat16"):
             raise ValueError(f"precision {precision!r} needs the fused kernels, which do not serve it: {reason}")
         if pair_energy.serves(potential):
             return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
-    if precision in ("tf32", "bfloat16"):
+    if precision in ("half", "tf32", "bfloat16"):
         raise ValueError(f"precision {precision!r} needs a GPU, got a potential on the CPU")
     if (reason := unsupported(potential)) is None:
         if potential.prior_configs:

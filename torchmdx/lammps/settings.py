@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-PRECISIONS = ("float32", "float64", "tf32", "bfloat16")
+PRECISIONS = ("float32", "float64", "half", "tf32", "bfloat16")
 USAGE = "pair_style torchmdx MODEL [precision P] [device D] [charge Q]"
 
 

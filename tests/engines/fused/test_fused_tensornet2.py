@@ -255,3 +255,9 @@ def test_the_table_holds_what_the_distance_does_to_the_first_map(make_potential)
         wanted = network.basis(distance) @ first.weight[:, : network.config.num_radial].T + first.bias
         torch.testing.assert_close(found[:, 0], wanted, atol=1e-6, rtol=1e-6)
         assert (found[:, 1:] == 0).all()
+
+
+def test_half_precision_is_refused(make_potential):
+    pytest.importorskip("triton")
+    with pytest.raises(ValueError, match="precision 'half' is that of a TensorNet's messages, got a TensorNet2"):
+        FastTensorNet2(make_potential(model="tensornet2"), precision="half")

@@ -71,11 +71,14 @@ def chain(network, atoms):
     if network == "gated":
         options = dict(head="gated", num_head_layers=2, readout_activation=False, charge_factor=False)
         network, settings = "tensornet", settings | options
+    precision = "float32"
+    if network in ("half", "tf32"):
+        network, precision = "tensornet", network
     potential = conftest.random_potential(torch.float32, model=network, **settings).requires_grad_(False)
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
     edges = brute_force(batch, 3.0)
     priors = kind is FastTensorNet2
-    fast = kind(potential, bound=1e-2, priors=priors)
+    fast = kind(potential, bound=1e-2, priors=priors, precision=precision)
     size = dict(few=20, some=200, many=20000, domain=20000)[atoms]
     fast.allocate(2, 1, edges.capacity, tiles=fast.choose_tiles(size))
     pull = (lambda chain: setattr(chain, "pull_on_charges", chain.channels())) if priors else None
@@ -103,6 +106,9 @@ EXPECTED = {
     ("tensornet", "some"): {"embed", "layer", "layer_gradient"},
     ("tensornet", "many"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "read_energies"},
     ("tensornet", "domain"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "forces"},
+    ("half", "many"): {"messages", "messages_gradient", "multiply_parts", "update_gradient"},
+    ("half", "domain"): {"messages", "messages_gradient"},
+    ("tf32", "many"): {"multiply", "multiply_parts", "read_energies"},
     ("gated", "domain"): {"multiply_halves", "gated_energies"},
     ("gated", "few"): {"embed", "layer", "layer_gradient"},
     ("gated", "many"): {"multiply", "multiply_halves", "gated_energies"},
@@ -122,7 +128,7 @@ EXPECTED = {
 
 
 # Cases that one process looks at, one after the other: each process takes seconds to start.
-TOGETHER = [("tensornet",), ("gated",), ("tensornet2",), ("step", "priors")]
+TOGETHER = [("tensornet",), ("half", "tf32"), ("gated",), ("tensornet2",), ("step", "priors")]
 
 
 @pytest.mark.slow
