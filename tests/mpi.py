@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
@@ -58,11 +59,13 @@ class Outcome:
         return np.array([[float(x) for x in line.split()[1:]] for line in lines])
 
 
-def launch(folder: Path, text: str, ranks: int, timeout: float = 300) -> Outcome:
+def launch(
+    folder: Path, text: str, ranks: int, timeout: float = 300, program: Sequence[str] = ("-m", "torchmdx.cli", "lammps")
+) -> Outcome:
     """Runs an input in a folder, and reads the thermodynamic output of its last run."""
     (folder / "in.test").write_text(text)
     command = [LAUNCHER, "-n", str(ranks)] if ranks > 1 else []
-    command += [sys.executable, "-m", "torchmdx.cli", "lammps", "-in", "in.test", "-log", f"log.{ranks}"]
+    command += [sys.executable, *program, "-in", "in.test", "-log", f"log.{ranks}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False

@@ -2,28 +2,15 @@
 
 import numpy as np
 import pytest
-import torch
 from ase import Atoms
+from lammps_checks import STYLE, require_equal
 from mpi import launch, needs_lammps, setup, write
 
 import torchmdx
-from torchmdx import Potential, System, TensorNetConfig, evaluate
 from torchmdx.lammps.example import water
 
 pytestmark = needs_lammps
-BAR = 1.602176634e6  # of eV/Å³
-STYLE = "torchmdx model.safetensors precision float64 device cpu"
-
-
-@pytest.fixture
-def model(tmp_path) -> Potential:
-    """A small potential, saved in the folder of the run."""
-    torch.manual_seed(0)
-    made = Potential(TensorNetConfig(num_channels=16, num_radial=8, num_layers=1, cutoff=3.0)).double()
-    made.shift.fill_(3.0)
-    made.reference_energies[:9] = torch.linspace(-20, 5, 9)
-    torchmdx.save(made, tmp_path / "model.safetensors")
-    return made
+REAL = 23.060549  # kcal/mol of eV, as LAMMPS has it
 
 
 def triclinic() -> Atoms:
@@ -32,23 +19,65 @@ def triclinic() -> Atoms:
     return atoms
 
 
-def require_equal(outcome, model, atoms: Atoms, unit: float = 1.0) -> None:
-    assert outcome.status == 0, outcome.text[-3000:]
-    exact = evaluate(model, System.from_ase(atoms), stress=bool(atoms.pbc.all()))
-    values = outcome.dump()
-    forces, energies = exact.forces.numpy() * unit, exact.energies.numpy() * unit
-    assert abs(outcome.thermo["PotEng"][-1] - float(exact.energy) * unit) < 2e-13 * abs(float(exact.energy) * unit)
-    assert np.abs(values[:, 3:6] - forces).max() < 2e-13 * np.abs(forces).max()
-    assert np.abs(values[:, 6] - energies).max() < 2e-13 * np.abs(energies).max()
-    if atoms.pbc.all():
-        pressure = -exact.stress[0].numpy() * BAR
-        for name, (i, j) in {"Pxx": (0, 0), "Pyy": (1, 1), "Pzz": (2, 2), "Pxy": (0, 1), "Pyz": (1, 2)}.items():
-            assert outcome.thermo[name][-1] == pytest.approx(pressure[i, j], rel=1e-5, abs=1e-3)
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("structure", [lambda: water(27), triclinic], ids=["orthogonal", "triclinic"])
 def test_energy_forces_and_pressure(tmp_path, model, structure, ranks):
     atoms = structure()
     write(tmp_path, atoms)
     require_equal(launch(tmp_path, setup(STYLE) + "run 0\n", ranks), model, atoms)
+
+
+def test_a_box_smaller_than_the_receptive_field(tmp_path, model):
+    """Along x and y the potential sees several images of an atom; along z the box is divided."""
+    atoms = water(8).repeat((1, 1, 2))
+    assert atoms.cell.lengths()[0] < 2 * 2 * 3.0 + 1
+    write(tmp_path, atoms)
+    require_equal(launch(tmp_path, setup(STYLE, before="processors 1 1 2") + "run 0\n", 2), model, atoms)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_mixed_boundaries(tmp_path, model, ranks):
+    """Periodic along x, fixed along y and shrink-wrapped along z."""
+    atoms = water(27)
+    atoms.pbc = (True, False, False)
+    write(tmp_path, atoms)
+    require_equal(launch(tmp_path, setup(STYLE, boundary="p f s") + "run 0\n", ranks), model, atoms)
+
+
+def test_processes_without_atoms(tmp_path, model):
+    """A molecule in the corner of a large box: three of four processes own nothing, and one has not even ghosts."""
+    atoms = water(1)
+    atoms.set_cell([40.0, 40.0, 12.0])
+    atoms.positions += 1.0
+    write(tmp_path, atoms)
+    found = launch(tmp_path, setup(STYLE, before="processors 2 2 1") + "fix 1 all nve\nrun 2\nrun 0\n", 4)
+    require_equal(found, model, moved(tmp_path, atoms))
+
+
+def moved(folder, atoms: Atoms) -> Atoms:
+    """The structure of the last frame that was written."""
+    there = atoms.copy()
+    lines = (folder / "dump.0").read_text().split("ITEM: ATOMS")[-1].splitlines()[1:]
+    there.positions = [[float(x) for x in line.split()[1:4]] for line in lines]
+    return there
+
+
+def test_real_units(tmp_path, model):
+    atoms = water(8)
+    write(tmp_path, atoms)
+    found = launch(tmp_path, setup(STYLE, units="real") + "run 0\n", 2)
+    assert found.status == 0, found.text
+    exact = torchmdx.evaluate(model, torchmdx.System.from_ase(atoms), stress=True)
+    assert found.thermo["PotEng"][-1] == pytest.approx(float(exact.energy) * REAL, rel=1e-7)
+    assert np.allclose(found.dump()[:, 3:6], exact.forces.numpy() * REAL, rtol=1e-7, atol=1e-9)
+    atmospheres = -exact.stress[0, 0, 0].item() * 1.602176634e6 / 1.01325
+    assert found.thermo["Pxx"][-1] == pytest.approx(atmospheres, rel=1e-5)
+
+
+def test_a_balanced_box(tmp_path, model):
+    """`balance rcb` divides the box into unequal bricks, along different directions."""
+    atoms = water(27)
+    atoms.set_cell(atoms.cell.array * [1, 1, 2])
+    write(tmp_path, atoms)
+    text = setup(STYLE, before="comm_style tiled").replace("dump_modify", "balance 1.01 rcb\ndump_modify") + "run 0\n"
+    require_equal(launch(tmp_path, text, 4), model, atoms)

@@ -1,0 +1,101 @@
+"""The pair style beside others, and what it refuses."""
+
+import numpy as np
+import pytest
+import torch
+from ase.calculators.lj import LennardJones
+from lammps_checks import STYLE
+from mpi import launch, needs_lammps, setup, write
+
+import torchmdx
+from torchmdx import Potential, TensorNet2Config
+from torchmdx.lammps.example import water
+
+pytestmark = needs_lammps
+OVERLAY = f"hybrid/overlay {STYLE} lj/cut 4.0"
+
+
+def overlay(coefficients: str, elements: str = "H O") -> str:
+    """An input with the potential and a Lennard-Jones potential on top of it."""
+    text = setup(OVERLAY, elements="TYPES")
+    return text.replace("pair_coeff * * TYPES", f"pair_coeff * * torchmdx {elements}\n{coefficients}")
+
+
+def test_a_pair_potential_on_top(tmp_path, model):
+    atoms = water(27)
+    write(tmp_path, atoms)
+    found = launch(tmp_path, overlay("pair_coeff * * lj/cut 0.01 2.0") + "run 0\n", 2)
+    assert found.status == 0, found.text
+    own = torchmdx.evaluate(model, torchmdx.System.from_ase(atoms))
+    atoms.calc = LennardJones(sigma=2.0, epsilon=0.01, rc=4.0)
+    shift = 4 * 0.01 * (0.5**12 - 0.5**6) / 2  # ASE's potential is zero at its cutoff
+    pairs = round(sum((atoms.repeat(3).get_all_distances(mic=False)[13 * 81 : 14 * 81] < 4.0).sum(1)) - len(atoms))
+    expected = float(own.energy) + atoms.get_potential_energy() + pairs * shift
+    assert found.thermo["PotEng"][-1] == pytest.approx(expected, rel=1e-9)
+    assert np.allclose(found.dump()[:, 3:6], own.forces.numpy() + atoms.get_forces(), rtol=0, atol=1e-9)
+
+
+def test_types_without_an_element_belong_to_another_style(tmp_path, model):
+    atoms = water(27)
+    write(tmp_path, atoms)
+    found = launch(tmp_path, overlay("pair_coeff 1 * lj/cut 0.0 1.0", "NULL O") + "run 0\n", 2)
+    assert found.status == 0, found.text
+    oxygen = atoms.numbers == 8
+    exact = torchmdx.evaluate(model, torchmdx.System.from_ase(atoms[oxygen]))
+    values = found.dump()
+    assert not values[~oxygen, 3:].any()
+    assert np.allclose(values[oxygen, 3:6], exact.forces.numpy(), rtol=0, atol=1e-12)
+
+
+def test_rerun_evaluates_the_frames_of_a_file(tmp_path, model):
+    write(tmp_path, water(8))
+    text = setup(STYLE) + "fix 1 all nve\nvelocity all create 300 1 loop geom\ntimestep 0.0005\nrun 5\n"
+    first = launch(tmp_path, text, 2)
+    assert first.status == 0, first.text
+    again = launch(tmp_path, setup(STYLE, number=1) + "rerun dump.0 dump x y z\n", 2)
+    assert again.status == 0, again.text
+    assert again.thermo["PotEng"] == pytest.approx(first.thermo["PotEng"], rel=1e-12)
+    assert np.allclose(again.dump(1)[:, 3:6], first.dump()[:, 3:6], rtol=0, atol=1e-11)
+
+
+def per_atom(compute: str) -> str:
+    return f"compute s all {compute} NULL\ndump 2 all custom 1 s id c_s[1]\n"
+
+
+REFUSED = {
+    "an unknown element": (dict(elements="H Xx"), "pair_coeff needs symbols of elements or NULL, got 'Xx'"),
+    "too few elements": (dict(elements="H"), "needs * * and one element for each of the 2 atom types"),
+    "units": (dict(units="lj"), "needs units metal or real, got lj"),
+    "newton": (dict(before="newton off"), "needs newton on"),
+    "a missing file": (dict(style="torchmdx other.safetensors"), "other.safetensors"),
+    "a precision": (dict(style=STYLE.replace("float64", "float16")), "precision must be one of float32, float64"),
+    "stress per atom": (dict(after=per_atom("stress/atom")), "no virial per atom"),
+    "centroid stress": (dict(after=per_atom("centroid/stress/atom")), "centroid"),
+    "no coefficients": (dict(coefficients=False), "pair coeffs are not set"),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(tmp_path, model, name, ranks):
+    """Every process ends, with a status that scripts see."""
+    options, message = REFUSED[name]
+    options = dict(options)
+    after, coefficients = options.pop("after", ""), options.pop("coefficients", True)
+    write(tmp_path, water(8))
+    text = setup(options.pop("style", STYLE), **options) + after + "run 1\n"
+    if not coefficients:
+        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("pair_coeff"))
+    found = launch(tmp_path, text, ranks, timeout=200)
+    assert found.status != 0
+    assert message in found.text
+
+
+def test_potentials_that_depend_on_all_atoms_are_refused(tmp_path):
+    write(tmp_path, water(8))
+    config = dict(num_channels=8, num_radial=4, num_layers=1, cutoff=3.0)
+    torch.manual_seed(0)
+    torchmdx.save(Potential(TensorNet2Config(**config, num_charges=2)), tmp_path / "model.safetensors")
+    found = launch(tmp_path, setup(STYLE) + "run 0\n", 2)
+    assert found.status != 0
+    assert "can't be divided among processes" in found.text
