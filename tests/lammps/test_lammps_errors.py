@@ -12,7 +12,7 @@ from mpi import LAUNCHER, ROOT, launch, needs_lammps, setup, write
 
 from torchmdx.lammps.example import water
 
-pytestmark = needs_lammps
+pytestmark = [needs_lammps, pytest.mark.nightly]
 MOVE = "velocity all create 300 1 loop geom\nfix 1 all nve\ntimestep 0.0005\n"
 
 

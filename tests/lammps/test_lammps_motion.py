@@ -12,7 +12,7 @@ from torchmdx import Potential, TensorNetConfig
 from torchmdx.lammps.example import water
 from torchmdx.models.priors.zbl import ZBLConfig
 
-pytestmark = needs_lammps
+pytestmark = [needs_lammps, pytest.mark.nightly]
 MOVE = "velocity all create 600 7 loop geom\nfix 1 all nve\ntimestep 0.0005\n"
 
 
@@ -21,7 +21,7 @@ def soft(tmp_path) -> Potential:
     """Weak attraction and ZBL repulsion: atoms neither fuse nor fly apart, and mix quickly."""
     torch.manual_seed(1)
     config = TensorNetConfig(num_channels=8, num_radial=8, num_layers=1, cutoff=3.0)
-    made = Potential(config, priors=[ZBLConfig(cutoff=3.0)]).double()
+    made = Potential(config, priors=[ZBLConfig(cutoff=3.0, strength=0.02)]).double()
     made.scale.fill_(0.02)
     torchmdx.save(made, tmp_path / "model.safetensors")
     return made
@@ -60,7 +60,7 @@ def test_minimize(tmp_path, soft):
     found = launch(tmp_path, setup(STYLE) + "min_style cg\nminimize 0 1e-4 500 2000\n", 2)
     assert found.status == 0, found.text
     assert np.abs(found.dump()[:, 3:6]).max() < 2e-3  # the line search ends before at the precision of the energy
-    atoms.calc = torchmdx.Calculator(soft, dtype=torch.float64, device="cpu")
+    atoms.calc = torchmdx.Calculator(soft, dtype="float64", device="cpu")
     BFGS(atoms, logfile=None).run(fmax=1e-3, steps=500)
     assert found.thermo["PotEng"][-1] < found.thermo["PotEng"][0]
     assert found.thermo["PotEng"][-1] == pytest.approx(atoms.get_potential_energy(), abs=0.2)

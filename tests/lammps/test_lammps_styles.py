@@ -11,7 +11,7 @@ import torchmdx
 from torchmdx import Potential, TensorNet2Config
 from torchmdx.lammps.example import water
 
-pytestmark = needs_lammps
+pytestmark = [needs_lammps, pytest.mark.nightly]
 OVERLAY = f"hybrid/overlay {STYLE} lj/cut 4.0"
 
 

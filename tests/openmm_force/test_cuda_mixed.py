@@ -184,9 +184,10 @@ def energy_and_forces_of_group(context, group):
 
 @pytest.mark.parametrize("precision", ["mixed", "double"])
 @pytest.mark.parametrize("periodic", [None, False])
-def test_link_atoms(potential, precision, periodic):
+def test_link_atoms(precision, periodic):
     """Against the Python transport on the Reference platform, also after OpenMM has reordered and wrapped atoms."""
     system, topology, positions = solvated()
+    potential = load().double()  # trained: atoms of a random one fuse within 600 steps
     region, options = tuple(range(8, 14)), dict(link_atoms=True, force_group=9, periodic=periodic)
     native = mix(system, topology, region, potential, **options, **ON_GPU)
     python = mix(system, topology, region, potential, **options)
@@ -198,7 +199,7 @@ def test_link_atoms(potential, precision, periodic):
         there = context.getState(positions=True).getPositions(asNumpy=True)._value
         reference.setPositions(np.array(there))
         found, expected = (energy_and_forces_of_group(each, 9) for each in (context, reference))
-        assert found[0] == pytest.approx(expected[0], rel=1e-5)
+        assert found[0] == pytest.approx(expected[0], abs=0.05)
         assert np.abs(found[1] - expected[1]).max() < 1e-3 * np.abs(expected[1]).max()
         assert np.abs(found[1][[6, 14]]).max() > 1e-2 * np.abs(expected[1]).max()
 
