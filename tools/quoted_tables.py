@@ -194,4 +194,14 @@ BY_MEASUREMENT: list[tuple[str, str, dict[str, Row], dict[str, tuple[Row, str]]]
         },
         {"ns/day": ({}, "ns_day"), "ms a step": ({}, "step_ms")},
     ),
+    (
+        "docs/openmm.md",
+        "openmm_embeddings",
+        {
+            "22 atoms": {"row": "plain"},
+            "18 atoms and a link atom": {"row": "links"},
+            "22 atoms, TensorNet2": {"row": "charged"},
+        },
+        {"native, ns/day": (NATIVE, "ns_day"), "python, ns/day": (PYTHON, "ns_day")},
+    ),
 ]
