@@ -130,3 +130,9 @@ def test_a_gpu_idles_between_kernels():
     assert profile.idle_share([(10, 20), (30, 40)]) == pytest.approx(1 / 3)
     # Out of order, overlapping, and one within another.
     assert profile.idle_share([(6, 8), (0, 4), (1, 2), (3, 5), (9, 10)]) == pytest.approx(0.2)
+
+
+def test_energy_that_cannot_be_measured_is_explained():
+    meter, reason = bench._meter(torch.device("cpu"))
+    assert meter is None
+    assert str(reason) == "energy is measured of GPUs only, got device 'cpu'"
