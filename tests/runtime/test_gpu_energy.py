@@ -1,6 +1,7 @@
 """The energy of a GPU by a made-up NVML."""
 
 import ctypes
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,14 +46,19 @@ class Outspoken(Nvml):
 
 
 @pytest.fixture(autouse=True)
-def uuid(monkeypatch):
-    monkeypatch.setattr(gpu_energy, "uuid_of", lambda device: f"GPU-of-{device}")
+def uuid(monkeypatch, request):
+    """Properties of a GPU, of which torch tells the UUID; those of the real one in a test on a GPU."""
+    if request.node.get_closest_marker("gpu"):
+        return None
+    found = SimpleNamespace(uuid="6d50832c-b65d")
+    monkeypatch.setattr(gpu_energy.torch.cuda, "get_device_properties", lambda device: found)
+    return found
 
 
 def test_the_counter_is_in_joules():
     nvml = Nvml()
     meter = EnergyMeter(CUDA, nvml)
-    assert nvml.uuids == [b"GPU-of-cuda:1"]
+    assert nvml.uuids == [b"GPU-6d50832c-b65d"]
     assert meter.joules() == pytest.approx(1.5)
     assert meter.joules() == pytest.approx(1.75)
 
@@ -95,6 +101,28 @@ def test_without_nvml(monkeypatch):
     monkeypatch.setattr(gpu_energy.ctypes, "CDLL", missing)
     with pytest.raises(NoEnergyReading, match=r"libnvidia-ml\.so\.1, which comes with NVIDIA's driver, was not found"):
         EnergyMeter(CUDA)
+
+
+def test_a_torch_that_does_not_tell_the_uuid(uuid):
+    del uuid.uuid
+    with pytest.raises(NoEnergyReading, match="does not tell the UUID of a GPU"):
+        EnergyMeter(CUDA, Nvml())
+
+
+@pytest.mark.gpu
+def test_a_gpu_takes_energy():
+    torch.cuda.init()
+    try:
+        meter = EnergyMeter(torch.device("cuda"))
+    except NoEnergyReading as error:
+        pytest.skip(str(error))
+    x = torch.rand(2048, 2048, device="cuda")
+
+    def run():
+        x @ x
+        torch.cuda.synchronize()
+
+    assert 10 < meter.measure(run, seconds=1.0).watts < 2000
 
 
 def test_a_cpu_has_no_meter():

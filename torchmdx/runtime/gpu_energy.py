@@ -94,4 +94,7 @@ class EnergyMeter:
 
 def uuid_of(device: torch.device) -> str:
     """The name of a GPU in NVML, which numbers GPUs regardless of CUDA_VISIBLE_DEVICES."""
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if uuid is None:
+        raise NoEnergyReading(f"torch {torch.__version__} does not tell the UUID of a GPU")
+    return f"GPU-{uuid}"
