@@ -281,3 +281,16 @@ def test_several_files_of_several_formats(tmp_path):
         convert([tmp_path / "a.npz"], tmp_path / "new", broken="ignore")
     with pytest.raises(ValueError, match="at least one file"):
         convert([], tmp_path / "new")
+
+
+def test_frames_without_labels_are_accepted_where_none_are_needed(tmp_path):
+    named = molecule("CH4")
+    named.info["REF_energy"] = -1.0
+    ase.io.write(tmp_path / "bare.xyz", [molecule("H2O"), molecule("NH3")])
+    ase.io.write(tmp_path / "named.xyz", named)
+    for name, message in (("bare", "it has no energy, forces or stress"), ("named", "REF_energy")):
+        with pytest.raises(ValueError, match=message):
+            convert([tmp_path / f"{name}.xyz"], tmp_path / "refused", log=lambda text: None)
+        convert([tmp_path / f"{name}.xyz"], tmp_path / name, unlabelled=True, log=lambda text: None)
+    assert [len(Store.open(tmp_path / name)) for name in ("bare", "named")] == [2, 1]
+    assert Store.open(tmp_path / "bare").labels == frozenset()

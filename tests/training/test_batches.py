@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchmdx.step.padding import padded_atoms
-from torchmdx.training.batches import Batches, Ranks
+from torchmdx.training.batches import Batches, Ranks, Replay
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def store(tmp_path_factory):
     return made_up.store(tmp_path_factory.mktemp("data") / "st", 50, change=change)
 
 
-def batches(store, indices=None, size=8, seed=3, ranks=None, prefetch=2):
+def batches(store, indices=None, size=8, seed=3, ranks=None, prefetch=2, replay=None):
     return Batches(
         store,
         np.arange(len(store)) if indices is None else indices,
@@ -33,6 +33,7 @@ def batches(store, indices=None, size=8, seed=3, ranks=None, prefetch=2):
         seed=seed,
         ranks=ranks or Ranks(),
         prefetch=prefetch,
+        replay=replay,
     )
 
 
@@ -113,3 +114,36 @@ def test_the_reader_thread_stops_with_its_consumer_and_passes_on_errors(store):
         list(broken.epoch(0))
     with pytest.raises(ValueError, match="at least one frame, got none"):
         batches(store, indices=np.array([], dtype=np.int64))
+
+
+def test_replayed_frames_are_a_share_of_each_batch_and_are_passed_over_in_turn(store):
+    own, old = np.arange(20), np.arange(20, 27)
+    made = batches(store, own, size=8, replay=Replay(old, 0.25))
+    again = batches(store, own, size=8, replay=Replay(old, 0.25))
+    drawn = []
+    for epoch in range(7):
+        order = made.order(epoch)
+        assert len(order) == len(made) == 3
+        assert [(batch < 20).sum() for batch in order] == [6, 6, 6]
+        assert len(np.unique(np.concatenate([batch[batch < 20] for batch in order]))) == 18
+        drawn += [batch[batch >= 20] for batch in order]
+        assert all(np.array_equal(a, b) for a, b in zip(order, again.order(epoch), strict=True))
+    passes = np.concatenate(drawn).reshape(6, 7)
+    assert all(np.array_equal(np.sort(one), old) for one in passes)
+    assert len({tuple(one) for one in passes}) > 1
+    assert made.read(made.order(0)[0]).batch.num_systems == 9
+
+
+def test_few_new_frames_keep_the_share(store):
+    made = batches(store, np.arange(3), size=32, replay=Replay(np.arange(10, 40), 0.5))
+    assert [len(batch) for batch in made.order(0)] == [6]
+    least = batches(store, np.arange(9), size=8, replay=Replay(np.arange(10, 40), 0.01))
+    assert [(batch >= 10).sum() for batch in least.order(0)] == [1]
+
+
+def test_shares_of_processes_have_replayed_frames_and_the_same_totals(store):
+    make = [batches(store, np.arange(20), replay=Replay(np.arange(20, 27), 0.5), ranks=Ranks(k, 2)) for k in (0, 1)]
+    batch = make[0].order(0)[0]
+    one, other = (each.read(batch) for each in make)
+    assert sorted([*one.frames, *other.frames]) == sorted(batch)
+    assert one.totals == other.totals == batches(store).read(batch).totals

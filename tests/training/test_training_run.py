@@ -159,7 +159,7 @@ def test_fine_tuning_starts_from_the_checkpoint_and_keeps_frozen_layers(config, 
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert not [name for name in changed if name.startswith(kept)]
     assert {"head.layers.0.weight", "network.readout.weight"} & changed
-    begun = read_table(tmp_path / "second" / "epochs.csv")["train_forces"][0]
+    begun = read_table(tmp_path / "second" / "epochs.csv")["train_forces"][1]  # row 0 is the checkpoint
     scratch = read_table(tmp_path / "first" / "epochs.csv")["train_forces"][0]
     assert begun < 0.6 * scratch
 

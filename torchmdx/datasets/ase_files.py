@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable, block, tensor
-from torchmdx.datasets.label_names import no_labels, unread
+from torchmdx.datasets.label_names import NoLabels, no_labels, unread
 from torchmdx.structure_files import charge_of, own_frames
 
 XYZ = (".xyz", ".extxyz")
@@ -57,7 +57,7 @@ def read(path: Path, keys: Keys) -> Blocks:
         raise ValueError(f"the {name} key must be in frames of {str(path)!r}, got {key!r}; there is {there}")
     others = seen - set(CHARGES) - NO_VALUES
     if others and not used.keys() - {"charge"}:
-        raise ValueError(no_labels(repr(str(path)), ("energy", "forces", "stress"), others))
+        raise NoLabels(no_labels(repr(str(path)), ("energy", "forces", "stress"), others))
     for text in unread(repr(str(path)), keys, others, used):
         yield Remark(text)
 

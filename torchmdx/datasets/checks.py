@@ -40,8 +40,11 @@ def in_our_units(block: Block, units: Units) -> Frames:
         )
 
 
-def broken(frames: Frames, claimed: frozenset[str]) -> dict[int, str]:
-    """Frames that cannot be used, with the reason; labels that are `claimed` must exist and be finite."""
+def broken(frames: Frames, claimed: frozenset[str], unlabelled: bool = False) -> dict[int, str]:
+    """Frames that cannot be used, with the reason; labels that are `claimed` must exist and be finite.
+
+    unlabelled: whether frames may have no labels.
+    """
     found: dict[int, str] = {}
 
     def note(where: Any, reason: str) -> None:
@@ -60,7 +63,7 @@ def broken(frames: Frames, claimed: frozenset[str]) -> dict[int, str]:
     note(lone & (frames.counts != 1), f"a frame of config_type {ISOLATED} must have one atom")
     note(lone & ~frames.has_energy, f"a frame of config_type {ISOLATED} must have an energy")
     flat = _without_volume(frames)
-    if not claimed - {"stress"}:
+    if not unlabelled and not claimed - {"stress"}:
         note(flat | (not claimed), "it has no energy, forces or stress")
     for name in sorted(claimed):
         values = np.isfinite(getattr(frames, name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.datasets.blocks import Block, Keys, Remark, Unreadable
+from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable
 from torchmdx.datasets.checks import CLOSEST, broken, in_our_units, nearest
 from torchmdx.datasets.frames import Frames
+from torchmdx.datasets.label_names import NoLabels
 from torchmdx.datasets.plausible import Plausible
 from torchmdx.datasets.readers import READERS
 from torchmdx.datasets.reading import Reading
@@ -69,6 +71,7 @@ def convert(
     dipole_unit: str | None = None,
     keys: Mapping[str, str | None] | None = None,
     broken: str = "refuse",
+    unlabelled: bool = False,
     overwrite: bool = False,
     log: Callable[[str], None] = print,
     progress: Callable[[str, int], None] = lambda file, frames: None,
@@ -77,7 +80,8 @@ def convert(
 
     format: one of `readers.FORMATS`; None: detected. Units: None is the format's own, eV and Å except for SPICE; for
     forces, stress and dipole None is derived from those. keys: names in the files, see `blocks.Keys`. broken: "refuse"
-    raises ValueError that lists broken frames, "skip" leaves them out and logs them. progress: called with a file and
+    raises ValueError that lists broken frames, "skip" leaves them out and logs them. unlabelled: whether frames and
+    files may have no labels. progress: called with a file and
     the number of its frames read so far. Raises ValueError and FileNotFoundError that name the file, and the frame.
     """
     if not files:
@@ -100,7 +104,8 @@ def convert(
         for file, name, unit in zip(files, formats, units, strict=True):
             before = report.num_broken
             blocks = READERS[name].read(Path(file), reading.keys)
-            good = _good(str(file), blocks, unit, plausible[unit], report, progress)
+            blocks = _with_or_without_labels(blocks) if unlabelled else blocks
+            good = _good(str(file), blocks, unit, plausible[unit], report, progress, unlabelled)
             for frames, numbers in _gathered(good):
                 writer.add(frames, str(file), numbers)
             if report.num_broken > before and broken == "refuse":
@@ -148,6 +153,12 @@ def _refuse(
     raise ValueError("\n  ".join([f"{frames} ({hint}):", *lines]))
 
 
+def _with_or_without_labels(blocks: Blocks) -> Blocks:
+    """The same blocks; a file without labels is not an error."""
+    with suppress(NoLabels):
+        yield from blocks
+
+
 def _good(
     file: str,
     blocks: Iterator[Block | Unreadable | Remark],
@@ -155,6 +166,7 @@ def _good(
     plausible: Plausible,
     report: ConvertReport,
     progress: Callable[[str, int], None],
+    unlabelled: bool,
 ) -> Iterator[tuple[Frames, NDArray[np.int64]]]:
     """The frames that can be used, in our units, with their numbers in the file."""
     done = 0
@@ -167,7 +179,7 @@ def _good(
             done += found.count
             continue
         frames = in_our_units(found, units)
-        wrong = broken(frames, found.claimed)
+        wrong = broken(frames, found.claimed, unlabelled)
         numbers = found.first + np.arange(len(frames), dtype=np.int64)
         done += len(frames)
         kept = np.array([k for k in range(len(frames)) if k not in wrong], np.int64)

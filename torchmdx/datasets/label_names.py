@@ -60,6 +60,10 @@ def options(names: Mapping[str, str]) -> str:
     return f"{words} ({settings} in the configuration of a training)"
 
 
+class NoLabels(ValueError):
+    """A file with values of its frames, none of which is read as a label."""
+
+
 def no_labels(where: str, usual: Iterable[str], there: Iterable[str]) -> str:
     """The text of the error for a file without any label that is read."""
     shown = ", ".join(sorted(there)) or "nothing else"

@@ -13,7 +13,7 @@ from torchmdx.report.composition import symbol
 from torchmdx.report.errors import Errors
 from torchmdx.report.moments import Floats, Moments, Sample
 from torchmdx.report.scales import Scale
-from torchmdx.report.style import FAINT, INK, KNOWN, colours, legend, log_axis, picture, tidy
+from torchmdx.report.style import FAINT, INK, colours, legend, log_axis, picture, tidy
 from torchmdx.wording import number
 
 if TYPE_CHECKING:
@@ -36,7 +36,11 @@ def learning_curves(path: Path, history: Mapping[str, Floats]) -> bool:
     panels = {
         name: parts
         for name in CURVES
-        if (parts := {kind: f"{kind}_{name}" for kind in ("train", "validation") if _any(history, f"{kind}_{name}")})
+        if (
+            parts := {
+                kind: f"{kind}_{name}" for kind in ("train", "validation", "old") if _any(history, f"{kind}_{name}")
+            }
+        )
     }
     with_rate = _any(history, "lr")
     number = len(panels) + with_rate
@@ -44,9 +48,10 @@ def learning_curves(path: Path, history: Mapping[str, Floats]) -> bool:
         return False
     with picture(path, 7.2, 0.6 + 1.9 * number) as figure:
         axes = figure.subplots(number, 1, sharex=True, squeeze=False)[:, 0]
+        colour = colours(("train", "validation", "old"))
         for panel, (name, parts) in zip(axes, panels.items(), strict=False):
             for kind, column in parts.items():
-                _curve(panel, history["epoch"], history[column], kind, KNOWN[kind])
+                _curve(panel, history["epoch"], history[column], kind, colour[kind])
             log_axis(panel, np.concatenate([history[column] for column in parts.values()]).tolist())
             tidy(panel, y=CURVES[name])
             legend(panel, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,17 @@ def write_report(
     dtype: torch.dtype,
     kcal: bool = False,
     title: str = TITLE,
+    more: Sequence[Section] = (),
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
     """Evaluates a potential or ensemble on sets of frames (store, indices); writes `directory`, returns its index.html.
 
     history: folder of a training, with epochs.csv, or None. config: its settings, nested. kcal: kcal/mol instead of
-    meV. progress and errors: as `evaluate_sets`; ImportError without matplotlib, OSError where nothing can be written.
+    meV. more: sections below the errors. progress and errors: as `evaluate_sets`; ImportError without matplotlib,
+    OSError where nothing can be written.
     """
     found = evaluate_sets(potential, sets, device=device, dtype=dtype, progress=progress)
-    return write_evaluation(directory, found, history=history, config=config, kcal=kcal, title=title)
+    return write_evaluation(directory, found, history=history, config=config, kcal=kcal, title=title, more=more)
 
 
 def write_evaluation(
@@ -56,6 +58,7 @@ def write_evaluation(
     config: Mapping[str, Any] | None = None,
     kcal: bool = False,
     title: str = TITLE,
+    more: Sequence[Section] = (),
 ) -> Path:
     """`write_report` for sets that are already evaluated."""
     directory = Path(directory)
@@ -64,6 +67,7 @@ def write_evaluation(
     around["precision"] = str(found.dtype).removeprefix("torch.")
     shown = [
         Section("Errors", tables={"": tables.summary(found.errors, units)}),
+        *more,
         *sections.curves(directory, history),
         *sections.parity(directory, found.errors, units),
         *sections.distribution(directory, found.errors, units),

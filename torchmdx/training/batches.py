@@ -18,6 +18,31 @@ from torchmdx.training.loss_section import TERMS
 
 Indices = NDArray[np.int64]
 CHUNK = 16384
+REPLAYED = 1  # the random numbers of replayed frames differ from those of the others
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """Frames that are a fixed share of each batch. They are passed over in turn, in a new random order each time."""
+
+    indices: Indices
+    share: float
+
+    def of(self, size: int) -> int:
+        """Number of these frames in a batch of `size`, at least one, and at least one less than all."""
+        return min(max(round(self.share * size), 1), size - 1)
+
+    def beside(self, others: int) -> int:
+        """Number of these frames beside so many others."""
+        return max(1, round(others * self.share / (1 - self.share)))
+
+    def drawn(self, seed: int, first: int, count: int) -> Indices:
+        """Frames number `first` to `first + count` in the sequence of all passes."""
+        size = len(self.indices)
+        passes = range(first // size, -(-(first + count) // size))
+        orders = [np.random.default_rng([seed, number, REPLAYED]).permutation(self.indices) for number in passes]
+        begin = first - passes.start * size
+        return np.concatenate(orders)[begin : begin + count]
 
 
 @dataclass(frozen=True)
@@ -33,7 +58,7 @@ class Batches:
 
     The order depends only on seed and epoch. With a seed, for training, the frames of an incomplete last batch are left
     out (different ones in every epoch); without, for validation, the last batch is smaller. batch_size counts frames of
-    all processes.
+    all processes, and replayed frames. An epoch is one pass over the frames that are not replayed.
     """
 
     def __init__(
@@ -49,37 +74,53 @@ class Batches:
         ranks: Ranks,
         prefetch: int,
         config_type_weights: Mapping[str, float] | None = None,
+        replay: Replay | None = None,
     ) -> None:
         """seed: None keeps the order of the frames. config_type_weights: factors of the weights of frames.
 
-        Raises ValueError without frames.
+        replay: other frames, which become a part of each batch; seed must be given then. Raises ValueError without
+        frames.
         """
         if len(indices) == 0:
             raise ValueError("batches need at least one frame, got none")
         self.store, self.indices, self.seed, self.ranks = store, indices, seed, ranks
         self.cutoff, self.dtype, self.device, self.prefetch = cutoff, dtype, device, prefetch
         self.config_type_weights = config_type_weights or {}
-        self.size = min(batch_size, len(indices))
+        self.replay = replay
+        self.own = min(batch_size - (replay.of(batch_size) if replay else 0), len(indices))
+        self.replayed = replay.beside(self.own) if replay else 0
+        self.size = self.own + self.replayed
         self.local = -(-self.size // ranks.size)
-        counts = np.unique(store.counts[indices])
+        self._every = indices if replay is None else np.sort(np.concatenate([indices, replay.indices]))
+        counts = np.unique(store.counts[self._every])
         self.one_size = int(counts[0]) if len(counts) == 1 else None
-        self._totals = _label_table(store, indices) if ranks.size > 1 else None
+        self._totals = _label_table(store, self._every) if ranks.size > 1 else None
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""
-        whole, rest = divmod(len(self.indices), self.size)
+        whole, rest = divmod(len(self.indices), self.own)
         return whole + (1 if rest and self.seed is None else 0)
 
     def num_atoms(self) -> float:
         """Mean number of atoms in a global batch."""
-        return float(self.store.counts[self.indices].mean() * self.size)
+        counts = self.store.counts
+        more = counts[self.replay.indices].mean() * self.replayed if self.replay else 0.0
+        return float(counts[self.indices].mean() * self.own + more)
 
     def order(self, epoch: int) -> list[Indices]:
         """Global batches of an epoch: indices of frames."""
         order = self.indices
         if self.seed is not None:
             order = np.random.default_rng([self.seed, epoch]).permutation(order)
-        return [order[k * self.size : (k + 1) * self.size] for k in range(len(self))]
+        batches = [order[k * self.own : (k + 1) * self.own] for k in range(len(self))]
+        if self.replay is None:
+            return batches
+        assert self.seed is not None
+        replayed = self.replay.drawn(self.seed, epoch * len(self) * self.replayed, len(self) * self.replayed)
+        return [
+            np.concatenate([own, more])
+            for own, more in zip(batches, replayed.reshape(len(self), self.replayed), strict=True)
+        ]
 
     def mine(self, batch: Indices) -> Indices:
         """The share of this process in a global batch, with about as many atoms as those of the others."""
@@ -113,7 +154,7 @@ class Batches:
 
     def _total(self, batch: Indices) -> Totals:
         assert self._totals is not None
-        rows = self._totals[np.searchsorted(self.indices, batch)].sum(0)
+        rows = self._totals[np.searchsorted(self._every, batch)].sum(0)
         return tuple(int(number) for number in rows)
 
 

@@ -13,7 +13,7 @@ from torchmdx.models.registry import BUILT_IN, MODELS, ModelConfig, model_from_d
 from torchmdx.training.data_section import DataSection
 from torchmdx.training.logs import LOGGERS
 from torchmdx.training.loss_section import LossSection
-from torchmdx.training.section import Below1, Count, Fraction, NotNegative, Positive, Section, Seed
+from torchmdx.training.section import Below1, Count, Files, Fraction, NotNegative, Positive, Section, Seed
 
 
 class ModelSection(Section):
@@ -183,6 +183,26 @@ class FinetuneSection(Section):
         default="keep",
         description="reference energies: keep, or shift (least-squares fit to the errors of the checkpoint)",
     )
+    replay: Files | None = Field(
+        default=None,
+        description="a store or files of structures that the checkpoint knows, trained along with the data",
+    )
+    replay_labels: Literal["base", "file"] = Field(
+        default="base", description="labels of replayed frames: base (computed with the checkpoint), or file"
+    )
+    replay_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.5, description="replayed frames as a fraction of each batch"
+    )
+    replay_weight: Positive = Field(default=1.0, description="factor of the weights of replayed frames in the loss")
+
+    @model_validator(mode="after")
+    def _replay(self) -> FinetuneSection:
+        if self.replay is not None and (not self.replay or self.checkpoint is None):
+            raise ValueError(
+                "replay needs at least one file, and a checkpoint to fine-tune, got "
+                f"replay {self.replay!r} and checkpoint {self.checkpoint!r}"
+            )
+        return self
 
 
 class Config(Section):
@@ -196,6 +216,15 @@ class Config(Section):
     training: TrainingSection = TrainingSection()
     output: OutputSection = OutputSection()
     finetune: FinetuneSection = FinetuneSection()
+
+    @model_validator(mode="after")
+    def _room_for_replay(self) -> Config:
+        if self.finetune.replay is not None and self.training.batch_size < 2:
+            raise ValueError(
+                "training.batch_size must be >= 2 with finetune.replay, for a new and a replayed frame, "
+                f"got {self.training.batch_size}"
+            )
+        return self
 
     def plain(self) -> dict[str, Any]:
         """The values as nested dictionaries of JSON types."""

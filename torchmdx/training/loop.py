@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from torchmdx.checkpoints.save_load import save
@@ -16,7 +15,7 @@ from torchmdx.datasets.store import Store
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.interrupt import Interrupts
-from torchmdx.training.batches import Batches, Ranks
+from torchmdx.training.batches import Batches, Ranks, Replay
 from torchmdx.training.config import Config
 from torchmdx.training.distributed import Group
 from torchmdx.training.ema import averaged
@@ -25,11 +24,13 @@ from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.level_of_theory import doubt
 from torchmdx.training.logs import Logs
 from torchmdx.training.loss import term_weights
-from torchmdx.training.pending_steps import PendingSteps, TrainingError
-from torchmdx.training.progress import TrainingProgress
+from torchmdx.training.pending_steps import PendingSteps
+from torchmdx.training.progress import HELD_OUT, TrainingProgress, short_names
+from torchmdx.training.replay import OLD, REPLAY
 from torchmdx.training.schedule import Schedule
 from torchmdx.training.state import read_state, write_state
-from torchmdx.training.step import NORM, OVERFLOW, STOP, VALUES, TrainStep
+from torchmdx.training.step import NORM, STOP, VALUES, TrainStep
+from torchmdx.training.validation import NEW, choice, validate
 
 STATE, LAST, BEST = "state.safetensors", "last.safetensors", "best.safetensors"
 
@@ -46,14 +47,17 @@ class Trainer:
         self.config, self.potential, self.store, self.parts = config, potential, store, parts
         self.directory, self.group = directory, group
         training = config.training
-        self.train = self._batches(parts["train"], training.batch_size, training.seed)
-        self.validation = None
-        if len(parts["validation"]):
-            size = training.validation_batch_size or training.batch_size
-            self.validation = self._batches(parts["validation"], size, None)
+        replay = Replay(parts[REPLAY], config.finetune.replay_share) if REPLAY in parts else None
+        self.train = self._batches(parts["train"], training.batch_size, training.seed, replay)
+        held_out = {NEW: parts["validation"], OLD: parts.get(OLD, np.zeros(0, np.int64))}
+        size = training.validation_batch_size or training.batch_size
+        self.validation = {name: self._batches(part, size, None) for name, part in held_out.items() if len(part)}
         self.schedule = Schedule(config.schedule, config.optimizer.learning_rate, training.epochs * len(self.train))
         self.epoch = self.done = self.global_step = self.waited = 0  # complete epochs, steps of the next one
         self.best, self.best_epoch = math.inf, 0
+        # Errors on the held-out frames of the checkpoint to fine-tune, and of the best epoch.
+        self.before: dict[str, float] = {}
+        self.best_errors: dict[str, float] = {}
         self.means = EpochMeans()
         self.remembered: dict[str, float] = {}
         self.stopped_early = False
@@ -70,7 +74,7 @@ class Trainer:
             record=self.config.training.record,
         )
 
-    def _batches(self, indices: np.ndarray, size: int, seed: int | None) -> Batches:
+    def _batches(self, indices: np.ndarray, size: int, seed: int | None, replay: Replay | None = None) -> Batches:
         return Batches(
             self.store,
             indices,
@@ -82,6 +86,7 @@ class Trainer:
             ranks=Ranks(self.group.rank, self.group.size),
             prefetch=self.config.training.prefetch,
             config_type_weights=self.config.loss.config_type_weights,
+            replay=replay,
         )
 
     # Resume
@@ -120,6 +125,7 @@ class Trainer:
         self.schedule.load_state({**info["schedule"], "best": info["schedule"]["best"] or math.inf})
         self.means = EpochMeans(info["means"])
         self.remembered = info["remembered"]
+        self.before, self.best_errors = info.get("before", {}), info.get("best_errors", {})
 
     def _save(self) -> None:
         capacities = self.group.gather(self.step.capacities())
@@ -141,6 +147,8 @@ class Trainer:
             "schedule": {**schedule, "best": _finite(schedule["best"])},
             "means": self.means.sums,
             "remembered": self.remembered,
+            "before": self.before,
+            "best_errors": self.best_errors,
             "capacities": capacities,
             "ranks": self.group.size,
         }
@@ -154,6 +162,7 @@ class Trainer:
         """Trains to the end; False if a signal stopped it. The state is saved then, and every save_every epochs."""
         training = self.config.training
         if self.epoch == self.done == 0 and not (self.directory / STATE).exists():
+            self._begin(logs)
             self._save()  # so that a run killed in its first epoch can be resumed
         while self.epoch < training.epochs and not self.stopped_early:
             if not self._epoch(logs, progress, interrupts):
@@ -164,12 +173,22 @@ class Trainer:
             if logs is not None:
                 logs.epoch(self.epoch, self.global_step, values)
             if progress is not None:
-                shown = {n: v for n, v in values.items() if n in ("validation_energy", "validation_forces")}
-                progress.epoch_done(self.epoch, len(self.train), _short(shown))
+                progress.epoch_done(self.epoch, len(self.train), short_names(values, HELD_OUT))
             last = self.epoch == training.epochs or self.stopped_early
             if last or self.epoch % self.config.output.save_every == 0:
                 self._save()
         return True
+
+    def _begin(self, logs: Logs | None) -> None:
+        """Validates a checkpoint to fine-tune, as epoch 0: a later epoch has to be better than it."""
+        if self.config.finetune.checkpoint is None or NEW not in self.validation:
+            return
+        self.before = validate(self.step, self.validation, self.config, 0)
+        self.best, self.best_errors = choice(self.before), self.before
+        if not self.group.rank:
+            save(self.potential, self.directory / BEST)
+        if logs is not None:
+            logs.epoch(0, 0, self.before)
 
     def _epoch(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts) -> bool:
         """Trains the rest of the epoch; False if a signal stopped it."""
@@ -209,64 +228,39 @@ class Trainer:
                 kept = {name: values[name] for name in VALUES[: NORM + 1] if name not in unused}
                 logs.step(number, kept | {"lr": self.schedule.rate(number - 1)})
         if found and progress is not None:
-            shown = {"loss": values["loss"]} | _short({f"train_{k}": v for k, v in self.means.errors().items()})
+            shown = {"loss": values["loss"]} | short_names({f"train_{k}": v for k, v in self.means.errors().items()})
             progress.update(self.epoch + 1, self.done, len(self.train), shown, self.train.num_atoms())
         return stop
 
     def _finish_epoch(self) -> dict[str, float]:
         """Validates if due; returns the values of epochs.csv."""
         values = {"lr": self.schedule.rate(max(self.global_step - 1, 0))}
-        values |= {f"train_{name}": value for name, value in self.means.all(self._final_weights()).items()}
+        means = self.means.all(term_weights(self.config.loss, 1.0))
+        values |= {f"train_{name}": value for name, value in means.items()}
         self.means = EpochMeans()
         every = self.config.training.validate_every
-        if self.validation is None:
+        if NEW not in self.validation:
             if not self.group.rank:
                 with averaged(self.step.optimizer):
                     save(self.potential, self.directory / BEST)
         elif self.epoch % every == 0 or self.epoch == self.config.training.epochs:
-            found = self._validate(self.validation)
-            values |= {f"validation_{name}": value for name, value in found.items()}
-            self._register(found["loss"])
+            found = validate(self.step, self.validation, self.config, self.epoch)
+            values |= found
+            self._register(found)
         self.remembered = values
         return values
 
-    def _register(self, loss: float) -> None:
+    def _register(self, found: dict[str, float]) -> None:
+        loss = choice(found)
         self.schedule.validated(loss)
         if not loss < self.best:
             self.waited += 1
             self.stopped_early = self.waited >= (self.config.training.stop_after or math.inf)
             return
-        self.best, self.best_epoch, self.waited = loss, self.epoch, 0
+        self.best, self.best_epoch, self.waited, self.best_errors = loss, self.epoch, 0, found
         if not self.group.rank:
             with averaged(self.step.optimizer):
                 save(self.potential, self.directory / BEST)
-
-    def _validate(self, batches: Batches) -> dict[str, float]:
-        means = EpochMeans()
-        rows: list[Tensor] = []
-        labels = []
-        self.step.stop.fill_(0.0)
-        with averaged(self.step.optimizer):
-            for labelled in batches.epoch(0):
-                rows.append(self._evaluate(labelled))
-                labels.append(labelled.totals)
-        for row, totals in zip(torch.stack(rows).tolist(), labels, strict=True):
-            means.add(dict(zip(VALUES, row, strict=True)), totals)
-        found = means.all(self._final_weights())
-        if not math.isfinite(found["loss"]):
-            raise TrainingError(f"the validation loss must be finite, got {found['loss']} after epoch {self.epoch}")
-        return found
-
-    def _evaluate(self, labelled: LabelledBatch) -> Tensor:
-        values = self.step.evaluate(labelled)
-        while values[OVERFLOW]:
-            self.step.grow(labelled)
-            values = self.step.evaluate(labelled)
-        return values
-
-    def _final_weights(self) -> tuple[float, ...]:
-        """The final term weights, with which losses of different epochs are compared."""
-        return term_weights(self.config.loss, 1.0)
 
     def _names(self, labelled: LabelledBatch) -> str:
         shown = [f"{k} ({self.store.origin(int(k))[0]}:{self.store.origin(int(k))[1]})" for k in labelled.frames[:8]]
@@ -282,9 +276,3 @@ def _digest(parts: Split) -> str:
 def _finite(value: float) -> float | None:
     """None for infinity, which JSON lacks."""
     return value if math.isfinite(value) else None
-
-
-def _short(values: dict[str, float]) -> dict[str, float]:
-    """Names for the progress line: E and F of training, val E and val F, in meV/atom and meV/Å."""
-    names = {"train_energy": "E", "train_forces": "F", "validation_energy": "val E", "validation_forces": "val F"}
-    return {names[name]: value for name, value in values.items() if name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TextIO
 
@@ -93,6 +93,17 @@ class TrainingProgress:
 def shown_value(name: str, value: float) -> str:
     """A name and its value, with four digits; without an exponent if it is large."""
     return f"{name} {value:,.0f}" if abs(value) >= 1e4 else f"{name} {value:.4g}"
+
+
+# Values of an epoch that the line shows.
+HELD_OUT = ("validation_energy", "validation_forces", "old_energy", "old_forces")
+
+
+def short_names(values: Mapping[str, float], only: Sequence[str] | None = None) -> dict[str, float]:
+    """Values under the names of the line, such as E of training, val E and old F. only: those to keep."""
+    sets, terms = {"train": "", "validation": "val ", "old": "old "}, {"energy": "E", "forces": "F"}
+    names = {f"{one}_{term}": sets[one] + terms[term] for one in sets for term in terms}
+    return {names[name]: v for name, v in values.items() if name in names and (only is None or name in only)}
 
 
 class _Speed:

@@ -23,16 +23,19 @@ from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import write_text
 from torchmdx.training.distributed import Group, join, launch, launched, leave
+from torchmdx.training.gains import UNITS, lines
 from torchmdx.training.logs import Logs, require_loggers
 from torchmdx.training.loop import BEST, LAST, STATE, Trainer
 from torchmdx.training.open_data import open_data, open_store, require_usable, warn_of_changes
 from torchmdx.training.prepare import describe_references, freeze, make_potential, require_terms
 from torchmdx.training.progress import TrainingProgress
+from torchmdx.training.replay import OLD, REPLAY, with_replay
 from torchmdx.training.state import read_state, require_same
 from torchmdx.wording import number
 
 CONFIG, SPLIT, ENVIRONMENT = "config.yaml", "split.json", "environment.json"
 MEMBER = "member-"
+SHOWN = {OLD: "old frames"}  # names of parts in the report
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32, "float64": torch.float64}
 
 
@@ -52,9 +55,9 @@ def train(config: Config, resume: bool = False) -> int:
     store, parts = _data(config, Path(config.output.directory), resume, update=not resume)
     require_usable(config, store, parts)
     if config.training.devices * config.training.nodes > 1:
-        make_potential(
-            config, store, parts["train"], DTYPES[config.training.precision]
-        )  # errors once, before the launch
+        # Errors once, before the launch.
+        potential = make_potential(config, store, parts["train"], DTYPES[config.training.precision])
+        with_replay(config, potential, store, parts, Path(config.output.directory), device, resume)
         status = launch(config.training, device, _worker, config, resume)
     else:
         status = _members(config, resume, Group(), device)
@@ -117,7 +120,9 @@ def _one(
         store, parts = _data(config, directory, resume)
         require_usable(config, store, parts)
         potential = make_potential(config, store, parts["train"], dtype).to(device)
-        trainer = Trainer(config, potential, store, parts, directory, group)
+        place = Path(config.output.directory)
+        mixed, every = with_replay(config, potential, store, parts, place, device, resume)
+        trainer = Trainer(config, potential, mixed, every, directory, group)
         if resume:
             trainer.resume()
         elif not group.rank:
@@ -148,18 +153,24 @@ def _loop(config: Config, trainer: Trainer, directory: Path, resume: bool, inter
 
 
 def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.device) -> None:
-    shown = {n: v for n, v in trainer.remembered.items() if n.startswith("validation_") and n != "validation_loss"}
-    units = {"energy": "meV/atom", "forces": "meV/Å", "stress": "meV/Å³", "charges": "me", "dipole": "me Å"}
-    errors = ", ".join(f"{name[11:]} {number(value)} {units[name[11:]]}" for name, value in shown.items())
-    print(f"{directory / BEST}  best, from epoch {trainer.best_epoch}" if trainer.best_epoch else f"{directory / LAST}")
-    if errors:
+    best, epoch = trainer.best_errors, trainer.best_epoch
+    tuned = bool(trainer.before)
+    from_epoch = f"from epoch {epoch}" if epoch else "the checkpoint itself"
+    print(f"{directory / BEST}  best, {from_epoch}" if epoch or tuned else f"{directory / LAST}")
+    shown = {term: value for term in UNITS if (value := trainer.remembered.get(f"validation_{term}")) is not None}
+    if tuned:
+        print("\n".join(lines(config, trainer.before, best, epoch)))
+    elif shown:
+        errors = ", ".join(f"{term} {number(value)} {UNITS[term]}" for term, value in shown.items())
         print(f"validation errors of the last epoch: {errors}")
     if config.output.report:
         from torchmdx.report.sources import source_names
         from torchmdx.report.write import write_report
+        from torchmdx.training.gains_section import fine_tuning
 
         potential = load_one(directory / BEST, device=device)
-        sets = {name: (trainer.store, indices) for name, indices in trainer.parts.items() if len(indices)}
+        parts = {SHOWN.get(name, name): part for name, part in trainer.parts.items() if name != REPLAY and len(part)}
+        sets = {name: (trainer.store, part) for name, part in parts.items()}
         page = write_report(
             directory / "report",
             potential,
@@ -169,6 +180,7 @@ def _finish(config: Config, trainer: Trainer, directory: Path, device: torch.dev
             device=device,
             dtype=trainer.potential.dtype,
             kcal=config.output.kcal,
+            more=[fine_tuning(config, trainer.before, best, epoch)] if tuned else [],
             title=f"{directory.name}/{BEST} on {source_names(trainer.store)}",
         )
         print(page)

@@ -81,7 +81,8 @@ def _require_info(info: Any) -> None:
         "means": isinstance(means, dict)
         and set(means) <= set(TERMS)
         and all(isinstance(sums, list) and len(sums) == 3 and all(map(_is_number, sums)) for sums in means.values()),
-        "remembered": isinstance(info.get("remembered"), dict) and all(map(_is_number, info["remembered"].values())),
+        "remembered": _are_numbers(info.get("remembered")),
+        **{name: _are_numbers(info.get(name, {})) for name in ("before", "best_errors")},
         "capacities": isinstance(info.get("capacities"), list)
         and len(info["capacities"]) == info.get("ranks")
         and all(isinstance(one, dict) and all(map(_is_count, one.values())) for one in info["capacities"]),
@@ -93,6 +94,10 @@ def _require_info(info: Any) -> None:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**62
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, dict) and all(map(_is_number, values.values()))
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,19 @@
+"""The section of a report on what a fine-tuning gained and lost."""
+
+from __future__ import annotations
+
+from torchmdx.report.page import Section
+from torchmdx.report.tables import Table
+from torchmdx.training.config import Config
+from torchmdx.training.gains import Values, remarks, rows
+from torchmdx.wording import number
+
+
+def fine_tuning(config: Config, before: Values, after: Values, best_epoch: int) -> Section:
+    """Errors of the checkpoint and of the fine-tuned potential on held-out frames, side by side."""
+    cells = [
+        [f"{quantity}, {which} / {unit}", number(a), number(b)]
+        for which, quantity, unit, a, b in rows(config, before, after)
+    ]
+    table = Table(["mean absolute error", "checkpoint", "fine-tuned"], cells, words=(0,))
+    return Section("Fine-tuning", remarks(config, before, after, best_epoch), tables={"": table})

@@ -1,0 +1,67 @@
+"""Validation: errors on the held-out frames, those of the new data and those of replayed ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from torchmdx.training.batches import Batches
+from torchmdx.training.config import Config
+from torchmdx.training.ema import averaged
+from torchmdx.training.epoch_means import EpochMeans
+from torchmdx.training.labelled import LabelledBatch
+from torchmdx.training.loss import term_weights
+from torchmdx.training.pending_steps import TrainingError
+from torchmdx.training.replay import OLD
+from torchmdx.training.step import OVERFLOW, VALUES, TrainStep
+
+# Prefixes of the values of both sets, and the value that chooses the best checkpoint.
+NEW, CHOICE = "validation", "choice_loss"
+
+
+def validate(step: TrainStep, sets: Mapping[str, Batches], config: Config, epoch: int) -> dict[str, float]:
+    """Loss and errors of the averaged weights on each set, by names such as validation_loss and old_forces.
+
+    With a set of replayed frames there is also choice_loss: the mean of both losses, with the shares that both sets
+    have in the training. Losses use the final weights of the terms, so that epochs can be compared. Raises
+    TrainingError for a loss that is not finite.
+    """
+    found: dict[str, float] = {}
+    weights = term_weights(config.loss, 1.0)
+    with averaged(step.optimizer):
+        for name, batches in sets.items():
+            values = _means(step, batches).all(weights)
+            if not math.isfinite(values["loss"]):
+                raise TrainingError(f"the {name} loss must be finite, got {values['loss']} after epoch {epoch}")
+            found |= {f"{name}_{key}": value for key, value in values.items()}
+    if OLD in sets:
+        share = config.finetune.replay_share
+        found[CHOICE] = (1 - share) * found[f"{NEW}_loss"] + share * found[f"{OLD}_loss"]
+    return found
+
+
+def choice(found: Mapping[str, float]) -> float:
+    """The loss by which checkpoints are compared."""
+    return found.get(CHOICE, found[f"{NEW}_loss"])
+
+
+def _means(step: TrainStep, batches: Batches) -> EpochMeans:
+    means, rows, labels = EpochMeans(), [], []
+    step.stop.fill_(0.0)
+    for labelled in batches.epoch(0):
+        rows.append(_evaluated(step, labelled))
+        labels.append(labelled.totals)
+    for row, totals in zip(torch.stack(rows).tolist(), labels, strict=True):
+        means.add(dict(zip(VALUES, row, strict=True)), totals)
+    return means
+
+
+def _evaluated(step: TrainStep, labelled: LabelledBatch) -> Tensor:
+    values = step.evaluate(labelled)
+    while values[OVERFLOW]:
+        step.grow(labelled)
+        values = step.evaluate(labelled)
+    return values
