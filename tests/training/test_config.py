@@ -122,5 +122,6 @@ def test_the_short_configuration_of_the_documentation_is_valid(tmp_path):
             (["train.xyz", "more.xyz"], "keep", None),
             (None, "keep", None),
             (None, "shift", None),
+            (None, "keep", None),
         )[number]
         assert (config.data.train, config.finetune.references, config.data.energy_key) == expected

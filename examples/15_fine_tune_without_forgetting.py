@@ -1,0 +1,58 @@
+"""Fine-tunes a potential on 50 frames of a new element: other molecules are forgotten, or kept by replaying some."""
+
+import shutil
+from pathlib import Path
+
+import ase.io
+import numpy as np
+from ase import Atoms
+
+import torchmdx
+from torchmdx.training.config_file import make_config
+from torchmdx.training.run import train
+
+DATA = Path(__file__).parent / "data"
+OUT = Path("out") / "15_fine_tune_without_forgetting"
+PER_MOLECULE, TRAINED, VALIDATED = 23, 10, 13  # of each of five silanes; from 13 on they are unseen
+
+
+def tuned(name: str, batch_size: int, **finetune: object) -> Path:
+    """The potential after 20 epochs, with 8 silanes in each batch."""
+    config = {
+        "data": {"train": str(OUT / "train.xyz"), "validation": str(OUT / "validation.xyz")},
+        "finetune": {"checkpoint": "organic-1", **finetune},
+        "optimizer": {"learning_rate": 1e-3, "ema_decay": 0.99},
+        "schedule": {"warmup_steps": 10},
+        "training": {"epochs": 20, "batch_size": batch_size},
+        "output": {"directory": str(OUT / name), "report": False, "loggers": ["csv"]},
+    }
+    if status := train(make_config(config)):
+        raise SystemExit(status)
+    return OUT / name / "best.safetensors"
+
+
+def force_error(potential: Path | str, frames: list[Atoms]) -> float:
+    """Mean absolute error of the forces, meV/Å."""
+    calculator = torchmdx.Calculator(potential)
+    found = [Atoms(a.numbers, a.positions, calculator=calculator).get_forces() - a.get_forces() for a in frames]
+    return 1000 * float(np.abs(np.concatenate(found)).mean())
+
+
+def main() -> None:
+    shutil.rmtree(OUT, ignore_errors=True)
+    OUT.mkdir(parents=True)
+    frames = ase.io.read(DATA / "silanes.xyz", ":")
+    ase.io.write(OUT / "train.xyz", [a for k, a in enumerate(frames) if k % PER_MOLECULE < TRAINED])
+    ase.io.write(OUT / "validation.xyz", [a for k, a in enumerate(frames) if TRAINED <= k % PER_MOLECULE < VALIDATED])
+    new = [a for k, a in enumerate(frames) if k % PER_MOLECULE >= VALIDATED]
+    old = ase.io.read(DATA / "organic.xyz", ":")  # molecules that are neither trained nor replayed
+    alone = tuned("alone", 8)
+    replay = tuned("replay", 32, replay=str(DATA / "organic_replay.xyz"), replay_share=0.75)
+    print(f"{'force errors on unseen frames, meV/Å':<38}{'silanes':>10}{'organic':>10}")
+    print(f"{'  organic-1':<38}{'no Si':>10}{force_error('organic-1', old):>10.0f}")
+    for name, potential in (("fine-tuned on silanes alone", alone), ("fine-tuned with replay", replay)):
+        print(f"  {name:<36}{force_error(potential, new):>10.0f}{force_error(potential, old):>10.0f}")
+
+
+if __name__ == "__main__":
+    main()
