@@ -7,17 +7,23 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from ase.build import bulk
+from ase.calculators.emt import EMT
+from structures import DATA
 
 import torchmdx
 from torchmdx.checkpoints.save_load import save
 from torchmdx.cli import main
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store, StoreWriter
+from torchmdx.engines.pairs.energy import serves
 from torchmdx.evaluate import evaluate
 from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.report.history import read_table
+from torchmdx.training.config_file import make_config
+from torchmdx.training.run import train
 
 SHIFT = {1: 0.5, 6: -2.0, 8: 3.0}
 
@@ -156,6 +162,42 @@ def test_stress_of_crystals_is_replayed(run, world, tmp_path):
     expected = evaluate(base, frames.take(np.array([25])).system(0), stress=True).stress[0]
     np.testing.assert_allclose(frames.stress[25], expected, atol=1e-5)
     assert "old_stress" in read_table(place / "epochs.csv")
+
+
+@pytest.mark.parametrize("version", ["bessel-2", "so3"])
+def test_a_potential_of_matgl_is_fine_tuned_with_stress(tmp_path, version):
+    """By the pairwise network, the one that is captured on a GPU; its architecture and elements stay."""
+    source = DATA / "matgl" / version
+    generator = np.random.default_rng(0)
+    with StoreWriter(tmp_path / "new") as new, StoreWriter(tmp_path / "old") as old:
+        for index in range(12):
+            atoms = bulk("Cu", cubic=True)
+            atoms.positions += generator.normal(0, 0.15, (4, 3))
+            atoms.calc = EMT()
+            labels = dict(energy=atoms.get_potential_energy(), forces=atoms.get_forces())
+            labels["stress"] = atoms.get_stress(voigt=False)
+            cell = dict(cell=atoms.cell.array, pbc=[True] * 3)
+            new.add(Frames.single(atoms.positions, atoms.numbers, **cell, **labels), "x.xyz", index)
+            salt = Frames.single(atoms.positions, np.array([11, 17, 11, 17]), **cell)
+            old.add(salt, "y.xyz", index)
+    values = made_up.values(
+        tmp_path / "new",
+        data={"validation": 3, "test": 0},
+        loss={"stress": {"weight": 10.0}},
+        training={"epochs": 3, "batch_size": 6},
+        optimizer={"learning_rate": 3e-3, "ema_decay": 0.5},
+        schedule={"warmup_steps": 2},
+        finetune={"checkpoint": str(source), "replay": str(tmp_path / "old"), "references": "shift"},
+        output={"directory": str(tmp_path / "run")},
+    )
+    assert train(make_config(values)) == 0
+    base, tuned = torchmdx.load(source), torchmdx.load(tmp_path / "run" / "best.safetensors")
+    assert serves(base)
+    assert tuned.config == base.config
+    assert tuned.card.elements == base.card.elements
+    epochs = read_table(tmp_path / "run" / "epochs.csv")
+    assert epochs["old_stress"][0] < 0.01 < epochs["validation_stress"][0]
+    assert epochs["choice_loss"].min() < epochs["choice_loss"][0]
 
 
 @pytest.mark.parametrize(

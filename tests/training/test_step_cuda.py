@@ -45,8 +45,39 @@ def batches(count: int, sizes, dtype=torch.float32, num_atoms: int = 40, weighte
     return made
 
 
+def crystals(count: int) -> list[LabelledBatch]:
+    """Batches of two periodic cells with stress, of one shape."""
+    rng = np.random.default_rng(3)
+    made = []
+    for _ in range(count):
+        frames = Frames.concatenate(
+            [
+                Frames.single(
+                    1.8 * np.stack(np.meshgrid(*[np.arange(2)] * 3, indexing="ij"), -1).reshape(-1, 3)
+                    + rng.normal(0, 0.1, (8, 3)),
+                    rng.choice([1, 6, 8], 8),
+                    cell=3.6 * np.eye(3) + rng.normal(0, 0.05, (3, 3)),
+                    pbc=[True] * 3,
+                    energy=rng.normal(),
+                    forces=rng.normal(size=(8, 3)),
+                    stress=rng.normal(size=(3, 3)),
+                )
+                for _ in range(2)
+            ]
+        )
+        labelled = label(frames, np.arange(2), num_atoms=16, num_systems=2, cutoff=CUTOFF, dtype=torch.float64)
+        made.append(labelled.to(torch.device("cuda")))
+    return made
+
+
 SIZES = dict(num_channels=32, num_layers=2, num_radial=8, cutoff=CUTOFF)
+# Those of matgl's TensorNet.
+OTHER_SETTINGS = dict(
+    radial_basis="bessel", num_head_layers=2, head="gated", self_message=False, readout_activation=False,
+    charge_factor=False,
+)  # fmt: skip
 POTENTIALS = {
+    "other settings": lambda: Potential(TensorNetConfig(**SIZES, **OTHER_SETTINGS)),
     "tensornet": lambda: Potential(TensorNetConfig(**SIZES)),
     "with a prior": lambda: Potential(TensorNetConfig(**SIZES), [ZBLConfig(cutoff=3.0)]),
     "tensornet2": lambda: Potential(TensorNet2Config(num_charges=4, **SIZES)),
@@ -95,6 +126,21 @@ def test_captured_steps_have_the_losses_of_launched_ones(dtype, sizes, kind):
     weights = zip(captured.potential.parameters(), launched.potential.parameters(), strict=True)
     for one, other in weights:
         torch.testing.assert_close(one, other, **of_weights)
+
+
+@pytest.mark.parametrize("kind", ["other settings", "tensornet"])
+def test_stress_in_the_loss_is_captured(kind):
+    given = crystals(4) * 5
+    loss = LossSection(stress={"weight": 10.0})
+    steps = [make_step(record, torch.float64, kind, loss=loss) for record in (True, False)]
+    for step in steps:
+        step.set_rates(1e-3, (1.0, 1.0, 10.0))
+    first, second = (losses(step, given) for step in steps)
+    assert steps[0].pairwise
+    assert steps[0].graphs.num_replays == len(given) - 2
+    assert (first[:, VALUES.index("stress_loss")] > 0).all()
+    np.testing.assert_allclose(first, second, rtol=1e-10, atol=1e-12)
+    assert first[-4:, 0].mean() < first[:4, 0].mean()
 
 
 CHARGED = LossSection(charges={"weight": 5.0}, dipole={"weight": 2.0})

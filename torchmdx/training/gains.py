@@ -42,7 +42,7 @@ def lines(config: Config, before: Values, after: Values, best_epoch: int) -> lis
 
 def remarks(config: Config, before: Values, after: Values, best_epoch: int) -> list[str]:
     """What was gained and lost in one line, and warnings."""
-    summary = "; ".join(_summary(config, before, after))
+    summary = "; ".join(_summary(config, before, after)) if best_epoch else ""
     return [*([summary] if summary else []), *_warnings(config, before, after, best_epoch)]
 
 
