@@ -43,13 +43,22 @@ def test_a_padded_batch_is_itself_with_systems_at_its_end():
     water = System.create([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [8, 1], charge=-1, partial_charges=[-1.0, 0.0])
     batch = Batch.from_systems([water, water])
     filled = padded_batch(batch, 7, 5, 3.0)
-    assert filled.counts().tolist() == [2, 2, 0, 0, 3]
+    assert filled.counts().tolist() == [2, 2, 1, 1, 1]
     assert torch.equal(filled.positions[:4], batch.positions)
     assert torch.equal(filled.positions[4:], padding_positions(3, 3.0))
     assert filled.charge.tolist() == [-1, -1, 0, 0, 0]
     assert filled.partial_charges.tolist() == [-1, 0, -1, 0, 0, 0, 0]
     assert padded_batch(batch, 4, 2, 3.0) is batch
     assert padded_batch(batch, 4, 4, 3.0).counts().tolist() == [2, 2, 0, 0]
+
+
+@pytest.mark.parametrize(("atoms", "systems", "counts"), [(9, 4, [3, 2]), (5, 5, [1, 0, 0]), (4, 3, [0]), (9, 3, [5])])
+def test_padding_atoms_are_shared_among_the_systems_at_the_end(atoms, systems, counts):
+    """Large systems of them would change how the list of many small structures is searched."""
+    water = System.create([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [8, 1])
+    filled = padded_batch(Batch.from_systems([water, water]), atoms, systems, 3.0)
+    assert filled.counts().tolist() == [2, 2, *counts]
+    assert torch.equal(filled.system_index, filled.system_index.sort().values)
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (4, 1), (5, 2)])

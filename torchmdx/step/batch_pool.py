@@ -34,8 +34,8 @@ class BatchPool:
         result = pool(batch.positions, batch.cell)
 
     The first batch has a step of its own size. Those of other sizes have up to an eighth more atoms and systems, so
-    that a batch that loses some systems and gains others keeps its step and, on a GPU, its graph. Padding atoms form a
-    system of their own without neighbours. At most `most_steps` steps are kept; the least recently used is dropped.
+    that a batch that loses some systems and gains others keeps its step and, on a GPU, its graph. Padding atoms form
+    systems of their own without neighbours. At most `most_steps` steps are kept; the least recently used is dropped.
 
     mode, stress, precision: as for CapturedStep.
     """

@@ -64,9 +64,10 @@ def _grid(count: int, cutoff: float) -> Tensor:
 
 
 def padded_batch(batch: Batch, num_atoms: int, num_systems: int, cutoff: float) -> Batch:
-    """The batch with padding up to these sizes: empty systems, then one of padding atoms without neighbours.
+    """The batch with padding up to these sizes: systems of padding atoms without neighbours, of equal sizes or empty.
 
-    Needs at least one more system than the batch has if there are padding atoms.
+    Needs at least one more system than the batch has if there are padding atoms. One large system of them would have
+    the neighbour list searched with bins, which have to be made again whenever the sizes of systems change.
     """
     atoms, systems = num_atoms - batch.num_atoms, num_systems - batch.num_systems
     if atoms < 0 or systems < 0 or (atoms and not systems):
@@ -80,10 +81,11 @@ def padded_batch(batch: Batch, num_atoms: int, num_systems: int, cutoff: float) 
     # An element of the batch, which the potential must support anyway.
     element = batch.atomic_numbers[:1] if batch.num_atoms else batch.atomic_numbers.new_ones(1)
     given = batch.partial_charges
+    share = torch.arange(atoms, device=device) * systems // max(atoms, 1)
     return Batch(
         positions=torch.cat([batch.positions, padding_positions(atoms, cutoff).to(device, dtype)]),
         atomic_numbers=torch.cat([batch.atomic_numbers, element.expand(atoms)]),
-        system_index=torch.cat([batch.system_index, batch.system_index.new_full((atoms,), num_systems - 1)]),
+        system_index=torch.cat([batch.system_index, batch.num_systems + share]),
         cell=torch.cat([batch.cell, batch.cell.new_zeros(systems, 3, 3)]),
         pbc=torch.cat([batch.pbc, batch.pbc.new_zeros(systems, 3)]),
         charge=torch.cat([batch.charge, batch.charge.new_zeros(systems)]),
