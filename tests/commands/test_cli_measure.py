@@ -1,6 +1,7 @@
 """The commands that count and measure: neighbors, bench, profile."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torchmdx.cli import main
 from torchmdx.commands import bench, profile
 from torchmdx.commands import device_rates as module_of_rates
 from torchmdx.commands.floors import Rates, floors, work_of
+from torchmdx.runtime import gpu_energy
 
 WATER_PDB = """\
 MODEL        1
@@ -136,3 +138,27 @@ def test_energy_that_cannot_be_measured_is_explained():
     meter, reason = bench._meter(torch.device("cpu"))
     assert meter is None
     assert str(reason) == "energy is measured of GPUs only, got device 'cpu'"
+
+
+def test_profile_prints_how_a_gpu_is_used(monkeypatch, capsys):
+    class Meter:
+        def __init__(self, device):
+            self.device = device
+
+        def measure(self, run):
+            run()
+            return gpu_energy.Consumption(joules=10.0, seconds=2.0, runs=1000)
+
+    kernel, host = torch.autograd.DeviceType.CUDA, torch.autograd.DeviceType.CPU
+    spans = [(kernel, 0, 4), (host, 0, 9), (kernel, 6, 8)]
+    events = [SimpleNamespace(device_type=kind, time_range=SimpleNamespace(start=a, end=b)) for kind, a, b in spans]
+    found, ran = SimpleNamespace(events=lambda: events), []
+    profile._print_use_of_gpu(found, lambda: ran.append(1), torch.device("cpu"))
+    assert capsys.readouterr().out.splitlines() == [
+        "the GPU idles for 25.0% of the time, under the profiler",
+        "energy was not measured: energy is measured of GPUs only, got device 'cpu'",
+    ]
+    monkeypatch.setattr(gpu_energy, "EnergyMeter", Meter)
+    profile._print_use_of_gpu(found, lambda: ran.append(1), torch.device("cuda"))
+    assert ran == [1]
+    assert capsys.readouterr().out.splitlines()[1] == "10 mJ a step, 5 W; 10000 J/ns with a time step of 1 fs"
