@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from torchmdx.dynamics.random_numbers import STEPS_A_BLOCK, THERMOSTAT, VELOCITIES, Noise, normals, philox, uniform
+from torchmdx.dynamics.random_numbers import (
+    STEPS_A_BLOCK,
+    THERMOSTAT,
+    VELOCITIES,
+    Noise,
+    log_uniform,
+    normals,
+    philox,
+    uniform,
+)
 
 # kat_vectors of Random123: philox4x32 10 (counter, key, words).
 PUBLISHED = [
@@ -27,6 +36,12 @@ def test_uniform_numbers_exclude_both_ends():
     low, high = uniform(np.array([0, 2**32 - 1], dtype=np.uint64))
     assert 0 < low < 2e-10
     assert 1 - 2e-10 < high < 1
+
+
+def test_logarithms_are_right_to_the_last_bits():
+    words = np.concatenate([[0, 1, 2**31, 2**32 - 1], np.random.default_rng(0).integers(0, 2**32, 5000)])
+    found = log_uniform(words.astype(np.uint64))
+    np.testing.assert_allclose(found, np.log(uniform(words.astype(np.uint64))), rtol=5e-16)
 
 
 def test_numbers_are_normal_and_independent():

@@ -12,7 +12,9 @@ from torchmdx.md.device_options import features_of, temperatures_of
 
 
 def options(**given) -> argparse.Namespace:
-    names = dict.fromkeys(("replicas", "temperature", "temperatures", "exchange_every", "restraints"))
+    names = dict.fromkeys(
+        ("replicas", "temperature", "temperatures", "exchange_every", "restraints", "devices", "device")
+    )
     return argparse.Namespace(**{**names, **given})
 
 
@@ -45,3 +47,10 @@ def test_an_exchange_needs_temperatures():
 def test_a_pressure_makes_a_barostat():
     assert features_of(options(), 20.0)["barostat"] == CellRescaling(pressure=20.0)
     assert features_of(options(), None)["barostat"] is None
+
+
+def test_devices_are_the_first_gpus():
+    assert features_of(options(), None)["devices"] == 1
+    assert features_of(options(devices=3, device="cuda"), None)["devices"] == 3
+    with pytest.raises(ValueError, match="--devices 2 takes the first GPUs, got --device cuda:1"):
+        features_of(options(devices=2, device="cuda:1"), None)

@@ -92,6 +92,36 @@ def test_temperatures_are_exchanged(model, ethanol_file, capsys):
         assert_same_run(f"whole.{number}", f"half.{number}")
 
 
+def test_replicas_on_two_devices_are_those_of_one(model, ethanol_file, capsys):
+    options = ["--replicas", 3, "--temperatures", "300:310", "--exchange-every", 2]
+    assert md(ethanol_file, model, "one", "--steps", 12, *options) == 0
+    assert md(ethanol_file, model, "two", "--steps", 6, *options, "--devices", 2) == 0
+    assert "2 processes on cpu, cpu" in capsys.readouterr().out
+    assert md(ethanol_file, model, "two", "--steps", 12, *options, "--restart") == 0
+    for number in range(3):
+        one, two = (open_dcd(f"{name}.{number}.dcd").read(np.arange(4))[0] for name in ("one", "two"))
+        np.testing.assert_allclose(one, two, atol=1e-5)
+        one, two = (read_log(device_run.Path(f"{name}.{number}.log")) for name in ("one", "two"))
+        np.testing.assert_array_equal(one["thermostat_K"], two["thermostat_K"])
+
+
+def test_hdf5_trajectories(model, ethanol_file, monkeypatch):
+    h5py = pytest.importorskip("h5py")
+    pages = []
+    monkeypatch.setattr(
+        "torchmdx.md.device_run.write_run_page", lambda path, trajectory, *_, **__: pages.append(trajectory)
+    )
+    options = ["--trajectory", "hdf5", "--save-velocities"]
+    assert md(ethanol_file, model, "run", "--steps", 6, *options) == 0
+    assert md(ethanol_file, model, "run", "--steps", 13, *options, "--restart") == 0
+    assert md(ethanol_file, model, "dcd", "--steps", 13) == 0
+    with h5py.File("run.h5") as file:
+        positions, velocities = 10 * file["coordinates"][()], file["velocities"][()]
+    np.testing.assert_allclose(positions, open_dcd("dcd.dcd").read(np.arange(4))[0], atol=1e-6)
+    assert velocities.shape == (4, 9, 3)
+    assert [path.name for path in pages] == ["run.h5", "run.h5", "dcd.dcd"]
+
+
 def test_a_seed_that_was_drawn_is_kept(model, ethanol_file):
     base = ["md", ethanol_file, "--model", model, "-o", "run", "--engine", "torchmdx", "--device", "cpu"]
     assert cli.main([*base, "--steps", "2"]) == 0
@@ -162,6 +192,9 @@ def test_a_signal_saves_and_a_restart_continues(model, ethanol_file, monkeypatch
         (["--temperatures", "1:2", "--temperature", 3, "--replicas", 2], ["exclude each other"]),
         (["--exchange-every", 2, "--replicas", 2], ["--exchange-every needs --temperatures, got 2 without it"]),
         (["--exchange-every", 2, "--replicas", 2, "--temperatures", "1:2", "--ensemble", "nve"], ["an exchange needs"]),
+        (["--devices", 2], ["devices must not be more than the 1 structures, got 2"]),
+        (["--devices", 0], ["devices must be >= 1, got 0"]),
+        (["--save-velocities"], ["--save-velocities needs --trajectory hdf5, got dcd"]),
         (["--velocities", "file"], ["needs velocities in the file"]),
         (["--restart"], ["run.json' does not exist"]),
         (["--restraints", "none.json"], ["none.json"]),

@@ -62,9 +62,9 @@ def test_a_dcd_needs_elements_that_fit(tmp_path, water):
 
 
 def test_options_of_a_dcd_are_refused_elsewhere(tmp_path, water):
-    with pytest.raises(ValueError, match="--structure applies to DCD trajectories"):
+    with pytest.raises(ValueError, match="--structure applies to DCD and HDF5 trajectories"):
         read(str(tmp_path / "run.xyz"), structure="a.pdb")
-    with pytest.raises(ValueError, match="--log applies to DCD trajectories"):
+    with pytest.raises(ValueError, match="--log applies to DCD and HDF5 trajectories"):
         read(str(tmp_path / "run.xyz"), log="a.log")
 
 

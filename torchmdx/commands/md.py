@@ -49,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
         from torchmdx.md import device_run
 
         return device_run.run(options)
-    for name in ("replicas", "temperatures", "exchange_every", "restraints"):
+    others = ("replicas", "temperatures", "exchange_every", "restraints", "devices", "trajectory", "save_velocities")
+    for name in others:
         if (given := getattr(options, name)) is not None:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} needs --engine torchmdx, got {given} with --engine openmm")
@@ -83,6 +84,12 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="steps between attempts to swap temperatures of replicas (default: never)",
+    )
+    group.add_argument(
+        "--devices",
+        type=int,
+        metavar="N",
+        help="GPUs to spread the replicas over, with --engine torchmdx; with --device cpu, processes (default: 1)",
     )
     group.add_argument(
         "--device", metavar="NAME", help="device of the network: cpu, cuda or cuda:1 (default: cuda if available)"
@@ -165,6 +172,17 @@ def _add_dynamics_options(parser: argparse.ArgumentParser) -> None:
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--save-every", type=int, default=100, metavar="N", help="steps between frames (default: 100)")
+    group.add_argument(
+        "--trajectory",
+        choices=("dcd", "hdf5"),
+        help="format of trajectories, with --engine torchmdx: dcd, or hdf5 in MDTraj's layout (default: dcd)",
+    )
+    group.add_argument(
+        "--save-velocities",
+        action="store_const",
+        const=True,
+        help="store velocities too, with --trajectory hdf5",
+    )
     group.add_argument("--log-every", type=int, default=100, metavar="N", help="steps between log rows (default: 100)")
     group.add_argument(
         "--checkpoint-every", type=int, metavar="N", help="steps between checkpoints (default: one per minute)"

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.dynamics.barostat import volumes
+from torchmdx.dynamics.device_exchange import DeviceExchange
 from torchmdx.dynamics.device_state import DeviceState
+from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.frame import frame_of, set_frame
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.replays import Replays
@@ -46,6 +48,7 @@ class _Pending:
 
     stop: int
     block: Tensor
+    exchange: Tensor | None
     done: torch.cuda.Event | None
     frame: dict[str, NDArray[np.generic]]
 
@@ -54,6 +57,7 @@ class DeviceLoop:
     """Positions, velocities and forces on the GPU, and their motion.
 
     steps_per_replay: K. mode: "graph", "auto" or "eager"; with "auto" a graph that fails is replaced by launches.
+    exchange: attempted on the device, without the host.
     """
 
     def __init__(
@@ -66,12 +70,15 @@ class DeviceLoop:
         *,
         steps_per_replay: int,
         mode: str,
+        exchange: TemperatureExchange | None = None,
     ) -> None:
         self.step, self.motion, self.device = step, motion, step.device
         self.state = DeviceState(motion, self.device)
         self._slots: deque[Tensor] = deque()
         self._rounds = 0
-        self.replays = Replays(step, self.state, steps_per_replay, mode)
+        self.exchanges = exchange is not None
+        self.exchange = None if exchange is None else DeviceExchange(exchange, self.state, motion.temperatures)
+        self.replays = Replays(step, self.state, steps_per_replay, mode, self.exchange)
         # Through the captured step itself, which makes room for the edges; then the audit of any capture.
         given = torch.as_tensor(positions, device=self.device), torch.as_tensor(cell, device=self.device)
         first = step(*given)
@@ -89,10 +96,19 @@ class DeviceLoop:
         self._set(0, positions, velocities, first.forces, first.energy, added, virial, cell)
         self.state.forces += torch.as_tensor(pull, device=self.device)
         self._frame = frame_of(step)
+        # Exchanges are attempted at the end of replays.
+        self._boundaries = (REFRESH_EVERY, *(() if exchange is None else (exchange.every,)))
 
     @property
     def why(self) -> str:
-        return self.replays.why
+        return f"{self.replays.why}; {self.step.engine_why}"
+
+    @property
+    def num_recoveries(self) -> int:
+        return self.step.num_recoveries
+
+    def close(self) -> None:
+        """Nothing to end."""
 
     @property
     def num_steps(self) -> int:
@@ -102,6 +118,8 @@ class DeviceLoop:
         """Takes other temperatures."""
         self.motion = motion
         self.state.thermal.copy_(torch.as_tensor(motion.thermal()))
+        if self.exchange is not None:
+            self.exchange.set(motion.temperatures)
 
     def snapshots(self, stops: Iterator[int], interrupted: Callable[[], bool] = lambda: False) -> Iterator[Snapshot]:
         """Integrates to each of the steps in turn, and yields the state there; the GPU is up to one stop ahead.
@@ -111,6 +129,8 @@ class DeviceLoop:
         waiting: deque[int] = deque()
         pending: deque[_Pending] = deque()
         self._resume()
+        if self.exchange is not None:
+            self.exchange.launch()  # unless an interruption came between a step and its attempts, there are none
         planned = self.num_steps
         while True:
             if len(pending) < SLOTS:
@@ -153,7 +173,7 @@ class DeviceLoop:
     def _launch_to(self, planned: int, stop: int) -> None:
         """Launches the steps from `planned` to `stop`, unless the run has halted before the frame is to be chosen."""
         while planned < stop:
-            boundary = min(stop, (planned // REFRESH_EVERY + 1) * REFRESH_EVERY)
+            boundary = min(stop, *((planned // every + 1) * every for every in self._boundaries))
             self.replays.launch(boundary - planned)
             planned = boundary
             if planned % REFRESH_EVERY == 0:
@@ -166,12 +186,15 @@ class DeviceLoop:
         on_gpu = self.device.type == "cuda"
         if not self._slots:
             self._slots.append(torch.empty_like(self.state.block, device="cpu", pin_memory=on_gpu))
-        block, done = self._slots.popleft(), None
+        block, done, exchange = self._slots.popleft(), None, None
         block.copy_(self.state.block, non_blocking=on_gpu)
+        if self.exchange is not None:
+            exchange = torch.empty_like(self.exchange.block, device="cpu", pin_memory=on_gpu)
+            exchange.copy_(self.exchange.block, non_blocking=on_gpu)
         if on_gpu:
             done = torch.cuda.Event()
             done.record(torch.cuda.current_stream(self.device))
-        return _Pending(stop, block, done, self._frame)
+        return _Pending(stop, block, exchange, done, self._frame)
 
     def _receive(self, pending: _Pending) -> Snapshot:
         """Waits for a copy, and frees its memory for the next one."""
@@ -180,6 +203,8 @@ class DeviceLoop:
         control, *arrays = (part.numpy().copy() for part in self.state.parts(pending.block))
         energy, restraint_energy, virial, cell, positions, velocities, forces = arrays
         self._slots.append(pending.block)
+        if self.exchange is not None and pending.exchange is not None:
+            self.motion = self.motion.at(self.exchange.received(pending.exchange))
         return Snapshot(
             step=int(control[0]),
             timestep=self.motion.timestep,
@@ -246,3 +271,5 @@ class DeviceLoop:
         for target, value in zip(targets, given, strict=True):
             target.copy_(torch.as_tensor(value))
         state.control[0] = number
+        if self.exchange is not None:
+            self.exchange.begin_at(number)

@@ -18,7 +18,13 @@ from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.particles import Particles, checked_frozen, checked_masses, with_heavy_hydrogens
 from torchmdx.dynamics.restraint_terms import RestraintTerms
 from torchmdx.dynamics.restraints import Restraint
-from torchmdx.dynamics.settings import checked_seeds, checked_temperatures, checked_timestep, checked_velocities
+from torchmdx.dynamics.settings import (
+    checked_devices,
+    checked_seeds,
+    checked_temperatures,
+    checked_timestep,
+    checked_velocities,
+)
 from torchmdx.dynamics.snapshot import Snapshot, load_snapshot
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
@@ -61,6 +67,7 @@ class Dynamics:
     restraints: harmonic ones, of `torchmdx.dynamics.restraints`, with values for each structure: umbrella windows.
     steps_per_replay: None takes 20, fewer for more than 10,000 atoms.
     exchange_every: steps between attempts to swap temperatures of replicas, by `TemperatureExchange`; None: never.
+    devices: GPUs, with a process and a share of the structures each; with a potential on the CPU, processes.
     skin, precision, max_force_spread, mode: as for CapturedStep.
     """
 
@@ -80,6 +87,7 @@ class Dynamics:
         barostat: CellRescaling | None = None,
         restraints: Sequence[Restraint] = (),
         exchange_every: int | None = None,
+        devices: int = 1,
         steps_per_replay: int | None = None,
         mode: str = "auto",
         skin: float = 0.0,
@@ -118,8 +126,16 @@ class Dynamics:
         else:
             start = checked_velocities(velocities, self.batch.num_atoms) * particles.mobile[:, None]
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
-        self.step = CapturedStep(potential, self.batch, mode="eager", stress=barostat is not None, **settings)
-        self.loop = self._loop(motion, start, steps_per_replay, mode)
+        if devices == 1:
+            self.step = CapturedStep(potential, self.batch, mode="eager", stress=barostat is not None, **settings)
+            self.loop = self._loop(motion, start, steps_per_replay, mode)
+        else:
+            from torchmdx.dynamics.process_loop import ProcessLoop
+
+            names = checked_devices(devices, self.device, self.batch.num_systems)
+            settings |= dict(steps_per_replay=steps_per_replay, mode=mode)
+            given = (potential, self.batch, motion, start, names, restraints, settings, self.exchange)
+            self.loop = ProcessLoop(type(self), *given)
 
     def _loop(self, motion: Motion, velocities: NDArray[Any], steps_per_replay: int | None, mode: str) -> Any:
         given = (self.step, motion, self.batch.positions.numpy(), velocities, self.batch.cell.numpy())
@@ -127,7 +143,7 @@ class Dynamics:
             from torchmdx.dynamics.device_loop import DeviceLoop
 
             size = steps_per_replay or default_steps_per_replay(self.batch.num_atoms)
-            return DeviceLoop(*given, steps_per_replay=size, mode=mode)
+            return DeviceLoop(*given, steps_per_replay=size, mode=mode, exchange=self.exchange)
         return HostLoop(*given)
 
     def run(self, num_steps: int) -> Snapshot:
@@ -154,7 +170,7 @@ class Dynamics:
         if not intervals or min(intervals) < 1:
             raise ValueError(f"every must be >= 1 step, got {every}")
         start, end = self.num_steps, self.num_steps + num_steps
-        if self.exchange is None:
+        if self.exchange is None or self.loop.exchanges:
             return self._between(start, end, intervals, interrupted)
         return self._exchanging(self.exchange, start, end, intervals, interrupted)
 
@@ -212,12 +228,16 @@ class Dynamics:
     @property
     def num_recoveries(self) -> int:
         """How often the neighbour list had to grow."""
-        return self.step.num_recoveries
+        return int(self.loop.num_recoveries)
 
     @property
     def why(self) -> str:
         """How the steps run, and why so."""
-        return f"{self.loop.why}; {self.step.engine_why}"
+        return str(self.loop.why)
+
+    def close(self) -> None:
+        """Ends the processes of several devices, as the end of the program does; the dynamics is of no use then."""
+        self.loop.close()
 
     def snapshot(self) -> Snapshot:
         """The current state. Waits for a GPU."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.dynamics.random_numbers import EXCHANGE, HALF, LOW, philox, uniform
+from torchmdx.dynamics.random_numbers import EXCHANGE, HALF, LOW, log_uniform, philox
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.system import Batch
 from torchmdx.units import BOLTZMANN
@@ -51,24 +51,29 @@ class TemperatureExchange:
 
     def attempt(self, snapshot: Snapshot) -> tuple[Floats, Floats]:
         """Temperatures [S] and velocities [N,3] after the attempts at the step of a snapshot."""
-        temperatures = snapshot.temperatures.copy()
-        ladder = np.argsort(temperatures, kind="stable")
-        first = np.arange(snapshot.step // self.every % 2, len(ladder) - 1, 2)
-        cold, hot = ladder[first], ladder[first + 1]
-        inverse = 1 / (BOLTZMANN * temperatures)
-        energy = snapshot.energy + snapshot.restraint_energy
-        exponent = (inverse[cold] - inverse[hot]) * (energy[cold] - energy[hot])
-        swapped = np.log(self._numbers(first, snapshot.step)) < exponent
-        self.attempts[first] += 1
-        self.accepted[first] += swapped
-        cold, hot = cold[swapped], hot[swapped]
-        temperatures[cold], temperatures[hot] = snapshot.temperatures[hot], snapshot.temperatures[cold]
+        energies = snapshot.energy + snapshot.restraint_energy
+        temperatures = self.decide(snapshot.step, energies, snapshot.temperatures)
         scale = np.sqrt(temperatures / snapshot.temperatures)
         return temperatures, snapshot.velocities * scale[snapshot.particles.system, None]
 
-    def _numbers(self, places: Integers, step: int) -> Floats:
-        """A random number between 0 and 1 for each place on the ladder."""
+    def decide(self, step: int, energies: Floats, before: Floats) -> Floats:
+        """Temperatures [S] after the attempts at a step, of replicas with these energies eV and temperatures."""
+        temperatures = before.copy()
+        ladder = np.argsort(temperatures, kind="stable")
+        first = np.arange(step // self.every % 2, len(ladder) - 1, 2)
+        cold, hot = ladder[first], ladder[first + 1]
+        inverse = 1 / (BOLTZMANN * temperatures)
+        exponent = (inverse[cold] - inverse[hot]) * (energies[cold] - energies[hot])
+        swapped = self._logarithms(first, step) < exponent
+        self.attempts[first] += 1
+        self.accepted[first] += swapped
+        cold, hot = cold[swapped], hot[swapped]
+        temperatures[cold], temperatures[hot] = before[hot], before[cold]
+        return temperatures
+
+    def _logarithms(self, places: Integers, step: int) -> Floats:
+        """The logarithm of a random number between 0 and 1 for each place on the ladder."""
         place = places.astype(np.uint64)
         seed, at, purpose = (np.full_like(place, value) for value in (self.seed, step, EXCHANGE))
         counter = (place, at & LOW, at >> HALF, purpose)
-        return uniform(philox(counter, (seed & LOW, seed >> HALF))[0])
+        return log_uniform(philox(counter, (seed & LOW, seed >> HALF))[0])

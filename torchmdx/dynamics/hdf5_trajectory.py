@@ -54,7 +54,7 @@ class Hdf5Trajectory:
         self.path, self._file = path, file
         self._arrays: dict[str, h5py.Dataset] = {name: file[name] for name in UNITS if name in file}
         self._written = len(file["coordinates"])
-        self._frames: list[Frame] = []
+        self._frames: list[dict[str, NDArray[np.float32]]] = []
         self._flushed, self._failed = time.monotonic(), False
 
     @classmethod
@@ -103,7 +103,7 @@ class Hdf5Trajectory:
 
     def append(self, frame: Frame) -> None:
         """Adds a frame, and flushes if the last flush is a second ago. Raises OSError."""
-        self._frames.append(frame)
+        self._frames.append({name: np.asarray(_value(name, frame), dtype="<f4") for name in self._arrays})
         full = len(self._frames) * frame.positions.size * 8 > MOST_BUFFERED
         if full or time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
@@ -121,7 +121,7 @@ class Hdf5Trajectory:
                         self._file.flush()
                     array = self._arrays[name]
                     array.resize(end, axis=0)
-                    array[start:end] = np.array([_value(name, frame) for frame in self._frames], dtype="<f4")
+                    array[start:end] = np.array([frame[name] for frame in self._frames])
                 self._file.flush()
                 self._written, self._frames = end, []
                 os.truncate(self.path, self._file.id.get_filesize())  # what was reserved and not needed

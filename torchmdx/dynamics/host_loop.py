@@ -36,8 +36,8 @@ class _State:
 class HostLoop:
     """Positions, velocities and forces on the host, and their motion."""
 
-    why = "the loop runs in Python, one evaluation at a time"
     steps_per_replay = 1
+    exchanges = False  # attempts are made by `Dynamics`
 
     def __init__(self, step: CapturedStep, motion: Motion, positions: Floats, velocities: Floats, cell: Floats) -> None:
         self.step = step
@@ -50,6 +50,17 @@ class HostLoop:
         self._scale = motion.noise_scale()[:, None] if motion.is_langevin else None
         self._kick = motion.half_kick * particles.inverse_masses()[:, None]
         self._first = motion.first_counted() if motion.is_bussi else None
+
+    @property
+    def why(self) -> str:
+        return f"the loop runs in Python, one evaluation at a time; {self.step.engine_why}"
+
+    @property
+    def num_recoveries(self) -> int:
+        return self.step.num_recoveries
+
+    def close(self) -> None:
+        """Nothing to end."""
 
     @property
     def num_steps(self) -> int:

@@ -20,6 +20,9 @@ Floats = NDArray[np.float64]
 MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 KEY_STEPS = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 ROUNDS = 10
+# Of `log_uniform`: bits of a float64, constants, and terms of its series.
+MANTISSA, ONE = np.int64(2**52 - 1), np.int64(1023 << 52)
+LOG_2, SQRT_2, LOG_TERMS = 0.6931471805599453, 1.4142135623730951, 12
 LOW, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 STEPS_A_BLOCK = 16  # numbers of so many steps are made at once: NumPy's overhead is larger than the work
 
@@ -38,6 +41,26 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words])
 def uniform(words: Words) -> Floats:
     """Numbers between 0 and 1, both excluded, from words below 2^32."""
     return (words.astype(np.float64) + 0.5) * 2.0**-32
+
+
+def log_uniform(words: Words) -> Floats:
+    """Logarithms of the numbers of `uniform`, from basic operations alone, so that a GPU computes the same bits.
+
+    The exponent of the number, and 2 artanh of a ratio for the rest, whose series ends where terms are below rounding.
+    """
+    number = words.astype(np.float64) + 0.5
+    bits = number.view(np.int64)
+    exponent = (bits >> 52) - 1023
+    fraction = ((bits & MANTISSA) | ONE).view(np.float64)
+    large = fraction > SQRT_2
+    fraction = np.where(large, 0.5 * fraction, fraction)
+    exponent = np.where(large, exponent + 1, exponent)
+    ratio = (fraction - 1.0) / (fraction + 1.0)
+    square = ratio * ratio
+    series = np.zeros_like(ratio)
+    for k in range(LOG_TERMS):
+        series = series * square + 1.0 / (2 * (LOG_TERMS - 1 - k) + 1)
+    return (exponent - 32).astype(np.float64) * LOG_2 + (2.0 * ratio) * series
 
 
 def normals(seeds: NDArray[np.int64], atoms: NDArray[np.int64], steps: NDArray[np.int64], purpose: int) -> Floats:

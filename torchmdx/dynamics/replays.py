@@ -6,6 +6,7 @@ import logging
 
 import torch
 
+from torchmdx.dynamics.device_exchange import DeviceExchange
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.step.audit import TOLERANCES, relative_error
@@ -24,8 +25,15 @@ class Replays:
     launches. captured: whether graphs are in use.
     """
 
-    def __init__(self, step: CapturedStep, state: DeviceState, steps_per_replay: int, mode: str) -> None:
-        self.step, self.state, self.steps_per_replay = step, state, steps_per_replay
+    def __init__(
+        self,
+        step: CapturedStep,
+        state: DeviceState,
+        steps_per_replay: int,
+        mode: str,
+        exchange: DeviceExchange | None = None,
+    ) -> None:
+        self.step, self.state, self.steps_per_replay, self.exchange = step, state, steps_per_replay, exchange
         self.captured, self.required = mode != "eager" and step.device.type == "cuda", mode == "graph"
         self.refusal = "mode 'eager' was requested"
         self.graphs: dict[int, Graph] = {}
@@ -37,11 +45,13 @@ class Replays:
         return f"{self.steps_per_replay} steps are replayed at once as a CUDA graph"
 
     def work(self, count: int) -> None:
-        """Launches this many steps; reads nothing on the host, so that it can be captured."""
+        """Launches this many steps, and attempts to exchange; reads nothing on the host, so that it can be captured."""
         for _ in range(count):
             self.state.launch_advance(self.step.buffers)
             self.step._launch("steps")
             self.state.launch_complete(self.step.buffers)
+        if self.exchange is not None:
+            self.exchange.launch()
 
     def drop(self) -> None:
         """Drops the graphs, before the buffers that they use are replaced."""
@@ -93,16 +103,22 @@ class Replays:
 
     def _compare(self, graph: Graph, count: int) -> str | None:
         """Why a replay is not what the launches are; None if it is, or if the run halts within these steps."""
-        before = self.state.block.clone()
+        blocks = [self.state.block, *([] if self.exchange is None else [self.exchange.block])]
+        before = [block.clone() for block in blocks]
+
+        def put_back() -> None:
+            for block, kept in zip(blocks, before, strict=True):
+                block.copy_(kept)
+
         try:
             self._launch_eagerly(count)
             launched = self.state.forces.clone()
             halted = bool(self.state.control[1])
-            self.state.block.copy_(before)
+            put_back()
             graph.replay()
             error = relative_error(self.state.forces, launched)
         finally:
-            self.state.block.copy_(before)
+            put_back()
         if halted or error <= TOLERANCES[self.step.precision]:
             return None
         return f"forces after {count} steps differ by {error:.1e} (relative) between a replay and launches"

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -55,3 +56,16 @@ def checked_velocities(given: Any, num_atoms: int) -> Floats:
     if len(bad):
         raise ValueError(f"velocities must be finite, got {values[bad[0]].tolist()} Å/fs for atom {bad[0]}")
     return values
+
+
+def checked_devices(count: int, device: torch.device, num_systems: int) -> list[str]:
+    """Names of so many devices of a kind, the first GPUs or the CPU. Raises ValueError."""
+    if count < 1:
+        raise ValueError(f"devices must be >= 1, got {count}")
+    if count > num_systems:
+        raise ValueError(f"devices must not be more than the {num_systems} structures, got {count}")
+    if device.type == "cpu":
+        return ["cpu"] * count
+    if count > torch.cuda.device_count():
+        raise ValueError(f"devices={count}, but only {torch.cuda.device_count()} GPUs are available")
+    return [f"{device.type}:{number}" for number in range(count)]

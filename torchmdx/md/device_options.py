@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.dynamics.restraints import read_restraints
+from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
 
 Floats = NDArray[np.float64]
 
@@ -37,11 +38,23 @@ def features_of(options: argparse.Namespace, pressure: float | None) -> dict[str
     every = options.exchange_every
     if every is not None and options.temperatures is None:
         raise ValueError(f"--exchange-every needs --temperatures, got {every} without it")
+    devices = 1 if options.devices is None else options.devices
+    if devices > 1 and options.device not in (None, "cpu", "cuda", "cuda:0"):
+        raise ValueError(f"--devices {devices} takes the first GPUs, got --device {options.device}")
     return dict(
         exchange_every=every,
         barostat=None if pressure is None else CellRescaling(pressure),
         restraints=() if options.restraints is None else read_restraints(options.restraints),
+        devices=devices,
     )
+
+
+def trajectory_of(options: argparse.Namespace) -> TrajectoryFormat:
+    """The format of trajectories. Raises ValueError for velocities in a DCD, ImportError without h5py."""
+    name = options.trajectory or "dcd"
+    if options.save_velocities and name != "hdf5":
+        raise ValueError(f"--save-velocities needs --trajectory hdf5, got {name}")
+    return TrajectoryFormat(name, velocities=bool(options.save_velocities))
 
 
 def temperatures_of(options: argparse.Namespace, temperature: float) -> Floats:

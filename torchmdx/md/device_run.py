@@ -24,7 +24,8 @@ from torchmdx.dynamics.log import Row, read_log
 from torchmdx.dynamics.recording import Recording
 from torchmdx.dynamics.run_files import RunFiles
 from torchmdx.dynamics.snapshot import Snapshot
-from torchmdx.md.device_options import features_of, refuse_others, temperatures_of
+from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFormat
+from torchmdx.md.device_options import features_of, refuse_others, temperatures_of, trajectory_of
 from torchmdx.md.motion import fixed_atoms, stored_velocities
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress
@@ -63,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
     settings, schedule = Settings.from_options(options), Schedule.from_options(options)
     potential_settings = PotentialSettings.from_options(options)
     refuse_others(options)
+    trajectory = trajectory_of(options)
     temperatures = temperatures_of(options, settings.temperature)
     moving = _read(options)
     velocities = None if options.velocities == "new" else moving.velocities
@@ -78,7 +80,8 @@ def run(options: argparse.Namespace) -> int:
     features = features_of(options, settings.pressure)
     dynamics = _dynamics(moving, settings, schedule, potential_settings, temperatures, velocities, features)
     print(_description(options, moving, dynamics, settings.num_steps, velocities is not None))
-    recording = _recording(options, dynamics, schedule, potential_settings)
+    names = AtomNames.of_arrays(moving.record.atoms.arrays)
+    recording = _recording(options, dynamics, schedule, potential_settings, trajectory, names)
     status = _go(recording, dynamics, settings)
     _finish(options, recording, moving, complete=status == 0)
     return status
@@ -135,7 +138,12 @@ def _dynamics(
 
 
 def _recording(
-    options: argparse.Namespace, dynamics: Dynamics, schedule: Schedule, potential_settings: PotentialSettings
+    options: argparse.Namespace,
+    dynamics: Dynamics,
+    schedule: Schedule,
+    potential_settings: PotentialSettings,
+    trajectory: TrajectoryFormat,
+    names: AtomNames | None,
 ) -> Recording:
     models = [hashlib.sha256(path.read_bytes()).hexdigest() for path in potential_settings.models]
     further: dict[str, Any] = {
@@ -144,12 +152,12 @@ def _recording(
         "seed": int(dynamics.motion.seeds[0]),
         "precision": potential_settings.precision,
     }
-    given: dict[str, Any] = {**dataclasses.asdict(schedule), "settings": further}
+    given: dict[str, Any] = {**dataclasses.asdict(schedule), "settings": further, "trajectory": trajectory}
     if options.restart:
         recording = Recording.resume(dynamics, options.output, **given)
         print(f"continuing from step {dynamics.num_steps:,}")
         return recording
-    return Recording.begin(dynamics, options.output, **given, overwrite=options.overwrite)
+    return Recording.begin(dynamics, options.output, **given, overwrite=options.overwrite, names=names)
 
 
 def _go(recording: Recording, dynamics: Dynamics, settings: Settings) -> int:

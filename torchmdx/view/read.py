@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torchmdx.structure_files import read_structure, read_structures
 from torchmdx.units import PICOSECOND
 from torchmdx.view.curves import frame_panels, log_panels
-from torchmdx.view.dcd import Dcd, open_dcd
+from torchmdx.view.dcd import Dcd
+from torchmdx.view.hdf5 import ENDINGS, Hdf5, open_trajectory
 from torchmdx.view.movie import Frames
 from torchmdx.view.thin import frames_to_show
 
@@ -32,11 +33,11 @@ def read(path: str, *, index: str = ":", structure: str | None = None, log: str 
     files of `torchmdx md` beside it). log: of `torchmdx md` (default: the one beside a DCD). Raises FileNotFoundError,
     and ValueError for files that do not fit together or hold no such frame.
     """
-    if Path(path).suffix.lower() == ".dcd":
+    if Path(path).suffix.lower() in (".dcd", *ENDINGS):
         return _read_dcd(path, index, structure, log)
     for option, value in (("--structure", structure), ("--log", log)):
         if value is not None:
-            raise ValueError(f"{option} applies to DCD trajectories, got it with {path!r}")
+            raise ValueError(f"{option} applies to DCD and HDF5 trajectories, got it with {path!r}")
     structures = read_structures(path, ":")
     indices = selected(index, len(structures), path)
     return of_structures(
@@ -94,7 +95,7 @@ def of_structures(
 
 
 def of_dcd(
-    dcd: Dcd,
+    dcd: Dcd | Hdf5,
     numbers: Integers,
     *,
     title: str,
@@ -103,7 +104,7 @@ def of_dcd(
     log: Path | None = None,
     temperature: float | None = None,
 ) -> Frames:
-    """Frames of a DCD with the elements [N] of its atoms; only those that a page can show are read.
+    """Frames of a DCD or HDF5 file with the elements [N] of its atoms; only those that a page can show are read.
 
     labels: of the atoms. log: of the run; temperature: its thermostat's, K. Raises ValueError for another number of
     atoms, or without a frame.
@@ -151,7 +152,7 @@ def labels_of(atoms: Atoms) -> list[str] | None:
 def _read_dcd(path: str, index: str, structure: str | None, log: str | None) -> Frames:
     if not Path(path).is_file():
         raise FileNotFoundError(f"no trajectory at {path!r}")
-    dcd = open_dcd(path)
+    dcd = open_trajectory(path)
     prefix = str(Path(path).with_suffix(""))
     if structure is None:
         structure = next((prefix + ending for ending in BESIDE if Path(prefix + ending).is_file()), None)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.view.arrange import movie_of
-from torchmdx.view.dcd import open_dcd
+from torchmdx.view.hdf5 import open_trajectory
 from torchmdx.view.movie import Frames
 from torchmdx.view.page import require_plotly, write_movie
 from torchmdx.view.read import of_dcd
@@ -27,15 +27,16 @@ def write_run_page(
     log: Path | None = None,
     temperature: float | None = None,
 ) -> bool:
-    """Writes the page of a DCD trajectory; without plotly, or if it fails, prints one line and returns False.
+    """Writes the page of a DCD or HDF5 trajectory; without plotly, or if it fails, prints one line and returns False.
 
     The files of the run are complete by then, so that no failure of its page fails the run. numbers [N]: elements;
     labels: of the atoms; log: of the run; temperature: its thermostat's, K.
     """
 
     def frames() -> Frames:
-        dcd = open_dcd(trajectory)
-        return of_dcd(dcd, numbers, title=title, labels=labels, log=log, temperature=temperature)
+        return of_dcd(
+            open_trajectory(trajectory), numbers, title=title, labels=labels, log=log, temperature=temperature
+        )
 
     return _written(path, frames)
 
