@@ -71,26 +71,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         default="openmm",
         help="what moves the atoms (default: openmm). torchmdx: faster for small structures; potentials alone",
     )
-    group.add_argument(
-        "--replicas", type=int, metavar="N", help="copies that run at once, with --engine torchmdx (default: 1)"
-    )
-    group.add_argument(
-        "--temperatures",
-        metavar="LOW:HIGH",
-        help="temperatures of the replicas in K, in a geometric series, with --engine torchmdx",
-    )
-    group.add_argument(
-        "--exchange-every",
-        type=int,
-        metavar="N",
-        help="steps between attempts to swap temperatures of replicas (default: never)",
-    )
-    group.add_argument(
-        "--devices",
-        type=int,
-        metavar="N",
-        help="GPUs to spread the replicas over, with --engine torchmdx; with --device cpu, processes (default: 1)",
-    )
+    _add_replica_options(group)
     group.add_argument(
         "--device", metavar="NAME", help="device of the network: cpu, cuda or cuda:1 (default: cuda if available)"
     )
@@ -124,6 +105,29 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="stop if the forces of an ensemble on any atom have a larger standard deviation, eV/Å, and append the "
         "structure to PREFIX.uncertain.xyz (default: never)",
+    )
+
+
+def _add_replica_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--replicas", type=int, metavar="N", help="copies that run at once, with --engine torchmdx (default: 1)"
+    )
+    group.add_argument(
+        "--temperatures",
+        metavar="LOW:HIGH",
+        help="temperatures of the replicas in K, in a geometric series, with --engine torchmdx",
+    )
+    group.add_argument(
+        "--exchange-every",
+        type=int,
+        metavar="N",
+        help="steps between attempts to swap temperatures of replicas (default: never)",
+    )
+    group.add_argument(
+        "--devices",
+        type=int,
+        metavar="N",
+        help="GPUs to spread the replicas over, with --engine torchmdx; with --device cpu, processes (default: 1)",
     )
 
 
