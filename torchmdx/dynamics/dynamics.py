@@ -67,6 +67,7 @@ class Dynamics:
     restraints: harmonic ones, of `torchmdx.dynamics.restraints`, with values for each structure: umbrella windows.
     steps_per_replay: None takes 20, fewer for more than 10,000 atoms.
     exchange_every: steps between attempts to swap temperatures of replicas, by `TemperatureExchange`; None: never.
+    exchange_on_device: on one GPU, decide them there, without waiting for the host; experimental.
     devices: GPUs, with a process and a share of the structures each; with a potential on the CPU, processes.
     skin, precision, max_force_spread, mode: as for CapturedStep.
     """
@@ -87,6 +88,7 @@ class Dynamics:
         barostat: CellRescaling | None = None,
         restraints: Sequence[Restraint] = (),
         exchange_every: int | None = None,
+        exchange_on_device: bool = False,
         devices: int = 1,
         steps_per_replay: int | None = None,
         mode: str = "auto",
@@ -128,7 +130,8 @@ class Dynamics:
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
         if devices == 1:
             self.step = CapturedStep(potential, self.batch, mode="eager", stress=barostat is not None, **settings)
-            self.loop = self._loop(motion, start, steps_per_replay, mode)
+            exchange = self.exchange if exchange_on_device else None
+            self.loop = self._loop(motion, start, steps_per_replay, mode, exchange)
         else:
             from torchmdx.dynamics.process_loop import ProcessLoop
 
@@ -137,13 +140,20 @@ class Dynamics:
             given = (potential, self.batch, motion, start, names, restraints, settings, self.exchange)
             self.loop = ProcessLoop(type(self), *given)
 
-    def _loop(self, motion: Motion, velocities: NDArray[Any], steps_per_replay: int | None, mode: str) -> Any:
+    def _loop(
+        self,
+        motion: Motion,
+        velocities: NDArray[Any],
+        steps_per_replay: int | None,
+        mode: str,
+        exchange: TemperatureExchange | None,
+    ) -> Any:
         given = (self.step, motion, self.batch.positions.numpy(), velocities, self.batch.cell.numpy())
         if self.device.type == "cuda" and importlib.util.find_spec("triton"):
             from torchmdx.dynamics.device_loop import DeviceLoop
 
             size = steps_per_replay or default_steps_per_replay(self.batch.num_atoms)
-            return DeviceLoop(*given, steps_per_replay=size, mode=mode, exchange=self.exchange)
+            return DeviceLoop(*given, steps_per_replay=size, mode=mode, exchange=exchange)
         return HostLoop(*given)
 
     def run(self, num_steps: int) -> Snapshot:

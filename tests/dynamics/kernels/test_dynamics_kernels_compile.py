@@ -1,0 +1,70 @@
+"""Every kernel of a run is compiled for a GPU of the Hopper kind, with or without one; nothing is launched here.
+
+The interpreter runs what the compiler refuses. Attempts to exchange are equal to those of the host to the bit only if
+no multiplication is fused with an addition, which the assembly shows.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+SCRIPT = """
+import sys; sys.path[:0] = ["tests", "tests/dynamics"]
+import numpy as np
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+class Hopper:
+    def get_current_device(self): return 0
+    def get_current_stream(self, device): return 0
+    def get_current_target(self): return GPUTarget("cuda", 90, 32)
+
+driver.set_active(Hopper())
+run = JITFunction.run
+
+def compile_only(self, *args, grid, warmup, **options):
+    kernel = run(self, *args, grid=grid, warmup=True, **options)
+    print(self.fn.__name__, kernel.asm["ptx"].count("fma.rn.f64"), "div.full" in kernel.asm["ptx"])
+
+JITFunction.run = compile_only
+from types import SimpleNamespace
+from oscillators import atoms_alone, springs
+from torchmdx import System
+from torchmdx.dynamics.device_exchange import DeviceExchange
+from torchmdx.dynamics.device_state import DeviceState
+from torchmdx.dynamics.exchange import TemperatureExchange
+from torchmdx.dynamics.integrators import Bussi, Langevin
+from torchmdx.step.buffer_storage import NUM_FLAGS
+
+for integrator in (Langevin(), Bussi()):
+    loop = springs(integrator, 1.0, [3, 3, 3])
+    state = DeviceState(loop.motion, torch.device("cpu"))
+    outputs = {"forces": torch.zeros(9, 3), "energy": torch.zeros(3, dtype=torch.float64)}
+    outputs["flags"] = torch.zeros(NUM_FLAGS, dtype=torch.int64)
+    buffers = SimpleNamespace(inputs={"positions": torch.zeros_like(state.positions)}, outputs=outputs)
+    state.launch_advance(buffers)
+    state.launch_complete(buffers)
+temperatures = loop.motion.temperatures
+DeviceExchange(TemperatureExchange(5, atoms_alone([3, 3, 3]), temperatures, 7), state, temperatures).launch()
+"""
+
+
+def test_kernels_compile_and_attempts_are_not_fused():
+    pytest.importorskip("triton")
+    result = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-2000:]
+    found = {
+        name: (int(fused), approximate) for name, fused, approximate in re.findall(r"(\w+) (\d+) (\w+)", result.stdout)
+    }
+    assert set(found) == {"advance", "complete", "rescale", "rank", "decide", "scale"}
+    assert found["advance"][0] > 0  # fusion is the default
+    # Divisions of float64 are exact, and their own refinement consists of instructions below PTX.
+    assert found["decide"] == (0, "False")
+    assert found["scale"] == (0, "False")
