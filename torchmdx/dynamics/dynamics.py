@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.barostat import CellRescaling, checked_barostat
-from torchmdx.dynamics.exchange import TemperatureExchange
+from torchmdx.dynamics.exchange import TemperatureExchange, exchange_of
 from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.integrators import Integrator, VelocityVerlet, integrator_of, keeps_momentum
 from torchmdx.dynamics.motion import Motion
@@ -117,16 +117,9 @@ class Dynamics:
             checked_barostat(barostat, self.batch, particles, terms, **limits)
         seeds, kept_terms = checked_seeds(seed, self.batch.num_systems), terms if len(terms) else None
         motion = Motion(chosen, timestep, particles, temperatures, seeds, kept_terms, barostat)
-        self.exchange: TemperatureExchange | None = None
-        if exchange_every is not None:
-            if constant_energy:
-                raise ValueError(f"an exchange needs an integrator of constant temperature, got {chosen!r}")
-            seed_of_all = int(motion.seeds[0])
-            self.exchange = TemperatureExchange(exchange_every, self.batch, temperatures, seed_of_all)
-        if velocities is None:
-            start = particles.draw_velocities(temperatures, motion.seeds)
-        else:
-            start = checked_velocities(velocities, self.batch.num_atoms) * particles.mobile[:, None]
+        self.exchange = exchange_of(exchange_every, self.batch, motion)
+        start = None if velocities is None else checked_velocities(velocities, self.batch.num_atoms)
+        start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
         if devices == 1:
             self.step = CapturedStep(potential, self.batch, mode="eager", stress=barostat is not None, **settings)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.dynamics.integrators import VelocityVerlet
+from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.random_numbers import EXCHANGE, HALF, LOW, log_uniform, philox
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.system import Batch
@@ -77,3 +79,12 @@ class TemperatureExchange:
         seed, at, purpose = (np.full_like(place, value) for value in (self.seed, step, EXCHANGE))
         counter = (place, at & LOW, at >> HALF, purpose)
         return log_uniform(philox(counter, (seed & LOW, seed >> HALF))[0])
+
+
+def exchange_of(every: int | None, batch: Batch, motion: Motion) -> TemperatureExchange | None:
+    """The exchange of a run, None without an interval. Raises ValueError."""
+    if every is None:
+        return None
+    if isinstance(motion.integrator, VelocityVerlet):
+        raise ValueError(f"an exchange needs an integrator of constant temperature, got {motion.integrator!r}")
+    return TemperatureExchange(every, batch, motion.temperatures, int(motion.seeds[0]))

@@ -32,6 +32,10 @@ class Motion:
         """The same at other temperatures."""
         return replace(self, temperatures=temperatures)
 
+    def draw_velocities(self) -> Floats:
+        """Velocities [N,3] Å/fs of the temperatures."""
+        return self.particles.draw_velocities(self.temperatures, self.seeds)
+
     @property
     def is_langevin(self) -> bool:
         return isinstance(self.integrator, Langevin)
