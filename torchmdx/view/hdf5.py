@@ -55,9 +55,8 @@ def open_hdf5(path: str | Path) -> Hdf5:
         ) from error
 
     path = Path(path)
-    with path.open("rb") as start:
-        if not h5py.is_hdf5(start):
-            raise ValueError(f"{str(path)!r} must be an HDF5 file, got other content")
+    if path.is_file() and not h5py.is_hdf5(path):
+        raise ValueError(f"{str(path)!r} must be an HDF5 file, got other content")
     with naming(path), h5py.File(path, "r") as file:
         if "coordinates" not in file or file["coordinates"].ndim != 3:
             raise ValueError(f"{str(path)!r} must be a trajectory in MDTraj's layout, got other content")
