@@ -1,5 +1,7 @@
 """Kernels that evaluate only the atoms of a domain that matter, against the exact model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from interpreter import DEVICE, needs_kernels
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
 from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.engines.fused.launch_sizes import Tiles
+from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.domain_step import DomainStep, reach
 
@@ -22,8 +26,11 @@ def wire(count: int) -> Atoms:
     return Atoms(random.choice([1, 6, 8], count), positions, cell=[1.3 * count, 8, 8], pbc=[True, False, False])
 
 
+@pytest.mark.parametrize("lean", [False, True], ids=["kept", "computed again"])
 @pytest.mark.parametrize("settings", [{"num_layers": 2}, {"num_layers": 0}, {"head": "gated", "num_head_layers": 1}])
-def test_parts_add_up_to_the_whole(settings):
+def test_parts_add_up_to_the_whole(settings, lean, monkeypatch):
+    tiles = replace(Tiles.choose(1000), lean=lean, piece=16)
+    monkeypatch.setattr(FastTensorNet, "choose_tiles", staticmethod(lambda num_atoms: tiles))
     torch.manual_seed(0)
     given = dict(num_channels=16, num_radial=8, num_layers=1, cutoff=2.0) | settings
     model = Potential(TensorNetConfig(**given))

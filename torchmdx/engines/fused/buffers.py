@@ -45,6 +45,21 @@ class Sizes:
         return self.tiles.row is not None and self.layers > 0 and self.head_layers <= MOST_ROW_HEAD_LAYERS
 
     @property
+    def lean(self) -> bool:
+        """Whether the launches are those of recompute.py."""
+        return self.tiles.lean and self.with_forces and self.layers > 0 and not self.one_program_per_atom
+
+    @property
+    def in_place(self) -> bool:
+        """Whether products of nine components may write to the tensors that they read."""
+        return self.tiles.product.options(self.channels, self.channels)["COLUMNS"] == self.channels
+
+    @property
+    def piece(self) -> int:
+        """Atoms whose networks are evaluated together."""
+        return min(self.tiles.piece or self.num_atoms, self.num_atoms) if self.lean else self.num_atoms
+
+    @property
     def kept_layers(self) -> int:
         """Layers with tensors of their own. Without a gradient, layers take turns in the first one or two."""
         return self.layers if self.with_forces else min(self.layers, 2 if self.one_program_per_atom else 1)
@@ -62,6 +77,7 @@ class GradientScratch:
     features: Tensor  # [N,C] gradient of the atoms' features
     norms: Tensor  # [N,3,C] standardised norms of a readout, then their gradient
     m: list[Tensor]  # L x [N,9,C] sums of messages, then their gradient
+    sent: Tensor | None  # [L+1,N,9,C] m of all layers and Y of the last one, where tensors are computed again
     units: list[Tensor]  # L x [N] units of m in half precision
     d: list[Tensor]  # L x [N,9,C] updates of the tensors
     half: Tensor  # [E,3] h_e of kernels/forces.py
@@ -70,14 +86,16 @@ class GradientScratch:
 
     @classmethod
     def allocate(cls, sizes: Sizes) -> GradientScratch:
-        n, c, new = sizes.num_atoms, sizes.channels, sizes.new
+        n, c, new, piece = sizes.num_atoms, sizes.channels, sizes.new, sizes.piece
+        own = 0 if sizes.lean else n
         slices = 1 if sizes.one_program_per_atom else c // min(sizes.tiles.messages_gradient.slice, c)
         return cls(
-            mixed=new(n, 9, c),
-            x=new(n, 9, c),
-            features=new(n, c),
-            norms=new(n, 3, c),
-            m=[new(n, 9, c, dtype=sizes.sent) for _ in range(sizes.layers)],
+            mixed=new(own, 9, c),
+            x=new(own, 9, c),
+            features=new(piece, c),
+            norms=new(piece, 3, c),
+            m=[] if sizes.lean else [new(n, 9, c, dtype=sizes.sent) for _ in range(sizes.layers)],
+            sent=new(sizes.layers + 1, n, 9, c, dtype=sizes.sent) if sizes.lean else None,
             units=[new(n) for _ in range(sizes.layers)] if sizes.sent == torch.float16 else [],
             d=[new(n, 9, c) for _ in range(sizes.layers)],
             half=new(sizes.slots, 3),
@@ -168,21 +186,21 @@ class Scratch:
 
     @classmethod
     def allocate(cls, sizes: Sizes) -> Scratch:
-        n, c, new = sizes.num_atoms, sizes.channels, sizes.new
-        row, kept = sizes.tiles.row, sizes.kept_layers
+        n, c, new, piece = sizes.num_atoms, sizes.channels, sizes.new, sizes.piece
+        row, kept = sizes.tiles.row, 0 if sizes.lean else sizes.kept_layers
         return cls(
             knot=new(sizes.slots, dtype=torch.int32),
             place=new(sizes.slots, 4),
             stretch=new(sizes.slots, 2),
             a=new(n, 9, c),
-            p=new(n, 9, c),
-            hidden=new(n, sizes.hidden),
+            p=new(0 if sizes.lean and sizes.in_place else n, 9, c),
+            hidden=new(piece, sizes.hidden),
             gate=new(n, 3, c),
-            features=new(n, c),
-            head=[] if sizes.one_program_per_atom else [new(n, 2 * c) for _ in range(sizes.head_layers)],
+            features=new(piece, c),
+            head=[] if sizes.one_program_per_atom else [new(piece, 2 * c) for _ in range(sizes.head_layers)],
             x=[new(n, 9, c) for _ in range(kept + 1)],
             y=[new(n, 9, c, dtype=sizes.sent) for _ in range(kept)],
-            inverse=[new(n, c) for _ in range(max(kept, 1))],
+            inverse=[] if sizes.lean else [new(n, c) for _ in range(max(kept, 1))],
             work=new(n, row.work(c)) if row is not None and sizes.one_program_per_atom else None,
             gradient=GradientScratch.allocate(sizes) if sizes.with_forces else None,
         )

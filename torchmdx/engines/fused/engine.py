@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from torchmdx.domain import Domain
@@ -32,7 +34,9 @@ def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastT
 
 def allocate(model: FastTensorNet, batch: Batch, capacity: int) -> None:
     """Allocates kernels for a batch. Only kernels for many atoms evaluate a part of the atoms, as of a domain."""
-    tiles = model.choose_tiles(max(batch.num_atoms, FEW_ATOMS + 1)) if isinstance(batch, Domain) else None
+    tiles = None
+    if isinstance(batch, Domain):  # its atoms are counted on the device, so kernels take all of them at once
+        tiles = replace(model.choose_tiles(max(batch.num_atoms, FEW_ATOMS + 1)), piece=0)
     model.allocate(batch.num_atoms, batch.num_systems, capacity, tiles=tiles)
 
 

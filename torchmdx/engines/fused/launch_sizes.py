@@ -12,6 +12,8 @@ FEW_ATOMS = 448
 FEWEST_ATOMS = 128
 # Below these many, larger programs would leave part of the chip idle at the end of a kernel.
 SOME_ATOMS, MORE_ATOMS = 2048, 8192
+# Atoms whose gates or energies are evaluated together, where memory counts; a multiple of 16.
+PIECE = 16384
 # From this many rows of edges on, wide blocks of a product fill the chip.
 MANY_EDGE_ROWS = 32768
 
@@ -98,6 +100,8 @@ class Tiles:
     """Launch sizes of all kernels, in groups that behave alike.
 
     row: if given, the kernels of one_atom.py, with one program per atom, replace most others.
+    lean: the backward pass computes most tensors of atoms again, and networks of atoms take `piece` atoms at a time
+        (0: all), so that an atom takes little more than half the memory (recompute.py).
     two_maps: if given, edge_mlp_forward.py and edge_mlp_backward.py replace the products of edges where possible.
     """
 
@@ -109,6 +113,8 @@ class Tiles:
     row: Row | None = None
     edge_product: Block = Block()
     two_maps: TwoMaps | None = None
+    lean: bool = False
+    piece: int = 0
     head_warps: int = 2
     elements: int = 128  # of a program where an atom's channels are worked on one by one
     slices_first: bool = True
@@ -130,7 +136,10 @@ class Tiles:
                 surroundings=Walk(1, 16, 16, 1),
                 surroundings_gradient=Walk(1, 256, 8, 8),
             )
+        many = num_atoms >= MORE_ATOMS
         return cls(
+            lean=many,
+            piece=PIECE if many else 0,
             product=Block(columns=32 if num_atoms < SOME_ATOMS else 64 if num_atoms < MORE_ATOMS else 128),
             messages=Walk(1, 256, 1, 1) if num_atoms < MORE_ATOMS else Walk(8, 256, 1, 8),
             messages_gradient=Walk(1, 256, 2, 1),

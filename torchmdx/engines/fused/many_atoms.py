@@ -99,8 +99,9 @@ class Chain:
     ) -> None:
         width, inner = matrix.big.shape
         options = self.tiles.product.options(inner, width)
-        tf32_product.multiply[(triton.cdiv(self.n, options["ROWS"]), triton.cdiv(width, options["COLUMNS"]))](
-            x, matrix.big, matrix.small, side, out, self.atoms(hops), INNER=inner, WIDTH=width,
+        count = len(x) if self.within is None else self.atoms(hops)
+        tf32_product.multiply[(triton.cdiv(len(x), options["ROWS"]), triton.cdiv(width, options["COLUMNS"]))](
+            x, matrix.big, matrix.small, side, out, count, INNER=inner, WIDTH=width,
             PRECISION=matrix.precision, AFTER=after, ACTIVATION=activation or self.activation["ACTIVATION"], **options,
         )  # fmt: skip
 
@@ -108,19 +109,8 @@ class Chain:
         """Energies of the atoms. keep: also stores what the backward pass reads."""
         if not self.n:
             return
-        b, w, e, t, n = self.b, self.weights, self.edges, self.tiles, self.n
-        reach = len(w.layers)
-        if self.within is not None:
-            self.buffers.energies.zero_()  # those of other atoms than the owned are not written
-        edge_geometry.place_edges[(max(1, triton.cdiv(e.capacity, BLOCK)),)](
-            self.positions, self.cell, self.system, e.row_ptr, e.source, e.target, e.shifts, w.stretch,
-            b.knot, b.place, b.stretch, n, w.num_intervals - 1, BLOCK=BLOCK,
-        )  # fmt: skip
-        walk = t.surroundings.options(self.c)
-        embedding_sum.surroundings[(triton.cdiv(n, t.surroundings.rows), self.c // walk["SLICE"])](
-            self.numbers, w.targets, w.sources, b.a, w.table, w.own, e.row_ptr, e.source, b.knot, b.place,
-            self.atoms(reach), CHANNELS=self.c, DEGREE=w.degree, **walk,
-        )  # fmt: skip
+        b, w, reach = self.b, self.weights, len(self.weights.layers)
+        self._surroundings()
         norms, mixed = b.features, self.gradient.mixed if keep else b.p
         embedding.standardised_norms[self.each_atom](
             b.a, w.gate_scale, w.gate_offset, norms, self.atoms(reach), self.epsilons[0], WIDTH=w.width, **self.elements
@@ -136,6 +126,22 @@ class Chain:
         for i in range(len(w.layers)):
             x = self._layer(i, x, keep)
         self._read(x, keep)
+
+    def _surroundings(self) -> None:
+        """The edges, and the sums over neighbours of the embedding."""
+        b, w, e, t, n = self.b, self.weights, self.edges, self.tiles, self.n
+        reach = len(w.layers)
+        if self.within is not None:
+            self.buffers.energies.zero_()  # those of other atoms than the owned are not written
+        edge_geometry.place_edges[(max(1, triton.cdiv(e.capacity, BLOCK)),)](
+            self.positions, self.cell, self.system, e.row_ptr, e.source, e.target, e.shifts, w.stretch,
+            b.knot, b.place, b.stretch, n, w.num_intervals - 1, BLOCK=BLOCK,
+        )  # fmt: skip
+        walk = t.surroundings.options(self.c)
+        embedding_sum.surroundings[(triton.cdiv(n, t.surroundings.rows), self.c // walk["SLICE"])](
+            self.numbers, w.targets, w.sources, b.a, w.table, w.own, e.row_ptr, e.source, b.knot, b.place,
+            self.atoms(reach), CHANNELS=self.c, DEGREE=w.degree, **walk,
+        )  # fmt: skip
 
     def _layer(self, i: int, x: Tensor, keep: bool) -> Tensor:
         b, w, e, t, n = self.b, self.weights.layers[i], self.edges, self.tiles, self.n
@@ -164,45 +170,54 @@ class Chain:
         return self.gradient.units[i] if keep and self.gradient.units else self.b.features
 
     def _read(self, x: Tensor, keep: bool) -> None:
-        b, w, t = self.b, self.weights, self.tiles
+        b, w = self.b, self.weights
         norms = self.gradient.norms if keep else b.gate
         readout.read_norms[self.each_atom](
-            x, w.read_scale, w.read_offset, norms, self.atoms(0), self.epsilons[1], WIDTH=w.width, **self.elements
-        )
+            x, None, self.charge, self.system, w.read_scale, w.read_offset, norms, self.atoms(0), self.epsilons[1],
+            WIDTH=w.width, **self.elements,
+        )  # fmt: skip
         self._multiply(norms, self.split.read, w.read_bias, b.features, "bias", activation="none")
-        if w.head.num_gated:
-            self._gated_head(keep)
+        self._head(keep, slice(0, self.n))
+
+    def _head(self, keep: bool, rows: slice) -> None:
+        """Energies of some atoms from their features, and the gradient of the features if `keep`."""
+        b, w, h, count = self.b, self.weights, self.weights.head, rows.stop - rows.start
+        numbers, energies = self.numbers[rows], self.buffers.energies[rows]
+        atoms = count if self.within is None else self.atoms(0)
+        if h.num_gated:
+            self._gated_head(keep, numbers, energies, atoms)
             return
-        h = w.head
-        readout.read_energies[(triton.cdiv(self.n, ATOMS),)](
+        readout.read_energies[(triton.cdiv(count, ATOMS),)](
             b.features, b.features if b.gradient is None else b.gradient.features, h.into, h.bias,
-            h.last, h.constants, w.references, self.numbers, self.buffers.energies, self.atoms(0), HEAD=h.width,
+            h.last, h.constants, w.references, numbers, energies, atoms, HEAD=h.width,
             GRADIENT=keep, CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c), PRECISION=self.head_precision,
-            READOUT=self.readout, **self.activation, num_warps=t.head_warps,
+            READOUT=self.readout, **self.activation, num_warps=self.tiles.head_warps,
         )  # fmt: skip
 
-    def _gated_head(self, keep: bool) -> None:
-        """Energies by a gated head, and the gradient of the features if `keep`."""
+    def _gated_head(self, keep: bool, numbers: Tensor, energies: Tensor, atoms: int | Tensor) -> None:
+        """`_head` of a gated head."""
         b, h, z = self.b, self.weights.head, self.b.head
         self._multiply(b.features, self.split.head[0], h.bias[0], z[0], "bias", activation=self.readout)
         for k in range(1, h.num_gated):
-            self._multiply_halves(z[k - 1], self.split.head[k], h.bias[k], z[k], back=False)
-        gated_head.gated_energies[(triton.cdiv(self.n, ATOMS),)](
-            z[-1], h.last, h.constants, self.weights.references, self.numbers, self.buffers.energies, self.atoms(0),
+            self._multiply_halves(z[k - 1], self.split.head[k], h.bias[k], z[k], atoms, back=False)
+        gated_head.gated_energies[(triton.cdiv(len(numbers), ATOMS),)](
+            z[-1], h.last, h.constants, self.weights.references, numbers, energies, atoms,
             CHANNELS=self.c, ATOMS=ATOMS, GRADIENT=keep, **self.activation,
         )  # fmt: skip
         if keep:
             for k in reversed(range(1, h.num_gated)):
-                self._multiply_halves(z[k], self.split.head_back[k], z[k - 1], z[k - 1], back=True)
+                self._multiply_halves(z[k], self.split.head_back[k], z[k - 1], z[k - 1], atoms, back=True)
             self._multiply(
                 z[0], self.split.head_back[0], b.features, self.gradient.features, "slope", activation=self.readout
             )
 
-    def _multiply_halves(self, x: Tensor, matrices: Split, side: Tensor, out: Tensor, back: bool) -> None:
+    def _multiply_halves(
+        self, x: Tensor, matrices: Split, side: Tensor, out: Tensor, atoms: int | Tensor, back: bool
+    ) -> None:
         options = self.tiles.product.options(self.c, self.c)
-        grid = (triton.cdiv(self.n, options["ROWS"]), self.c // options["COLUMNS"], 2)
+        grid = (triton.cdiv(len(x), options["ROWS"]), self.c // options["COLUMNS"], 2)
         gated_head.multiply_halves[grid](
-            x, matrices.big, matrices.small, side, out, self.atoms(0), CHANNELS=self.c,
+            x, matrices.big, matrices.small, side, out, atoms, CHANNELS=self.c,
             PRECISION=matrices.precision, BACK=back, **self.activation, **options,
         )  # fmt: skip
 
@@ -210,7 +225,7 @@ class Chain:
         """Forces, and each atom's part of the virial, from the values stored by the forward pass."""
         if not self.n:
             return
-        b, g, w, e, t, n = self.b, self.gradient, self.weights, self.edges, self.tiles, self.n
+        b, g, w = self.b, self.gradient, self.weights
         last = reach = len(w.layers)
         self._read_gradient(last)
         for i in reversed(range(last)):
@@ -221,10 +236,16 @@ class Chain:
         embedding.surroundings_mix_gradient[self.each_atom](
             b.p, b.a, b.features, self.atoms(reach), self.epsilons[0], WIDTH=w.width, **self.elements
         )
+        self._forces(b.p, virial)
+
+    def _forces(self, gradient: Tensor, virial: bool) -> None:
+        """Forces from the gradient in the sums over neighbours and from what messages left at the edges."""
+        b, g, w, e, t, n = self.b, self.gradient, self.weights, self.edges, self.tiles, self.n
+        reach = len(w.layers)
         walk = t.surroundings_gradient.options(self.c)
         del walk["SLICE"]
         embedding_sum.surroundings_gradient[(triton.cdiv(n, walk["ROWS"]),)](
-            self.numbers, w.targets, w.sources, b.p, w.table, e.row_ptr, e.source, b.knot, b.place,
+            self.numbers, w.targets, w.sources, gradient, w.table, e.row_ptr, e.source, b.knot, b.place,
             b.stretch, g.pull, g.half, self.atoms(reach), e.capacity, CHANNELS=self.c, DEGREE=w.degree,
             SLICES=len(g.pull), **walk,
         )  # fmt: skip
@@ -239,7 +260,7 @@ class Chain:
         self._multiply(g.features, self.split.read_back, w.read_scale, g.norms, "scale")
         readout.read_features_gradient[self.each_atom](
             g.norms, b.x[last], g.x, *self._made_by(last), self.atoms(0), self.epsilons[1], WIDTH=w.width,
-            EMBEDDING=last == 0, **self.activation, **self.elements,
+            EMBEDDING=last == 0, UPDATED=True, **self.activation, **self.elements,
         )  # fmt: skip
 
     def _layer_gradient(self, i: int, first: bool) -> None:

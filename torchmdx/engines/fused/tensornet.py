@@ -61,6 +61,7 @@ class FastTensorNet:
     """
 
     network_type: type[nn.Module] = TensorNet
+    can_recompute = True  # whether there are launches in little memory
 
     def __init__(
         self,
@@ -121,6 +122,7 @@ class FastTensorNet:
     ) -> Buffers:
         """Allocates buffers for N atoms, S systems and E edge slots. forces=False: none for the backward pass."""
         tiles = tiles or self.choose_tiles(num_atoms)
+        tiles = replace(tiles, lean=tiles.lean and self.can_recompute)
         sizes = Sizes(
             num_atoms=num_atoms,
             num_systems=num_systems,
@@ -196,5 +198,8 @@ class FastTensorNet:
         """The class of the launches: one program per atom, or blocks of atoms."""
         from torchmdx.engines.fused.few_atoms import RowChain
         from torchmdx.engines.fused.many_atoms import Chain
+        from torchmdx.engines.fused.recompute import LeanChain
 
-        return RowChain if buffers.sizes.one_program_per_atom else Chain
+        if buffers.sizes.one_program_per_atom:
+            return RowChain
+        return LeanChain if buffers.sizes.lean else Chain

@@ -29,6 +29,7 @@ class FastTensorNet2(FastTensorNet):
     """A TensorNet2 potential's energy and forces by kernels. See FastTensorNet."""
 
     network_type: type[nn.Module] = TensorNet2
+    can_recompute = False
 
     def __init__(
         self,

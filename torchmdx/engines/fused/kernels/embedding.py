@@ -12,10 +12,9 @@ Channels are padded to a power of two with weights of zero; WIDTH is how many of
 import triton
 import triton.language as tl
 
-from torchmdx.engines.fused.kernels.activations import activate
-from torchmdx.engines.fused.kernels.interaction import atoms_here, store_output
+from torchmdx.engines.fused.kernels.interaction import atoms_here, gated_tensors, store_output
 from torchmdx.engines.fused.kernels.layer_norm import statistics
-from torchmdx.engines.fused.kernels.nine import add9, load9, part_norms_gradient, scale_parts, squared_norm, store9
+from torchmdx.engines.fused.kernels.nine import add9, load9, part_norms_gradient, squared_norm, store9
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -62,12 +61,9 @@ def gated(
             return
     row, n, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
-    at = GATE + r * (3 * CHANNELS) + n
-    g0 = activate(tl.load(at, mask=valid, other=0.0), ACTIVATION)
-    g1 = activate(tl.load(at + CHANNELS, mask=valid, other=0.0), ACTIVATION)
-    g2 = activate(tl.load(at + 2 * CHANNELS, mask=valid, other=0.0), ACTIVATION)
-    mixed = load9(MIXED + r * (9 * CHANNELS) + n, valid, CHANNELS)
-    store_output(X, INVERSE, scale_parts(mixed, g0, g1, g2), row, n, valid, CHANNELS, LAST)
+    gate = GATE + r * (3 * CHANNELS) + n
+    x = gated_tensors(MIXED + r * (9 * CHANNELS) + n, gate, valid, CHANNELS, ACTIVATION)
+    store_output(X, INVERSE, x, row, n, valid, CHANNELS, LAST)
 
 
 @triton.jit(do_not_specialize=["num_atoms"])

@@ -23,6 +23,7 @@ from torchmdx.engines.fused.kernels.nine import (
     charge_factor,
     dot_parts,
     largest9,
+    load3,
     load9,
     message_product,
     message_product_gradient,
@@ -38,11 +39,12 @@ from torchmdx.engines.fused.kernels.nine import (
 
 @triton.jit
 def store_output(X, INVERSE, x, row, n, valid, CHANNELS: tl.constexpr, LAST: tl.constexpr):
-    """Writes what the next layer reads: X̂ and 1/(|X|²+1); or X itself, for the readout."""
+    """Writes what the next layer reads: X̂ and, unless INVERSE is None, 1/(|X|²+1); or X itself, for the readout."""
     r = row.to(tl.int64)[:, None]
     if not LAST:
         inverse = 1.0 / (squared_norm(x) + 1.0)
-        tl.store(INVERSE + r * CHANNELS + n, inverse, mask=valid)
+        if INVERSE is not None:
+            tl.store(INVERSE + r * CHANNELS + n, inverse, mask=valid)
         x = scale9(x, inverse)
     store9(X + r * (9 * CHANNELS) + n, x, valid, CHANNELS)
 
@@ -89,10 +91,24 @@ def store_gradient(
 
 
 @triton.jit
+def gated_tensors(MIXED, GATE, valid, CHANNELS: tl.constexpr, ACTIVATION: tl.constexpr):
+    """MIXED act(GATE), from pointers to the blocks of their first components."""
+    g0, g1, g2 = load3(GATE, valid, CHANNELS)
+    g0, g1, g2 = activate(g0, ACTIVATION), activate(g1, ACTIVATION), activate(g2, ACTIVATION)
+    return scale_parts(load9(MIXED, valid, CHANNELS), g0, g1, g2)
+
+
+@triton.jit
 def atoms_here(num_atoms, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     """(atoms of this program, all channels [1,C], whether the atoms exist [ROWS,1])."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     return row, tl.arange(0, CHANNELS)[None, :], (row < num_atoms)[:, None]
+
+
+@triton.jit
+def updated(x, d, factor):
+    """X' = X̂ + D + (1 + q/10) D D."""
+    return add9(add9(x, d), scale9(square(d), factor))
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -117,7 +133,7 @@ def update(
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
     d = load9(D + at, valid, CHANNELS)
     factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
-    x = add9(add9(load9(X + at, valid, CHANNELS), d), scale9(square(d), factor))
+    x = updated(load9(X + at, valid, CHANNELS), d, factor)
     store_output(OUT, INVERSE, x, row, n, valid, CHANNELS, LAST)
 
 
@@ -185,6 +201,7 @@ def mix_in_gradient(
 
     D, MIXED and GATE belong to what made X: the layer before, or the EMBEDDING; see store_gradient. num_received: atoms
     with an output of this layer; G is that of the first so many, and zero for others.
+    INVERSE: if None, X is evaluated again, from D and X̂ of the layer before, in X, or from MIXED and GATE.
     """
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
@@ -197,6 +214,16 @@ def mix_in_gradient(
     if num_received.dtype.is_ptr():
         received = (row < tl.load(num_received))[:, None]
     g = add9(load9(GX + at, valid, CHANNELS), load9(G + at, received, CHANNELS))
-    inverse = tl.load(INVERSE + r * CHANNELS + n, mask=valid, other=0.0)
-    g = normalise_gradient(load9(X + at, valid, CHANNELS), inverse, g)
+    if INVERSE is not None:
+        inverse = tl.load(INVERSE + r * CHANNELS + n, mask=valid, other=0.0)
+        x = load9(X + at, valid, CHANNELS)
+    else:
+        if EMBEDDING:
+            x = gated_tensors(MIXED + at, GATE + r * (3 * CHANNELS) + n, valid, CHANNELS, ACTIVATION)
+        else:
+            factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
+            x = updated(load9(X + at, valid, CHANNELS), load9(D + at, valid, CHANNELS), factor)
+        inverse = 1.0 / (squared_norm(x) + 1.0)
+        x = scale9(x, inverse)
+    g = normalise_gradient(x, inverse, g)
     store_gradient(G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, n, num_atoms, CHANNELS, ACTIVATION, EMBEDDING)

@@ -12,15 +12,18 @@ import triton
 import triton.language as tl
 
 from torchmdx.engines.fused.kernels.activations import activate, slope
-from torchmdx.engines.fused.kernels.interaction import atoms_here, store_gradient
+from torchmdx.engines.fused.kernels.interaction import atoms_here, store_gradient, updated
 from torchmdx.engines.fused.kernels.layer_norm import part_gradient, part_statistics_of_rows
-from torchmdx.engines.fused.kernels.nine import load3, load9, part_norms, part_norms_gradient, store3
+from torchmdx.engines.fused.kernels.nine import charge_factor, load3, load9, part_norms, part_norms_gradient, store3
 from torchmdx.engines.fused.kernels.tf32_product import nearest
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def read_norms(
     X,
+    D,
+    CHARGE,
+    SYSTEM,
     SCALE,
     OFFSET,
     NORMS,
@@ -30,20 +33,32 @@ def read_norms(
     CHANNELS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """NORMS [N,3,C] = LayerNorm(|s|², |a|², |q|²)."""
+    """NORMS [N,3,C] = LayerNorm(|s|², |a|², |q|²) of the last tensors, which are X if D is None; see `last_tensors`."""
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
         if tl.program_id(0) * ROWS >= num_atoms:
             return
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     r = row.to(tl.int64)[:, None]
-    n0, n1, n2 = part_norms(load9(X + r * (9 * CHANNELS) + c, valid, CHANNELS))
+    n0, n1, n2 = part_norms(last_tensors(X, D, CHARGE, SYSTEM, row, c, num_atoms, CHANNELS))
     mean, inverse = part_statistics_of_rows(n0, n1, n2, c < WIDTH, WIDTH, epsilon)
     n0 = (n0 - mean) * inverse * tl.load(SCALE + c) + tl.load(OFFSET + c)
     n1 = (n1 - mean) * inverse * tl.load(SCALE + CHANNELS + c) + tl.load(OFFSET + CHANNELS + c)
     n2 = (n2 - mean) * inverse * tl.load(SCALE + 2 * CHANNELS + c) + tl.load(OFFSET + 2 * CHANNELS + c)
     at = NORMS + r * (3 * CHANNELS) + c
     store3(at, (n0, n1, n2), valid, CHANNELS)
+
+
+@triton.jit
+def last_tensors(X, D, CHARGE, SYSTEM, row, c, num_atoms, CHANNELS: tl.constexpr):
+    """The tensors X, or those of the last layer from its X̂ in X and its D."""
+    at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c
+    valid = (row < num_atoms)[:, None]
+    x = load9(X + at, valid, CHANNELS)
+    if D is not None:
+        factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
+        x = updated(x, load9(D + at, valid, CHANNELS), factor)
+    return x
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -125,14 +140,18 @@ def read_features_gradient(
     ROWS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     EMBEDDING: tl.constexpr,
+    UPDATED: tl.constexpr,
 ):
-    """From the gradient in NORMS, through the LayerNorm, the gradient in X, passed on as store_gradient does."""
+    """From the gradient in NORMS, through the LayerNorm, the gradient in the last tensors, as store_gradient does.
+
+    Those are X if UPDATED, else they are evaluated again from X and D; see `last_tensors`.
+    """
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
         if tl.program_id(0) * ROWS >= num_atoms:
             return
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
-    x = load9(X + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c, valid, CHANNELS)
+    x = last_tensors(X, None if UPDATED else D, CHARGE, SYSTEM, row, c, num_atoms, CHANNELS)
     g = read_gradient(x, NORMS, row, c, valid, epsilon, WIDTH, CHANNELS)
     store_gradient(G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, c, num_atoms, CHANNELS, ACTIVATION, EMBEDDING)
 

@@ -77,7 +77,7 @@ def multiply_parts(
 ):
     """Y = X W for tensors [N,9,C], W [3,C,C] one matrix for each part. A program makes one component of ROWS atoms.
 
-    scale: factor of the result, if Y is in half precision.
+    scale: factor of the result, if Y is in half precision. Y may be X if a program makes all COLUMNS.
     """
     component = tl.program_id(0) % 9
     block = tl.program_id(0) // 9
@@ -97,6 +97,8 @@ def multiply_parts(
         acc = product(acc, x, W, SMALL, part * (CHANNELS * CHANNELS) + n[:, None] * CHANNELS + k, PRECISION)
     if Y.dtype.element_ty == tl.float16:
         acc *= scale
+    if COLUMNS == CHANNELS:
+        tl.debug_barrier()  # Y may be X: all of its rows have been read
     tl.store(Y + base + n[None, :], acc, mask=valid)
 
 
