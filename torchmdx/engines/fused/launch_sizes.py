@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
@@ -121,6 +121,11 @@ class Tiles:
     force_edges: int = 32
     force_candidates: int = 16
     force_warps: int = 4
+
+    def of_half(self, channels: int) -> Tiles:
+        """The same for messages in half precision, which need all channels: at least so many."""
+        back = replace(self.messages_gradient, depth=1)
+        return replace(self, messages=Walk(4, channels, 1, 4), messages_gradient=back)
 
     @classmethod
     def choose(cls, num_atoms: int) -> Tiles:

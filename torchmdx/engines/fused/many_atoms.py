@@ -55,7 +55,7 @@ class Chain:
         self.cell, self.charge, self.edges = cell, charge, edges
         self.n, self.c = buffers.sizes.num_atoms, self.weights.channels
         self.within = within
-        self.split = model.split_weights
+        self.split, self.tables = model.split_weights, model.tables
         self.head_precision = "tf32x3" if model.dot_precision == "tf32x3" else "tf32"
         rows = max(1, buffers.sizes.tiles.elements // self.c)
         self.each_atom = (triton.cdiv(self.n, rows),)
@@ -139,7 +139,7 @@ class Chain:
         )  # fmt: skip
         walk = t.surroundings.options(self.c)
         embedding_sum.surroundings[(triton.cdiv(n, t.surroundings.rows), self.c // walk["SLICE"])](
-            self.numbers, w.targets, w.sources, b.a, w.table, w.own, e.row_ptr, e.source, b.knot, b.place,
+            self.numbers, w.targets, w.sources, b.a, self.tables[0], w.own, e.row_ptr, e.source, b.knot, b.place,
             self.atoms(reach), CHANNELS=self.c, DEGREE=w.degree, **walk,
         )  # fmt: skip
 
@@ -151,9 +151,9 @@ class Chain:
         updated = len(self.weights.layers) - 1 - i  # hops
         unit = self.split.units[i]
         self._multiply_parts(x, self.split.mix_in[i], y, hops=updated + 1, scale=1 / unit)
-        walk = t.messages.options(self.c)
+        walk, table = t.messages.options(self.c), self.tables[i + 1]
         messages.messages[(triton.cdiv(n, t.messages.rows) * (self.c // walk["SLICE"]),)](
-            y, self.gradient.m[i] if keep else y, p, self.charge, self.system, w.table, w.own, e.row_ptr, e.source,
+            y, self.gradient.m[i] if keep else y, p, self.charge, self.system, table, w.own, e.row_ptr, e.source,
             b.knot, b.place, self._units(i, keep), self.atoms(updated), unit, CHANNELS=self.c,
             DEGREE=self.weights.degree, SLICES_FIRST=t.slices_first, KEEP=keep, **self.reflections, **walk,
         )  # fmt: skip
@@ -245,7 +245,7 @@ class Chain:
         walk = t.surroundings_gradient.options(self.c)
         del walk["SLICE"]
         embedding_sum.surroundings_gradient[(triton.cdiv(n, walk["ROWS"]),)](
-            self.numbers, w.targets, w.sources, gradient, w.table, e.row_ptr, e.source, b.knot, b.place,
+            self.numbers, w.targets, w.sources, gradient, self.tables[0], e.row_ptr, e.source, b.knot, b.place,
             b.stretch, g.pull, g.half, self.atoms(reach), e.capacity, CHANNELS=self.c, DEGREE=w.degree,
             SLICES=len(g.pull), **walk,
         )  # fmt: skip
@@ -272,9 +272,9 @@ class Chain:
         interaction.update_gradient[self.each_atom](
             gy, y, gm, self.charge, self.system, units, received, unit, **self.reflections, **self.elements
         )
-        walk = t.messages_gradient.options(self.c)
+        walk, table = t.messages_gradient.options(self.c), self.tables[i + 1]
         messages.messages_gradient[(triton.cdiv(n, t.messages_gradient.rows) * len(g.pull),)](
-            y, gm, gy, w.table, w.own, e.row_ptr, e.source, b.knot, b.place, g.pull, units, sent, received, e.capacity,
+            y, gm, gy, table, w.own, e.row_ptr, e.source, b.knot, b.place, g.pull, units, sent, received, e.capacity,
             unit, CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
         )  # fmt: skip
         # The gradient in D is not read any more: its buffer takes the gradient through Y.

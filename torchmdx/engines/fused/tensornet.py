@@ -78,13 +78,17 @@ class FastTensorNet:
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         # Imported here, so that the package imports without Triton.
-        from torchmdx.engines.fused.weights import SplitWeights, Weights
+        from torchmdx.engines.fused.weights import SplitWeights, Weights, packed_table
 
         self.config = potential.config
         self.device = potential.device
         self.precision, self.dot_precision = precision, PRECISIONS[precision]
         self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound)
         self.weights = Weights.pack(potential, self.table)
+        # The tables of embedding and layers, for blocks of atoms.
+        self.tables = [self.weights.table, *(layer.table for layer in self.weights.layers)]
+        if precision == "half":
+            self.tables = [packed_table(table) for table in self.tables]
         self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
@@ -138,7 +142,7 @@ class FastTensorNet:
         if self.precision in SENT and not sizes.one_program_per_atom:
             sizes = replace(sizes, sent=SENT[self.precision])
         if sizes.sent == torch.float16:  # an atom's unit is found by the one program that has all channels
-            sizes = replace(sizes, tiles=replace(tiles, messages=replace(tiles.messages, slice=MOST_CHANNELS)))
+            sizes = replace(sizes, tiles=tiles.of_half(MOST_CHANNELS))
         self.buffers = Buffers.allocate(sizes)
         self.no_charge = sizes.new(max(num_systems, 1))
         return self.buffers

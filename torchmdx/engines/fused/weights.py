@@ -19,6 +19,9 @@ from torchmdx.models.interaction import Interaction
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensors import PartwiseLinear
 
+# Of the largest value of a filter, for coefficients in half precision.
+PACKED_ERROR = 1e-5
+
 
 @dataclass(frozen=True, eq=False)
 class LayerWeights:
@@ -164,6 +167,20 @@ class SplitWeights:
             head=tuple(of(matrix) for matrix in w.head.layers(w.head.back)),
             head_back=tuple(of(matrix) for matrix in w.head.layers(w.head.into)),
         )
+
+
+def packed_table(table: Tensor) -> Tensor:
+    """A table [n,6,3,C] as words [n,4,3,C]: coefficients of 1 and t in float32, higher ones as pairs in half precision.
+
+    Values change by at most `PACKED_ERROR` of the largest; if that needs all of their digits, the table itself.
+    """
+    higher = table[:, 2:].half()
+    change = (higher.float() - table[:, 2:]).abs().sum(1).amax()
+    if table.shape[1] != 6 or not change <= PACKED_ERROR * table.abs().amax():
+        return table
+    bits = higher.view(torch.int16).to(torch.int32)
+    pairs = (bits[:, 0::2] & 0xFFFF) | (bits[:, 1::2] << 16)
+    return torch.cat([table[:, :2].contiguous().view(torch.int32), pairs], 1).contiguous()
 
 
 def _unit(mix_in: Tensor) -> float:

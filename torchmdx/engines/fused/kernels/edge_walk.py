@@ -11,11 +11,15 @@ import triton.language as tl
 
 @triton.jit
 def filter_part(entry, part: tl.constexpr, t, mask, channels: tl.constexpr, degree: tl.constexpr):
-    """Σ_q a_q t^q of one part from the table's interval at `entry`, laid out [degree+1,3,channels]."""
+    """Σ_q a_q t^q of one part from the table's interval at `entry`, laid out [degree+1,3,channels] or packed."""
     entry += part * channels
-    value = tl.load(entry + degree * 3 * channels, mask=mask, other=0.0)
-    for q in tl.static_range(1, degree + 1):
-        value = value * t + tl.load(entry + (degree - q) * 3 * channels, mask=mask, other=0.0)
+    if entry.dtype.element_ty == tl.int32:
+        a0, a1, a2, a3, a4, a5 = unpack(entry, mask, channels)
+        value = ((((a5 * t + a4) * t + a3) * t + a2) * t + a1) * t + a0
+    else:
+        value = tl.load(entry + degree * 3 * channels, mask=mask, other=0.0)
+        for q in tl.static_range(1, degree + 1):
+            value = value * t + tl.load(entry + (degree - q) * 3 * channels, mask=mask, other=0.0)
     return value
 
 
@@ -23,12 +27,36 @@ def filter_part(entry, part: tl.constexpr, t, mask, channels: tl.constexpr, degr
 def filter_and_slope(entry, part: tl.constexpr, t, mask, channels: tl.constexpr, degree: tl.constexpr):
     """The filter and its slope in t, the derivative of the same polynomial."""
     entry += part * channels
-    slope = tl.load(entry + degree * 3 * channels, mask=mask, other=0.0)
-    value = slope * t + tl.load(entry + (degree - 1) * 3 * channels, mask=mask, other=0.0)
-    for q in tl.static_range(2, degree + 1):
-        slope = slope * t + value
-        value = value * t + tl.load(entry + (degree - q) * 3 * channels, mask=mask, other=0.0)
+    if entry.dtype.element_ty == tl.int32:
+        a0, a1, a2, a3, a4, slope = unpack(entry, mask, channels)
+        value = slope * t + a4
+        slope, value = slope * t + value, value * t + a3
+        slope, value = slope * t + value, value * t + a2
+        slope, value = slope * t + value, value * t + a1
+        slope, value = slope * t + value, value * t + a0
+    else:
+        slope = tl.load(entry + degree * 3 * channels, mask=mask, other=0.0)
+        value = slope * t + tl.load(entry + (degree - 1) * 3 * channels, mask=mask, other=0.0)
+        for q in tl.static_range(2, degree + 1):
+            slope = slope * t + value
+            value = value * t + tl.load(entry + (degree - q) * 3 * channels, mask=mask, other=0.0)
     return value, slope
+
+
+@triton.jit
+def unpack(entry, mask, channels: tl.constexpr):
+    """Six coefficients from four words: two in float32, then two pairs in half precision, the lower power first."""
+    a0 = tl.load(entry, mask=mask, other=0).to(tl.float32, bitcast=True)
+    a1 = tl.load(entry + 3 * channels, mask=mask, other=0).to(tl.float32, bitcast=True)
+    pair = tl.load(entry + 6 * channels, mask=mask, other=0)
+    last = tl.load(entry + 9 * channels, mask=mask, other=0)
+    return a0, a1, _low(pair), _low(pair >> 16), _low(last), _low(last >> 16)
+
+
+@triton.jit
+def _low(word):
+    """The lower half of each word as a number."""
+    return word.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
@@ -52,7 +80,8 @@ def read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS: tl.constexpr, DE
     knot = tl.load(KNOT + e, mask=mask, other=-1)
     j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)
     t = tl.expand_dims(tl.load(PLACE + e.to(tl.int64) * 4 + 3, mask=mask, other=0.0), -1)
-    entry = TABLE + tl.expand_dims(knot.to(tl.int64), -1) * ((DEGREE + 1) * 3 * CHANNELS) + c
+    ROWS: tl.constexpr = 4 if TABLE.dtype.element_ty == tl.int32 else DEGREE + 1
+    entry = TABLE + tl.expand_dims(knot.to(tl.int64), -1) * (ROWS * 3 * CHANNELS) + c
     return tl.expand_dims(knot >= 0, -1), j, entry, t
 
 
