@@ -1,4 +1,4 @@
-"""The reference networks on a CPU in blocks of atoms, which bounds the memory of an evaluation with forces.
+"""The reference networks in blocks of atoms, which bounds the memory of an evaluation with forces.
 
 The derivative of a network needs every intermediate value of every edge: 10 MB per atom in float64. Here only the
 tensors of atoms between layers are kept, [N,9,C]. Atoms are evaluated block by block with their edges, and the backward
@@ -169,8 +169,15 @@ def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potent
     # Two tensors of each layer, the first one, and their gradients.
     kept = 2 * 9 * (2 * config.num_layers + 1) * edges.num_atoms * of_a_number
     _require_memory(int(kept + BLOCK_BYTES), edges.num_atoms, potential.dtype)
-    made = BlockedTensorNet(network) if type(network) is TensorNet else BlockedTensorNet2(network)
-    return potential.with_network(made)
+    return in_blocks(potential)
+
+
+def in_blocks(potential: Potential) -> Potential:
+    """The potential in blocks, on any device, for evaluations that are not captured; other networks as they are."""
+    network = potential.network
+    if type(network) is TensorNet:
+        return potential.with_network(BlockedTensorNet(network))
+    return potential.with_network(BlockedTensorNet2(network)) if type(network) is TensorNet2 else potential
 
 
 def _require_memory(estimate: int, num_atoms: int, dtype: torch.dtype) -> None:
