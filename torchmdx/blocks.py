@@ -169,15 +169,8 @@ def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potent
     # Two tensors of each layer, the first one, and their gradients.
     kept = 2 * 9 * (2 * config.num_layers + 1) * edges.num_atoms * of_a_number
     _require_memory(int(kept + BLOCK_BYTES), edges.num_atoms, potential.dtype)
-    return in_blocks(potential)
-
-
-def in_blocks(potential: Potential) -> Potential:
-    """The potential in blocks, on any device, for evaluations that are not captured; other networks as they are."""
-    network = potential.network
-    if type(network) is TensorNet:
-        return potential.with_network(BlockedTensorNet(network))
-    return potential.with_network(BlockedTensorNet2(network)) if type(network) is TensorNet2 else potential
+    made = BlockedTensorNet(network) if type(network) is TensorNet else BlockedTensorNet2(network)
+    return potential.with_network(made)
 
 
 def _require_memory(estimate: int, num_atoms: int, dtype: torch.dtype) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchmdx import Batch, System
+from torchmdx import Batch, Ensemble, System, blocks, evaluate
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step import audit, capture_policy, change
 from torchmdx.step.capture_policy import GraphPolicy
@@ -332,6 +332,21 @@ def test_a_large_structure_is_audited_by_a_part_of_it(trained, crystal, device, 
     step = CapturedStep(trained(device), System.from_ase(atoms), audit_every=1)
     step(atoms.positions)
     assert 0 < step.error < 1e-5
+
+
+@pytest.mark.parametrize("model", ["tensornet", "tensornet2"])
+def test_the_exact_model_of_an_audit_is_evaluated_in_blocks(make_potential, ethanol, cation, model, monkeypatch):
+    potentials = [make_potential(model=model), make_potential(model=model, seed=1)]
+    batch = Batch.from_systems([System.from_ase(atoms) for atoms in (ethanol, cation)])
+    wanted = evaluate(Ensemble(potentials).double(), batch.to(dtype=torch.float64))
+    counted, plain = [], blocks.embed
+    monkeypatch.setattr(blocks, "embed", lambda *given: counted.append(len(given[1].blocks)) or plain(*given))
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1.0)
+    energy, forces = audit.exact_results(Ensemble(potentials), batch)
+    assert counted == [batch.num_atoms] * 2
+    torch.testing.assert_close(energy, wanted.energy, atol=1e-9, rtol=1e-12)
+    torch.testing.assert_close(forces[:, :3], wanted.forces, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(forces[:, 3], wanted.force_spread, atol=1e-10, rtol=1e-10)
 
 
 def test_the_part_that_stands_for_a_structure(ethanol, cation, crystal, monkeypatch):

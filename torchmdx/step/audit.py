@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.blocks import in_blocks
+from torchmdx.blocks import BlockedTensorNet, BlockedTensorNet2
 from torchmdx.domain import Domain
 from torchmdx.engines.choose import engine_for
 from torchmdx.evaluate import evaluate, require_apart
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.models.tensornet import TensorNet
+from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
 from torchmdx.step.buffer_storage import FIRST_BAD, NOT_FINITE
@@ -163,10 +165,18 @@ def exact_results(potential: Potential | Ensemble, batch: Batch) -> tuple[Tensor
     In blocks, because the derivative takes 6 MB per atom otherwise, more than the fast path of a large structure.
     """
     exact = copy.deepcopy(potential).double()
-    blocked = Ensemble([in_blocks(p) for p in exact], exact.names) if isinstance(exact, Ensemble) else in_blocks(exact)
-    result = evaluate(blocked, batch.to(dtype=torch.float64))
+    blocked = [_in_blocks(member) for member in (exact if isinstance(exact, Ensemble) else [exact])]
+    whole = Ensemble(blocked, exact.names) if isinstance(exact, Ensemble) else blocked[0]
+    result = evaluate(whole, batch.to(dtype=torch.float64))
     assert result.forces is not None
     return result.energy, _columns(result.forces, result.force_spread)
+
+
+def _in_blocks(potential: Potential) -> Potential:
+    network = potential.network
+    if type(network) is TensorNet:
+        return potential.with_network(BlockedTensorNet(network))
+    return potential.with_network(BlockedTensorNet2(network)) if type(network) is TensorNet2 else potential
 
 
 def _columns(forces: Tensor, spread: Tensor | None) -> Tensor:
