@@ -125,6 +125,35 @@ def test_products_with_one_matrix_a_part(precision):
     assert (out - wanted).abs().max() < ROUNDING[precision] * wanted.abs().max()
 
 
+def test_a_single_product_rounds_both_operands_to_the_nearest():
+    x, w = random(64, 9, 32), random(3, 32, 32, seed=2)
+    matrices, out = tf32_product.Split.of(w, "tf32"), torch.full_like(x, torch.nan)
+    tf32_product.multiply_parts[(9 * 2,)](
+        x, matrices.big, matrices.small, out, 64, 1.0, CHANNELS=32, PRECISION="tf32", **CUT
+    )
+
+    def eleven_bits(value):
+        fraction, exponent = torch.frexp(value.double())
+        return torch.ldexp((fraction * 2**11).round() / 2**11, exponent)
+
+    part = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 2], device=DEVICE)
+    wanted = torch.einsum("nkc,kdc->nkd", eleven_bits(x), eleven_bits(w)[part])
+    assert (out - wanted).abs().max() < 3e-6 * wanted.abs().max()
+    exact = torch.einsum("nkc,kdc->nkd", x.double(), w.double()[part])
+    assert (out - exact).abs().max() < 5e-4 * exact.abs().max()
+
+
+def test_products_may_replace_what_they_read():
+    x, w = random(70, 9, 32), random(3, 32, 32, seed=2)
+    matrices, out, place = tf32_product.Split.of(w, "tf32x3"), torch.full_like(x, torch.nan), x.clone()
+    for given, found in ((x, out), (place, place)):
+        tf32_product.multiply_parts[(9 * 2,)](
+            given, matrices.big, matrices.small, found, 70, 1.0, CHANNELS=32, PRECISION="tf32x3",
+            ROWS=64, COLUMNS=32, STEP=16, num_warps=4,
+        )  # fmt: skip
+    assert torch.equal(place, out)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("after", ["bias", "scale", "slope"])
 def test_products_and_what_follows_them(precision, after):
