@@ -1,0 +1,47 @@
+"""Many atoms in little memory, against the launches that keep all tensors."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from interpreter import DEVICE, needs_kernels
+from test_fused_tensornet import CUTS, batch_of, run
+
+from torchmdx.engines.fused.buffers import Buffers, Sizes
+from torchmdx.engines.fused.launch_sizes import Block, Tiles
+from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.neighbors.brute_force import brute_force
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", ["float32", "half"])
+@pytest.mark.parametrize("num_layers", [1, 3])
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "not in place"])
+def test_tensors_computed_again_are_those_of_the_forward_pass(make_potential, precision, num_layers, in_place, chiral):
+    potential = make_potential(num_channels=32, num_layers=num_layers)
+    fast = FastTensorNet(potential.to(DEVICE), precision=precision)
+    tiles = replace(CUTS["coarse"], lean=True, piece=16, product=Block(columns=32 if in_place else 16))
+    found = run(potential, batch := batch_of(chiral, chiral), tiles=tiles, fast=fast)
+    assert found.sizes.lean
+    assert found.sizes.in_place == in_place
+    kept = [t.clone() for t in (found.energies, found.forces, found.virial)]
+    for tensor in found.scratch.tensors():
+        tensor.fill_(torch.nan if tensor.is_floating_point() else -7)
+    edges = brute_force(batch, potential.cutoff, capacity=found.sizes.capacity)
+    single = batch.to(DEVICE, torch.float32)
+    inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
+    again = fast.run(*inputs, virial=True)
+    for old, new in zip(kept, (again.energies, again.forces, again.virial), strict=True):
+        assert torch.equal(old, new)
+    torch.testing.assert_close(fast.run(*inputs, forces=False).energies, kept[0], rtol=1e-6, atol=0)
+    plain = run(potential, batch, tiles=CUTS["coarse"], fast=fast)
+    tolerance = 1e-6 if precision == "float32" else 2e-5
+    assert (plain.forces - kept[1]).norm() < tolerance * plain.forces.norm()
+
+
+@pytest.mark.parametrize(("precision", "most"), [("float32", 37.5), ("half", 30.0)])
+def test_memory_of_an_atom_in_water(precision, most):
+    atoms, edges = 998_784, 54 * 998_784
+    sent = torch.float16 if precision == "half" else torch.float32
+    sizes = Sizes(atoms, 1, edges, 128, 256, 2, 0, Tiles.choose(atoms), True, torch.device("meta"), sent)
+    assert Buffers.allocate(sizes).num_bytes < most * 1e3 * atoms
