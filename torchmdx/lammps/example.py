@@ -26,8 +26,10 @@ pair_style      torchmdx {model}
 pair_coeff      * * {elements}
 
 neighbor        1.0 bin
+minimize        0 0.1 30 300
+reset_timestep  0
 velocity        all create 300 1 loop geom
-fix             1 all nvt temp 300 300 0.1
+fix             1 all nvt temp 300 300 0.05
 timestep        0.0005
 thermo_style    custom step temp pe etotal press
 thermo          10
