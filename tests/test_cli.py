@@ -372,6 +372,13 @@ def test_info_lists_versions_devices_and_parts(capsys):
     ):
         assert words in out
     assert "the installation is complete" in out
+    releases = [line for line in out.splitlines() if "downloaded on first use" in line]
+    assert len(releases) == 8
+    assert all("; licence: " in line for line in releases)
+    assert [line.split()[1] for line in releases if "licence: none is named on the page" in line] == [
+        "TensorNet-PES-MatPES-r2SCAN-2025.2-m",
+        "TensorNet-PES-ANI-1x-Subset",
+    ]
 
 
 def test_info_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):

@@ -1,5 +1,7 @@
 """Fine-tuning with replayed frames: their labels, their share of each batch, and what they preserve."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import made_up
@@ -137,6 +139,20 @@ def test_a_resumed_run_matches_an_uninterrupted_one(run, world):
     assert all(torch.equal(a[name], b[name]) for name in a)
     status, _ = run("halves", "--resume", **replay | {"replay_weight": 2.0})
     assert status == 2
+
+
+def test_two_processes_match_one_and_members_have_stores_of_their_own(run, world, tmp_path):
+    words, replay = ["--training.precision", "float64"], {"replay": str(world / "old")}
+    _, one = run("one", *words, **replay)
+    command = [sys.executable, "-m", "torchmdx.cli", "train", str(tmp_path / "one.yaml"), *words]
+    for name, more in (("two", ["--devices", "2"]), ("both", ["--training.ensemble", "2"])):
+        done = subprocess.run([*command, "--output.directory", str(tmp_path / name), *more], capture_output=True)
+        assert done.returncode == 0, done.stderr
+    first, second = (read_table(place / "epochs.csv") for place in (one, tmp_path / "two"))
+    for name in ("validation_forces", "old_forces", "train_loss", "choice_loss"):
+        np.testing.assert_allclose(first[name], second[name], rtol=1e-6)
+    stores = [Store.open(tmp_path / "both" / f"member-{k}" / "with_replay.store") for k in (0, 1)]
+    assert [len(store) for store in stores] == [44, 44]
 
 
 def test_stress_of_crystals_is_replayed(run, world, tmp_path):

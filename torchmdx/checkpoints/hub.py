@@ -27,7 +27,7 @@ def page_of(repository: str) -> str:
 class Release:
     """The location of a released potential. sha256: of the weights, if torchmdx has it built in.
 
-    others: files beside the weights, in the same folder. description: as on its page.
+    others: files beside the weights, in the same folder. description, licence: as on its page.
     """
 
     repository: str
@@ -36,6 +36,7 @@ class Release:
     sha256: str | None = None
     others: tuple[str, ...] = ()
     description: str = ""
+    licence: str = "see the page"
 
     @property
     def page(self) -> str:
@@ -51,9 +52,14 @@ class Release:
 def _matgl(repository: str, description: str = "") -> Release:
     """A potential of matgl, a folder."""
     description_file, weights = FILES
-    return Release(repository, weights, others=(description_file,), description=description)
+    licence = UNLICENSED.get(repository, Release.licence)
+    return Release(repository, weights, others=(description_file,), description=description, licence=licence)
 
 
+NONE = "none is named on the page"
+UNLICENSED = dict.fromkeys(
+    ("materialyze/TensorNet-PES-ANI-1x-Subset", "materialyze/TensorNet-PES-MatPES-r2SCAN-2025.2-m"), NONE
+)
 _MATPES = "89 elements, MatPES {}{}; materials"
 # No hash is built in, because none has been verified: see `fetch`.
 RELEASES = {

@@ -111,7 +111,13 @@ def _potentials() -> list[tuple[str, bool, str]]:
     remedy = "" if _version("huggingface_hub") else "; needs pip install 'torchmdx[hub]'"
     for name, release in RELEASES.items():
         about = f"{release.description}; " if release.description else ""
-        rows.append((name, not remedy, f"{about}downloaded on first use from {release.page}{remedy}"))
+        rows.append(
+            (
+                name,
+                not remedy,
+                f"{about}downloaded on first use from {release.page}; licence: {release.licence}{remedy}",
+            )
+        )
     return rows
 
 

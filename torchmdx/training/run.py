@@ -56,8 +56,9 @@ def train(config: Config, resume: bool = False) -> int:
     require_usable(config, store, parts)
     if config.training.devices * config.training.nodes > 1:
         # Errors once, before the launch.
-        potential = make_potential(config, store, parts["train"], DTYPES[config.training.precision])
-        with_replay(config, potential, store, parts, Path(config.output.directory), device, resume)
+        for one, place in _places(config):
+            potential = make_potential(one, store, parts["train"], DTYPES[config.training.precision])
+            with_replay(one, potential, store, parts, place, device, resume)
         status = launch(config.training, device, _worker, config, resume)
     else:
         status = _members(config, resume, Group(), device)
@@ -90,14 +91,20 @@ def _worker(config: Config, resume: bool) -> int:
 
 def _members(config: Config, resume: bool, group: Group, device: torch.device) -> int:
     """Trains one potential, or the members of an ensemble, each in its own directory."""
-    directory, size = Path(config.output.directory), config.training.ensemble
     with Interrupts(patient=group.size > 1) as interrupts:
-        for member in range(size):
-            one, place = (_member(config, member), directory / f"{MEMBER}{member}") if size > 1 else (config, directory)
+        for one, place in _places(config):
             if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
                 # The same in all processes, whichever of them received the signal.
                 return interrupts.status or 128 + signal.SIGTERM
     return 0
+
+
+def _places(config: Config) -> list[tuple[Config, Path]]:
+    """The configuration and the directory of each potential."""
+    directory, size = Path(config.output.directory), config.training.ensemble
+    if size == 1:
+        return [(config, directory)]
+    return [(_member(config, member), directory / f"{MEMBER}{member}") for member in range(size)]
 
 
 def _member(config: Config, number: int) -> Config:
@@ -120,8 +127,7 @@ def _one(
         store, parts = _data(config, directory, resume)
         require_usable(config, store, parts)
         potential = make_potential(config, store, parts["train"], dtype).to(device)
-        place = Path(config.output.directory)
-        mixed, every = with_replay(config, potential, store, parts, place, device, resume)
+        mixed, every = with_replay(config, potential, store, parts, directory, device, resume)
         trainer = Trainer(config, potential, mixed, every, directory, group)
         if resume:
             trainer.resume()
