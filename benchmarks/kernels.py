@@ -1,9 +1,10 @@
 """Checks and times the fast TensorNet kernels alone, without a neighbour search, on one GPU.
 
-    python benchmarks/kernels.py [--structures DIR] [--systems NAME,NAME] [--each]
+    python benchmarks/kernels.py [--structures DIR] [--systems NAME,NAME] [--each] [--one-launch]
 
 Energy and forces are captured in a CUDA graph and timed by events (median of replays). Errors are against the exact
 model in float64 where it fits into memory; larger water boxes repeat a box that fits. --each also times every kernel.
+--one-launch: the kernel that evaluates few atoms in one launch, instead of the chain; results are only printed.
 """
 
 from __future__ import annotations
@@ -193,6 +194,7 @@ def main() -> None:
     parser.add_argument("--structures", type=Path, default=Path(__file__).parent / "structures")
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--each", action="store_true", help="also the time of every kernel")
+    parser.add_argument("--one-launch", action="store_true", help="one kernel for few atoms")
     options = parser.parse_args()
     model = potential()
     results = []
@@ -200,6 +202,8 @@ def main() -> None:
         case = Case(name, model, options.structures)
         before = torch.cuda.memory_allocated()
         case.allocate()
+        if options.one_launch:
+            case.fast.use_one_launch()
         graph = case.graph()
         row = dict(system=name, atoms=case.batch.num_atoms, edges=case.edges.capacity)
         row["ms"] = round(median_ms(graph.replay), 4)
@@ -216,7 +220,8 @@ def main() -> None:
             row["kernels"] = {k: round(v, 4) for k, v in kernel_times(case).items()}
         print(json.dumps(row), flush=True)
         results.append(row)
-    print(write("kernels", results))
+    if not options.one_launch:
+        print(write("kernels", results))
 
 
 if __name__ == "__main__":

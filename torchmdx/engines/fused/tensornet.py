@@ -40,6 +40,7 @@ from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
     from torchmdx.engines.fused.many_atoms import Chain
+    from torchmdx.engines.fused.one_launch import OneLaunch
 
 
 # Rounding of matrix products: three TF32 products make one of float32.
@@ -92,6 +93,7 @@ class FastTensorNet:
         self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
+        self.one_launch: OneLaunch | None = None
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
@@ -143,9 +145,22 @@ class FastTensorNet:
             sizes = replace(sizes, sent=SENT[self.precision])
         if sizes.sent == torch.float16:  # an atom's unit is found by the one program that has all channels
             sizes = replace(sizes, tiles=tiles.of_half(MOST_CHANNELS))
+        self.one_launch = None
         self.buffers = Buffers.allocate(sizes)
         self.no_charge = sizes.new(max(num_systems, 1))
         return self.buffers
+
+    def use_one_launch(self) -> None:
+        """Makes `run` take one kernel for energies and forces, in the buffers of the last `allocate`; for measurements.
+
+        Its blocks wait for each other, so no other such kernel should run at the same time. Raises ValueError if the
+        kernel does not serve this network, these buffers or this GPU.
+        """
+        from torchmdx.engines.fused.one_launch import OneLaunch
+
+        if self.buffers is None:
+            raise RuntimeError("allocate must be called before use_one_launch")
+        self.one_launch = OneLaunch.made(self, self.buffers)
 
     def run(
         self,
@@ -182,6 +197,9 @@ class FastTensorNet:
             raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
         if not self.config.charge_factor:
             charge = self.no_charge
+        if self.one_launch and forces and not virial and between is None and within is None:
+            self.one_launch.run(positions, atomic_numbers, system_index, cell, charge, edges)
+            return buffers
         inputs: tuple[Tensor | Edges, ...] = (positions, atomic_numbers, system_index, cell, charge, edges)
         inputs = inputs if within is None else (*inputs, within)
         chain = self.chain_type(buffers)(self, buffers, *inputs)

@@ -1,0 +1,168 @@
+// The parts of CUDA that few_atoms.cu uses, on one core: every thread is a fiber, blocks wait for each other as they do
+// on a GPU. Slow, and exact about who has stored what when.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#include <sys/mman.h>
+using std::max; using std::min;
+#define DEV static inline
+#define __ldg(p) (*(p))
+#define __ldcg(p) (*(p))
+#define __stcg(p, v) (*(p) = (v))
+struct float4 { float x, y, z, w; };
+struct float2 { float x, y; };
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+struct Warp { unsigned count = 0, turn = 0; double value[2][32]; };
+struct Place { unsigned count = 0, turn = 0; };
+struct BlockState { Place sync; long received[2] = {}, expected[2] = {}; unsigned opened[2] = {}, completed[2] = {}; std::vector<Warp> warps; float *memory; int index; };
+struct ClusterState {};
+struct Fiber { void *stack; const volatile unsigned *wait; unsigned until; int mode; bool done; int tid; BlockState *block; ClusterState *cluster; };
+static Fiber *current; static void *scheduler_stack;
+static unsigned num_blocks, num_threads; static size_t memory_floats; static int cluster_size;
+static BlockState *all_blocks;
+#define threadIdx (Dim{current->tid})
+#define blockIdx (Dim{current->block->index})
+#define gridDim (Dim{(int)num_blocks})
+struct Dim { int x; };
+extern "C" void switch_stack(void **save, void *to);
+asm(R"(
+.text
+.globl switch_stack
+.type switch_stack,@function
+switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+static __attribute__((noinline)) void yield_until(const volatile unsigned *at, unsigned value, int mode) // 0: differs, 1: at least
+{
+    Fiber *f = current;
+    f->wait = at, f->until = value, f->mode = mode;
+    switch_stack(&f->stack, scheduler_stack);
+    asm volatile("" ::: "memory");
+}
+static inline void meet(Place &place, unsigned members)
+{
+    unsigned turn = place.turn;
+    if (++place.count == members) { place.count = 0; place.turn++; }
+    else yield_until(&place.turn, turn, 0);
+}
+static inline void __syncthreads() { meet(current->block->sync, num_threads); }
+static inline void prepare_exchanges() {}
+static inline void all_prepared() {}
+static inline void wait_for_cluster(int turn)
+{
+    BlockState &b = *current->block;
+    if (b.completed[turn % 2] < turn / 2 + 1) yield_until(&b.completed[turn % 2], turn / 2 + 1, 1);
+}
+template <class V> static V exchange_value(V v, int mask)
+{
+    Warp &w = current->block->warps[current->tid / 32];
+    int lane = current->tid % 32;
+    unsigned turn = w.turn;
+    double *slot = w.value[turn % 2];
+    slot[lane] = v;
+    if (++w.count == 32) { w.count = 0; w.turn++; }
+    else yield_until(&w.turn, turn, 0);
+    return (V)slot[lane ^ mask];
+}
+static inline float exchange(float v, int mask) { return exchange_value(v, mask); }
+static inline double exchange(double v, int mask) { return exchange_value(v, mask); }
+static inline int exchange(int v, int mask) { return exchange_value(v, mask); }
+static inline float *shared_base() { return current->block->memory; }
+static inline int block_rank() { return current->block->index % cluster_size; }
+static inline void close_exchange(BlockState &b, int which)
+{
+    if (b.opened[which] == b.completed[which] + 1 && b.received[which] == b.expected[which]) b.completed[which]++;
+}
+static inline void push4(float *to, int rank, float4 v, int turn)
+{
+    int here = current->block->index;
+    size_t offset = to - current->block->memory;
+    if (offset + 4 > memory_floats) abort();
+    BlockState &there = all_blocks[here / cluster_size * cluster_size + rank];
+    *(float4 *)(there.memory + offset) = v;
+    there.received[turn % 2] += 16;
+    close_exchange(there, turn % 2);
+}
+static inline void expect(int turn, int bytes)
+{
+    BlockState &b = *current->block;
+    b.expected[turn % 2] += bytes, b.opened[turn % 2]++;
+    close_exchange(b, turn % 2);
+}
+static inline float4 weights4(const float4 *p) { return *p; }
+static inline void arrive_at(unsigned *counter) { ++*counter; }
+static inline void wait_at(const unsigned *counter, unsigned goal) { if (*counter < goal) yield_until(counter, goal, 1); }
+static inline unsigned leave(unsigned *counter) { return (*counter)++; }
+static void (*body)();
+static void start() { body(); current->done = true; switch_stack(&current->stack, scheduler_stack); abort(); }
+static void run_grid(int blocks, int threads, int size, size_t shared_bytes, void (*function)())
+{
+    const size_t stack = 32768;
+    num_blocks = blocks, num_threads = threads, cluster_size = size, body = function, memory_floats = shared_bytes / 4;
+    std::vector<BlockState> states(blocks);
+    std::vector<ClusterState> clusters(blocks / size);
+    std::vector<Fiber> fibers((size_t)blocks * threads);
+    all_blocks = states.data();
+    char *stacks = (char *)mmap(0, stack * fibers.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (int b = 0; b < blocks; b++) {
+        states[b].warps.resize((threads + 31) / 32);
+        states[b].memory = (float *)aligned_alloc(64, (shared_bytes + 63) / 64 * 64);
+        for (size_t k = 0; k < memory_floats; k++) states[b].memory[k] = NAN;
+        states[b].index = b;
+        for (int t = 0; t < threads; t++) {
+            Fiber &f = fibers[(size_t)b * threads + t];
+            memset((void *)&f, 0, sizeof f);
+            f.tid = t, f.block = &states[b], f.cluster = &clusters[b / size];
+            void **top = (void **)(stacks + stack * ((size_t)b * threads + t + 1) - 64);
+            *--top = 0; *--top = (void *)start;
+            for (int k = 0; k < 6; k++) *--top = 0;
+            f.stack = top;
+        }
+    }
+    size_t left = fibers.size();
+    // With a seed, blocks and warps are run in random order and stop at random places, to find missing waits.
+    const char *seed = getenv("EMULATED_ORDER");
+    if (seed) srand(atoi(seed));
+    while (left) {
+        bool moved = false;
+        for (int pass = 0; pass < blocks; pass++) {
+            const int b = seed ? rand() % blocks : pass;
+            for (bool again = true; again;) {
+                again = false;
+                const int turned = seed ? rand() % (threads / 32) * 32 : 0, share = seed ? rand() % 3 : 0;
+                for (int u = 0; u < threads; u++) {
+                    const int t = (u + turned) % threads;
+                    if (share && u / 32 % 3 == share) continue;
+                    Fiber &f = fibers[(size_t)b * threads + t];
+                    if (f.done || (f.wait && (f.mode ? *f.wait < f.until : *f.wait == f.until))) continue;
+                    f.wait = 0, current = &f;
+                    switch_stack(&scheduler_stack, f.stack);
+                    again = moved = true;
+                    left -= f.done;
+                }
+                if (share) again = false;
+            }
+        }
+        if (!moved && !seed) { fprintf(stderr, "deadlock: %zu threads wait\n", left); for (auto &f : fibers) if (!f.done) { fprintf(stderr, "block %d thread %d\n", f.block->index, f.tid); break; } abort(); }
+    }
+    for (auto &s : states) free(s.memory);
+    munmap(stacks, stack * fibers.size());
+}

@@ -1,0 +1,238 @@
+"""The kernel that evaluates few atoms in one launch: emulated on the CPU, and on a GPU."""
+
+import copy
+import ctypes
+import platform
+import shutil
+import subprocess
+
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk, molecule
+from test_fused_tensornet import batch_of
+
+from torchmdx import Potential, TensorNetConfig
+from torchmdx.engines.fused import one_launch
+from torchmdx.engines.fused.one_launch import OneLaunch, Plan
+from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.evaluate import evaluate
+from torchmdx.neighbors.brute_force import brute_force
+
+pytest.importorskip("triton")
+
+COMPILER = shutil.which("g++")
+emulated = pytest.mark.skipif(
+    COMPILER is None or platform.machine() != "x86_64", reason="the emulation needs g++ on an x86-64 processor"
+)
+
+
+class Emulator:
+    """Runs the kernel on one core, as `ClusterKernel` does on a GPU."""
+
+    def __init__(self, library):
+        self.library = library
+
+    def most_clusters(self, shared_bytes):
+        return 15
+
+    def launch(self, clusters, shared_bytes, given):
+        self.library.launch(ctypes.byref(given), clusters, shared_bytes)
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    made = tmp_path_factory.mktemp("emulated") / "one_launch.so"
+    here = one_launch.Path(__file__).parent
+    flags = ["-O2", "-std=c++17", "-w", "-shared", "-fPIC", f"-I{one_launch.SOURCES}", f"-I{here}"]
+    subprocess.run([COMPILER, *flags, str(here / "one_launch_emulated.cpp"), "-o", str(made)], check=True)
+    return Emulator(ctypes.CDLL(str(made)))
+
+
+@pytest.fixture(scope="module")
+def potential():
+    """Weights of the usual network that leave no term out."""
+    torch.manual_seed(0)
+    made = Potential(TensorNetConfig()).requires_grad_(False)
+    for norm in (made.network.norm, made.network.embedding.norm):
+        norm.weight += 0.3 * torch.randn_like(norm.weight)
+        norm.bias += 0.3 * torch.randn_like(norm.bias)
+    made.scale.fill_(1.3)
+    made.shift.fill_(0.7)
+    made.reference_energies += torch.randn_like(made.reference_energies)
+    return made
+
+
+@pytest.fixture(scope="module")
+def fast(potential):
+    return FastTensorNet(potential)
+
+
+def systems(name):
+    alone, far = Atoms("O", positions=[[1, 2, 3]]), Atoms("OH", positions=[[0, 0, 0], [0, 0, 40]])
+    ethanol, methane = molecule("CH3CH2OH"), molecule("CH4")
+    salt = bulk("NaCl", "rocksalt", 5.64)
+    salt.rattle(0.1, seed=1)
+    ethanol.rattle(0.05, seed=2)
+    charged = ethanol.copy()
+    charged.info["charge"] = 1
+    chosen = dict(alone=[alone], apart=[far], ethanol=[ethanol], salt=[salt], several=[charged, alone, methane])
+    return chosen[name]
+
+
+def run(fast, kernel, batch, edges, plan):
+    """The buffers after one launch."""
+    buffers = fast.allocate(batch.num_atoms, batch.num_systems, edges.capacity)
+    for value in (buffers.energies, buffers.energy, buffers.forces):
+        value.fill_(torch.nan)
+    single = OneLaunch(fast, buffers, plan, kernel)
+    inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
+    single.run(*inputs)
+    assert single.memory["counters"].tolist() == [0] * 9
+    return buffers
+
+
+@emulated
+def test_python_and_the_kernel_agree_on_sizes(emulator, fast):
+    sizes = [emulator.library.constant(k) for k in range(6)]
+    vectors = one_launch.pack_vectors(fast.weights).shape[1]
+    weights = one_launch.pack_matrices(fast.weights)[0].numel() // one_launch.THREADS
+    assert sizes == [one_launch.ROOM, one_launch.KEPT, vectors, weights, ctypes.sizeof(one_launch.Params), 32]
+    assert one_launch.Plan(1, 1, 1, 1, False).floats == one_launch.ROOM + 16 * one_launch.NINE + vectors
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("alone", Plan(1, 1, 8, 1, True)),
+        ("apart", Plan(2, 1, 8, 2, True)),
+        ("ethanol", Plan(3, 3, 2, 2, False)),
+        ("salt", Plan(2, 1, 3, 1, True)),
+        ("several", Plan(4, 4, 2, 4, True)),
+    ],
+)
+def test_the_emulated_kernel_agrees_with_the_exact_model(emulator, potential, fast, name, plan):
+    batch = batch_of(*systems(name))
+    edges = brute_force(batch, potential.cutoff + 0.5, capacity=brute_force(batch, potential.cutoff + 0.5).capacity + 5)
+    found = run(fast, emulator, batch, edges, plan)
+    exact = evaluate(copy.deepcopy(potential).double(), batch, brute_force(batch, potential.cutoff))
+    torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
+    torch.testing.assert_close(found.energy, exact.energy, atol=1e-6 * batch.num_atoms, rtol=1e-7)
+    assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
+
+
+@emulated
+def test_the_order_in_which_threads_run_changes_nothing(emulator, potential, fast, monkeypatch):
+    batch = batch_of(*systems("ethanol"))
+    edges, plan = brute_force(batch, potential.cutoff), Plan(4, 3, 2, 2, True)
+    wanted = run(fast, emulator, batch, edges, plan)
+    for seed in "12":
+        monkeypatch.setenv("EMULATED_ORDER", seed)
+        found = run(fast, emulator, batch, edges, plan)
+        assert torch.equal(found.energies, wanted.energies)
+        assert torch.equal(found.forces, wanted.forces)
+
+
+@emulated
+def test_a_position_that_is_not_a_number_reaches_the_energy(emulator, potential, fast):
+    batch = batch_of(*systems("ethanol"))
+    edges = brute_force(batch, potential.cutoff)
+    batch.positions[3, 1] = torch.nan
+    found = run(fast, emulator, batch, edges, Plan(3, 3, 2, 2, True))
+    assert found.energy.isnan().all()
+    assert found.forces.isnan().any()
+
+
+def test_plans_fit_into_shared_memory_or_there_is_none():
+    for count in range(1, 181):
+        plan = Plan.choose(count, 15)
+        assert plan.clusters <= 15
+        assert plan.clusters * plan.per >= count
+        assert 4 * plan.floats <= one_launch.MOST_SHARED_BYTES
+    assert Plan.choose(22, 15) == Plan(2, 11, 8, 2, True)
+    assert Plan.choose(1000, 15) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (dict(num_layers=1), "it needs 2 layers of 128 channels, got 1 of 128"),
+        (dict(num_channels=64), "it needs 2 layers of 128 channels, got 2 of 64"),
+        (dict(head="gated"), "it needs the scalar head"),
+        (dict(activation="tanh"), "it needs the activation silu, also of the features"),
+        (dict(readout_activation=False), "it needs the activation silu, also of the features"),
+        (dict(group="SO(3)"), r"it needs the group O\(3\), got SO\(3\)"),
+    ],
+)
+def test_another_network_or_machine_is_refused(settings, reason):
+    fast = FastTensorNet(Potential(TensorNetConfig(num_radial=4, **settings)), bound=1e-2)
+    with pytest.raises(RuntimeError, match="allocate must be called before use_one_launch"):
+        fast.use_one_launch()
+    fast.allocate(3, 1, 6)
+    with pytest.raises(ValueError, match=f"one launch does not serve this network: {reason}"):
+        fast.use_one_launch()
+    assert fast.one_launch is None
+
+
+def test_buffers_on_the_cpu_are_refused():
+    fast = FastTensorNet(Potential(TensorNetConfig(num_radial=4)), bound=1e-2)
+    fast.allocate(3, 1, 6)
+    with pytest.raises(ValueError, match="one launch needs atoms on a GPU and buffers for forces, got 3 atoms"):
+        fast.use_one_launch()
+
+
+def on_hopper():
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == one_launch.CAPABILITY
+
+
+needs_hopper = pytest.mark.skipif(not on_hopper(), reason=f"needs a GPU of the architecture {one_launch.ARCHITECTURE}")
+
+
+def crowd(count):
+    """Molecules side by side, one structure of `count` atoms or a few more."""
+    atoms, step = Atoms(), 0
+    while len(atoms) < count:
+        one = molecule("CH3CH2OH")
+        one.rattle(0.05, seed=step)
+        one.translate([4.5 * (step % 4), 4.5 * (step // 4 % 4), 4.5 * (step // 16)])
+        atoms, step = atoms + one, step + 1
+    return atoms
+
+
+def on_the_gpu(potential, structures):
+    """A batch, and what evaluates it in one launch."""
+    batch = batch_of(*structures).to("cuda")
+    fast, edges = FastTensorNet(copy.deepcopy(potential).cuda()), brute_force(batch, potential.cutoff + 0.5)
+    fast.allocate(batch.num_atoms, batch.num_systems, edges.capacity)
+    fast.use_one_launch()
+    inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
+    return batch, lambda: fast.run(*inputs)
+
+
+def captured(work):
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph
+
+
+@pytest.mark.gpu
+@needs_hopper
+@pytest.mark.parametrize("case", ["alone", "apart", "ethanol", "salt", "several", 22, 60, 130, 160])
+def test_one_launch_agrees_with_the_exact_model_and_repeats_its_bits(potential, case):
+    structures = [crowd(case)] if isinstance(case, int) else systems(case)
+    batch, work = on_the_gpu(potential, structures)
+    found = work()
+    exact = evaluate(copy.deepcopy(potential).double().cuda(), batch, brute_force(batch, potential.cutoff))
+    torch.testing.assert_close(found.energies, exact.energies, atol=2e-6, rtol=1e-7)
+    torch.testing.assert_close(found.energy, exact.energy, atol=1e-6 * batch.num_atoms, rtol=1e-7)
+    assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
+    first, graph = (found.energy.clone(), found.forces.clone()), captured(work)
+    for _ in range(100):
+        found.forces.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(found.energy, first[0])
+        assert torch.equal(found.forces, first[1])

@@ -1,0 +1,68 @@
+"""CUDA C++ compiled by NVRTC: kept in the cache, and errors in one line."""
+
+import ctypes
+
+import pytest
+
+from torchmdx.runtime import cuda_source
+from torchmdx.runtime.compile_cache import VARIABLE, CompileError
+
+SOURCE = 'extern "C" __global__ void fill(float *x) { x[threadIdx.x] = VALUE; }'
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def needs_nvrtc():
+    try:
+        cuda_source.nvrtc()
+    except CompileError as error:
+        pytest.skip(str(error))
+
+
+class Version13:
+    """Stands for NVRTC, of which only the version is asked for."""
+
+    def nvrtcVersion(self, major, minor):
+        major._obj.value, minor._obj.value = 13, 0
+        return 0
+
+
+def test_code_is_compiled_once_for_each_text_and_architecture(cache, monkeypatch):
+    compiled = []
+
+    def compile(library, name, files, architecture):
+        compiled.append((name, architecture, files["value.h"]))
+        return b"code %d" % len(compiled)
+
+    monkeypatch.setattr(cuda_source, "nvrtc", Version13)
+    monkeypatch.setattr(cuda_source, "_compiled", compile)
+    files = {"fill.cu": SOURCE, "value.h": "1"}
+    first = cuda_source.cubin("fill.cu", files, "sm_90")
+    assert cuda_source.cubin("fill.cu", files, "sm_90") == first == b"code 1"
+    assert cuda_source.cubin("fill.cu", files | {"value.h": "2"}, "sm_90") == b"code 2"
+    assert cuda_source.cubin("fill.cu", files, "sm_100") == b"code 3"
+    assert compiled == [("fill.cu", "sm_90", "1"), ("fill.cu", "sm_90", "2"), ("fill.cu", "sm_100", "1")]
+
+
+def test_a_machine_without_nvrtc_says_so(monkeypatch):
+    def missing(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(cuda_source, "_candidates", lambda: iter(()))
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(CompileError, match="NVRTC, the compiler of torch's CUDA wheels, was not found"):
+        cuda_source.nvrtc.__wrapped__()
+
+
+def test_files_include_each_other(cache, needs_nvrtc):
+    files = {"fill.cu": f'#include "value.h"\n{SOURCE}', "value.h": "#define VALUE 3\n"}
+    assert cuda_source.cubin("fill.cu", files, "sm_90")[:4] == b"\x7fELF"
+
+
+def test_an_error_names_the_file_and_the_first_message(cache, needs_nvrtc):
+    with pytest.raises(CompileError, match=r'NVRTC could not compile fill.cu: fill.cu\(1\): error: .*"VALUE"'):
+        cuda_source.cubin("fill.cu", {"fill.cu": SOURCE}, "sm_90")

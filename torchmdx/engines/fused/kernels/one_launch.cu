@@ -1,0 +1,395 @@
+// Energy and forces of few atoms in one launch: clusters of SHARES blocks, each cluster with some of the atoms, each
+// block with WIDE of their channels.
+//
+// Products: a block computes its own channels from all channels of its atoms, which the cluster exchanges by stores into
+// distributed shared memory. Weights are in registers, loaded before the exchange that the product waits for.
+// Messages stay within a slice of channels, so only blocks of the same rank wait for each other, through global memory.
+
+#include "one_launch_edges.cuh"
+
+// Mean and 1/deviation of COUNT numbers of an atom by one warp; the numbers, standardised, scaled and moved, in `to`.
+template <int COUNT> DEV void standardise(const Block &b, const float *x, const float *scale, const float *offset, float epsilon,
+                                          float *to, float *statistics)
+{
+    float v[COUNT / 32], sum = 0, square = 0;
+#pragma unroll
+    for (int k = 0; k < COUNT / 32; k++) sum += v[k] = x[b.lane + 32 * k];
+#pragma unroll
+    for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask);
+    const float mean = sum / COUNT;
+#pragma unroll
+    for (int k = 0; k < COUNT / 32; k++) v[k] -= mean, square += v[k] * v[k];
+#pragma unroll
+    for (int mask = 16; mask; mask >>= 1) square += exchange(square, mask);
+    const float inverse = 1.0f / sqrtf(square / COUNT + epsilon);
+#pragma unroll
+    for (int k = 0; k < COUNT / 32; k++) to[b.lane + 32 * k] = v[k] * inverse * scale[b.lane + 32 * k] + offset[b.lane + 32 * k];
+    if (b.lane == 0) statistics[0] = mean, statistics[1] = inverse;
+}
+
+// Means of the gradient in `number` standardised numbers, and of its product with them, from the gradient g [COUNT] in
+// what a linear map made of them, z [COUNT].
+template <int COUNT> DEV void back_statistics(const Block &b, const float *g, const float *z, const float *level, const float *shift,
+                                              float *means, float number)
+{
+    float sum = 0, along = 0;
+#pragma unroll
+    for (int k = 0; k < COUNT; k += 32) {
+        const float gk = g[b.lane + k];
+        sum += gk * level[b.lane + k], along += gk * (z[b.lane + k] - shift[b.lane + k]);
+    }
+#pragma unroll
+    for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask), along += exchange(along, mask);
+    if (b.lane == 0) means[0] = sum / number, means[1] = along / number;
+}
+
+#define EACH_OWN(a) _Pragma("unroll 1") for (int own_ = b.tid, a = own_ / WIDE; own_ < b.atoms * WIDE; own_ += THREADS, a = own_ / WIDE)
+
+// X as the next layer reads it, to be pushed, and 1/(|X|^2+1).
+DEV void put_input(const Block &b, int a, int which, int l, N9 x)
+{
+    const float inverse = reciprocal(squared_norm(x) + 1.0f);
+    b.inverse(a, l)[b.col] = inverse;
+    x = scale9(x, inverse);
+    store_own(b.keep(a, which) + b.col, x);
+    store_own(b.stage + a * NINE + b.col, x);
+}
+
+// Gradient in D from that in X' = X + D + (1 + q/10) D D, to be pushed.
+DEV void put_update_gradient(const Block &b, int a, int which, const N9 &g)
+{
+    const N9 d = load_own(b.keep(a, which) + b.col);
+    store_own(b.stage + a * NINE + b.col, add9(g, scale9(square_gradient(d, g), b.factor(a))));
+}
+
+// Y, the result of a product, to neighbours.
+DEV void publish(const Block &b, int a, float *to, const N9 &x)
+{
+    float *row = to + (long long)(b.first + a) * 9 * C + b.channel;
+#pragma unroll
+    for (int k = 0; k < 9; k++) __stcg(row + k * C, x.v[k]);
+}
+
+#define EXCHANGE(from, to, rows, width, stride)                            \
+    __syncthreads();                                                       \
+    if (b.tid == 0) expect(turn, (rows) * SHARES * width * 4);             \
+    push<width>(b, from, to, rows, stride, turn);
+
+DEV void send(const Block &b, int layer, const float (&w)[12], const float *x)
+{
+    const Params &p = b.p;
+    product9(b, w, x, b.result);
+    EACH_OWN(a) {
+        const N9 y = load_own(b.result + a * NINE + b.col);
+        store_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col, y);
+        publish(b, a, p.y + (long long)layer * p.num_atoms * 9 * C, y);
+    }
+    arrive(b);
+}
+
+DEV void receive(const Block &b, int layer)
+{
+    messages(b, layer);
+    EACH_OWN(a) {
+        const float *own = b.own(layer + 1);
+        const N9 y = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col);
+        const N9 m = add9(load_own(b.result + a * NINE + b.col), scale_parts(y, own[0], own[WIDE], own[2 * WIDE]));
+        store_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col, m);
+        const N9 product = message_product(y, m, b.factor(a));
+        store_own(b.stage + a * NINE + b.col, scale9(product, reciprocal(squared_norm(product) + 1.0f)));
+    }
+}
+
+// From the gradient in P / (|P|^2 + 1), the result of a product, those in Y and M; the latter for neighbours.
+DEV void product_gradient(const Block &b, int layer)
+{
+    const Params &p = b.p;
+    EACH_OWN(a) {
+        const N9 y = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col), m = load_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col);
+        const N9 product = message_product(y, m, b.factor(a));
+        const float inverse = reciprocal(squared_norm(product) + 1.0f);
+        const N9 g = normalise_gradient(scale9(product, inverse), inverse, load_own(b.result + a * NINE + b.col));
+        N9 gy, gm;
+        message_product_gradient(y, m, g, b.factor(a), &gy, &gm);
+        store_own(b.keep(a, KEEP_GY) + b.col, gy);
+        store_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col, gm);
+        publish(b, a, p.gm + (long long)layer * p.num_atoms * 9 * C, gm);
+    }
+    arrive(b);
+}
+
+// The whole gradient in Y, to be pushed.
+DEV void receive_gradient(const Block &b, int layer)
+{
+    messages_gradient(b, layer);
+    EACH_OWN(a) {
+        const float *own = b.own(layer + 1);
+        const N9 gm = load_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col), gy = load_own(b.keep(a, KEEP_GY) + b.col);
+        store_own(b.stage + a * NINE + b.col,
+                  add9(add9(load_own(b.result + a * NINE + b.col), scale_parts(gm, own[0], own[WIDE], own[2 * WIDE])), gy));
+    }
+}
+
+DEV N9 input_gradient(const Block &b, int a, int which, int l)
+{
+    const N9 g = add9(load_own(b.result + a * NINE + b.col), load_own(b.keep(a, KEEP_X2) + b.col));
+    return normalise_gradient(load_own(b.keep(a, which) + b.col), b.inverse(a, l)[b.col], g);
+}
+
+DEV void evaluate(const Params &p)
+{
+    Block b = {p};
+    b.rank = block_rank(), b.cluster = blockIdx.x / SHARES, b.clusters = gridDim.x / SHARES;
+    b.tid = threadIdx.x, b.lane = b.tid % 32, b.warp = b.tid / 32, b.col = b.tid % WIDE, b.channel = b.rank * WIDE + b.col;
+    b.first = b.cluster * p.per, b.atoms = max(0, min(p.per, p.num_atoms - b.first));
+    b.weights = p.weights + (long long)b.rank * WEIGHTS * THREADS;
+    float *at = shared_base();
+    b.xa = at, at += p.per * 9 * C;
+    b.xb = at, at += p.per * 9 * C;
+    b.v1 = at, at += p.per * 3 * C;
+    b.hidden = at, at += p.per * 2 * C;
+    b.features = at, at += p.per * C;
+    b.result = at, at += p.per * NINE;
+    b.stage = at, at += p.per * NINE;
+    b.elements = at, at += p.per * 2 * WIDE;
+    b.per_atom = at, at += p.per * PER_ATOM;
+    b.vectors = at, at += VECTORS;
+    b.scratch = at, at += max(WARPS * min(p.chunk, p.per), p.lanes * p.per) * NINE;
+    if (p.kept) b.kept = p.kept + (long long)blockIdx.x * p.per * KEEP_FLOATS;
+    else b.kept = at, at += p.per * KEEP_FLOATS;
+    b.first_edge = b.atoms ? p.row_ptr[b.first] : 0;
+    b.num_edges = b.atoms ? p.row_ptr[b.first + b.atoms] - b.first_edge : 0;
+    if (b.num_edges <= p.edge_room) b.edges = (Edge *)at, b.pull = at + 8 * p.edge_room;
+    else {
+        b.edges = p.edges + (long long)b.rank * p.slots + b.first_edge;
+        b.pull = p.pull + (long long)b.rank * p.slots + b.first_edge;
+    }
+    float *const xa = b.xa, *const xb = b.xb;
+    const int atoms = b.atoms;
+
+    int turn = 0; // of the next exchange
+    prepare_exchanges();
+    const double scale = p.constants[0], bias = p.constants[1];
+    float gate_in[8], w[12], wide[24];
+    fetch(gate_in, b.weights, AT_GATE_IN);
+    prepare(b);
+    geometry(b);
+    __syncthreads();
+    embedding_sums(b);
+    EACH_OWN(a) {
+        N9 x = load_own(b.result + a * NINE + b.col);
+        x.v[0] += b.own(0)[0] * b.with_itself(a)[b.col];
+        store_own(b.keep(a, KEEP_A) + b.col, x);
+        store_own(b.stage + a * NINE + b.col, x);
+    }
+    all_prepared();
+    EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
+    fetch(w, b.weights, AT_MIX);
+    wait_for_cluster(turn++);
+#pragma unroll 1
+    for (int a = b.warp; a < atoms; a += WARPS) {
+        const float *x = xa + a * 9 * C;
+        float *norm = xb + a * 2 * C + C; // nothing arrives in xb before all blocks have read this block's hidden layer
+#pragma unroll
+        for (int c = b.lane; c < C; c += 32) {
+            N9 v;
+#pragma unroll
+            for (int k = 0; k < 9; k++) v.v[k] = x[k * C + c];
+            norm[c] = squared_norm(v);
+        }
+        standardise<C>(b, norm, b.vectors + AT_GATE_SCALE, b.vectors + AT_GATE_OFFSET, p.gate_epsilon, norm - C, b.gate_statistics(a));
+    }
+    __syncthreads();
+    product1<C, 2>(b, gate_in, xb, 2 * C, b.result);
+#pragma unroll 1
+    for (int o = b.tid; o < atoms * 32; o += THREADS) b.stage[o] = b.result[o] + b.vectors[AT_GATE_IN_BIAS + o % 32];
+    EXCHANGE(b.stage, b.hidden, atoms, 32, 2 * C);
+    fetch(wide, b.weights, AT_GATE_OUT);
+    product9(b, w, xa, b.result);
+    EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
+    wait_for_cluster(turn++);
+#pragma unroll 1
+    for (int o = b.tid; o < atoms * 2 * C; o += THREADS) xa[o] = silu(b.hidden[o]);
+    __syncthreads();
+    product1<2 * C, 3>(b, wide, xa, 2 * C, b.result);
+    EACH_OWN(a) {
+        float z[3], *gate = b.gate(a) + b.col;
+#pragma unroll
+        for (int k = 0; k < 3; k++) gate[k * WIDE] = z[k] = b.result[a * 3 * WIDE + k * WIDE + b.col] + b.vectors[AT_GATE_OUT_BIAS + k * WIDE + b.col];
+        put_input(b, a, KEEP_X0, 0, scale_parts(load_own(b.keep(a, KEEP_MIXED) + b.col), silu(z[0]), silu(z[1]), silu(z[2])));
+    }
+    EXCHANGE(b.stage, xb, 9 * atoms, WIDE, C);
+    fetch(w, b.weights, AT_IN);
+    wait_for_cluster(turn++);
+#pragma unroll 1
+    for (int l = 0; l < 2; l++) {
+        send(b, l, w, xb);
+        fetch(w, b.weights, AT_OUT + 12 * l);
+        if (l == 0) find_back(b);
+        await(b, 1 + l);
+        receive(b, l);
+        EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
+        wait_for_cluster(turn++);
+        product9(b, w, xa, b.result);
+        if (l == 0) fetch(w, b.weights, AT_IN + 12);
+        EACH_OWN(a) {
+            const N9 d = load_own(b.result + a * NINE + b.col);
+            store_own(b.keep(a, KEEP_D0 + 4 * l) + b.col, d);
+            const N9 x = add9(add9(load_own(b.keep(a, KEEP_X0 + 4 * l) + b.col), d), scale9(square(d), b.factor(a)));
+            if (l == 0)
+                put_input(b, a, KEEP_X1, 1, x);
+            else {
+                store_own(b.keep(a, KEEP_X2) + b.col, x);
+                float norms[3];
+                part_norms(x, norms);
+#pragma unroll
+                for (int k = 0; k < 3; k++) b.stage[(a * 3 + k) * WIDE + b.col] = norms[k];
+            }
+        }
+        if (l == 0) {
+            EXCHANGE(b.stage, xb, 9 * atoms, WIDE, C);
+            wait_for_cluster(turn++);
+        }
+    }
+    fetch(w, b.weights, AT_READ);
+    EXCHANGE(b.stage, xb, 3 * atoms, WIDE, C);
+    wait_for_cluster(turn++);
+    float head[16], head_back[16], read_back[12];
+    fetch(head, b.weights, AT_HEAD);
+#pragma unroll 1
+    for (int a = b.warp; a < atoms; a += WARPS)
+        standardise<3 * C>(b, xb + a * 3 * C, b.vectors + AT_READ_SCALE, b.vectors + AT_READ_OFFSET, p.read_epsilon, xa + a * 3 * C, b.readout(a));
+    __syncthreads();
+    product1<3 * C, 1>(b, w, xa, 3 * C, b.result);
+#pragma unroll 1
+    for (int o = b.tid; o < atoms * WIDE; o += THREADS) b.stage[o] = b.result[o] + b.vectors[AT_READ_BIAS + o % WIDE];
+    EXCHANGE(b.stage, b.features, atoms, WIDE, C);
+    fetch(head_back, b.weights, AT_HEAD_BACK);
+    fetch(read_back, b.weights, AT_READ_BACK);
+    wait_for_cluster(turn++);
+#pragma unroll 1
+    for (int o = b.tid; o < atoms * C; o += THREADS) xa[o] = silu(b.features[o]);
+    __syncthreads();
+    product1<C, 4>(b, head, xa, C, b.result);
+#pragma unroll 1
+    for (int a = b.warp; a < atoms; a += WARPS) {
+        double output = 0;
+#pragma unroll
+        for (int h = 0; h < HEAD; h += 32) {
+            const float z = b.result[a * HEAD + h + b.lane] + b.vectors[AT_HEAD_BIAS + h + b.lane], last = b.vectors[AT_HEAD_LAST + h + b.lane];
+            output += (double)(silu(z) * last);
+            b.stage[a * HEAD + h + b.lane] = silu_slope(z) * last * (float)scale;
+        }
+        if (b.rank == a % SHARES) {
+#pragma unroll
+            for (int mask = 16; mask; mask >>= 1) output += exchange(output, mask);
+            if (b.lane == 0) p.energies[b.first + a] = (output + bias) * scale + b.reference(a);
+        }
+    }
+    __syncthreads();
+    product1<HEAD, 8>(b, head_back, b.stage, HEAD, b.result);
+#pragma unroll 1
+    for (int o = b.tid; o < atoms * C; o += THREADS) xa[o] = b.result[o] * silu_slope(b.features[o]);
+    __syncthreads();
+    product1<C, 3>(b, read_back, xa, C, b.result);
+    fetch(w, b.weights, AT_OUT_BACK + 12);
+#pragma unroll 1
+    for (int a = b.warp; a < atoms; a += WARPS)
+        back_statistics<C>(b, xa + a * C, b.features + a * C, b.vectors + AT_READ_LEVEL, b.vectors + AT_READ_SHIFT, b.readout(a) + 2, 3 * C);
+    __syncthreads();
+    EACH_OWN(a) {
+        const float *s = b.readout(a);
+        const N9 x = load_own(b.keep(a, KEEP_X2) + b.col);
+        float norms[3], g[3];
+        part_norms(x, norms);
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            const float scaled = b.result[(a * 3 + k) * WIDE + b.col] * b.vectors[AT_READ_SCALE + k * C + b.channel];
+            g[k] = s[1] * (scaled - s[2] - (norms[k] - s[0]) * s[1] * s[3]);
+        }
+        const N9 gx = part_norms_gradient(x, g[0], g[1], g[2]);
+        store_own(b.keep(a, KEEP_X2) + b.col, gx); // from here on the gradient in the current layer's output
+        put_update_gradient(b, a, KEEP_D1, gx);
+    }
+    EXCHANGE(b.stage, xb, 9 * atoms, WIDE, C);
+    wait_for_cluster(turn++);
+#pragma unroll 1
+    for (int l = 1; l >= 0; l--) {
+        product9(b, w, xb, b.result);
+        fetch(w, b.weights, AT_IN_BACK + 12 * l);
+        product_gradient(b, l);
+        await(b, 4 - l);
+        receive_gradient(b, l);
+        EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
+        wait_for_cluster(turn++);
+        product9(b, w, xa, b.result);
+        fetch(w, b.weights, AT_OUT_BACK);
+        EACH_OWN(a) {
+            const N9 g = input_gradient(b, a, KEEP_X0 + 4 * l, l);
+            if (l) {
+                store_own(b.keep(a, KEEP_X2) + b.col, g);
+                put_update_gradient(b, a, KEEP_D0, g);
+            } else {
+                const N9 mixed = load_own(b.keep(a, KEEP_MIXED) + b.col);
+                float z[3], dots[3];
+                dot_parts(g, mixed, dots);
+#pragma unroll
+                for (int k = 0; k < 3; k++) {
+                    z[k] = b.gate(a)[k * WIDE + b.col];
+                    xa[(a * 3 + k) * WIDE + b.col] = dots[k] * silu_slope(z[k]);
+                }
+                store_own(b.stage + a * NINE + b.col, scale_parts(g, silu(z[0]), silu(z[1]), silu(z[2])));
+            }
+        }
+        if (l) {
+            EXCHANGE(b.stage, xb, 9 * atoms, WIDE, C);
+            wait_for_cluster(turn++);
+        }
+    }
+    fetch(wide, b.weights, AT_GATE_OUT_BACK);
+    __syncthreads();
+    if (b.tid == 0) expect(turn, 12 * atoms * SHARES * WIDE * 4);
+    push<WIDE>(b, xa, b.v1, 3 * atoms, C, turn);
+    push<WIDE>(b, b.stage, xb, 9 * atoms, C, turn);
+    fetch(w, b.weights, AT_MIX_BACK);
+    fetch(gate_in, b.weights, AT_GATE_IN_BACK);
+    wait_for_cluster(turn++);
+    product1<3 * C, 2>(b, wide, b.v1, 3 * C, b.result);
+#pragma unroll 1
+    for (int o = b.tid; o < atoms * 32; o += THREADS)
+        b.stage[o] = b.result[o] * silu_slope(b.hidden[o / 32 * 2 * C + b.rank * 32 + o % 32]);
+    EXCHANGE(b.stage, xa, atoms, 32, 2 * C);
+    product9(b, w, xb, b.result);
+    EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
+    wait_for_cluster(turn++);
+    product1<2 * C, 1>(b, gate_in, xa, 2 * C, b.result);
+#pragma unroll 1
+    for (int a = b.warp; a < atoms; a += WARPS)
+        back_statistics<2 * C>(b, xa + a * 2 * C, b.hidden + a * 2 * C, b.vectors + AT_GATE_LEVEL, b.vectors + AT_GATE_SHIFT, b.readout(a) + 2, C);
+    __syncthreads();
+    EACH_OWN(a) {
+        const float *s = b.readout(a), *t = b.gate_statistics(a);
+        const N9 x = load_own(b.keep(a, KEEP_A) + b.col);
+        const float scaled = b.result[a * WIDE + b.col] * b.vectors[AT_GATE_SCALE + b.channel];
+        const float g = t[1] * (scaled - s[2] - (squared_norm(x) - t[0]) * t[1] * s[3]);
+        const N9 all = add9(load_own(b.keep(a, KEEP_MIXED) + b.col), part_norms_gradient(x, g, g, g));
+        store_own(b.keep(a, KEEP_GY) + b.col, all);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int o = b.tid; o < atoms * NINE; o += THREADS) b.result[o] = b.keep(o / NINE, KEEP_GY)[o % NINE];
+    __syncthreads();
+    edge_gradients(b);
+    arrive(b);
+    if (b.tid < SHARES) wait_at(p.counters + b.tid, 5 * b.clusters);
+    __syncthreads();
+    sum_energies(b);
+    sum_forces(b);
+    // The last block to pass every wait leaves the counters at zero for the next launch.
+    if (b.tid == 0 && leave(p.counters + SHARES) == gridDim.x - 1)
+        for (int k = 0; k <= SHARES; k++) p.counters[k] = 0;
+}
+
+#ifndef EMULATED
+extern "C" __global__ void __launch_bounds__(THREADS, 1) one_launch(const __grid_constant__ Params p) { evaluate(p); }
+#endif

@@ -1,0 +1,115 @@
+// Sizes, what the caller passes, and what a block of one_launch.cu has in shared memory.
+#pragma once
+#include "one_launch_nine.cuh"
+
+enum { C = 128, SHARES = 8, WIDE = C / SHARES, THREADS = 512, WARPS = THREADS / 32, NINE = 9 * WIDE, HEAD = 64 };
+enum { SPLITS = 32 }; // threads that share each inner sum of a product
+enum { TERMS = 6, INTERVAL = TERMS * 3 * C };
+
+// Floats per thread of each product's weights in the order in which they lie in memory.
+enum {
+    AT_GATE_IN = 0,
+    AT_MIX = AT_GATE_IN + 8,
+    AT_GATE_OUT = AT_MIX + 12,
+    AT_IN = AT_GATE_OUT + 24,         // of both layers
+    AT_OUT = AT_IN + 24,
+    AT_READ = AT_OUT + 24,
+    AT_HEAD = AT_READ + 12,
+    AT_HEAD_BACK = AT_HEAD + 16,
+    AT_READ_BACK = AT_HEAD_BACK + 16,
+    AT_OUT_BACK = AT_READ_BACK + 12,
+    AT_IN_BACK = AT_OUT_BACK + 24,
+    AT_GATE_OUT_BACK = AT_IN_BACK + 24,
+    AT_MIX_BACK = AT_GATE_OUT_BACK + 24,
+    AT_GATE_IN_BACK = AT_MIX_BACK + 12,
+    WEIGHTS = AT_GATE_IN_BACK + 8
+};
+
+// What a block reads beside its weights, in shared memory: vectors over all channels, and those of its own channels.
+enum {
+    AT_GATE_SCALE = 0,
+    AT_GATE_OFFSET = AT_GATE_SCALE + C,
+    AT_GATE_LEVEL = AT_GATE_OFFSET + C,
+    AT_GATE_SHIFT = AT_GATE_LEVEL + 2 * C,
+    AT_READ_SCALE = AT_GATE_SHIFT + 2 * C,
+    AT_READ_OFFSET = AT_READ_SCALE + 3 * C,
+    AT_READ_LEVEL = AT_READ_OFFSET + 3 * C,
+    AT_READ_SHIFT = AT_READ_LEVEL + C,
+    AT_HEAD_BIAS = AT_READ_SHIFT + C,
+    AT_HEAD_LAST = AT_HEAD_BIAS + HEAD,
+    AT_GATE_IN_BIAS = AT_HEAD_LAST + HEAD, // from here on of the block's own channels
+    AT_GATE_OUT_BIAS = AT_GATE_IN_BIAS + 2 * WIDE,
+    AT_READ_BIAS = AT_GATE_OUT_BIAS + 3 * WIDE,
+    AT_OWN = AT_READ_BIAS + WIDE, // filters of distance 0, [3][3][WIDE]
+    VECTORS = AT_OWN + 9 * WIDE
+};
+
+struct Edge {
+    float x, y, z, t;        // direction; place in the interval of the table
+    float stretch, inverse;  // dx/dr, 1/r
+    int source;
+    short knot, element;     // of the source; knot < 0: beyond the cutoff
+};
+
+struct Params {
+    const void *positions, *cell, *charge;
+    const long long *numbers, *system;
+    const int *row_ptr, *source, *target, *shifts;
+    const double *stretch, *constants, *references, *shift;
+    const float *targets, *sources, *table; // table: [3][intervals][6][3][C]
+    const float *vectors; // [SHARES][VECTORS]
+    const float *weights; // [SHARES][WEIGHTS / 4][THREADS][4]
+    float *y, *gm;        // [2][N][9][C]
+    Edge *edges;          // [SHARES][E]
+    float *pull;          // [SHARES][E]
+    int *back;            // [E]
+    float4 *half;         // [SHARES][E]
+    float *kept;          // [blocks][kept per block], or 0: in shared memory
+    double *energies, *energy;
+    float *forces;
+    unsigned *counters; // [SHARES + 1], zero between launches
+    long long table_size;
+    float gate_epsilon, read_epsilon;
+    int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots, edge_room;
+};
+
+// Shared memory of a block. What each atom keeps: columns of WIDE channels.
+enum { KEEP_A, KEEP_MIXED, KEEP_X0, KEEP_Y0, KEEP_M0, KEEP_D0, KEEP_X1, KEEP_Y1, KEEP_M1, KEEP_D1, KEEP_X2, KEEP_GY, KEEP_TENSORS };
+enum { KEEP_FLOATS = KEEP_TENSORS * NINE + 2 * WIDE + 3 * WIDE }; // then 1/(|X|^2+1) of X0, X1, and the gate
+// Per atom, in shared memory: both buffers of the exchange, vectors, results of products and what is pushed.
+enum { PER_ATOM = 12, ROOM_FLOATS = 2 * 9 * C + 3 * C + 2 * C + C + 2 * NINE + 2 * WIDE + PER_ATOM };
+
+struct Block {
+    const Params &p;
+    int rank, cluster, first, atoms, col, lane, warp, tid, channel;
+    const float *weights;
+    float *xa, *xb, *v1, *hidden, *features, *result, *stage, *elements, *per_atom, *vectors, *scratch, *kept;
+    Edge *edges;
+    float *pull;
+    int first_edge, num_edges, clusters;
+
+    MEMBER float *keep(int a, int which) const { return kept + a * KEEP_FLOATS + which * NINE; }
+    MEMBER float *inverse(int a, int l) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + l * WIDE; }
+    MEMBER float *gate(int a) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + 2 * WIDE; }
+    // Of an atom: the factor of its system, statistics of the readout [4] and of the gate [2], energy of its element (double), its
+    // edges, counted from the block's first.
+    MEMBER float &factor(int a) const { return per_atom[PER_ATOM * a]; }
+    MEMBER float *readout(int a) const { return per_atom + PER_ATOM * a + 1; }
+    MEMBER float *gate_statistics(int a) const { return per_atom + PER_ATOM * a + 5; }
+    MEMBER double &reference(int a) const { return *(double *)(per_atom + PER_ATOM * a + 8); }
+    MEMBER int &first_of(int a) const { return *(int *)(per_atom + PER_ATOM * a + 10); }
+    MEMBER int &end_of(int a) const { return *(int *)(per_atom + PER_ATOM * a + 11); }
+    // The embedding of an atom's element as a target, and its pair with itself; of the block's channels.
+    MEMBER float *as_target(int a) const { return elements + 2 * WIDE * a; }
+    MEMBER float *with_itself(int a) const { return elements + 2 * WIDE * a + WIDE; }
+    MEMBER const float *own(int set) const { return vectors + AT_OWN + 3 * WIDE * set + col; } // WIDE floats a part
+};
+
+DEV N9 load_own(const float *p) { // a column of [9][WIDE]
+    N9 x;
+#pragma unroll
+    for (int k = 0; k < 9; k++) x.v[k] = p[k * WIDE];
+    return x; }
+DEV void store_own(float *p, N9 x) {
+#pragma unroll
+    for (int k = 0; k < 9; k++) p[k * WIDE] = x.v[k]; }

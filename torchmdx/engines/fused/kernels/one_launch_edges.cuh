@@ -1,0 +1,301 @@
+// Edges: geometry, sums over the neighbours of each atom, forward and backward, forces and energies.
+#pragma once
+#include "one_launch_products.cuh"
+
+// f of one part of a table's interval, and df/dt.
+DEV float filter(const float *a, float t) {
+    float f = __ldg(a + 5 * 3 * C);
+#pragma unroll
+    for (int q = 4; q >= 0; q--) f = f * t + __ldg(a + q * 3 * C);
+    return f; }
+DEV float filter_and_slope(const float *a, float t, float *slope) {
+    float df = __ldg(a + 5 * 3 * C), f = df * t + __ldg(a + 4 * 3 * C);
+#pragma unroll
+    for (int q = 3; q >= 0; q--) { df = df * t + f; f = f * t + __ldg(a + q * 3 * C); }
+    *slope = df;
+    return f; }
+
+DEV double wide_value(const void *values, int wide, long long k) { return wide ? ((const double *)values)[k] : (double)((const float *)values)[k]; }
+
+// What the rest of the kernel needs of each atom, in shared memory.
+DEV void prepare(const Block &b)
+{
+    const Params &p = b.p;
+    const float4 *vectors = (const float4 *)(p.vectors + b.rank * VECTORS);
+#pragma unroll
+    for (int k = 0; k < (VECTORS / 4 + THREADS - 1) / THREADS; k++)
+        if (b.tid + k * THREADS < VECTORS / 4) ((float4 *)b.vectors)[b.tid + k * THREADS] = vectors[b.tid + k * THREADS];
+#pragma unroll 1
+    for (int o = b.tid; o < b.atoms * WIDE; o += THREADS) {
+        const int a = o / WIDE;
+        const long long element = p.numbers[b.first + a], system = p.system[b.first + a], at = element * C + b.channel;
+        const float target = p.targets[at], source = p.sources[at];
+        b.as_target(a)[b.col] = target, b.with_itself(a)[b.col] = target + source;
+        if (b.col == 0) {
+            b.factor(a) = 1.0f + 0.1f * (float)wide_value(p.charge, p.wide_charge, system);
+            b.reference(a) = p.references[element];
+            b.first_of(a) = p.row_ptr[b.first + a] - b.first_edge, b.end_of(a) = p.row_ptr[b.first + a + 1] - b.first_edge;
+        }
+    }
+}
+
+DEV void geometry(const Block &b)
+{
+    const Params &p = b.p;
+#pragma unroll 1
+    for (int u = b.tid; u < b.num_edges; u += THREADS) {
+        const int e = b.first_edge + u, i = p.target[e], j = p.source[e];
+        const long long cell = p.num_systems == 1 ? 0 : 9 * p.system[i];
+        const double sa = p.shifts[3LL * e], sb = p.shifts[3LL * e + 1], sc = p.shifts[3LL * e + 2];
+        const short element = (short)p.numbers[j];
+        double v[3];
+#pragma unroll
+        for (int k = 0; k < 3; k++)
+            v[k] = wide_value(p.positions, p.wide_positions, 3LL * j + k) - wide_value(p.positions, p.wide_positions, 3LL * i + k) +
+                   (sa * wide_value(p.cell, p.wide_cell, cell + k) + sb * wide_value(p.cell, p.wide_cell, cell + 3 + k) +
+                    sc * wide_value(p.cell, p.wide_cell, cell + 6 + k));
+        const double r = sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]), inverse = 1.0 / r;
+        const double decay = p.stretch[2] * exp(-p.stretch[3] * r), x = p.stretch[0] + p.stretch[1] * r + decay;
+        // NaN counts as inside, so that it reaches the energy.
+        const int knot = !(x > 0) ? 0 : x > p.last_interval ? p.last_interval : (int)x;
+        Edge edge = {(float)(v[0] * inverse), (float)(v[1] * inverse), (float)(v[2] * inverse), (float)(x - knot),
+                     (float)(p.stretch[1] - p.stretch[3] * decay), (float)inverse, j, (short)(r >= p.stretch[4] ? -1 : knot), element};
+        b.edges[u] = edge;
+        b.pull[u] = 0;
+    }
+}
+
+// Sums of the lanes of an atom, [atoms][9][WIDE], from scratch [lanes][atoms][9][WIDE].
+DEV void sum_lanes(const Block &b, float *result)
+{
+    __syncthreads();
+#pragma unroll 1
+    for (int o = b.tid; o < b.atoms * NINE; o += THREADS) {
+        float sum = 0;
+#pragma unroll 4
+        for (int u = 0; u < b.p.lanes; u++) sum += b.scratch[u * b.atoms * NINE + o];
+        result[o] = sum;
+    }
+    __syncthreads();
+}
+
+DEV void put_lane(const Block &b, int a, int share, const N9 &m)
+{
+    const int half = b.lane >> 4;
+    float *to = b.scratch + (share * b.atoms + a) * NINE + b.col;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) to[(j + half) * WIDE] = halves(m.v[j], m.v[j + 1], half);
+    float last = m.v[8] + exchange(m.v[8], 16);
+    if (!half) to[8 * WIDE] = last;
+}
+
+#define EACH_SHARE(a, share)                                                              \
+    _Pragma("unroll 1")                                                                   \
+    for (int unit = b.warp; unit < b.atoms * b.p.lanes; unit += WARPS)                    \
+        for (int a = unit / b.p.lanes, share = unit % b.p.lanes, once = 1; once; once = 0)
+#define EACH_EDGE(a, share, u)                                                                                     \
+    _Pragma("unroll 1") \
+    for (int base = b.first_of(a) + 2 * share, end = b.end_of(a); \
+         base < end; base += 2 * b.p.lanes)                                                                        \
+        for (int u = base + (b.lane >> 4), once2 = 1; once2; once2 = 0)
+
+DEV void embedding_sums(const Block &b)
+{
+    const Params &p = b.p;
+    EACH_SHARE(a, share) {
+        N9 m = {};
+        const float target = b.as_target(a)[b.col];
+        EACH_EDGE(a, share, u) {
+            if (u < end && b.edges[u].knot >= 0) {
+                const Edge e = b.edges[u];
+                const float *f = p.table + (long long)e.knot * INTERVAL + b.channel;
+                const float pair = target + p.sources[e.element * C + b.channel];
+                const float scalar = filter(f, e.t) * pair, vector = filter(f + C, e.t) * pair, q = filter(f + 2 * C, e.t) * pair;
+                m.v[0] += scalar;
+                m.v[1] += vector * e.x, m.v[2] += vector * e.y, m.v[3] += vector * e.z;
+                m.v[4] += q * (e.x * e.x - 1.0f / 3.0f), m.v[5] += q * (e.x * e.y), m.v[6] += q * (e.x * e.z);
+                m.v[7] += q * (e.y * e.y - 1.0f / 3.0f), m.v[8] += q * (e.y * e.z);
+            }
+        }
+        put_lane(b, a, share, m);
+    }
+    sum_lanes(b, b.result);
+}
+
+DEV void messages(const Block &b, int layer)
+{
+    const Params &p = b.p;
+    const float *table = p.table + (layer + 1) * p.table_size + b.channel;
+    const float *send = p.y + (long long)layer * p.num_atoms * 9 * C + b.channel;
+    EACH_SHARE(a, share) {
+        N9 m = {};
+        EACH_EDGE(a, share, u) {
+            if (u < end && b.edges[u].knot >= 0) {
+                const Edge &e = b.edges[u];
+                const float *f = table + (long long)e.knot * INTERVAL, *y = send + (long long)e.source * 9 * C, t = e.t;
+                N9 there;
+#pragma unroll
+                for (int k = 0; k < 9; k++) there.v[k] = __ldcg(y + k * C);
+                const float scalar = filter(f, t), vector = filter(f + C, t), q = filter(f + 2 * C, t);
+#pragma unroll
+                for (int k = 0; k < 9; k++) m.v[k] += (k == 0 ? scalar : k < 4 ? vector : q) * there.v[k];
+            }
+        }
+        put_lane(b, a, share, m);
+    }
+    sum_lanes(b, b.result);
+}
+
+DEV float over_columns(float v)
+{
+#pragma unroll
+    for (int mask = 8; mask; mask >>= 1) v += exchange(v, mask);
+    return v;
+}
+
+DEV void messages_gradient(const Block &b, int layer)
+{
+    const Params &p = b.p;
+    const float *table = p.table + (layer + 1) * p.table_size + b.channel;
+    const float *send = p.gm + (long long)layer * p.num_atoms * 9 * C + b.channel;
+    EACH_SHARE(a, share) {
+        N9 m = {};
+        const N9 own = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col);
+        EACH_EDGE(a, share, u) {
+            float along = 0;
+            const bool inside = u < end && b.edges[u].knot >= 0;
+            if (inside) {
+                const Edge &e = b.edges[u];
+                const float *f = table + (long long)e.knot * INTERVAL, *y = send + (long long)e.source * 9 * C, t = e.t;
+                N9 there;
+#pragma unroll
+                for (int k = 0; k < 9; k++) there.v[k] = __ldcg(y + k * C);
+                float d0, d1, d2, part[3];
+                const float scalar = filter_and_slope(f, t, &d0), vector = filter_and_slope(f + C, t, &d1), q = filter_and_slope(f + 2 * C, t, &d2);
+#pragma unroll
+                for (int k = 0; k < 9; k++) m.v[k] += (k == 0 ? scalar : k < 4 ? vector : q) * there.v[k];
+                dot_parts(own, there, part);
+                along = d0 * part[0] + d1 * part[1] + d2 * part[2];
+            }
+            along = over_columns(along);
+            if (inside && b.col == 0) b.pull[u] += along;
+        }
+        put_lane(b, a, share, m);
+    }
+    sum_lanes(b, b.result);
+}
+
+// h_e of this block's channels, from the gradient in A, result [atoms][9][WIDE].
+DEV void edge_gradients(const Block &b)
+{
+    const Params &p = b.p;
+    float4 *half = p.half + (long long)b.rank * p.slots + b.first_edge;
+    EACH_SHARE(a, share) {
+        const N9 g = load_own(b.result + a * NINE + b.col);
+        const float target = b.as_target(a)[b.col];
+        EACH_EDGE(a, share, u) {
+            float along = 0, sx = 0, sy = 0, sz = 0;
+            const bool inside = u < end && b.edges[u].knot >= 0;
+            if (inside) {
+                const Edge &e = b.edges[u];
+                const float *table = p.table + (long long)e.knot * INTERVAL + b.channel;
+                const float pair = target + p.sources[e.element * C + b.channel];
+                float d0, d1, d2;
+                filter_and_slope(table, e.t, &d0);
+                const float f1 = filter_and_slope(table + C, e.t, &d1), f2 = filter_and_slope(table + 2 * C, e.t, &d2);
+                const float x = e.x, y = e.y, z = e.z;
+                // Half the gradient of d.G d: contracted with d twice, it is the value itself.
+                const float qx = g.v[4] * x + 0.5f * (g.v[5] * y + g.v[6] * z), qy = g.v[7] * y + 0.5f * (g.v[5] * x + g.v[8] * z);
+                const float qz = 0.5f * (g.v[6] * x + g.v[8] * y), third = (g.v[4] + g.v[7]) * (1.0f / 3.0f);
+                along = pair * (d0 * g.v[0] + d1 * (g.v[1] * x + g.v[2] * y + g.v[3] * z) + d2 * (qx * x + qy * y + qz * z - third));
+                sx = (f1 * g.v[1] + 2.0f * f2 * qx) * pair;
+                sy = (f1 * g.v[2] + 2.0f * f2 * qy) * pair;
+                sz = (f1 * g.v[3] + 2.0f * f2 * qz) * pair;
+            }
+            along = over_columns(along), sx = over_columns(sx), sy = over_columns(sy), sz = over_columns(sz);
+            if (inside && b.col == 0) {
+                const Edge &e = b.edges[u];
+                const float radial = (b.pull[u] + along) * e.stretch - (sx * e.x + sy * e.y + sz * e.z) * e.inverse;
+                half[u] = make_float4(radial * e.x + sx * e.inverse, radial * e.y + sy * e.inverse, radial * e.z + sz * e.inverse, 0);
+            }
+        }
+    }
+}
+
+// The other direction of each edge of the cluster's atoms, divided among its blocks.
+DEV void find_back(const Block &b)
+{
+    const Params &p = b.p;
+#pragma unroll 1
+    for (int u = b.rank + SHARES * b.warp; u < b.num_edges; u += SHARES * WARPS) {
+        const int e = b.first_edge + u, i = p.target[e], j = p.source[e], from = p.row_ptr[j], to = p.row_ptr[j + 1];
+        const int sa = -p.shifts[3LL * e], sb = -p.shifts[3LL * e + 1], sc = -p.shifts[3LL * e + 2];
+        int found = -1;
+#pragma unroll 1
+        for (int k = from + b.lane; k < to; k += 32) {
+            const bool same = p.source[k] == i & p.shifts[3LL * k] == sa & p.shifts[3LL * k + 1] == sb & p.shifts[3LL * k + 2] == sc;
+            found = same ? k : found;
+        }
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1) found = max(found, exchange(found, mask));
+        if (b.lane == 0) __stcg(p.back + e, found);
+    }
+}
+
+DEV void sum_forces(const Block &b)
+{
+    const Params &p = b.p;
+    const int share = b.lane % SHARES, part = b.tid / SHARES;
+    const float4 *half = p.half + (long long)share * p.slots;
+#pragma unroll 1
+    for (int a = b.rank; a < b.atoms; a += SHARES) {
+        const int i = b.first + a;
+        float x = 0, y = 0, z = 0;
+#pragma unroll 1
+        for (int u = b.first_of(a) + part; u < b.end_of(a); u += THREADS / SHARES) {
+            if (b.edges[u].knot < 0) continue;
+            const int e = b.first_edge + u;
+            const int back = __ldcg(p.back + e);
+            const float4 h = __ldcg(half + e), g = back < 0 ? make_float4(0, 0, 0, 0) : __ldcg(half + back);
+            x += h.x - g.x, y += h.y - g.y, z += h.z - g.z;
+        }
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1) x += exchange(x, mask), y += exchange(y, mask), z += exchange(z, mask);
+        float *sums = b.scratch;
+        __syncthreads();
+        if (b.lane == 0) sums[3 * b.warp] = x, sums[3 * b.warp + 1] = y, sums[3 * b.warp + 2] = z;
+        __syncthreads();
+        if (b.tid < 3) {
+            float sum = 0;
+            for (int u = 0; u < WARPS; u++) sum += sums[3 * u + b.tid];
+            p.forces[3LL * i + b.tid] = sum;
+        }
+    }
+}
+
+// The energy of each system; its atoms share the potential's shift. By the blocks of the last rank.
+DEV void sum_energies(const Block &b)
+{
+    const Params &p = b.p;
+    if (b.rank != SHARES - 1 || b.warp) return;
+#pragma unroll 1
+    for (int s = b.cluster; s < p.num_systems; s += b.clusters) {
+        int count = 0;
+#pragma unroll 1
+        for (int i = b.lane; i < p.num_atoms; i += 32) count += p.system[i] == s;
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1) count += exchange(count, mask);
+        const double share = p.shift[0] / max(count, 1);
+        double sum = 0;
+#pragma unroll 1
+        for (int i = b.lane; i < p.num_atoms; i += 32)
+            if (p.system[i] == s) {
+                const double energy = __ldcg(p.energies + i) + share;
+                p.energies[i] = energy;
+                sum += energy;
+            }
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask);
+        if (b.lane == 0) p.energy[s] = sum;
+    }
+}

@@ -1,0 +1,130 @@
+// Products with weights, and exchanges of their results.
+#pragma once
+#include "one_launch_block.cuh"
+
+template <int COUNT> DEV void fetch(float (&w)[COUNT], const float *block_weights, int at)
+{
+#pragma unroll
+    for (int j = 0; j < COUNT / 4; j++) {
+        float4 v = weights4((const float4 *)block_weights + (at / 4 + j) * THREADS + threadIdx.x);
+        w[4 * j] = v.x, w[4 * j + 1] = v.y, w[4 * j + 2] = v.z, w[4 * j + 3] = v.w;
+    }
+}
+
+// Adds the halves of a warp: pairs (u, v) of two rows; returns what this half keeps, u in the first and v in the second.
+DEV float halves(float u, float v, int half)
+{
+    return (half ? v : u) + exchange(half ? u : v, 16);
+}
+
+// result [atoms][9][WIDE] = x [atoms][9][C] times one matrix per part; x and result in shared memory.
+// x_at, result_at, scratch_at: floats from the start of shared memory.
+APART void multiply9(float4 w0, float4 w1, float4 w2, int x_at, int result_at, int scratch_at, int atoms, int chunk)
+{
+    const int tid = threadIdx.x, half = tid / 16 % 2, share = tid / 32;
+    const float *x = shared_base() + x_at + 4 * (2 * share + half);
+    float *result = shared_base() + result_at, *scratch = shared_base() + scratch_at;
+#pragma unroll 1
+    for (int from = 0; from < atoms; from += chunk) {
+        const int count = min(chunk, atoms - from);
+#pragma unroll 1
+        for (int a = 0; a < count; a++) {
+            float sums[9];
+            const float *row = x + (from + a) * 9 * C;
+#pragma unroll
+            for (int j = 0; j < 9; j++) {
+                const float4 w = j == 0 ? w0 : j < 4 ? w1 : w2, v = *(const float4 *)(row + j * C);
+                sums[j] = v.x * w.x + v.y * w.y + v.z * w.z + v.w * w.w;
+            }
+            float *to = scratch + (share * count + a) * NINE + tid % 16;
+#pragma unroll
+            for (int j = 0; j < 8; j += 2) to[(j + half) * WIDE] = halves(sums[j], sums[j + 1], half);
+            const float last = sums[8] + exchange(sums[8], 16);
+            if (!half) to[8 * WIDE] = last;
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (int o = tid; o < count * NINE; o += THREADS) {
+            float sum = 0;
+#pragma unroll
+            for (int u = 0; u < WARPS; u++) sum += scratch[u * count * NINE + o];
+            result[from * NINE + o] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+DEV void product9(const Block &b, const float (&w)[12], const float *x, float *result)
+{
+    multiply9(make_float4(w[0], w[1], w[2], w[3]), make_float4(w[4], w[5], w[6], w[7]), make_float4(w[8], w[9], w[10], w[11]),
+              (int)(x - shared_base()), (int)(result - shared_base()), (int)(b.scratch - shared_base()), b.atoms, b.p.chunk);
+}
+
+// result [atoms][G][16] = x [atoms][K] times a matrix; x in shared memory, `stride` floats an atom.
+template <int K, int G> DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const float *x, int stride, float *result)
+{
+    enum { KK = K / SPLITS < 4 ? K / SPLITS : 4, Q = K / SPLITS / KK };
+    const int half = b.lane >> 4, share = b.warp;
+    x += KK * (2 * share + half);
+#pragma unroll 1
+    for (int from = 0; from < b.atoms; from += b.p.chunk) {
+        const int count = min(b.p.chunk, b.atoms - from);
+#pragma unroll 1
+        for (int a = 0; a < count; a++) {
+            float acc[G];
+#pragma unroll
+            for (int g = 0; g < G; g++) acc[g] = 0;
+#pragma unroll
+            for (int q = 0; q < Q; q++) {
+                const float *row = x + (from + a) * stride + q * SPLITS * KK;
+                float v[KK];
+                if (KK == 4) { const float4 four = *(const float4 *)row; v[0] = four.x, v[1] = four.y, v[KK - 2] = four.z, v[KK - 1] = four.w; }
+                else { const float2 two = *(const float2 *)row; v[0] = two.x, v[1] = two.y; }
+#pragma unroll
+                for (int g = 0; g < G; g++)
+#pragma unroll
+                    for (int u = 0; u < KK; u++) acc[g] += v[u] * w[(q * G + g) * KK + u];
+            }
+            float *to = b.scratch + (share * count + a) * (G * 16) + b.col;
+#pragma unroll
+            for (int g = 0; g + 1 < G; g += 2) to[(g + half) * 16] = halves(acc[g], acc[g + 1], half);
+            if (G % 2) {
+                float last = acc[G - 1] + exchange(acc[G - 1], 16);
+                if (!half) to[(G - 1) * 16] = last;
+            }
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (int o = b.tid; o < count * G * 16; o += THREADS) {
+            float sum = 0;
+#pragma unroll
+            for (int u = 0; u < WARPS; u++) sum += b.scratch[u * count * G * 16 + o];
+            result[from * G * 16 + o] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+// Copies rows [rows][WIDTH] of `stage` to every block of the cluster: to[row * stride + rank * WIDTH].
+template <int WIDTH> DEV void push(const Block &b, const float *stage, float *to, int rows, int stride, int turn)
+{
+    const int quads = WIDTH / 4, dest = (b.warp + b.rank) % SHARES;
+    to += b.rank * WIDTH;
+#pragma unroll 1
+    for (int j = b.warp / SHARES * 32 + b.lane; j < rows * quads; j += WARPS / SHARES * 32) {
+        const int row = j / quads, quad = j % quads;
+        push4(to + row * stride + 4 * quad, dest, *(const float4 *)(stage + 4 * j), turn);
+    }
+}
+
+// Blocks of the same rank: what they stored before is visible to all behind the wait.
+DEV void arrive(const Block &b)
+{
+    __syncthreads();
+    if (b.tid == 0) arrive_at(b.p.counters + b.rank);
+}
+DEV void await(const Block &b, int times)
+{
+    if (b.tid == 0) wait_at(b.p.counters + b.rank, times * b.clusters);
+    __syncthreads();
+}

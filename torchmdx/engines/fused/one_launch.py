@@ -1,0 +1,244 @@
+"""Energy and forces of few atoms in one launch: a kernel in CUDA C++, kernels/one_launch.cu, for an H100 or H200.
+
+    chain of few_atoms.py: embed → L x layer → L x layer_gradient → forces
+    here:                  one kernel, whose blocks all run at the same time and wait for each other
+
+Each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE of their channels. The kernel serves the
+usual network (`why_not`), and energies with forces. Energies alone, virials, and evaluations with work between forward
+and backward pass take the chain, and so does everything until `FastTensorNet.use_one_launch` is called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from torchmdx.engines.fused.one_launch_weights import (
+    CHANNELS,
+    HEAD,
+    SHARES,
+    THREADS,
+    WIDE,
+    pack_matrices,
+    pack_vectors,
+)
+from torchmdx.models.tensornet import TensorNet
+from torchmdx.neighbors.edges import Edges
+from torchmdx.runtime.cuda_kernel import ClusterKernel
+from torchmdx.runtime.cuda_source import cubin
+
+if TYPE_CHECKING:
+    from torchmdx.engines.fused.buffers import Buffers
+    from torchmdx.engines.fused.tensornet import FastTensorNet
+
+SOURCES = Path(__file__).with_name("kernels")
+MAIN = "one_launch.cu"
+ARCHITECTURE, CAPABILITY = "sm_90", (9, 0)
+# Shared memory that a block can have, less what the kernel itself declares.
+MOST_SHARED_BYTES = 227 * 1024 - 64
+NINE = 9 * WIDE
+# Floats of shared memory per atom, and of what an atom keeps; bytes of an edge. Checked by the kernel's own constants.
+ROOM, KEPT, EDGE_FLOATS = 3404, 1808, 9
+
+_POINTERS = [
+    "positions",
+    "cell",
+    "charge",
+    "numbers",
+    "system",
+    "row_ptr",
+    "source",
+    "target",
+    "shifts",
+    "stretch",
+    "constants",
+    "references",
+    "shift",
+    "targets",
+    "sources",
+    "table",
+    "vectors",
+    "weights",
+    "y",
+    "gm",
+    "edges",
+    "pull",
+    "back",
+    "half",
+    "kept",
+    "energies",
+    "energy",
+    "forces",
+    "counters",
+]
+_INTEGERS = [
+    "num_atoms",
+    "num_systems",
+    "per",
+    "lanes",
+    "chunk",
+    "last_interval",
+    "wide_positions",
+    "wide_cell",
+    "wide_charge",
+    "slots",
+    "edge_room",
+]
+
+
+class Params(ctypes.Structure):
+    """`struct Params` of one_launch.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+        ("table_size", ctypes.c_longlong),
+        ("gate_epsilon", ctypes.c_float),
+        ("read_epsilon", ctypes.c_float),
+        *((name, ctypes.c_int) for name in _INTEGERS),
+    )
+
+
+class Launcher(Protocol):
+    """What runs the kernel: `ClusterKernel`, or an emulation of it."""
+
+    def most_clusters(self, shared_bytes: int) -> int: ...
+
+    def launch(self, clusters: int, shared_bytes: int, given: ctypes.Structure) -> None: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a number of atoms is divided: `per` atoms for each cluster; `lanes` pairs of edges of an atom at a time.
+
+    chunk: atoms whose products are in scratch memory at a time. keep: what atoms keep lies in shared memory.
+    """
+
+    per: int
+    clusters: int
+    lanes: int
+    chunk: int
+    keep: bool
+
+    @classmethod
+    def choose(cls, num_atoms: int, most_clusters: int) -> Plan | None:
+        """The plan for so many atoms; None if they do not fit."""
+        per = -(-num_atoms // most_clusters)
+        lanes = max(1, min(8, 16 // per)) if per <= 8 else 4
+        chunk = min(per, 4 if per <= 4 else 2)
+        for keep in (True, False):
+            plan = cls(per, -(-num_atoms // per), lanes, chunk, keep)
+            if 4 * plan.floats <= MOST_SHARED_BYTES:
+                return plan
+        return None
+
+    @property
+    def floats(self) -> int:
+        """Shared memory without edges, beside the vectors of all atoms (2,160 floats)."""
+        scratch = max(16 * self.chunk, self.lanes * self.per) * NINE
+        return self.per * (ROOM + self.keep * KEPT) + scratch + 2160
+
+
+def why_not(model: FastTensorNet) -> str | None:
+    """Why the kernel cannot evaluate a network; None if it can."""
+    w, config = model.weights, model.config
+    if model.network_type is not TensorNet:
+        return f"it needs a TensorNet, got {model.network_type.__name__}"
+    if (w.width, len(w.layers), w.degree) != (CHANNELS, 2, 5):
+        return f"it needs 2 layers of {CHANNELS} channels, got {len(w.layers)} of {w.width}"
+    if w.head.num_gated or w.head.width != HEAD:
+        return "it needs the scalar head"
+    if config.activation not in ("silu", "swish") or not config.readout_activation:
+        return "it needs the activation silu, also of the features"
+    if config.group != "O(3)":
+        return f"it needs the group O(3), got {config.group}"
+    return None
+
+
+@functools.cache
+def launcher(device: torch.device) -> ClusterKernel:
+    """The kernel on a device, compiled once, by NVRTC, and kept in the cache.
+
+    Raises ValueError for another architecture; CompileError, CacheError or DriverError.
+    """
+    if torch.cuda.get_device_capability(device) != CAPABILITY:
+        name = torch.cuda.get_device_name(device)
+        raise ValueError(f"one launch needs a GPU of the architecture {ARCHITECTURE}, got {name}")
+    files = {path.name: path.read_text() for path in sorted(SOURCES.glob("one_launch*.cu*"))}
+    code = cubin(MAIN, files, ARCHITECTURE)
+    return ClusterKernel(
+        code, "one_launch", device, threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES
+    )
+
+
+class OneLaunch:
+    """The kernel with a model's weights and memory for one number of atoms, systems and edges."""
+
+    def __init__(self, model: FastTensorNet, buffers: Buffers, plan: Plan, kernel: Launcher) -> None:
+        sizes, w = buffers.sizes, model.weights
+        self.plan, self.kernel, self.buffers = plan, kernel, buffers
+        n, slots, new = sizes.num_atoms, sizes.slots, sizes.new
+        room = (MOST_SHARED_BYTES // 4 - plan.floats) // EDGE_FLOATS // 4 * 4
+        edge_room = min(room, -(-slots // 4) * 4)
+        self.shared_bytes = 4 * (plan.floats + EDGE_FLOATS * edge_room)
+        blocks = plan.clusters * SHARES
+        self.memory: dict[str, Tensor | None] = {
+            "weights": pack_matrices(w),
+            "vectors": pack_vectors(w),
+            "table": torch.stack([w.table, *(layer.table for layer in w.layers)]),
+            "stretch": w.stretch,
+            "constants": w.head.constants,
+            "references": w.references,
+            "shift": w.shift,
+            "targets": w.targets,
+            "sources": w.sources,
+            "y": new(2, n, 9, CHANNELS),
+            "gm": new(2, n, 9, CHANNELS),
+            "edges": new(SHARES, slots, 8),
+            "pull": new(SHARES, slots),
+            "back": new(slots, dtype=torch.int32),
+            "half": new(SHARES, slots, 4),
+            "counters": new(SHARES + 1, dtype=torch.int32),
+            "kept": None if plan.keep else new(blocks, plan.per * KEPT),
+        }
+        table = self.memory["table"]
+        assert table is not None
+        self.fixed = {name: None if value is None else value.data_ptr() for name, value in self.memory.items()}
+        self.fixed |= {"num_atoms": n, "num_systems": sizes.num_systems, "slots": slots, "edge_room": edge_room}
+        self.fixed |= {"per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk}
+        self.fixed |= {"table_size": table[0].numel(), "last_interval": w.num_intervals - 1}
+        self.epsilons = model.epsilons
+
+    @classmethod
+    def made(cls, model: FastTensorNet, buffers: Buffers) -> OneLaunch:
+        """The kernel for a model and these buffers. Raises ValueError if it does not serve them, as `launcher` does."""
+        sizes = buffers.sizes
+        if (reason := why_not(model)) is not None:
+            raise ValueError(f"one launch does not serve this network: {reason}")
+        if sizes.device.type != "cuda" or not sizes.with_forces or not sizes.num_atoms:
+            raise ValueError(f"one launch needs atoms on a GPU and buffers for forces, got {sizes.num_atoms} atoms")
+        kernel = launcher(sizes.device)
+        most = kernel.most_clusters(MOST_SHARED_BYTES)
+        plan = Plan.choose(sizes.num_atoms, most)
+        if plan is None:
+            raise ValueError(f"one launch has no room for {sizes.num_atoms} atoms in {most} clusters")
+        return cls(model, buffers, plan, kernel)
+
+    def run(
+        self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges
+    ) -> None:
+        """Computes energies and forces into the buffers: one launch on the current stream."""
+        out = self.buffers
+        inputs = dict(positions=positions, cell=cell, charge=charge, numbers=numbers, system=system)
+        lists = dict(row_ptr=edges.row_ptr, source=edges.source, target=edges.target, shifts=edges.shifts)
+        results = dict(energies=out.energies, energy=out.energy, forces=out.forces)
+        pointers = {name: value.data_ptr() for name, value in (inputs | lists | results).items()}
+        wide = {f"wide_{name}": inputs[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
+        gate, read = self.epsilons
+        params = Params(**self.fixed, **pointers, **wide, gate_epsilon=gate, read_epsilon=read)
+        self.kernel.launch(self.plan.clusters, self.shared_bytes, params)

@@ -1,0 +1,98 @@
+"""CUDA kernels loaded and launched through the driver, in clusters of blocks that all run at the same time."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import torch
+
+from torchmdx.runtime.device_guard import on_device
+
+_SUCCESS = 0
+_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_COOPERATIVE, _CLUSTER = 2, 4  # of CUlaunchAttributeID
+
+
+class DriverError(RuntimeError):
+    """A function of the CUDA driver failed; says which and why."""
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_uint * 16))
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("num_attributes", ctypes.c_uint),
+    )
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _check(code: int, what: str) -> None:
+    if code != _SUCCESS:
+        name = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(name))
+        raise DriverError(f"{what} failed: {(name.value or b'unknown error').decode()}")
+
+
+class ClusterKernel:
+    """A kernel on one device whose blocks run in clusters, all of them at the same time.
+
+    code: a cubin. most_shared_bytes: the most dynamic shared memory of a block. Raises DriverError.
+    """
+
+    def __init__(
+        self, code: bytes, name: str, device: torch.device, *, threads: int, cluster: int, most_shared_bytes: int
+    ) -> None:
+        self.device, self.threads, self.cluster = device, threads, cluster
+        driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+        with on_device(device):
+            torch.empty(0, device=device)  # makes torch's context current in this thread
+            _check(driver.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
+            self._code = code
+            _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "cuModuleGetFunction")
+            _check(driver.cuFuncSetAttribute(function, _SHARED_BYTES, most_shared_bytes), "cuFuncSetAttribute")
+        self._function = function
+        self._attributes = (_Attribute * 2)()
+        self._attributes[0].id, self._attributes[1].id = _CLUSTER, _COOPERATIVE
+        self._attributes[0].value[:3] = [cluster, 1, 1]
+        self._attributes[1].value[0] = 1
+
+    def _config(self, clusters: int, shared_bytes: int, stream: int, num_attributes: int) -> _Config:
+        return _Config(
+            grid=(clusters * self.cluster, 1, 1),
+            block=(self.threads, 1, 1),
+            shared_bytes=shared_bytes,
+            stream=stream,
+            attributes=self._attributes,
+            num_attributes=num_attributes,
+        )
+
+    def most_clusters(self, shared_bytes: int) -> int:
+        """Clusters that this device can run at the same time."""
+        found, config = ctypes.c_int(), self._config(1, shared_bytes, 0, 1)
+        with on_device(self.device):
+            code = _driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), self._function, ctypes.byref(config))
+        _check(code, "cuOccupancyMaxActiveClusters")
+        return found.value
+
+    def launch(self, clusters: int, shared_bytes: int, given: ctypes.Structure) -> None:
+        """Launches on the current stream with one argument, a structure."""
+        config = self._config(clusters, shared_bytes, torch.cuda.current_stream(self.device).cuda_stream, 2)
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(given))
+        code = _driver().cuLaunchKernelEx(ctypes.byref(config), self._function, arguments, None)
+        _check(code, "cuLaunchKernelEx")
