@@ -8,26 +8,57 @@
 #include <cstring>
 #include <vector>
 #include <sys/mman.h>
-using std::max; using std::min;
+using std::max;
+using std::min;
 #define DEV static inline
 #define __ldg(p) (*(p))
 #define __ldcg(p) (*(p))
 #define __stcg(p, v) (*(p) = (v))
-struct float4 { float x, y, z, w; };
-struct float2 { float x, y; };
+struct float4 {
+    float x, y, z, w;
+};
+struct float2 {
+    float x, y;
+};
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-struct Warp { unsigned count = 0, turn = 0; double value[2][32]; };
-struct Place { unsigned count = 0, turn = 0; };
-struct BlockState { Place sync; long received[2] = {}, expected[2] = {}; unsigned opened[2] = {}, completed[2] = {}; std::vector<Warp> warps; float *memory; int index; };
+struct Warp {
+    unsigned count = 0, turn = 0;
+    double value[2][32];
+};
+struct Place {
+    unsigned count = 0, turn = 0;
+};
+struct BlockState {
+    Place sync;
+    long received[2] = {}, expected[2] = {};
+    unsigned opened[2] = {}, completed[2] = {};
+    std::vector<Warp> warps;
+    float *memory;
+    int index;
+};
 struct ClusterState {};
-struct Fiber { void *stack; const volatile unsigned *wait; unsigned until; int mode; bool done; int tid; BlockState *block; ClusterState *cluster; };
-static Fiber *current; static void *scheduler_stack;
-static unsigned num_blocks, num_threads; static size_t memory_floats; static int cluster_size;
+struct Fiber {
+    void *stack;
+    const volatile unsigned *wait;
+    unsigned until;
+    int mode;
+    bool done;
+    int tid;
+    BlockState *block;
+    ClusterState *cluster;
+};
+static Fiber *current;
+static void *scheduler_stack;
+static unsigned num_blocks, num_threads;
+static size_t memory_floats;
+static int cluster_size;
 static BlockState *all_blocks;
 #define threadIdx (Dim{current->tid})
 #define blockIdx (Dim{current->block->index})
 #define gridDim (Dim{(int)num_blocks})
-struct Dim { int x; };
+struct Dim {
+    int x;
+};
 extern "C" void switch_stack(void **save, void *to);
 asm(R"(
 .text
@@ -50,7 +81,8 @@ switch_stack:
   popq %rbp
   ret
 )");
-static __attribute__((noinline)) void yield_until(const volatile unsigned *at, unsigned value, int mode) // 0: differs, 1: at least
+static __attribute__((noinline)) void yield_until(const volatile unsigned *at, unsigned value,
+                                                  int mode) // 0: differs, 1: at least
 {
     Fiber *f = current;
     f->wait = at, f->until = value, f->mode = mode;
@@ -60,8 +92,11 @@ static __attribute__((noinline)) void yield_until(const volatile unsigned *at, u
 static inline void meet(Place &place, unsigned members)
 {
     unsigned turn = place.turn;
-    if (++place.count == members) { place.count = 0; place.turn++; }
-    else yield_until(&place.turn, turn, 0);
+    if (++place.count == members) {
+        place.count = 0;
+        place.turn++;
+    } else
+        yield_until(&place.turn, turn, 0);
 }
 static inline void __syncthreads() { meet(current->block->sync, num_threads); }
 static inline void prepare_exchanges() {}
@@ -78,8 +113,11 @@ template <class V> static V exchange_value(V v, int mask)
     unsigned turn = w.turn;
     double *slot = w.value[turn % 2];
     slot[lane] = v;
-    if (++w.count == 32) { w.count = 0; w.turn++; }
-    else yield_until(&w.turn, turn, 0);
+    if (++w.count == 32) {
+        w.count = 0;
+        w.turn++;
+    } else
+        yield_until(&w.turn, turn, 0);
     return (V)slot[lane ^ mask];
 }
 static inline float exchange(float v, int mask) { return exchange_value(v, mask); }
@@ -109,10 +147,19 @@ static inline void expect(int turn, int bytes)
 }
 static inline float4 weights4(const float4 *p) { return *p; }
 static inline void arrive_at(unsigned *counter) { ++*counter; }
-static inline void wait_at(const unsigned *counter, unsigned goal) { if (*counter < goal) yield_until(counter, goal, 1); }
+static inline void wait_at(const unsigned *counter, unsigned goal)
+{
+    if (*counter < goal) yield_until(counter, goal, 1);
+}
 static inline unsigned leave(unsigned *counter) { return (*counter)++; }
 static void (*body)();
-static void start() { body(); current->done = true; switch_stack(&current->stack, scheduler_stack); abort(); }
+static void start()
+{
+    body();
+    current->done = true;
+    switch_stack(&current->stack, scheduler_stack);
+    abort();
+}
 static void run_grid(int blocks, int threads, int size, size_t shared_bytes, void (*function)())
 {
     const size_t stack = 32768;
@@ -121,7 +168,8 @@ static void run_grid(int blocks, int threads, int size, size_t shared_bytes, voi
     std::vector<ClusterState> clusters(blocks / size);
     std::vector<Fiber> fibers((size_t)blocks * threads);
     all_blocks = states.data();
-    char *stacks = (char *)mmap(0, stack * fibers.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *stacks = (char *)mmap(0, stack * fibers.size(), PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     for (int b = 0; b < blocks; b++) {
         states[b].warps.resize((threads + 31) / 32);
         states[b].memory = (float *)aligned_alloc(64, (shared_bytes + 63) / 64 * 64);
@@ -132,7 +180,8 @@ static void run_grid(int blocks, int threads, int size, size_t shared_bytes, voi
             memset((void *)&f, 0, sizeof f);
             f.tid = t, f.block = &states[b], f.cluster = &clusters[b / size];
             void **top = (void **)(stacks + stack * ((size_t)b * threads + t + 1) - 64);
-            *--top = 0; *--top = (void *)start;
+            *--top = 0;
+            *--top = (void *)start;
             for (int k = 0; k < 6; k++) *--top = 0;
             f.stack = top;
         }
@@ -161,7 +210,15 @@ static void run_grid(int blocks, int threads, int size, size_t shared_bytes, voi
                 if (share) again = false;
             }
         }
-        if (!moved && !seed) { fprintf(stderr, "deadlock: %zu threads wait\n", left); for (auto &f : fibers) if (!f.done) { fprintf(stderr, "block %d thread %d\n", f.block->index, f.tid); break; } abort(); }
+        if (!moved && !seed) {
+            fprintf(stderr, "deadlock: %zu threads wait\n", left);
+            for (auto &f : fibers)
+                if (!f.done) {
+                    fprintf(stderr, "block %d thread %d\n", f.block->index, f.tid);
+                    break;
+                }
+            abort();
+        }
     }
     for (auto &s : states) free(s.memory);
     munmap(stacks, stack * fibers.size());

@@ -22,9 +22,14 @@ from torchmdx.neighbors.brute_force import brute_force
 pytest.importorskip("triton")
 
 COMPILER = shutil.which("g++")
-emulated = pytest.mark.skipif(
+needs_emulation = pytest.mark.skipif(
     COMPILER is None or platform.machine() != "x86_64", reason="the emulation needs g++ on an x86-64 processor"
 )
+
+
+def emulated(test):
+    """A test on the emulated kernel: a quarter of a minute to compile, and a second for each launch."""
+    return pytest.mark.nightly(needs_emulation(test))
 
 
 class Emulator:

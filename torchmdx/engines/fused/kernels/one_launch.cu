@@ -1,15 +1,16 @@
 // Energy and forces of few atoms in one launch: clusters of SHARES blocks, each cluster with some of the atoms, each
 // block with WIDE of their channels.
 //
-// Products: a block computes its own channels from all channels of its atoms, which the cluster exchanges by stores into
-// distributed shared memory. Weights are in registers, loaded before the exchange that the product waits for.
+// Products: a block computes its own channels from all channels of its atoms, which the cluster exchanges by stores
+// into distributed shared memory. Weights are in registers, loaded before the exchange that the product waits for.
 // Messages stay within a slice of channels, so only blocks of the same rank wait for each other, through global memory.
 
 #include "one_launch_edges.cuh"
 
 // Mean and 1/deviation of COUNT numbers of an atom by one warp; the numbers, standardised, scaled and moved, in `to`.
-template <int COUNT> DEV void standardise(const Block &b, const float *x, const float *scale, const float *offset, float epsilon,
-                                          float *to, float *statistics)
+template <int COUNT>
+DEV void standardise(const Block &b, const float *x, const float *scale, const float *offset, float epsilon, float *to,
+                     float *statistics)
 {
     float v[COUNT / 32], sum = 0, square = 0;
 #pragma unroll
@@ -23,14 +24,16 @@ template <int COUNT> DEV void standardise(const Block &b, const float *x, const 
     for (int mask = 16; mask; mask >>= 1) square += exchange(square, mask);
     const float inverse = 1.0f / sqrtf(square / COUNT + epsilon);
 #pragma unroll
-    for (int k = 0; k < COUNT / 32; k++) to[b.lane + 32 * k] = v[k] * inverse * scale[b.lane + 32 * k] + offset[b.lane + 32 * k];
+    for (int k = 0; k < COUNT / 32; k++)
+        to[b.lane + 32 * k] = v[k] * inverse * scale[b.lane + 32 * k] + offset[b.lane + 32 * k];
     if (b.lane == 0) statistics[0] = mean, statistics[1] = inverse;
 }
 
 // Means of the gradient in `number` standardised numbers, and of its product with them, from the gradient g [COUNT] in
 // what a linear map made of them, z [COUNT].
-template <int COUNT> DEV void back_statistics(const Block &b, const float *g, const float *z, const float *level, const float *shift,
-                                              float *means, float number)
+template <int COUNT>
+DEV void back_statistics(const Block &b, const float *g, const float *z, const float *level, const float *shift,
+                         float *means, float number)
 {
     float sum = 0, along = 0;
 #pragma unroll
@@ -43,7 +46,8 @@ template <int COUNT> DEV void back_statistics(const Block &b, const float *g, co
     if (b.lane == 0) means[0] = sum / number, means[1] = along / number;
 }
 
-#define EACH_OWN(a) _Pragma("unroll 1") for (int own_ = b.tid, a = own_ / WIDE; own_ < b.atoms * WIDE; own_ += THREADS, a = own_ / WIDE)
+#define EACH_OWN(a)                                                                                                    \
+    _Pragma("unroll 1") for (int own_ = b.tid, a = own_ / WIDE; own_ < b.atoms * WIDE; own_ += THREADS, a = own_ / WIDE)
 
 // X as the next layer reads it, to be pushed, and 1/(|X|^2+1).
 DEV void put_input(const Block &b, int a, int which, int l, N9 x)
@@ -70,16 +74,17 @@ DEV void publish(const Block &b, int a, float *to, const N9 &x)
     for (int k = 0; k < 9; k++) __stcg(row + k * C, x.v[k]);
 }
 
-#define EXCHANGE(from, to, rows, width, stride)                            \
-    __syncthreads();                                                       \
-    if (b.tid == 0) expect(turn, (rows) * SHARES * width * 4);             \
+#define EXCHANGE(from, to, rows, width, stride)                                                                        \
+    __syncthreads();                                                                                                   \
+    if (b.tid == 0) expect(turn, (rows) * SHARES * width * 4);                                                         \
     push<width>(b, from, to, rows, stride, turn);
 
 DEV void send(const Block &b, int layer, const float (&w)[12], const float *x)
 {
     const Params &p = b.p;
     product9(b, w, x, b.result);
-    EACH_OWN(a) {
+    EACH_OWN(a)
+    {
         const N9 y = load_own(b.result + a * NINE + b.col);
         store_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col, y);
         publish(b, a, p.y + (long long)layer * p.num_atoms * 9 * C, y);
@@ -90,7 +95,8 @@ DEV void send(const Block &b, int layer, const float (&w)[12], const float *x)
 DEV void receive(const Block &b, int layer)
 {
     messages(b, layer);
-    EACH_OWN(a) {
+    EACH_OWN(a)
+    {
         const float *own = b.own(layer + 1);
         const N9 y = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col);
         const N9 m = add9(load_own(b.result + a * NINE + b.col), scale_parts(y, own[0], own[WIDE], own[2 * WIDE]));
@@ -104,8 +110,10 @@ DEV void receive(const Block &b, int layer)
 DEV void product_gradient(const Block &b, int layer)
 {
     const Params &p = b.p;
-    EACH_OWN(a) {
-        const N9 y = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col), m = load_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col);
+    EACH_OWN(a)
+    {
+        const N9 y = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col),
+                 m = load_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col);
         const N9 product = message_product(y, m, b.factor(a));
         const float inverse = reciprocal(squared_norm(product) + 1.0f);
         const N9 g = normalise_gradient(scale9(product, inverse), inverse, load_own(b.result + a * NINE + b.col));
@@ -122,11 +130,13 @@ DEV void product_gradient(const Block &b, int layer)
 DEV void receive_gradient(const Block &b, int layer)
 {
     messages_gradient(b, layer);
-    EACH_OWN(a) {
+    EACH_OWN(a)
+    {
         const float *own = b.own(layer + 1);
         const N9 gm = load_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col), gy = load_own(b.keep(a, KEEP_GY) + b.col);
-        store_own(b.stage + a * NINE + b.col,
-                  add9(add9(load_own(b.result + a * NINE + b.col), scale_parts(gm, own[0], own[WIDE], own[2 * WIDE])), gy));
+        store_own(
+            b.stage + a * NINE + b.col,
+            add9(add9(load_own(b.result + a * NINE + b.col), scale_parts(gm, own[0], own[WIDE], own[2 * WIDE])), gy));
     }
 }
 
@@ -140,7 +150,8 @@ DEV void evaluate(const Params &p)
 {
     Block b = {p};
     b.rank = block_rank(), b.cluster = blockIdx.x / SHARES, b.clusters = gridDim.x / SHARES;
-    b.tid = threadIdx.x, b.lane = b.tid % 32, b.warp = b.tid / 32, b.col = b.tid % WIDE, b.channel = b.rank * WIDE + b.col;
+    b.tid = threadIdx.x, b.lane = b.tid % 32, b.warp = b.tid / 32, b.col = b.tid % WIDE,
+    b.channel = b.rank * WIDE + b.col;
     b.first = b.cluster * p.per, b.atoms = max(0, min(p.per, p.num_atoms - b.first));
     b.weights = p.weights + (long long)b.rank * WEIGHTS * THREADS;
     float *at = shared_base();
@@ -155,11 +166,14 @@ DEV void evaluate(const Params &p)
     b.per_atom = at, at += p.per * PER_ATOM;
     b.vectors = at, at += VECTORS;
     b.scratch = at, at += max(WARPS * min(p.chunk, p.per), p.lanes * p.per) * NINE;
-    if (p.kept) b.kept = p.kept + (long long)blockIdx.x * p.per * KEEP_FLOATS;
-    else b.kept = at, at += p.per * KEEP_FLOATS;
+    if (p.kept)
+        b.kept = p.kept + (long long)blockIdx.x * p.per * KEEP_FLOATS;
+    else
+        b.kept = at, at += p.per * KEEP_FLOATS;
     b.first_edge = b.atoms ? p.row_ptr[b.first] : 0;
     b.num_edges = b.atoms ? p.row_ptr[b.first + b.atoms] - b.first_edge : 0;
-    if (b.num_edges <= p.edge_room) b.edges = (Edge *)at, b.pull = at + 8 * p.edge_room;
+    if (b.num_edges <= p.edge_room)
+        b.edges = (Edge *)at, b.pull = at + 8 * p.edge_room;
     else {
         b.edges = p.edges + (long long)b.rank * p.slots + b.first_edge;
         b.pull = p.pull + (long long)b.rank * p.slots + b.first_edge;
@@ -176,7 +190,8 @@ DEV void evaluate(const Params &p)
     geometry(b);
     __syncthreads();
     embedding_sums(b);
-    EACH_OWN(a) {
+    EACH_OWN(a)
+    {
         N9 x = load_own(b.result + a * NINE + b.col);
         x.v[0] += b.own(0)[0] * b.with_itself(a)[b.col];
         store_own(b.keep(a, KEEP_A) + b.col, x);
@@ -197,7 +212,8 @@ DEV void evaluate(const Params &p)
             for (int k = 0; k < 9; k++) v.v[k] = x[k * C + c];
             norm[c] = squared_norm(v);
         }
-        standardise<C>(b, norm, b.vectors + AT_GATE_SCALE, b.vectors + AT_GATE_OFFSET, p.gate_epsilon, norm - C, b.gate_statistics(a));
+        standardise<C>(b, norm, b.vectors + AT_GATE_SCALE, b.vectors + AT_GATE_OFFSET, p.gate_epsilon, norm - C,
+                       b.gate_statistics(a));
     }
     __syncthreads();
     product1<C, 2>(b, gate_in, xb, 2 * C, b.result);
@@ -212,11 +228,15 @@ DEV void evaluate(const Params &p)
     for (int o = b.tid; o < atoms * 2 * C; o += THREADS) xa[o] = silu(b.hidden[o]);
     __syncthreads();
     product1<2 * C, 3>(b, wide, xa, 2 * C, b.result);
-    EACH_OWN(a) {
+    EACH_OWN(a)
+    {
         float z[3], *gate = b.gate(a) + b.col;
 #pragma unroll
-        for (int k = 0; k < 3; k++) gate[k * WIDE] = z[k] = b.result[a * 3 * WIDE + k * WIDE + b.col] + b.vectors[AT_GATE_OUT_BIAS + k * WIDE + b.col];
-        put_input(b, a, KEEP_X0, 0, scale_parts(load_own(b.keep(a, KEEP_MIXED) + b.col), silu(z[0]), silu(z[1]), silu(z[2])));
+        for (int k = 0; k < 3; k++)
+            gate[k * WIDE] = z[k] =
+                b.result[a * 3 * WIDE + k * WIDE + b.col] + b.vectors[AT_GATE_OUT_BIAS + k * WIDE + b.col];
+        put_input(b, a, KEEP_X0, 0,
+                  scale_parts(load_own(b.keep(a, KEEP_MIXED) + b.col), silu(z[0]), silu(z[1]), silu(z[2])));
     }
     EXCHANGE(b.stage, xb, 9 * atoms, WIDE, C);
     fetch(w, b.weights, AT_IN);
@@ -232,7 +252,8 @@ DEV void evaluate(const Params &p)
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
         if (l == 0) fetch(w, b.weights, AT_IN + 12);
-        EACH_OWN(a) {
+        EACH_OWN(a)
+        {
             const N9 d = load_own(b.result + a * NINE + b.col);
             store_own(b.keep(a, KEEP_D0 + 4 * l) + b.col, d);
             const N9 x = add9(add9(load_own(b.keep(a, KEEP_X0 + 4 * l) + b.col), d), scale9(square(d), b.factor(a)));
@@ -258,7 +279,8 @@ DEV void evaluate(const Params &p)
     fetch(head, b.weights, AT_HEAD);
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS)
-        standardise<3 * C>(b, xb + a * 3 * C, b.vectors + AT_READ_SCALE, b.vectors + AT_READ_OFFSET, p.read_epsilon, xa + a * 3 * C, b.readout(a));
+        standardise<3 * C>(b, xb + a * 3 * C, b.vectors + AT_READ_SCALE, b.vectors + AT_READ_OFFSET, p.read_epsilon,
+                           xa + a * 3 * C, b.readout(a));
     __syncthreads();
     product1<3 * C, 1>(b, w, xa, 3 * C, b.result);
 #pragma unroll 1
@@ -276,7 +298,8 @@ DEV void evaluate(const Params &p)
         double output = 0;
 #pragma unroll
         for (int h = 0; h < HEAD; h += 32) {
-            const float z = b.result[a * HEAD + h + b.lane] + b.vectors[AT_HEAD_BIAS + h + b.lane], last = b.vectors[AT_HEAD_LAST + h + b.lane];
+            const float z = b.result[a * HEAD + h + b.lane] + b.vectors[AT_HEAD_BIAS + h + b.lane],
+                        last = b.vectors[AT_HEAD_LAST + h + b.lane];
             output += (double)(silu(z) * last);
             b.stage[a * HEAD + h + b.lane] = silu_slope(z) * last * (float)scale;
         }
@@ -295,9 +318,11 @@ DEV void evaluate(const Params &p)
     fetch(w, b.weights, AT_OUT_BACK + 12);
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS)
-        back_statistics<C>(b, xa + a * C, b.features + a * C, b.vectors + AT_READ_LEVEL, b.vectors + AT_READ_SHIFT, b.readout(a) + 2, 3 * C);
+        back_statistics<C>(b, xa + a * C, b.features + a * C, b.vectors + AT_READ_LEVEL, b.vectors + AT_READ_SHIFT,
+                           b.readout(a) + 2, 3 * C);
     __syncthreads();
-    EACH_OWN(a) {
+    EACH_OWN(a)
+    {
         const float *s = b.readout(a);
         const N9 x = load_own(b.keep(a, KEEP_X2) + b.col);
         float norms[3], g[3];
@@ -324,7 +349,8 @@ DEV void evaluate(const Params &p)
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
         fetch(w, b.weights, AT_OUT_BACK);
-        EACH_OWN(a) {
+        EACH_OWN(a)
+        {
             const N9 g = input_gradient(b, a, KEEP_X0 + 4 * l, l);
             if (l) {
                 store_own(b.keep(a, KEEP_X2) + b.col, g);
@@ -365,9 +391,11 @@ DEV void evaluate(const Params &p)
     product1<2 * C, 1>(b, gate_in, xa, 2 * C, b.result);
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS)
-        back_statistics<2 * C>(b, xa + a * 2 * C, b.hidden + a * 2 * C, b.vectors + AT_GATE_LEVEL, b.vectors + AT_GATE_SHIFT, b.readout(a) + 2, C);
+        back_statistics<2 * C>(b, xa + a * 2 * C, b.hidden + a * 2 * C, b.vectors + AT_GATE_LEVEL,
+                               b.vectors + AT_GATE_SHIFT, b.readout(a) + 2, C);
     __syncthreads();
-    EACH_OWN(a) {
+    EACH_OWN(a)
+    {
         const float *s = b.readout(a), *t = b.gate_statistics(a);
         const N9 x = load_own(b.keep(a, KEEP_A) + b.col);
         const float scaled = b.result[a * WIDE + b.col] * b.vectors[AT_GATE_SCALE + b.channel];

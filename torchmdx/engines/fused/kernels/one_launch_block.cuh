@@ -11,7 +11,7 @@ enum {
     AT_GATE_IN = 0,
     AT_MIX = AT_GATE_IN + 8,
     AT_GATE_OUT = AT_MIX + 12,
-    AT_IN = AT_GATE_OUT + 24,         // of both layers
+    AT_IN = AT_GATE_OUT + 24, // of both layers
     AT_OUT = AT_IN + 24,
     AT_READ = AT_OUT + 24,
     AT_HEAD = AT_READ + 12,
@@ -45,10 +45,10 @@ enum {
 };
 
 struct Edge {
-    float x, y, z, t;        // direction; place in the interval of the table
-    float stretch, inverse;  // dx/dr, 1/r
+    float x, y, z, t;       // direction; place in the interval of the table
+    float stretch, inverse; // dx/dr, 1/r
     int source;
-    short knot, element;     // of the source; knot < 0: beyond the cutoff
+    short knot, element; // of the source; knot < 0: beyond the cutoff
 };
 
 struct Params {
@@ -57,24 +57,39 @@ struct Params {
     const int *row_ptr, *source, *target, *shifts;
     const double *stretch, *constants, *references, *shift;
     const float *targets, *sources, *table; // table: [3][intervals][6][3][C]
-    const float *vectors; // [SHARES][VECTORS]
-    const float *weights; // [SHARES][WEIGHTS / 4][THREADS][4]
-    float *y, *gm;        // [2][N][9][C]
-    Edge *edges;          // [SHARES][E]
-    float *pull;          // [SHARES][E]
-    int *back;            // [E]
-    float4 *half;         // [SHARES][E]
-    float *kept;          // [blocks][kept per block], or 0: in shared memory
+    const float *vectors;                   // [SHARES][VECTORS]
+    const float *weights;                   // [SHARES][WEIGHTS / 4][THREADS][4]
+    float *y, *gm;                          // [2][N][9][C]
+    Edge *edges;                            // [SHARES][E]
+    float *pull;                            // [SHARES][E]
+    int *back;                              // [E]
+    float4 *half;                           // [SHARES][E]
+    float *kept;                            // [blocks][kept per block], or 0: in shared memory
     double *energies, *energy;
     float *forces;
     unsigned *counters; // [SHARES + 1], zero between launches
     long long table_size;
     float gate_epsilon, read_epsilon;
-    int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots, edge_room;
+    int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots,
+        edge_room;
 };
 
 // Shared memory of a block. What each atom keeps: columns of WIDE channels.
-enum { KEEP_A, KEEP_MIXED, KEEP_X0, KEEP_Y0, KEEP_M0, KEEP_D0, KEEP_X1, KEEP_Y1, KEEP_M1, KEEP_D1, KEEP_X2, KEEP_GY, KEEP_TENSORS };
+enum {
+    KEEP_A,
+    KEEP_MIXED,
+    KEEP_X0,
+    KEEP_Y0,
+    KEEP_M0,
+    KEEP_D0,
+    KEEP_X1,
+    KEEP_Y1,
+    KEEP_M1,
+    KEEP_D1,
+    KEEP_X2,
+    KEEP_GY,
+    KEEP_TENSORS
+};
 enum { KEEP_FLOATS = KEEP_TENSORS * NINE + 2 * WIDE + 3 * WIDE }; // then 1/(|X|^2+1) of X0, X1, and the gate
 // Per atom, in shared memory: both buffers of the exchange, vectors, results of products and what is pushed.
 enum { PER_ATOM = 12, ROOM_FLOATS = 2 * 9 * C + 3 * C + 2 * C + C + 2 * NINE + 2 * WIDE + PER_ATOM };
@@ -91,8 +106,8 @@ struct Block {
     MEMBER float *keep(int a, int which) const { return kept + a * KEEP_FLOATS + which * NINE; }
     MEMBER float *inverse(int a, int l) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + l * WIDE; }
     MEMBER float *gate(int a) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + 2 * WIDE; }
-    // Of an atom: the factor of its system, statistics of the readout [4] and of the gate [2], energy of its element (double), its
-    // edges, counted from the block's first.
+    // Of an atom: the factor of its system, statistics of the readout [4] and of the gate [2], energy of its element
+    // (double), its edges, counted from the block's first.
     MEMBER float &factor(int a) const { return per_atom[PER_ATOM * a]; }
     MEMBER float *readout(int a) const { return per_atom + PER_ATOM * a + 1; }
     MEMBER float *gate_statistics(int a) const { return per_atom + PER_ATOM * a + 5; }
@@ -105,11 +120,15 @@ struct Block {
     MEMBER const float *own(int set) const { return vectors + AT_OWN + 3 * WIDE * set + col; } // WIDE floats a part
 };
 
-DEV N9 load_own(const float *p) { // a column of [9][WIDE]
+DEV N9 load_own(const float *p)
+{ // a column of [9][WIDE]
     N9 x;
 #pragma unroll
     for (int k = 0; k < 9; k++) x.v[k] = p[k * WIDE];
-    return x; }
-DEV void store_own(float *p, N9 x) {
+    return x;
+}
+DEV void store_own(float *p, N9 x)
+{
 #pragma unroll
-    for (int k = 0; k < 9; k++) p[k * WIDE] = x.v[k]; }
+    for (int k = 0; k < 9; k++) p[k * WIDE] = x.v[k];
+}

@@ -3,19 +3,29 @@
 #include "one_launch_products.cuh"
 
 // f of one part of a table's interval, and df/dt.
-DEV float filter(const float *a, float t) {
+DEV float filter(const float *a, float t)
+{
     float f = __ldg(a + 5 * 3 * C);
 #pragma unroll
     for (int q = 4; q >= 0; q--) f = f * t + __ldg(a + q * 3 * C);
-    return f; }
-DEV float filter_and_slope(const float *a, float t, float *slope) {
+    return f;
+}
+DEV float filter_and_slope(const float *a, float t, float *slope)
+{
     float df = __ldg(a + 5 * 3 * C), f = df * t + __ldg(a + 4 * 3 * C);
 #pragma unroll
-    for (int q = 3; q >= 0; q--) { df = df * t + f; f = f * t + __ldg(a + q * 3 * C); }
+    for (int q = 3; q >= 0; q--) {
+        df = df * t + f;
+        f = f * t + __ldg(a + q * 3 * C);
+    }
     *slope = df;
-    return f; }
+    return f;
+}
 
-DEV double wide_value(const void *values, int wide, long long k) { return wide ? ((const double *)values)[k] : (double)((const float *)values)[k]; }
+DEV double wide_value(const void *values, int wide, long long k)
+{
+    return wide ? ((const double *)values)[k] : (double)((const float *)values)[k];
+}
 
 // What the rest of the kernel needs of each atom, in shared memory.
 DEV void prepare(const Block &b)
@@ -24,7 +34,8 @@ DEV void prepare(const Block &b)
     const float4 *vectors = (const float4 *)(p.vectors + b.rank * VECTORS);
 #pragma unroll
     for (int k = 0; k < (VECTORS / 4 + THREADS - 1) / THREADS; k++)
-        if (b.tid + k * THREADS < VECTORS / 4) ((float4 *)b.vectors)[b.tid + k * THREADS] = vectors[b.tid + k * THREADS];
+        if (b.tid + k * THREADS < VECTORS / 4)
+            ((float4 *)b.vectors)[b.tid + k * THREADS] = vectors[b.tid + k * THREADS];
 #pragma unroll 1
     for (int o = b.tid; o < b.atoms * WIDE; o += THREADS) {
         const int a = o / WIDE;
@@ -34,7 +45,8 @@ DEV void prepare(const Block &b)
         if (b.col == 0) {
             b.factor(a) = 1.0f + 0.1f * (float)wide_value(p.charge, p.wide_charge, system);
             b.reference(a) = p.references[element];
-            b.first_of(a) = p.row_ptr[b.first + a] - b.first_edge, b.end_of(a) = p.row_ptr[b.first + a + 1] - b.first_edge;
+            b.first_of(a) = p.row_ptr[b.first + a] - b.first_edge,
+            b.end_of(a) = p.row_ptr[b.first + a + 1] - b.first_edge;
         }
     }
 }
@@ -51,15 +63,24 @@ DEV void geometry(const Block &b)
         double v[3];
 #pragma unroll
         for (int k = 0; k < 3; k++)
-            v[k] = wide_value(p.positions, p.wide_positions, 3LL * j + k) - wide_value(p.positions, p.wide_positions, 3LL * i + k) +
-                   (sa * wide_value(p.cell, p.wide_cell, cell + k) + sb * wide_value(p.cell, p.wide_cell, cell + 3 + k) +
-                    sc * wide_value(p.cell, p.wide_cell, cell + 6 + k));
+            v[k] =
+                wide_value(p.positions, p.wide_positions, 3LL * j + k) -
+                wide_value(p.positions, p.wide_positions, 3LL * i + k) +
+                (sa * wide_value(p.cell, p.wide_cell, cell + k) + sb * wide_value(p.cell, p.wide_cell, cell + 3 + k) +
+                 sc * wide_value(p.cell, p.wide_cell, cell + 6 + k));
         const double r = sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]), inverse = 1.0 / r;
         const double decay = p.stretch[2] * exp(-p.stretch[3] * r), x = p.stretch[0] + p.stretch[1] * r + decay;
         // NaN counts as inside, so that it reaches the energy.
         const int knot = !(x > 0) ? 0 : x > p.last_interval ? p.last_interval : (int)x;
-        Edge edge = {(float)(v[0] * inverse), (float)(v[1] * inverse), (float)(v[2] * inverse), (float)(x - knot),
-                     (float)(p.stretch[1] - p.stretch[3] * decay), (float)inverse, j, (short)(r >= p.stretch[4] ? -1 : knot), element};
+        Edge edge = {(float)(v[0] * inverse),
+                     (float)(v[1] * inverse),
+                     (float)(v[2] * inverse),
+                     (float)(x - knot),
+                     (float)(p.stretch[1] - p.stretch[3] * decay),
+                     (float)inverse,
+                     j,
+                     (short)(r >= p.stretch[4] ? -1 : knot),
+                     element};
         b.edges[u] = edge;
         b.pull[u] = 0;
     }
@@ -89,28 +110,29 @@ DEV void put_lane(const Block &b, int a, int share, const N9 &m)
     if (!half) to[8 * WIDE] = last;
 }
 
-#define EACH_SHARE(a, share)                                                              \
-    _Pragma("unroll 1")                                                                   \
-    for (int unit = b.warp; unit < b.atoms * b.p.lanes; unit += WARPS)                    \
-        for (int a = unit / b.p.lanes, share = unit % b.p.lanes, once = 1; once; once = 0)
-#define EACH_EDGE(a, share, u)                                                                                     \
-    _Pragma("unroll 1") \
-    for (int base = b.first_of(a) + 2 * share, end = b.end_of(a); \
-         base < end; base += 2 * b.p.lanes)                                                                        \
-        for (int u = base + (b.lane >> 4), once2 = 1; once2; once2 = 0)
+#define EACH_SHARE(a, share)                                                                                           \
+    _Pragma("unroll 1") for (int unit = b.warp; unit < b.atoms * b.p.lanes;                                            \
+                             unit += WARPS) for (int a = unit / b.p.lanes, share = unit % b.p.lanes, once = 1; once;   \
+                                                 once = 0)
+#define EACH_EDGE(a, share, u)                                                                                         \
+    _Pragma("unroll 1") for (int base = b.first_of(a) + 2 * share, end = b.end_of(a); base < end;                      \
+                             base += 2 * b.p.lanes) for (int u = base + (b.lane >> 4), once2 = 1; once2; once2 = 0)
 
 DEV void embedding_sums(const Block &b)
 {
     const Params &p = b.p;
-    EACH_SHARE(a, share) {
+    EACH_SHARE(a, share)
+    {
         N9 m = {};
         const float target = b.as_target(a)[b.col];
-        EACH_EDGE(a, share, u) {
+        EACH_EDGE(a, share, u)
+        {
             if (u < end && b.edges[u].knot >= 0) {
                 const Edge e = b.edges[u];
                 const float *f = p.table + (long long)e.knot * INTERVAL + b.channel;
                 const float pair = target + p.sources[e.element * C + b.channel];
-                const float scalar = filter(f, e.t) * pair, vector = filter(f + C, e.t) * pair, q = filter(f + 2 * C, e.t) * pair;
+                const float scalar = filter(f, e.t) * pair, vector = filter(f + C, e.t) * pair,
+                            q = filter(f + 2 * C, e.t) * pair;
                 m.v[0] += scalar;
                 m.v[1] += vector * e.x, m.v[2] += vector * e.y, m.v[3] += vector * e.z;
                 m.v[4] += q * (e.x * e.x - 1.0f / 3.0f), m.v[5] += q * (e.x * e.y), m.v[6] += q * (e.x * e.z);
@@ -127,9 +149,11 @@ DEV void messages(const Block &b, int layer)
     const Params &p = b.p;
     const float *table = p.table + (layer + 1) * p.table_size + b.channel;
     const float *send = p.y + (long long)layer * p.num_atoms * 9 * C + b.channel;
-    EACH_SHARE(a, share) {
+    EACH_SHARE(a, share)
+    {
         N9 m = {};
-        EACH_EDGE(a, share, u) {
+        EACH_EDGE(a, share, u)
+        {
             if (u < end && b.edges[u].knot >= 0) {
                 const Edge &e = b.edges[u];
                 const float *f = table + (long long)e.knot * INTERVAL, *y = send + (long long)e.source * 9 * C, t = e.t;
@@ -158,10 +182,12 @@ DEV void messages_gradient(const Block &b, int layer)
     const Params &p = b.p;
     const float *table = p.table + (layer + 1) * p.table_size + b.channel;
     const float *send = p.gm + (long long)layer * p.num_atoms * 9 * C + b.channel;
-    EACH_SHARE(a, share) {
+    EACH_SHARE(a, share)
+    {
         N9 m = {};
         const N9 own = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col);
-        EACH_EDGE(a, share, u) {
+        EACH_EDGE(a, share, u)
+        {
             float along = 0;
             const bool inside = u < end && b.edges[u].knot >= 0;
             if (inside) {
@@ -171,7 +197,8 @@ DEV void messages_gradient(const Block &b, int layer)
 #pragma unroll
                 for (int k = 0; k < 9; k++) there.v[k] = __ldcg(y + k * C);
                 float d0, d1, d2, part[3];
-                const float scalar = filter_and_slope(f, t, &d0), vector = filter_and_slope(f + C, t, &d1), q = filter_and_slope(f + 2 * C, t, &d2);
+                const float scalar = filter_and_slope(f, t, &d0), vector = filter_and_slope(f + C, t, &d1),
+                            q = filter_and_slope(f + 2 * C, t, &d2);
 #pragma unroll
                 for (int k = 0; k < 9; k++) m.v[k] += (k == 0 ? scalar : k < 4 ? vector : q) * there.v[k];
                 dot_parts(own, there, part);
@@ -190,10 +217,12 @@ DEV void edge_gradients(const Block &b)
 {
     const Params &p = b.p;
     float4 *half = p.half + (long long)b.rank * p.slots + b.first_edge;
-    EACH_SHARE(a, share) {
+    EACH_SHARE(a, share)
+    {
         const N9 g = load_own(b.result + a * NINE + b.col);
         const float target = b.as_target(a)[b.col];
-        EACH_EDGE(a, share, u) {
+        EACH_EDGE(a, share, u)
+        {
             float along = 0, sx = 0, sy = 0, sz = 0;
             const bool inside = u < end && b.edges[u].knot >= 0;
             if (inside) {
@@ -205,9 +234,11 @@ DEV void edge_gradients(const Block &b)
                 const float f1 = filter_and_slope(table + C, e.t, &d1), f2 = filter_and_slope(table + 2 * C, e.t, &d2);
                 const float x = e.x, y = e.y, z = e.z;
                 // Half the gradient of d.G d: contracted with d twice, it is the value itself.
-                const float qx = g.v[4] * x + 0.5f * (g.v[5] * y + g.v[6] * z), qy = g.v[7] * y + 0.5f * (g.v[5] * x + g.v[8] * z);
+                const float qx = g.v[4] * x + 0.5f * (g.v[5] * y + g.v[6] * z),
+                            qy = g.v[7] * y + 0.5f * (g.v[5] * x + g.v[8] * z);
                 const float qz = 0.5f * (g.v[6] * x + g.v[8] * y), third = (g.v[4] + g.v[7]) * (1.0f / 3.0f);
-                along = pair * (d0 * g.v[0] + d1 * (g.v[1] * x + g.v[2] * y + g.v[3] * z) + d2 * (qx * x + qy * y + qz * z - third));
+                along = pair * (d0 * g.v[0] + d1 * (g.v[1] * x + g.v[2] * y + g.v[3] * z) +
+                                d2 * (qx * x + qy * y + qz * z - third));
                 sx = (f1 * g.v[1] + 2.0f * f2 * qx) * pair;
                 sy = (f1 * g.v[2] + 2.0f * f2 * qy) * pair;
                 sz = (f1 * g.v[3] + 2.0f * f2 * qz) * pair;
@@ -216,7 +247,8 @@ DEV void edge_gradients(const Block &b)
             if (inside && b.col == 0) {
                 const Edge &e = b.edges[u];
                 const float radial = (b.pull[u] + along) * e.stretch - (sx * e.x + sy * e.y + sz * e.z) * e.inverse;
-                half[u] = make_float4(radial * e.x + sx * e.inverse, radial * e.y + sy * e.inverse, radial * e.z + sz * e.inverse, 0);
+                half[u] = make_float4(radial * e.x + sx * e.inverse, radial * e.y + sy * e.inverse,
+                                      radial * e.z + sz * e.inverse, 0);
             }
         }
     }
@@ -233,7 +265,8 @@ DEV void find_back(const Block &b)
         int found = -1;
 #pragma unroll 1
         for (int k = from + b.lane; k < to; k += 32) {
-            const bool same = p.source[k] == i & p.shifts[3LL * k] == sa & p.shifts[3LL * k + 1] == sb & p.shifts[3LL * k + 2] == sc;
+            const bool same =
+                p.source[k] == i & p.shifts[3LL * k] == sa & p.shifts[3LL * k + 1] == sb & p.shifts[3LL * k + 2] == sc;
             found = same ? k : found;
         }
 #pragma unroll

@@ -15,15 +15,23 @@
 #ifndef EMULATED
 extern __shared__ float4 shared_memory[];
 DEV float *shared_base() { return (float *)shared_memory; }
-DEV int block_rank() { unsigned r; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return (int)r; }
+DEV int block_rank()
+{
+    unsigned r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return (int)r;
+}
 // Two barriers in shared memory count the bytes that the cluster stores there; exchanges take turns in them.
-struct Exchanges { unsigned long long barrier[2]; };
+struct Exchanges {
+    unsigned long long barrier[2];
+};
 __shared__ Exchanges exchanges;
 DEV unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 DEV void prepare_exchanges()
 {
     if (threadIdx.x == 0) {
-        for (int k = 0; k < 2; k++) asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(exchanges.barrier + k)));
+        for (int k = 0; k < 2; k++)
+            asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(exchanges.barrier + k)));
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
@@ -33,21 +41,29 @@ DEV void all_prepared() { asm volatile("barrier.cluster.wait.acquire.aligned;" :
 DEV void expect(int turn, int bytes)
 {
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;\n}" ::"r"(
-                     shared_address(exchanges.barrier + turn % 2)), "r"(bytes) : "memory");
+                     shared_address(exchanges.barrier + turn % 2)),
+                 "r"(bytes)
+                 : "memory");
 }
 DEV void wait_for_cluster(int turn)
 {
     const unsigned barrier = shared_address(exchanges.barrier + turn % 2), parity = turn / 2 % 2;
-    asm volatile("{\n.reg .pred done;\nAGAIN%=:\nmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n@!done bra AGAIN%=;\n}"
-                 ::"r"(barrier), "r"(parity) : "memory");
+    asm volatile(
+        "{\n.reg .pred done;\nAGAIN%=:\nmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n@!done bra AGAIN%=;\n}" ::
+            "r"(barrier),
+        "r"(parity)
+        : "memory");
 }
 DEV void push4(const float *to, int rank, float4 v, int turn)
 {
     unsigned there, barrier;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(to)), "r"(rank));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(shared_address(exchanges.barrier + turn % 2)), "r"(rank));
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(there), "f"(v.x),
-                 "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier) : "memory");
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(barrier)
+                 : "r"(shared_address(exchanges.barrier + turn % 2)), "r"(rank));
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(there),
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+                 : "memory");
 }
 DEV float4 weights4(const float4 *p)
 {

@@ -11,11 +11,9 @@ template <int COUNT> DEV void fetch(float (&w)[COUNT], const float *block_weight
     }
 }
 
-// Adds the halves of a warp: pairs (u, v) of two rows; returns what this half keeps, u in the first and v in the second.
-DEV float halves(float u, float v, int half)
-{
-    return (half ? v : u) + exchange(half ? u : v, 16);
-}
+// Adds the halves of a warp: pairs (u, v) of two rows; returns what this half keeps, u in the first and v in the
+// second.
+DEV float halves(float u, float v, int half) { return (half ? v : u) + exchange(half ? u : v, 16); }
 
 // result [atoms][9][WIDE] = x [atoms][9][C] times one matrix per part; x and result in shared memory.
 // x_at, result_at, scratch_at: floats from the start of shared memory.
@@ -56,12 +54,14 @@ APART void multiply9(float4 w0, float4 w1, float4 w2, int x_at, int result_at, i
 
 DEV void product9(const Block &b, const float (&w)[12], const float *x, float *result)
 {
-    multiply9(make_float4(w[0], w[1], w[2], w[3]), make_float4(w[4], w[5], w[6], w[7]), make_float4(w[8], w[9], w[10], w[11]),
-              (int)(x - shared_base()), (int)(result - shared_base()), (int)(b.scratch - shared_base()), b.atoms, b.p.chunk);
+    multiply9(make_float4(w[0], w[1], w[2], w[3]), make_float4(w[4], w[5], w[6], w[7]),
+              make_float4(w[8], w[9], w[10], w[11]), (int)(x - shared_base()), (int)(result - shared_base()),
+              (int)(b.scratch - shared_base()), b.atoms, b.p.chunk);
 }
 
 // result [atoms][G][16] = x [atoms][K] times a matrix; x in shared memory, `stride` floats an atom.
-template <int K, int G> DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const float *x, int stride, float *result)
+template <int K, int G>
+DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const float *x, int stride, float *result)
 {
     enum { KK = K / SPLITS < 4 ? K / SPLITS : 4, Q = K / SPLITS / KK };
     const int half = b.lane >> 4, share = b.warp;
@@ -78,8 +78,13 @@ template <int K, int G> DEV void product1(const Block &b, const float (&w)[K * G
             for (int q = 0; q < Q; q++) {
                 const float *row = x + (from + a) * stride + q * SPLITS * KK;
                 float v[KK];
-                if (KK == 4) { const float4 four = *(const float4 *)row; v[0] = four.x, v[1] = four.y, v[KK - 2] = four.z, v[KK - 1] = four.w; }
-                else { const float2 two = *(const float2 *)row; v[0] = two.x, v[1] = two.y; }
+                if (KK == 4) {
+                    const float4 four = *(const float4 *)row;
+                    v[0] = four.x, v[1] = four.y, v[KK - 2] = four.z, v[KK - 1] = four.w;
+                } else {
+                    const float2 two = *(const float2 *)row;
+                    v[0] = two.x, v[1] = two.y;
+                }
 #pragma unroll
                 for (int g = 0; g < G; g++)
 #pragma unroll
