@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from torchmdx.dynamics.reweighting import free_energies, profile, weights
+from torchmdx.dynamics.reweighting import free_energies, profile, profile_with_error, weights
 
 EACH = 2000
 
@@ -42,6 +42,34 @@ def test_the_profile_of_windows_is_that_without_springs():
     found = profile(x, weight, edges)
     np.testing.assert_allclose(found, 0.5 * centres**2, atol=0.12)
     assert found[4] == 0
+
+
+def test_errors_of_profiles_are_those_of_repetitions():
+    """The spread of 4 blocks against the true deviations, as a mean over bins: within a factor of two."""
+    x, reduced, _ = umbrella(13, 0.4)
+    shape = (13, EACH)
+    values, states = x.reshape(shape).T, reduced.reshape(13, *shape).transpose(0, 2, 1)
+    edges = np.linspace(-2.25, 2.25, 10)
+    found, error = profile_with_error(values, states, 0.5 * values**2, edges)
+    deviation = found - 0.5 * ((edges[1:] + edges[:-1]) / 2) ** 2
+    deviation -= deviation.mean()
+    ratio = np.sqrt((deviation**2).mean() / (error**2).mean())
+    assert 0.3 < ratio < 2
+    assert 0.003 < error.mean() < 0.1
+    np.testing.assert_allclose(found, profile(x, weights(reduced, np.full(13, EACH), 0.5 * x**2), edges), atol=1e-9)
+    wide, unknown = profile_with_error(values, states, 0.5 * values**2, np.array([-2.0, 2.0, 50.0, 99.0]))
+    assert np.isinf(wide[2])
+    assert np.isnan(unknown[2])
+    with pytest.raises(ValueError, match="num_blocks must be from 2 to the number of frames, 2000, got 1"):
+        profile_with_error(values, states, values, edges, num_blocks=1)
+
+
+def test_energies_far_from_zero_and_from_each_other():
+    """States whose energies differ by 10^5 kT: the total energies of molecules at two temperatures."""
+    energy = np.random.default_rng(2).gamma(10, 1.0, 4000) - 4e5
+    reduced = np.array([[1.0], [0.9]]) * np.concatenate([energy, (energy + 4e5) / 0.9 - 4e5])
+    found = free_energies(reduced, np.full(2, 4000))
+    assert found[1] == pytest.approx(4e4 + 10 * np.log(0.9), abs=0.1)
 
 
 def test_temperatures_have_their_free_energies():

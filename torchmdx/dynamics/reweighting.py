@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-TOLERANCE = 1e-8  # of the sums of weights, relative to the numbers of samples
+TOLERANCE = 1e-8  # of the sums of weights of each state
 FIRST_ROUNDS, MOST_ROUNDS = 20, 200
 
 
@@ -26,17 +26,22 @@ def free_energies(reduced: Floats, counts: Integers) -> Floats:
     and for states without overlap, whose free energies are not defined.
     """
     _check(reduced, counts)
-    found: Floats = np.zeros(len(counts))
+    # What samples or states have in common cancels. Without it, sums keep the digits that matter.
+    reduced = reduced - reduced.min(0)
+    offsets: Floats = reduced.mean(1)
+    reduced = reduced - offsets[:, None]
+    found = np.zeros(len(counts))
+    numbers = counts.astype(np.float64)
     for number in range(MOST_ROUNDS):
-        parts: Floats = counts.astype(np.float64)[:, None] * np.exp(
-            found[:, None] - reduced - _log_mixture(reduced, counts, found)
-        )
-        if np.abs(counts - parts.sum(1)).max() <= TOLERANCE * counts.max():
-            return found
+        exponents = found[:, None] - reduced - _log_mixture(reduced, counts, found)
+        logs = _log_sum(exponents, axis=1)
+        if np.abs(np.expm1(logs)).max() <= TOLERANCE:
+            moved: Floats = found + offsets
+            return moved - moved[0]
         if number < FIRST_ROUNDS:  # self-consistent iterations approach from anywhere, Newton's method is fast
-            found = found + np.log(counts / parts.sum(1))
+            found = found - logs
         else:
-            found = _newton(reduced, counts, found, parts)
+            found = _newton(reduced, counts, found, numbers[:, None] * np.exp(exponents))
         found = found - found[0]
     raise ValueError(
         f"the free energies of {len(counts)} states did not converge within {MOST_ROUNDS} iterations: neighbouring "
@@ -61,14 +66,53 @@ def profile(values: Floats, weight: Floats, edges: Floats) -> Floats:
 
     values, weight [N]; edges [B+1] of bins of equal width.
     """
-    density, _ = np.histogram(values, edges, weights=weight)
+    found = _minus_log(values, weight, edges)
+    return found - found.min()
+
+
+def profile_with_error(
+    values: Floats, reduced: Floats, target: Floats, edges: Floats, num_blocks: int = 4
+) -> tuple[Floats, Floats]:
+    """Free energy of a coordinate in bins [B] and its standard error, in units of kT, from frames in order of time.
+
+    values [F,S]: of F frames of S structures. reduced [K,F,S], target [F,S]: reduced energies of the K states, each of
+    which has as many frames as any other, and of the state that is asked for. The error is that of the logarithm of a
+    bin's probability, from blocks of frames: NaN in bins that only one block or none has reached, and too small if
+    blocks are shorter than the slowest motion.
+    """
+    frames = len(values)
+    if not 2 <= num_blocks <= frames:
+        raise ValueError(f"num_blocks must be from 2 to the number of frames, {frames}, got {num_blocks}")
+    blocks = [
+        slice(0, frames),
+        *(slice(part[0], part[-1] + 1) for part in np.array_split(np.arange(frames), num_blocks)),
+    ]
+    found = []
+    for block in blocks:
+        states = reduced[:, block].reshape(len(reduced), -1)
+        counts = np.full(len(reduced), states.shape[1] // len(reduced))
+        found.append(_minus_log(values[block].ravel(), weights(states, counts, target[block].ravel()), edges))
+    whole, parts = found[0], np.array(found[1:])
+    reached = np.isfinite(parts)
+    parts = np.where(reached, parts, 0.0)
+    number = reached.sum(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = parts.sum(0, where=reached) / number
+        variance = np.where(reached, (parts - mean) ** 2, 0.0).sum(0) / (number - 1)
+        error: Floats = np.where(number > 1, np.sqrt(variance / number), np.nan)
+    return whole - whole.min(), error
+
+
+def _minus_log(values: Floats, weight: Floats, edges: Floats) -> Floats:
+    """Minus the logarithm of the probability of each bin [B]; infinite without samples."""
+    probability, _ = np.histogram(values, edges, weights=weight)
     with np.errstate(divide="ignore"):
-        found: Floats = -np.log(density / density.max())
+        found: Floats = -np.log(probability)
     return found
 
 
 def _newton(reduced: Floats, counts: Integers, found: Floats, parts: Floats) -> Floats:
-    """One step on the convex function whose gradient is minus `missing`, halved until the function falls."""
+    """A step of Newton's method on the convex function whose minimum is the solution, halved until that falls."""
     missing = counts - parts.sum(1)
     hessian = np.diag(parts.sum(1)) - parts @ parts.T
     step = np.zeros_like(found)
@@ -88,9 +132,13 @@ def _objective(reduced: Floats, counts: Integers, found: Floats) -> float:
 
 def _log_mixture(reduced: Floats, counts: Integers, found: Floats) -> Floats:
     """log Σ_k N_k exp(f_k - u_k) of each sample [N]."""
-    exponents = np.log(counts)[:, None] + found[:, None] - reduced
-    highest = exponents.max(0)
-    total: Floats = highest + np.log(np.exp(exponents - highest).sum(0))
+    return _log_sum(np.log(counts)[:, None] + found[:, None] - reduced, axis=0)
+
+
+def _log_sum(exponents: Floats, axis: int) -> Floats:
+    """log Σ exp along an axis."""
+    highest = exponents.max(axis, keepdims=True)
+    total: Floats = (highest + np.log(np.exp(exponents - highest).sum(axis, keepdims=True))).squeeze(axis)
     return total
 
 

@@ -158,9 +158,9 @@ def add_terms(
         store_three(FORCES, i, x, y, z, mask)
     else:
         system = program - atom_programs
-        start, end = tl.load(SYSTEM_STARTS + system), tl.load(SYSTEM_STARTS + system + 1)
+        first, end = tl.load(SYSTEM_STARTS + system), tl.load(SYSTEM_STARTS + system + 1)
         energy, virial = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
-        for low in range(start, end, BLOCK):
+        for low in range(first, end, BLOCK):
             m = (low + tl.arange(0, BLOCK)).to(tl.int64)
             energy += tl.load(TERM_ENERGY + m, mask=m < end, other=0.0)
             virial += tl.load(TERM_VIRIAL + m, mask=m < end, other=0.0)
