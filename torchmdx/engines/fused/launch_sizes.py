@@ -12,6 +12,8 @@ FEW_ATOMS = 448
 FEWEST_ATOMS = 128
 # Below these many, larger programs would leave part of the chip idle at the end of a kernel.
 SOME_ATOMS, MORE_ATOMS = 2048, 8192
+# From this many atoms on, memory counts more than a few products: 18 GB if all tensors were kept.
+LEAN_ATOMS = 262144
 # Atoms whose gates or energies are evaluated together, where memory counts; a multiple of 16.
 PIECE = 16384
 # From this many rows of edges on, wide blocks of a product fill the chip.
@@ -141,10 +143,10 @@ class Tiles:
                 surroundings=Walk(1, 16, 16, 1),
                 surroundings_gradient=Walk(1, 256, 8, 8),
             )
-        many = num_atoms >= MORE_ATOMS
+        lean = num_atoms >= LEAN_ATOMS
         return cls(
-            lean=many,
-            piece=PIECE if many else 0,
+            lean=lean,
+            piece=PIECE if lean else 0,
             product=Block(columns=32 if num_atoms < SOME_ATOMS else 64 if num_atoms < MORE_ATOMS else 128),
             messages=Walk(1, 256, 1, 1) if num_atoms < MORE_ATOMS else Walk(8, 256, 1, 8),
             messages_gradient=Walk(1, 256, 2, 1),
