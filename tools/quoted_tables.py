@@ -214,4 +214,10 @@ BY_MEASUREMENT: list[tuple[str, str, dict[str, Row], dict[str, tuple[Row, str]]]
         },
         {"native, ns/day": (NATIVE, "ns_day"), "python, ns/day": (PYTHON, "ns_day")},
     ),
+    (
+        "docs/dynamics.md",
+        "dynamics",
+        {"one molecule of 22 atoms": {"replicas": 1}, "1,024 of them": {"replicas": 1024}},
+        {"a step, ms": ({}, "step_ms"), "the evaluation alone, ms": ({}, "evaluation_ms")},
+    ),
 ]

@@ -12,8 +12,8 @@ FEW_ATOMS = 448
 FEWEST_ATOMS = 128
 # Below these many, larger programs would leave part of the chip idle at the end of a kernel.
 SOME_ATOMS, MORE_ATOMS = 2048, 8192
-# From this many atoms on, memory counts more than a few products: 18 GB if all tensors were kept.
-LEAN_ATOMS = 262144
+# From this many atoms on, memory counts more than a few products: 4.5 GB if all tensors were kept.
+LEAN_ATOMS = 65536
 # Atoms whose gates or energies are evaluated together, where memory counts; a multiple of 16.
 PIECE = 16384
 # From this many rows of edges on, wide blocks of a product fill the chip.
