@@ -48,11 +48,12 @@ def main() -> None:
     np.savetxt(OUT / "umbrella.csv", rows.T, "%.3f", ",", header="φ, windows, error, exchange, error")
     with picture(OUT / "umbrella.png", 6.0, 3.6) as figure:
         panel = figure.subplots()
-        for name, height, error in zip(curves, rows[1::2], rows[2::2], strict=True):
-            shown = np.where((error < 1.5) & (height < 9), height, np.nan)
-            panel.errorbar(rows[0], shown, error, marker=".", capsize=2, label=name)
-        panel.set(xlabel="φ / degrees", ylabel="free energy / kcal/mol", xticks=range(-180, 181, 60), ylim=(-0.5, 9))
+        for name, y, error in zip(curves, rows[1::2], rows[2::2], strict=True):
+            panel.errorbar(
+                rows[0], np.where((error < 1.5) & (y < 9), y, np.nan), error, marker=".", capsize=2, label=name
+            )
         panel.legend(frameon=False, fontsize=8)
+        panel.set(xlabel="φ / degrees", ylabel="free energy / kcal/mol", xticks=range(-180, 181, 60), ylim=(-0.5, 9))
     print(f"{np.nanmean(replicas.exchange.acceptance):.0%} of exchanges were accepted; wrote {OUT / 'umbrella.png'}")
 
 
