@@ -37,21 +37,19 @@ def main() -> None:
     angles = np.array([phi.values(frame) for frame in umbrella.snapshots(steps, every=20)])[steps // 100 :]
     bias = np.moveaxis(phi.energy(angles[..., None]), -1, 0) / THERMAL
     curves = {"umbrella windows": profile_with_error(angles, bias, np.zeros_like(angles), EDGES)}
-    exchange = dict(temperature=LADDER, exchange_every=40, seed=2)
-    replicas = torchmdx.Dynamics(potential, [systems[0]] * len(LADDER), **exchange, **settings)
+    replicas = torchmdx.Dynamics(potential, systems[:1] * 8, temperature=LADDER, exchange_every=40, seed=2, **settings)
     frames = list(replicas.snapshots(steps, every=40))[steps // 200 :]
     energies, angles = np.array([frame.energy for frame in frames]), np.array([phi.values(frame) for frame in frames])
-    reduced = energies / (BOLTZMANN * LADDER[:, None, None])
-    curves["replica exchange"] = profile_with_error(angles, reduced, energies / THERMAL, EDGES)
+    thermal = BOLTZMANN * LADDER[:, None, None]
+    curves["replica exchange"] = profile_with_error(angles, energies / thermal, energies / THERMAL, EDGES)
     rows = np.array([(EDGES[1:] + EDGES[:-1]) / 2, *(THERMAL / KCAL_PER_MOL * np.concatenate([*curves.values()]))])
     OUT.mkdir(exist_ok=True)
     np.savetxt(OUT / "umbrella.csv", rows.T, "%.3f", ",", header="φ, windows, error, exchange, error")
     with picture(OUT / "umbrella.png", 6.0, 3.6) as figure:
         panel = figure.subplots()
         for name, y, error in zip(curves, rows[1::2], rows[2::2], strict=True):
-            panel.errorbar(
-                rows[0], np.where((error < 1.5) & (y < 9), y, np.nan), error, marker=".", capsize=2, label=name
-            )
+            y[(error > 1.5) | (y > 9)] = np.nan
+            panel.errorbar(rows[0], y, error, marker=".", capsize=2, label=name)
         panel.legend(frameon=False, fontsize=8)
         panel.set(xlabel="φ / degrees", ylabel="free energy / kcal/mol", xticks=range(-180, 181, 60), ylim=(-0.5, 9))
     print(f"{np.nanmean(replicas.exchange.acceptance):.0%} of exchanges were accepted; wrote {OUT / 'umbrella.png'}")
