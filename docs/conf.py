@@ -43,7 +43,7 @@ nitpick_ignore_regex = [
     # What signatures mention and nobody makes by hand; the sections of a configuration are in training.md, key by key.
     (
         r"py:.*",
-        r"torchmdx\.(torchmdnet\.report\.Report|openmm_force\.(evaluator\.ForceEvaluator|surroundings\.Surroundings))",
+        r"torchmdx\.(torchmdnet\.report\.Report|report\.page\.Section|openmm_force\.(evaluator\.ForceEvaluator|surroundings\.Surroundings))",
     ),
     (
         r"py:.*",

@@ -105,8 +105,8 @@ def test_loading(ethanol):
     assert beads.potential.dtype == torch.float64
     with pytest.warns(UserWarning, match="closed shells"):
         assert load_beads(None, ethanol, dtype="float32", device="cpu", charge=1).system.charge == 1
-    with pytest.raises(ValueError, match="dtype must be one of float32, .*, got 'half'"):
-        load_beads(None, ethanol, dtype="half")
+    with pytest.raises(ValueError, match="dtype must be one of float32, .*, got 'float16'"):
+        load_beads(None, ethanol, dtype="float16")
     ethanol.set_cell(9 * np.eye(3))
     ethanol.pbc = True
     with pytest.warns(UserWarning, match="periodic"):

@@ -108,7 +108,7 @@ def test_columns_of_a_cell_are_lattice_vectors(tmp_path, crystal):
         ({"template": "none.xyz"}, FileNotFoundError, "no structure file at 'none.xyz'"),
         ({"modle": "organic-1"}, TypeError, "parameters must be of .*, got 'modle'; did you mean 'model'"),
         ({"charge": "one"}, ValueError, "charge must be a number, got 'one'"),
-        ({"dtype": "half"}, ValueError, "dtype must be one of float32, .*, got 'half'"),
+        ({"dtype": "float16"}, ValueError, "dtype must be one of float32, .*, got 'float16'"),
         ({"device": "gpu"}, ValueError, "device must be cpu or cuda, got 'gpu'"),
     ],
 )

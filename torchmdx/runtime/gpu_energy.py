@@ -36,10 +36,7 @@ class Consumption:
 
 
 class EnergyMeter:
-    """The energy counter of a GPU.
-
-        meter = EnergyMeter(torch.device("cuda"))
-        found = meter.measure(lambda: step(positions))
+    """The energy counter of a GPU: `EnergyMeter(device).measure(work)`.
 
     Raises NoEnergyReading if there is no NVML, if it does not know the GPU, or if the GPU counts no energy (before
     Volta, and parts of a GPU).
