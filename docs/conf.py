@@ -43,7 +43,7 @@ nitpick_ignore_regex = [
     # What signatures mention and nobody makes by hand; the sections of a configuration are in training.md, key by key.
     (
         r"py:.*",
-        r"torchmdx\.(torchmdnet\.report\.Report|report\.page\.Section|openmm_force\.(evaluator\.ForceEvaluator|surroundings\.Surroundings))",
+        r"torchmdx\.(torchmdnet\.report\.Report|openmm_force\.(evaluator\.ForceEvaluator|surroundings\.Surroundings))",
     ),
     (
         r"py:.*",
@@ -54,6 +54,7 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run_files\.RunFiles|log\.Row|restraints\.Restraint)",
     ),
+    (r"py:.*", r"torchmdx\.report\.page\.Section"),
     (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.Frame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
     (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource|Region|LinkRequest|unit\.Quantity"),
