@@ -79,7 +79,7 @@ def chain(network, atoms):
     edges = brute_force(batch, 3.0)
     priors = kind is FastTensorNet2
     fast = kind(potential, bound=1e-2, priors=priors, precision=precision)
-    size = dict(few=20, some=200, many=20000, large=300000, domain=300000)[atoms]
+    size = dict(few=20, some=200, many=20000, large=300000, domain=20000)[atoms]
     fast.allocate(2, 1, edges.capacity, tiles=fast.choose_tiles(size))
     pull = (lambda chain: setattr(chain, "pull_on_charges", chain.channels())) if priors else None
     inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
