@@ -30,7 +30,7 @@ datasets/test_store.py              datasets: frames references splits
 demo/test_demo.py                   demo: masses pictures run torsions
 engines/test_choose.py              engines: engine exact
 engines/cpu/test_network.py         engines/cpu: build edge_values messages threads
-engines/fused/test_fused_tensornet.py   engines/fused: buffers engine few_atoms launch_sizes
+engines/fused/test_fused_tensornet.py   engines/fused: buffers few_atoms launch_sizes
 engines/fused/test_fused_tensornet2.py  engines/fused: charged charged_weights
 engines/fused/test_kernels.py       engines/fused/kernels: activations forces nine tf32_product
 engines/fused/test_fused_tensornet.py   engines/fused/kernels: edge_geometry edge_walk embedding embedding_sum

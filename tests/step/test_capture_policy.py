@@ -20,6 +20,8 @@ from torchmdx.step.device_memory import memory_explained
 from torchmdx.step.graph import Graph, record
 from torchmdx.step.results import AuditError, GraphRefused, OutOfDeviceMemory
 
+KERNELS = "kernels, float32"
+
 
 def spoil(step, factor=1.01):
     """Makes the fast path of a step wrong."""
@@ -96,9 +98,10 @@ def test_the_report_of_a_graph(trained, ethanol):
     for _ in range(3):
         step(ethanol.positions)
     report = step.report()
-    assert (report.mode, report.engine, report.engine_why) == ("graph", "kernels, float32", "fused kernels")
+    assert (report.mode, report.engine_why) == ("graph", "fused kernels")
+    assert report.engine in (KERNELS, f"{KERNELS}, one launch")
     assert (report.atoms, report.systems, report.edges, report.evaluations) == (9, 1, 72, 3)
-    assert 5 < report.nodes < 200
+    assert 2 < report.nodes < 200
     assert 0 < report.replay_ms < 1000  # which is faster is no matter of a test: others may use the GPU
     assert 0 < report.eager_ms < 1000
     assert 0 < report.capture_s < 60
@@ -395,7 +398,8 @@ def test_short_numbers_are_less_exact_and_the_report_says_so(trained, ethanol, p
     # So few atoms that tensor cores would not help: float32, and it says so.
     few = CapturedStep(potential, many[0], mode="graph", precision=precision)
     few(ethanol.positions)
-    assert (few.report().engine, few.report().error < 1e-5) == ("kernels, float32", True)
+    assert few.report().engine in (KERNELS, f"{KERNELS}, one launch")
+    assert few.report().error < 1e-5
 
 
 @pytest.mark.gpu

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         for _ in range(EVALUATIONS):
             step(atoms.positions)
     found.export_chrome_trace(options.output)
-    print(f"{counted(len(atoms), 'atom')}, {record.charge_text}, mode {step.mode}")
+    print(f"{counted(len(atoms), 'atom')}, {record.charge_text}, mode {step.mode}, {step.engine.name}")
     print(f"trace of {EVALUATIONS} evaluations in {options.output}\n")
     _print_most_expensive(found, on_gpu)
     if on_gpu:

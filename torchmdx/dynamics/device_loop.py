@@ -29,7 +29,7 @@ from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.step.audit import require_finite
 from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
 from torchmdx.step.captured_step import MOST_ROUNDS, CapturedStep
-from torchmdx.step.change import fall_back, grow, refresh, settle
+from torchmdx.step.change import fall_back, gave_up, grow, refresh, settle
 from torchmdx.step.device_memory import memory_explained
 from torchmdx.step.spread_limit import require_agreement
 
@@ -242,6 +242,9 @@ class DeviceLoop:
                 log.info("step %d: the neighbour list grows", self.num_steps + 1)
                 self.replays.drop()  # before the buffers that they use are replaced
                 grow(self.step, int(flags[NEEDED]))
+            elif flags[NOT_FINITE] and gave_up(self.step):
+                self.replays.drop()
+                settle(self.step, "device")
             else:
                 step = self.step
                 self._rounds = 0

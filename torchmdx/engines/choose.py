@@ -62,12 +62,15 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
 def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:
     """The fastest engine for a potential or an ensemble on its device, and why it is that one."""
     if not isinstance(potential, Ensemble):
-        return choose_engine(potential, batch, stress=stress, precision=precision)
+        engine, why = choose_engine(potential, batch, stress=stress, precision=precision)
+        if isinstance(engine, KernelEngine):
+            engine.alone = True
+        return engine, why
     chosen = [choose_engine(member, batch, stress=stress, precision=precision) for member in potential]
     reasons = list(dict.fromkeys(why for _, why in chosen))
-    engine = EnsembleEngine([engine for engine, _ in chosen], batch, stress=stress)
-    order = "side by side" if engine.streams else "one after the other"
-    return engine, f"{len(chosen)} members {order}: {' and '.join(reasons)}"
+    together = EnsembleEngine([engine for engine, _ in chosen], batch, stress=stress)
+    order = "side by side" if together.streams else "one after the other"
+    return together, f"{len(chosen)} members {order}: {' and '.join(reasons)}"
 
 
 def exact_engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool) -> Engine:

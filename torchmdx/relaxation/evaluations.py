@@ -10,6 +10,7 @@ from torchmdx.relaxation.fire import Fire
 from torchmdx.runtime.device_guard import methods_on_own_device
 from torchmdx.step.buffer_storage import FAR, NOT_FINITE, NUM_FLAGS, OVERFLOW
 from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.change import gave_up
 from torchmdx.step.graph import Graph
 from torchmdx.step.results import NonFiniteError
 from torchmdx.system import Batch
@@ -76,7 +77,7 @@ class Evaluations:
             graph.replay()
             self._update.replay()
         flags = self._seen.tolist()  # the only synchronization
-        if flags[OVERFLOW] or flags[FAR]:
+        if flags[OVERFLOW] or flags[FAR] or (flags[NOT_FINITE] and gave_up(step)):
             fire.load(before)
             return False
         self.num_replayed += count

@@ -20,10 +20,10 @@ from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.audit import judge, require_finite
-from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
+from torchmdx.step.buffer_storage import FAR, NOT_FINITE, OVERFLOW
 from torchmdx.step.buffers import StepBuffers, copy_checked
 from torchmdx.step.capture_policy import GraphPolicy, require_mode
-from torchmdx.step.change import fall_back, grow, refresh, settle, take_over
+from torchmdx.step.change import fall_back, refresh, repair, settle, take_over
 from torchmdx.step.copies import parts_of, restored
 from torchmdx.step.device_memory import memory_allocated, memory_explained
 from torchmdx.step.graph import Graph
@@ -215,16 +215,13 @@ class CapturedStep(StepState):
         """The result of one evaluation; None if it must be repeated after a repair."""
         self._run(kind)
         flags = self.buffers.host_arrays["flags"]
-        if flags[FAR] and not flags[NOT_FINITE]:
-            refresh(self, kind)
-        elif flags[OVERFLOW]:
-            grow(self, int(flags[NEEDED]))
-        else:
-            require_finite(flags, self.num_evaluations, self.search.edges, self.buffers, self.ordered)
-            if self._trusted():
-                require_agreement(flags, self.batch, self.buffers)
-                return self._give_out(kind, copy)
-        return None
+        if repair(self, kind, flags):
+            return None
+        require_finite(flags, self.num_evaluations, self.search.edges, self.buffers, self.ordered)
+        if not self._trusted():
+            return None
+        require_agreement(flags, self.batch, self.buffers)
+        return self._give_out(kind, copy)
 
     def _take_in(self, positions: Any, cell: Any) -> str:
         on_device = isinstance(positions, Tensor) and positions.device.type == "cuda"

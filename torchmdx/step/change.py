@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.domain import Domain
 from torchmdx.engines.choose import exact_engine_for
+from torchmdx.engines.fused.engine import KernelEngine
 from torchmdx.neighbors.images import require_countable
 from torchmdx.step.atom_order import choose_order
+from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
 from torchmdx.step.device_memory import memory_explained
 from torchmdx.step.placement import place
 from torchmdx.step.state import StepState
@@ -38,6 +41,30 @@ def refresh(step: StepState, kind: str) -> None:
     _copy_atoms(batch, ordered, buffers.order.long())
     buffers.prepare(ordered.system_index)
     step.unsettled = before
+
+
+def repair(step: StepState, kind: str, flags: NDArray[np.int64]) -> bool:
+    """Removes the cause of an evaluation's flags, if it can be removed; the caller then repeats the evaluation."""
+    if flags[FAR] and not flags[NOT_FINITE]:
+        refresh(step, kind)
+    elif flags[OVERFLOW]:
+        grow(step, int(flags[NEEDED]))
+    elif flags[NOT_FINITE] and gave_up(step):
+        settle(step, kind)
+    else:
+        return False
+    return True
+
+
+def gave_up(step: StepState) -> bool:
+    """Whether results are not finite because blocks of one launch gave up waiting for each other.
+
+    Then the engine takes several launches after the next `settle`.
+    """
+    if not (isinstance(step.engine, KernelEngine) and step.engine.gave_up()):
+        return False
+    log.warning("other work kept one launch from running as a whole: from now on it is several launches")
+    return True
 
 
 def settle(step: StepState, kind: str) -> None:

@@ -34,7 +34,7 @@ struct BlockState {
     unsigned opened[2] = {}, completed[2] = {};
     std::vector<Warp> warps;
     float *memory;
-    int index;
+    int index, lost = 0;
 };
 struct ClusterState {};
 struct Fiber {
@@ -146,11 +146,13 @@ static inline void expect(int turn, int bytes)
     close_exchange(b, turn % 2);
 }
 static inline float4 weights4(const float4 *p) { return *p; }
-static inline void arrive_at(unsigned *counter) { ++*counter; }
-static inline void wait_at(const unsigned *counter, unsigned goal)
+static inline void arrive_at(unsigned *counter, unsigned value) { *counter += value; }
+static inline unsigned wait_at(const unsigned *counter, unsigned goal, unsigned looks)
 {
-    if (*counter < goal) yield_until(counter, goal, 1);
+    if (*counter < goal && looks) yield_until(counter, goal, 1);
+    return *counter;
 }
+static inline int &lost() { return current->block->lost; }
 static inline unsigned leave(unsigned *counter) { return (*counter)++; }
 static void (*body)();
 static void start()

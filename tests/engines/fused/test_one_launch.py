@@ -93,7 +93,7 @@ def run(fast, kernel, batch, edges, plan):
     single = OneLaunch(fast, buffers, plan, kernel)
     inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
     single.run(*inputs)
-    assert single.memory["counters"].tolist() == [0] * 9
+    assert single.memory["counters"].tolist() == [0] * 9 + [single.gave_up()]
     return buffers
 
 
@@ -147,6 +147,20 @@ def test_a_position_that_is_not_a_number_reaches_the_energy(emulator, potential,
     found = run(fast, emulator, batch, edges, Plan(3, 3, 2, 2, True))
     assert found.energy.isnan().all()
     assert found.forces.isnan().any()
+
+
+@emulated
+def test_blocks_that_give_up_waiting_end_and_say_so(emulator, potential, fast, monkeypatch):
+    batch = batch_of(*systems("ethanol"))
+    edges, plan = brute_force(batch, potential.cutoff), Plan(3, 3, 2, 2, True)
+    wanted = run(fast, emulator, batch, edges, plan)
+    monkeypatch.setattr(one_launch, "PATIENCE", 0)
+    found = run(fast, emulator, batch, edges, plan)
+    assert found.energy.isnan().all()
+    assert found.energies.isnan().all()
+    assert found.forces.isnan().all()
+    monkeypatch.undo()
+    assert torch.equal(run(fast, emulator, batch, edges, plan).forces, wanted.forces)
 
 
 def test_plans_fit_into_shared_memory_or_there_is_none():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from torch import Tensor
@@ -16,8 +17,12 @@ from torchmdx.evaluate import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.edges import Edges
+from torchmdx.runtime.compile_cache import CacheError, CompileError
+from torchmdx.runtime.cuda_kernel import DriverError
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.system import Batch
+
+log = logging.getLogger(__name__)
 
 
 def kernels_for(potential: Potential) -> type[FastTensorNet]:
@@ -46,7 +51,13 @@ def within_of(batch: Batch) -> Tensor | None:
 
 
 class KernelEngine:
-    """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward."""
+    """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward.
+
+    alone: no other engine runs at the same time, so few atoms may take the kernel of one_launch.py, whose blocks wait
+    for each other.
+    """
+
+    alone = False
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
         self.model = make_kernels(potential, precision, priors=False)
@@ -56,6 +67,33 @@ class KernelEngine:
     def reserve(self, capacity: int) -> None:
         allocate(self.model, self.batch, capacity)
         self.name = f"kernels, {self.model.precision_used}"
+        if self.alone and not self.stress and not isinstance(self.batch, Domain):
+            self._use_one_launch()
+
+    def _use_one_launch(self) -> None:
+        """Takes one launch where it is faster; the name tells, also of why a machine cannot."""
+        from torchmdx.engines.fused.one_launch import is_faster  # needs Triton
+
+        if not is_faster(self.model, self.batch.num_atoms):
+            return
+        try:
+            self.model.use_one_launch()
+        except (ValueError, CompileError, CacheError, DriverError) as error:
+            log.warning("few atoms are evaluated in several launches: %s", error)
+            self.name += f", several launches: {error}"
+        else:
+            self.name += ", one launch"
+
+    def gave_up(self) -> bool:
+        """Whether a launch ended with NaN, because other work kept some of its blocks from starting; reads the device.
+
+        Then the engine takes several launches from the next `reserve` on.
+        """
+        single = self.model.one_launch
+        if single is None or not single.gave_up():
+            return False
+        self.alone = False
+        return True
 
     def place_results(self, energy: Tensor, energies: Tensor, forces: Tensor) -> None:
         """Writes results into these tensors until the next `reserve`: [S] and [N] float64, [N,3] float32."""

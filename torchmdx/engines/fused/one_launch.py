@@ -5,7 +5,11 @@
 
 Each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE of their channels. The kernel serves the
 usual network (`why_not`), and energies with forces. Energies alone, virials, and evaluations with work between forward
-and backward pass take the chain, and so does everything until `FastTensorNet.use_one_launch` is called.
+and backward pass take the chain.
+
+Blocks wait for blocks of other clusters, so all must run at the same time. They fit on the device, or there is no
+`Plan`, and a cooperative launch starts them together. Should another program or stream keep some from starting all the
+same, the others give up after PATIENCE looks, and energies and forces are NaN (`OneLaunch.gave_up`).
 """
 
 from __future__ import annotations
@@ -43,6 +47,10 @@ ARCHITECTURE, CAPABILITY = "sm_90", (9, 0)
 # Shared memory that a block can have, less what the kernel itself declares.
 MOST_SHARED_BYTES = 227 * 1024 - 64
 NINE = 9 * WIDE
+# Up to so many atoms it is faster than the chain (measured on an H200).
+MOST_ATOMS = 45
+# How often a block looks whether others have arrived: for about two seconds.
+PATIENCE = 1 << 22
 # Floats of shared memory per atom, and of what an atom keeps; bytes of an edge. Checked by the kernel's own constants.
 ROOM, KEPT, EDGE_FLOATS = 3404, 1808, 9
 
@@ -89,6 +97,7 @@ _INTEGERS = [
     "wide_charge",
     "slots",
     "edge_room",
+    "patience",
 ]
 
 
@@ -160,6 +169,12 @@ def why_not(model: FastTensorNet) -> str | None:
     return None
 
 
+def is_faster(model: FastTensorNet, num_atoms: int) -> bool:
+    """Whether the kernel serves a network and its device, and is faster than the chain for so many atoms."""
+    on_gpu = model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) == CAPABILITY
+    return on_gpu and 0 < num_atoms <= MOST_ATOMS and why_not(model) is None
+
+
 @functools.cache
 def launcher(device: torch.device) -> ClusterKernel:
     """The kernel on a device, compiled once, by NVRTC, and kept in the cache.
@@ -203,7 +218,7 @@ class OneLaunch:
             "pull": new(SHARES, slots),
             "back": new(slots, dtype=torch.int32),
             "half": new(SHARES, slots, 4),
-            "counters": new(SHARES + 1, dtype=torch.int32),
+            "counters": new(SHARES + 2, dtype=torch.int32),
             "kept": None if plan.keep else new(blocks, plan.per * KEPT),
         }
         table = self.memory["table"]
@@ -212,6 +227,7 @@ class OneLaunch:
         self.fixed |= {"num_atoms": n, "num_systems": sizes.num_systems, "slots": slots, "edge_room": edge_room}
         self.fixed |= {"per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk}
         self.fixed |= {"table_size": table[0].numel(), "last_interval": w.num_intervals - 1}
+        self.fixed["patience"] = PATIENCE
         self.epsilons = model.epsilons
 
     @classmethod
@@ -228,6 +244,12 @@ class OneLaunch:
         if plan is None:
             raise ValueError(f"one launch has no room for {sizes.num_atoms} atoms in {most} clusters")
         return cls(model, buffers, plan, kernel)
+
+    def gave_up(self) -> bool:
+        """Whether blocks of a launch did not wait to the end. Reads the device."""
+        counters = self.memory["counters"]
+        assert counters is not None
+        return bool(counters[SHARES + 1])
 
     def run(
         self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges

@@ -151,10 +151,10 @@ class FastTensorNet:
         return self.buffers
 
     def use_one_launch(self) -> None:
-        """Makes `run` take one kernel for energies and forces, in the buffers of the last `allocate`; for measurements.
+        """Makes `run` take one kernel for energies and forces, in the buffers of the last `allocate`.
 
         Its blocks wait for each other, so no other such kernel should run at the same time. Raises ValueError if the
-        kernel does not serve this network, these buffers or this GPU.
+        kernel does not serve this network, these buffers or this GPU; CompileError, CacheError or DriverError.
         """
         from torchmdx.engines.fused.one_launch import OneLaunch
 

@@ -182,6 +182,7 @@ DEV void evaluate(const Params &p)
     const int atoms = b.atoms;
 
     int turn = 0; // of the next exchange
+    if (b.tid == 0) lost() = 0;
     prepare_exchanges();
     const double scale = p.constants[0], bias = p.constants[1];
     float gate_in[8], w[12], wide[24];
@@ -409,13 +410,16 @@ DEV void evaluate(const Params &p)
     __syncthreads();
     edge_gradients(b);
     arrive(b);
-    if (b.tid < SHARES) wait_at(p.counters + b.tid, 5 * b.clusters);
+    if (b.tid < SHARES) wait_for(b, b.tid, 5);
     __syncthreads();
     sum_energies(b);
     sum_forces(b);
-    // The last block to pass every wait leaves the counters at zero for the next launch.
-    if (b.tid == 0 && leave(p.counters + SHARES) == gridDim.x - 1)
-        for (int k = 0; k <= SHARES; k++) p.counters[k] = 0;
+    if (b.tid == 0) {
+        if (lost()) p.counters[SHARES + 1] = 1;
+        // The last block to pass every wait leaves the counters at zero for the next launch.
+        if (leave(p.counters + SHARES) == gridDim.x - 1)
+            for (int k = 0; k <= SHARES; k++) p.counters[k] = 0;
+    }
 }
 
 #ifndef EMULATED

@@ -3,6 +3,7 @@
 #include "one_launch_nine.cuh"
 
 enum { C = 128, SHARES = 8, WIDE = C / SHARES, THREADS = 512, WARPS = THREADS / 32, NINE = 9 * WIDE, HEAD = 64 };
+enum { LOST = 1 << 16 }; // added to a counter by a block that gave up waiting; more than all blocks arrive
 enum { SPLITS = 32 }; // threads that share each inner sum of a product
 enum { TERMS = 6, INTERVAL = TERMS * 3 * C };
 
@@ -67,11 +68,11 @@ struct Params {
     float *kept;                            // [blocks][kept per block], or 0: in shared memory
     double *energies, *energy;
     float *forces;
-    unsigned *counters; // [SHARES + 1], zero between launches
+    unsigned *counters; // [SHARES + 2]: arrivals by rank, blocks that have left; zero between launches. Whether any gave up
     long long table_size;
     float gate_epsilon, read_epsilon;
     int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots,
-        edge_room;
+        edge_room, patience; // how often a block looks whether others have arrived before it gives up
 };
 
 // Shared memory of a block. What each atom keeps: columns of WIDE channels.

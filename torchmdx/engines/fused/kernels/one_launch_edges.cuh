@@ -301,7 +301,7 @@ DEV void sum_forces(const Block &b)
         if (b.tid < 3) {
             float sum = 0;
             for (int u = 0; u < WARPS; u++) sum += sums[3 * u + b.tid];
-            p.forces[3LL * i + b.tid] = sum;
+            p.forces[3LL * i + b.tid] = lost() ? nanf("") : sum;
         }
     }
 }
@@ -318,7 +318,7 @@ DEV void sum_energies(const Block &b)
         for (int i = b.lane; i < p.num_atoms; i += 32) count += p.system[i] == s;
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1) count += exchange(count, mask);
-        const double share = p.shift[0] / max(count, 1);
+        const double share = lost() ? nan("") : p.shift[0] / max(count, 1);
         double sum = 0;
 #pragma unroll 1
         for (int i = b.lane; i < p.num_atoms; i += 32)

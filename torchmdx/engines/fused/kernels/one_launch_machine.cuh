@@ -26,6 +26,9 @@ struct Exchanges {
     unsigned long long barrier[2];
 };
 __shared__ Exchanges exchanges;
+// Whether this block, or one that it waited for, gave up waiting.
+__shared__ int block_lost;
+DEV int &lost() { return block_lost; }
 DEV unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 DEV void prepare_exchanges()
 {
@@ -71,17 +74,19 @@ DEV float4 weights4(const float4 *p)
     asm volatile("ld.global.nc.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
     return v;
 }
-DEV void arrive_at(unsigned *counter)
+DEV void arrive_at(unsigned *counter, unsigned value)
 {
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
-DEV void wait_at(const unsigned *counter, unsigned goal)
+// What the counter has reached, after at most so many looks at it.
+DEV unsigned wait_at(const unsigned *counter, unsigned goal, unsigned looks)
 {
     unsigned found;
     do {
         asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
-    } while (found < goal);
+    } while (found < goal && looks-- > 0);
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    return found;
 }
 DEV unsigned leave(unsigned *counter) { return atomicAdd(counter, 1u); }
 DEV float exchange(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }

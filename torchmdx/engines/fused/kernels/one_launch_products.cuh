@@ -122,14 +122,20 @@ template <int WIDTH> DEV void push(const Block &b, const float *stage, float *to
     }
 }
 
-// Blocks of the same rank: what they stored before is visible to all behind the wait.
+// Blocks of the same rank: what they stored before is visible to all behind the wait. A block that gives up, because
+// others have not been started, continues with whatever it finds, so that all blocks end; its arrivals tell of it.
 DEV void arrive(const Block &b)
 {
     __syncthreads();
-    if (b.tid == 0) arrive_at(b.p.counters + b.rank);
+    if (b.tid == 0) arrive_at(b.p.counters + b.rank, lost() ? 1 + LOST : 1);
+}
+DEV void wait_for(const Block &b, int rank, int times)
+{
+    const unsigned goal = times * b.clusters, found = wait_at(b.p.counters + rank, goal, b.p.patience);
+    if (found < goal || found >= LOST) lost() = 1;
 }
 DEV void await(const Block &b, int times)
 {
-    if (b.tid == 0) wait_at(b.p.counters + b.rank, times * b.clusters);
+    if (b.tid == 0) wait_for(b, b.rank, times);
     __syncthreads();
 }

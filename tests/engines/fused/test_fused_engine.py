@@ -1,0 +1,184 @@
+"""The kernels as an engine: when few atoms are evaluated in one launch, and what happens where that fails."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from ase.build import molecule
+
+from torchmdx import CapturedStep, Dynamics, System, evaluate, relax
+from torchmdx.engines.fused import one_launch
+from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.runtime.compile_cache import CompileError
+from torchmdx.step.results import NonFiniteError
+from torchmdx.system import Batch
+
+pytest.importorskip("triton")
+
+CHAIN, SINGLE = "kernels, float32", "kernels, float32, one launch"
+
+
+def on_hopper():
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == one_launch.CAPABILITY
+
+
+gpu = pytest.mark.gpu
+needs_hopper = pytest.mark.skipif(not on_hopper(), reason=f"needs a GPU of the architecture {one_launch.ARCHITECTURE}")
+
+
+def engine_of(potential, structure, **settings):
+    batch = Batch.of(structure).to(potential.device)
+    return KernelEngine(potential, batch, stress=False, precision="float32", **settings)
+
+
+@pytest.mark.parametrize("error", [CompileError("no NVRTC"), ValueError("no room")], ids=lambda e: type(e).__name__)
+def test_where_one_launch_cannot_be_had_the_engine_says_why(trained, ethanol, monkeypatch, caplog, error):
+    def refuse(model):
+        raise error
+
+    monkeypatch.setattr(one_launch, "is_faster", lambda model, num_atoms: num_atoms == len(ethanol))
+    monkeypatch.setattr(FastTensorNet, "use_one_launch", refuse)
+    engine = engine_of(trained("cpu"), System.from_ase(ethanol))
+    engine.reserve(80)
+    assert engine.name == CHAIN  # something else may run at the same time
+    engine.alone = True
+    engine.reserve(80)
+    assert engine.name == f"{CHAIN}, several launches: {error}"
+    assert caplog.messages == [f"few atoms are evaluated in several launches: {error}"]
+    assert engine.model.one_launch is None
+    assert not engine.gave_up()
+
+
+def test_no_other_machine_takes_one_launch(trained, ethanol):
+    engine = engine_of(trained("cpu"), System.from_ase(ethanol))
+    engine.alone = True
+    engine.reserve(80)
+    assert engine.name == CHAIN
+
+
+def steps_of(trained, structures, **settings):
+    return CapturedStep(trained("cuda"), structures, mode="graph", **settings)
+
+
+def assert_right(trained, structures, result):
+    wanted = evaluate(trained("cuda", torch.float64), Batch.of(structures).to("cuda"))
+    forces = wanted.forces.cpu().numpy()
+    assert np.linalg.norm(result.forces - forces) <= 3e-6 * np.linalg.norm(forces)
+    np.testing.assert_allclose(result.energy, wanted.energy.cpu(), atol=1e-5, rtol=1e-7)
+
+
+@gpu
+@needs_hopper
+def test_a_step_of_few_atoms_is_one_launch(trained, ethanol, cation, crystal):
+    for structures in ([ethanol], [crystal], [ethanol, cation, molecule("CH4")]):
+        systems = [System.from_ase(atoms) for atoms in structures]
+        step = steps_of(trained, systems, energies=True)
+        positions = np.concatenate([atoms.positions for atoms in structures])
+        for _ in range(4):
+            result = step(positions)
+        assert step.report().engine == SINGLE
+        assert step.report().error < 5e-6
+        assert_right(trained, systems, result)
+        np.testing.assert_allclose(result.energies.sum(), result.energy.sum(), rtol=1e-12)
+        first = step(positions)
+        again = step(positions)
+        assert np.array_equal(first.forces, again.forces)
+
+
+@gpu
+@needs_hopper
+def test_what_one_launch_does_not_serve_takes_several(trained, ethanol):
+    system, many = System.from_ase(ethanol), one_launch.MOST_ATOMS // len(ethanol) + 1
+    for given, settings in ((system, dict(stress=True)), ([system] * many, {})):
+        step = steps_of(trained, given, **settings)
+        step(np.tile(ethanol.positions, (many if isinstance(given, list) else 1, 1)))
+        assert step.report().engine == CHAIN
+
+
+@gpu
+@needs_hopper
+def test_a_list_that_grows_and_atoms_that_leave_the_frame(trained, ethanol):
+    system = System.from_ase(ethanol)
+    apart = ethanol.copy()
+    apart.positions *= 3.0
+    step = steps_of(trained, System.from_ase(apart))
+    step(apart.positions)
+    assert_right(trained, system, step(ethanol.positions))
+    assert step.num_recoveries > 0
+    assert_right(trained, system, step(ethanol.positions + 3e5))
+    assert step.report().engine == SINGLE
+    broken = ethanol.positions.copy()
+    broken[2, 1] = np.nan
+    with pytest.raises(NonFiniteError):
+        step(broken)
+    assert_right(trained, system, step(ethanol.positions))
+    assert step.report().engine == SINGLE  # it was not the launch that failed
+
+
+@gpu
+@needs_hopper
+def test_a_step_whose_blocks_give_up_takes_several_launches(trained, ethanol, monkeypatch, caplog):
+    monkeypatch.setattr(one_launch, "PATIENCE", 0)
+    system = System.from_ase(ethanol)
+    step = steps_of(trained, system)
+    assert_right(trained, system, step(ethanol.positions))
+    assert step.report().engine == CHAIN
+    assert step.mode == "graph"
+    assert "other work kept one launch from running as a whole" in caplog.text
+    assert_right(trained, system, step(ethanol.positions))
+
+
+@gpu
+@needs_hopper
+def test_a_run_whose_blocks_give_up_on_the_way_goes_on(trained, ethanol):
+    potential, system = trained("cuda"), System.from_ase(ethanol)
+    given = dict(integrator="verlet", timestep=0.5, temperature=300.0, seed=1, steps_per_replay=5)
+    undisturbed, disturbed = (Dynamics(potential, system, **given) for _ in range(2))
+    undisturbed.run(25)
+    disturbed.run(10)
+    step = disturbed.loop.step
+    assert step.report().engine == SINGLE
+    step.engine.model.one_launch.fixed["patience"] = 0
+    disturbed.loop.replays.drop()
+    disturbed.run(15)
+    assert step.report().engine == CHAIN
+    assert disturbed.num_steps == 25
+    np.testing.assert_allclose(disturbed.snapshot().positions, undisturbed.snapshot().positions, atol=1e-4)
+
+
+@gpu
+@needs_hopper
+def test_a_relaxation_whose_blocks_give_up_goes_on(trained, ethanol, monkeypatch):
+    monkeypatch.setattr(one_launch, "PATIENCE", 0)
+    (found,) = relax([ethanol], trained("cuda"), fmax=0.1, dtype="float32")
+    assert found.converged
+
+
+@gpu
+@needs_hopper
+def test_threads_with_steps_of_their_own_on_streams_of_their_own(trained, ethanol):
+    """Two kernels that fill the GPU: both end, and their results are right, in one launch or several."""
+    system = System.from_ase(ethanol)
+    steps = [steps_of(trained, system) for _ in range(3)]
+    results, errors = [[] for _ in steps], []
+
+    def work(number):
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for turn in range(300):
+                    results[number].append(steps[number](ethanol.positions + 0.01 * (turn % 3)))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(steps))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    for found in results:
+        for result in found[::50]:
+            assert_right(trained, system, result)
+    assert [step.report().engine for step in steps] == [SINGLE] * 3
