@@ -92,9 +92,9 @@ DEV void send(const Block &b, int layer, const float (&w)[12], const float *x)
     arrive(b);
 }
 
-DEV void receive(const Block &b, int layer)
+DEV void receive(const Block &b, int layer, const Near &near)
 {
-    messages(b, layer);
+    messages(b, layer, near);
     EACH_OWN(a)
     {
         const float *own = b.own(layer + 1);
@@ -127,9 +127,9 @@ DEV void product_gradient(const Block &b, int layer)
 }
 
 // The whole gradient in Y, to be pushed.
-DEV void receive_gradient(const Block &b, int layer)
+DEV void receive_gradient(const Block &b, int layer, const Near &near)
 {
-    messages_gradient(b, layer);
+    messages_gradient(b, layer, near);
     EACH_OWN(a)
     {
         const float *own = b.own(layer + 1);
@@ -246,9 +246,11 @@ DEV void evaluate(const Params &p)
     for (int l = 0; l < 2; l++) {
         send(b, l, w, xb);
         fetch(w, b.weights, AT_OUT + 12 * l);
+        Near near;
+        read_near<0, 0>(b, 1 + l, near);
         if (l == 0) find_back(b);
         await(b, 1 + l);
-        receive(b, l);
+        receive(b, l, near);
         EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
@@ -344,8 +346,10 @@ DEV void evaluate(const Params &p)
         product9(b, w, xb, b.result);
         fetch(w, b.weights, AT_IN_BACK + 12 * l);
         product_gradient(b, l);
+        Near near;
+        read_near<1, 0>(b, 1 + l, near);
         await(b, 4 - l);
-        receive_gradient(b, l);
+        receive_gradient(b, l, near);
         EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
@@ -388,6 +392,8 @@ DEV void evaluate(const Params &p)
     EXCHANGE(b.stage, xa, atoms, 32, 2 * C);
     product9(b, w, xb, b.result);
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
+    Near near;
+    read_near<1, 1>(b, 0, near);
     wait_for_cluster(turn++);
     product1<2 * C, 1>(b, gate_in, xa, 2 * C, b.result);
 #pragma unroll 1
@@ -408,7 +414,7 @@ DEV void evaluate(const Params &p)
 #pragma unroll 1
     for (int o = b.tid; o < atoms * NINE; o += THREADS) b.result[o] = b.keep(o / NINE, KEEP_GY)[o % NINE];
     __syncthreads();
-    edge_gradients(b);
+    edge_gradients(b, near);
     arrive(b);
     if (b.tid < SHARES) wait_for(b, b.tid, 5);
     __syncthreads();

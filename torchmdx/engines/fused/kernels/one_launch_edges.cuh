@@ -114,29 +114,92 @@ DEV void put_lane(const Block &b, int a, int share, const N9 &m)
     _Pragma("unroll 1") for (int unit = b.warp; unit < b.atoms * b.p.lanes;                                            \
                              unit += WARPS) for (int a = unit / b.p.lanes, share = unit % b.p.lanes, once = 1; once;   \
                                                  once = 0)
-#define EACH_EDGE(a, share, u)                                                                                         \
-    _Pragma("unroll 1") for (int base = b.first_of(a) + 2 * share, end = b.end_of(a); base < end;                      \
-                             base += 2 * b.p.lanes) for (int u = base + (b.lane >> 4), once2 = 1; once2; once2 = 0)
+// The edges of a share beyond those of `Near`, which is of the warp's first unit only.
+#define EACH_OTHER_EDGE(a, share, u)                                                                                   \
+    _Pragma("unroll 1") for (int base = b.first_of(a) + 2 * (share + (unit == b.warp ? ROUNDS * b.p.lanes : 0)),       \
+                             end = b.end_of(a);                                                                        \
+                             base < end; base += 2 * b.p.lanes) for (int u = base + (b.lane >> 4), once2 = 1; once2;   \
+                                                                     once2 = 0)
+
+// Of the first edges of the warp's first unit, one by each of its halves and round: source, and filters of a table, 0
+// beyond the cutoff and behind the last edge, where the source is the atom itself. They are read while a block waits
+// for what they are multiplied with, all of them at once.
+enum { ROUNDS = 2 };
+struct Near {
+    int at[ROUNDS], source[ROUNDS];
+    float f[ROUNDS][3], slope[ROUNDS][3], pair[ROUNDS]; // pair: of both elements' embeddings
+};
+template <int SLOPES, int PAIRS> DEV void read_near(const Block &b, int which, Near &near)
+{
+    const Params &p = b.p;
+    const float *table = p.table + which * p.table_size + b.channel;
+    const bool some = b.warp < b.atoms * p.lanes;
+    const int a = some ? b.warp / p.lanes : 0, share = b.warp % p.lanes, end = some ? b.end_of(a) : 0;
+    float rows[ROUNDS][3][TERMS], t[ROUNDS];
+    bool inside[ROUNDS];
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) {
+        const int u = some ? b.first_of(a) + 2 * (share + r * p.lanes) + (b.lane >> 4) : 0;
+        const int knot = u < end ? b.edges[u].knot : -1;
+        inside[r] = knot >= 0;
+        near.at[r] = inside[r] ? u : -1, near.source[r] = inside[r] ? b.edges[u].source : b.first + a;
+        t[r] = inside[r] ? b.edges[u].t : 0;
+        if (PAIRS) near.pair[r] = b.as_target(a)[b.col] + p.sources[(inside[r] ? b.edges[u].element : 0) * C + b.channel];
+        const float *row = table + (long long)max(knot, 0) * INTERVAL;
+#pragma unroll
+        for (int q = 0; q < TERMS; q++)
+#pragma unroll
+            for (int part = 0; part < 3; part++) rows[r][part][q] = __ldg(row + (q * 3 + part) * C);
+    }
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++)
+#pragma unroll
+        for (int part = 0; part < 3; part++) {
+            const float *row = rows[r][part];
+            float slope = 0, f = row[TERMS - 1];
+#pragma unroll
+            for (int q = TERMS - 2; q >= 0; q--) slope = slope * t[r] + f, f = f * t[r] + row[q];
+            near.f[r][part] = inside[r] ? f : 0;
+            if (SLOPES) near.slope[r][part] = inside[r] ? slope : 0;
+        }
+}
+DEV N9 read_nine(const float *from)
+{
+    N9 x;
+#pragma unroll
+    for (int k = 0; k < 9; k++) x.v[k] = __ldcg(from + k * C);
+    return x;
+}
+
+DEV void add_embedding(N9 &m, const Edge &e, const float *f, float pair)
+{
+    const float scalar = f[0] * pair, vector = f[1] * pair, q = f[2] * pair;
+    m.v[0] += scalar;
+    m.v[1] += vector * e.x, m.v[2] += vector * e.y, m.v[3] += vector * e.z;
+    m.v[4] += q * (e.x * e.x - 1.0f / 3.0f), m.v[5] += q * (e.x * e.y), m.v[6] += q * (e.x * e.z);
+    m.v[7] += q * (e.y * e.y - 1.0f / 3.0f), m.v[8] += q * (e.y * e.z);
+}
 
 DEV void embedding_sums(const Block &b)
 {
     const Params &p = b.p;
+    Near near;
+    read_near<0, 1>(b, 0, near);
     EACH_SHARE(a, share)
     {
         N9 m = {};
         const float target = b.as_target(a)[b.col];
-        EACH_EDGE(a, share, u)
+        if (unit == b.warp)
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++)
+                if (near.at[r] >= 0) add_embedding(m, b.edges[near.at[r]], near.f[r], near.pair[r]);
+        EACH_OTHER_EDGE(a, share, u)
         {
             if (u < end && b.edges[u].knot >= 0) {
-                const Edge e = b.edges[u];
-                const float *f = p.table + (long long)e.knot * INTERVAL + b.channel;
-                const float pair = target + p.sources[e.element * C + b.channel];
-                const float scalar = filter(f, e.t) * pair, vector = filter(f + C, e.t) * pair,
-                            q = filter(f + 2 * C, e.t) * pair;
-                m.v[0] += scalar;
-                m.v[1] += vector * e.x, m.v[2] += vector * e.y, m.v[3] += vector * e.z;
-                m.v[4] += q * (e.x * e.x - 1.0f / 3.0f), m.v[5] += q * (e.x * e.y), m.v[6] += q * (e.x * e.z);
-                m.v[7] += q * (e.y * e.y - 1.0f / 3.0f), m.v[8] += q * (e.y * e.z);
+                const Edge &e = b.edges[u];
+                const float *row = p.table + (long long)e.knot * INTERVAL + b.channel;
+                const float f[3] = {filter(row, e.t), filter(row + C, e.t), filter(row + 2 * C, e.t)};
+                add_embedding(m, e, f, target + p.sources[e.element * C + b.channel]);
             }
         }
         put_lane(b, a, share, m);
@@ -144,7 +207,13 @@ DEV void embedding_sums(const Block &b)
     sum_lanes(b, b.result);
 }
 
-DEV void messages(const Block &b, int layer)
+DEV void add_message(N9 &m, const float *f, const N9 &there)
+{
+#pragma unroll
+    for (int k = 0; k < 9; k++) m.v[k] += (k == 0 ? f[0] : k < 4 ? f[1] : f[2]) * there.v[k];
+}
+
+DEV void messages(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
     const float *table = p.table + (layer + 1) * p.table_size + b.channel;
@@ -152,17 +221,21 @@ DEV void messages(const Block &b, int layer)
     EACH_SHARE(a, share)
     {
         N9 m = {};
-        EACH_EDGE(a, share, u)
+        if (unit == b.warp) {
+            N9 there[ROUNDS];
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++) there[r] = read_nine(send + (long long)near.source[r] * 9 * C);
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++) add_message(m, near.f[r], there[r]);
+        }
+        EACH_OTHER_EDGE(a, share, u)
         {
             if (u < end && b.edges[u].knot >= 0) {
                 const Edge &e = b.edges[u];
-                const float *f = table + (long long)e.knot * INTERVAL, *y = send + (long long)e.source * 9 * C, t = e.t;
-                N9 there;
-#pragma unroll
-                for (int k = 0; k < 9; k++) there.v[k] = __ldcg(y + k * C);
-                const float scalar = filter(f, t), vector = filter(f + C, t), q = filter(f + 2 * C, t);
-#pragma unroll
-                for (int k = 0; k < 9; k++) m.v[k] += (k == 0 ? scalar : k < 4 ? vector : q) * there.v[k];
+                const float *row = table + (long long)e.knot * INTERVAL;
+                const N9 there = read_nine(send + (long long)e.source * 9 * C);
+                const float f[3] = {filter(row, e.t), filter(row + C, e.t), filter(row + 2 * C, e.t)};
+                add_message(m, f, there);
             }
         }
         put_lane(b, a, share, m);
@@ -177,7 +250,14 @@ DEV float over_columns(float v)
     return v;
 }
 
-DEV void messages_gradient(const Block &b, int layer)
+DEV float along_edge(const N9 &own, const N9 &there, const float *slope)
+{
+    float part[3];
+    dot_parts(own, there, part);
+    return slope[0] * part[0] + slope[1] * part[1] + slope[2] * part[2];
+}
+
+DEV void messages_gradient(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
     const float *table = p.table + (layer + 1) * p.table_size + b.channel;
@@ -186,23 +266,30 @@ DEV void messages_gradient(const Block &b, int layer)
     {
         N9 m = {};
         const N9 own = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col);
-        EACH_EDGE(a, share, u)
+        if (unit == b.warp) {
+            N9 there[ROUNDS];
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++) there[r] = read_nine(send + (long long)near.source[r] * 9 * C);
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++) {
+                add_message(m, near.f[r], there[r]);
+                const float along = over_columns(along_edge(own, there[r], near.slope[r]));
+                if (near.at[r] >= 0 && b.col == 0) b.pull[near.at[r]] += along;
+            }
+        }
+        EACH_OTHER_EDGE(a, share, u)
         {
             float along = 0;
             const bool inside = u < end && b.edges[u].knot >= 0;
             if (inside) {
                 const Edge &e = b.edges[u];
-                const float *f = table + (long long)e.knot * INTERVAL, *y = send + (long long)e.source * 9 * C, t = e.t;
-                N9 there;
-#pragma unroll
-                for (int k = 0; k < 9; k++) there.v[k] = __ldcg(y + k * C);
-                float d0, d1, d2, part[3];
-                const float scalar = filter_and_slope(f, t, &d0), vector = filter_and_slope(f + C, t, &d1),
-                            q = filter_and_slope(f + 2 * C, t, &d2);
-#pragma unroll
-                for (int k = 0; k < 9; k++) m.v[k] += (k == 0 ? scalar : k < 4 ? vector : q) * there.v[k];
-                dot_parts(own, there, part);
-                along = d0 * part[0] + d1 * part[1] + d2 * part[2];
+                const float *row = table + (long long)e.knot * INTERVAL;
+                const N9 there = read_nine(send + (long long)e.source * 9 * C);
+                float slope[3];
+                const float f[3] = {filter_and_slope(row, e.t, slope), filter_and_slope(row + C, e.t, slope + 1),
+                                    filter_and_slope(row + 2 * C, e.t, slope + 2)};
+                add_message(m, f, there);
+                along = along_edge(own, there, slope);
             }
             along = over_columns(along);
             if (inside && b.col == 0) b.pull[u] += along;
@@ -212,8 +299,35 @@ DEV void messages_gradient(const Block &b, int layer)
     sum_lanes(b, b.result);
 }
 
+// h_e of one edge, from the gradient in A and, of the lane's channel, filters, slopes and embeddings.
+DEV void edge_gradient(const Block &b, float4 *half, bool inside, int u, const N9 &g, const float *f,
+                       const float *slope, float pair)
+{
+    float along = 0, sx = 0, sy = 0, sz = 0;
+    if (inside) {
+        const Edge &e = b.edges[u];
+        const float x = e.x, y = e.y, z = e.z;
+        // Half the gradient of d.G d: contracted with d twice, it is the value itself.
+        const float qx = g.v[4] * x + 0.5f * (g.v[5] * y + g.v[6] * z),
+                    qy = g.v[7] * y + 0.5f * (g.v[5] * x + g.v[8] * z);
+        const float qz = 0.5f * (g.v[6] * x + g.v[8] * y), third = (g.v[4] + g.v[7]) * (1.0f / 3.0f);
+        along = pair * (slope[0] * g.v[0] + slope[1] * (g.v[1] * x + g.v[2] * y + g.v[3] * z) +
+                        slope[2] * (qx * x + qy * y + qz * z - third));
+        sx = (f[1] * g.v[1] + 2.0f * f[2] * qx) * pair;
+        sy = (f[1] * g.v[2] + 2.0f * f[2] * qy) * pair;
+        sz = (f[1] * g.v[3] + 2.0f * f[2] * qz) * pair;
+    }
+    along = over_columns(along), sx = over_columns(sx), sy = over_columns(sy), sz = over_columns(sz);
+    if (inside && b.col == 0) {
+        const Edge &e = b.edges[u];
+        const float radial = (b.pull[u] + along) * e.stretch - (sx * e.x + sy * e.y + sz * e.z) * e.inverse;
+        half[u] = make_float4(radial * e.x + sx * e.inverse, radial * e.y + sy * e.inverse,
+                              radial * e.z + sz * e.inverse, 0);
+    }
+}
+
 // h_e of this block's channels, from the gradient in A, result [atoms][9][WIDE].
-DEV void edge_gradients(const Block &b)
+DEV void edge_gradients(const Block &b, const Near &near)
 {
     const Params &p = b.p;
     float4 *half = p.half + (long long)b.rank * p.slots + b.first_edge;
@@ -221,35 +335,22 @@ DEV void edge_gradients(const Block &b)
     {
         const N9 g = load_own(b.result + a * NINE + b.col);
         const float target = b.as_target(a)[b.col];
-        EACH_EDGE(a, share, u)
+        if (unit == b.warp)
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++)
+                edge_gradient(b, half, near.at[r] >= 0, near.at[r], g, near.f[r], near.slope[r], near.pair[r]);
+        EACH_OTHER_EDGE(a, share, u)
         {
-            float along = 0, sx = 0, sy = 0, sz = 0;
             const bool inside = u < end && b.edges[u].knot >= 0;
+            float f[3] = {}, slope[3] = {}, source = 0;
             if (inside) {
                 const Edge &e = b.edges[u];
-                const float *table = p.table + (long long)e.knot * INTERVAL + b.channel;
-                const float pair = target + p.sources[e.element * C + b.channel];
-                float d0, d1, d2;
-                filter_and_slope(table, e.t, &d0);
-                const float f1 = filter_and_slope(table + C, e.t, &d1), f2 = filter_and_slope(table + 2 * C, e.t, &d2);
-                const float x = e.x, y = e.y, z = e.z;
-                // Half the gradient of d.G d: contracted with d twice, it is the value itself.
-                const float qx = g.v[4] * x + 0.5f * (g.v[5] * y + g.v[6] * z),
-                            qy = g.v[7] * y + 0.5f * (g.v[5] * x + g.v[8] * z);
-                const float qz = 0.5f * (g.v[6] * x + g.v[8] * y), third = (g.v[4] + g.v[7]) * (1.0f / 3.0f);
-                along = pair * (d0 * g.v[0] + d1 * (g.v[1] * x + g.v[2] * y + g.v[3] * z) +
-                                d2 * (qx * x + qy * y + qz * z - third));
-                sx = (f1 * g.v[1] + 2.0f * f2 * qx) * pair;
-                sy = (f1 * g.v[2] + 2.0f * f2 * qy) * pair;
-                sz = (f1 * g.v[3] + 2.0f * f2 * qz) * pair;
+                const float *row = p.table + (long long)e.knot * INTERVAL + b.channel;
+#pragma unroll
+                for (int part = 0; part < 3; part++) f[part] = filter_and_slope(row + part * C, e.t, slope + part);
+                source = p.sources[e.element * C + b.channel];
             }
-            along = over_columns(along), sx = over_columns(sx), sy = over_columns(sy), sz = over_columns(sz);
-            if (inside && b.col == 0) {
-                const Edge &e = b.edges[u];
-                const float radial = (b.pull[u] + along) * e.stretch - (sx * e.x + sy * e.y + sz * e.z) * e.inverse;
-                half[u] = make_float4(radial * e.x + sx * e.inverse, radial * e.y + sy * e.inverse,
-                                      radial * e.z + sz * e.inverse, 0);
-            }
+            edge_gradient(b, half, inside, u, g, f, slope, target + source);
         }
     }
 }
