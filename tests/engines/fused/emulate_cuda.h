@@ -34,7 +34,8 @@ struct BlockState {
     unsigned opened[2] = {}, completed[2] = {};
     std::vector<Warp> warps;
     float *memory;
-    int index, lost = 0;
+    int index;
+    unsigned launch = 0;
 };
 struct ClusterState {};
 struct Fiber {
@@ -146,14 +147,32 @@ static inline void expect(int turn, int bytes)
     close_exchange(b, turn % 2);
 }
 static inline float4 weights4(const float4 *p) { return *p; }
-static inline void arrive_at(unsigned *counter, unsigned value) { *counter += value; }
-static inline unsigned wait_at(const unsigned *counter, unsigned goal, unsigned looks)
+static inline void tell(float4 *to, float4 v) { *to = v; }
+static inline float4 look(const float4 *at) { return *at; }
+static inline void pause(const float4 *at, unsigned launch)
 {
-    if (*counter < goal && looks) yield_until(counter, goal, 1);
-    return *counter;
+    const unsigned *flag = (const unsigned *)&at->w;
+    if (*flag < launch) yield_until(flag, launch, 1);
 }
-static inline int &lost() { return current->block->lost; }
-static inline unsigned leave(unsigned *counter) { return (*counter)++; }
+static inline unsigned long long count_up(unsigned long long *counter) { return (*counter)++; }
+static inline unsigned &shared_launch() { return current->block->launch; }
+template <class To, class From> static To same_bits(From from)
+{
+    static_assert(sizeof(To) == sizeof(From), "sizes");
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+static inline float __uint_as_float(unsigned v) { return same_bits<float>(v); }
+static inline unsigned __float_as_uint(float v) { return same_bits<unsigned>(v); }
+static inline float __int_as_float(int v) { return same_bits<float>(v); }
+static inline int __float_as_int(float v) { return same_bits<int>(v); }
+static inline int __double2loint(double v) { return (int)same_bits<long long>(v); }
+static inline int __double2hiint(double v) { return (int)(same_bits<long long>(v) >> 32); }
+static inline double __hiloint2double(int high, int low)
+{
+    return same_bits<double>(((long long)high << 32) | (unsigned)low);
+}
 static void (*body)();
 static void start()
 {

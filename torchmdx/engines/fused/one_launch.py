@@ -79,6 +79,7 @@ _POINTERS = [
     "pull",
     "back",
     "half",
+    "told_energies",
     "kept",
     "energies",
     "energy",
@@ -212,13 +213,14 @@ class OneLaunch:
             "shift": w.shift,
             "targets": w.targets,
             "sources": w.sources,
-            "y": new(2, n, 9, CHANNELS),
-            "gm": new(2, n, 9, CHANNELS),
+            "y": new(2, n, 3, CHANNELS, 4),
+            "gm": new(2, n, 3, CHANNELS, 4),
             "edges": new(SHARES, slots, 8),
             "pull": new(SHARES, slots),
-            "back": new(slots, dtype=torch.int32),
+            "back": new(slots, 4),
             "half": new(SHARES, slots, 4),
-            "counters": new(SHARES + 2, dtype=torch.int32),
+            "told_energies": new(n, 4),
+            "counters": new(2, dtype=torch.int64),
             "kept": None if plan.keep else new(blocks, plan.per * KEPT),
         }
         table = self.memory["table"]
@@ -249,7 +251,7 @@ class OneLaunch:
         """Whether blocks of a launch did not wait to the end. Reads the device."""
         counters = self.memory["counters"]
         assert counters is not None
-        return bool(counters[SHARES + 1])
+        return bool(counters[1])
 
     def run(
         self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges

@@ -66,14 +66,6 @@ DEV void put_update_gradient(const Block &b, int a, int which, const N9 &g)
     store_own(b.stage + a * NINE + b.col, add9(g, scale9(square_gradient(d, g), b.factor(a))));
 }
 
-// Y, the result of a product, to neighbours.
-DEV void publish(const Block &b, int a, float *to, const N9 &x)
-{
-    float *row = to + (long long)(b.first + a) * 9 * C + b.channel;
-#pragma unroll
-    for (int k = 0; k < 9; k++) __stcg(row + k * C, x.v[k]);
-}
-
 #define EXCHANGE(from, to, rows, width, stride)                                                                        \
     __syncthreads();                                                                                                   \
     if (b.tid == 0) expect(turn, (rows) * SHARES * width * 4);                                                         \
@@ -86,10 +78,9 @@ DEV void send(const Block &b, int layer, const float (&w)[12], const float *x)
     EACH_OWN(a)
     {
         const N9 y = load_own(b.result + a * NINE + b.col);
+        tell_nine(b, p.y + nine_of(b, layer, b.first + a), y);
         store_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col, y);
-        publish(b, a, p.y + (long long)layer * p.num_atoms * 9 * C, y);
     }
-    arrive(b);
 }
 
 DEV void receive(const Block &b, int layer, const Near &near)
@@ -119,11 +110,10 @@ DEV void product_gradient(const Block &b, int layer)
         const N9 g = normalise_gradient(scale9(product, inverse), inverse, load_own(b.result + a * NINE + b.col));
         N9 gy, gm;
         message_product_gradient(y, m, g, b.factor(a), &gy, &gm);
+        tell_nine(b, p.gm + nine_of(b, layer, b.first + a), gm);
         store_own(b.keep(a, KEEP_GY) + b.col, gy);
         store_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col, gm);
-        publish(b, a, p.gm + (long long)layer * p.num_atoms * 9 * C, gm);
     }
-    arrive(b);
 }
 
 // The whole gradient in Y, to be pushed.
@@ -182,14 +172,15 @@ DEV void evaluate(const Params &p)
     const int atoms = b.atoms;
 
     int turn = 0; // of the next exchange
-    if (b.tid == 0) lost() = 0;
     prepare_exchanges();
     const double scale = p.constants[0], bias = p.constants[1];
     float gate_in[8], w[12], wide[24];
     fetch(gate_in, b.weights, AT_GATE_IN);
     prepare(b);
+    if (b.tid == THREADS - 1) shared_launch() = 1 + (unsigned)(count_up(p.counters) / gridDim.x);
     geometry(b);
     __syncthreads();
+    b.launch = shared_launch();
     embedding_sums(b);
     EACH_OWN(a)
     {
@@ -249,7 +240,6 @@ DEV void evaluate(const Params &p)
         Near near;
         read_near<0, 0>(b, 1 + l, near);
         if (l == 0) find_back(b);
-        await(b, 1 + l);
         receive(b, l, near);
         EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
         wait_for_cluster(turn++);
@@ -309,7 +299,10 @@ DEV void evaluate(const Params &p)
         if (b.rank == a % SHARES) {
 #pragma unroll
             for (int mask = 16; mask; mask >>= 1) output += exchange(output, mask);
-            if (b.lane == 0) p.energies[b.first + a] = (output + bias) * scale + b.reference(a);
+            const double energy = (output + bias) * scale + b.reference(a);
+            if (b.lane == 0)
+                tell(p.told_energies + b.first + a,
+                     told(b, __int_as_float(__double2loint(energy)), __int_as_float(__double2hiint(energy)), 0));
         }
     }
     __syncthreads();
@@ -348,7 +341,6 @@ DEV void evaluate(const Params &p)
         product_gradient(b, l);
         Near near;
         read_near<1, 0>(b, 1 + l, near);
-        await(b, 4 - l);
         receive_gradient(b, l, near);
         EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
         wait_for_cluster(turn++);
@@ -394,6 +386,7 @@ DEV void evaluate(const Params &p)
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
     Near near;
     read_near<1, 1>(b, 0, near);
+    take_back(b);
     wait_for_cluster(turn++);
     product1<2 * C, 1>(b, gate_in, xa, 2 * C, b.result);
 #pragma unroll 1
@@ -415,17 +408,8 @@ DEV void evaluate(const Params &p)
     for (int o = b.tid; o < atoms * NINE; o += THREADS) b.result[o] = b.keep(o / NINE, KEEP_GY)[o % NINE];
     __syncthreads();
     edge_gradients(b, near);
-    arrive(b);
-    if (b.tid < SHARES) wait_for(b, b.tid, 5);
-    __syncthreads();
     sum_energies(b);
     sum_forces(b);
-    if (b.tid == 0) {
-        if (lost()) p.counters[SHARES + 1] = 1;
-        // The last block to pass every wait leaves the counters at zero for the next launch.
-        if (leave(p.counters + SHARES) == gridDim.x - 1)
-            for (int k = 0; k <= SHARES; k++) p.counters[k] = 0;
-    }
 }
 
 #ifndef EMULATED

@@ -3,7 +3,6 @@
 #include "one_launch_nine.cuh"
 
 enum { C = 128, SHARES = 8, WIDE = C / SHARES, THREADS = 512, WARPS = THREADS / 32, NINE = 9 * WIDE, HEAD = 64 };
-enum { LOST = 1 << 16 }; // added to a counter by a block that gave up waiting; more than all blocks arrive
 enum { SPLITS = 32 }; // threads that share each inner sum of a product
 enum { TERMS = 6, INTERVAL = TERMS * 3 * C };
 
@@ -60,15 +59,15 @@ struct Params {
     const float *targets, *sources, *table; // table: [3][intervals][6][3][C]
     const float *vectors;                   // [SHARES][VECTORS]
     const float *weights;                   // [SHARES][WEIGHTS / 4][THREADS][4]
-    float *y, *gm;                          // [2][N][9][C]
+    float4 *y, *gm;                         // told: [2][N][3][C]
     Edge *edges;                            // [SHARES][E]
     float *pull;                            // [SHARES][E]
-    int *back;                              // [E]
-    float4 *half;                           // [SHARES][E]
+    float4 *back, *half;                    // told: [E], [SHARES][E]
+    float4 *told_energies;                  // [N]
     float *kept;                            // [blocks][kept per block], or 0: in shared memory
     double *energies, *energy;
     float *forces;
-    unsigned *counters; // [SHARES + 2]: arrivals by rank, blocks that have left; zero between launches. Whether any gave up
+    unsigned long long *counters; // [2]: blocks started in all launches; whether any has given up waiting
     long long table_size;
     float gate_epsilon, read_epsilon;
     int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots,
@@ -103,6 +102,7 @@ struct Block {
     Edge *edges;
     float *pull;
     int first_edge, num_edges, clusters;
+    unsigned launch;
 
     MEMBER float *keep(int a, int which) const { return kept + a * KEEP_FLOATS + which * NINE; }
     MEMBER float *inverse(int a, int l) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + l * WIDE; }

@@ -163,12 +163,24 @@ template <int SLOPES, int PAIRS> DEV void read_near(const Block &b, int which, N
             if (SLOPES) near.slope[r][part] = inside[r] ? slope : 0;
         }
 }
-DEV N9 read_nine(const float *from)
+// Where the nine components of an atom of a layer begin, in this lane's channel.
+DEV long long nine_of(const Block &b, int layer, int atom)
 {
-    N9 x;
+    return ((long long)layer * b.p.num_atoms + atom) * 3 * C + b.channel;
+}
+DEV void hear_near(const Block &b, const float4 *nines, int layer, const Near &near, N9 (&there)[ROUNDS])
+{
+    const float4 *from[ROUNDS];
 #pragma unroll
-    for (int k = 0; k < 9; k++) x.v[k] = __ldcg(from + k * C);
-    return x;
+    for (int r = 0; r < ROUNDS; r++) from[r] = near.at[r] >= 0 ? nines + nine_of(b, layer, near.source[r]) : 0;
+    hear_nine(b, from, there);
+}
+DEV N9 hear_one(const Block &b, const float4 *nines, int layer, int atom)
+{
+    const float4 *const from[1] = {nines + nine_of(b, layer, atom)};
+    N9 there[1];
+    hear_nine(b, from, there);
+    return there[0];
 }
 
 DEV void add_embedding(N9 &m, const Edge &e, const float *f, float pair)
@@ -217,14 +229,12 @@ DEV void messages(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
     const float *table = p.table + (layer + 1) * p.table_size + b.channel;
-    const float *send = p.y + (long long)layer * p.num_atoms * 9 * C + b.channel;
     EACH_SHARE(a, share)
     {
         N9 m = {};
         if (unit == b.warp) {
             N9 there[ROUNDS];
-#pragma unroll
-            for (int r = 0; r < ROUNDS; r++) there[r] = read_nine(send + (long long)near.source[r] * 9 * C);
+            hear_near(b, p.y, layer, near, there);
 #pragma unroll
             for (int r = 0; r < ROUNDS; r++) add_message(m, near.f[r], there[r]);
         }
@@ -233,7 +243,7 @@ DEV void messages(const Block &b, int layer, const Near &near)
             if (u < end && b.edges[u].knot >= 0) {
                 const Edge &e = b.edges[u];
                 const float *row = table + (long long)e.knot * INTERVAL;
-                const N9 there = read_nine(send + (long long)e.source * 9 * C);
+                const N9 there = hear_one(b, p.y, layer, e.source);
                 const float f[3] = {filter(row, e.t), filter(row + C, e.t), filter(row + 2 * C, e.t)};
                 add_message(m, f, there);
             }
@@ -261,15 +271,13 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
     const float *table = p.table + (layer + 1) * p.table_size + b.channel;
-    const float *send = p.gm + (long long)layer * p.num_atoms * 9 * C + b.channel;
     EACH_SHARE(a, share)
     {
         N9 m = {};
         const N9 own = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col);
         if (unit == b.warp) {
             N9 there[ROUNDS];
-#pragma unroll
-            for (int r = 0; r < ROUNDS; r++) there[r] = read_nine(send + (long long)near.source[r] * 9 * C);
+            hear_near(b, p.gm, layer, near, there);
 #pragma unroll
             for (int r = 0; r < ROUNDS; r++) {
                 add_message(m, near.f[r], there[r]);
@@ -284,7 +292,7 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
             if (inside) {
                 const Edge &e = b.edges[u];
                 const float *row = table + (long long)e.knot * INTERVAL;
-                const N9 there = read_nine(send + (long long)e.source * 9 * C);
+                const N9 there = hear_one(b, p.gm, layer, e.source);
                 float slope[3];
                 const float f[3] = {filter_and_slope(row, e.t, slope), filter_and_slope(row + C, e.t, slope + 1),
                                     filter_and_slope(row + 2 * C, e.t, slope + 2)};
@@ -321,8 +329,8 @@ DEV void edge_gradient(const Block &b, float4 *half, bool inside, int u, const N
     if (inside && b.col == 0) {
         const Edge &e = b.edges[u];
         const float radial = (b.pull[u] + along) * e.stretch - (sx * e.x + sy * e.y + sz * e.z) * e.inverse;
-        half[u] = make_float4(radial * e.x + sx * e.inverse, radial * e.y + sy * e.inverse,
-                              radial * e.z + sz * e.inverse, 0);
+        tell(half + u, told(b, radial * e.x + sx * e.inverse, radial * e.y + sy * e.inverse,
+                            radial * e.z + sz * e.inverse));
     }
 }
 
@@ -372,8 +380,22 @@ DEV void find_back(const Block &b)
         }
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1) found = max(found, exchange(found, mask));
-        if (b.lane == 0) __stcg(p.back + e, found);
+        if (b.lane == 0) tell(p.back + e, told(b, __int_as_float(found), 0, 0));
     }
+}
+
+// The other directions of the edges whose forces this block sums, in place of their sources; -1 if there is none.
+DEV void take_back(const Block &b)
+{
+#pragma unroll 1
+    for (int a = b.rank; a < b.atoms; a += SHARES)
+#pragma unroll 1
+        for (int u = b.first_of(a) + b.tid; u < b.end_of(a); u += THREADS) {
+            const float4 *const from[1] = {b.p.back + b.first_edge + u};
+            float4 heard[1];
+            hear(b, from, heard);
+            b.edges[u].source = is_told(b, heard[0]) ? __float_as_int(heard[0].x) : -1;
+        }
 }
 
 DEV void sum_forces(const Block &b)
@@ -388,9 +410,11 @@ DEV void sum_forces(const Block &b)
 #pragma unroll 1
         for (int u = b.first_of(a) + part; u < b.end_of(a); u += THREADS / SHARES) {
             if (b.edges[u].knot < 0) continue;
-            const int e = b.first_edge + u;
-            const int back = __ldcg(p.back + e);
-            const float4 h = __ldcg(half + e), g = back < 0 ? make_float4(0, 0, 0, 0) : __ldcg(half + back);
+            const int back = b.edges[u].source;
+            const float4 *const from[2] = {half + b.first_edge + u, back < 0 ? 0 : half + back};
+            float4 heard[2];
+            hear(b, from, heard);
+            const float4 h = heard[0], g = heard[1];
             x += h.x - g.x, y += h.y - g.y, z += h.z - g.z;
         }
 #pragma unroll
@@ -402,7 +426,7 @@ DEV void sum_forces(const Block &b)
         if (b.tid < 3) {
             float sum = 0;
             for (int u = 0; u < WARPS; u++) sum += sums[3 * u + b.tid];
-            p.forces[3LL * i + b.tid] = lost() ? nanf("") : sum;
+            p.forces[3LL * i + b.tid] = sum;
         }
     }
 }
@@ -419,12 +443,15 @@ DEV void sum_energies(const Block &b)
         for (int i = b.lane; i < p.num_atoms; i += 32) count += p.system[i] == s;
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1) count += exchange(count, mask);
-        const double share = lost() ? nan("") : p.shift[0] / max(count, 1);
+        const double share = p.shift[0] / max(count, 1);
         double sum = 0;
 #pragma unroll 1
         for (int i = b.lane; i < p.num_atoms; i += 32)
             if (p.system[i] == s) {
-                const double energy = __ldcg(p.energies + i) + share;
+                const float4 *const from[1] = {p.told_energies + i};
+                float4 heard[1];
+                hear(b, from, heard);
+                const double energy = __hiloint2double(__float_as_int(heard[0].y), __float_as_int(heard[0].x)) + share;
                 p.energies[i] = energy;
                 sum += energy;
             }

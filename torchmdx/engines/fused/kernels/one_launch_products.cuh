@@ -122,20 +122,52 @@ template <int WIDTH> DEV void push(const Block &b, const float *stage, float *to
     }
 }
 
-// Blocks of the same rank: what they stored before is visible to all behind the wait. A block that gives up, because
-// others have not been started, continues with whatever it finds, so that all blocks end; its arrivals tell of it.
-DEV void arrive(const Block &b)
+// What blocks of other clusters compute they tell in 16 bytes each, the last four of which are the number of the launch.
+DEV float4 told(const Block &b, float x, float y, float z)
 {
-    __syncthreads();
-    if (b.tid == 0) arrive_at(b.p.counters + b.rank, lost() ? 1 + LOST : 1);
+    return make_float4(x, y, z, __uint_as_float(b.launch));
 }
-DEV void wait_for(const Block &b, int rank, int times)
+DEV bool is_told(const Block &b, const float4 &v) { return __float_as_uint(v.w) == b.launch; }
+
+// What has been told; 0 for no address. After `patience` looks in vain NaN, because those that should tell it were not
+// started: all blocks end, and the results are not finite.
+template <int COUNT> DEV void hear(const Block &b, const float4 *const (&from)[COUNT], float4 (&heard)[COUNT])
 {
-    const unsigned goal = times * b.clusters, found = wait_at(b.p.counters + rank, goal, b.p.patience);
-    if (found < goal || found >= LOST) lost() = 1;
+    unsigned looks = b.p.patience;
+    bool all;
+    do {
+        all = true;
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) heard[k] = from[k] ? look(from[k]) : told(b, 0, 0, 0);
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) all = all && is_told(b, heard[k]);
+#ifdef EMULATED
+        for (int k = 0; k < COUNT && looks; k++)
+            if (from[k]) pause(from[k], b.launch);
+#endif
+    } while (!all && looks-- > 0 && (looks % 4096 || !__ldcg(b.p.counters + 1)));
+    if (all) return;
+    b.p.counters[1] = 1;
+    const float none = __uint_as_float(0x7fc00000);
+#pragma unroll
+    for (int k = 0; k < COUNT; k++)
+        if (!is_told(b, heard[k])) heard[k] = make_float4(none, none, none, 0);
 }
-DEV void await(const Block &b, int times)
+
+// Nine components of a channel, as three times three that are told; [..][3][C].
+DEV void tell_nine(const Block &b, float4 *to, const N9 &x)
 {
-    if (b.tid == 0) wait_for(b, b.rank, times);
-    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 3; k++) tell(to + k * C, told(b, x.v[3 * k], x.v[3 * k + 1], x.v[3 * k + 2]));
+}
+template <int COUNT> DEV void hear_nine(const Block &b, const float4 *const (&from)[COUNT], N9 (&x)[COUNT])
+{
+    const float4 *parts[3 * COUNT];
+    float4 v[3 * COUNT];
+#pragma unroll
+    for (int k = 0; k < 3 * COUNT; k++) parts[k] = from[k / 3] ? from[k / 3] + k % 3 * C : 0;
+    hear(b, parts, v);
+#pragma unroll
+    for (int k = 0; k < 3 * COUNT; k++)
+        x[k / 3].v[k % 3 * 3] = v[k].x, x[k / 3].v[k % 3 * 3 + 1] = v[k].y, x[k / 3].v[k % 3 * 3 + 2] = v[k].z;
 }
