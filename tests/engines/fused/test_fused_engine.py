@@ -97,18 +97,29 @@ def test_what_one_launch_does_not_serve_takes_several(trained, ethanol):
         assert step.report().engine == CHAIN
 
 
+def ethanol_moved(ethanol, distance):
+    atoms = ethanol.copy()
+    atoms.rattle(0.03, seed=int(distance))
+    atoms.positions += [0.3, 4.0 + distance, 0.2]
+    return atoms
+
+
 @gpu
 @needs_hopper
 def test_a_list_that_grows_and_atoms_that_leave_the_frame(trained, ethanol):
     system = System.from_ase(ethanol)
-    apart = ethanol.copy()
-    apart.positions *= 3.0
-    step = steps_of(trained, System.from_ase(apart))
-    step(apart.positions)
-    assert_right(trained, system, step(ethanol.positions))
-    assert step.num_recoveries > 0
+    step = steps_of(trained, system)
+    together = ethanol.copy()
+    for number in range(4):
+        together += ethanol_moved(ethanol, 4.0 * number)
+    apart = together.copy()
+    apart.positions += 1e2 * np.repeat(np.arange(5), len(ethanol))[:, None]
+    crowded = steps_of(trained, System.from_ase(apart))
+    crowded(apart.positions)
+    assert_right(trained, System.from_ase(together), crowded(together.positions))
+    assert crowded.num_recoveries > 0
+    assert crowded.report().engine == SINGLE
     assert_right(trained, system, step(ethanol.positions + 3e5))
-    assert step.report().engine == SINGLE
     broken = ethanol.positions.copy()
     broken[2, 1] = np.nan
     with pytest.raises(NonFiniteError):
