@@ -95,7 +95,7 @@ def main() -> None:
     potential = wrapped(copy.deepcopy(mace))
     ours = Calculator(potential, device=options.device)
     theirs = MACECalculator(models=[copy.deepcopy(mace).float()], device=options.device, default_dtype="float32")
-    exact = Calculator(potential, dtype="float64", device="cpu")
+    exact = Calculator(potential, dtype="float64", device=options.device)
     for size in map(int, options.sizes.split(",")):
         atoms = cluster(size)
         found = {}
