@@ -78,7 +78,9 @@ def main() -> None:
             if name == "own":
                 config = potential.config
                 potential = Potential(
-                    TensorNetConfig(num_layers=config.num_layers, num_channels=config.num_channels, cutoff=config.cutoff)
+                    TensorNetConfig(
+                        num_layers=config.num_layers, num_channels=config.num_channels, cutoff=config.cutoff
+                    )
                 )
             rows.append(row(name, potential.cuda().requires_grad_(True), size, record))
             print(rows[-1], flush=True)

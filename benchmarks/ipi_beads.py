@@ -3,8 +3,9 @@
     python benchmarks/ipi_beads.py [--beads 32] [--steps 300] [--device cuda] [--quick]
 
 Alanine dipeptide (22 atoms), organic-1 in float32, NVT by PILE-G. batch_ms: the captured step of the batch, from NumPy
-positions to NumPy forces. driver_ms: the driver of ffdirect, lists in and lists out. own_ms: a step of i-PI with a
-driver that returns zeros. step_ms: a step of i-PI with torchmdx. steps_of_batch: (step_ms - own_ms) / batch_ms.
+positions to NumPy forces. driver_ms: the driver of ffdirect, lists in and lists out. own_ms: what is left of a step of
+i-PI with a driver that sleeps for batch_ms and returns zeros (a driver that does not wait disturbs i-PI's threads less).
+step_ms: a step of i-PI with torchmdx. in_run_ms: the driver inside of it. steps_of_batch: (step_ms - own_ms) / batch_ms.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,13 @@ from torchmdx.units import BOHR
 
 BLOCK = 10
 ZEROS = """
+import time
 import numpy as np
 from ipi.pes.dummy import Dummy_driver
 __DRIVER_CLASS__ = "Zeros"
 class Zeros(Dummy_driver):
     def compute(self, cell, pos):
+        time.sleep({seconds})
         return [(0.0, np.zeros_like(place), np.zeros((3, 3)), "") for place in pos]
 """
 OURS = 'from torchmdx.ipi.driver import TorchmdxDriver\n__DRIVER_CLASS__ = "TorchmdxDriver"\n'
@@ -69,6 +72,25 @@ def median_ms(work: Callable[[], Any], count: int) -> float:
     return statistics.median(times[1:])
 
 
+@contextlib.contextmanager
+def timed_driver() -> Iterator[list[float]]:
+    """Milliseconds of every call of torchmdx's driver."""
+    times: list[float] = []
+    original = TorchmdxDriver.compute
+
+    def compute(self: TorchmdxDriver, cell: Any, pos: Any) -> Any:
+        start = time.perf_counter()
+        found = original(self, cell, pos)
+        times.append((time.perf_counter() - start) * 1e3)
+        return found
+
+    TorchmdxDriver.compute = compute  # type: ignore[method-assign]
+    try:
+        yield times
+    finally:
+        TorchmdxDriver.compute = original  # type: ignore[method-assign]
+
+
 def step_ms(file: str, parameters: str, beads: int, count: int) -> float:
     simulation = InteractiveSimulation(INPUT.format(file=file, parameters=parameters, beads=beads))
     times = []
@@ -82,7 +104,6 @@ def step_ms(file: str, parameters: str, beads: int, count: int) -> float:
 def measure(beads: int, count: int, device: str) -> dict[str, Any]:
     numbers, positions, _ = systems.load("alanine_dipeptide")
     write("init.xyz", Atoms(numbers, positions))
-    Path("pes_zeros.py").write_text(ZEROS)
     Path("pes_ours.py").write_text(OURS)
     driver = TorchmdxDriver("init.xyz", "organic-1", device=device)
     places = [positions / BOHR + 1e-3 * np.random.default_rng(k).normal(size=positions.shape) for k in range(beads)]
@@ -94,9 +115,12 @@ def measure(beads: int, count: int, device: str) -> dict[str, Any]:
     row["batch_ms"] = median_ms(lambda: step(together, boxes), count)
     row["driver_ms"] = median_ms(lambda: driver(cells, places), count)
     row["mode"] = step.mode
-    row["own_ms"] = step_ms("pes_zeros.py", "", beads, count)
+    Path(f"pes_zeros{beads}.py").write_text(ZEROS.replace("{seconds}", str(row["batch_ms"] / 1e3)))
+    row["own_ms"] = step_ms(f"pes_zeros{beads}.py", "", beads, count) - row["batch_ms"]
     parameters = f"<parameters>{{template: init.xyz, model: organic-1, device: {device}}}</parameters>"
-    row["step_ms"] = step_ms("pes_ours.py", parameters, beads, count)
+    with timed_driver() as times:
+        row["step_ms"] = step_ms("pes_ours.py", parameters, beads, count)
+    row["in_run_ms"] = statistics.median(times[len(times) // 2 :])
     row["steps_of_batch"] = (row["step_ms"] - row["own_ms"]) / row["batch_ms"]
     return row
 
