@@ -4,8 +4,8 @@
 
 Alanine dipeptide (22 atoms), organic-1 in float32, NVT by PILE-G. batch_ms: the captured step of the batch, from NumPy
 positions to NumPy forces. driver_ms: the driver of ffdirect, lists in and lists out. own_ms: what is left of a step of
-i-PI with a driver that sleeps for batch_ms and returns zeros (a driver that does not wait disturbs i-PI's threads less).
-step_ms: a step of i-PI with torchmdx. in_run_ms: the driver inside of it. steps_of_batch: (step_ms - own_ms) / batch_ms.
+i-PI with a driver that sleeps for batch_ms and returns zeros (one that does not wait disturbs i-PI's threads less).
+step_ms: a step of i-PI with torchmdx. in_run_ms: the driver in that run. steps_of_batch: (step_ms - own_ms) / batch_ms.
 """
 
 from __future__ import annotations
