@@ -18,7 +18,6 @@ LIBRARIES = (
 NEEDED = (
     "torchmdx/py.typed",
     "torchmdx/demo/alanine_dipeptide.pdb",
-    "torchmdx/engines/cpu/instructions.h",
     "torchmdx/engines/cpu/kernels.c",
     "torchmdx/engines/cpu/kernels_coulomb.c",
     "torchmdx/engines/cpu/kernels_each.h",
@@ -43,10 +42,13 @@ NEEDED = (
     "torchmdx/engines/cpu/tensornet_product.c",
     "torchmdx/engines/cpu/tensornet_vectors.h",
     "torchmdx/neighbors/backends/cell_list.c",
+    "torchmdx/neighbors/backends/cell_list_frame.h",
+    "torchmdx/neighbors/backends/cell_list_near.h",
     "torchmdx/openmm_force/native/cuda_kernel.cpp",
     "torchmdx/openmm_force/native/cuda_types/cuda.h",
     "torchmdx/openmm_force/native/one_context.c",
     "torchmdx/potentials/organic-1.safetensors",
+    "torchmdx/runtime/instructions.h",
     "torchmdx/view/viewer.js",
 )
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 # Name: the file that is compiled, and all files of the library, from the package's folder.
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "tensornet": ("engines/cpu/tensornet.c", "engines/cpu/tensornet*.[ch]", "engines/cpu/instructions.h"),
-    "kernels": ("engines/cpu/kernels.c", "engines/cpu/kernels*.[ch]", "engines/cpu/instructions.h"),
-    "cell_list": ("neighbors/backends/cell_list.c", "neighbors/backends/cell_list.c"),
+    "tensornet": ("engines/cpu/tensornet.c", "engines/cpu/tensornet*.[ch]", "runtime/instructions.h"),
+    "kernels": ("engines/cpu/kernels.c", "engines/cpu/kernels*.[ch]", "runtime/instructions.h"),
+    "cell_list": ("neighbors/backends/cell_list.c", "neighbors/backends/cell_list*.[ch]", "runtime/instructions.h"),
 }
 # No -march: the libraries have code for several instruction sets where it matters, and choose at run time.
 FLAGS = ("-O3", "-ffp-contract=fast", "-fopenmp-simd", "-fPIC", "-shared", "-std=gnu11", "-w")

@@ -94,3 +94,19 @@ def test_without_its_library_it_is_refused(monkeypatch):
     batch = batch_of([(np.zeros((1, 3)), EYE, PERIODIC)], "cell_list")
     with pytest.raises(ImportError, match="backend 'cell_list' needs a compiled library"):
         EdgeSearch(3.0, backend="cell_list").allocate(batch)
+
+
+@pytest.mark.parametrize("instructions", [0, 1, 2])
+def test_every_instruction_set_finds_the_same(instructions, monkeypatch):
+    """Also in bins of more atoms than are compared at once."""
+    random = np.random.default_rng(5)
+    crowd = (random.uniform(0, 3, (360, 3)), 9 * EYE, OPEN)
+    box = (random.uniform(0, 11, (300, 3)), 11 * EYE + 0.4, PERIODIC)
+    expected = filled([crowd, box], 2.5, capacity=200_000)[1]
+    monkeypatch.setattr(cell_list, "MOST_INSTRUCTIONS", instructions)
+    served, edges = filled([crowd, box], 2.5, capacity=200_000)
+    assert served
+    if instructions == 0:
+        require_neighbours(edges, [crowd, box], 2.5, torch.float64)
+    for name in ("row_ptr", "source", "target", "shifts", "num_edges"):
+        assert torch.equal(getattr(edges, name), getattr(expected, name)), name

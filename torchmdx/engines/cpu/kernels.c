@@ -2,7 +2,7 @@
 
    They are compiled for several instruction sets, and for float and double: name_float_v3 and so on. */
 
-#include "instructions.h"
+#include "../../runtime/instructions.h"
 #include <math.h>
 #include <string.h>
 

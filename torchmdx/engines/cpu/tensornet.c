@@ -3,7 +3,7 @@
    The code of one evaluation is compiled for several instruction sets, and the machine chooses at run time. */
 
 #include "tensornet.h"
-#include "instructions.h"
+#include "../../runtime/instructions.h"
 #include <sched.h>
 
 /* Returns when all threads have finished a phase. */

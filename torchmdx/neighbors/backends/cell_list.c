@@ -4,140 +4,88 @@
    atom's; along a periodic direction bin b stands for bin b mod n of the image floor(b / n), so cells smaller than the
    radius need no special case. Along other directions bins cover the extent of the atoms. */
 
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "../../runtime/instructions.h"
+#include "cell_list_frame.h"
 
-/* Every field has eight bytes, as in cell_list.py. wide: positions and cell are float64 instead of float32. */
-struct request {
-    int64_t systems, atoms, capacity, most, wide;
-    double radius;
-    const void *positions, *cell;
-    const unsigned char *periodic; /* [systems][3] */
-    const int64_t *first;          /* [systems + 1]: the first atom of each system */
-    int32_t *row_ptr, *source, *target, *shifts, *num_edges;
-    int64_t *needed;
-    unsigned char *overflow;
-    double *room;     /* [8 * atoms] */
-    int32_t *numbers; /* [5 * atoms + bins] */
-    int64_t bins;     /* for which numbers has room */
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum { RUN = 256 }; /* atoms whose distances are computed at once */
+#define EIGHT 0     /* whether there are vectors of eight numbers */
+
+#define NAME(f) f##_base
+#include "cell_list_near.h"
+#undef NAME
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("arch=x86-64-v3"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+#endif
+#define NAME(f) f##_v3
+#include "cell_list_near.h"
+#undef NAME
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("arch=x86-64-v4"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4")
+#endif
+#undef EIGHT
+#define EIGHT 1
+#define NAME(f) f##_v4
+#include "cell_list_near.h"
+#undef NAME
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+typedef int64_t (*near_function)(const double *, const double *, const double *, int64_t, const double *,
+                                 const double *, double, int32_t *);
+
+/* Atoms of a system sorted by bin: their numbers in it, the images that they are wrapped from, and coordinates. */
+struct sorted {
+    int32_t *order, *image[3];
+    double *at[3];
 };
 
-/* A lattice and its dual, with unit vectors for directions that are not periodic. */
-struct frame {
-    double cell[3][3], dual[3][3], height[3];
-    int64_t bins[3], reach[3];
-    double low[3], scale[3];
-    int periodic[3];
-};
-
-static double number_of(const void *values, int64_t wide, int64_t k)
+/* Stores edges from the `kept` found atoms of a run that begins at n. base: what shifts are from the image 0. itself: an
+   atom that has no edge, or -1. Returns the new number of edges, of which those beyond the capacity are only counted. */
+static int64_t store_run(const struct request *q, int64_t at, const struct sorted *sorted, int64_t n,
+                         const int32_t *found, int64_t kept, int64_t first, int64_t itself, const int32_t *base)
 {
-    return wide ? ((const double *)values)[k] : (double)((const float *)values)[k];
-}
-
-static void cross(const double *a, const double *b, double *c)
-{
-    c[0] = a[1] * b[2] - a[2] * b[1], c[1] = a[2] * b[0] - a[0] * b[2], c[2] = a[0] * b[1] - a[1] * b[0];
-}
-
-static double dot(const double *a, const double *b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
-
-/* A unit vector orthogonal to `used` other vectors, of which at most two are given. Returns 0 where they are parallel. */
-static int orthogonal(const double *a, const double *b, int used, double *out)
-{
-    if (used == 2)
-        cross(a, b, out);
-    else if (used == 1) {
-        double axis[3] = {0};
-        int smallest = 0;
-        for (int k = 1; k < 3; k++)
-            if (fabs(a[k]) < fabs(a[smallest])) smallest = k;
-        axis[smallest] = 1;
-        cross(a, axis, out);
+    for (int64_t k = 0; k < kept; k++) {
+        const int64_t m = n + found[k], j = sorted->order[m];
+        if (j == itself) continue;
+        if (at < q->capacity) {
+            int32_t *shift = q->shifts + 3 * at;
+            q->source[at] = (int32_t)(first + j);
+            for (int d = 0; d < 3; d++) shift[d] = base[d] - sorted->image[d][m];
+        }
+        at++;
     }
-    const double size = sqrt(dot(out, out));
-    if (!(size > 1e-12)) return 0;
-    for (int k = 0; k < 3; k++) out[k] /= size;
-    return 1;
-}
-
-/* Completes the lattice of system s and finds its dual. Returns 0 for a cell without volume. */
-static int find_frame(const struct request *q, int64_t s, struct frame *f)
-{
-    int rows = 0;
-    const double *known[3];
-    for (int k = 0; k < 3; k++) {
-        f->periodic[k] = q->periodic[3 * s + k];
-        for (int m = 0; m < 3; m++) f->cell[k][m] = number_of(q->cell, q->wide, 9 * s + 3 * k + m);
-        if (f->periodic[k]) known[rows++] = f->cell[k];
-    }
-    for (int k = 0; k < 3; k++) {
-        if (f->periodic[k]) continue;
-        if (rows == 0) {
-            const double x[3] = {k == 0, k == 1, k == 2};
-            memcpy(f->cell[k], x, sizeof x);
-        } else if (!orthogonal(known[0], rows > 1 ? known[1] : 0, rows, f->cell[k]))
-            return 0;
-        known[rows++] = f->cell[k];
-    }
-    double normal[3];
-    cross(f->cell[1], f->cell[2], normal);
-    const double volume = dot(f->cell[0], normal);
-    for (int k = 0; k < 3; k++) {
-        cross(f->cell[(k + 1) % 3], f->cell[(k + 2) % 3], f->dual[k]);
-        for (int m = 0; m < 3; m++) f->dual[k][m] /= volume;
-        f->height[k] = 1 / sqrt(dot(f->dual[k], f->dual[k]));
-        if (!(f->height[k] > 0) || !isfinite(f->height[k])) return 0;
-    }
-    return 1;
-}
-
-/* Chooses bins for `count` atoms whose coordinates span low to high. Returns 0 if there would be too many images. */
-static int choose_bins(const struct request *q, struct frame *f, int64_t count, const double *low, const double *high)
-{
-    double total = 1;
-    for (int k = 0; k < 3; k++) {
-        const double extent = f->periodic[k] ? f->height[k] : (high[k] - low[k]) * f->height[k];
-        double bins = floor(extent / (q->radius * (1 + 1e-9))); /* an atom may be rounded into the next bin */
-        bins = bins < 1 ? 1 : bins > 1024 ? 1024 : bins;
-        f->bins[k] = (int64_t)bins;
-        total *= bins;
-    }
-    while (total > (double)(count + 1)) { /* empty bins take time too */
-        int widest = 0;
-        for (int k = 1; k < 3; k++)
-            if (f->bins[k] > f->bins[widest]) widest = k;
-        total /= (double)f->bins[widest];
-        f->bins[widest] = (f->bins[widest] + 1) / 2;
-        total *= (double)f->bins[widest];
-    }
-    for (int k = 0; k < 3; k++) {
-        f->low[k] = f->periodic[k] ? 0 : low[k];
-        const double extent = f->periodic[k] ? 1 : high[k] - low[k];
-        f->scale[k] = (double)f->bins[k] / (extent > 0 ? extent : 1);
-        const double width = f->height[k] / f->scale[k], reach = ceil(q->radius * (1 + 1e-9) / width);
-        if (f->periodic[k] && !(q->radius / f->height[k] < 16)) return 0;
-        f->reach[k] = f->periodic[k] || reach < (double)f->bins[k] ? (int64_t)reach : f->bins[k];
-    }
-    return 1;
-}
-
-static int64_t bin_of(const struct frame *f, int k, double along)
-{
-    const double b = floor((along - f->low[k]) * f->scale[k]);
-    return b < 0 ? 0 : b >= (double)f->bins[k] ? f->bins[k] - 1 : (int64_t)b;
+    return at;
 }
 
 /* The pairs of system s. at: edges found so far. Returns their new number, or -1 where another search must serve. */
-static int64_t search_system(const struct request *q, int64_t s, int64_t at)
+static int64_t search_system(const struct request *q, near_function near, int64_t s, int64_t at)
 {
     const int64_t first = q->first[s], count = q->first[s + 1] - first;
     struct frame f;
     if (!find_frame(q, s, &f)) return -1;
-    double *x = q->room, *sorted = q->room + 4 * q->atoms; /* [count][3] each, wrapped; sorted by bin */
-    int32_t *image = q->numbers, *bin = q->numbers + 3 * q->atoms, *order = bin + q->atoms, *start = order + q->atoms;
+    double *x = q->room; /* [count][3], wrapped */
+    struct sorted sorted;
+    int32_t *image = q->numbers, *bin = q->numbers + 6 * q->atoms, *start = bin + 2 * q->atoms;
+    sorted.order = bin + q->atoms;
+    for (int k = 0; k < 3; k++)
+        sorted.at[k] = x + (3 + k) * q->atoms, sorted.image[k] = q->numbers + (3 + k) * q->atoms;
     double low[3] = {0}, high[3] = {0};
     for (int64_t i = 0; i < count; i++) {
         double r[3], along[3];
@@ -166,8 +114,9 @@ static int64_t search_system(const struct request *q, int64_t s, int64_t at)
     }
     for (int64_t b = 0; b < bins; b++) start[b + 1] += start[b];
     for (int64_t i = 0; i < count; i++) { /* start[b] becomes the end of bin b, which is the start of the next */
-        order[start[bin[i]]] = (int32_t)i;
-        memcpy(sorted + 3 * start[bin[i]]++, x + 3 * i, 3 * sizeof *x);
+        const int32_t place = start[bin[i]]++;
+        sorted.order[place] = (int32_t)i;
+        for (int k = 0; k < 3; k++) sorted.at[k][place] = x[3 * i + k], sorted.image[k][place] = image[3 * i + k];
     }
     const double radius2 = q->radius * q->radius;
     for (int64_t i = 0; i < count; i++) {
@@ -183,34 +132,36 @@ static int64_t search_system(const struct request *q, int64_t s, int64_t at)
         }
         for (int64_t a = from[0]; a <= to[0]; a++)
             for (int64_t b = from[1]; b <= to[1]; b++)
-                for (int64_t c = from[2]; c <= to[2]; c++) {
+                for (int64_t c = from[2], end; c <= to[2]; c = end) {
                     const int64_t place[3] = {a, b, c};
                     int64_t there = 0, move[3];
                     double offset[3] = {0};
                     for (int k = 0; k < 3; k++) {
-                        move[k] = place[k] >= 0 ? place[k] / f.bins[k] : -((f.bins[k] - 1 - place[k]) / f.bins[k]);
+                        move[k] = place[k] < 0            ? -((f.bins[k] - 1 - place[k]) / f.bins[k])
+                                  : place[k] < f.bins[k] ? 0
+                                                         : place[k] / f.bins[k];
                         there = there * f.bins[k] + place[k] - move[k] * f.bins[k];
                         for (int m = 0; m < 3; m++) offset[m] += (double)move[k] * f.cell[k][m];
                     }
-                    const int itself = !move[0] && !move[1] && !move[2];
-                    for (int64_t n = there ? start[there - 1] : 0; n < start[there]; n++) {
-                        /* Exactly opposite seen from j, so that the list has both directions of a pair or none. */
-                        const double dx = sorted[3 * n] - here[0] + offset[0];
-                        const double dy = sorted[3 * n + 1] - here[1] + offset[1];
-                        const double dz = sorted[3 * n + 2] - here[2] + offset[2];
-                        if (!(dx * dx + dy * dy + dz * dz < radius2)) continue;
-                        const int64_t j = order[n];
-                        if (itself && j == i) continue;
-                        if (at < q->capacity) {
-                            q->source[at] = (int32_t)(first + j), q->target[at] = (int32_t)(first + i);
-                            for (int k = 0; k < 3; k++)
-                                q->shifts[3 * at + k] = (int32_t)move[k] - image[3 * j + k] + image[3 * i + k];
-                        }
-                        at++;
+                    /* The bins of the same image are adjacent. */
+                    end = (move[2] + 1) * f.bins[2];
+                    end = end > to[2] ? to[2] + 1 : end;
+                    const int64_t last = start[there + end - c - 1];
+                    const int64_t itself = !move[0] && !move[1] && !move[2] ? i : -1;
+                    int32_t base[3];
+                    for (int k = 0; k < 3; k++) base[k] = (int32_t)move[k] + image[3 * i + k];
+                    for (int64_t n = there ? start[there - 1] : 0; n < last; n += RUN) {
+                        int32_t found[RUN + 8]; /* vectors are stored whole */
+                        const int64_t size = last - n < RUN ? last - n : RUN;
+                        const int64_t kept = near(sorted.at[0] + n, sorted.at[1] + n, sorted.at[2] + n, size, here,
+                                                  offset, radius2, found);
+                        at = store_run(q, at, &sorted, n, found, kept, first, itself, base);
                     }
                     if (at > q->most) return -1;
                 }
-        q->row_ptr[first + i + 1] = (int32_t)(at < q->capacity ? at : q->capacity);
+        const int64_t end = at < q->capacity ? at : q->capacity;
+        for (int64_t e = q->row_ptr[first + i]; e < end; e++) q->target[e] = (int32_t)(first + i);
+        q->row_ptr[first + i + 1] = (int32_t)end;
     }
     return at;
 }
@@ -219,10 +170,15 @@ static int64_t search_system(const struct request *q, int64_t s, int64_t at)
    volume or much smaller than the radius, and more than `most` edges. */
 int64_t cell_list_search(const struct request *q)
 {
+    near_function near = near_base;
     int64_t at = 0;
+#if defined(__x86_64__)
+    const int64_t best = best_instructions(q->instructions);
+    near = best == 2 ? near_v4 : best == 1 ? near_v3 : near_base;
+#endif
     q->row_ptr[0] = 0;
     for (int64_t s = 0; s < q->systems; s++)
-        if ((at = search_system(q, s, at)) < 0) return 1;
+        if ((at = search_system(q, near, s, at)) < 0) return 1;
     const int64_t kept = at < q->capacity ? at : q->capacity;
     for (int64_t e = kept; e < q->capacity; e++) {
         q->source[e] = q->target[e] = (int32_t)(q->atoms - 1);

@@ -16,6 +16,7 @@ from torchmdx.runtime.c_library import c_library
 from torchmdx.system import Batch
 
 POINTER, INTEGER = ctypes.c_void_p, ctypes.c_int64
+MOST_INSTRUCTIONS = 2  # of instructions.h
 
 
 class Request(ctypes.Structure):
@@ -27,6 +28,7 @@ class Request(ctypes.Structure):
         *((name, POINTER) for name in ("positions", "cell", "periodic", "first", "row_ptr", "source", "target")),
         *((name, POINTER) for name in ("shifts", "num_edges", "needed", "overflow", "room", "numbers")),
         ("bins", INTEGER),
+        ("instructions", INTEGER),
     ]
 
 
@@ -42,7 +44,7 @@ class CellList:
         self.radius, self.edges = radius, edges
         self._bins = batch.num_atoms + 16
         self._room = torch.empty(8 * batch.num_atoms, dtype=torch.float64)
-        self._numbers = torch.empty(5 * batch.num_atoms + self._bins + 1, dtype=torch.int32)
+        self._numbers = torch.empty(8 * batch.num_atoms + self._bins + 1, dtype=torch.int32)
         self.assign(batch)
 
     def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> None:
@@ -59,7 +61,7 @@ class CellList:
         self._search.restype = INTEGER
         edges, systems = self.edges, len(self._periodic)
         self.request = request = Request(systems=systems, atoms=edges.num_atoms, capacity=edges.capacity)
-        request.radius, request.bins = self.radius, self._bins
+        request.radius, request.bins, request.instructions = self.radius, self._bins, MOST_INSTRUCTIONS
         request.room, request.numbers = self._room.data_ptr(), self._numbers.data_ptr()
         request.periodic, request.first = self._periodic.data_ptr(), self._first.data_ptr()
         for name in ("row_ptr", "source", "target", "shifts", "num_edges", "needed", "overflow"):
