@@ -15,6 +15,8 @@ from ase.constraints import FixAtoms
 import torchmdx
 import torchmdx.checkpoints.save_load
 from torchmdx import Calculator, cli
+from torchmdx.commands import info
+from torchmdx.runtime.compile_cache import CompileError
 from torchmdx.units import GPA, HARTREE
 
 
@@ -379,6 +381,27 @@ def test_info_lists_versions_devices_and_parts(capsys):
         "TensorNet-PES-MatPES-r2SCAN-2025.2-m",
         "TensorNet-PES-ANI-1x-Subset",
     ]
+
+
+@pytest.mark.parametrize("case", ["another GPU", "no NVRTC", "both"])
+def test_info_says_whether_few_atoms_take_one_launch(monkeypatch, case):
+    pytest.importorskip("triton")
+    assert info.one_launch_state() is None or torch.cuda.is_available()
+
+    def missing():
+        raise CompileError("NVRTC was not found")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0) if case == "another GPU" else (9, 0))
+    monkeypatch.setattr("torchmdx.runtime.cuda_source.nvrtc", missing if case == "no NVRTC" else lambda: None)
+    assert (
+        info.one_launch_state()
+        == {
+            "another GPU": (False, "slower: it needs a GPU of sm_90"),
+            "no NVRTC": (False, "slower: NVRTC was not found"),
+            "both": (True, "compiled by NVRTC on first use"),
+        }[case]
+    )
 
 
 def test_info_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):

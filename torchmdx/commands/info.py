@@ -87,12 +87,34 @@ def run(options: argparse.Namespace) -> int:
         there = c_library(name) is not None
         state = c_library_state(name) if there else f"slower: {c_library_state(name)}"
         print(f"  {'ok ' if there else '-- '} {name:<14} {state:<42} {purpose}")
+    if (found := one_launch_state()) is not None:
+        there, state = found
+        print(f"  {'ok ' if there else '-- '} {'one_launch':<14} {state:<42} few atoms on a GPU, in one launch")
     print("\npotentials:")
     for name, there, note in _potentials():
         print(f"  {'ok ' if there else '-- '} {name:<37} {note}")
     broken |= DEFAULT_POTENTIAL not in shipped()
     print("\nthe installation is " + ("incomplete" if broken else "complete"))
     return 1 if broken else 0
+
+
+def one_launch_state() -> tuple[bool, str] | None:
+    """Whether the first GPU evaluates few atoms in one launch, and why it does not; None without a GPU."""
+    import torch
+
+    if not torch.cuda.is_available() or _version("triton") is None:
+        return None
+    from torchmdx.engines.fused.one_launch import ARCHITECTURE, CAPABILITY
+    from torchmdx.runtime.compile_cache import CompileError
+    from torchmdx.runtime.cuda_source import nvrtc
+
+    if torch.cuda.get_device_capability() != CAPABILITY:
+        return False, f"slower: it needs a GPU of {ARCHITECTURE}"
+    try:
+        nvrtc()
+    except CompileError as error:
+        return False, f"slower: {error}"
+    return True, "compiled by NVRTC on first use"
 
 
 def _potentials() -> list[tuple[str, bool, str]]:

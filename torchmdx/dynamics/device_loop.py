@@ -101,7 +101,7 @@ class DeviceLoop:
 
     @property
     def why(self) -> str:
-        return f"{self.replays.why}; {self.step.engine_why}"
+        return f"{self.replays.why}; {self.step.engine_why}: {self.step.engine.name}"
 
     @property
     def num_recoveries(self) -> int:
