@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.grid import blocks, choose_grid, groups, tiles
-from torchmdx.neighbors.kernels import bins, single_pass
+from torchmdx.neighbors.kernels import bin_pairs, bins, single_pass
 from torchmdx.neighbors.kernels.still_good import moved_too_far
 from torchmdx.system import Batch
 
@@ -26,8 +27,10 @@ ROW_SCAN_BLOCK = 4096
 MOST_PROGRAMS = 132 * 32
 # Tiles of up to so many systems are kept: a structure in a padded step is two, of a size that recurs.
 MOST_KEPT = 2
-# Atoms per program of `spell_out`.
-ROWS_TO_SPELL = 8
+# Edges that a program of `write_edges` writes at a time, its warps, and programs that write padding.
+SLOTS, WRITE_WARPS, PADDERS = 256, 2, 64
+# Words of hits per lane at most. Candidates of a cutoff for each neighbour in it: a cube of 3 x 3 x 3 bins.
+MOST_WORDS, CANDIDATES = 16, 6.9
 
 
 class OnePassSearch:
@@ -138,7 +141,7 @@ def _kept_tiles(counts: tuple[int, ...], rows: int, number: int, pinned: bool) -
 
 
 class OnePassCellList(OnePassSearch):
-    """Bins, in eight kernels.
+    """Bins, in seven kernels.
 
     sizes: rows, columns and warps of the programs over pairs, bins per group of rows, programs per group.
     """
@@ -152,27 +155,34 @@ class OnePassCellList(OnePassSearch):
         sizes: tuple[int, int, int, int, int] | None = None,
     ) -> None:
         super().__init__(batch, cutoff, skin, edges)
-        rows, columns, warps, width, split = sizes or self._sizes(self.num_atoms)
-        if self.device.type == "cpu":  # under the interpreter more programs are only slower
-            split = 1
-        self.columns = columns * split
+        rows, columns, warps, width, split = sizes or self._sizes()
         self.sizes = dict(ROWS=rows, COLUMNS=columns, SPLIT=split, num_warps=warps)
         grid = choose_grid(batch, self.radius)
         self.grids, self.scales, self.num_bins = grid.grids.to(self.device), grid.scales.to(self.device), grid.num_bins
         self.groups = groups(grid, width).to(self.device)
         self.scans = triton.cdiv(self.num_bins, SCAN_BLOCK)
         self.scan_ticket, self.scan_words = self._look_back(self.scans)
-        self.row_scans = triton.cdiv(self.num_atoms * self.columns, ROW_SCAN_BLOCK)
+        self.row_scans = triton.cdiv(self.num_atoms * split, ROW_SCAN_BLOCK)
         self.row_ticket, self.row_words = self._look_back(self.row_scans)
-        self.padders = 64
-        self._scratch(batch)
+        self.words = self._words(edges.capacity / max(self.num_atoms, 1), columns, split)
+        self._scratch(batch, columns, split)
+
+    def _sizes(self) -> tuple[int, int, int, int, int]:
+        """Few atoms leave most of a GPU idle, so their work is divided into smaller pieces."""
+        if self.device.type == "cpu":  # under the interpreter more programs are only slower
+            return (16, 16, 1, 1, 1)
+        return (16, 16, 1, 1, 9 if self.num_atoms < 8000 else 3 if self.num_atoms < 50000 else 1)
 
     @staticmethod
-    def _sizes(num_atoms: int) -> tuple[int, int, int, int, int]:
-        """Few atoms leave most of a GPU idle, so their work is divided into smaller pieces."""
-        return (16, 16, 1, 1, 9 if num_atoms < 8000 else 3 if num_atoms < 50000 else 1)
+    def _words(neighbours: float, columns: int, split: int) -> int:
+        """Words of 32 hits per lane, for a list with room for so many neighbours of an atom.
 
-    def _scratch(self, batch: Batch) -> None:
+        The last of the passes along each of nine lines is part-filled. A fourth is added because density varies.
+        """
+        passes = (CANDIDATES * neighbours / columns + 9 / 2) / split
+        return min(max(math.ceil(1.25 * passes / 32), 1), MOST_WORDS)
+
+    def _scratch(self, batch: Batch, columns: int, split: int) -> None:
         n, systems = batch.num_atoms, batch.num_systems
 
         def new(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -181,7 +191,10 @@ class OnePassCellList(OnePassSearch):
         self.bin, self.rank, self.members, self.atom, self.done = new(n), new(n), new(n), new(n), new()
         self.last = new(dtype=torch.int64)
         self.images, self.sorted_images = new(n, dtype=torch.int64), new(n, dtype=torch.int64)
-        self.places = new(n, self.columns)
+        pieces = len(self.groups) * split
+        self.hits, self.after = new(split, n, self.words, columns), new(split, n, columns)
+        self.row_counts = new(n * split)
+        self.passes, self.lengths = new(pieces, 32 * self.words, dtype=torch.int64), new(pieces)
         self.bin_counts, self.starts, self.reaches = new(self.num_bins), new(self.num_bins + 1), new(systems, 3)
         self.wrapped, self.shapes = (new(k, m, dtype=batch.positions.dtype) for k, m in ((n, 3), (systems, 9)))
         self.x, self.y, self.z = (new(n, dtype=batch.positions.dtype) for _ in range(3))
@@ -189,24 +202,26 @@ class OnePassCellList(OnePassSearch):
     def _search(self, positions: Tensor, cell: Tensor) -> None:
         self._sort(positions, cell)
         e, skin, capacity = self.edges, self.skin > 0, self.edges.capacity
-        pair_inputs = (
+        found = (
             self.groups, self.grids, self.pbc, self.shapes, self.reaches, self.starts, self.x, self.y, self.z,
-            self.atom, self.places, e.source, e.target, self.limits, self.active, capacity, len(self.groups), self.type,
+            self.limits, self.atom, self.sorted_images, self.hits, self.passes, self.lengths, self.after,
+            self.row_counts,
         )  # fmt: skip
-        grid = (min(len(self.groups) * self.sizes["SPLIT"], MOST_PROGRAMS),)
-        bins.pairs[grid](*pair_inputs, FILL=False, SKIN=skin, **self.sizes)
-        bins.start_rows[(self.row_scans,)](
-            self.places, e.row_ptr, e.num_edges, e.needed, e.overflow.view(torch.int8), self.invalid.view(torch.int8),
-            self.active, self.done, self.updates, self.row_ticket, self.row_words, self.flaws, capacity,
-            self.row_scans, self.num_atoms * self.columns, COLUMNS=self.columns, BLOCK=ROW_SCAN_BLOCK, WINDOW=WINDOW,
-            SKIN=skin, num_warps=4,
+        split, pieces = self.sizes["SPLIT"], len(self.groups) * self.sizes["SPLIT"]
+        bin_pairs.find_pairs[(min(pieces, MOST_PROGRAMS),)](
+            *found, self.active, len(self.groups), self.num_atoms, TYPE=self.type, WORDS=self.words, SKIN=skin,
+            **self.sizes,
         )  # fmt: skip
-        bins.pairs[grid](*pair_inputs, FILL=True, SKIN=skin, **self.sizes)
-        tiles = triton.cdiv(self.num_atoms, ROWS_TO_SPELL)
-        bins.spell_out[(min(max(tiles, self.padders), MOST_PROGRAMS),)](
-            e.row_ptr, e.num_edges, self.atom, self.sorted_images, self.images, e.source, e.target, e.shifts,
-            self.active, self.done, self.last, capacity, tiles, self.num_atoms, ROWS=ROWS_TO_SPELL, BLOCK=512,
-            PADDERS=self.padders, SKIN=skin, num_warps=4,
+        bin_pairs.start_rows[(self.row_scans,)](
+            self.row_counts, e.row_ptr, e.num_edges, e.needed, e.overflow.view(torch.int8),
+            self.invalid.view(torch.int8), self.active, self.done, self.updates, self.row_ticket, self.row_words,
+            self.flaws, capacity, self.row_scans, self.num_atoms * split, SPLIT=split, BLOCK=ROW_SCAN_BLOCK,
+            WINDOW=WINDOW, SKIN=skin, num_warps=4,
+        )  # fmt: skip
+        bin_pairs.write_edges[(min(max(pieces, PADDERS), MOST_PROGRAMS),)](
+            *found, e.num_edges, e.source, e.target, e.shifts, self.active, self.done, self.last, capacity,
+            len(self.groups), self.num_atoms, TYPE=self.type, WORDS=self.words, SLOTS=SLOTS, PADDERS=PADDERS,
+            BLOCK=512, SKIN=skin, **(self.sizes | dict(num_warps=WRITE_WARPS)),
         )  # fmt: skip
 
     def _sort(self, positions: Tensor, cell: Tensor) -> None:
