@@ -12,6 +12,7 @@ import torch
 from ase import Atoms
 from ase.build import molecule
 from documents.blocks import summary
+from emulated import Emulator
 from interpreter import FOLDERS, INTERPRETED
 from model_kinds import KINDS, kinds
 from quick_interpreter import quicken
@@ -82,6 +83,13 @@ def registries_as_they_were() -> Iterator[None]:
 def data() -> Path:
     """The folder of checkpoints and their reference results."""
     return DATA
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory) -> Emulator:
+    """What launches the kernel of one launch, emulated on the CPU."""
+    pytest.importorskip("triton")
+    return Emulator(tmp_path_factory.mktemp("emulated"))
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_the_report_of_a_graph(trained, ethanol):
     assert (report.mode, report.engine_why) == ("graph", "fused kernels")
     assert report.engine in (KERNELS, f"{KERNELS}, one launch")
     assert (report.atoms, report.systems, report.edges, report.evaluations) == (9, 1, 72, 3)
-    assert 2 < report.nodes < 200
+    assert 0 < report.nodes < 200
     assert 0 < report.replay_ms < 1000  # which is faster is no matter of a test: others may use the GPU
     assert 0 < report.eager_ms < 1000
     assert 0 < report.capture_s < 60

@@ -15,6 +15,7 @@ from torchmdx.runtime.cpu_threads import num_threads
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.step.structure_block import StructureBlock
+from torchmdx.step.whole_step import launch_whole
 from torchmdx.system import Batch
 
 
@@ -77,6 +78,9 @@ class StepState:
         buffers = self.buffers
         if not buffers.num_atoms:
             return  # the buffers were created with zeros
+        whole = self.with_forces and not self.periodic
+        if whole and launch_whole(self.engine, buffers, self.search, self.ordered, kind):
+            return
         buffers.prepare(self.ordered.system_index, from_host=kind == "host")
         edges = self.search.update(buffers.positions, buffers.cell)
         outputs = self.engine.run(buffers.places, buffers.box, edges, forces=kind != "energy" and self.with_forces)

@@ -124,6 +124,14 @@ template <class V> static V exchange_value(V v, int mask)
 static inline float exchange(float v, int mask) { return exchange_value(v, mask); }
 static inline double exchange(double v, int mask) { return exchange_value(v, mask); }
 static inline int exchange(int v, int mask) { return exchange_value(v, mask); }
+static inline unsigned ballot(bool v)
+{
+    unsigned all = 0;
+    for (int mask = 0; mask < 32; mask++) all |= (unsigned)exchange_value((int)v, mask) << ((current->tid ^ mask) % 32);
+    return all;
+}
+static inline void make_visible() {}
+#define __popcll __builtin_popcountll
 static inline float *shared_base() { return current->block->memory; }
 static inline int block_rank() { return current->block->index % cluster_size; }
 static inline void close_exchange(BlockState &b, int which)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -49,57 +50,24 @@ MOST_SHARED_BYTES = 227 * 1024 - 64
 NINE = 9 * WIDE
 # Up to so many atoms it is faster than the chain (measured on an H200: 60 atoms, a fifth; 90 atoms are slower).
 MOST_ATOMS = 60
+# Numbers of edges have 16 bits in the kernel, and one number that means none.
+MOST_SLOTS = 0xFFFF
+MOST_IN_STEP = 64  # atoms
 # How often a block looks whether others have arrived: for about two seconds.
 PATIENCE = 1 << 22
 # Floats of shared memory per atom, and of what an atom keeps; bytes of an edge. Checked by the kernel's own constants.
 ROOM, KEPT, EDGE_FLOATS = 3404, 1808, 9
 
-_POINTERS = [
-    "positions",
-    "cell",
-    "charge",
-    "numbers",
-    "system",
-    "row_ptr",
-    "source",
-    "target",
-    "shifts",
-    "stretch",
-    "constants",
-    "references",
-    "shift",
-    "targets",
-    "sources",
-    "table",
-    "vectors",
-    "weights",
-    "y",
-    "gm",
-    "edges",
-    "pull",
-    "back",
-    "half",
-    "told_energies",
-    "kept",
-    "energies",
-    "energy",
-    "forces",
-    "counters",
-]
-_INTEGERS = [
-    "num_atoms",
-    "num_systems",
-    "per",
-    "lanes",
-    "chunk",
-    "last_interval",
-    "wide_positions",
-    "wide_cell",
-    "wide_charge",
-    "slots",
-    "edge_room",
-    "patience",
-]
+_POINTERS = """
+positions cell charge numbers system row_ptr source target shifts stretch constants references shift targets sources
+table vectors weights y gm edges pull back half told_energies kept energies energy forces counters
+given given_cell order images origin far places box kept_positions kept_cell rounded rounded_cell
+num_edges needed overflow invalid updates flags energy_out energies_out forces_out output host_output
+""".split()
+_INTEGERS = """
+to_host num_atoms num_systems per lanes chunk last_interval
+wide_positions wide_cell wide_charge slots edge_room patience
+""".split()
 
 
 class Params(ctypes.Structure):
@@ -110,6 +78,7 @@ class Params(ctypes.Structure):
         ("table_size", ctypes.c_longlong),
         ("gate_epsilon", ctypes.c_float),
         ("read_epsilon", ctypes.c_float),
+        ("radius_squared", ctypes.c_float),
         *((name, ctypes.c_int) for name in _INTEGERS),
     )
 
@@ -220,7 +189,7 @@ class OneLaunch:
             "back": new(slots, 4),
             "half": new(SHARES, slots, 4),
             "told_energies": new(n, 4),
-            "counters": new(2, dtype=torch.int64),
+            "counters": new(3, dtype=torch.int64),
             "kept": None if plan.keep else new(blocks, plan.per * KEPT),
         }
         table = self.memory["table"]
@@ -240,6 +209,8 @@ class OneLaunch:
             raise ValueError(f"one launch does not serve this network: {reason}")
         if sizes.device.type != "cuda" or not sizes.with_forces or not sizes.num_atoms:
             raise ValueError(f"one launch needs atoms on a GPU and buffers for forces, got {sizes.num_atoms} atoms")
+        if sizes.slots > MOST_SLOTS:
+            raise ValueError(f"one launch has numbers for {MOST_SLOTS} edges, got {sizes.slots}")
         kernel = launcher(sizes.device)
         most = kernel.most_clusters(MOST_SHARED_BYTES)
         plan = Plan.choose(sizes.num_atoms, most)
@@ -253,16 +224,56 @@ class OneLaunch:
         assert counters is not None
         return bool(counters[1])
 
+    @property
+    def serves_steps(self) -> bool:
+        """Whether the kernel can do a whole step (one_launch_step.cuh): 64 bits tell an atom's neighbours."""
+        n = self.fixed["num_atoms"]
+        return n <= MOST_IN_STEP and 9 * n + 1 <= self.plan.per * 3 * CHANNELS
+
     def run(
         self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges
     ) -> None:
         """Computes energies and forces into the buffers: one launch on the current stream."""
+        self._launch(positions, numbers, system, cell, charge, edges, {}, {})
+
+    def run_step(
+        self,
+        positions: Tensor,
+        numbers: Tensor,
+        system: Tensor,
+        cell: Tensor,
+        charge: Tensor,
+        edges: Edges,
+        tensors: Mapping[str, Tensor | None],
+        radius: float,
+        to_host: int,
+    ) -> None:
+        """A whole step: writes positions, cell and edges as well.
+
+        tensors: what `struct Params` names from `given` to `host_output`. radius: of the search. to_host: 2 for all
+        results, 1 for energy and flags, 0 for nothing.
+        """
+        settings = {"radius_squared": radius * radius, "to_host": to_host}
+        self._launch(positions, numbers, system, cell, charge, edges, tensors, settings)
+
+    def _launch(
+        self,
+        positions: Tensor,
+        numbers: Tensor,
+        system: Tensor,
+        cell: Tensor,
+        charge: Tensor,
+        edges: Edges,
+        tensors: Mapping[str, Tensor | None],
+        settings: Mapping[str, float],
+    ) -> None:
         out = self.buffers
         inputs = dict(positions=positions, cell=cell, charge=charge, numbers=numbers, system=system)
         lists = dict(row_ptr=edges.row_ptr, source=edges.source, target=edges.target, shifts=edges.shifts)
         results = dict(energies=out.energies, energy=out.energy, forces=out.forces)
-        pointers = {name: value.data_ptr() for name, value in (inputs | lists | results).items()}
+        given = {**inputs, **lists, **results, **tensors}
+        pointers = {name: None if value is None else value.data_ptr() for name, value in given.items()}
         wide = {f"wide_{name}": inputs[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
         gate, read = self.epsilons
-        params = Params(**self.fixed, **pointers, **wide, gate_epsilon=gate, read_epsilon=read)
+        params = Params(**self.fixed, **pointers, **wide, **settings, gate_epsilon=gate, read_epsilon=read)
         self.kernel.launch(self.plan.clusters, self.shared_bytes, params)

@@ -5,7 +5,7 @@
 // into distributed shared memory. Weights are in registers, loaded before the exchange that the product waits for.
 // Messages stay within a slice of channels, so only blocks of the same rank wait for each other, through global memory.
 
-#include "one_launch_edges.cuh"
+#include "one_launch_step.cuh"
 
 // Mean and 1/deviation of COUNT numbers of an atom by one warp; the numbers, standardised, scaled and moved, in `to`.
 template <int COUNT>
@@ -160,14 +160,7 @@ DEV void evaluate(const Params &p)
         b.kept = p.kept + (long long)blockIdx.x * p.per * KEEP_FLOATS;
     else
         b.kept = at, at += p.per * KEEP_FLOATS;
-    b.first_edge = b.atoms ? p.row_ptr[b.first] : 0;
-    b.num_edges = b.atoms ? p.row_ptr[b.first + b.atoms] - b.first_edge : 0;
-    if (b.num_edges <= p.edge_room)
-        b.edges = (Edge *)at, b.pull = at + 8 * p.edge_room;
-    else {
-        b.edges = p.edges + (long long)b.rank * p.slots + b.first_edge;
-        b.pull = p.pull + (long long)b.rank * p.slots + b.first_edge;
-    }
+    b.edge_memory = at, b.first_edge = 0, b.num_edges = 0, b.total = 0;
     float *const xa = b.xa, *const xb = b.xb;
     const int atoms = b.atoms;
 
@@ -177,8 +170,15 @@ DEV void evaluate(const Params &p)
     float gate_in[8], w[12], wide[24];
     fetch(gate_in, b.weights, AT_GATE_IN);
     prepare(b);
+    all_prepared();
+    if (p.given) bring_in(b, turn);
     if (b.tid == THREADS - 1) shared_launch() = 1 + (unsigned)(count_up(p.counters) / gridDim.x);
-    geometry(b);
+    if (p.given) {
+        wait_for_cluster(turn++);
+        all_pairs(b);
+        make_list(b);
+    } else
+        take_list(b);
     __syncthreads();
     b.launch = shared_launch();
     embedding_sums(b);
@@ -189,7 +189,6 @@ DEV void evaluate(const Params &p)
         store_own(b.keep(a, KEEP_A) + b.col, x);
         store_own(b.stage + a * NINE + b.col, x);
     }
-    all_prepared();
     EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
     fetch(w, b.weights, AT_MIX);
     wait_for_cluster(turn++);
@@ -239,7 +238,7 @@ DEV void evaluate(const Params &p)
         fetch(w, b.weights, AT_OUT + 12 * l);
         Near near;
         read_near<0, 0>(b, 1 + l, near);
-        if (l == 0) find_back(b);
+        if (l == 0 && !p.given) find_back(b);
         receive(b, l, near);
         EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
         wait_for_cluster(turn++);
@@ -387,7 +386,7 @@ DEV void evaluate(const Params &p)
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
     Near near;
     read_near<1, 1>(b, 0, near);
-    take_back(b);
+    if (!p.given) take_back(b);
     wait_for_cluster(turn++);
     product1<2 * C, 1>(b, gate_in, xa, 2 * C, b.result);
 #pragma unroll 1
@@ -411,6 +410,7 @@ DEV void evaluate(const Params &p)
     edge_gradients(b, near);
     sum_energies(b);
     sum_forces(b);
+    if (p.given) finish_step(b);
 }
 
 #ifndef EMULATED

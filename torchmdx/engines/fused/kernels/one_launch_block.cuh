@@ -47,14 +47,16 @@ enum {
 struct Edge {
     float x, y, z, t;       // direction; place in the interval of the table
     float stretch, inverse; // dx/dr, 1/r
-    int source;
-    short knot, element; // of the source; knot < 0: beyond the cutoff
+    unsigned short source, back; // atom; edge of the other direction
+    short knot, element;         // knot < 0: beyond the cutoff; element of the source
 };
+enum { NOWHERE = 0xffff }; // as a number of an edge
+enum { NUM_FLAGS = 8 };
 
 struct Params {
     const void *positions, *cell, *charge;
     const long long *numbers, *system;
-    const int *row_ptr, *source, *target, *shifts;
+    int *row_ptr, *source, *target, *shifts; // read, or made by a whole step
     const double *stretch, *constants, *references, *shift;
     const float *targets, *sources, *table; // table: [3][intervals][6][3][C]
     const float *vectors;                   // [SHARES][VECTORS]
@@ -68,8 +70,20 @@ struct Params {
     double *energies, *energy;
     float *forces;
     unsigned long long *counters; // [2]: blocks started in all launches; whether any has given up waiting
+    // Of a whole step. Coordinates in the caller's order, on the device or the host, or 0: then edges are given.
+    const double *given, *given_cell;
+    const int *order, *images;
+    const double *origin, *far;
+    double *places, *box, *kept_positions, *kept_cell; // kept: 0 where they are what is given
+    float *rounded, *rounded_cell;
+    int *num_edges;
+    long long *needed;
+    unsigned char *overflow, *invalid;
+    long long *updates, *flags;
+    double *energy_out, *energies_out, *forces_out, *output, *host_output; // energies_out: 0 where they are not wanted
     long long table_size;
-    float gate_epsilon, read_epsilon;
+    float gate_epsilon, read_epsilon, radius_squared;
+    int to_host; // 0: nothing; 1: energy and flags; 2: all results
     int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots,
         edge_room, patience; // how often a block looks whether others have arrived before it gives up
 };
@@ -98,10 +112,10 @@ struct Block {
     const Params &p;
     int rank, cluster, first, atoms, col, lane, warp, tid, channel;
     const float *weights;
-    float *xa, *xb, *v1, *hidden, *features, *result, *stage, *elements, *per_atom, *vectors, *scratch, *kept;
+    float *xa, *xb, *v1, *hidden, *features, *result, *stage, *elements, *per_atom, *vectors, *scratch, *kept, *edge_memory;
     Edge *edges;
     float *pull;
-    int first_edge, num_edges, clusters;
+    int first_edge, num_edges, total, clusters;
     unsigned launch;
 
     MEMBER float *keep(int a, int which) const { return kept + a * KEEP_FLOATS + which * NINE; }

@@ -45,21 +45,63 @@ DEV void prepare(const Block &b)
         if (b.col == 0) {
             b.factor(a) = 1.0f + 0.1f * (float)wide_value(p.charge, p.wide_charge, system);
             b.reference(a) = p.references[element];
-            b.first_of(a) = p.row_ptr[b.first + a] - b.first_edge,
-            b.end_of(a) = p.row_ptr[b.first + a + 1] - b.first_edge;
         }
     }
 }
 
-DEV void geometry(const Block &b)
+// Where the edges of the block lie, in shared memory if they fit.
+DEV void place_edges(Block &b)
 {
     const Params &p = b.p;
+    if (b.num_edges <= p.edge_room)
+        b.edges = (Edge *)b.edge_memory, b.pull = b.edge_memory + 8 * p.edge_room;
+    else {
+        b.edges = p.edges + (long long)b.rank * p.slots + b.first_edge;
+        b.pull = p.pull + (long long)b.rank * p.slots + b.first_edge;
+    }
+}
+
+// Edge u along the vector v.
+DEV void put_edge(const Block &b, int u, const double *v, int source, int element, int back)
+{
+    const Params &p = b.p;
+    const double r = sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]), inverse = 1.0 / r;
+    const double decay = p.stretch[2] * exp(-p.stretch[3] * r), x = p.stretch[0] + p.stretch[1] * r + decay;
+    // NaN counts as inside, so that it reaches the energy.
+    const int knot = !(x > 0) ? 0 : x > p.last_interval ? p.last_interval : (int)x;
+    Edge edge = {(float)(v[0] * inverse),
+                 (float)(v[1] * inverse),
+                 (float)(v[2] * inverse),
+                 (float)(x - knot),
+                 (float)(p.stretch[1] - p.stretch[3] * decay),
+                 (float)inverse,
+                 (unsigned short)source,
+                 (unsigned short)back,
+                 (short)(r >= p.stretch[4] ? -1 : knot),
+                 (short)element};
+    b.edges[u] = edge;
+    b.pull[u] = 0;
+}
+
+// The edges of the list that was given.
+DEV void take_list(Block &b)
+{
+    const Params &p = b.p;
+    if (b.atoms) {
+        b.first_edge = p.row_ptr[b.first];
+        b.num_edges = p.row_ptr[b.first + b.atoms] - b.first_edge;
+    }
+    place_edges(b);
+#pragma unroll 1
+    for (int a = b.tid; a < b.atoms; a += THREADS)
+        b.first_of(a) = p.row_ptr[b.first + a] - b.first_edge,
+        b.end_of(a) = p.row_ptr[b.first + a + 1] - b.first_edge;
 #pragma unroll 1
     for (int u = b.tid; u < b.num_edges; u += THREADS) {
         const int e = b.first_edge + u, i = p.target[e], j = p.source[e];
         const long long cell = p.num_systems == 1 ? 0 : 9 * p.system[i];
         const double sa = p.shifts[3LL * e], sb = p.shifts[3LL * e + 1], sc = p.shifts[3LL * e + 2];
-        const short element = (short)p.numbers[j];
+        const int element = (int)p.numbers[j];
         double v[3];
 #pragma unroll
         for (int k = 0; k < 3; k++)
@@ -68,21 +110,7 @@ DEV void geometry(const Block &b)
                 wide_value(p.positions, p.wide_positions, 3LL * i + k) +
                 (sa * wide_value(p.cell, p.wide_cell, cell + k) + sb * wide_value(p.cell, p.wide_cell, cell + 3 + k) +
                  sc * wide_value(p.cell, p.wide_cell, cell + 6 + k));
-        const double r = sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]), inverse = 1.0 / r;
-        const double decay = p.stretch[2] * exp(-p.stretch[3] * r), x = p.stretch[0] + p.stretch[1] * r + decay;
-        // NaN counts as inside, so that it reaches the energy.
-        const int knot = !(x > 0) ? 0 : x > p.last_interval ? p.last_interval : (int)x;
-        Edge edge = {(float)(v[0] * inverse),
-                     (float)(v[1] * inverse),
-                     (float)(v[2] * inverse),
-                     (float)(x - knot),
-                     (float)(p.stretch[1] - p.stretch[3] * decay),
-                     (float)inverse,
-                     j,
-                     (short)(r >= p.stretch[4] ? -1 : knot),
-                     element};
-        b.edges[u] = edge;
-        b.pull[u] = 0;
+        put_edge(b, u, v, j, element, NOWHERE);
     }
 }
 
@@ -384,7 +412,7 @@ DEV void find_back(const Block &b)
     }
 }
 
-// The other directions of the edges whose forces this block sums, in place of their sources; -1 if there is none.
+// The other directions of the edges whose forces this block sums.
 DEV void take_back(const Block &b)
 {
 #pragma unroll 1
@@ -394,7 +422,7 @@ DEV void take_back(const Block &b)
             const float4 *const from[1] = {b.p.back + b.first_edge + u};
             float4 heard[1];
             hear(b, from, heard);
-            b.edges[u].source = is_told(b, heard[0]) ? __float_as_int(heard[0].x) : -1;
+            b.edges[u].back = is_told(b, heard[0]) ? (unsigned short)__float_as_int(heard[0].x) : NOWHERE;
         }
 }
 
@@ -410,8 +438,8 @@ DEV void sum_forces(const Block &b)
 #pragma unroll 1
         for (int u = b.first_of(a) + part; u < b.end_of(a); u += THREADS / SHARES) {
             if (b.edges[u].knot < 0) continue;
-            const int back = b.edges[u].source;
-            const float4 *const from[2] = {half + b.first_edge + u, back < 0 ? 0 : half + back};
+            const int back = b.edges[u].back;
+            const float4 *const from[2] = {half + b.first_edge + u, back == NOWHERE ? 0 : half + back};
             float4 heard[2];
             hear(b, from, heard);
             const float4 h = heard[0], g = heard[1];

@@ -1,0 +1,167 @@
+"""A whole step in one launch, emulated on the CPU: what prepare, search and finish would have written."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import molecule
+
+from torchmdx import Potential, System, TensorNetConfig
+from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW
+from torchmdx.step.buffers import StepBuffers
+from torchmdx.step.whole_step import launch_step, launch_whole
+from torchmdx.system import Batch
+
+pytest.importorskip("triton")
+from torchmdx.engines.fused.one_launch import OneLaunch, Plan  # noqa: E402  (needs Triton)
+
+
+@pytest.fixture(scope="module")
+def potential():
+    torch.manual_seed(3)
+    made = Potential(TensorNetConfig(cutoff=4.0)).requires_grad_(False)
+    made.scale.fill_(2.0)
+    return made
+
+
+class Case:
+    """Buffers, search and engine of a step of these atoms, with the kernel on the emulator."""
+
+    def __init__(self, emulator, potential, structures, plan, *, energies=False, capacity=None):
+        self.batch = Batch.of([System.from_ase(atoms) for atoms in structures])
+        self.buffers = StepBuffers(self.batch, torch.float32, stress=False, energies=energies)
+        self.buffers.fill(self.batch)
+        self.ordered = copy.copy(self.batch.clone())
+        n = self.batch.num_atoms
+        order = torch.arange(n, dtype=torch.int32)
+        if len(structures) == 1:
+            order = order.flip(0)
+        self.buffers.refresh(self.batch, order)
+        self.ordered.atomic_numbers.copy_(self.batch.atomic_numbers[order.long()])
+        self.buffers.host_output = torch.full_like(self.buffers.output, torch.nan)  # as of a GPU: not the same block
+        self.search = EdgeSearch(potential.cutoff)
+        self.search.allocate(self.batch.to(dtype=torch.float32), capacity)
+        self.engine = KernelEngine(potential, self.batch, stress=False, precision="float32")
+        buffers = self.engine.model.allocate(n, self.batch.num_systems, self.search.capacity)
+        self.engine.model.one_launch = OneLaunch(self.engine.model, buffers, plan, emulator)
+
+    def run(self, kind="device"):
+        launch_step(self.engine, self.buffers, self.search, self.ordered, kind)
+
+    def reference(self):
+        """The same in several calls, with the engine's own kernel for given edges."""
+        other = copy.copy(self)
+        other.buffers = StepBuffers(self.batch, torch.float32, stress=False, energies=self.buffers.energies_wanted)
+        other.buffers.fill(self.batch)
+        for name in ("order", "images", "origin", "far"):
+            getattr(other.buffers, name).copy_(getattr(self.buffers, name))
+        for name, value in self.buffers.inputs.items():
+            other.buffers.inputs[name].copy_(value)
+        other.search = EdgeSearch(self.search.cutoff, backend="brute_force")
+        other.buffers.prepare(self.ordered.system_index)
+        rounded = self.batch.to(dtype=torch.float32)
+        other.search.allocate(rounded, self.search.capacity)
+        edges = other.search.update(other.buffers.positions, other.buffers.cell)
+        if not bool(edges.overflow):
+            made = self.engine.model.run(
+                other.buffers.places,
+                self.ordered.atomic_numbers,
+                self.ordered.system_index,
+                other.buffers.box,
+                self.ordered.charge,
+                edges,
+            )
+            other.buffers.finish(edges, made.energy, made.energies, made.forces, None)
+        return other
+
+
+def assert_alike(case, other):
+    for name in ("row_ptr", "source", "target", "shifts", "num_edges", "needed", "overflow"):
+        assert torch.equal(getattr(case.search.edges, name), getattr(other.search.edges, name)), name
+    for name in ("places", "positions", "box", "cell"):
+        torch.testing.assert_close(getattr(case.buffers, name), getattr(other.buffers, name), equal_nan=True)
+    for name, value in other.buffers.outputs.items():
+        torch.testing.assert_close(case.buffers.outputs[name], value, atol=2e-6, rtol=1e-6, equal_nan=True)
+
+
+def several():
+    ion = Atoms("NH4", [[0, 0, 0], [0.6, 0.6, 0.55], [-0.6, -0.6, 0.6], [0.65, -0.6, -0.6], [-0.6, 0.6, -0.6]])
+    ion.info["charge"] = 1
+    return [ion, Atoms("O"), molecule("CH4")]
+
+
+CASES = {
+    "ethanol": (lambda: [molecule("CH3CH2OH")], Plan(3, 3, 2, 2, True)),
+    "several": (several, Plan(3, 4, 2, 3, True)),
+    "alone": (lambda: [Atoms("He")], Plan(1, 1, 8, 1, True)),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", CASES)
+def test_a_whole_step_writes_what_its_parts_write(emulator, potential, name):
+    make, plan = CASES[name]
+    case = Case(emulator, potential, make(), plan, energies=True)
+    case.run("host")
+    other = case.reference()
+    assert_alike(case, other)
+    assert torch.equal(case.buffers.host_output, case.buffers.output)
+    assert case.search.num_updates() == 2
+    assert not bool(case.search.invalid)
+    case.buffers.host_output.fill_(torch.nan)
+    case.run("device")
+    assert_alike(case, other)
+    first = case.buffers._first_out
+    assert torch.equal(case.buffers.host_output[:first], case.buffers.output[:first])
+    assert case.buffers.host_output[first:].isnan().all()
+
+
+@pytest.mark.nightly
+def test_too_many_edges_are_flagged_and_nothing_is_written_beyond_the_list(emulator, potential):
+    case = Case(emulator, potential, [molecule("CH3CH2OH")], Plan(3, 3, 2, 2, True), capacity=40)
+    case.run()
+    other = case.reference()
+    for name in ("row_ptr", "num_edges", "needed", "overflow"):
+        assert torch.equal(getattr(case.search.edges, name), getattr(other.search.edges, name))
+    flags = case.buffers.outputs["flags"]
+    assert (int(flags[NEEDED]), int(flags[OVERFLOW])) == (int(case.search.edges.needed), 1)
+    assert int(flags[NEEDED]) > 40
+
+
+@pytest.mark.nightly
+def test_bad_and_far_coordinates_are_flagged(emulator, potential):
+    case = Case(emulator, potential, [molecule("CH3CH2OH")], Plan(3, 3, 2, 2, True))
+    good = case.buffers.inputs["positions"].clone()
+    case.buffers.inputs["positions"][4, 1] = torch.nan
+    case.run()
+    flags = case.buffers.outputs["flags"].tolist()
+    assert flags[NOT_FINITE] >= 1
+    assert flags[FIRST_BAD] == 4  # no neighbour, so the others are finite
+    assert bool(case.search.invalid)
+    case.buffers.inputs["positions"].copy_(good + 5e4)
+    case.run()
+    flags = case.buffers.outputs["flags"].tolist()
+    assert (flags[FAR], flags[NOT_FINITE], flags[FIRST_BAD]) == (1, 0, 9)
+    case.buffers.inputs["positions"].copy_(good)
+    case.run()
+    assert case.buffers.outputs["flags"].tolist()[1:] == [0, 0, 9, 0, 0, 0, 0]
+    assert np.isfinite(case.buffers.outputs["forces"].numpy()).all()
+
+
+@pytest.mark.nightly
+def test_only_steps_that_the_kernel_serves_are_launched_whole(emulator, potential):
+    case = Case(emulator, potential, [molecule("CH4")], Plan(1, 5, 8, 1, True))
+    given = (case.engine, case.buffers, case.search, case.ordered)
+    assert not launch_whole(*given, "energy")
+    assert not launch_whole(*given, "device")  # the search is not that of a GPU
+    case.search.backend, case.buffers.direct = "triton_brute_force", True
+    assert launch_whole(*given, "device")
+    case.search.skin = 0.5
+    assert not launch_whole(*given, "device")
+    case.search.skin = 0.0
+    case.engine.model.one_launch = None
+    assert not launch_whole(*given, "device")

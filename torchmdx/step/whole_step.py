@@ -1,0 +1,66 @@
+"""A whole step of few atoms in one launch: coordinates, neighbours, energy and forces, results (one_launch_step.cuh).
+
+What `prepare`, the search and `finish` write, the kernel writes as well: buffers and neighbour list are the same.
+"""
+
+from __future__ import annotations
+
+from torchmdx.engines.engine import Engine
+from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.step.buffers import StepBuffers
+from torchmdx.system import Batch
+
+# What the host reads of the results, by where inputs come from: all; energies and flags; nothing.
+TO_HOST = {"host": 2, "device": 1, "steps": 0}
+
+
+def launch_whole(engine: Engine, buffers: StepBuffers, search: EdgeSearch, ordered: Batch, kind: str) -> bool:
+    """Launches the kernel, if the engine has one that can do everything for this kind of inputs.
+
+    For structures without periodic directions. ordered: the atoms as the engine sees them.
+    """
+    single = engine.model.one_launch if isinstance(engine, KernelEngine) else None
+    if single is None or not single.serves_steps or kind not in TO_HOST:
+        return False
+    if search.skin > 0 or search.backend != "triton_brute_force" or buffers.stress_wanted or not buffers.direct:
+        return False
+    assert isinstance(engine, KernelEngine)
+    launch_step(engine, buffers, search, ordered, kind)
+    return True
+
+
+def launch_step(engine: KernelEngine, buffers: StepBuffers, search: EdgeSearch, ordered: Batch, kind: str) -> None:
+    """Launches the kernel."""
+    inputs = buffers.host_inputs if kind == "host" else buffers.inputs
+    kept = buffers.inputs if kind == "host" else {}
+    tensors = {
+        "given": inputs["positions"],
+        "given_cell": inputs["cell"],
+        "kept_positions": kept.get("positions"),
+        "kept_cell": kept.get("cell"),
+        "order": buffers.order,
+        "images": buffers.images,
+        "origin": buffers.origin,
+        "far": buffers.far,
+        "places": buffers.places,
+        "box": buffers.box,
+        "rounded": buffers.positions,
+        "rounded_cell": buffers.cell,
+        "num_edges": search.edges.num_edges,
+        "needed": search.edges.needed,
+        "overflow": search.edges.overflow,
+        "invalid": search.invalid,
+        "updates": search._search.updates,
+        "flags": buffers.outputs["flags"],
+        "energy_out": buffers.outputs["energy"],
+        "energies_out": buffers.outputs["energies"] if buffers.energies_wanted else None,
+        "forces_out": buffers.outputs["forces"],
+        "output": buffers.output,
+        "host_output": buffers.host_output,
+    }
+    model = engine.model
+    assert model.one_launch is not None
+    charge = ordered.charge if model.config.charge_factor else model.no_charge
+    atoms = (buffers.places, ordered.atomic_numbers, ordered.system_index, buffers.box, charge)
+    model.one_launch.run_step(*atoms, search.edges, tensors, search.radius, TO_HOST[kind])
