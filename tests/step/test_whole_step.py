@@ -17,7 +17,7 @@ from torchmdx.step.whole_step import launch_step, launch_whole
 from torchmdx.system import Batch
 
 pytest.importorskip("triton")
-from torchmdx.engines.fused.one_launch import OneLaunch, Plan  # noqa: E402  (needs Triton)
+from torchmdx.engines.fused.one_launch import OneLaunch, Plan
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -58,29 +59,24 @@ PATIENCE = 1 << 22
 # Floats of shared memory per atom, and of what an atom keeps; bytes of an edge. Checked by the kernel's own constants.
 ROOM, KEPT, EDGE_FLOATS = 3404, 1808, 9
 
-_POINTERS = """
-positions cell charge numbers system row_ptr source target shifts stretch constants references shift targets sources
-table vectors weights y gm edges pull back half told_energies kept energies energy forces counters
-given given_cell order images origin far places box kept_positions kept_cell rounded rounded_cell
-num_edges needed overflow invalid updates flags energy_out energies_out forces_out output host_output
-""".split()
-_INTEGERS = """
-to_host num_atoms num_systems per lanes chunk last_interval
-wide_positions wide_cell wide_charge slots edge_room patience
-""".split()
+_TYPES: dict[str, type[Any]] = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_longlong}
+
+
+def _fields() -> Iterator[tuple[str, type[Any]]]:
+    """The members of `struct Params` of one_launch_block.cuh."""
+    text = (SOURCES / "one_launch_block.cuh").read_text()
+    inside = text[text.index("struct Params {") :].partition("{")[2].partition("\n};")[0]
+    for declaration in re.sub("//.*", "", inside).split(";"):
+        first, *others = declaration.strip().split(",")
+        kind, _, rest = first.rpartition(" ")
+        for name in (rest, *others) if kind else ():
+            yield name.strip().lstrip("*"), ctypes.c_void_p if "*" in name else _TYPES[kind]
 
 
 class Params(ctypes.Structure):
-    """`struct Params` of one_launch.cu."""
+    """`struct Params` of one_launch_block.cuh."""
 
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        ("table_size", ctypes.c_longlong),
-        ("gate_epsilon", ctypes.c_float),
-        ("read_epsilon", ctypes.c_float),
-        ("radius_squared", ctypes.c_float),
-        *((name, ctypes.c_int) for name in _INTEGERS),
-    )
+    _fields_ = tuple(_fields())
 
 
 class Launcher(Protocol):
@@ -227,7 +223,7 @@ class OneLaunch:
     @property
     def serves_steps(self) -> bool:
         """Whether the kernel can do a whole step (one_launch_step.cuh): 64 bits tell an atom's neighbours."""
-        n = self.fixed["num_atoms"]
+        n = self.buffers.sizes.num_atoms
         return n <= MOST_IN_STEP and 9 * n + 1 <= self.plan.per * 3 * CHANNELS
 
     def run(
