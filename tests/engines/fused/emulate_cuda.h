@@ -130,7 +130,6 @@ static inline unsigned ballot(bool v)
     for (int mask = 0; mask < 32; mask++) all |= (unsigned)exchange_value((int)v, mask) << ((current->tid ^ mask) % 32);
     return all;
 }
-static inline void make_visible() {}
 #define __popcll __builtin_popcountll
 static inline float *shared_base() { return current->block->memory; }
 static inline int block_rank() { return current->block->index % cluster_size; }

@@ -185,7 +185,8 @@ class OneLaunch:
             "back": new(slots, 4),
             "half": new(SHARES, slots, 4),
             "told_energies": new(n, 4),
-            "counters": new(3, dtype=torch.int64),
+            "told_forces": new(n, 4),
+            "counters": new(2, dtype=torch.int64),
             "kept": None if plan.keep else new(blocks, plan.per * KEPT),
         }
         table = self.memory["table"]
@@ -224,7 +225,7 @@ class OneLaunch:
     def serves_steps(self) -> bool:
         """Whether the kernel can do a whole step (one_launch_step.cuh): 64 bits tell an atom's neighbours."""
         n = self.buffers.sizes.num_atoms
-        return n <= MOST_IN_STEP and 9 * n + 1 <= self.plan.per * 3 * CHANNELS
+        return n <= MOST_IN_STEP and 16 * n + 2 <= self.plan.per * 3 * CHANNELS
 
     def run(
         self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges

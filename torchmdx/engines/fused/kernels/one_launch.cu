@@ -408,9 +408,12 @@ DEV void evaluate(const Params &p)
     for (int o = b.tid; o < atoms * NINE; o += THREADS) b.result[o] = b.keep(o / NINE, KEEP_GY)[o % NINE];
     __syncthreads();
     edge_gradients(b, near);
-    sum_energies(b);
     sum_forces(b);
-    if (p.given) finish_step(b);
+    if (p.given) {
+        __syncthreads();
+        if (gives_out(b)) give_out(b);
+    } else if (b.rank == SHARES - 1 && b.warp == 0)
+        sum_energies(b, b.cluster, b.clusters, 0);
 }
 
 #ifndef EMULATED

@@ -65,7 +65,7 @@ struct Params {
     Edge *edges;                            // [SHARES][E]
     float *pull;                            // [SHARES][E]
     float4 *back, *half;                    // told: [E], [SHARES][E]
-    float4 *told_energies;                  // [N]
+    float4 *told_energies, *told_forces;    // [N]
     float *kept;                            // [blocks][kept per block], or 0: in shared memory
     double *energies, *energy;
     float *forces;
@@ -117,6 +117,7 @@ struct Block {
     float *pull;
     int first_edge, num_edges, total, clusters;
     unsigned launch;
+    int atom, flaws; // of `note_places`
 
     MEMBER float *keep(int a, int which) const { return kept + a * KEEP_FLOATS + which * NINE; }
     MEMBER float *inverse(int a, int l) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + l * WIDE; }

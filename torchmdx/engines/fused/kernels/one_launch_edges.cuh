@@ -451,36 +451,45 @@ DEV void sum_forces(const Block &b)
         __syncthreads();
         if (b.lane == 0) sums[3 * b.warp] = x, sums[3 * b.warp + 1] = y, sums[3 * b.warp + 2] = z;
         __syncthreads();
-        if (b.tid < 3) {
-            float sum = 0;
-            for (int u = 0; u < WARPS; u++) sum += sums[3 * u + b.tid];
-            p.forces[3LL * i + b.tid] = sum;
+        if (b.tid == 0) {
+            // Eight threads for each edge: the first warps have all edges.
+            const int busy = min((int)WARPS, (b.end_of(a) - b.first_of(a) + 3) / 4);
+            x = y = z = 0;
+#pragma unroll 1
+            for (int u = 0; u < busy; u++) x += sums[3 * u], y += sums[3 * u + 1], z += sums[3 * u + 2];
+            if (p.given)
+                tell(p.told_forces + i, told(b, x, y, z));
+            else
+                p.forces[3LL * i] = x, p.forces[3LL * i + 1] = y, p.forces[3LL * i + 2] = z;
         }
     }
 }
 
-// The energy of each system; its atoms share the potential's shift. By the blocks of the last rank.
-DEV void sum_energies(const Block &b)
+// The energy of systems from `first` on, one by each warp; its atoms share the potential's shift. wrong [N]: whether an
+// atom's energy is not finite.
+DEV void sum_energies(const Block &b, int first, int step, int *wrong)
 {
     const Params &p = b.p;
-    if (b.rank != SHARES - 1 || b.warp) return;
 #pragma unroll 1
-    for (int s = b.cluster; s < p.num_systems; s += b.clusters) {
-        int count = 0;
+    for (int s = first; s < p.num_systems; s += step) {
+        int count = p.num_systems == 1 ? p.num_atoms : 0;
+        if (p.num_systems > 1) {
 #pragma unroll 1
-        for (int i = b.lane; i < p.num_atoms; i += 32) count += p.system[i] == s;
+            for (int i = b.lane; i < p.num_atoms; i += 32) count += p.system[i] == s;
 #pragma unroll
-        for (int mask = 16; mask; mask >>= 1) count += exchange(count, mask);
+            for (int mask = 16; mask; mask >>= 1) count += exchange(count, mask);
+        }
         const double share = p.shift[0] / max(count, 1);
         double sum = 0;
 #pragma unroll 1
         for (int i = b.lane; i < p.num_atoms; i += 32)
-            if (p.system[i] == s) {
+            if (p.num_systems == 1 || p.system[i] == s) {
                 const float4 *const from[1] = {p.told_energies + i};
                 float4 heard[1];
                 hear(b, from, heard);
                 const double energy = __hiloint2double(__float_as_int(heard[0].y), __float_as_int(heard[0].x)) + share;
                 p.energies[i] = energy;
+                if (wrong) wrong[i] = energy - energy != 0;
                 sum += energy;
             }
 #pragma unroll

@@ -94,7 +94,6 @@ DEV float4 look(const float4 *at)
 DEV void pause(const float4 *, unsigned) {} // an emulation lets other threads run
 DEV unsigned long long count_up(unsigned long long *counter) { return atomicAdd(counter, 1ull); }
 DEV unsigned ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
-DEV void make_visible() { __threadfence(); }
 DEV float exchange(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEV double exchange(double v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEV int exchange(int v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }

@@ -16,44 +16,50 @@ DEV bool has_place(const double *x)
     return fabs(x[0]) < farthest && fabs(x[1]) < farthest && fabs(x[2]) < farthest;
 }
 
+// All that comes from far is read at once, in the caller's order, and sorted then.
 DEV void bring_in(const Block &b, int turn)
 {
     const Params &p = b.p;
-    const int quads = (6 * p.num_atoms + 3) / 4;
+    const int n = p.num_atoms, quads = (6 * n + 3) / 4, i = b.tid;
+    double *unsorted = all_places(b) + 5 * n + 1; // behind the starts
+    int atom = 0;
+    double cell[9] = {}, image[3] = {}, origin[3] = {};
     if (b.rank == 0) {
-#pragma unroll 1
-        for (int i = b.tid; i < p.num_atoms; i += THREADS) {
-            const int atom = p.order[i];
+        if (i < 3 * n) unsorted[i] = p.given[i];
+        if (i < n) {
             const long long s = p.num_systems == 1 ? 0 : p.system[i];
-            double x[3], cell[9], image[3];
+            atom = p.order[i];
 #pragma unroll
-            for (int k = 0; k < 3; k++) x[k] = p.given[3 * atom + k], image[k] = p.images[3 * i + k];
+            for (int k = 0; k < 3; k++) image[k] = p.images[3 * i + k], origin[k] = p.origin[3 * s + k];
 #pragma unroll
             for (int k = 0; k < 9; k++) cell[k] = p.given_cell[9 * s + k];
-#pragma unroll
-            for (int k = 0; k < 3; k++) {
-                const double place = x[k] - image[0] * cell[k] - image[1] * cell[3 + k] - image[2] * cell[6 + k] -
-                                     p.origin[3 * s + k];
-                all_places(b)[3 * i + k] = place;
-                if (b.cluster == 0) {
-                    p.places[3 * i + k] = place, p.rounded[3 * i + k] = (float)place;
-                    if (p.kept_positions) p.kept_positions[3 * atom + k] = x[k];
-                }
-            }
         }
     } else if (b.rank == 1 && b.cluster == 0) {
 #pragma unroll 1
-        for (int k = b.tid; k < 9 * p.num_systems; k += THREADS) {
+        for (int k = i; k < 9 * p.num_systems; k += THREADS) {
             const double value = p.given_cell[k];
             p.box[k] = value, p.rounded_cell[k] = (float)value;
             if (p.kept_cell) p.kept_cell[k] = value;
         }
     }
     __syncthreads();
-    if (b.tid == 0) expect(turn, 16 * quads);
+    if (b.rank == 0 && i < n) {
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            const double x = unsorted[3 * atom + k], place = x - image[0] * cell[k] - image[1] * cell[3 + k] -
+                                                             image[2] * cell[6 + k] - origin[k];
+            all_places(b)[3 * i + k] = place;
+            if (b.cluster == 0) {
+                p.places[3 * i + k] = place, p.rounded[3 * i + k] = (float)place;
+                if (p.kept_positions) p.kept_positions[3 * atom + k] = x;
+            }
+        }
+    }
+    __syncthreads();
+    if (i == 0) expect(turn, 16 * quads);
     if (b.rank == 0)
 #pragma unroll 1
-        for (int k = b.tid; k < quads * SHARES; k += THREADS) {
+        for (int k = i; k < quads * SHARES; k += THREADS) {
             float *quad = b.v1 + 4 * (k % quads);
             push4(quad, k / quads, *(const float4 *)quad, turn);
         }
@@ -92,6 +98,24 @@ DEV void all_pairs(const Block &b)
         all_starts(b)[b.tid] = sum;
     }
     __syncthreads();
+}
+
+// What the results of an atom need of the start, by the block that gives them out: its place in the caller's order, and
+// whether its coordinates are bad (1) or far out (2).
+DEV bool gives_out(const Block &b) { return b.cluster == 0 && b.rank == SHARES - 1; }
+DEV void note_places(Block &b)
+{
+    const Params &p = b.p;
+    const int i = b.tid - THREADS / 2;
+    b.atom = b.flaws = 0;
+    if (!gives_out(b) || i < 0 || i >= p.num_atoms) return;
+    b.atom = p.order[i];
+    const double far = *p.far;
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        const float place = (float)all_places(b)[3 * i + k];
+        b.flaws |= (place - place == 0 ? 0 : 1) | (fabs((double)place) > far ? 2 : 0);
+    }
 }
 
 // What others read of the list, beside its edges.
@@ -150,67 +174,65 @@ DEV void make_list(Block &b)
             p.shifts[3LL * e] = p.shifts[3LL * e + 1] = p.shifts[3LL * e + 2] = 0;
         }
     }
+    note_places(b);
     describe_list(b, b.total);
 }
 
-// By the last block that ends: results in the caller's order, and flags, for the device and for the host.
+// Results in the caller's order, and flags, for the device and for the host: energies by the first half of the warps,
+// forces by the others.
 DEV void give_out(const Block &b)
 {
     const Params &p = b.p;
-    int *bad = (int *)b.scratch, *away = bad + p.num_atoms;
+    const int n = p.num_atoms, i = b.tid - THREADS / 2;
     const long long to_host = p.host_output - p.output;
-    const int i = b.tid;
-    if (i < p.num_systems) {
-        const double energy = __ldcg(p.energy + i);
-        p.energy_out[i] = energy;
-        if (p.to_host) p.energy_out[to_host + i] = energy;
-    }
-    if (i < p.num_atoms) {
-        const int atom = p.order[i];
-        const double energy = __ldcg(p.energies + i), far = *p.far;
-        double rest = energy - energy;
-        bool is_away = false;
-        if (p.energies_out) {
-            p.energies_out[atom] = energy;
-            if (p.to_host > 1) p.energies_out[to_host + atom] = energy;
-        }
+    int *atoms = (int *)b.scratch, *flaws = atoms + n, *wrong = flaws + n;
+    if (i >= 0 && i < n) {
+        const float4 *const from[1] = {p.told_forces + i};
+        float4 heard[1];
+        hear(b, from, heard);
+        const float force[3] = {heard[0].x, heard[0].y, heard[0].z};
+        float rest = 0;
 #pragma unroll
         for (int k = 0; k < 3; k++) {
-            const double force = __ldcg(p.forces + 3 * i + k), place = __ldcg(p.rounded + 3 * i + k);
-            p.forces_out[3 * atom + k] = force;
-            if (p.to_host > 1) p.forces_out[to_host + 3 * atom + k] = force;
-            rest += (force - force) + (place - place);
-            is_away = is_away || fabs(place) > far;
+            p.forces_out[3 * b.atom + k] = force[k];
+            if (p.to_host > 1) p.forces_out[to_host + 3 * b.atom + k] = force[k];
+            rest += force[k] - force[k]; // 0, if it is finite
         }
-        bad[i] = rest == 0 ? p.num_atoms : atom, away[i] = is_away; // a number minus itself is 0, if it is finite
+        atoms[i] = b.atom, flaws[i] = b.flaws | (rest == 0 ? 0 : 1);
     }
+    if (i < 0) sum_energies(b, b.warp, WARPS / 2, wrong);
     __syncthreads();
+    if (p.energies_out && i >= 0 && i < n) {
+        const double energy = p.energies[i];
+        p.energies_out[b.atom] = energy;
+        if (p.to_host > 1) p.energies_out[to_host + b.atom] = energy;
+    }
+    if (i < 0 && b.tid < p.num_systems) {
+        const double energy = p.energy[b.tid];
+        p.energy_out[b.tid] = energy;
+        if (p.to_host) p.energy_out[to_host + b.tid] = energy;
+    }
     if (b.warp == 0) {
-        int first = p.num_atoms, count = 0, any = 0;
+        int first = n, count = 0, far = 0;
 #pragma unroll 1
-        for (int k = b.lane; k < p.num_atoms; k += 32)
-            first = min(first, bad[k]), count += bad[k] < p.num_atoms, any |= away[k];
+        for (int k = b.lane; k < n; k += 32) {
+            const bool bad = flaws[k] & 1 || wrong[k];
+            if (bad) first = min(first, atoms[k]), count++;
+            far |= flaws[k] >> 1;
+        }
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1)
-            first = min(first, exchange(first, mask)), count += exchange(count, mask), any |= exchange(any, mask);
+            first = min(first, exchange(first, mask)), count += exchange(count, mask), far |= exchange(far, mask);
         if (b.lane < NUM_FLAGS) {
-            const long long flags[6] = {b.total, b.total > p.slots, count, first, any, 0};
-            long long flag = 0;
-#pragma unroll
-            for (int k = 0; k < 6; k++) flag = b.lane == k ? flags[k] : flag;
-            p.flags[b.lane] = flag;
-            if (p.to_host) p.flags[to_host + b.lane] = flag;
+            const int k = b.lane;
+            const long long flag = k == 0   ? b.total
+                                   : k == 1 ? b.total > p.slots
+                                   : k == 2 ? count
+                                   : k == 3 ? first
+                                   : k == 4 ? far
+                                            : 0;
+            p.flags[k] = flag;
+            if (p.to_host) p.flags[to_host + k] = flag;
         }
     }
-}
-
-DEV void finish_step(const Block &b)
-{
-    make_visible();
-    __syncthreads();
-    if (b.tid == 0) shared_launch() = count_up(b.p.counters + 2) % gridDim.x == gridDim.x - 1;
-    __syncthreads();
-    if (!shared_launch()) return;
-    make_visible();
-    give_out(b);
 }
