@@ -14,13 +14,14 @@ COMPILER = shutil.which("g++")
 class Emulator:
     """Runs the kernel on one core, as `ClusterKernel` does on a GPU."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, **constants):
         from torchmdx.engines.fused.one_launch import SOURCES
 
         if COMPILER is None or platform.machine() != "x86_64":
             pytest.skip("the emulation needs g++ on an x86-64 processor")
-        here, made = Path(__file__).parent / "engines/fused", folder / "one_launch.so"
+        here, made = Path(__file__).parent / "engines/fused", folder / f"one_launch{len(constants)}.so"
         flags = ["-O2", "-std=c++17", "-w", "-shared", "-fPIC", f"-I{SOURCES}", f"-I{here}"]
+        flags += [f"-D{name}={value}" for name, value in constants.items()]
         subprocess.run([COMPILER, *flags, str(here / "one_launch_emulated.cpp"), "-o", str(made)], check=True)
         self.library = ctypes.CDLL(str(made))
 

@@ -31,11 +31,11 @@ class Version13:
         return 0
 
 
-def test_code_is_compiled_once_for_each_text_and_architecture(cache, monkeypatch):
+def test_code_is_compiled_once_for_each_text_architecture_and_constant(cache, monkeypatch):
     compiled = []
 
-    def compile(library, name, files, architecture):
-        compiled.append((name, architecture, files["value.h"]))
+    def compile(library, name, files, options):
+        compiled.append((name, *(option for option in options if option != "--std=c++17"), files["value.h"]))
         return b"code %d" % len(compiled)
 
     monkeypatch.setattr(cuda_source, "nvrtc", Version13)
@@ -45,7 +45,14 @@ def test_code_is_compiled_once_for_each_text_and_architecture(cache, monkeypatch
     assert cuda_source.cubin("fill.cu", files, "sm_90") == first == b"code 1"
     assert cuda_source.cubin("fill.cu", files | {"value.h": "2"}, "sm_90") == b"code 2"
     assert cuda_source.cubin("fill.cu", files, "sm_100") == b"code 3"
-    assert compiled == [("fill.cu", "sm_90", "1"), ("fill.cu", "sm_90", "2"), ("fill.cu", "sm_100", "1")]
+    assert cuda_source.cubin("fill.cu", files, "sm_90", {"VALUE": 7}) == b"code 4"
+    older, newer = (f"--gpu-architecture=sm_{number}" for number in (90, 100))
+    assert compiled == [
+        ("fill.cu", older, "1"),
+        ("fill.cu", older, "2"),
+        ("fill.cu", newer, "1"),
+        ("fill.cu", older, "-DVALUE=7", "1"),
+    ]
 
 
 def test_a_machine_without_nvrtc_says_so(monkeypatch):
@@ -61,6 +68,7 @@ def test_a_machine_without_nvrtc_says_so(monkeypatch):
 def test_files_include_each_other(cache, needs_nvrtc):
     files = {"fill.cu": f'#include "value.h"\n{SOURCE}', "value.h": "#define VALUE 3\n"}
     assert cuda_source.cubin("fill.cu", files, "sm_90")[:4] == b"\x7fELF"
+    assert cuda_source.cubin("fill.cu", {"fill.cu": SOURCE}, "sm_90", {"VALUE": 3})[:4] == b"\x7fELF"
 
 
 def test_an_error_names_the_file_and_the_first_message(cache, needs_nvrtc):

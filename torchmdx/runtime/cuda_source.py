@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from torchmdx.runtime.compile_cache import CompileError, library_file
@@ -42,16 +42,18 @@ def _candidates() -> Iterator[Path]:
         yield from sorted(Path(base).glob("*/lib/libnvrtc.so.*"))
 
 
-def cubin(name: str, files: Mapping[str, str], architecture: str) -> bytes:
+def cubin(name: str, files: Mapping[str, str], architecture: str, constants: Mapping[str, int] | None = None) -> bytes:
     """Code for an architecture, such as "sm_90", from the file `name`; the other files are what it includes.
 
-    From the cache, if it is there. Raises CompileError, or CacheError if no folder can keep the code.
+    constants: macros to define. From the cache, if it is there. Raises CompileError, or CacheError if no folder can
+    keep the code.
     """
     library = nvrtc()
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check(library, library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)), "nvrtcVersion")
-    key = (*files, *files.values(), architecture, *FLAGS, f"{major.value}.{minor.value}")
-    made = library_file(Path(name).stem, key, lambda path: _write(path, _compiled(library, name, files, architecture)))
+    flags = (f"--gpu-architecture={architecture}", *FLAGS, *(f"-D{k}={v}" for k, v in (constants or {}).items()))
+    key = (*files, *files.values(), *flags, f"{major.value}.{minor.value}")
+    made = library_file(Path(name).stem, key, lambda path: _write(path, _compiled(library, name, files, flags)))
     return made.read_bytes()
 
 
@@ -65,7 +67,7 @@ def _check(library: ctypes.CDLL, code: int, what: str) -> None:
         raise CompileError(f"{what} failed: {library.nvrtcGetErrorString(code).decode()}")
 
 
-def _compiled(library: ctypes.CDLL, name: str, files: Mapping[str, str], architecture: str) -> bytes:
+def _compiled(library: ctypes.CDLL, name: str, files: Mapping[str, str], options: Sequence[str]) -> bytes:
     """The code that NVRTC makes of the files. Raises CompileError with its first message."""
     program = ctypes.c_void_p()
     included = [other for other in files if other != name]
@@ -76,7 +78,6 @@ def _compiled(library: ctypes.CDLL, name: str, files: Mapping[str, str], archite
     )
     _check(library, made, "nvrtcCreateProgram")
     try:
-        options = [f"--gpu-architecture={architecture}", *FLAGS]
         given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         if library.nvrtcCompileProgram(program, len(options), given) != _SUCCESS:
             lines = _text(library, "nvrtcGetProgramLog", program).decode(errors="replace").splitlines()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import bulk, molecule
+from emulated import Emulator
 from test_fused_tensornet import batch_of
 
 from torchmdx import Potential, TensorNetConfig
@@ -92,6 +93,22 @@ def test_the_emulated_kernel_agrees_with_the_exact_model(emulator, potential, fa
     torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
     torch.testing.assert_close(found.energy, exact.energy, atol=1e-6 * batch.num_atoms, rtol=1e-7)
     assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
+
+
+@emulated
+def test_a_kernel_compiled_for_a_plan_gives_the_same_bits(emulator, potential, fast, tmp_path):
+    batch = batch_of(*systems("ethanol"))
+    edges, plan = brute_force(batch, potential.cutoff), Plan.choose(9, 4)
+    assert plan == Plan(3, 3, 5, 3, True)
+    assert plan.constants == dict(ATOMS_PER_CLUSTER=3, LANES=5)
+    wanted = run(fast, emulator, batch, edges, plan)
+    special = Emulator(tmp_path, **plan.constants)
+    found = run(fast, special, batch, edges, plan)
+    assert torch.equal(found.energies, wanted.energies)
+    assert torch.equal(found.forces, wanted.forces)
+    batch, plan = batch_of(molecule("NH3")), Plan(3, 2, 5, 3, True)  # the last cluster has one atom
+    edges = brute_force(batch, potential.cutoff)
+    assert torch.equal(run(fast, special, batch, edges, plan).forces, run(fast, emulator, batch, edges, plan).forces)
 
 
 @emulated

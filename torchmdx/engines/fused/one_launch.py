@@ -32,6 +32,7 @@ from torchmdx.engines.fused.one_launch_weights import (
     THREADS,
     WIDE,
     pack_matrices,
+    pack_tables,
     pack_vectors,
 )
 from torchmdx.models.tensornet import TensorNet
@@ -54,6 +55,7 @@ MOST_ATOMS = 60
 # Numbers of edges have 16 bits in the kernel, and one number that means none.
 MOST_SLOTS = 0xFFFF
 MOST_IN_STEP = 64  # atoms
+MOST_COMPILED = 4  # atoms of a cluster
 # How often a block looks whether others have arrived: for about two seconds.
 PATIENCE = 1 << 22
 # Floats of shared memory per atom, and of what an atom keeps; bytes of an edge. Checked by the kernel's own constants.
@@ -102,7 +104,7 @@ class Plan:
 
     @classmethod
     def choose(cls, num_atoms: int, most_clusters: int) -> Plan | None:
-        """The plan for so many atoms; None if they do not fit."""
+        """The plan for so many atoms and clusters; None if they do not fit."""
         per = -(-num_atoms // most_clusters)
         lanes = max(1, min(8, 16 // per)) if per <= 8 else 4
         chunk = min(per, 4 if per <= 4 else 2)
@@ -111,6 +113,11 @@ class Plan:
             if 4 * plan.floats <= MOST_SHARED_BYTES:
                 return plan
         return None
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """What a kernel for this plan is compiled with; nothing for many atoms, whose loops would be too long."""
+        return {"ATOMS_PER_CLUSTER": self.per, "LANES": self.lanes} if self.per <= MOST_COMPILED else {}
 
     @property
     def floats(self) -> int:
@@ -142,8 +149,8 @@ def is_faster(model: FastTensorNet, num_atoms: int) -> bool:
 
 
 @functools.cache
-def launcher(device: torch.device) -> ClusterKernel:
-    """The kernel on a device, compiled once, by NVRTC, and kept in the cache.
+def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> ClusterKernel:
+    """The kernel on a device, compiled once with these constants, by NVRTC, and kept in the cache.
 
     Raises ValueError for another architecture; CompileError, CacheError or DriverError.
     """
@@ -151,10 +158,26 @@ def launcher(device: torch.device) -> ClusterKernel:
         name = torch.cuda.get_device_name(device)
         raise ValueError(f"one launch needs a GPU of the architecture {ARCHITECTURE}, got {name}")
     files = {path.name: path.read_text() for path in sorted(SOURCES.glob("one_launch*.cu*"))}
-    code = cubin(MAIN, files, ARCHITECTURE)
+    code = cubin(MAIN, files, ARCHITECTURE, dict(constants))
     return ClusterKernel(
         code, "one_launch", device, threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES
     )
+
+
+def planned(num_atoms: int, device: torch.device) -> tuple[Plan, ClusterKernel]:
+    """The plan for so many atoms on a device, and its kernel. Raises ValueError if there is no room, and as `launcher`.
+
+    How many clusters run at the same time, the driver tells of a kernel only: it may be fewer than multiprocessors
+    allow.
+    """
+    most = torch.cuda.get_device_properties(device).multi_processor_count // SHARES
+    while (plan := Plan.choose(num_atoms, most)) is not None:
+        kernel = launcher(device, tuple(plan.constants.items()))
+        found = kernel.most_clusters(MOST_SHARED_BYTES)
+        if plan.clusters <= found:
+            return plan, kernel
+        most = min(found, most - 1)
+    raise ValueError(f"one launch has no room for {num_atoms} atoms in {most} clusters")
 
 
 class OneLaunch:
@@ -171,7 +194,7 @@ class OneLaunch:
         self.memory: dict[str, Tensor | None] = {
             "weights": pack_matrices(w),
             "vectors": pack_vectors(w),
-            "table": torch.stack([w.table, *(layer.table for layer in w.layers)]),
+            "table": pack_tables(w),
             "stretch": w.stretch,
             "constants": w.head.constants,
             "references": w.references,
@@ -194,7 +217,7 @@ class OneLaunch:
         self.fixed = {name: None if value is None else value.data_ptr() for name, value in self.memory.items()}
         self.fixed |= {"num_atoms": n, "num_systems": sizes.num_systems, "slots": slots, "edge_room": edge_room}
         self.fixed |= {"per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk}
-        self.fixed |= {"table_size": table[0].numel(), "last_interval": w.num_intervals - 1}
+        self.fixed |= {"table_size": table[0].numel() // 4, "last_interval": w.num_intervals - 1}
         self.fixed["patience"] = PATIENCE
         self.epsilons = model.epsilons
 
@@ -208,12 +231,7 @@ class OneLaunch:
             raise ValueError(f"one launch needs atoms on a GPU and buffers for forces, got {sizes.num_atoms} atoms")
         if sizes.slots > MOST_SLOTS:
             raise ValueError(f"one launch has numbers for {MOST_SLOTS} edges, got {sizes.slots}")
-        kernel = launcher(sizes.device)
-        most = kernel.most_clusters(MOST_SHARED_BYTES)
-        plan = Plan.choose(sizes.num_atoms, most)
-        if plan is None:
-            raise ValueError(f"one launch has no room for {sizes.num_atoms} atoms in {most} clusters")
-        return cls(model, buffers, plan, kernel)
+        return cls(model, buffers, *planned(sizes.num_atoms, sizes.device))
 
     def gave_up(self) -> bool:
         """Whether blocks of a launch did not wait to the end. Reads the device."""

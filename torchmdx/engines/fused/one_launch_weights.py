@@ -39,6 +39,14 @@ def pack_matrices(w: Weights) -> Tensor:
     return torch.cat(pieces, 1).contiguous()
 
 
+def pack_tables(w: Weights) -> Tensor:
+    """[3,K,5,C,4]: for each interval of each table the 18 coefficients of a channel, and two zeros, four at a time."""
+    tables = torch.stack([w.table, *(layer.table for layer in w.layers)])
+    count, terms = tables.shape[1], 3 * (w.degree + 1)
+    rows = torch.nn.functional.pad(tables.reshape(3, count, terms, CHANNELS), (0, 0, 0, -terms % 4))
+    return rows.reshape(3, count, -1, 4, CHANNELS).transpose(3, 4).contiguous()
+
+
 def pack_vectors(w: Weights) -> Tensor:
     """[SHARES,V]: norms, biases and filters of distance 0, as a block reads them; see VECTORS in one_launch.cu.
 

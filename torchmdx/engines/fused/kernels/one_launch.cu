@@ -142,24 +142,24 @@ DEV void evaluate(const Params &p)
     b.rank = block_rank(), b.cluster = blockIdx.x / SHARES, b.clusters = gridDim.x / SHARES;
     b.tid = threadIdx.x, b.lane = b.tid % 32, b.warp = b.tid / 32, b.col = b.tid % WIDE,
     b.channel = b.rank * WIDE + b.col;
-    b.first = b.cluster * p.per, b.atoms = max(0, min(p.per, p.num_atoms - b.first));
+    b.first = b.cluster * per_cluster(p), b.atoms = max(0, min(per_cluster(p), p.num_atoms - b.first));
     b.weights = p.weights + (long long)b.rank * WEIGHTS * THREADS;
     float *at = shared_base();
-    b.xa = at, at += p.per * 9 * C;
-    b.xb = at, at += p.per * 9 * C;
-    b.v1 = at, at += p.per * 3 * C;
-    b.hidden = at, at += p.per * 2 * C;
-    b.features = at, at += p.per * C;
-    b.result = at, at += p.per * NINE;
-    b.stage = at, at += p.per * NINE;
-    b.elements = at, at += p.per * 2 * WIDE;
-    b.per_atom = at, at += p.per * PER_ATOM;
+    b.xa = at, at += per_cluster(p) * 9 * C;
+    b.xb = at, at += per_cluster(p) * 9 * C;
+    b.v1 = at, at += per_cluster(p) * 3 * C;
+    b.hidden = at, at += per_cluster(p) * 2 * C;
+    b.features = at, at += per_cluster(p) * C;
+    b.result = at, at += per_cluster(p) * NINE;
+    b.stage = at, at += per_cluster(p) * NINE;
+    b.elements = at, at += per_cluster(p) * 2 * WIDE;
+    b.per_atom = at, at += per_cluster(p) * PER_ATOM;
     b.vectors = at, at += VECTORS;
-    b.scratch = at, at += max(WARPS * min(p.chunk, p.per), p.lanes * p.per) * NINE;
+    b.scratch = at, at += max(WARPS * min(chunk_of(p), per_cluster(p)), lanes_of(p) * per_cluster(p)) * NINE;
     if (p.kept)
-        b.kept = p.kept + (long long)blockIdx.x * p.per * KEEP_FLOATS;
+        b.kept = p.kept + (long long)blockIdx.x * per_cluster(p) * KEEP_FLOATS;
     else
-        b.kept = at, at += p.per * KEEP_FLOATS;
+        b.kept = at, at += per_cluster(p) * KEEP_FLOATS;
     b.edge_memory = at, b.first_edge = 0, b.num_edges = 0, b.total = 0;
     float *const xa = b.xa, *const xb = b.xb;
     const int atoms = b.atoms;
@@ -169,9 +169,11 @@ DEV void evaluate(const Params &p)
     const double scale = p.constants[0], bias = p.constants[1];
     float gate_in[8], w[12], wide[24];
     fetch(gate_in, b.weights, AT_GATE_IN);
+    Arriving arriving;
+    if (p.given) read_coordinates(b, arriving);
     prepare(b);
     all_prepared();
-    if (p.given) bring_in(b, turn);
+    if (p.given) bring_in(b, arriving, turn);
     if (b.tid == THREADS - 1) shared_launch() = 1 + (unsigned)(count_up(p.counters) / gridDim.x);
     if (p.given) {
         wait_for_cluster(turn++);

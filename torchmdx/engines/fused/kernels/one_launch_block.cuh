@@ -4,7 +4,7 @@
 
 enum { C = 128, SHARES = 8, WIDE = C / SHARES, THREADS = 512, WARPS = THREADS / 32, NINE = 9 * WIDE, HEAD = 64 };
 enum { SPLITS = 32 }; // threads that share each inner sum of a product
-enum { TERMS = 6, INTERVAL = TERMS * 3 * C };
+enum { TERMS = 6, QUADS = 5, INTERVAL = QUADS * C }; // a row of a table has 18 numbers a channel, in five times four
 
 // Floats per thread of each product's weights in the order in which they lie in memory.
 enum {
@@ -58,7 +58,8 @@ struct Params {
     const long long *numbers, *system;
     int *row_ptr, *source, *target, *shifts; // read, or made by a whole step
     const double *stretch, *constants, *references, *shift;
-    const float *targets, *sources, *table; // table: [3][intervals][6][3][C]
+    const float *targets, *sources;
+    const float4 *table;                    // [3][intervals][QUADS][C]
     const float *vectors;                   // [SHARES][VECTORS]
     const float *weights;                   // [SHARES][WEIGHTS / 4][THREADS][4]
     float4 *y, *gm;                         // told: [2][N][3][C]
@@ -107,6 +108,24 @@ enum {
 enum { KEEP_FLOATS = KEEP_TENSORS * NINE + 2 * WIDE + 3 * WIDE }; // then 1/(|X|^2+1) of X0, X1, and the gate
 // Per atom, in shared memory: both buffers of the exchange, vectors, results of products and what is pushed.
 enum { PER_ATOM = 12, ROOM_FLOATS = 2 * 9 * C + 3 * C + 2 * C + C + 2 * NINE + 2 * WIDE + PER_ATOM };
+
+// How atoms are divided, as constants where the kernel is compiled for one plan. Products then include the missing atoms
+// of the last cluster, whose results nothing reads.
+#ifdef ATOMS_PER_CLUSTER
+enum { SPECIAL = 1 };
+DEV int per_cluster(const Params &) { return ATOMS_PER_CLUSTER; }
+DEV int lanes_of(const Params &) { return LANES; }
+DEV int chunk_of(const Params &) { return ATOMS_PER_CLUSTER; }
+DEV int rows_of(const Params &, int) { return ATOMS_PER_CLUSTER; }
+#define EACH_ROW _Pragma("unroll")
+#else
+enum { SPECIAL = 0 };
+DEV int per_cluster(const Params &p) { return p.per; }
+DEV int lanes_of(const Params &p) { return p.lanes; }
+DEV int chunk_of(const Params &p) { return p.chunk; }
+DEV int rows_of(const Params &, int atoms) { return atoms; }
+#define EACH_ROW _Pragma("unroll 1")
+#endif
 
 struct Block {
     const Params &p;

@@ -2,24 +2,35 @@
 #pragma once
 #include "one_launch_products.cuh"
 
-// f of one part of a table's interval, and df/dt.
-DEV float filter(const float *a, float t)
+// A row of a table, and from it the filters of the three parts at t, and their slopes.
+struct Row {
+    float4 quad[QUADS];
+};
+DEV Row read_row(const float4 *at)
 {
-    float f = __ldg(a + 5 * 3 * C);
+    Row row;
 #pragma unroll
-    for (int q = 4; q >= 0; q--) f = f * t + __ldg(a + q * 3 * C);
-    return f;
+    for (int k = 0; k < QUADS; k++) row.quad[k] = __ldg(at + k * C);
+    return row;
 }
-DEV float filter_and_slope(const float *a, float t, float *slope)
+template <int SLOPES> DEV void filters_of(const Row &row, float t, float *f, float *slope)
 {
-    float df = __ldg(a + 5 * 3 * C), f = df * t + __ldg(a + 4 * 3 * C);
+    float v[4 * QUADS];
 #pragma unroll
-    for (int q = 3; q >= 0; q--) {
-        df = df * t + f;
-        f = f * t + __ldg(a + q * 3 * C);
+    for (int k = 0; k < QUADS; k++)
+        v[4 * k] = row.quad[k].x, v[4 * k + 1] = row.quad[k].y, v[4 * k + 2] = row.quad[k].z,
+                v[4 * k + 3] = row.quad[k].w;
+#pragma unroll
+    for (int part = 0; part < 3; part++) {
+        float df = 0, value = v[3 * (TERMS - 1) + part];
+#pragma unroll
+        for (int q = TERMS - 2; q >= 0; q--) {
+            if (SLOPES) df = df * t + value;
+            value = value * t + v[3 * q + part];
+        }
+        f[part] = value;
+        if (SLOPES) slope[part] = df;
     }
-    *slope = df;
-    return f;
 }
 
 DEV double wide_value(const void *values, int wide, long long k)
@@ -122,7 +133,7 @@ DEV void sum_lanes(const Block &b, float *result)
     for (int o = b.tid; o < b.atoms * NINE; o += THREADS) {
         float sum = 0;
 #pragma unroll 4
-        for (int u = 0; u < b.p.lanes; u++) sum += b.scratch[u * b.atoms * NINE + o];
+        for (int u = 0; u < lanes_of(b.p); u++) sum += b.scratch[u * rows_of(b.p, b.atoms) * NINE + o];
         result[o] = sum;
     }
     __syncthreads();
@@ -131,7 +142,7 @@ DEV void sum_lanes(const Block &b, float *result)
 DEV void put_lane(const Block &b, int a, int share, const N9 &m)
 {
     const int half = b.lane >> 4;
-    float *to = b.scratch + (share * b.atoms + a) * NINE + b.col;
+    float *to = b.scratch + (share * rows_of(b.p, b.atoms) + a) * NINE + b.col;
 #pragma unroll
     for (int j = 0; j < 8; j += 2) to[(j + half) * WIDE] = halves(m.v[j], m.v[j + 1], half);
     float last = m.v[8] + exchange(m.v[8], 16);
@@ -139,14 +150,14 @@ DEV void put_lane(const Block &b, int a, int share, const N9 &m)
 }
 
 #define EACH_SHARE(a, share)                                                                                           \
-    _Pragma("unroll 1") for (int unit = b.warp; unit < b.atoms * b.p.lanes;                                            \
-                             unit += WARPS) for (int a = unit / b.p.lanes, share = unit % b.p.lanes, once = 1; once;   \
+    _Pragma("unroll 1") for (int unit = b.warp; unit < b.atoms * lanes_of(b.p);                                            \
+                             unit += WARPS) for (int a = unit / lanes_of(b.p), share = unit % lanes_of(b.p), once = 1; once;   \
                                                  once = 0)
 // The edges of a share beyond those of `Near`, which is of the warp's first unit only.
 #define EACH_OTHER_EDGE(a, share, u)                                                                                   \
-    _Pragma("unroll 1") for (int base = b.first_of(a) + 2 * (share + (unit == b.warp ? ROUNDS * b.p.lanes : 0)),       \
+    _Pragma("unroll 1") for (int base = b.first_of(a) + 2 * (share + (unit == b.warp ? ROUNDS * lanes_of(b.p) : 0)),       \
                              end = b.end_of(a);                                                                        \
-                             base < end; base += 2 * b.p.lanes) for (int u = base + (b.lane >> 4), once2 = 1; once2;   \
+                             base < end; base += 2 * lanes_of(b.p)) for (int u = base + (b.lane >> 4), once2 = 1; once2;   \
                                                                      once2 = 0)
 
 // Of the first edges of the warp's first unit, one by each of its halves and round: source, and filters of a table, 0
@@ -160,36 +171,30 @@ struct Near {
 template <int SLOPES, int PAIRS> DEV void read_near(const Block &b, int which, Near &near)
 {
     const Params &p = b.p;
-    const float *table = p.table + which * p.table_size + b.channel;
-    const bool some = b.warp < b.atoms * p.lanes;
-    const int a = some ? b.warp / p.lanes : 0, share = b.warp % p.lanes, end = some ? b.end_of(a) : 0;
-    float rows[ROUNDS][3][TERMS], t[ROUNDS];
-    bool inside[ROUNDS];
+    const float4 *table = p.table + which * p.table_size + b.channel;
+    const bool some = b.warp < b.atoms * lanes_of(p);
+    const int a = some ? b.warp / lanes_of(p) : 0, share = b.warp % lanes_of(p), end = some ? b.end_of(a) : 0;
+    Row rows[ROUNDS];
+    float t[ROUNDS];
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
-        const int u = some ? b.first_of(a) + 2 * (share + r * p.lanes) + (b.lane >> 4) : 0;
+        const int u = some ? b.first_of(a) + 2 * (share + r * lanes_of(p)) + (b.lane >> 4) : 0;
         const int knot = u < end ? b.edges[u].knot : -1;
-        inside[r] = knot >= 0;
-        near.at[r] = inside[r] ? u : -1, near.source[r] = inside[r] ? b.edges[u].source : b.first + a;
-        t[r] = inside[r] ? b.edges[u].t : 0;
-        if (PAIRS) near.pair[r] = b.as_target(a)[b.col] + p.sources[(inside[r] ? b.edges[u].element : 0) * C + b.channel];
-        const float *row = table + (long long)max(knot, 0) * INTERVAL;
-#pragma unroll
-        for (int q = 0; q < TERMS; q++)
-#pragma unroll
-            for (int part = 0; part < 3; part++) rows[r][part][q] = __ldg(row + (q * 3 + part) * C);
+        const bool inside = knot >= 0;
+        near.at[r] = inside ? u : -1, near.source[r] = inside ? b.edges[u].source : b.first + a;
+        t[r] = inside ? b.edges[u].t : 0;
+        if (PAIRS) near.pair[r] = b.as_target(a)[b.col] + p.sources[(inside ? b.edges[u].element : 0) * C + b.channel];
+        rows[r] = read_row(table + (long long)max(knot, 0) * INTERVAL);
     }
 #pragma unroll
-    for (int r = 0; r < ROUNDS; r++)
+    for (int r = 0; r < ROUNDS; r++) {
+        filters_of<SLOPES>(rows[r], t[r], near.f[r], near.slope[r]);
 #pragma unroll
         for (int part = 0; part < 3; part++) {
-            const float *row = rows[r][part];
-            float slope = 0, f = row[TERMS - 1];
-#pragma unroll
-            for (int q = TERMS - 2; q >= 0; q--) slope = slope * t[r] + f, f = f * t[r] + row[q];
-            near.f[r][part] = inside[r] ? f : 0;
-            if (SLOPES) near.slope[r][part] = inside[r] ? slope : 0;
+            if (near.at[r] < 0) near.f[r][part] = 0;
+            if (SLOPES && near.at[r] < 0) near.slope[r][part] = 0;
         }
+    }
 }
 // Where the nine components of an atom of a layer begin, in this lane's channel.
 DEV long long nine_of(const Block &b, int layer, int atom)
@@ -237,8 +242,8 @@ DEV void embedding_sums(const Block &b)
         {
             if (u < end && b.edges[u].knot >= 0) {
                 const Edge &e = b.edges[u];
-                const float *row = p.table + (long long)e.knot * INTERVAL + b.channel;
-                const float f[3] = {filter(row, e.t), filter(row + C, e.t), filter(row + 2 * C, e.t)};
+                float f[3];
+                filters_of<0>(read_row(p.table + (long long)e.knot * INTERVAL + b.channel), e.t, f, 0);
                 add_embedding(m, e, f, target + p.sources[e.element * C + b.channel]);
             }
         }
@@ -256,7 +261,7 @@ DEV void add_message(N9 &m, const float *f, const N9 &there)
 DEV void messages(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
-    const float *table = p.table + (layer + 1) * p.table_size + b.channel;
+    const float4 *table = p.table + (layer + 1) * p.table_size + b.channel;
     EACH_SHARE(a, share)
     {
         N9 m = {};
@@ -270,9 +275,9 @@ DEV void messages(const Block &b, int layer, const Near &near)
         {
             if (u < end && b.edges[u].knot >= 0) {
                 const Edge &e = b.edges[u];
-                const float *row = table + (long long)e.knot * INTERVAL;
+                float f[3];
+                filters_of<0>(read_row(table + (long long)e.knot * INTERVAL), e.t, f, 0);
                 const N9 there = hear_one(b, p.y, layer, e.source);
-                const float f[3] = {filter(row, e.t), filter(row + C, e.t), filter(row + 2 * C, e.t)};
                 add_message(m, f, there);
             }
         }
@@ -298,7 +303,7 @@ DEV float along_edge(const N9 &own, const N9 &there, const float *slope)
 DEV void messages_gradient(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
-    const float *table = p.table + (layer + 1) * p.table_size + b.channel;
+    const float4 *table = p.table + (layer + 1) * p.table_size + b.channel;
     EACH_SHARE(a, share)
     {
         N9 m = {};
@@ -319,11 +324,9 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
             const bool inside = u < end && b.edges[u].knot >= 0;
             if (inside) {
                 const Edge &e = b.edges[u];
-                const float *row = table + (long long)e.knot * INTERVAL;
+                float f[3], slope[3];
+                filters_of<1>(read_row(table + (long long)e.knot * INTERVAL), e.t, f, slope);
                 const N9 there = hear_one(b, p.gm, layer, e.source);
-                float slope[3];
-                const float f[3] = {filter_and_slope(row, e.t, slope), filter_and_slope(row + C, e.t, slope + 1),
-                                    filter_and_slope(row + 2 * C, e.t, slope + 2)};
                 add_message(m, f, there);
                 along = along_edge(own, there, slope);
             }
@@ -381,9 +384,7 @@ DEV void edge_gradients(const Block &b, const Near &near)
             float f[3] = {}, slope[3] = {}, source = 0;
             if (inside) {
                 const Edge &e = b.edges[u];
-                const float *row = p.table + (long long)e.knot * INTERVAL + b.channel;
-#pragma unroll
-                for (int part = 0; part < 3; part++) f[part] = filter_and_slope(row + part * C, e.t, slope + part);
+                filters_of<1>(read_row(p.table + (long long)e.knot * INTERVAL + b.channel), e.t, f, slope);
                 source = p.sources[e.element * C + b.channel];
             }
             edge_gradient(b, half, inside, u, g, f, slope, target + source);

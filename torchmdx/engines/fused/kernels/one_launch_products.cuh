@@ -19,14 +19,17 @@ DEV float halves(float u, float v, int half) { return (half ? v : u) + exchange(
 // x_at, result_at, scratch_at: floats from the start of shared memory.
 APART void multiply9(float4 w0, float4 w1, float4 w2, int x_at, int result_at, int scratch_at, int atoms, int chunk)
 {
+#ifdef ATOMS_PER_CLUSTER
+    atoms = chunk = ATOMS_PER_CLUSTER;
+#endif
     const int tid = threadIdx.x, half = tid / 16 % 2, share = tid / 32;
     const float *x = shared_base() + x_at + 4 * (2 * share + half);
     float *result = shared_base() + result_at, *scratch = shared_base() + scratch_at;
 #pragma unroll 1
     for (int from = 0; from < atoms; from += chunk) {
-        const int count = min(chunk, atoms - from);
-#pragma unroll 1
-        for (int a = 0; a < count; a++) {
+        const int count = SPECIAL ? chunk : min(chunk, atoms - from);
+        EACH_ROW for (int a = 0; a < count; a++)
+        {
             float sums[9];
             const float *row = x + (from + a) * 9 * C;
 #pragma unroll
@@ -56,7 +59,7 @@ DEV void product9(const Block &b, const float (&w)[12], const float *x, float *r
 {
     multiply9(make_float4(w[0], w[1], w[2], w[3]), make_float4(w[4], w[5], w[6], w[7]),
               make_float4(w[8], w[9], w[10], w[11]), (int)(x - shared_base()), (int)(result - shared_base()),
-              (int)(b.scratch - shared_base()), b.atoms, b.p.chunk);
+              (int)(b.scratch - shared_base()), rows_of(b.p, b.atoms), chunk_of(b.p));
 }
 
 // result [atoms][G][16] = x [atoms][K] times a matrix; x in shared memory, `stride` floats an atom.
@@ -67,10 +70,10 @@ DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const 
     const int half = b.lane >> 4, share = b.warp;
     x += KK * (2 * share + half);
 #pragma unroll 1
-    for (int from = 0; from < b.atoms; from += b.p.chunk) {
-        const int count = min(b.p.chunk, b.atoms - from);
-#pragma unroll 1
-        for (int a = 0; a < count; a++) {
+    for (int from = 0, rows = rows_of(b.p, b.atoms); from < rows; from += chunk_of(b.p)) {
+        const int count = SPECIAL ? rows : min(chunk_of(b.p), rows - from);
+        EACH_ROW for (int a = 0; a < count; a++)
+        {
             float acc[G];
 #pragma unroll
             for (int g = 0; g < G; g++) acc[g] = 0;

@@ -16,23 +16,60 @@ DEV bool has_place(const double *x)
     return fabs(x[0]) < farthest && fabs(x[1]) < farthest && fabs(x[2]) < farthest;
 }
 
-// All that comes from far is read at once, in the caller's order, and sorted then.
-DEV void bring_in(const Block &b, int turn)
+// What a thread of a cluster's first block reads of the coordinates: all of it at once and before anything else, since
+// the host's memory is far. given: a number in the caller's order; the others are of atom `tid` in the model's order.
+struct Arriving {
+    double given, cell[9], image[3], origin[3];
+    int atom;
+};
+DEV void read_coordinates(const Block &b, Arriving &from)
+{
+    const Params &p = b.p;
+    const int n = p.num_atoms, i = b.tid;
+    from.given = b.rank == 0 && i < 3 * n ? p.given[i] : 0;
+    from.atom = 0;
+#pragma unroll
+    for (int k = 0; k < 9; k++) from.cell[k] = 0;
+#pragma unroll
+    for (int k = 0; k < 3; k++) from.image[k] = from.origin[k] = 0;
+    if (b.rank == 0 && i < n) {
+        const long long s = p.num_systems == 1 ? 0 : p.system[i];
+        from.atom = p.order[i];
+#pragma unroll
+        for (int k = 0; k < 3; k++) from.image[k] = p.images[3 * i + k], from.origin[k] = p.origin[3 * s + k];
+#pragma unroll
+        for (int k = 0; k < 9; k++) from.cell[k] = p.given_cell[9 * s + k];
+    }
+}
+
+// Gives the coordinates to all blocks of the cluster.
+DEV void bring_in(const Block &b, const Arriving &from, int turn)
 {
     const Params &p = b.p;
     const int n = p.num_atoms, quads = (6 * n + 3) / 4, i = b.tid;
-    double *unsorted = all_places(b) + 5 * n + 1; // behind the starts
-    int atom = 0;
-    double cell[9] = {}, image[3] = {}, origin[3] = {};
+    if (i == 0) expect(turn, 16 * quads);
     if (b.rank == 0) {
-        if (i < 3 * n) unsorted[i] = p.given[i];
+        double *unsorted = all_places(b) + 5 * n + 1; // behind the starts
+        if (i < 3 * n) unsorted[i] = from.given;
+        __syncthreads();
         if (i < n) {
-            const long long s = p.num_systems == 1 ? 0 : p.system[i];
-            atom = p.order[i];
 #pragma unroll
-            for (int k = 0; k < 3; k++) image[k] = p.images[3 * i + k], origin[k] = p.origin[3 * s + k];
-#pragma unroll
-            for (int k = 0; k < 9; k++) cell[k] = p.given_cell[9 * s + k];
+            for (int k = 0; k < 3; k++) {
+                const double x = unsorted[3 * from.atom + k];
+                const double place = x - from.image[0] * from.cell[k] - from.image[1] * from.cell[3 + k] -
+                                     from.image[2] * from.cell[6 + k] - from.origin[k];
+                all_places(b)[3 * i + k] = place;
+                if (b.cluster == 0) {
+                    p.places[3 * i + k] = place, p.rounded[3 * i + k] = (float)place;
+                    if (p.kept_positions) p.kept_positions[3 * from.atom + k] = x;
+                }
+            }
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (int k = i; k < quads * SHARES; k += THREADS) {
+            float *quad = b.v1 + 4 * (k % quads);
+            push4(quad, k / quads, *(const float4 *)quad, turn);
         }
     } else if (b.rank == 1 && b.cluster == 0) {
 #pragma unroll 1
@@ -42,27 +79,6 @@ DEV void bring_in(const Block &b, int turn)
             if (p.kept_cell) p.kept_cell[k] = value;
         }
     }
-    __syncthreads();
-    if (b.rank == 0 && i < n) {
-#pragma unroll
-        for (int k = 0; k < 3; k++) {
-            const double x = unsorted[3 * atom + k], place = x - image[0] * cell[k] - image[1] * cell[3 + k] -
-                                                             image[2] * cell[6 + k] - origin[k];
-            all_places(b)[3 * i + k] = place;
-            if (b.cluster == 0) {
-                p.places[3 * i + k] = place, p.rounded[3 * i + k] = (float)place;
-                if (p.kept_positions) p.kept_positions[3 * atom + k] = x;
-            }
-        }
-    }
-    __syncthreads();
-    if (i == 0) expect(turn, 16 * quads);
-    if (b.rank == 0)
-#pragma unroll 1
-        for (int k = i; k < quads * SHARES; k += THREADS) {
-            float *quad = b.v1 + 4 * (k % quads);
-            push4(quad, k / quads, *(const float4 *)quad, turn);
-        }
 }
 
 DEV void all_pairs(const Block &b)
