@@ -137,8 +137,13 @@ static inline void close_exchange(BlockState &b, int which)
 {
     if (b.opened[which] == b.completed[which] + 1 && b.received[which] == b.expected[which]) b.completed[which]++;
 }
-static inline void push4(float *to, int rank, float4 v, int turn)
+struct Remote {
+    int rank;
+};
+static inline Remote remote_of(int rank) { return {rank}; }
+static inline void push4(const Remote &r, const float *to, float4 v, int turn)
 {
+    const int rank = r.rank;
     int here = current->block->index;
     size_t offset = to - current->block->memory;
     if (offset + 4 > memory_floats) abort();

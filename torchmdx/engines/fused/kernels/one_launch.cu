@@ -68,8 +68,8 @@ DEV void put_update_gradient(const Block &b, int a, int which, const N9 &g)
 
 #define EXCHANGE(from, to, rows, width, stride)                                                                        \
     __syncthreads();                                                                                                   \
-    if (b.tid == 0) expect(turn, (rows) * SHARES * width * 4);                                                         \
-    push<width>(b, from, to, rows, stride, turn);
+    if (b.tid == 0) expect(turn, (rows) * atoms * SHARES * width * 4);                                                 \
+    push<width, rows>(b, from, to, stride, turn);
 
 DEV void send(const Block &b, int layer, const float (&w)[12], const float *x)
 {
@@ -166,6 +166,7 @@ DEV void evaluate(const Params &p)
 
     int turn = 0; // of the next exchange
     prepare_exchanges();
+    b.remote = remote_of((b.warp + b.rank) % SHARES); // each eighth of the warps pushes to another block
     const double scale = p.constants[0], bias = p.constants[1];
     float gate_in[8], w[12], wide[24];
     fetch(gate_in, b.weights, AT_GATE_IN);
@@ -191,7 +192,7 @@ DEV void evaluate(const Params &p)
         store_own(b.keep(a, KEEP_A) + b.col, x);
         store_own(b.stage + a * NINE + b.col, x);
     }
-    EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
+    EXCHANGE(b.stage, xa, 9, WIDE, C);
     fetch(w, b.weights, AT_MIX);
     wait_for_cluster(turn++);
 #pragma unroll 1
@@ -212,7 +213,7 @@ DEV void evaluate(const Params &p)
     product1<C, 2>(b, gate_in, xb, 2 * C, b.result);
 #pragma unroll 1
     for (int o = b.tid; o < atoms * 32; o += THREADS) b.stage[o] = b.result[o] + b.vectors[AT_GATE_IN_BIAS + o % 32];
-    EXCHANGE(b.stage, b.hidden, atoms, 32, 2 * C);
+    EXCHANGE(b.stage, b.hidden, 1, 32, 2 * C);
     fetch(wide, b.weights, AT_GATE_OUT);
     product9(b, w, xa, b.result);
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
@@ -231,7 +232,7 @@ DEV void evaluate(const Params &p)
         put_input(b, a, KEEP_X0, 0,
                   scale_parts(load_own(b.keep(a, KEEP_MIXED) + b.col), silu(z[0]), silu(z[1]), silu(z[2])));
     }
-    EXCHANGE(b.stage, xb, 9 * atoms, WIDE, C);
+    EXCHANGE(b.stage, xb, 9, WIDE, C);
     fetch(w, b.weights, AT_IN);
     wait_for_cluster(turn++);
 #pragma unroll 1
@@ -242,7 +243,7 @@ DEV void evaluate(const Params &p)
         read_near<0, 0>(b, 1 + l, near);
         if (l == 0 && !p.given) find_back(b);
         receive(b, l, near);
-        EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
+        EXCHANGE(b.stage, xa, 9, WIDE, C);
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
         if (l == 0) fetch(w, b.weights, AT_IN + 12);
@@ -262,12 +263,12 @@ DEV void evaluate(const Params &p)
             }
         }
         if (l == 0) {
-            EXCHANGE(b.stage, xb, 9 * atoms, WIDE, C);
+            EXCHANGE(b.stage, xb, 9, WIDE, C);
             wait_for_cluster(turn++);
         }
     }
     fetch(w, b.weights, AT_READ);
-    EXCHANGE(b.stage, xb, 3 * atoms, WIDE, C);
+    EXCHANGE(b.stage, xb, 3, WIDE, C);
     wait_for_cluster(turn++);
     float head[16], head_back[16], read_back[12];
     fetch(head, b.weights, AT_HEAD);
@@ -279,7 +280,7 @@ DEV void evaluate(const Params &p)
     product1<3 * C, 1>(b, w, xa, 3 * C, b.result);
 #pragma unroll 1
     for (int o = b.tid; o < atoms * WIDE; o += THREADS) b.stage[o] = b.result[o] + b.vectors[AT_READ_BIAS + o % WIDE];
-    EXCHANGE(b.stage, b.features, atoms, WIDE, C);
+    EXCHANGE(b.stage, b.features, 1, WIDE, C);
     fetch(head_back, b.weights, AT_HEAD_BACK);
     fetch(read_back, b.weights, AT_READ_BACK);
     wait_for_cluster(turn++);
@@ -333,7 +334,7 @@ DEV void evaluate(const Params &p)
         store_own(b.keep(a, KEEP_X2) + b.col, gx); // from here on the gradient in the current layer's output
         put_update_gradient(b, a, KEEP_D1, gx);
     }
-    EXCHANGE(b.stage, xb, 9 * atoms, WIDE, C);
+    EXCHANGE(b.stage, xb, 9, WIDE, C);
     wait_for_cluster(turn++);
 #pragma unroll 1
     for (int l = 1; l >= 0; l--) {
@@ -343,7 +344,7 @@ DEV void evaluate(const Params &p)
         Near near;
         read_near<1, 0>(b, 1 + l, near);
         receive_gradient(b, l, near);
-        EXCHANGE(b.stage, xa, 9 * atoms, WIDE, C);
+        EXCHANGE(b.stage, xa, 9, WIDE, C);
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
         fetch(w, b.weights, AT_OUT_BACK);
@@ -360,22 +361,21 @@ DEV void evaluate(const Params &p)
 #pragma unroll
                 for (int k = 0; k < 3; k++) {
                     z[k] = b.gate(a)[k * WIDE + b.col];
-                    b.features[(a * 3 + k) * WIDE + b.col] = dots[k] * silu_slope(z[k]);
+                    xa[(a * 3 + k) * WIDE + b.col] = dots[k] * silu_slope(z[k]);
                 }
                 store_own(b.stage + a * NINE + b.col, scale_parts(g, silu(z[0]), silu(z[1]), silu(z[2])));
             }
         }
         if (l) {
-            EXCHANGE(b.stage, xb, 9 * atoms, WIDE, C);
+            EXCHANGE(b.stage, xb, 9, WIDE, C);
             wait_for_cluster(turn++);
         }
     }
     fetch(wide, b.weights, AT_GATE_OUT_BACK);
     __syncthreads();
     if (b.tid == 0) expect(turn, 12 * atoms * SHARES * WIDE * 4);
-    // From memory that no block pushes to: one that has everything already goes on before this block has read it all.
-    push<WIDE>(b, b.features, b.v1, 3 * atoms, C, turn);
-    push<WIDE>(b, b.stage, xb, 9 * atoms, C, turn);
+    push<WIDE, 3>(b, xa, b.v1, C, turn);
+    push<WIDE, 9>(b, b.stage, xb, C, turn);
     fetch(w, b.weights, AT_MIX_BACK);
     fetch(gate_in, b.weights, AT_GATE_IN_BACK);
     wait_for_cluster(turn++);
@@ -383,7 +383,7 @@ DEV void evaluate(const Params &p)
 #pragma unroll 1
     for (int o = b.tid; o < atoms * 32; o += THREADS)
         b.stage[o] = b.result[o] * silu_slope(b.hidden[o / 32 * 2 * C + b.rank * 32 + o % 32]);
-    EXCHANGE(b.stage, xa, atoms, 32, 2 * C);
+    EXCHANGE(b.stage, xa, 1, 32, 2 * C);
     product9(b, w, xb, b.result);
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
     Near near;

@@ -137,6 +137,7 @@ struct Block {
     int first_edge, num_edges, total, clusters;
     unsigned launch;
     int atom, flaws; // of `note_places`
+    Remote remote;
 
     MEMBER float *keep(int a, int which) const { return kept + a * KEEP_FLOATS + which * NINE; }
     MEMBER float *inverse(int a, int l) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + l * WIDE; }

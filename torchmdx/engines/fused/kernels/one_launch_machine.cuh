@@ -56,15 +56,27 @@ DEV void wait_for_cluster(int turn)
         "r"(parity)
         : "memory");
 }
-DEV void push4(const float *to, int rank, float4 v, int turn)
+// Shared memory and barriers of a block of the cluster, as this block addresses them.
+struct Remote {
+    unsigned memory, barrier[2];
+};
+DEV Remote remote_of(int rank)
 {
-    unsigned there, barrier;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(to)), "r"(rank));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(barrier)
-                 : "r"(shared_address(exchanges.barrier + turn % 2)), "r"(rank));
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(there),
-                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+    Remote r;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r.memory) : "r"(shared_address(shared_base())), "r"(rank));
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                     : "=r"(r.barrier[k])
+                     : "r"(shared_address(exchanges.barrier + k)), "r"(rank));
+    return r;
+}
+// To the place that `to` is of this block's memory.
+DEV void push4(const Remote &r, const float *to, float4 v, int turn)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(
+                     r.memory + 4 * (unsigned)(to - shared_base())),
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(turn % 2 ? r.barrier[1] : r.barrier[0])
                  : "memory");
 }
 DEV float4 weights4(const float4 *p)

@@ -113,15 +113,17 @@ DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const 
     }
 }
 
-// Copies rows [rows][WIDTH] of `stage` to every block of the cluster: to[row * stride + rank * WIDTH].
-template <int WIDTH> DEV void push(const Block &b, const float *stage, float *to, int rows, int stride, int turn)
+// Copies ROWS rows of WIDTH numbers an atom from `stage` to every block of the cluster: to[row * stride + rank * WIDTH].
+template <int WIDTH, int ROWS> DEV void push(const Block &b, const float *stage, float *to, int stride, int turn)
 {
-    const int quads = WIDTH / 4, dest = (b.warp + b.rank) % SHARES;
+    enum { QUADS_A_ROW = WIDTH / 4, STEP = WARPS / SHARES * 32 };
+    const int count = ROWS * b.atoms * QUADS_A_ROW, most = ROWS * rows_of(b.p, b.atoms) * QUADS_A_ROW;
+    const int start = b.warp / SHARES * 32 + b.lane;
     to += b.rank * WIDTH;
-#pragma unroll 1
-    for (int j = b.warp / SHARES * 32 + b.lane; j < rows * quads; j += WARPS / SHARES * 32) {
-        const int row = j / quads, quad = j % quads;
-        push4(to + row * stride + 4 * quad, dest, *(const float4 *)(stage + 4 * j), turn);
+    EACH_ROW for (int from = 0; from < most; from += STEP)
+    {
+        const int j = from + start, row = j / QUADS_A_ROW, quad = j % QUADS_A_ROW;
+        if (j < count) push4(b.remote, to + row * stride + 4 * quad, *(const float4 *)(stage + 4 * j), turn);
     }
 }
 

@@ -67,9 +67,9 @@ DEV void bring_in(const Block &b, const Arriving &from, int turn)
         }
         __syncthreads();
 #pragma unroll 1
-        for (int k = i; k < quads * SHARES; k += THREADS) {
-            float *quad = b.v1 + 4 * (k % quads);
-            push4(quad, k / quads, *(const float4 *)quad, turn);
+        for (int k = b.warp / SHARES * 32 + b.lane; k < quads; k += WARPS / SHARES * 32) {
+            const float *quad = b.v1 + 4 * k;
+            push4(b.remote, quad, *(const float4 *)quad, turn);
         }
     } else if (b.rank == 1 && b.cluster == 0) {
 #pragma unroll 1
