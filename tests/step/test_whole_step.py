@@ -7,6 +7,7 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import molecule
+from emulated import Emulator
 
 from torchmdx import Potential, System, TensorNetConfig
 from torchmdx.engines.fused.engine import KernelEngine
@@ -118,6 +119,21 @@ def test_a_whole_step_writes_what_its_parts_write(emulator, potential, name):
     first = case.buffers._first_out
     assert torch.equal(case.buffers.host_output[:first], case.buffers.output[:first])
     assert case.buffers.host_output[first:].isnan().all()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("special", [False, True])
+def test_the_order_in_which_blocks_run_changes_nothing(emulator, potential, monkeypatch, tmp_path, special):
+    plan = Plan.choose(9, 4)
+    kernel = Emulator(tmp_path, **plan.constants) if special else emulator
+    case = Case(kernel, potential, [molecule("CH3CH2OH")], plan, energies=True)
+    case.run("host")
+    wanted = case.buffers.host_output.clone()
+    for seed in "123":
+        monkeypatch.setenv("EMULATED_ORDER", seed)
+        case.buffers.host_output.fill_(torch.nan)
+        case.run("host")
+        assert torch.equal(case.buffers.host_output, wanted)
 
 
 @pytest.mark.nightly

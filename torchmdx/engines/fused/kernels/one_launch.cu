@@ -361,7 +361,7 @@ DEV void evaluate(const Params &p)
 #pragma unroll
                 for (int k = 0; k < 3; k++) {
                     z[k] = b.gate(a)[k * WIDE + b.col];
-                    xa[(a * 3 + k) * WIDE + b.col] = dots[k] * silu_slope(z[k]);
+                    b.features[(a * 3 + k) * WIDE + b.col] = dots[k] * silu_slope(z[k]);
                 }
                 store_own(b.stage + a * NINE + b.col, scale_parts(g, silu(z[0]), silu(z[1]), silu(z[2])));
             }
@@ -374,7 +374,8 @@ DEV void evaluate(const Params &p)
     fetch(wide, b.weights, AT_GATE_OUT_BACK);
     __syncthreads();
     if (b.tid == 0) expect(turn, 12 * atoms * SHARES * WIDE * 4);
-    push<WIDE, 3>(b, xa, b.v1, C, turn);
+    // From memory that no block pushes to: one that has everything already goes on before this block has read it all.
+    push<WIDE, 3>(b, b.features, b.v1, C, turn);
     push<WIDE, 9>(b, b.stage, xb, C, turn);
     fetch(w, b.weights, AT_MIX_BACK);
     fetch(gate_in, b.weights, AT_GATE_IN_BACK);
