@@ -4,8 +4,11 @@
     here:                  one kernel, whose blocks all run at the same time and wait for each other
 
 Each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE of their channels. The kernel serves the
-usual network (`why_not`), and energies with forces. Energies alone, virials, and evaluations with work between forward
-and backward pass take the chain.
+usual network (`why_not`), and energies with forces; for structures without periodic directions also a whole step, from
+coordinates to results (one_launch_step.cuh, `run_step`). Energies alone, virials, and evaluations with work between
+forward and backward pass take the chain.
+
+For up to MOST_COMPILED atoms in a cluster the kernel is compiled with the numbers of its plan as constants.
 
 Blocks wait for blocks of other clusters, so all must run at the same time. They fit on the device, or there is no
 `Plan`, and a cooperative launch starts them together. Should another program or stream keep some from starting all the
