@@ -65,6 +65,16 @@ def priors(kind):
     near.capacity = 4
     near.edges(batch, edges)
 
+def search(split):
+    from torchmdx.neighbors.search import empty_edges
+    from torchmdx.neighbors.single_pass import OnePassCellList
+
+    OnePassCellList._sizes = lambda self: (16, 16, 1, 1, int(split))
+    system = System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=BOX, pbc=True, dtype=torch.float32)
+    batch = Batch.from_systems([system])
+    for skin in (0.0, 0.5):
+        OnePassCellList(batch, 3.0, skin, empty_edges(batch, 100))._search(batch.positions, batch.cell)
+
 def chain(network, atoms):
     kind = FastTensorNet2 if network == "tensornet2" else FastTensorNet
     settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
@@ -93,8 +103,8 @@ BOX = [[9, 0, 0], [0, 9, 0], [0, 0, 9]]
 for case in sys.argv[1:]:
     what, of = case.split("/")
     compiled.clear()
-    if what in ("step", "priors"):
-        dict(step=step, priors=priors)[what](of)
+    if what in ("step", "priors", "search"):
+        dict(step=step, priors=priors, search=search)[what](of)
     else:
         chain(what, of)
     for name, shared in sorted(compiled.items()):
@@ -118,6 +128,8 @@ EXPECTED = {
     ("priors", "damped"): {"every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"},
     ("priors", "switched"): {"every_pair", "within_cutoff"},
     ("step", "float64"): {"_prepare", "_finish"},
+    ("search", "1"): {"count_bins", "start_bins", "spread", "order_bins", "find_pairs", "start_rows", "write_edges"},
+    ("search", "3"): {"find_pairs", "write_edges"},
     ("tensornet2", "many"): {
         "two_maps",
         "first_values",
@@ -129,7 +141,7 @@ EXPECTED = {
 
 
 # Cases that one process looks at, one after the other: each process takes seconds to start.
-TOGETHER = [("tensornet",), ("half", "tf32"), ("gated",), ("tensornet2",), ("step", "priors")]
+TOGETHER = [("tensornet",), ("half", "tf32"), ("gated",), ("tensornet2",), ("step", "priors"), ("search",)]
 
 
 @pytest.mark.slow
