@@ -131,6 +131,14 @@ def test_progress_on_a_terminal_is_one_line(monkeypatch):
     assert max(len(line) for line in drawn(terminal=True).split("\r")) <= 40
 
 
+def test_the_expected_end_of_a_run_can_change():
+    screen = Screen(False)
+    progress = SimulationProgress(screen, 0, 1000, 0.5, clock=lambda: 0.0)
+    progress.expect(200)
+    progress.update(100, None, last=True)
+    assert " 50%  step 100/200" in screen.getvalue()
+
+
 def test_progress_in_a_file_is_a_line_now_and_then():
     lines = drawn(terminal=False).splitlines()
     assert [line.split("/")[0].split()[-1] for line in lines] == ["0", "300", "600", "900", "1,000"]

@@ -36,7 +36,6 @@ STRUCTURE = "alanine_dipeptide.pdb"
 HYDROGEN, TIMESTEP = 3.0, 2.0
 FRICTION, EQUILIBRATION_FRICTION = 1.0, 10.0  # 1/ps
 EQUILIBRATION = 0.1  # fraction of the time for equilibration; its second half measures the speed
-MAX_OVERTIME = 1.2  # limit, as a multiple of the given time, if the machine becomes slower
 STEPS_A_FRAME, MOST_FRAMES, FRAMES_A_ROW = 10, 10_000, 5
 NAME = "alanine_dipeptide"
 
@@ -57,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     print(_introduction(options, structure, simulation))
     with Interrupts() as interrupts:
         steps = _equilibrate(simulation, options.seconds)
-        log = _integrate(simulation, folder, steps, MAX_OVERTIME * options.seconds, interrupts)
+        log = _integrate(simulation, folder, steps, (1 - EQUILIBRATION) * options.seconds, interrupts)
     _report(options, simulation, folder, started, log)
     return interrupts.status
 
@@ -90,7 +89,7 @@ def _introduction(options: argparse.Namespace, structure: Structure, simulation:
 
 
 def _equilibrate(simulation: Simulation, seconds: float) -> int:
-    """Minimizes and equilibrates; returns the number of steps for the rest of the time."""
+    """Minimizes and equilibrates; returns the number of steps that the rest of the time is expected to take."""
     simulation.start(minimize=False)
     before, after = simulation.minimize(max_iterations=50)
     print(f"minimized: {before:.4f} -> {after:.4f} eV; equilibrating for {EQUILIBRATION * seconds:.0f} s")
@@ -115,31 +114,33 @@ def _equilibrate(simulation: Simulation, seconds: float) -> int:
     return frames * STEPS_A_FRAME
 
 
-def _integrate(simulation: Simulation, folder: Path, steps: int, most: float, interrupts: Interrupts) -> Path:
-    """Runs steps, for at most `most` seconds or until a signal, and writes files; returns the path of the log."""
+def _integrate(simulation: Simulation, folder: Path, steps: int, seconds: float, interrupts: Interrupts) -> Path:
+    """Runs until the time is over or a signal comes, and writes files; returns the path of the log.
+
+    steps: about how many that will be. Other programs can make a machine faster or slower in between.
+    """
     every = STEPS_A_FRAME * -(-steps // (STEPS_A_FRAME * MOST_FRAMES))
     log_path, structure = folder / f"{NAME}.log", simulation.structure
     trajectory = Trajectory.create(folder / f"{NAME}.dcd", structure.num_atoms, every, False, TIMESTEP)
-    log, progress = (
-        Log.create(log_path, simulation.log_columns),
-        SimulationProgress(sys.stderr, 0, steps, TIMESTEP),
-    )
-    start = clock = time.perf_counter()
+    log = Log.create(log_path, simulation.log_columns)
+    progress = SimulationProgress(sys.stderr, 0, steps, TIMESTEP)
+    start = clock = now = time.perf_counter()
+    step = 0
     try:
         row = simulation.measure()
         log.write(row)
         trajectory.write(*simulation.geometry())
-        for step in range(every, steps + 1, every):
+        while now - start < seconds and interrupts.received is None:
             simulation.step(every)
+            step += every
             trajectory.write(*simulation.geometry())
+            now = time.perf_counter()
             if step // every % FRAMES_A_ROW == 0:
-                now = time.perf_counter()
                 speed = ns_per_day(FRAMES_A_ROW * every / (now - clock), TIMESTEP)
                 row, clock = simulation.measure().with_speed(speed), now
                 log.write(row)
-            progress.update(step, row, last=step + every > steps)
-            if interrupts.received is not None or time.perf_counter() - start > most:
-                break
+            progress.expect(max(step, round(step * seconds / max(now - start, 1e-9))))
+            progress.update(step, row, last=now - start >= seconds)
     finally:
         progress.finish()
         log.close()

@@ -31,6 +31,10 @@ class SimulationProgress:
         self._since: tuple[int, float] | None = None
         self._first_step = first_step
 
+    def expect(self, num_steps: int) -> None:
+        """Corrects the number of steps."""
+        self._num_steps = num_steps
+
     def update(self, step: int, row: Row | None, *, last: bool = False) -> None:
         """Draws the line if it is time to. row: the newest of the log."""
         now = self._line.clock()
