@@ -28,9 +28,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--temperature",
         type=float,
-        default=500.0,
+        default=800.0,
         metavar="K",
-        help="temperature in K (default: 500, at which more of φ and ψ is sampled than at 300)",
+        help="temperature in K (default: 800, at which all minima of φ and ψ are visited; at 300 it stays in one)",
     )
     parser.add_argument(
         "--device", metavar="NAME", help="device of the network: cpu, cuda or cuda:1 (default: cuda if available)"
