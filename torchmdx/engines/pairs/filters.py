@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.pairs.edge_values import to_edges
-from torchmdx.engines.pairs.multilinear import partial
+from torchmdx.engines.pairs.multilinear import inputs_with_gradient, partial
 from torchmdx.engines.pairs.pair_list import PairList
-from torchmdx.engines.pairs.products import RowScale
+from torchmdx.engines.pairs.products import Linear, RowScale, exact_products_of
 from torchmdx.engines.pairs.silu import activate, activate_rows
 from torchmdx.models.interaction import Interaction
 
-ROWS = RowScale()
+ROWS, LINEAR = RowScale(), Linear()
+
+
+class _Affine(torch.autograd.Function):
+    """x W + b, x [N,I], W [O,I] and b [O], by `Linear`."""
+
+    @staticmethod
+    def forward(ctx: Any, kernels: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        ctx.kernels = kernels
+        ctx.save_for_backward(x, w, b)
+        return kernels.multiply(x, w, b)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        x, w, b = ctx.saved_tensors
+        g = gradients[0].contiguous()
+        for_x, for_w, for_b = inputs_with_gradient(ctx, (x, w, b), 1)
+        in_x = partial(LINEAR, 0, None, w, g) if for_x else None
+        if for_w and for_b and not torch.is_grad_enabled():
+            return None, in_x, *ctx.kernels.in_weights(g, x, total=True)
+        return None, in_x, partial(LINEAR, 1, x, None, g) if for_w else None, g.sum(0) if for_b else None
 
 
 def linear(module: nn.Module, x: Tensor) -> Tensor:
     """A linear map whose result has the dtype of x, under autocast as well."""
+    if isinstance(module, nn.Linear) and x.dim() == 2 and (kernels := exact_products_of(x, module.weight)):
+        return _Affine.apply(kernels, x.contiguous(), module.weight, module.bias)
     return cast(Tensor, module(x)).to(x.dtype)
 
 

@@ -61,10 +61,13 @@ class PartLinear:
         if slot == 1:
             assert x is not None
             assert g is not None
-            return self._in_weights(x, g)
+            exact = exact_products_of(x, g)
+            return exact.in_weights(g, x)[0] if exact else self._in_weights(x, g)
         assert w is not None
         given = x if slot == 2 else g
         assert given is not None
+        if exact := exact_products_of(given, w):
+            return exact.multiply(given, w, back=slot == 0)
         out = torch.empty_like(given)
         for k in range(3):
             matrix = w[k].T if slot == 2 else w[k]
@@ -80,6 +83,22 @@ class PartLinear:
             for component in range(PARTS[k].start, PARTS[k].stop):
                 out[k].addmm_(g[:, component].T, x[:, component])
         return out
+
+
+class Linear:
+    """T(x, w, g) = Σ_n,o,i g[n,o] w[o,i] x[n,i]: a linear map by tensor cores, see `exact_products_of`."""
+
+    def partial(self, slot: int, arguments: Arguments) -> Tensor:
+        """With respect to x [N,I], w [O,I] or g [N,O]."""
+        x, w, g = arguments
+        if slot == 1:
+            assert x is not None
+            assert g is not None
+            return _exact_products().in_weights(g, x)[0]
+        assert w is not None
+        given = x if slot == 2 else g
+        assert given is not None
+        return _exact_products().multiply(given, w, back=slot == 0)
 
 
 class RowScale:
@@ -154,6 +173,21 @@ def kernels_of(*tensors: Tensor) -> Any:
     if tensors[0].is_cuda:
         return _kernels()
     return compiled if compiled.serves(*tensors) else None
+
+
+def exact_products_of(*tensors: Tensor) -> Any:
+    """The kernels that multiply by tensor cores, exact to float32, if float32 on a GPU asks for it; else None."""
+    if not tensors[0].is_cuda or any(x.dtype != torch.float32 for x in tensors):
+        return None
+    if torch.get_float32_matmul_precision() != "highest" or torch.is_autocast_enabled("cuda"):
+        return None  # torch's own products are coarser, and faster
+    return _exact_products()
+
+
+def _exact_products() -> Any:
+    from torchmdx.engines.pairs.kernels import linear as linear_kernels
+
+    return linear_kernels
 
 
 def _kernels() -> Any:
