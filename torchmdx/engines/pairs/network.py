@@ -8,7 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.engines.pairs.filters import ROWS, edge_filters, linear, pair_filters, through
+from torchmdx.engines.pairs.atom_functions import NORM, normalised, product, updated
+from torchmdx.engines.pairs.filters import edge_filters, linear, pair_filters, through
 from torchmdx.engines.pairs.messages import EdgeMessages, Messages, Surroundings
 from torchmdx.engines.pairs.multilinear import Form, partial, quadratic
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
@@ -23,8 +24,7 @@ from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.models.tensors import PartwiseLinear, from_direction
 from torchmdx.system import Batch
 
-SCALE, SCALE_PARTS = PartSums(parts=1), PartSums(parts=3)
-NORM, NORMS = PartSums(parts=1, metric=True), PartSums(parts=3, metric=True)
+SCALE_PARTS, NORMS = PartSums(parts=3), PartSums(parts=3, metric=True)
 LINEAR = PartLinear()
 
 
@@ -105,11 +105,6 @@ def _equilibrated(equilibrate: ChargeEquilibration, x: Tensor, batch: Batch) -> 
     return proposed + weight / weight_sum * missing
 
 
-def _normalised(x: Tensor) -> Tensor:
-    """X / (|X|² + 1)."""
-    return partial(SCALE, 0, None, x, 1 / (quadratic(NORM, x) + 1))
-
-
 def _mixed(linear: PartwiseLinear, x: Tensor) -> Tensor:
     """As `PartwiseLinear`, without copying the parts."""
     weights = torch.stack([linear.scalar.weight, linear.vector.weight, linear.symmetric.weight])
@@ -137,22 +132,9 @@ def _interaction(layer: Interaction, messages: Form, x: Tensor, weights: Tensor,
 
 def interaction(layer: Interaction, x: Tensor, charge: Tensor | None, received: Callable[[Tensor], Tensor]) -> Tensor:
     """As `Interaction`, tensors [N,9,C]; received: computes M from Y. charge [N]: None means 0."""
-    x = _normalised(x)
+    x = normalised(x)
     y = _mixed(layer.mix_in, x)
     m = received(y)
     factor = None if charge is None else (1 + 0.1 * charge)[:, None]
-    if layer.reflections:
-        p = _times(factor, partial(Products(symmetric=True), 2, y, m, None))
-    else:
-        p = 2 * partial(Products(symmetric=False), 2, y, m, None)
-    d = _mixed(layer.mix_out, _normalised(p))
-    # DD = (DD + DD) / 2, because the form of the symmetric product is symmetric in its arguments.
-    square = quadratic(Products(symmetric=True), d)
-    return torch.add(x + d, square, alpha=0.5) if factor is None else x + d + _times(factor / 2, square)
-
-
-def _times(factor: Tensor | None, x: Tensor) -> Tensor:
-    """x [N,9,C] times factor [N,1]."""
-    if factor is None:
-        return x
-    return partial(ROWS, 2, x.flatten(1), factor, None).unflatten(1, (9, -1))
+    p = product(y, m, factor) if layer.reflections else 2 * partial(Products(symmetric=False), 2, y, m, None)
+    return updated(x, _mixed(layer.mix_out, normalised(p)), factor)

@@ -141,9 +141,7 @@ def multiply(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None,
     return out
 
 
-def in_weights(
-    g: torch.Tensor, x: torch.Tensor, total: bool = False
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+def in_weights(g: torch.Tensor, x: torch.Tensor, total: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Σ_rows g x: [O,I] from [rows,O] and [rows,I], or [3,O,I] from nine components; with `total` also Σ_rows g [O]."""
     rows, outer, inner = len(g), g.shape[-1], x.shape[-1]
     many = x.shape[1] if x.dim() == 3 else 1
