@@ -14,6 +14,7 @@ from torchmdx.engines.pairs.messages import EdgeMessages, Messages, Surroundings
 from torchmdx.engines.pairs.multilinear import Form, partial, quadratic
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.products import PartLinear, PartSums, Products
+from torchmdx.engines.pairs.row_norm import normalised_rows
 from torchmdx.engines.pairs.silu import activate
 from torchmdx.models.charge_equilibration import LEAST_SHARE, ChargeEquilibration
 from torchmdx.models.cutoff import cosine_cutoff
@@ -56,7 +57,7 @@ def features(
 def read(network: TensorNet | TensorNet2, x: Tensor) -> Tensor:
     """Features [N,C] from the tensors [N,9,C] of the last layer."""
     norms = quadratic(NORMS, x).flatten(1)
-    features = linear(network.readout, network.norm(norms))
+    features = linear(network.readout, normalised_rows(network.norm, norms))
     return activate(network.activation, features) if network.config.readout_activation else features
 
 
@@ -96,7 +97,7 @@ def _equilibrated(equilibrate: ChargeEquilibration, x: Tensor, batch: Batch) -> 
     """As `ChargeEquilibration`, charges [N,K]."""
     norms = quadratic(NORMS, x)
     invariants = torch.cat([x[:, 0], norms[:, 1], norms[:, 2]], dim=-1)
-    proposed, root_weight = through(equilibrate.network, equilibrate.norm(invariants)).chunk(2, dim=-1)
+    proposed, root_weight = through(equilibrate.network, normalised_rows(equilibrate.norm, invariants)).chunk(2, dim=-1)
     weight = root_weight**2 + LEAST_SHARE
     sums = sum_rows(torch.cat([proposed, weight], dim=-1), batch.system_index, batch.num_systems)
     charge_sum, weight_sum = sums.chunk(2, dim=-1)
@@ -122,7 +123,7 @@ def _embedding(
 
 def gated(layer: TensorEmbedding, x: Tensor) -> Tensor:
     """Tensors [N,9,C] from the sums over neighbours [N,9,C], which include an atom's message to itself."""
-    gate = through(layer.gate, layer.norm(quadratic(NORM, x).squeeze(1)))
+    gate = through(layer.gate, normalised_rows(layer.norm, quadratic(NORM, x).squeeze(1)))
     return partial(SCALE_PARTS, 0, None, _mixed(layer.mix, x), gate.unflatten(-1, (3, layer.num_channels)))
 
 

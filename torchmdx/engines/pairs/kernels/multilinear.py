@@ -460,7 +460,8 @@ def surroundings(pairs: PairList, slot: int, d, f, z, g) -> torch.Tensor:
     rows = (e.row_ptr, e.source, pairs.code)
     if slot == 0:
         shares = some.new_zeros(parts, slots + 1, 9)
-        _surroundings_directions[grid](f, z, g, shares, *rows, slots + 1, **options)
+        # One warp, because each pair has nine sums over channels.
+        _surroundings_directions[grid](f, z, g, shares, *rows, slots + 1, **(options | dict(num_warps=1)))
         return shares[0] if parts == 1 else shares.sum(0)
     if slot == 1:
         out = pair_rows(pairs, some, channels)
