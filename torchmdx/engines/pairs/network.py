@@ -13,16 +13,16 @@ from torchmdx.engines.pairs.filters import edge_filters, linear, pair_filters, t
 from torchmdx.engines.pairs.messages import EdgeMessages, Messages, Surroundings
 from torchmdx.engines.pairs.multilinear import Form, partial, quadratic
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
+from torchmdx.engines.pairs.pair_values import pair_values
 from torchmdx.engines.pairs.products import PartLinear, PartSums, Products
 from torchmdx.engines.pairs.row_norm import normalised_rows
 from torchmdx.engines.pairs.silu import activate
 from torchmdx.models.charge_equilibration import LEAST_SHARE, ChargeEquilibration
-from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.embedding import TensorEmbedding
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
-from torchmdx.models.tensors import PartwiseLinear, from_direction
+from torchmdx.models.tensors import PartwiseLinear
 from torchmdx.system import Batch
 
 SCALE_PARTS, NORMS = PartSums(parts=3), PartSums(parts=3, metric=True)
@@ -33,19 +33,7 @@ def features(
     network: TensorNet | TensorNet2, pairs: PairList, vectors: Tensor, batch: Batch
 ) -> tuple[Tensor, Tensor | None]:
     """Features [N,C], and charges [N,(L+1)K] of a TensorNet2, from vectors [P,3] of the pairs."""
-    distance = torch.linalg.vector_norm(vectors, dim=-1)
-    direction = vectors / distance[:, None]
-    # The filters of an atom's message to itself, at distance 0, are the last row.
-    distance = torch.cat([distance, distance.new_zeros(1)])
-    radial = network.basis(distance)
-    envelope = cosine_cutoff(distance, float(network.config.cutoff))[:, None]
-    if not network.config.self_message:
-        envelope = torch.cat([envelope[:-1], torch.zeros_like(envelope[-1:])])
-    directions = from_direction(direction)
-    # An atom has no direction to itself: its message has a scalar part only, a constant.
-    alone = directions.new_zeros(1, 9)
-    alone[:, :1].fill_(1.0)
-    directions = torch.cat([directions, alone])
+    directions, radial, envelope = pair_values(network, vectors)
     x = _embedding(network.embedding, pairs, directions, radial, envelope, batch.atomic_numbers)
     if isinstance(network, TensorNet2):
         x, charges = _charged_layers(network, pairs, x, radial, envelope, batch)

@@ -59,7 +59,7 @@ class PairList:
         target = edges.target.index_select(0, self.first)
         pair_cell = cell.index_select(0, system_index.index_select(0, target))
         shifts = edges.shifts.index_select(0, self.first).to(cell.dtype)
-        vectors = between + torch.einsum("pi,pij->pj", shifts, pair_cell)
+        vectors = between + (shifts[:, :, None] * pair_cell).sum(1)
         if strain is not None:
             of_atoms = take_rows(strain.flatten(1), system_index, len(cell))
             vectors = vectors + torch.einsum(

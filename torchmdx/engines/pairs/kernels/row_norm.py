@@ -103,7 +103,7 @@ def first(
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """Derivatives of <g, y> by x, and with `weights` by w and b."""
     in_x, programs = torch.empty_like(x), min(len(x), PROGRAMS)
-    shares = x.new_zeros(2, programs if weights else 0, x.shape[1])
+    shares = x.new_empty(2, programs if weights else 0, x.shape[1])
     if x.numel():
         _first[(programs,)](x, w, g, in_x, shares, len(x), WEIGHTS=weights, **_options(x, eps))
     if not weights:
