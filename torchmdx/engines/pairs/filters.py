@@ -54,10 +54,28 @@ def through(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
 
 def _scaled(modules: list[nn.Module], x: Tensor, envelope: Tensor) -> Tensor:
     """As `through`, with rows multiplied by the cutoff function [.,1], and one filter per part: [.,3,C]."""
-    fused = isinstance(modules[-1], nn.SiLU)  # activation and scaling in one pass over memory
-    x = through(modules[:-1] if fused else modules, x)
-    x = activate_rows(x, envelope) if fused else partial(ROWS, 2, x, envelope, None)
+    *others, last = modules
+    if isinstance(last, nn.SiLU):  # activation and scaling in one pass over memory
+        x = activate_rows(through(others, x), envelope)
+    elif isinstance(last, nn.Linear) and exact_products_of(x, last.weight):
+        x = _scaled_linear(last, through(others, x), envelope)
+    else:
+        x = partial(ROWS, 2, through(modules, x), envelope, None)
     return x.unflatten(-1, (3, x.shape[-1] // 3))
+
+
+def _scaled_linear(module: nn.Linear, x: Tensor, envelope: Tensor) -> Tensor:
+    """e (x W + b) as the product of (e x, e) with (W, b), since rows of x are shorter than rows of the result."""
+    columns, parts = [x * envelope], [module.weight]
+    if module.bias is not None:
+        columns.append(envelope)
+        parts.append(module.bias[:, None])
+    width = sum(part.shape[1] for part in parts)
+    spare = -width % 16  # rows that begin at multiples of 64 bytes
+    if spare:
+        columns.append(x.new_zeros(len(x), spare))
+        parts.append(x.new_zeros(module.out_features, spare))
+    return partial(LINEAR, 2, torch.cat(columns, 1), torch.cat(parts, 1), None)
 
 
 def pair_filters(network: nn.Module, radial: Tensor, envelope: Tensor) -> Tensor:
