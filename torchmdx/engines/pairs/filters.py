@@ -16,6 +16,8 @@ from torchmdx.engines.pairs.silu import activate, activate_rows
 from torchmdx.models.interaction import Interaction
 
 ROWS, LINEAR = RowScale(), Linear()
+# Narrower maps leave most of a tensor core idle.
+LEAST_WIDTH = 16
 
 
 class _Affine(torch.autograd.Function):
@@ -40,7 +42,12 @@ class _Affine(torch.autograd.Function):
 
 def linear(module: nn.Module, x: Tensor) -> Tensor:
     """A linear map whose result has the dtype of x, under autocast as well."""
-    if isinstance(module, nn.Linear) and x.dim() == 2 and (kernels := exact_products_of(x, module.weight)):
+    if (
+        isinstance(module, nn.Linear)
+        and x.dim() == 2
+        and min(module.weight.shape) >= LEAST_WIDTH
+        and (kernels := exact_products_of(x, module.weight))
+    ):
         return _Affine.apply(kernels, x.contiguous(), module.weight, module.bias)
     return cast(Tensor, module(x)).to(x.dtype)
 

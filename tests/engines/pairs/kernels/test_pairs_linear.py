@@ -71,11 +71,12 @@ def test_no_rows():
 def test_gradients_of_a_loss_on_forces(monkeypatch):
     """Of a float32 network whose linear maps are these kernels, against float64 without them."""
     torch.manual_seed(0)
-    exact = Potential(TensorNetConfig(num_channels=8, num_radial=6, num_layers=1, cutoff=CUTOFF)).double()
+    exact = Potential(TensorNetConfig(num_channels=16, num_radial=16, num_layers=1, cutoff=CUTOFF)).double()
     ours = copy.deepcopy(exact).float().to(DEVICE)
     batch = Batch.from_systems(systems())
     wanted = gradients(exact, batch)
     used = []
+    monkeypatch.setattr("torchmdx.engines.pairs.filters.LEAST_WIDTH", 4)
     if DEVICE == "cpu":
         from torchmdx.engines.pairs.kernels import linear
 

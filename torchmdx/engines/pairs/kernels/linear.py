@@ -55,38 +55,42 @@ def part_of(component):
 
 @triton.jit(do_not_specialize=["rows"])
 def _multiply(
-    X, W, BIAS, Y, rows, M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, BACK: tl.constexpr, ADD: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    X, W, BIAS, Y, rows, inner, outer, M: tl.constexpr, BACK: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """Y [rows,M,N] = X W for W [parts,N,K], with BACK [parts,K,N]; ADD: + BIAS [N]. Grid: rows, columns, components."""
+    """Y [rows,M,outer] = X W for W [parts,outer,inner], with BACK [parts,inner,outer]; ADD: + BIAS [outer].
+
+    Grid: blocks of rows, blocks of columns, components.
+    """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     n = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     component = tl.program_id(2)
-    w = W + part_of(component) * (N * K)
+    w = W + part_of(component) * (inner * outer)
     base = row.to(tl.int64) * M + component
     acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for first in range(0, K, STEP):
+    for first in range(0, inner, STEP):
         k = first + tl.arange(0, STEP)
-        there = (row < rows)[:, None] & (k < K)[None, :]
-        x = tl.load(X + base[:, None] * K + k[None, :], mask=there, other=0.0)
+        there = (row < rows)[:, None] & (k < inner)[None, :]
+        x = tl.load(X + base[:, None] * inner + k[None, :], mask=there, other=0.0)
+        there = (n < outer)[:, None] & (k < inner)[None, :]
         if BACK:
-            b = tl.load(w + k[:, None] * N + n[None, :], mask=(k < K)[:, None] & (n < N)[None, :], other=0.0)
+            b = tl.load(w + k[:, None] * outer + n[None, :], mask=there.T, other=0.0)
         else:
-            b = tl.load(w + n[:, None] * K + k[None, :], mask=(n < N)[:, None] & (k < K)[None, :], other=0.0).T
+            b = tl.load(w + n[:, None] * inner + k[None, :], mask=there, other=0.0).T
         acc = exact_product(acc, x, b)
     if ADD:
-        acc += tl.load(BIAS + n, mask=n < N, other=0.0)[None, :]
-    tl.store(Y + base[:, None] * N + n[None, :], acc, mask=(row < rows)[:, None] & (n < N)[None, :])
+        acc += tl.load(BIAS + n, mask=n < outer, other=0.0)[None, :]
+    tl.store(Y + base[:, None] * outer + n[None, :], acc, mask=(row < rows)[:, None] & (n < outer)[None, :])
 
 
 @triton.jit(do_not_specialize=["rows", "share", "shares"])
 def _sum_products(
-    G, X, OUT, rows, share, shares, M: tl.constexpr, O: tl.constexpr, I: tl.constexpr, TOTAL: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    G, X, OUT, rows, share, shares, outer, inner, M: tl.constexpr, TOTAL: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """OUT [M,shares,O I]: Σ_rows G [rows,M,O] X [rows,M,I] over `share` rows each; TOTAL: then O sums of G.
+    """OUT [M,shares,outer inner]: Σ_rows G [rows,M,outer] X [rows,M,inner] over `share` rows each.
 
-    Grid: blocks of O, blocks of I, components and shares.
+    TOTAL: followed by the sums of G. Grid: blocks of the outer and of the inner columns, components and shares.
     """
     o = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     i = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -98,20 +102,21 @@ def _sum_products(
     for first in range(begin, end, STEP):
         row = first + tl.arange(0, STEP)
         base = (row.to(tl.int64) * M + component)[:, None]
-        g = tl.load(G + base * O + o[None, :], mask=(row < end)[:, None] & (o < O)[None, :], other=0.0)
-        x = tl.load(X + base * I + i[None, :], mask=(row < end)[:, None] & (i < I)[None, :], other=0.0)
+        here = row < end
+        g = tl.load(G + base * outer + o[None, :], mask=here[:, None] & (o < outer)[None, :], other=0.0)
+        x = tl.load(X + base * inner + i[None, :], mask=here[:, None] & (i < inner)[None, :], other=0.0)
         acc = exact_product(acc, g.T, x)
         if TOTAL:
             total += tl.sum(g, 0)
-    out = OUT + tl.program_id(2).to(tl.int64) * (O * I + TOTAL * O)
-    tl.store(out + o[:, None] * I + i[None, :], acc, mask=(o < O)[:, None] & (i < I)[None, :])
+    out = OUT + tl.program_id(2).to(tl.int64) * (outer * (inner + TOTAL))
+    tl.store(out + o[:, None] * inner + i[None, :], acc, mask=(o < outer)[:, None] & (i < inner)[None, :])
     if TOTAL:
-        tl.store(out + O * I + o, total, mask=(o < O) & (tl.program_id(1) == 0))
+        tl.store(out + outer * inner + o, total, mask=(o < outer) & (tl.program_id(1) == 0))
 
 
 @triton.jit(do_not_specialize=["shares"])
-def _add_shares(SHARES, OUT, shares, M: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [parts,WIDTH]: SHARES [M,shares,WIDTH] added up. Grid: blocks of WIDTH, parts."""
+def _add_shares(SHARES, OUT, shares, width, M: tl.constexpr, BLOCK: tl.constexpr):
+    """OUT [parts,width]: SHARES [M,shares,width] added up. Grid: blocks of the width, parts."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     part = tl.program_id(1)
     first, last = part * part, (part + 1) * (part + 1)  # 0, 1 to 3, 4 to 8
@@ -119,8 +124,8 @@ def _add_shares(SHARES, OUT, shares, M: tl.constexpr, WIDTH: tl.constexpr, BLOCK
         last = 1
     acc = tl.zeros((BLOCK,), tl.float32)
     for number in range(first * shares, last * shares):
-        acc += tl.load(SHARES + tl.full((), WIDTH, tl.int64) * number + at, mask=at < WIDTH, other=0.0)
-    tl.store(OUT + part * WIDTH + at, acc, mask=at < WIDTH)
+        acc += tl.load(SHARES + tl.full((), 1, tl.int64) * number * width + at, mask=at < width, other=0.0)
+    tl.store(OUT + part * width + at, acc, mask=at < width)
 
 
 def multiply(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, back: bool = False) -> torch.Tensor:
@@ -135,7 +140,7 @@ def multiply(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None,
         w, back = w.mT.contiguous(), False
     grid = (triton.cdiv(rows, sizes.rows), triton.cdiv(outer, sizes.columns), many)
     _multiply[grid](
-        x, w, w if bias is None else bias, out, rows, M=many, K=inner, N=outer, BACK=back, ADD=bias is not None,
+        x, w, w if bias is None else bias, out, rows, inner, outer, M=many, BACK=back, ADD=bias is not None,
         ROWS=sizes.rows, COLUMNS=sizes.columns, STEP=sizes.step, num_warps=sizes.warps, num_stages=sizes.stages,
     )  # fmt: skip
     return out
@@ -157,11 +162,11 @@ def in_weights(g: torch.Tensor, x: torch.Tensor, total: bool = False) -> tuple[t
         shares = triton.cdiv(rows, share)
         found = g.new_empty(many, shares, width)
         _sum_products[(*tiles, many * shares)](
-            g, x, found, rows, share, shares, M=many, O=outer, I=inner, TOTAL=int(total), ROWS=sizes.rows,
+            g, x, found, rows, share, shares, outer, inner, M=many, TOTAL=int(total), ROWS=sizes.rows,
             COLUMNS=sizes.columns, STEP=sizes.step, num_warps=sizes.warps, num_stages=sizes.stages,
         )  # fmt: skip
         sums = found[0] if many * shares == 1 else g.new_empty(parts, width)
         if many * shares > 1:
-            _add_shares[(triton.cdiv(width, 512), parts)](found, sums, shares, M=many, WIDTH=width, BLOCK=512)
+            _add_shares[(triton.cdiv(width, 512), parts)](found, sums, shares, width, M=many, BLOCK=512)
     products = sums[:, : outer * inner].unflatten(1, (outer, inner))
     return products if many == NINE else products[0], sums[0, outer * inner :] if total else None
