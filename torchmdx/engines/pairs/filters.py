@@ -12,7 +12,7 @@ from torchmdx.engines.pairs.edge_values import to_edges
 from torchmdx.engines.pairs.multilinear import inputs_with_gradient, partial
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.products import Linear, RowScale, exact_products_of
-from torchmdx.engines.pairs.silu import activate, activate_rows
+from torchmdx.engines.pairs.silu import activate, activate_rows, scaled_slope
 from torchmdx.models.interaction import Interaction
 
 ROWS, LINEAR = RowScale(), Linear()
@@ -31,31 +31,66 @@ class _Affine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        x, w, b = ctx.saved_tensors
-        g = gradients[0].contiguous()
-        for_x, for_w, for_b = inputs_with_gradient(ctx, (x, w, b), 1)
-        in_x = partial(LINEAR, 0, None, w, g) if for_x else None
-        if for_w and for_b and not torch.is_grad_enabled():
-            return None, in_x, *ctx.kernels.in_weights(g, x, total=True)
-        return None, in_x, partial(LINEAR, 1, x, None, g) if for_w else None, g.sum(0) if for_b else None
+        return None, *_affine_gradients(ctx, *ctx.saved_tensors, gradients[0].contiguous())
+
+
+def _affine_gradients(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, g: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients of x W + b by x, w and b, if needed. ctx: of a function with `kernels`, x, w and b as arguments."""
+    for_x, for_w, for_b = inputs_with_gradient(ctx, (x, w, b), 1)
+    in_x = partial(LINEAR, 0, None, w, g) if for_x else None
+    if for_w and for_b and not torch.is_grad_enabled():
+        return in_x, *ctx.kernels.in_weights(g, x, total=True)
+    return in_x, partial(LINEAR, 1, x, None, g) if for_w else None, g.sum(0) if for_b else None
+
+
+class _AffineSiLU(torch.autograd.Function):
+    """x W + b, and SiLU of it, in one kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, kernels: Any, x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.kernels = kernels
+        ctx.set_materialize_grads(False)
+        plain, activated = kernels.multiply_silu(x, w, b)
+        ctx.save_for_backward(x, w, b, plain)
+        return plain, activated
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        x, w, b, plain = ctx.saved_tensors
+        of_plain, of_activated = gradients
+        if of_activated is not None:
+            g = scaled_slope(plain, of_activated.contiguous(), of_plain)
+        elif of_plain is not None:
+            g = of_plain.contiguous()
+        else:
+            return None, None, None, None
+        return None, *_affine_gradients(ctx, x, w, b, g)
 
 
 def linear(module: nn.Module, x: Tensor) -> Tensor:
     """A linear map whose result has the dtype of x, under autocast as well."""
-    if (
-        isinstance(module, nn.Linear)
-        and x.dim() == 2
-        and min(module.weight.shape) >= LEAST_WIDTH
-        and (kernels := exact_products_of(x, module.weight))
-    ):
+    if kernels := _kernels_of(module, x):
         return _Affine.apply(kernels, x.contiguous(), module.weight, module.bias)
     return cast(Tensor, module(x)).to(x.dtype)
 
 
+def _kernels_of(module: nn.Module, x: Tensor) -> Any:
+    """The kernels for a linear map of x; None for torch's own."""
+    if not isinstance(module, nn.Linear) or x.dim() != 2 or min(module.weight.shape) < LEAST_WIDTH:
+        return None
+    return exact_products_of(x, module.weight)
+
+
 def through(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
     """Applies linear maps and activations in order."""
-    for module in modules:
-        x = linear(module, x) if isinstance(module, nn.Linear) else activate(module, x)
+    left = list(modules)
+    while left:
+        module = left.pop(0)
+        if left and isinstance(left[0], nn.SiLU) and (kernels := _kernels_of(module, x)):
+            left.pop(0)
+            _, x = _AffineSiLU.apply(kernels, x.contiguous(), module.weight, module.bias)
+        else:
+            x = linear(module, x) if isinstance(module, nn.Linear) else activate(module, x)
     return x
 
 

@@ -115,6 +115,14 @@ def activate(module: nn.Module, x: Tensor) -> Tensor:
     return module(x)
 
 
+def scaled_slope(x: Tensor, g: Tensor, s: Tensor | None) -> Tensor:
+    """silu'(x) g + s, differentiable."""
+    if x.is_cuda and not torch.is_grad_enabled():
+        return _kernels().scaled_derivative(1, x, g, None if s is None else s.contiguous())
+    found = _Scaled.apply(1, x, g)
+    return found if s is None else found + s
+
+
 def activate_rows(x: Tensor, factor: Tensor) -> Tensor:
     """SiLU of x [P,K], times one factor per row [P,1]."""
     return _Rows.apply(x.contiguous(), factor.contiguous())

@@ -98,3 +98,24 @@ def gradients(potential, batch):
     result = differentiate_pairwise(potential, batch, edges, reverse)
     loss = (result.energy.double() ** 2).sum() + (result.forces.double() ** 2).sum()
     return torch.autograd.grad(loss, [p for p in potential.parameters() if p.requires_grad])
+
+
+@needs_kernels
+def test_products_with_their_activation():
+    from torchmdx.engines.pairs.kernels import linear
+
+    x, w, b = random(20, 24), random(40, 24, seed=1), random(40, seed=2)
+    plain, activated = linear.multiply_silu(x, w, b)
+    assert torch.equal(plain, linear.multiply(x, w, b))
+    require_exact(activated, torch.nn.functional.silu(plain.double()))
+
+
+@needs_kernels
+def test_slopes_of_an_activation_are_added_to_another_gradient():
+    from torchmdx.engines.pairs.kernels import silu
+
+    x, g, s = random(30, 7).double(), random(30, 7, seed=1).double(), random(30, 7, seed=2).double()
+    z = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(torch.nn.functional.silu(z).sum(), z)
+    torch.testing.assert_close(silu.scaled_derivative(1, x, g, s), slope * g + s)
+    torch.testing.assert_close(silu.scaled_derivative(1, x, g), slope * g)

@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from torchmdx.engines.fused.kernels.activations import sigmoid
+
 # From so many rows on (times components), programs are as large as registers allow, and transposed weights are copied.
 MANY_ROWS, SOME_ROWS = 16384, 4096
 # Programs that fill a GPU, and the fewest rows of a share of a sum over rows.
@@ -55,12 +57,12 @@ def part_of(component):
 
 @triton.jit(do_not_specialize=["rows"])
 def _multiply(
-    X, W, BIAS, Y, rows, inner, outer, M: tl.constexpr, BACK: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    X, W, BIAS, Y, ACTIVATED, rows, inner, outer, M: tl.constexpr, BACK: tl.constexpr, ADD: tl.constexpr,
+    ACTIVATE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """Y [rows,M,outer] = X W for W [parts,outer,inner], with BACK [parts,inner,outer]; ADD: + BIAS [outer].
 
-    Grid: blocks of rows, blocks of columns, components.
+    ACTIVATE: also ACTIVATED, SiLU of Y. Grid: blocks of rows, blocks of columns, components.
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     n = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -80,7 +82,10 @@ def _multiply(
         acc = exact_product(acc, x, b)
     if ADD:
         acc += tl.load(BIAS + n, mask=n < outer, other=0.0)[None, :]
-    tl.store(Y + base[:, None] * outer + n[None, :], acc, mask=(row < rows)[:, None] & (n < outer)[None, :])
+    there = (row < rows)[:, None] & (n < outer)[None, :]
+    tl.store(Y + base[:, None] * outer + n[None, :], acc, mask=there)
+    if ACTIVATE:
+        tl.store(ACTIVATED + base[:, None] * outer + n[None, :], acc * sigmoid(acc), mask=there)
 
 
 @triton.jit(do_not_specialize=["rows", "share", "shares"])
@@ -130,20 +135,33 @@ def _add_shares(SHARES, OUT, shares, width, M: tl.constexpr, BLOCK: tl.constexpr
 
 def multiply(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, back: bool = False) -> torch.Tensor:
     """x W + bias: [rows,K] or [rows,9,K] with w [N,K] or [3,N,K]; with `back`, of shape [K,N] or [3,K,N], x w."""
+    return _multiplied(x, w, bias, back, False)[0]
+
+
+def multiply_silu(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """x W + bias, and SiLU of it."""
+    return _multiplied(x, w, bias, False, True)
+
+
+def _multiplied(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, back: bool, activate: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     rows, inner, outer = len(x), x.shape[-1], w.shape[-1 if back else -2]
     many = x.shape[1] if x.dim() == 3 else 1
     out = x.new_empty(*x.shape[:-1], outer)
+    activated = torch.empty_like(out) if activate else out
     if not out.numel():
-        return out
+        return out, activated
     sizes = Sizes.choose(rows * many)
     if back and rows * many >= MANY_ROWS:  # faster with a copy
         w, back = w.mT.contiguous(), False
     grid = (triton.cdiv(rows, sizes.rows), triton.cdiv(outer, sizes.columns), many)
     _multiply[grid](
-        x, w, w if bias is None else bias, out, rows, inner, outer, M=many, BACK=back, ADD=bias is not None,
-        ROWS=sizes.rows, COLUMNS=sizes.columns, STEP=sizes.step, num_warps=sizes.warps, num_stages=sizes.stages,
+        x, w, w if bias is None else bias, out, activated, rows, inner, outer, M=many, BACK=back,
+        ADD=bias is not None, ACTIVATE=activate, ROWS=sizes.rows, COLUMNS=sizes.columns, STEP=sizes.step,
+        num_warps=sizes.warps, num_stages=sizes.stages,
     )  # fmt: skip
-    return out
+    return out, activated
 
 
 def in_weights(g: torch.Tensor, x: torch.Tensor, total: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -29,13 +29,15 @@ def derivative(x, ORDER: tl.constexpr):
 
 
 @triton.jit
-def _scaled(X, G, OUT, count, ORDER: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT = silu⁽ORDER⁾(X), times G with SCALE."""
+def _scaled(X, G, S, OUT, count, ORDER: tl.constexpr, SCALE: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr):
+    """OUT = silu⁽ORDER⁾(X), times G with SCALE, plus S with ADD."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = at < count
     value = derivative(tl.load(X + at, mask=there, other=0.0), ORDER)
     if SCALE:
         value *= tl.load(G + at, mask=there, other=0.0)
+    if ADD:
+        value += tl.load(S + at, mask=there, other=0.0)
     tl.store(OUT + at, value, mask=there)
 
 
@@ -131,11 +133,14 @@ def _blocks(x: torch.Tensor) -> tuple[int, int]:
     return triton.cdiv(len(x), ROWS), triton.cdiv(x.shape[1], COLUMNS)
 
 
-def scaled_derivative(order: int, x: torch.Tensor, g: torch.Tensor | None) -> torch.Tensor:
+def scaled_derivative(
+    order: int, x: torch.Tensor, g: torch.Tensor | None, s: torch.Tensor | None = None
+) -> torch.Tensor:
+    """silu⁽order⁾(x) g + s."""
     out = torch.empty_like(x)
     if out.numel():
-        scale = g is not None
-        _scaled[(triton.cdiv(x.numel(), BLOCK),)](x, g, out, x.numel(), ORDER=order, SCALE=scale, BLOCK=BLOCK)
+        given = dict(SCALE=g is not None, ADD=s is not None)
+        _scaled[(triton.cdiv(x.numel(), BLOCK),)](x, g, s, out, x.numel(), ORDER=order, BLOCK=BLOCK, **given)
     return out
 
 
