@@ -75,6 +75,23 @@ def search(split):
     for skin in (0.0, 0.5):
         OnePassCellList(batch, 3.0, skin, empty_edges(batch, 100))._search(batch.positions, batch.cell)
 
+def training(_):
+    from torchmdx.engines.pairs.kernels import atom_functions, linear, pair_values, row_norm, silu
+
+    x, w, b, nine, f = torch.ones(40, 32), torch.ones(64, 32), torch.ones(64), torch.ones(4, 9, 32), torch.ones(4, 1)
+    g = linear.multiply_silu(x, w, b)[0]
+    linear.multiply(x, w, b), linear.multiply(g, w, back=True), linear.in_weights(g, x, total=True)
+    linear.multiply(nine, torch.ones(3, 32, 32)), linear.in_weights(nine, nine), silu.scaled_derivative(1, x, x, x)
+    atom_functions.normalise(nine), atom_functions.normalise_gradient(nine, nine)
+    atom_functions.normalise_second(nine, nine, nine), atom_functions.product(nine, nine, f)
+    atom_functions.product_gradient(nine, nine, nine, f), atom_functions.product_second(*[nine] * 5, None)
+    atom_functions.update(nine, nine, f), atom_functions.update_gradient(nine, nine, None)
+    atom_functions.update_second(nine, nine, nine, f)
+    row_norm.values(x, x[0], x[0], 1e-5), row_norm.first(x, x[0], x, 1e-5, True), row_norm.second(x, x[0], x, x, 1e-5)
+    v, means = torch.ones(5, 3), torch.ones(16)
+    values = pair_values.values(v, means, means, 3.0, True)
+    pair_values.gradient(v, means, means, 3.0, *values), pair_values.change(v, means, means, 3.0, v)
+
 def chain(network, atoms):
     kind = FastTensorNet2 if network == "tensornet2" else FastTensorNet
     settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
@@ -103,8 +120,8 @@ BOX = [[9, 0, 0], [0, 9, 0], [0, 0, 9]]
 for case in sys.argv[1:]:
     what, of = case.split("/")
     compiled.clear()
-    if what in ("step", "priors", "search"):
-        dict(step=step, priors=priors, search=search)[what](of)
+    if what in ("step", "priors", "search", "training"):
+        dict(step=step, priors=priors, search=search, training=training)[what](of)
     else:
         chain(what, of)
     for name, shared in sorted(compiled.items()):
@@ -130,6 +147,20 @@ EXPECTED = {
     ("step", "float64"): {"_prepare", "_finish"},
     ("search", "1"): {"count_bins", "start_bins", "spread", "order_bins", "find_pairs", "start_rows", "write_edges"},
     ("search", "3"): {"find_pairs", "write_edges"},
+    ("training", "float32"): {
+        "_multiply",
+        "_sum_products",
+        "_add_shares",
+        "_scaled",
+        "_normalise_second",
+        "_product_second",
+        "_update_second",
+        "_first",
+        "_second",
+        "_values",
+        "_gradient",
+        "_change",
+    },
     ("tensornet2", "many"): {
         "two_maps",
         "first_values",
@@ -141,7 +172,7 @@ EXPECTED = {
 
 
 # Cases that one process looks at, one after the other: each process takes seconds to start.
-TOGETHER = [("tensornet",), ("half", "tf32"), ("gated",), ("tensornet2",), ("step", "priors"), ("search",)]
+TOGETHER = [("tensornet",), ("half", "tf32"), ("gated",), ("tensornet2",), ("step", "priors"), ("search", "training")]
 
 
 @pytest.mark.slow
