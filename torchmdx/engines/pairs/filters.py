@@ -31,7 +31,8 @@ class _Affine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return None, *_affine_gradients(ctx, *ctx.saved_tensors, gradients[0].contiguous())
+        x, w, b = ctx.saved_tensors
+        return None, *_affine_gradients(ctx, x, w, b, gradients[0].contiguous())
 
 
 def _affine_gradients(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, g: Tensor) -> tuple[Tensor | None, ...]:
