@@ -322,12 +322,14 @@ def test_the_calculator_gives_both_spreads(several, crystal, device, tmp_path):
         apart.append((crystal.get_potential_energy(), forces, crystal.get_stress()))
     energies, forces, stresses = (np.stack(values) for values in zip(*apart, strict=True))
     crystal.calc = calculator = Calculator(members, **on(device))
-    assert crystal.get_potential_energy() == pytest.approx(energies.mean(), abs=1e-9)
-    np.testing.assert_allclose(crystal.get_forces(), forces.mean(0), atol=1e-9)
+    # On a GPU the members alone may take other kernels than those of an ensemble.
+    error = 1e-9 if device == "cpu" else 5e-6
+    assert crystal.get_potential_energy() == pytest.approx(energies.mean(), abs=error)
+    np.testing.assert_allclose(crystal.get_forces(), forces.mean(0), atol=error)
     np.testing.assert_allclose(crystal.get_stress(), stresses.mean(0), atol=1e-6)
     wanted = np.sqrt(((forces - forces.mean(0)) ** 2).sum((0, 2)) / 2)
-    assert calculator.results["energy_spread"] == pytest.approx(energies.std(ddof=1), rel=1e-9)
-    np.testing.assert_allclose(calculator.results["forces_spread"], wanted, atol=1e-9)
+    assert calculator.results["energy_spread"] == pytest.approx(energies.std(ddof=1), abs=error)
+    np.testing.assert_allclose(calculator.results["forces_spread"], wanted, atol=error)
     np.testing.assert_allclose(calculator.get_property("forces_spread", crystal), wanted, atol=1e-9)
     assert calculator.get_property("energy_spread", crystal) == calculator.results["energy_spread"]
     assert repr(calculator).startswith("torchmdx.Calculator(3 potentials, float")

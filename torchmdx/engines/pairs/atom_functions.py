@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.pairs.filters import ROWS
-from torchmdx.engines.pairs.multilinear import partial, quadratic
+from torchmdx.engines.pairs.multilinear import apart, partial, quadratic
 from torchmdx.engines.pairs.products import PartSums, Products
 
 SCALE, NORM, BOTH_ORDERS = PartSums(parts=1), PartSums(parts=1, metric=True), Products(symmetric=True)
@@ -152,8 +152,9 @@ def _composed_second(
     compose: Callable[..., Tensor], inputs: Sequence[Tensor], g: Tensor, gradients: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """Derivatives, by inputs and g, of the gradients that came back for the first derivatives of <g, function>."""
-    by = [*inputs, g]
     with torch.enable_grad():
+        by = apart(*inputs, g)
+        *inputs, g = by
         found = torch.autograd.grad(compose(*inputs), inputs, g, create_graph=True)
         wanted = [x for x in by if x.requires_grad]
         second = iter(torch.autograd.grad(found, wanted, gradients, create_graph=True, allow_unused=True))

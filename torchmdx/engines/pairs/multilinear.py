@@ -31,6 +31,15 @@ def inputs_with_gradient(ctx: Any, inputs: Sequence[Tensor | None], first: int =
     return [x is not None and _is_needed(next(nodes)[0]) for x in inputs]
 
 
+def apart(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Views of tensors, of which none is computed from another.
+
+    Derivatives by them are partial ones also where the tensors depend on each other, as a gradient that came back
+    depends on the input of its function.
+    """
+    return tuple(x.view_as(x) for x in tensors)
+
+
 def _is_needed(node: Any) -> bool:
     if node is None:  # a constant
         return False

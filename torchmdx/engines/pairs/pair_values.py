@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.engines.pairs.multilinear import inputs_with_gradient
+from torchmdx.engines.pairs.multilinear import apart, inputs_with_gradient
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.radial import ExpNormalBasis
 from torchmdx.models.tensornet import TensorNet
@@ -77,9 +77,10 @@ class _PairValuesGradient(torch.autograd.Function):
         if not torch.is_grad_enabled() and not needed[0]:
             found = ctx.kernels.change(vectors, basis.means, basis.betas, float(ctx.network.config.cutoff), t)
             return None, None, None, *found
-        inputs = [x for x in (vectors, g, gr, ge) if x.requires_grad]
         again = torch.is_grad_enabled()
         with torch.enable_grad():
+            vectors, g, gr, ge = apart(vectors, g, gr, ge)
+            inputs = [x for x in (vectors, g, gr, ge) if x.requires_grad]
             values = _composed(ctx.network, vectors)
             (first,) = torch.autograd.grad(values, vectors, (g, gr, ge), create_graph=True)
             second = iter(torch.autograd.grad(first, inputs, t, create_graph=again, allow_unused=True))

@@ -33,6 +33,23 @@ def test_kernels_have_the_derivatives_of_the_definition(kernels, name, order, ha
 
 
 @needs_kernels
+@pytest.mark.parametrize("has_factor", [False, True])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_higher_derivatives_of_a_function_of_the_result(kernels, name, has_factor):
+    """Gradients that come back depend on the inputs themselves."""
+    factor, found = random(ATOMS, 1, seed=9).detach() if has_factor else None, []
+    for function in (evaluated, by_matrices):
+        inputs = [random(ATOMS, 9, CHANNELS, seed=k) for k in range(FUNCTIONS[name])]
+        gradients = [(function(name, inputs, factor) ** 3).sum()]
+        for _ in range(3):
+            gradients = torch.autograd.grad(sum((x**2).sum() for x in gradients), inputs, create_graph=True)
+            found.append(gradients)
+    for ours, plain in zip(found[:3], found[3:], strict=True):
+        for one, other in zip(ours, plain, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-11 * float(other.detach().abs().max()))
+
+
+@needs_kernels
 @pytest.mark.parametrize("group", ["O(3)", "SO(3)"])
 def test_gradients_of_a_loss_on_forces_are_those_of_the_plain_network(kernels, group):
     torch.manual_seed(0)

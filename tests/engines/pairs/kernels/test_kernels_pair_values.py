@@ -58,6 +58,22 @@ def test_values_and_gradients_are_those_of_torch(kernels, own):
 
 
 @needs_kernels
+def test_higher_derivatives_of_a_function_of_the_values(kernels):
+    """Gradients that come back depend on the vectors themselves."""
+    model, found = network(), []
+    for function in (pair_values.pair_values, pair_values._composed):
+        v = vectors()
+        (first,) = torch.autograd.grad(sum((x**3).sum() for x in function(model, v)), v, create_graph=True)
+        (last,) = torch.autograd.grad((first**2).sum(), v, retain_graph=True)
+        again = [torch.autograd.grad(x, v, retain_graph=True)[0] for x in first[3]]
+        (second,) = torch.autograd.grad((first**2).sum(), v, create_graph=True)
+        (third,) = torch.autograd.grad((second**2).sum(), v)
+        found.append([first, last, *again, second, third])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11 * (1 + float(other.detach().abs().max())))
+
+
+@needs_kernels
 @pytest.mark.parametrize("stress", [False, True])
 def test_gradients_of_a_loss_on_forces_are_those_of_the_plain_network(kernels, stress):
     torch.manual_seed(0)

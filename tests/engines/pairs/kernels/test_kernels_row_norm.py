@@ -51,6 +51,20 @@ def test_derivatives_are_those_of_torch(kernels, order, width):
 
 
 @needs_kernels
+def test_higher_derivatives_of_a_function_of_the_rows(kernels):
+    """Gradients that come back depend on the rows themselves."""
+    module, found = nn.LayerNorm(16, dtype=torch.float64, device=DEVICE), []
+    for function in (row_norm.normalised_rows, lambda module, x: module(x)):
+        x = random(7, 16).requires_grad_()
+        last = function(module, x) ** 2
+        for _ in range(3):
+            (last,) = torch.autograd.grad((last**2).sum(), x, create_graph=True)
+            found.append(last)
+    for one, other in zip(found[:3], found[3:], strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11 * float(other.detach().abs().max()))
+
+
+@needs_kernels
 def test_weights_without_a_graph_of_their_own(kernels):
     """The pass for the weights: gradients by all inputs at once, none recorded."""
     module = nn.LayerNorm(16, dtype=torch.float64, device=DEVICE)
