@@ -92,7 +92,7 @@ def main() -> None:
     for precision in given.precisions.split(","):
         rows.append(measure(given.replicas, given.picoseconds, given.timestep, given.every, given.seconds, precision))
         print(rows[-1], flush=True)
-        write("drift", rows)
+        write("drift" if DEVICE == "cuda" else "drift_cpu", rows)
 
 
 if __name__ == "__main__":
