@@ -1,7 +1,7 @@
 """Drift of the total energy of `torchmdx.Dynamics` at constant energy, in eV per atom and ps, with its error.
 
-    python benchmarks/drift.py [--replicas 64] [--picoseconds 40] [--timestep 0.5] [--seconds 1000]
-                               [--precisions float32,tf32,half]
+    python -m benchmarks.drift [--replicas 64] [--picoseconds 40] [--timestep 0.5] [--seconds 1000]
+        [--every 50] [--precisions float32,tf32,half]
 
 Alanine dipeptide in vacuum with the released potential, weights in float32, after 1 ps of Langevin dynamics at 300 K.
 Slopes are least squares through the means of twenty blocks of time. With several replicas the error is that of their
@@ -61,6 +61,8 @@ def measure(
         temperatures.append(found.temperature.mean())
         if time.perf_counter() - start > seconds:
             break
+    if len(times) < BLOCKS:
+        raise ValueError(f"a slope needs at least {BLOCKS} energies, got {len(times)}; run longer, or lower --every")
     span, lines = time.perf_counter() - start, np.array(energies)
     found_slopes, error = slopes(np.array(times), lines)
     return dict(

@@ -1,6 +1,6 @@
 """Times `torchmdx.Dynamics`: ns/day at 1 fs, beside the evaluation alone and OpenMM with the native force.
 
-    python benchmarks/dynamics.py [--names a,b] [--replicas 1024] [--steps-per-replay 20] [--no-openmm]
+    python -m benchmarks.dynamics [--names a,b] [--replicas 1024] [--steps-per-replay 20] [--no-openmm]
 
 Langevin at 300 K and 1 fs in float32, an untrained potential. Atoms of 10⁸ amu hardly move, so that all steps have the
 edges of the first one. A step is wall clock over many steps, and the evaluation alone a replay of the captured step

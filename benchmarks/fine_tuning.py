@@ -1,6 +1,6 @@
 """Times training steps of a released potential of matgl on crystals, beside those of torchmdx's own network.
 
-    python benchmarks/fine_tuning.py FOLDER
+    python -m benchmarks.fine_tuning FOLDER
 
 FOLDER: of a potential that matgl saved, such as TensorNet-PES-MatPES-PBE-2025.2. Frames are rattled cells of SrTiO3, 40
 atoms each; energies, forces and stresses are in the loss; float32. own: a network that torchmdx makes by default, with

@@ -1,6 +1,6 @@
 """Checks and times the fast TensorNet kernels alone, without a neighbour search, on one GPU.
 
-    python benchmarks/kernels.py [--structures DIR] [--systems NAME,NAME] [--each] [--one-launch]
+    python -m benchmarks.kernels [--structures DIR] [--systems NAME,NAME] [--each] [--one-launch]
 
 Energy and forces are captured in a CUDA graph and timed by events (median of replays). Errors are against the exact
 model in float64 where it fits into memory; larger water boxes repeat a box that fits. --each also times every kernel.

@@ -1,6 +1,6 @@
 """Times ML/MM systems by embedding, link atoms and barostat, beside the same system without them.
 
-    python benchmarks/openmm_embeddings.py [--platform CUDA] [--rows plain,links,charged,electrostatic,barostat]
+    python -m benchmarks.openmm_embeddings [--platform CUDA] [--rows plain,links,charged,electrostatic,barostat]
 
 On the CUDA platform the system of openmm_mixed.py: DHFR, alanine dipeptide and water, about 40,000 atoms. On others
 alanine dipeptide in a box of 2 nm of water, on one thread. Potentials are untrained and weak. Rows:

@@ -1,6 +1,6 @@
 """Multiple time steps with the difference between potential and force field: time, and conservation of energy.
 
-    python benchmarks/openmm_multiple_steps.py [--platform CPU] [--time 0.5]
+    python -m benchmarks.openmm_multiple_steps [--platform CPU] [--time 0.5]
 
 Alanine dipeptide in vacuum, all of it described by organic-1, amber14 as the fast forces (`difference_group`). NVE from
 300 K after a minimisation, with MTSIntegrator; "Verlet" evaluates everything in each step. drift is the slope of the

@@ -1,6 +1,6 @@
 """Times OpenMM with a potential: each transport, the replay alone, and openmm-ml with torchmd-net.
 
-    python benchmarks/openmm_steps.py [--names a,b] [--transports none,native,python,torch] [--peer]
+    python -m benchmarks.openmm_steps [--names a,b] [--transports none,native,python,torch] [--peer]
 
 Without --transports all that are installed are timed. CUDA platform, mixed precision, LangevinMiddle at 1 fs; ns/day at
 1 fs. Step times are wall clock over many steps, in five stretches with replays alone after each. Steps, replays and

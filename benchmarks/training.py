@@ -1,6 +1,6 @@
 """Times training steps beside torchmd-net's, in one run on one GPU.
 
-    python benchmarks/training.py [--peer] [--reading]
+    python -m benchmarks.training [--peer] [--reading]
     torchrun --nproc-per-node 2 benchmarks/training.py      several GPUs, 512 frames each
 
 2 layers, 128 channels, 32 radial functions, 5 Å; rattled alanine dipeptide; energy and force loss, AdamW. Milliseconds
