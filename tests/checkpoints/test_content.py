@@ -15,7 +15,7 @@ from torchmdx.checkpoints.content import kind_of
         (b"9\nethanol\nC 0 0 0", "it is a text file that begins with '9'"),
         (b"<!DOCTYPE html><title>Sign in", r"it is a web page \(HTML\); download the file itself"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "it is a pointer of Git LFS; `git lfs pull`"),
-        (gzip.compress(b"weights"), "it is a gzip archive; unpack it first"),
+        (gzip.compress(b"weights", mtime=0), "it is a gzip archive; unpack it first"),
         (b"\x89HDF\r\n\x1a\n123", "it is an HDF5 file"),
     ],
 )
