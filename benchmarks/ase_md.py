@@ -1,6 +1,6 @@
 """Times molecular dynamics through ASE: torchmdx's calculator, and torchmd-net's, in one run.
 
-    python benchmarks/ase_md.py [--peer] [--names chignolin,dhfr] [--steps 300]
+    python -m benchmarks.ase_md [--peer] [--names chignolin,dhfr] [--steps 300]
 
 VelocityVerlet and Langevin at 300 K on one GPU, float32, with the weights of step.py on both sides. They are random, so
 the time step is short; ns/day are at 1 fs. ms: a step, the median of five stretches. calculator_ms: the calculator
@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,13 +24,8 @@ from ase.md.langevin import Langevin
 from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
 from ase.md.verlet import VelocityVerlet
 
-sys.path.insert(0, str(Path(__file__).parent))
-import peer_model
-import record
-import step
-import systems
-
 import torchmdx
+from benchmarks import peer_model, record, step, systems
 from torchmdx.step.capture_policy import seconds_per_run
 
 NAMES = ("alanine_dipeptide", "testosterone", "chignolin", "dhfr")

@@ -1,6 +1,6 @@
 """What the Coulomb energy of predicted charges adds to a captured step of a TensorNet2.
 
-    python benchmarks/coulomb.py [--names dhfr,water1000]
+    python -m benchmarks.coulomb [--names dhfr,water1000]
 
 The potential of benchmarks/step.py, without and with the prior: all pairs in vacuum, pairs within 10 Å in a box. ms:
 medians of CUDA events around a replay, search and copies included. share: part of the step with the prior that the
@@ -10,17 +10,11 @@ prior takes. force_error: at capture, against the exact model in float64.
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-import peer_model
-import record
-import step
-
+from benchmarks import peer_model, record, step
 from torchmdx import Potential
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.step.captured_step import CapturedStep

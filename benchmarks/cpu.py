@@ -1,7 +1,7 @@
 """Times evaluations and training steps on the CPU: torchmdx, torchmdx without its memory and thread settings, and
 torchmd-net, in one run.
 
-    python benchmarks/cpu.py [--peer] [--names dhfr,water216]
+    python -m benchmarks.cpu [--peer] [--names dhfr,water216]
 
 The models, weights and structures of step.py, crystals, and the steps of training.py, on all threads. Each side runs in
 a process of its own, since settings of memory and waiting threads take effect when a process starts. Evaluations are
@@ -29,8 +29,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from torchmdx import Batch, Potential
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 # (what; structure, frames of a batch or transport): evaluations or steps
 CASES = {
@@ -88,8 +86,7 @@ def crystal(name: str) -> tuple[Potential, Batch]:
 
 def ours(what: str, name: str) -> tuple[Run, np.ndarray | None]:
     """(run, exact forces if affordable)."""
-    import step
-
+    from benchmarks import step
     from torchmdx import evaluate
     from torchmdx.step.captured_step import CapturedStep
 
@@ -108,8 +105,7 @@ def ours(what: str, name: str) -> tuple[Run, np.ndarray | None]:
 
 def theirs(what: str, name: str) -> Run:
     """torchmd-net as it comes, with our weights."""
-    import peer_model
-    import step
+    from benchmarks import peer_model, step
 
     model, batch = step.potential(second=what == "tensornet2"), step.batch_of(name, 1)
     config, box = model.config, batch.cell[0].float() if batch.pbc.any() else None
@@ -131,7 +127,8 @@ def theirs(what: str, name: str) -> Run:
 def training_step(size: int, side: str) -> Run:
     """A step of training, which gives no forces."""
     import torch
-    import training
+
+    from benchmarks import training
 
     if side == "torchmd-net":
         return training.peer_step(size, "cpu")
@@ -153,9 +150,8 @@ def openmm_row(transport: str, count: int) -> dict[str, Any]:
     And of OpenMM's steps of the same particles without forces, which synchronise its threads all the same.
     """
     import openmm
-    import openmm_steps
-    import systems
 
+    from benchmarks import openmm_steps, systems
     from torchmdx.openmm_force import add_potential
 
     numbers, positions, cell = systems.load("alanine_dipeptide")
@@ -229,7 +225,19 @@ def another_program(busy: bool) -> Iterator[None]:
 
 def ask(side: str, what: str, name: str, count: int, forces_file: str) -> dict[str, Any]:
     """The row of one side and case."""
-    command = [sys.executable, "-W", "ignore", __file__, "--case", side, what, name, str(count), forces_file]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "benchmarks.cpu",
+        "--case",
+        side,
+        what,
+        name,
+        str(count),
+        forces_file,
+    ]
     said = subprocess.run(command, env=os.environ | SIDES[side], capture_output=True, text=True, check=False)
     if said.returncode:
         return {"error": said.stderr.strip().splitlines()[-1][:300]}
@@ -246,7 +254,7 @@ def main() -> None:
         side, what, name, count, forces_file = options.case
         print(json.dumps(measure(side, what, name, int(count), forces_file)))
         return
-    import record
+    from benchmarks import record
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """Times torchmdx's own ways to evaluate a step: in PyTorch or in fused kernels, launched one by one or as a CUDA graph.
 
-    python benchmarks/engines.py [--names alanine_dipeptide,dhfr]
+    python -m benchmarks.engines [--names alanine_dipeptide,dhfr]
 
 The models of step.py, float32, search included; results go to engines.json. exact: the reference network in PyTorch.
 pairs: the network on pairs, as for training. fused: the kernels. launched_ms and graph_ms: medians of CUDA events, with
@@ -10,18 +10,13 @@ and without the graph; launched_ms includes the time in which the GPU waits for 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-import peer_model
-import record
-import step as step_benchmark
-
+from benchmarks import peer_model, record
+from benchmarks import step as step_benchmark
 from torchmdx import Batch, Potential
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.exact import ModelEngine

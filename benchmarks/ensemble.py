@@ -1,6 +1,6 @@
 """An ensemble of four against one of its members, as captured steps with search and copies, in one run.
 
-    python benchmarks/ensemble.py [--members 4] [--names alanine_dipeptide,dhfr]
+    python -m benchmarks.ensemble [--members 4] [--names alanine_dipeptide,dhfr]
 
 The potential of benchmarks/step.py, with four seeds. ms: medians of CUDA events around a replay. wall_ms: from NumPy
 positions to NumPy forces. times_single: ms of the ensemble over ms of the single potential. in_turn_ms: the same
@@ -11,19 +11,13 @@ spread from those of separate steps of the members, relative to the largest forc
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-import peer_model
-import record
-import systems
-
+from benchmarks import peer_model, record, systems
 from torchmdx import CapturedStep, Ensemble, Potential, System, TensorNetConfig
 from torchmdx.engines import ensemble
 

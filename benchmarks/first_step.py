@@ -1,6 +1,6 @@
 """Times the first step of a process: kernels on disk, or compiled in parallel or one after another.
 
-    python benchmarks/first_step.py [--names chignolin,dhfr]
+    python -m benchmarks.first_step [--names chignolin,dhfr]
 
 The potentials of benchmarks/step.py; each first step has its own process and its own folder of kernels. setup_s: from
 making the step to its first forces, with imports that happen then, without the start of CUDA; it includes capture_s.
@@ -15,14 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-import record
-import step
-
+from benchmarks import record, step
 from torchmdx.runtime import kernel_compile
 from torchmdx.step.captured_step import CapturedStep
 
@@ -53,7 +49,8 @@ def measured(name: str, way: str, second: bool, kernels: str) -> dict[str, float
         sys.executable,
         "-W",
         "ignore",
-        __file__,
+        "-m",
+        "benchmarks.first_step",
         "--one",
         name,
         way,

@@ -1,6 +1,6 @@
 """Path integrals in i-PI: the time of all beads of a step against one captured step of the same batch.
 
-    python benchmarks/ipi_beads.py [--beads 32] [--steps 300] [--device cuda] [--quick]
+    python -m benchmarks.ipi_beads [--beads 32] [--steps 300] [--device cuda] [--quick]
 
 Alanine dipeptide (22 atoms), organic-1 in float32, NVT by PILE-G. batch_ms: the captured step of the batch, from NumPy
 positions to NumPy forces. driver_ms: the driver of ffdirect, lists in and lists out. own_ms: what is left of a step of
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,14 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
-import record
-import systems
 from ase import Atoms
 from ase.io import write
 from ipi.scripting import InteractiveSimulation
 
+from benchmarks import record, systems
 from torchmdx.ipi.driver import TorchmdxDriver
 from torchmdx.units import BOHR
 

@@ -1,6 +1,6 @@
 """LAMMPS with one process and GPU, and with two: ms a step, replays, memory, and whether forces are equal.
 
-    python benchmarks/lammps_steps.py [--atoms 24000 98304 999000 2400000] [--ranks 1 2] [--steps 40]
+    python -m benchmarks.lammps_steps [--atoms 24000 98304 999000 2400000] [--ranks 1 2] [--steps 40]
 
 Each case runs in processes of its own. A case that runs out of memory is recorded with its error.
 """
@@ -19,9 +19,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-import record
-import systems
+from benchmarks import record, systems
 
 WARM_UP = 10
 COMMANDS = """
@@ -105,7 +103,8 @@ def _measured(lmp: Any, step: Any) -> dict[str, Any]:
 def run_case(options: argparse.Namespace, atoms: int, ranks: int, folder: Path) -> tuple[dict[str, Any], Any]:
     """The row of a case, and its forces; both from the files that its processes wrote."""
     out = folder / f"{atoms}-{ranks}"
-    command = [options.launcher, "-n", str(ranks), sys.executable, __file__, "--worker", str(atoms), "--out", str(out)]
+    command = [options.launcher, "-n", str(ranks), sys.executable, "-m", "benchmarks.lammps_steps"]
+    command += ["--worker", str(atoms), "--out", str(out)]
     command += ["--steps", str(options.steps), "--precision", options.precision, "--skin", str(options.skin)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     row: dict[str, Any] = {"atoms": atoms, "ranks": ranks, "precision": options.precision, "skin": options.skin}

@@ -1,6 +1,6 @@
 """Times energy, forces and stress of a matgl potential in crystals: torchmdx captured, and matgl itself, in one run.
 
-    python benchmarks/matgl_steps.py FOLDER [--peer eager,compile] [--materials Si,Cu]
+    python -m benchmarks.matgl_steps FOLDER [--peer eager,compile] [--materials Si,Cu]
 
 FOLDER: of a potential that matgl saved, such as TensorNet-PES-MatPES-PBE-2025.2. float32. ms: of torchmdx, the median
 of a replay, neighbour search and copies included; of matgl, the median of its Potential on a graph that is already on
@@ -15,7 +15,6 @@ import argparse
 import copy
 import gc
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,11 +26,8 @@ import torch
 from ase.build import bulk
 from ase.spacegroup import crystal
 
-sys.path.insert(0, str(Path(__file__).parent))
-import peer_model
-import record
-
 import torchmdx
+from benchmarks import peer_model, record
 from torchmdx import Batch, Potential, System, evaluate
 from torchmdx.step.captured_step import CapturedStep
 

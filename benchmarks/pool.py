@@ -1,6 +1,6 @@
 """Times structures of many sizes one after the other: StepPool, one step of the largest size, and torchmd-net.
 
-    python benchmarks/pool.py [--peer] [--molecules 1000] [--rounds 10] [--cases pool,batches]
+    python -m benchmarks.pool [--peer] [--molecules 1000] [--rounds 10] [--cases pool,batches]
 
 Molecules are clusters of 3 to 74 atoms cut from proteins, in random order, each round in another one. Weights are those
 of step.py. molecules_s: evaluations of energy and forces a second, from NumPy positions to NumPy forces, the whole
@@ -11,21 +11,14 @@ molecules at a time in a BatchPool.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-import peer_model
-import record
-import step
-import systems
-
+from benchmarks import peer_model, record, step, systems
 from torchmdx import Batch, Potential, System
 from torchmdx.step import pool as pool_module
 from torchmdx.step.batch_pool import BatchPool

@@ -1,6 +1,6 @@
 """Times relaxations of many crystals, with their cells: torchmdx in batches, and one by one in ASE, in one run.
 
-    python benchmarks/relax.py FOLDER [--peer matgl,single] [--structures 1000] [--sample 20]
+    python -m benchmarks.relax FOLDER [--peer matgl,single] [--structures 1000] [--sample 20]
 
 FOLDER: of a potential that matgl saved, such as TensorNet-PES-MatPES-PBE-2025.2. Crystals of 8 to 40 atoms in ten
 structure types, with random displacements and strains, to 0.02 eV/Å in float32. seconds: of `torchmdx.relax` in a new
@@ -13,7 +13,6 @@ relax.json.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,10 +26,8 @@ from ase.filters import FrechetCellFilter
 from ase.optimize import FIRE
 from ase.spacegroup import crystal
 
-sys.path.insert(0, str(Path(__file__).parent))
-import record
-
 import torchmdx
+from benchmarks import record
 
 FMAX, STEPS = 0.02, 500
 # In the structures that ASE knows: fcc, bcc, hcp, diamond.

@@ -1,7 +1,7 @@
 """Times neighbour searches: torchmdx's, captured, and those of other packages, in one run.
 
-    python benchmarks/search.py [--peers] [names ...]
-    python benchmarks/search.py --batches [--peers]
+    python -m benchmarks.search [--peers] [names ...]
+    python -m benchmarks.search --batches [--peers]
 
 Milliseconds for a full list with shifts, cutoff 5 Å, float32: medians of CUDA events after warm-up. --batches: 32,767
 particles in all, in 1 to 1,024 systems without periodic directions, at a density of 64 neighbours within the cutoff (of
@@ -11,20 +11,15 @@ particles that are not close to the surface); results go to search_batches.json.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-import record
-import systems
-from peer_model import milliseconds
-
+from benchmarks import record, systems
+from benchmarks.peer_model import milliseconds
 from torchmdx import Batch, System
 from torchmdx.neighbors.search import EdgeSearch
 

@@ -1,7 +1,7 @@
 """Times one evaluation, search included: torchmdx captured, and torchmd-net in its fastest mode, in one run.
 
-    python benchmarks/step.py [--model tensornet2] [--peer] [--names water8000,dhfr]
-    python benchmarks/step.py --sweep [--peer] [--names alanine_dipeptide,dhfr]
+    python -m benchmarks.step [--model tensornet2] [--peer] [--names water8000,dhfr]
+    python -m benchmarks.step --sweep [--peer] [--names alanine_dipeptide,dhfr]
 
 TensorNet, 2 layers (TensorNet2, 1 layer and 16 charges), 128 channels, 32 radial functions, 5 Å, float32, the same
 weights on both sides, scaled so that forces are about 1 eV/Å. Results go to step.json and tensornet2.json. --sweep:
@@ -18,19 +18,13 @@ from __future__ import annotations
 import argparse
 import copy
 import itertools
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-import peer_model
-import record
-import systems
-
+from benchmarks import peer_model, record, systems
 from torchmdx import Batch, Potential, System, TensorNet2Config, TensorNetConfig, evaluate
 from torchmdx.commands.bench import least_seconds
 from torchmdx.step.captured_step import CapturedStep

@@ -1,6 +1,6 @@
 """torch-sim with the model of torchmdx and with its own Lennard-Jones model: time per step beyond the evaluation.
 
-    python benchmarks/torch_sim_steps.py [--systems 1024] [--steps 200] [--device cuda] [--quick]
+    python -m benchmarks.torch_sim_steps [--systems 1024] [--steps 200] [--device cuda] [--quick]
 
 Copies of alanine dipeptide (22 atoms), organic-1 in float32, states in float64. evaluation_ms: torchmdx, the captured
 step alone on positions on the device, everything that it does included; Lennard-Jones, its forward. step_ms: a step of
@@ -13,25 +13,19 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-import record
-import systems
 import torch_sim
 from ase import Atoms
 from torch_sim.autobatching import InFlightAutoBatcher
 from torch_sim.integrators import nve_init, nve_step, nvt_langevin_init, nvt_langevin_step
 from torch_sim.models.lennard_jones import LennardJonesModel
 
+from benchmarks import record, systems
 from torchmdx.torch_sim import TorchmdxModel
 
 BLOCK = 10
@@ -84,7 +78,7 @@ def compare(model: Any, state: Any, name: str, evaluate: Callable[[], Any], coun
 def relaxation(model: TorchmdxModel, count: int) -> dict[str, Any]:
     from importlib import import_module
 
-    example = import_module("12_torch_sim")
+    example = import_module("examples.12_torch_sim")
     crystals = torch_sim.initialize_state(
         [example.distorted_diamond() for _ in range(count)], model.device, model.dtype
     )

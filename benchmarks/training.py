@@ -1,7 +1,7 @@
 """Times training steps beside torchmd-net's, in one run on one GPU.
 
     python -m benchmarks.training [--peer] [--reading]
-    torchrun --nproc-per-node 2 benchmarks/training.py      several GPUs, 512 frames each
+    torchrun --nproc-per-node 2 -m benchmarks.training      several GPUs, 512 frames each
 
 2 layers, 128 channels, 32 radial functions, 5 Å; rattled alanine dipeptide; energy and force loss, AdamW. Milliseconds
 per step, wall clock over many steps without waiting for each. Labels are noise, which does not change the work.
@@ -167,7 +167,7 @@ def together(size: int) -> dict[str, Any]:
 
 
 def launched() -> None:
-    """Entry for `torchrun --nproc-per-node K benchmarks/training.py`: one GPU alone, then all together."""
+    """Entry for `torchrun --nproc-per-node K -m benchmarks.training`: one GPU alone, then all together."""
     import torch.distributed as dist
 
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -1,6 +1,6 @@
 """Times a wrapped MACE against MACE's own calculator, on one GPU, in one run, with the same random weights.
 
-    python benchmarks/wrap.py [--sizes 1,9,50,200,1000] [--irreps 128x0e]
+    python -m benchmarks.wrap [--sizes 1,9,50,200,1000] [--irreps 128x0e]
 
 Structures are clusters of a protein with so many atoms. ms: from NumPy positions to NumPy forces through ASE's
 calculator interface, float32. force_error: of each side, relative to torchmdx in float64. Needs mace-torch.
@@ -12,7 +12,6 @@ import argparse
 import copy
 import re
 import statistics
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -23,10 +22,7 @@ import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
 
-sys.path.insert(0, str(Path(__file__).parent))
-import record
-import systems
-
+from benchmarks import record, systems
 from torchmdx import Calculator, Potential
 
 warnings.filterwarnings("ignore")
