@@ -28,8 +28,10 @@ def test_set_bits_of_a_word_are_counted_and_found():
     random = np.random.default_rng(0)
     words = [1 << k for k in range(32)] + [0xFFFFFFFF, 0x80000001, 0x7FFFFFFF]
     words += [int(random.integers(1, 2**32)) & int(random.integers(1, 2**32)) or 1 for _ in range(40)]
-    set_bits = {word: [bit for bit in range(32) if word >> bit & 1] for word in words}
-    cases = [(word, rank, bit) for word in words for rank, bit in enumerate(set_bits[word])]
+    cases = []
+    for word in words:
+        ones = [place for place in range(32) if word >> place & 1]
+        cases += [(word, rank, place) for rank, place in enumerate(ones)]
     cases += [(0, 0, None)] * (-len(cases) % 1024)
     given = np.array([word for word, _, _ in cases], dtype=np.uint32).view(np.int32)
     for first in range(0, len(cases), 1024):
@@ -38,8 +40,8 @@ def test_set_bits_of_a_word_are_counted_and_found():
         ranks = torch.tensor([rank for _, rank, _ in part], dtype=torch.int32, device=DEVICE)
         _bits[(1,)](torch.from_numpy(given[first : first + 1024]).to(DEVICE), ranks, counts, places, BLOCK=1024)
         assert counts.tolist() == [word.bit_count() for word, _, _ in part]
-        assert [bit for bit, (word, _, _) in zip(places.tolist(), part, strict=True) if word] == [
-            bit for word, _, bit in part if word
+        assert [found for found, (word, _, _) in zip(places.tolist(), part, strict=True) if word] == [
+            place for word, _, place in part if word
         ]
 
 
