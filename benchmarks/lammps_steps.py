@@ -1,8 +1,10 @@
-"""LAMMPS with one process and GPU, and with two: ms a step, replays, memory, and whether forces are equal.
+"""LAMMPS with one process and with two, each on a GPU of its own if there are two: ms a step, replays, memory, forces.
 
     python -m benchmarks.lammps_steps [--atoms 24000 98304 999000 2400000] [--ranks 1 2] [--steps 40]
 
-Each case runs in processes of its own. A case that runs out of memory is recorded with its error.
+Each case runs in processes of its own. A case that runs out of memory is recorded with its error. speedup: over one
+process. work_ratio, of processes that share a GPU: the time of one process divided by a process's share of the time of
+all, the speedup on GPUs of their own if nothing is lost to communication.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks import record, systems
 
@@ -83,8 +86,6 @@ def _domain_step() -> Any:
 
 
 def _measured(lmp: Any, step: Any) -> dict[str, Any]:
-    import torch
-
     report = step.step.report()
     memory = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
     return {
@@ -107,7 +108,8 @@ def run_case(options: argparse.Namespace, atoms: int, ranks: int, folder: Path) 
     command += ["--worker", str(atoms), "--out", str(out)]
     command += ["--steps", str(options.steps), "--precision", options.precision, "--skin", str(options.skin)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    row: dict[str, Any] = {"atoms": atoms, "ranks": ranks, "precision": options.precision, "skin": options.skin}
+    row: dict[str, Any] = {"atoms": atoms, "ranks": ranks, "gpus": min(ranks, torch.cuda.device_count())}
+    row |= {"precision": options.precision, "skin": options.skin}
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         errors = [line for line in lines if re.match(r"ERROR|\w*(Error|Refused|Memory)\b|torchmdx", line)]
@@ -149,7 +151,8 @@ def main() -> None:
                 if forces is not None and first is None:
                     first = row["ms"], forces
                 elif forces is not None and first is not None:
-                    row["speedup"] = round(first[0] / row["ms"], 3)
+                    speedup, shares = first[0] / row["ms"], row["gpus"] < ranks
+                    row["work_ratio" if shares else "speedup"] = round(speedup * (ranks if shares else 1), 3)
                     row["force_difference"] = float(np.linalg.norm(forces - first[1]) / np.linalg.norm(first[1]))
                 rows.append(row)
                 print(json.dumps(row), flush=True)
