@@ -23,6 +23,8 @@ from torchmdx.models.tensornet2 import TensorNet2
 
 MOST_ROWS, PIECE = 196608, 49152
 FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
+# Compute capabilities (major) with the 139 to 199 kB of shared memory that a program takes: GeForce cards have 99.
+HALF_PARTS = (9, 10)
 
 
 class FastTensorNet2(FastTensorNet):
@@ -54,7 +56,7 @@ class FastTensorNet2(FastTensorNet):
         """Whether kernels/edge_mlp_forward.py can be used: two programs have to fit into a multiprocessor."""
         if self.dot_precision != "tf32x3" or not FEWEST_CHANNELS <= self.weights.channels <= MOST_CHANNELS:
             return False
-        return self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) >= (9, 0)
+        return self.device.type != "cuda" or torch.cuda.get_device_capability(self.device)[0] in HALF_PARTS
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
