@@ -30,6 +30,18 @@ PEER_STEP = {"its force error": (PEER, "force_error"), "its memory, GB": (PEER, 
 # Tables with one structure per row: for each column, the keys of the quoted record besides the atoms, and the value.
 BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
     (
+        "docs/lammps.md",
+        "lammps",
+        {
+            "one process, ms": ({"ranks": 1}, "ms"),
+            "its pair style, ms": ({"ranks": 1}, "pair_ms"),
+            "two that share the GPU, ms": ({"ranks": 2, "gpus": 1}, "ms"),
+            "their pair style, ms": ({"ranks": 2, "gpus": 1}, "pair_ms"),
+            "their communication, ms": ({"ranks": 2, "gpus": 1}, "communication_ms"),
+            "ratio": ({"ranks": 2, "gpus": 1}, "work_ratio"),
+        },
+    ),
+    (
         "docs/performance.md",
         "step",
         {
