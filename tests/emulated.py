@@ -1,4 +1,4 @@
-"""The kernel of one launch on the CPU: engines/fused/one_launch_emulated.cpp, compiled with g++."""
+"""Kernels in CUDA C++ on the CPU: engines/fused/*_emulated.cpp, compiled with g++."""
 
 import ctypes
 import platform
@@ -11,19 +11,24 @@ import pytest
 COMPILER = shutil.which("g++")
 
 
+def compiled(folder, name, **constants):
+    """The library of NAME_emulated.cpp, with macros defined; skips the test where it cannot be compiled."""
+    from torchmdx.engines.fused.one_launch import SOURCES
+
+    if COMPILER is None or platform.machine() != "x86_64":
+        pytest.skip("the emulation needs g++ on an x86-64 processor")
+    here, made = Path(__file__).parent / "engines/fused", folder / f"{name}{len(constants)}.so"
+    flags = ["-O2", "-std=c++17", "-w", "-shared", "-fPIC", f"-I{SOURCES}", f"-I{here}"]
+    flags += [f"-D{name}={value}" for name, value in constants.items()]
+    subprocess.run([COMPILER, *flags, str(here / f"{name}_emulated.cpp"), "-o", str(made)], check=True)
+    return ctypes.CDLL(str(made))
+
+
 class Emulator:
-    """Runs the kernel on one core, as `ClusterKernel` does on a GPU."""
+    """Runs the kernel of one launch on one core, as `ClusterKernel` does on a GPU."""
 
     def __init__(self, folder, **constants):
-        from torchmdx.engines.fused.one_launch import SOURCES
-
-        if COMPILER is None or platform.machine() != "x86_64":
-            pytest.skip("the emulation needs g++ on an x86-64 processor")
-        here, made = Path(__file__).parent / "engines/fused", folder / f"one_launch{len(constants)}.so"
-        flags = ["-O2", "-std=c++17", "-w", "-shared", "-fPIC", f"-I{SOURCES}", f"-I{here}"]
-        flags += [f"-D{name}={value}" for name, value in constants.items()]
-        subprocess.run([COMPILER, *flags, str(here / "one_launch_emulated.cpp"), "-o", str(made)], check=True)
-        self.library = ctypes.CDLL(str(made))
+        self.library = compiled(folder, "one_launch", **constants)
 
     def most_clusters(self, shared_bytes):
         return 15

@@ -1,4 +1,4 @@
-"""CUDA kernels loaded and launched through the driver, in clusters of blocks that all run at the same time."""
+"""CUDA kernels loaded and launched through the driver, in clusters of blocks."""
 
 from __future__ import annotations
 
@@ -50,13 +50,22 @@ def _check(code: int, what: str) -> None:
 
 
 class ClusterKernel:
-    """A kernel on one device whose blocks run in clusters, all of them at the same time.
+    """A kernel on one device whose blocks run in clusters.
 
-    code: a cubin. most_shared_bytes: the most dynamic shared memory of a block. Raises DriverError.
+    code: a cubin. most_shared_bytes: the most dynamic shared memory of a block. together: all blocks run at the same
+    time, or the launch fails. Raises DriverError.
     """
 
     def __init__(
-        self, code: bytes, name: str, device: torch.device, *, threads: int, cluster: int, most_shared_bytes: int
+        self,
+        code: bytes,
+        name: str,
+        device: torch.device,
+        *,
+        threads: int,
+        cluster: int,
+        most_shared_bytes: int,
+        together: bool = True,
     ) -> None:
         self.device, self.threads, self.cluster = device, threads, cluster
         driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -66,7 +75,7 @@ class ClusterKernel:
             self._code = code
             _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "cuModuleGetFunction")
             _check(driver.cuFuncSetAttribute(function, _SHARED_BYTES, most_shared_bytes), "cuFuncSetAttribute")
-        self._function = function
+        self._function, self._num_attributes = function, 1 + together
         self._attributes = (_Attribute * 2)()
         self._attributes[0].id, self._attributes[1].id = _CLUSTER, _COOPERATIVE
         self._attributes[0].value[:3] = [cluster, 1, 1]
@@ -92,7 +101,8 @@ class ClusterKernel:
 
     def launch(self, clusters: int, shared_bytes: int, given: ctypes.Structure) -> None:
         """Launches on the current stream with one argument, a structure."""
-        config = self._config(clusters, shared_bytes, torch.cuda.current_stream(self.device).cuda_stream, 2)
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        config = self._config(clusters, shared_bytes, stream, self._num_attributes)
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(given))
         code = _driver().cuLaunchKernelEx(ctypes.byref(config), self._function, arguments, None)
         _check(code, "cuLaunchKernelEx")

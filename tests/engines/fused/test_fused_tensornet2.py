@@ -1,7 +1,5 @@
 """TensorNet2's kernels against the exact model in float64."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,6 @@ from test_fused_tensornet import CUTS, batch_of, needs_bfloat16, run, virial_of
 
 from torchmdx import System
 from torchmdx.engines.fused import tensornet2
-from torchmdx.engines.fused.launch_sizes import TwoMaps
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 from torchmdx.evaluate import evaluate
@@ -61,20 +58,6 @@ def test_all_ways_of_cutting_the_work_agree(make_potential, cut, ethanol, cation
     assert_agrees(potential, batch_of(ethanol, cation), of_system=1, tiles=CUTS[cut])
 
 
-@needs_kernels
-@pytest.mark.parametrize(("most_rows", "layers"), [(20, 1), (10**6, 2)])
-def test_two_maps_in_one_kernel_agree(make_potential, most_rows, layers, ethanol, wire, monkeypatch):
-    monkeypatch.setattr(tensornet2, "MOST_ROWS", most_rows)
-    monkeypatch.setattr(tensornet2, "PIECE", 48)
-    potential = make_potential(model="tensornet2", num_channels=32, num_layers=layers)
-    batch, tiles = batch_of(ethanol, wire), replace(CUTS["coarse"], two_maps=TwoMaps())
-    buffers = evaluated(potential, batch, tiles=tiles, forces=False)
-    assert buffers.scratch.charged.piece is None
-    alone = buffers.energy.clone()
-    assert_agrees(potential.float(), batch, of_system=1, tiles=tiles)
-    torch.testing.assert_close(alone, evaluate(potential.double(), batch).energy, atol=1e-5, rtol=1e-7)
-
-
 @pytest.mark.parametrize(
     ("other", "values"),
     [
@@ -103,30 +86,6 @@ def test_parts_in_half_precision_hold_a_float(size):
     assert (found - values.double()).abs().max() < 2.0**-22 * values.abs().max()
     assert (found[3] == 0).all()
     assert HalfParts.of(torch.zeros(16, 16)).unit == 1.0
-
-
-@needs_kernels
-def test_values_that_are_not_finite_show_behind_two_maps(make_potential, ethanol):
-    potential = make_potential(model="tensornet2", num_channels=32, num_layers=1)
-    potential.network.layers[0].filters[0].bias.data[3] = float("nan")
-    fast = FastTensorNet2(potential.to(DEVICE), bound=1.0)
-    found = evaluated(potential, batch_of(ethanol), fast=fast, tiles=replace(CUTS["coarse"], two_maps=TwoMaps()))
-    assert found.energy.isnan().all()
-
-
-@needs_kernels
-def test_what_is_made_again_in_pieces_is_the_same(make_potential, ethanol, wire, monkeypatch):
-    potential = make_potential(model="tensornet2", num_channels=16, num_layers=2)
-    batch = batch_of(ethanol, wire)
-    whole = evaluated(potential, batch)
-    kept = [t.clone() for t in (whole.energies, whole.forces, whole.virial)]
-    monkeypatch.setattr(tensornet2, "MOST_ROWS", 20)
-    monkeypatch.setattr(tensornet2, "PIECE", 48)
-    pieces = evaluated(potential.float(), batch)
-    assert len(pieces.scratch.charged.piece) == 48
-    assert pieces.scratch.charged.z2 == []
-    for old, new in zip(kept, (pieces.energies, pieces.forces, pieces.virial), strict=True):
-        torch.testing.assert_close(new, old, atol=1e-6, rtol=1e-6)
 
 
 @needs_kernels

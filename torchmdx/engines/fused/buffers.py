@@ -130,13 +130,24 @@ class ChargeScratch:
 
     @classmethod
     def allocate(
-        cls, sizes: Sizes, charges: int, *, last_charges: bool, two_maps: bool, most_rows: int, piece: int
+        cls,
+        sizes: Sizes,
+        charges: int,
+        *,
+        last_charges: bool,
+        two_maps: bool,
+        edge_maps: bool,
+        most_rows: int,
+        piece: int,
     ) -> ChargeScratch:
-        """z₂ is kept for up to `most_rows` rows; beyond, it is evaluated again for `piece` rows at a time."""
+        """z₂ is kept for up to `most_rows` rows; beyond, it is evaluated again for `piece` rows at a time.
+
+        edge_maps: kernels/edge_maps.cu never stores z₂.
+        """
         n, c, k, layers, new = sizes.num_atoms, sizes.channels, charges, sizes.layers, sizes.new
         systems, rows = max(sizes.num_systems, 1), n + sizes.slots
-        keep = sizes.with_forces and rows <= most_rows
-        in_pieces = sizes.with_forces and not keep
+        keep = sizes.with_forces and rows <= most_rows and not edge_maps
+        in_pieces = sizes.with_forces and not keep and not edge_maps
         parts = in_pieces and two_maps
         slices = c // min(sizes.tiles.messages_gradient.slice, c)
         charged = range(layers + last_charges)

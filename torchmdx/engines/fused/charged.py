@@ -9,28 +9,20 @@ and its gradient:
     W → update_gradient → messages_gradient → [E →] E → E → first_gradient → shares_gradient → equilibrate_gradient
     → W → W → W → W → charged_mix_in_gradient
 
-With `two_maps`, E → E is one kernel of the forward pass. The backward pass evaluates z₁ again between them
-(first_values) or, if z₂ is evaluated again, replaces all three E by first_back → second_back.
+How E is evaluated: charged_edges.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 import triton
 from torch import Tensor
 
-from torchmdx.engines.fused.kernels import (
-    charge_equilibration,
-    edge_mlp,
-    edge_mlp_backward,
-    edge_mlp_forward,
-    interaction,
-)
-from torchmdx.engines.fused.kernels.tf32_product import Split
-from torchmdx.engines.fused.many_atoms import SUM_BLOCK, Chain
+from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
+from torchmdx.engines.fused.kernels import charge_equilibration, edge_mlp, interaction
+from torchmdx.engines.fused.many_atoms import SUM_BLOCK
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
@@ -39,11 +31,10 @@ if TYPE_CHECKING:
     from torchmdx.engines.fused.buffers import Buffers
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
-FIRST_ROWS = 16  # of a program, of edges
 MOST_ATOMS_AT_ONCE = 512  # of a system, in the sums over it
 
 
-class ChargedChain(Chain):
+class ChargedChain(EdgeNetworkChain):
     """One evaluation. Predicted charges add up to the charge of the system, which messages do not use."""
 
     def __init__(
@@ -59,14 +50,9 @@ class ChargedChain(Chain):
     ) -> None:
         super().__init__(model, buffers, positions, atomic_numbers, system_index, cell, model.neutral, edges)
         self.total_charge = charge
-        assert buffers.scratch.charged is not None
-        self.q = buffers.scratch.charged
         self.last_charges = self.q.read_norms is not None
         # Gradient of other energies in all charges [N,(L+1)K]; to be set before `backward`.
         self.pull_on_charges: Tensor | None = None
-        self.charged = model.charged
-        self.two_maps = self.tiles.two_maps if model.takes_half_parts else None
-        self.rows = self.n + max(edges.capacity, 1)
         self.cutoff = model.table.stretch.cutoff
         each = triton.next_power_of_2(max(1, triton.cdiv(self.n, max(1, self.sizes.num_systems))))
         self.sums = dict(
@@ -114,120 +100,6 @@ class ChargedChain(Chain):
         charge_equilibration.equilibrate[(self.sizes.num_systems,)](
             q.proposed[slot], self.system, self.total_charge, q.charges[i], q.sums[slot], n, LEAST_SHARE, w.slack,
             **self.sums,
-        )  # fmt: skip
-
-    def _filters(self, i: int, slot: int) -> None:
-        w = self.charged.filters[i]
-        z1, z2, z3 = self._z(slot)
-        self._first_values(i, slot)
-        if self.two_maps is not None:
-            edge_mlp_forward.two_maps[(triton.cdiv(self.rows, self.two_maps.rows),)](
-                z3 if z1 is None else z1, w.middle_parts.big, w.middle_parts.small, w.middle_bias, w.last_parts.big,
-                w.last_parts.small, w.last_bias, z3 if z2 is None else z2, z3, self.edges.row_ptr, self.n,
-                w.middle_parts.unit, w.last_parts.unit, CHANNELS=self.c, STRIDE=self._stride(),
-                KEEP=z2 is not None, **self.activation, **self.two_maps.options(),
-            )  # fmt: skip
-            return
-        assert z1 is not None
-        for start, acted in self._pieces():
-            rows = slice(start, start + len(acted))
-            self._forth(z1[rows], w.middle, w.middle_bias, None if z2 is None else z2[rows], acted, start)
-            self._forth(acted, w.last, w.last_bias, z3[rows], None, start)
-
-    def _first_values(self, i: int, slot: int) -> None:
-        b, q, own, e = self.b, self.q, self.weights.layers[i], self.edges
-        edge_mlp.first_values[(triton.cdiv(self.rows, FIRST_ROWS),)](
-            q.shares, own.table, own.own, e.row_ptr, e.source, e.target, b.knot, b.place,
-            self._z1(slot), self.n, CHANNELS=self.c, STRIDE=self._stride(),
-            DEGREE=self.weights.degree, ROWS=FIRST_ROWS,
-        )  # fmt: skip
-
-    def _z(self, slot: int) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """z₁, z₂ and z₃ of a layer; None for those without a buffer of their own."""
-        q = self.q
-        return q.z1[slot] if q.z1 else None, q.z2[slot] if q.z2 else None, q.z3[slot]
-
-    def _z1(self, slot: int) -> Tensor:
-        """The buffer of z₁, which may be that of z₃."""
-        return self.q.z1[slot] if self.q.z1 else self.q.z3[slot]
-
-    def _stride(self) -> int:
-        """Distance of rows of z₁."""
-        return self.c if self.q.z1 else 3 * self.c
-
-    def _shares(self, i: int) -> None:
-        """The shares of the charges before layer i in z₁ of its filters."""
-        charge_equilibration.shares[(triton.cdiv(self.n, FIRST_ROWS), 2)](
-            self.q.charges[i], self.charged.filters[i].shares, self.q.shares, self.n, K=self.charged.charges,
-            CHANNELS=self.c, ROWS=FIRST_ROWS,
-        )  # fmt: skip
-
-    def _filters_gradient(self, i: int) -> None:
-        """Gradients in z₂ and z₁ from that in z₃, in place."""
-        w, units = self.charged.filters[i], self.q.units
-        z1, z2, z3 = self._z(i)
-        if z2 is not None:
-            self._back(z3, w.last_back, z2, 0)
-            if z1 is None:
-                if i + 1 < len(self.weights.layers):  # else they are those of this layer
-                    self._shares(i)
-                self._first_values(i, i)
-            self._back(z2, w.middle_back, z3.flatten(1) if z1 is None else z1, 0)
-            return
-        assert z1 is not None
-        for start, piece in self._pieces():
-            rows = slice(start, start + len(piece))
-            if units is not None:
-                self._parts_back(i, z1[rows], z3[rows], units[rows], piece, start)
-            else:
-                self._forth(z1[rows], w.middle, w.middle_bias, piece, None, start)
-                self._back(z3[rows], w.last_back, piece, start)
-                self._back(piece, w.middle_back, z1[rows], start)
-
-    def _parts_back(self, i: int, z1: Tensor, z3: Tensor, units: Tensor, room: Tensor, start: int) -> None:
-        """The same for some rows of a gradient in half-precision parts. room: scratch for the gradient in z₂."""
-        w, c, units2 = self.charged.filters[i], self.c, self.q.units2
-        middle, last, parts2 = w.middle_parts, w.last_parts, room.view(torch.float16)
-        assert self.two_maps is not None
-        assert units2 is not None
-        where, width = (self.edges.row_ptr, self.n, start, len(room)), c // units.shape[2]
-        options = self.two_maps.options_back(width) | dict(CHANNELS=c) | self.activation
-        blocks = triton.cdiv(len(room), self.two_maps.rows)
-        edge_mlp_backward.first_back[(2 * blocks,)](
-            z3.view(torch.float16), units, last.big, last.small, z1, middle.big, middle.small, w.middle_bias, parts2,
-            units2, *where, middle.unit, last.unit, SLICE=width, **options,
-        )  # fmt: skip
-        edge_mlp_backward.second_back[(blocks,)](
-            parts2, units2, middle.big, middle.small, z1, *where, middle.unit, **options
-        )
-
-    def _pieces(self) -> Iterator[tuple[int, Tensor]]:
-        """(first row, scratch [rows,2C]) of every piece of the rows."""
-        scratch = self.q.piece
-        assert scratch is not None
-        for start in range(0, self.rows, len(scratch)):
-            yield start, scratch[: min(len(scratch), self.rows - start)]
-
-    def _forth(
-        self, x: Tensor, matrix: Split, bias: Tensor, out: Tensor | None, acted: Tensor | None, start: int
-    ) -> None:
-        """The product of rows, stored in `out` as it is and in `acted` activated; x is activated in the first map."""
-        width, inner = matrix.big.shape
-        options = self.tiles.edge_product.options(inner, width)
-        grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
-        edge_mlp.multiply_rows[grid](
-            x, matrix.big, matrix.small, bias, x if out is None else out, x if acted is None else acted,
-            self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width, PRECISION=matrix.precision,
-            BEFORE=inner == self.c, KEEP=out is not None, AFTER=acted is not None, **self.activation, **options,
-        )  # fmt: skip
-
-    def _back(self, x: Tensor, matrix: Split, out: Tensor, start: int) -> None:
-        width, inner = matrix.big.shape
-        options = self.tiles.edge_product.options(inner, width)
-        grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
-        edge_mlp.multiply_rows_back[grid](
-            x, matrix.big, matrix.small, out, self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width,
-            STRIDE=out.stride(0), PRECISION=matrix.precision, **self.activation, **options,
         )  # fmt: skip
 
     def channels(self) -> Tensor:

@@ -4,12 +4,15 @@ As `FastTensorNet`, but filters depend on the charges of both atoms. The part of
 distance is read from a table; the rest is evaluated for every edge on tensor cores, exact to float32
 (kernels/edge_mlp.py, and for many edges kernels/edge_mlp_forward.py). The backward pass reads the values z₃ before the
 last activation. For up to MOST_ROWS rows it also reads z₂, and for many edges evaluates z₁ again; for more rows it
-reads z₁ and evaluates z₂ again, PIECE rows at a time.
+reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 another kernel does this for any number
+(edge_maps.py).
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -20,6 +23,13 @@ from torchmdx.engines.fused.launch_sizes import MANY_EDGE_ROWS, SOME_ATOMS, Bloc
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
+from torchmdx.runtime.compile_cache import CacheError, CompileError
+from torchmdx.runtime.cuda_kernel import DriverError
+
+if TYPE_CHECKING:
+    from torchmdx.engines.fused.edge_maps import EdgeMaps
+
+log = logging.getLogger(__name__)
 
 MOST_ROWS, PIECE = 196608, 49152
 FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
@@ -51,12 +61,25 @@ class FastTensorNet2(FastTensorNet):
         self.last_charges = priors
         self.takes_half_parts = self._takes_half_parts()
         self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
+        self.edge_maps: EdgeMaps | None = None
 
     def _takes_half_parts(self) -> bool:
         """Whether kernels/edge_mlp_forward.py can be used: two programs have to fit into a multiprocessor."""
         if self.dot_precision != "tf32x3" or not FEWEST_CHANNELS <= self.weights.channels <= MOST_CHANNELS:
             return False
         return self.device.type != "cuda" or torch.cuda.get_device_capability(self.device)[0] in HALF_PARTS
+
+    def _edge_maps(self) -> EdgeMaps | None:
+        """The kernels of edge_maps.cu, where they serve the network and its device; a warning if they fail to load."""
+        from torchmdx.engines.fused import edge_maps  # needs Triton
+
+        if self.edge_maps is not None or edge_maps.why_not(self) is not None:
+            return self.edge_maps
+        try:
+            return edge_maps.EdgeMaps.made(self)
+        except (CompileError, CacheError, DriverError) as error:
+            log.warning("the network of edges takes other kernels: %s", error)
+            return None
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
@@ -67,12 +90,15 @@ class FastTensorNet2(FastTensorNet):
         self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
     ) -> Buffers:
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
+        two_maps = self.takes_half_parts and buffers.sizes.tiles.two_maps is not None
+        self.edge_maps = self._edge_maps() if two_maps else None
         self.neutral = buffers.sizes.new(max(num_systems, 1))  # the total charge that messages see
         buffers.scratch.charged = ChargeScratch.allocate(
             buffers.sizes,
             self.charged.charges,
             last_charges=self.last_charges,
-            two_maps=self.takes_half_parts and buffers.sizes.tiles.two_maps is not None,
+            two_maps=two_maps,
+            edge_maps=self.edge_maps is not None,
             most_rows=MOST_ROWS,
             piece=PIECE,
         )

@@ -1,0 +1,23 @@
+// The kernels of edge_maps.cu, emulated on one core.
+#define EMULATED
+#include "edge_maps.cu"
+
+static const Params *given;
+static void forward_thread() { forward(*given); }
+static void backward_thread() { backward(*given); }
+
+// which: 0 forward, 1 backward.
+extern "C" void launch(const Params *p, int which, int clusters, int shared_bytes)
+{
+    void (*const functions[])() = {forward_thread, backward_thread};
+    given = p;
+    run_grid(2 * clusters, THREADS, 2, shared_bytes, functions[which]);
+}
+
+// What Python has to know as well.
+extern "C" int constant(int which)
+{
+    const int values[] = {STAGE, THREADS, ROWS, FORWARD_PER_TILE, BACKWARD_PER_TILE, (int)sizeof(Params),
+                          FORWARD_BYTES, BACKWARD_BYTES};
+    return values[which];
+}
