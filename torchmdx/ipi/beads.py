@@ -128,7 +128,7 @@ class Beads:
             else:
                 self._steps.popitem(last=False)
         if count not in self._steps:
-            self._steps[count] = self._make(np.stack(positions) * BOHR, rows)
+            self._steps[count] = self._make(np.stack(list(positions)) * BOHR, rows)
         self._steps.move_to_end(count)
         return self._steps[count]
 

@@ -213,7 +213,7 @@ class CapturedStep(StepState):
 
     def _round(self, kind: str, copy: bool) -> StepResult | None:
         """The result of one evaluation; None if it must be repeated after a repair."""
-        self._run(kind)
+        copied = self._run(kind, copy)
         flags = self.buffers.host_arrays["flags"]
         if repair(self, kind, flags):
             return None
@@ -221,7 +221,7 @@ class CapturedStep(StepState):
         if not self._trusted():
             return None
         require_agreement(flags, self.batch, self.buffers)
-        return self._give_out(kind, copy)
+        return self._give_out(kind, copy, copied)
 
     def _take_in(self, positions: Any, cell: Any) -> str:
         on_device = isinstance(positions, Tensor) and positions.device.type == "cuda"
@@ -239,8 +239,12 @@ class CapturedStep(StepState):
         self._last_kind = kind
         return kind
 
-    def _run(self, kind: str) -> None:
-        """One evaluation, replayed or launched; returns when energy and flags are on the host."""
+    def _run(self, kind: str, copy: bool) -> dict[str, Tensor] | None:
+        """One evaluation, replayed or launched; returns when energy and flags are on the host.
+
+        Returns copies of results that stay on the device, if they are wanted.
+        """
+        copied = None
         if self.policy.due(kind, self.num_evaluations):
             self.capture(kind)
         graph = self.policy.graphs.get(kind)
@@ -253,17 +257,23 @@ class CapturedStep(StepState):
                 with limited_to(self.threads):
                     run_compiled(lambda: self._launch(kind), self.device)
                 self.unsettled = False
+            if copy and kind == "device":  # queued before the host waits, so that it costs no time of the host
+                copied = self.buffers.copied_outputs()
         finally:  # the next call overwrites the inputs of this one
             if self.buffers.on_gpu:
                 torch.cuda.current_stream(self.device).synchronize()
         if not graph:
             self.policy.eager_seconds = time.perf_counter() - start
+        return copied
 
-    def _give_out(self, kind: str, copy: bool) -> StepResult:
+    def _give_out(self, kind: str, copy: bool, copied: dict[str, Tensor] | None) -> StepResult:
         if kind == "host":
             result = StepResult.of(self.buffers.host_arrays, copy)
             return result if self.with_forces else replace(result, forces=None)
-        result = StepResult.of(self.buffers.outputs, copy)
+        if copied is not None:
+            self._given_out = None
+            return StepResult.of(copied, copy=False)
+        result = StepResult.of(self.buffers.outputs, copy=False)
         self._given_out = torch.cuda.Event()
         self._given_out.record(torch.cuda.current_stream(self.device))
         return result
