@@ -30,7 +30,7 @@ from torchmdx.step.graph import Graph
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import AuditError, StepResult
 from torchmdx.step.spread_limit import checked_limit, require_agreement
-from torchmdx.step.state import StepState
+from torchmdx.step.state import StepState, checked_precision
 from torchmdx.step.structure_block import StructureBlock
 from torchmdx.system import Batch, System
 
@@ -83,10 +83,7 @@ class CapturedStep(StepState):
         self.lock = ThreadLock()
         if audit_every < 0:
             raise ValueError(f"audit_every must be >= 0 evaluations, got {audit_every}")
-        self.precision = precision or str(potential.dtype).removeprefix("torch.")
-        dtype = torch.float64 if self.precision == "float64" else torch.float32
-        if potential.dtype != dtype:
-            raise ValueError(f"precision {self.precision!r} needs a potential in {dtype}, got {potential.dtype}")
+        self.precision, dtype = checked_precision(potential, precision), potential.dtype
         self.potential, self.device = frozen(potential), potential.device
         self.batch = Batch.of(structure).to(self.device)
         potential.require_elements(self.batch.atomic_numbers)
@@ -240,10 +237,7 @@ class CapturedStep(StepState):
         return kind
 
     def _run(self, kind: str, copy: bool) -> dict[str, Tensor] | None:
-        """One evaluation, replayed or launched; returns when energy and flags are on the host.
-
-        Returns copies of results that stay on the device, if they are wanted.
-        """
+        """One evaluation, until energy and flags are on the host; copies of results on the device, if wanted."""
         copied = None
         if self.policy.due(kind, self.num_evaluations):
             self.capture(kind)
@@ -270,13 +264,10 @@ class CapturedStep(StepState):
         if kind == "host":
             result = StepResult.of(self.buffers.host_arrays, copy)
             return result if self.with_forces else replace(result, forces=None)
-        if copied is not None:
-            self._given_out = None
-            return StepResult.of(copied, copy=False)
-        result = StepResult.of(self.buffers.outputs, copy=False)
-        self._given_out = torch.cuda.Event()
-        self._given_out.record(torch.cuda.current_stream(self.device))
-        return result
+        if copied is None:
+            self._given_out = torch.cuda.Event()
+            self._given_out.record(torch.cuda.current_stream(self.device))
+        return StepResult.of(copied or self.buffers.outputs, copy=False)
 
     def _judge(self, launched: Tensor | None = None) -> str | None:
         """Audits the graph that was just replayed. Returns why it is wrong, None if it passes."""
