@@ -64,15 +64,21 @@ class TorchmdxDriver(Dummy_driver):
         return self._answers(cell, pos) if isinstance(cell, list) else self.compute_structure(cell, pos)
 
     def _answers(self, cells: list[Numbers], positions: list[Numbers]) -> list[Answer]:
-        wanted = (self.beads.num_atoms, 3)
-        for place in positions:
-            if place.shape != wanted:
-                raise ValueError(
-                    f"i-PI's structure must have the {wanted[0]} atoms of the template, got {place.size // 3}"
-                )
         # Columns of i-PI's cells are lattice vectors.
-        energies, forces, virials = self.beads(positions, [cell.T for cell in cells])
+        try:
+            energies, forces, virials = self.beads(positions, [cell.T for cell in cells])
+        except ValueError:
+            self._require_atoms(positions)
+            raise
         return [(e, f, v, "") for e, f, v in zip(energies.tolist(), forces, virials, strict=True)]
+
+    def _require_atoms(self, positions: list[Numbers]) -> None:
+        for place in positions:
+            if place.shape != (self.beads.num_atoms, 3):
+                raise ValueError(
+                    f"i-PI's structure must have the {self.beads.num_atoms} atoms of the template, "
+                    f"got {place.size // 3}"
+                )
 
 
 def _require_known(others: dict[str, Any]) -> None:
