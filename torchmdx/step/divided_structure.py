@@ -101,17 +101,16 @@ class DividedStructure:
     def summed(self, found: list[DomainResult], *, stress: bool, energies: bool) -> StepResult:
         assert self.division is not None
         count = self.batch.num_atoms
-        energy, virial, forces, of_atoms = 0.0, np.zeros((3, 3)), np.zeros(3 * count), np.zeros(count)
+        energy, virial, forces, of_atoms = 0.0, np.zeros((3, 3)), np.zeros((count, 3)), np.zeros(count)
         for share, part in zip(self.division.shares, found, strict=True):
             energy += part.energy
             virial += part.virial
             of_atoms[share.atoms[: share.num_owned]] = part.energies
-            entries = (3 * share.atoms[:, None] + np.arange(3)).ravel()
-            forces += np.bincount(entries, part.forces.ravel(), 3 * count)
+            share.sum_into(forces, part.forces)
         size = float(lattice.volume(self.cell)[0])
         return StepResult(
             energy=np.array([energy]),
-            forces=forces.reshape(count, 3),
+            forces=forces,
             energies=of_atoms if energies else None,
             stress=(virial / size if size > 0 else np.full((3, 3), np.nan))[None] if stress else None,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,16 @@ class Share:
     shifts: Floats
     hops: NDArray[np.int32]
     num_owned: int
+
+    def sum_into(self, whole: Floats, parts: Floats) -> None:
+        """Adds vectors [M,3] of the copies to those [N,3] of their atoms, always in the same order."""
+        owned = self.num_owned
+        whole[self.atoms[:owned]] += parts[:owned]  # no atom has two owned copies
+        whole += np.bincount(self._ghost_entries, parts[owned:].ravel(), whole.size).reshape(whole.shape)
+
+    @functools.cached_property
+    def _ghost_entries(self) -> NDArray[np.int64]:
+        return (3 * self.atoms[self.num_owned :, None] + np.arange(3)).ravel()
 
 
 @dataclass(frozen=True, eq=False)
