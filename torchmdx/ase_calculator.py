@@ -16,7 +16,7 @@ from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from numpy.typing import NDArray
 
 from torchmdx.ase_atoms import changes_between, has_only_moved, results_of, snapshot
-from torchmdx.ase_parameters import CHANGEABLE, chosen_devices, require_changeable
+from torchmdx.ase_parameters import CHANGEABLE, require_changeable
 from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
 from torchmdx.evaluate import evaluate
 from torchmdx.models.ensemble import Ensemble
@@ -25,7 +25,7 @@ from torchmdx.properties.hessian import hessian
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.divided_pool import Pool, pool_for
-from torchmdx.step.divided_step import DividedReport
+from torchmdx.step.divided_step import DividedReport, chosen_devices
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import StepResult
 from torchmdx.step.spread_limit import SpreadLimit

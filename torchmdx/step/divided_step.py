@@ -20,6 +20,7 @@ from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
+from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.divided_structure import DividedStructure
 from torchmdx.step.division import Grid
 from torchmdx.step.domain_step import DomainResult, why_not
@@ -181,10 +182,18 @@ class DividedStep:
             steps=tuple(None if step is None else step.report() for step in steps),
         )
 
+    @property
+    def num_recoveries(self) -> int:
+        """How often neighbour lists of the domains had to grow."""
+        return sum(step.num_recoveries for step in self._steps())
+
     def memory_bytes(self) -> int:
         """Memory of the domains' steps, of all devices together."""
-        steps = [domain.step.step for domain in self._taken.domains]
-        return sum(step.memory_bytes() for step in steps if step is not None)
+        return sum(step.memory_bytes() for step in self._steps())
+
+    def _steps(self) -> list[CapturedStep]:
+        found = [domain.step.step for domain in self._taken.domains]
+        return [step for step in found if step is not None]
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = dict(
@@ -214,6 +223,21 @@ def checked_devices(devices: Sequence[torch.device | str], mode: str) -> list[to
     for device in found:
         require_mode(mode, device)
     return found
+
+
+def chosen_devices(
+    device: torch.device | str | None, devices: Sequence[torch.device | str] | None, mode: str
+) -> tuple[torch.device, list[str] | None]:
+    """(device of the potential, names of several devices that share a structure or None).
+
+    Raises ValueError if both are given, for a device that does not exist, and as `checked_devices`.
+    """
+    if devices is None:
+        return choose_device(device), None
+    if device is not None:
+        raise ValueError(f"device or devices can be given, not both, got {str(device)!r} and {devices!r}")
+    found = checked_devices(devices, mode)
+    return found[0], [str(each) for each in found]
 
 
 def _require_finite(evaluation: int, positions: NDArray[np.float64]) -> None:
