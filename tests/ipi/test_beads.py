@@ -104,7 +104,7 @@ def test_a_cell_without_volume_has_no_virial(exact, ethanol):
 
 def test_bad_requests_are_refused(exact, ethanol):
     beads = Beads(exact, System.from_ase(ethanol))
-    with pytest.raises(ValueError, match=r"positions must have shape \[K, 9, 3\], got one of shape \[8, 3\]"):
+    with pytest.raises(ValueError, match=r"positions must have shape \[K, 9, 3\], got 2 of shape \[8, 3\]"):
         beads(np.zeros((2, 8, 3)), np.zeros((2, 3, 3)))
     with pytest.raises(
         ValueError, match=r"cells must have shape \[K, 3, 3\] .* K = 2 structures, got 1 of shape \[3, 3\]"
@@ -112,8 +112,14 @@ def test_bad_requests_are_refused(exact, ethanol):
         beads(np.zeros((2, 9, 3)), np.zeros((1, 3, 3)))
     with pytest.raises(ValueError, match=r"got 2 of shape \[3, 2\]"):
         beads(np.zeros((2, 9, 3)), np.zeros((2, 3, 2)))
+    with pytest.raises(ValueError, match=r"got 2 of shape \[8, 3\], \[10, 3\]"):
+        beads([np.zeros((8, 3)), np.zeros((10, 3))], np.zeros((2, 3, 3)))
+    with pytest.raises(ValueError, match=r"got 1 of shape \[9, 2\]"):
+        beads(np.zeros((1, 9, 2)), np.zeros((1, 3, 3)))
     positions, cells = copies(ethanol, 2)
     good = beads(positions, cells)[0]
+    with pytest.raises(ValueError, match=r"of K = 1 structures, got 2 of shape \[3, 3\]"):
+        beads(positions[:1], cells)
     wrong = positions.copy()
     wrong[1, 3] = np.nan
     with pytest.raises(NonFiniteError):

@@ -32,16 +32,16 @@ Arrays = Numbers | Sequence[Numbers]
 class _Boxes:
     """rows: cells [K,3,3], Å. factors [K,1,1]: from stress, eV/Å³, to virial, Hartree.
 
-    key: the memory of the cells in bohr. flat [K]: which cells have no volume; None if all have one.
+    key: the cells as they were given, bohr. flat [K]: which cells have no volume; None if all have one.
     """
 
-    key: list[bytes]
+    key: list[bytes | bool]
     rows: Numbers
     factors: Numbers
     flat: NDArray[np.bool_] | None
 
     @classmethod
-    def of(cls, key: list[bytes], cells: Arrays) -> _Boxes:
+    def of(cls, key: list[bytes | bool], cells: Arrays) -> _Boxes:
         rows = np.stack(list(cells)) * BOHR
         volumes = np.abs(np.linalg.det(rows))
         flat = ~(volumes > 0)
@@ -76,16 +76,16 @@ class Beads:
         """The current steps by their number of copies."""
         return dict(self._steps)
 
-    def __call__(self, positions: Arrays, cells: Arrays) -> tuple[Numbers, Numbers, Numbers]:
+    def __call__(self, positions: Arrays, cells: Arrays, *, columns: bool = False) -> tuple[Numbers, Numbers, Numbers]:
         """Energies [K], forces [K,N,3] and virials [K,3,3] at positions [K,N,3] and cells [K,3,3]; atomic units.
 
-        Positions and cells: arrays, or sequences of K arrays. Rows of a cell are lattice vectors. The virial is
-        -∂E/∂strain; zero for a cell without volume. Raises ValueError for another number of atoms, and what
-        CapturedStep raises.
+        Positions and cells: arrays, or sequences of K arrays. Rows of a cell are lattice vectors, or its columns with
+        `columns`. The virial is -∂E/∂strain; zero for a cell without volume. Raises ValueError for another number of
+        atoms, and what CapturedStep raises.
         """
         count = len(positions)
         self._require_positions(positions)
-        boxes = self._boxes_of(cells, count)
+        boxes = self._boxes_of(cells, count, columns)
         step = self._step(positions, boxes.rows)
         given, total = step.buffers.host_inputs["positions"], count * self.num_atoms
         # i-PI evaluates between milliseconds of its own work, when every line of Python is slow: there are few here.
@@ -105,22 +105,24 @@ class Beads:
         return result.energy[:count] / HARTREE, forces.reshape(count, self.num_atoms, 3), virials
 
     def _require_positions(self, positions: Arrays) -> None:
-        wanted = (self.num_atoms, 3)
-        for place in positions:
-            if place.shape != wanted:
-                raise ValueError(f"positions must have shape [K, {wanted[0]}, 3], got one of shape {list(place.shape)}")
+        if set(map(len, positions)) != {self.num_atoms} or any(place.shape[1:] != (3,) for place in positions[:1]):
+            shapes = sorted({place.shape for place in positions})
+            raise ValueError(
+                f"positions must have shape [K, {self.num_atoms}, 3], got {len(positions)} of shape "
+                f"{', '.join(str(list(shape)) for shape in shapes)}"
+            )
 
-    def _boxes_of(self, cells: Arrays, count: int) -> _Boxes:
+    def _boxes_of(self, cells: Arrays, count: int, columns: bool) -> _Boxes:
         """The cells in Å, with what follows from them, which is kept while they do not change."""
-        key = [cell.tobytes() for cell in cells]
-        if self._boxes is None or self._boxes.key != key:
+        key = [columns, *(cell.tobytes() for cell in cells)]
+        if self._boxes is None or self._boxes.key != key or len(cells) != count:
             if len(cells) != count or any(cell.shape != (3, 3) for cell in cells):
                 shapes = sorted({tuple(cell.shape) for cell in cells})
                 raise ValueError(
                     f"cells must have shape [K, 3, 3] for the positions of K = {count} structures, "
                     f"got {len(cells)} of shape {', '.join(str(list(shape)) for shape in shapes)}"
                 )
-            self._boxes = _Boxes.of(key, cells)
+            self._boxes = _Boxes.of(key, [cell.T for cell in cells] if columns else cells)
         return self._boxes
 
     def _step(self, positions: Arrays, rows: Numbers) -> CapturedStep:

@@ -64,13 +64,12 @@ class TorchmdxDriver(Dummy_driver):
         return self._answers(cell, pos) if isinstance(cell, list) else self.compute_structure(cell, pos)
 
     def _answers(self, cells: list[Numbers], positions: list[Numbers]) -> list[Answer]:
-        # Columns of i-PI's cells are lattice vectors.
         try:
-            energies, forces, virials = self.beads(positions, [cell.T for cell in cells])
+            energies, forces, virials = self.beads(positions, cells, columns=True)
         except ValueError:
             self._require_atoms(positions)
             raise
-        return [(e, f, v, "") for e, f, v in zip(energies.tolist(), forces, virials, strict=True)]
+        return list(zip(energies.tolist(), forces, virials, [""] * len(forces), strict=True))
 
     def _require_atoms(self, positions: list[Numbers]) -> None:
         for place in positions:
