@@ -49,7 +49,7 @@ class DividedReport:
 class DividedStep:
     """Evaluates one structure on several devices; used, and giving results, as a `CapturedStep`.
 
-        step = DividedStep(potential, System.from_ase(atoms), devices=["cuda:0", "cuda:1"])
+        step = DividedStep(potential, System.from_ase(atoms), devices=["cpu", "cpu"])  # or "cuda:0", "cuda:1"
         result = step(atoms.positions, atoms.cell.array)
 
     The structure is cut into bricks with equal numbers of atoms, one for each device. Each has copies of the atoms up
