@@ -103,6 +103,30 @@ def test_an_unchanged_composition_is_not_taken_again(model, ethanol, monkeypatch
     assert results["energy"][1].item() == pytest.approx(expected(model, fluoride)[0], rel=1e-12)
 
 
+def test_a_changed_cell_is_noticed(model):
+    """Replaced, changed in place, and changed by an evaluation that failed."""
+    crystal = bulk("C", "diamond", 3.57)
+    state = state_of(crystal)
+
+    def require() -> None:
+        for _ in range(2):
+            require_equal(model, state.to_atoms(), model(state))
+
+    require()
+    state.cell = state.cell * 1.02
+    require()
+    state.cell.mul_(0.97)
+    require()
+    good, wrong = state.cell, state.cell * 1.1
+    state.cell = wrong
+    state.positions[0, 0] = float("nan")
+    with pytest.raises(ArithmeticError):
+        model(state)
+    state.cell = good
+    state.positions[0, 0] = 0.0
+    require()
+
+
 def test_tensors_of_inference_mode_are_compared_by_value(model, ethanol):
     with torch.inference_mode():
         state = state_of(ethanol)
@@ -218,7 +242,7 @@ def test_doubts_are_raised_once(ethanol):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"precision": "half"}, ValueError, "precision must be one of float32, .*, got 'half'"),
+        ({"precision": "float16"}, ValueError, "precision must be one of float32, .*, got 'float16'"),
         ({"dtype": torch.float16}, ValueError, "dtype must be torch.float32 or torch.float64, got torch.float16"),
         ({"device": "gpu"}, ValueError, "device must be cpu or cuda, got 'gpu'"),
         ({"mode": "fast"}, ValueError, "mode must be one of auto, graph, eager, got 'fast'"),

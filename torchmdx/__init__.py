@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torchmdx.relaxation.run import relax
     from torchmdx.relaxation.tasks import Relaxed
     from torchmdx.step.captured_step import CapturedStep
+    from torchmdx.step.divided_step import DividedStep
     from torchmdx.step.pool import StepPool
     from torchmdx.system import Batch, System
 
@@ -35,6 +36,7 @@ __all__ = [
     "Batch",
     "Calculator",
     "CapturedStep",
+    "DividedStep",
     "Dynamics",
     "EdgeSearch",
     "Ensemble",
@@ -61,6 +63,7 @@ _LAZY = {
     "Batch": "torchmdx.system",
     "Calculator": "torchmdx.ase_calculator",
     "CapturedStep": "torchmdx.step.captured_step",
+    "DividedStep": "torchmdx.step.divided_step",
     "Dynamics": "torchmdx.dynamics.dynamics",
     "EdgeSearch": "torchmdx.neighbors.search",
     "Ensemble": "torchmdx.models.ensemble",

@@ -22,10 +22,10 @@ from torchmdx.evaluate import evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.properties.descriptors import descriptors
 from torchmdx.properties.hessian import hessian
-from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
-from torchmdx.step.pool import StepPool
+from torchmdx.step.divided_pool import Pool, pool_for
+from torchmdx.step.divided_step import DividedReport, chosen_devices
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import StepResult
 from torchmdx.step.spread_limit import SpreadLimit
@@ -46,6 +46,7 @@ class Calculator(AseCalculator):
     dtype: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16", of the network; energies are summed in
         float64.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
+    devices: several, such as ["cuda:0", "cuda:1"], which share each structure as `torchmdx.DividedStep` does.
     mode: "auto" captures a CUDA graph at the third evaluation of a structure, "graph" requires one, "eager" never does.
     charge: total charge of every structure, in e; None reads `atoms.info["charge"]`, 0 if that is missing.
     max_force_spread: for an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
@@ -63,13 +64,9 @@ class Calculator(AseCalculator):
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
-    default_parameters = {
-        "dtype": "float32",
-        "mode": "auto",
-        "charge": None,
-        "max_force_spread": None,
-        "spread_file": None,
-    }
+    default_parameters = dict(
+        dtype="float32", mode="auto", devices=None, charge=None, max_force_spread=None, spread_file=None
+    )
     name = "torchmdx"
 
     def __init__(
@@ -79,6 +76,7 @@ class Calculator(AseCalculator):
         dtype: str = "float32",
         mode: str = "auto",
         device: torch.device | str | None = None,
+        devices: Sequence[torch.device | str] | None = None,
         charge: float | None = None,
         max_force_spread: float | None = None,
         spread_file: str | Path | None = None,
@@ -87,7 +85,7 @@ class Calculator(AseCalculator):
         super().__init__()
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-        target = choose_device(device)
+        target, several = chosen_devices(device, devices, mode)
         self.potential = prepare_potential(potential, DTYPES[dtype], target)
         if self.potential.predicts_charges:
             self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
@@ -97,7 +95,7 @@ class Calculator(AseCalculator):
         self._system: System | None = None  # of the last calculation; None while it may not be that of `atoms`
         self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
-        self.parameters.update(dtype=dtype, device=str(target))
+        self.parameters.update(dtype=dtype, device=str(target), devices=several)
         self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
         self.pool = self._make_pool(stress=False)
 
@@ -163,13 +161,14 @@ class Calculator(AseCalculator):
 
     def __repr__(self) -> str:
         several = f"{len(self.potential)} potentials, " if isinstance(self.potential, Ensemble) else ""
-        where = f"{self.dtype} on {self.potential.device}"
-        return f"torchmdx.Calculator({several}{where}, cutoff {self.potential.cutoff} Å)"
+        where = ", ".join(map(str, self.parameters["devices"] or [self.potential.device]))
+        return f"torchmdx.Calculator({several}{self.dtype} on {where}, cutoff {self.potential.cutoff} Å)"
 
-    def _make_pool(self, *, stress: bool) -> StepPool:
-        return StepPool(self.potential, mode=self.mode, stress=stress, precision=self.dtype)
+    def _make_pool(self, *, stress: bool) -> Pool:
+        devices = self.parameters["devices"]
+        return pool_for(self.potential, devices, mode=self.mode, stress=stress, precision=self.dtype)
 
-    def report(self) -> StepReport | None:
+    def report(self) -> StepReport | DividedReport | None:
         """The report on the step that evaluated the last structure; None before the first evaluation."""
         steps = self.pool.steps
         return steps[-1].report() if steps else None
@@ -246,8 +245,7 @@ class Calculator(AseCalculator):
                 )
             if not self.pool.stress:
                 self.pool = self._make_pool(stress=True)
-        system, result = self._evaluate(structure, known)
-        self._system = system
+        self._system, result = self._evaluate(structure, known)
         self.results = results_of(result, structure)
         if "charges" in properties or "dipole" in properties:
             self._add_charges(structure, "dipole" in properties)

@@ -103,8 +103,11 @@ class TorchmdxModel(ModelInterface):
             batch = _batch_of(state)
             self._warn_of_doubts(batch)
             self.pool.hold(batch)
-            self._held = _Composition(state)
-        found = self.pool(state.positions, state.row_vector_cell)
+            self._held = held = _Composition(state)
+        cell = None if held.has_cell(state) else state.row_vector_cell
+        held.cell = None  # not known if the evaluation fails
+        found = self.pool(state.positions, cell, copy=True)
+        held.keep_cell(state)
         results = {"energy": found.energy}
         if self._compute_forces:
             results["forces"] = found.forces
@@ -112,7 +115,7 @@ class TorchmdxModel(ModelInterface):
             results["stress"] = torch.nan_to_num(found.stress, nan=0.0)
         if found.energy_spread is not None:
             results |= {"energy_spread": found.energy_spread, "force_spread": found.force_spread}
-        return {name: values.to(self._dtype, copy=True) for name, values in results.items()}
+        return {name: values.to(self._dtype) for name, values in results.items()}
 
     def max_memory_scaler(self, state: Any) -> float:
         """How many atoms a batch of structures like those of a SimState may have, for torch-sim's autobatchers.
@@ -157,10 +160,21 @@ class _Composition:
         self.tensors = {name: getattr(state, name, None) for name in self.names}
         self.versions = {name: _version(tensor) for name, tensor in self.tensors.items()}
         self.copies = {name: None if tensor is None else tensor.clone() for name, tensor in self.tensors.items()}
+        self.cell: Tensor | None = None
+        self._cell_version: int | None = None
 
     def fits(self, state: Any) -> bool:
         """Whether the state has the same atoms; compares values only of tensors that are not the same objects."""
         return all(self._same(name, getattr(state, name, None)) for name in self.names)
+
+    def has_cell(self, state: Any) -> bool:
+        """Whether the last evaluation that succeeded had this state's cell, the same tensor, unchanged since."""
+        version = _version(state.cell)
+        return self.cell is state.cell and version is not None and self._cell_version == version
+
+    def keep_cell(self, state: Any) -> None:
+        """Remembers the cell of an evaluation that has succeeded."""
+        self.cell, self._cell_version = state.cell, _version(state.cell)
 
     def _same(self, name: str, tensor: Tensor | None) -> bool:
         copy, version = self.copies[name], _version(tensor)

@@ -80,6 +80,21 @@ def test_numbers_of_copies_may_change(exact, ethanol):
     assert len(beads.steps) == MOST_STEPS
 
 
+def test_changing_cells_are_noticed(exact, crystal):
+    """In one step, also after an evaluation that failed."""
+    system = System.from_ase(crystal)
+    beads = Beads(exact, system)
+    beads(*copies(crystal, 2))
+    for seed in (0, 1, 1, 2):
+        positions, cells = copies(crystal, 2, seed)
+        with pytest.raises(NonFiniteError):
+            beads(np.full_like(positions, np.nan), cells * 1.1)
+        for _ in range(2):
+            for found, one, cell in zip(beads(positions, cells)[0], positions, cells, strict=True):
+                assert found == pytest.approx(expected(exact, system, one, cell)[0], rel=1e-12)
+    assert list(beads.steps) == [2]
+
+
 def test_a_cell_without_volume_has_no_virial(exact, ethanol):
     beads = Beads(exact, System.from_ase(ethanol))
     _, forces, virials = beads(ethanol.positions[None] / BOHR, np.zeros((1, 3, 3)))
@@ -89,10 +104,22 @@ def test_a_cell_without_volume_has_no_virial(exact, ethanol):
 
 def test_bad_requests_are_refused(exact, ethanol):
     beads = Beads(exact, System.from_ase(ethanol))
-    with pytest.raises(ValueError, match=r"positions must have shape \[K, 9, 3\].*got \[2, 8, 3\] and \[2, 3, 3\]"):
+    with pytest.raises(ValueError, match=r"positions must have shape \[K, 9, 3\], got 2 of shape \[8, 3\]"):
         beads(np.zeros((2, 8, 3)), np.zeros((2, 3, 3)))
+    with pytest.raises(
+        ValueError, match=r"cells must have shape \[K, 3, 3\] .* K = 2 structures, got 1 of shape \[3, 3\]"
+    ):
+        beads(np.zeros((2, 9, 3)), np.zeros((1, 3, 3)))
+    with pytest.raises(ValueError, match=r"got 2 of shape \[3, 2\]"):
+        beads(np.zeros((2, 9, 3)), np.zeros((2, 3, 2)))
+    with pytest.raises(ValueError, match=r"got 2 of shape \[8, 3\], \[10, 3\]"):
+        beads([np.zeros((8, 3)), np.zeros((10, 3))], np.zeros((2, 3, 3)))
+    with pytest.raises(ValueError, match=r"got 1 of shape \[9, 2\]"):
+        beads(np.zeros((1, 9, 2)), np.zeros((1, 3, 3)))
     positions, cells = copies(ethanol, 2)
     good = beads(positions, cells)[0]
+    with pytest.raises(ValueError, match=r"of K = 1 structures, got 2 of shape \[3, 3\]"):
+        beads(positions[:1], cells)
     wrong = positions.copy()
     wrong[1, 3] = np.nan
     with pytest.raises(NonFiniteError):

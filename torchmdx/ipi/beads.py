@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +25,31 @@ if TYPE_CHECKING:
 MOST_STEPS = 4  # each holds device memory; simulations ask for one or two numbers of beads
 
 Numbers = NDArray[np.float64]
+Arrays = Numbers | Sequence[Numbers]
+
+
+@dataclass(frozen=True, eq=False)
+class _Boxes:
+    """rows: cells [K,3,3], Å. factors [K,1,1]: from stress, eV/Å³, to virial, Hartree.
+
+    key: the cells as they were given, bohr. flat [K]: which cells have no volume; None if all have one.
+    """
+
+    key: list[bytes | bool]
+    rows: Numbers
+    factors: Numbers
+    flat: NDArray[np.bool_] | None
+
+    @classmethod
+    def of(cls, key: list[bytes | bool], cells: Arrays) -> _Boxes:
+        rows = np.stack(list(cells)) * BOHR
+        volumes = np.abs(np.linalg.det(rows))
+        flat = ~(volumes > 0)
+        return cls(key, rows, (-volumes / HARTREE)[:, None, None], flat if flat.any() else None)
+
+    def filled(self, missing: int) -> Numbers:
+        """rows, and the last of them as often as `missing` says."""
+        return self.rows if not missing else np.concatenate([self.rows, np.repeat(self.rows[-1:], missing, 0)])
 
 
 class Beads:
@@ -37,6 +64,8 @@ class Beads:
         potential.require_elements(system.atomic_numbers)
         self.potential, self.system, self.precision = potential, system, precision
         self._steps: OrderedDict[int, CapturedStep] = OrderedDict()
+        self._boxes: _Boxes | None = None
+        self._known: tuple[CapturedStep, _Boxes] | None = None  # the step whose cells are those of the boxes
 
     @property
     def num_atoms(self) -> int:
@@ -47,32 +76,57 @@ class Beads:
         """The current steps by their number of copies."""
         return dict(self._steps)
 
-    def __call__(self, positions: Numbers, cells: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    def __call__(self, positions: Arrays, cells: Arrays, *, columns: bool = False) -> tuple[Numbers, Numbers, Numbers]:
         """Energies [K], forces [K,N,3] and virials [K,3,3] at positions [K,N,3] and cells [K,3,3]; atomic units.
 
-        Rows of a cell are lattice vectors. The virial is -∂E/∂strain; zero for a cell without volume. Raises ValueError
-        for another number of atoms, and what CapturedStep raises.
+        Positions and cells: arrays, or sequences of K arrays. Rows of a cell are lattice vectors, or its columns with
+        `columns`. The virial is -∂E/∂strain; zero for a cell without volume. Raises ValueError for another number of
+        atoms, and what CapturedStep raises.
         """
         count = len(positions)
-        if positions.shape != (count, self.num_atoms, 3) or cells.shape != (count, 3, 3):
-            raise ValueError(
-                f"positions must have shape [K, {self.num_atoms}, 3] and cells [K, 3, 3], "
-                f"got {list(positions.shape)} and {list(cells.shape)}"
-            )
-        places, boxes = positions * BOHR, cells * BOHR
-        step = self._step(places, boxes)
+        self._require_positions(positions)
+        boxes = self._boxes_of(cells, count, columns)
+        step = self._step(positions, boxes.rows)
+        given, total = step.buffers.host_inputs["positions"], count * self.num_atoms
+        # i-PI evaluates between milliseconds of its own work, when every line of Python is slow: there are few here.
+        places = given.numpy()
+        np.concatenate(positions, out=places[:total])
+        np.multiply(places[:total], BOHR, out=places[:total])
         missing = step.batch.num_systems - count
         if missing:
-            places = np.concatenate([places, np.repeat(places[-1:], missing, 0)])
-            boxes = np.concatenate([boxes, np.repeat(boxes[-1:], missing, 0)])
-        result = step(places.reshape(-1, 3), boxes, copy=False)
-        volumes = np.abs(np.linalg.det(boxes))[:, None, None]
-        virials = np.where(volumes > 0, -result.stress * volumes, 0.0)
-        forces = result.forces.reshape(-1, self.num_atoms, 3)
-        return (result.energy[:count] / HARTREE, forces[:count] * (BOHR / HARTREE), virials[:count] / HARTREE)
+            places[total:] = np.tile(places[total - self.num_atoms : total], (missing, 1))
+        known, self._known = self._known, None  # not known if the evaluation fails
+        result = step(given, None if known == (step, boxes) else boxes.filled(missing), copy=False)
+        self._known = (step, boxes)
+        virials = result.stress[:count] * boxes.factors
+        if boxes.flat is not None:
+            virials[boxes.flat] = 0.0
+        forces = result.forces[:total] * (BOHR / HARTREE)
+        return result.energy[:count] / HARTREE, forces.reshape(count, self.num_atoms, 3), virials
 
-    def _step(self, places: Numbers, boxes: Numbers) -> CapturedStep:
-        count = len(places)
+    def _require_positions(self, positions: Arrays) -> None:
+        if set(map(len, positions)) != {self.num_atoms} or any(place.shape[1:] != (3,) for place in positions[:1]):
+            shapes = sorted({place.shape for place in positions})
+            raise ValueError(
+                f"positions must have shape [K, {self.num_atoms}, 3], got {len(positions)} of shape "
+                f"{', '.join(str(list(shape)) for shape in shapes)}"
+            )
+
+    def _boxes_of(self, cells: Arrays, count: int, columns: bool) -> _Boxes:
+        """The cells in Å, with what follows from them, which is kept while they do not change."""
+        key = [columns, *(cell.tobytes() for cell in cells)]
+        if self._boxes is None or self._boxes.key != key or len(cells) != count:
+            if len(cells) != count or any(cell.shape != (3, 3) for cell in cells):
+                shapes = sorted({tuple(cell.shape) for cell in cells})
+                raise ValueError(
+                    f"cells must have shape [K, 3, 3] for the positions of K = {count} structures, "
+                    f"got {len(cells)} of shape {', '.join(str(list(shape)) for shape in shapes)}"
+                )
+            self._boxes = _Boxes.of(key, [cell.T for cell in cells] if columns else cells)
+        return self._boxes
+
+    def _step(self, positions: Arrays, rows: Numbers) -> CapturedStep:
+        count = len(positions)
         if count not in self._steps and len(self._steps) >= MOST_STEPS:
             larger = [size for size in self._steps if size > count]
             if larger:
@@ -80,7 +134,7 @@ class Beads:
             else:
                 self._steps.popitem(last=False)
         if count not in self._steps:
-            self._steps[count] = self._make(places, boxes)
+            self._steps[count] = self._make(np.stack(list(positions)) * BOHR, rows)
         self._steps.move_to_end(count)
         return self._steps[count]
 

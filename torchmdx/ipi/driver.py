@@ -14,7 +14,6 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-import numpy as np
 from ipi.pes.dummy import Dummy_driver
 
 from torchmdx.ipi.awaiting import launch_when_awaited
@@ -65,15 +64,20 @@ class TorchmdxDriver(Dummy_driver):
         return self._answers(cell, pos) if isinstance(cell, list) else self.compute_structure(cell, pos)
 
     def _answers(self, cells: list[Numbers], positions: list[Numbers]) -> list[Answer]:
+        try:
+            energies, forces, virials = self.beads(positions, cells, columns=True)
+        except ValueError:
+            self._require_atoms(positions)
+            raise
+        return list(zip(energies.tolist(), forces, virials, [""] * len(forces), strict=True))
+
+    def _require_atoms(self, positions: list[Numbers]) -> None:
         for place in positions:
             if place.shape != (self.beads.num_atoms, 3):
                 raise ValueError(
                     f"i-PI's structure must have the {self.beads.num_atoms} atoms of the template, "
                     f"got {place.size // 3}"
                 )
-        rows = np.stack(cells).transpose(0, 2, 1)  # columns of i-PI's cells are lattice vectors
-        energies, forces, virials = self.beads(np.stack(positions), rows)
-        return [(float(e), f, v, "") for e, f, v in zip(energies, forces, virials, strict=True)]
 
 
 def _require_known(others: dict[str, Any]) -> None:

@@ -25,12 +25,13 @@ from torchmdx.openmm_force.native.one_context import share_or_warn
 from torchmdx.openmm_force.overlaps import warn_of_overlaps
 from torchmdx.openmm_force.periodic_box import choose_box
 from torchmdx.openmm_force.potential_force import PotentialForce
-from torchmdx.openmm_force.settings import ForceSettings, hash_of, resolved_device
+from torchmdx.openmm_force.settings import ForceSettings, hash_of
 from torchmdx.openmm_force.surroundings import Surroundings
 from torchmdx.openmm_force.transport_native import make_native_force, why_not_native
 from torchmdx.openmm_force.transport_python import make_python_force
 from torchmdx.openmm_force.transport_torch import make_torch_force, why_not_torch
 from torchmdx.potentials import shipped
+from torchmdx.step.divided_step import chosen_devices
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ def add_potential(
     mode: str = "auto",
     precision: str = "float32",
     device: str | None = None,
+    devices: Sequence[str] | None = None,
     skin: float = 0.0,
     audit_every: int = 0,
     force_group: int = 0,
@@ -72,6 +74,7 @@ def add_potential(
     charge: total charge of these atoms, e, or with a unit. mode, precision, skin: as for CapturedStep.
     audit_every: evaluations between comparisons with the exact model, 0 for none; an OpenMMException stops the run.
     device: the device of the potential: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
+    devices: several that share the atoms, as for `torchmdx.DividedStep`; they need the transport "python".
     transport: how positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
     periodic: whether atoms interact with periodic images; None: if the system, or else the topology, has a box.
     scale_parameter: a global parameter of the Context, by default 1, that multiplies energy and forces.
@@ -84,24 +87,29 @@ def add_potential(
     Raises ValueError, TypeError, and ImportError for a transport that is not available. Warns if the system already has
     a force field, or the same potential, for these atoms.
     """
-    if transport not in TRANSPORTS:
-        raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
-    if not 0 <= force_group <= 31:
-        raise ValueError(f"force_group must be between 0 and 31, got {force_group}")
+    _require_known(transport, force_group)
     chosen = checked_atoms(system, topology, atoms)
     is_periodic, missing_box = choose_box(system, topology, periodic)
     links = checked_links(link_atoms, chosen, system.getNumParticles())
     checkpoint = _checkpoint_of(potential)
     numbers = elements_of(topology, chosen) + (HYDROGEN,) * len(links)
+    first, several = chosen_devices(device, devices, mode)
     settings = ForceSettings(
         numbers, chosen, system.getNumParticles(), charge_in_e(charge), is_periodic, precision, mode,
-        resolved_device(device), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint),
+        str(first), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint),
         max_force_spread, None if spread_file is None else str(spread_file), link_atoms=links,
-        surroundings=surroundings,
+        surroundings=surroundings, devices=tuple(several or ()),
     )  # fmt: skip
     evaluator = _make_evaluator(potential, settings, energy_offset)
     warn_of_overlaps(system, evaluator)
     return _insert(system, evaluator, transport, missing_box, force_group, name)
+
+
+def _require_known(transport: str, force_group: int) -> None:
+    if transport not in TRANSPORTS:
+        raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
+    if not 0 <= force_group <= 31:
+        raise ValueError(f"force_group must be between 0 and 31, got {force_group}")
 
 
 def _make_evaluator(potential: PotentialSource, settings: ForceSettings, energy_offset: Any) -> ForceEvaluator:
@@ -155,6 +163,10 @@ def _choose(asked: str, settings: ForceSettings) -> tuple[str, str]:
     """The transport, and the reason for it. Raises ImportError if the requested one cannot be used."""
     if asked == "python":
         return asked, "requested"
+    if settings.devices:
+        if asked != "auto":
+            raise ImportError(f"transport {asked!r} cannot be used: several devices need the transport 'python'")
+        return "python", "several devices share the atoms"
     reason = (
         why_not_torch(settings.device.startswith("cuda"))
         if asked == "torch"

@@ -21,6 +21,7 @@ from torchmdx.openmm_force.link_atoms import LinkAtoms
 from torchmdx.openmm_force.settings import ForceSettings
 from torchmdx.runtime.device_guard import capture_lock
 from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.divided_step import DividedReport, DividedStep, require_divisible
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import SpreadError, StepResult
 from torchmdx.step.spread_limit import SpreadLimit
@@ -63,7 +64,9 @@ class ForceEvaluator:
             require_charged(potential)
             assert isinstance(potential, Potential)
             self._embedded = EmbeddedRegion(potential, settings.surroundings)
-        self._step: CapturedStep | None = None
+        if settings.devices:
+            require_divisible(potential)
+        self._step: CapturedStep | DividedStep | None = None
         self._copies: dict[int, ForceEvaluator] = {}
         # Steps that belong to one Context.
         self.sessions: dict[int, weakref.ref[CapturedStep]] = {}
@@ -97,6 +100,17 @@ class ForceEvaluator:
             audit_every=settings.audit_every if audit_every is None else audit_every,
             max_force_spread=settings.max_force_spread,
         )
+
+    def _divided(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> DividedStep | None:
+        """A new step on the devices of the settings, if they name several."""
+        settings = self.settings
+        if not settings.devices:
+            return None
+        options: dict[str, Any] = dict(skin=settings.skin) if settings.skin else {}
+        return DividedStep(
+            self.potential, self._system(positions, cell), devices=settings.devices, mode=settings.mode,
+            precision=settings.precision, audit_every=settings.audit_every, **options,
+        )  # fmt: skip
 
     def on_gpu(self, index: int | None) -> ForceEvaluator:
         """Itself, or a copy on the GPU of a Context if the settings name no GPU of their own ("cuda").
@@ -190,7 +204,10 @@ class ForceEvaluator:
         """As `evaluate`, of the potential's atoms."""
         with self._lock:
             if self._step is None:
-                self._step = self.make_step(positions, cell)
+                self._step = self._divided(positions, cell) or self.make_step(positions, cell)
+            if isinstance(self._step, DividedStep):
+                found = self._step(positions, cell)
+                return float(found.energy[0]), found.forces
             result = self.run(self._step, positions, cell, copy=False, forces=with_forces)
             # Copied before another thread's evaluation overwrites them.
             forces = np.zeros(positions.shape) if result.forces is None else result.forces.copy()
@@ -202,9 +219,9 @@ class ForceEvaluator:
         Synchronises with the GPU and copies; evaluations themselves do neither.
         """
         steps = self._steps()
-        if not steps or "force_spread" not in steps[-1].buffers.outputs:
+        step = steps[-1] if steps else None
+        if not isinstance(step, CapturedStep) or "force_spread" not in step.buffers.outputs:
             return None
-        step = steps[-1]
         if step.device.type == "cuda":
             with capture_lock:
                 torch.cuda.synchronize(step.device)  # a replay may run on OpenMM's stream
@@ -221,11 +238,11 @@ class ForceEvaluator:
         """How often a neighbour list had to grow, over all existing Contexts."""
         return sum(step.num_recoveries for step in self._steps())
 
-    def report(self) -> StepReport | None:
+    def report(self) -> StepReport | DividedReport | None:
         """The report on the step of the newest Context; None before the first evaluation."""
         steps = self._steps()
         return steps[-1].report() if steps else None
 
-    def _steps(self) -> list[CapturedStep]:
+    def _steps(self) -> list[CapturedStep | DividedStep]:
         found = [self._step, *(reference() for reference in self.sessions.values())]
         return [step for step in found if step is not None]

@@ -9,6 +9,7 @@ import openmm
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.openmm_force.evaluator import ForceEvaluator, Spread
 from torchmdx.openmm_force.link_atoms import LinkAtom
+from torchmdx.step.divided_step import DividedReport
 from torchmdx.step.report import StepReport
 from torchmdx.units import KJ_PER_MOL
 
@@ -67,7 +68,7 @@ class PotentialForce:
         """How often a neighbour list had to grow during a run; each time the evaluation was repeated."""
         return self.evaluator.num_recoveries
 
-    def report(self) -> StepReport | None:
+    def report(self) -> StepReport | DividedReport | None:
         """The report on the step that evaluates; None before the first evaluation."""
         return self.evaluator.report()
 

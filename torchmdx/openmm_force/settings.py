@@ -29,6 +29,7 @@ class ForceSettings:
     ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å), spread_file: as for
     `torchmdx.Calculator`. energy_offset: eV, subtracted from the energy. link_atoms: hydrogens on bonds that `atoms`
     cut, the last atoms of the potential. surroundings: of an electrostatically embedded region, all other particles.
+    devices: that share the atoms, as of `DividedStep`; `device` is then the first.
     """
 
     numbers: tuple[int, ...]
@@ -49,6 +50,7 @@ class ForceSettings:
     energy_offset: float = 0.0
     link_atoms: tuple[LinkAtom, ...] = ()
     surroundings: Surroundings | None = None
+    devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.precision not in DTYPES:
@@ -66,7 +68,7 @@ class ForceSettings:
     def _require_embeddable(self) -> None:
         options = {
             "skin": self.skin, "audit_every": self.audit_every, "scale_parameter": self.scale_parameter,
-            "max_force_spread": self.max_force_spread, "link_atoms": self.link_atoms,
+            "max_force_spread": self.max_force_spread, "link_atoms": self.link_atoms, "devices": self.devices,
         }  # fmt: skip
         for name, value in options.items():
             if value:
@@ -111,9 +113,8 @@ class ForceSettings:
             values["surroundings"] = Surroundings(**{**given, "charges": tuple(given["charges"])})
         values["link_atoms"] = tuple(LinkAtom(*link) for link in values.get("link_atoms", ()))
         # A file from a machine with more GPUs can be read on one with fewer or none.
-        device = torch.device(values["device"])
-        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            values["device"] = resolved_device(None)
+        if not all(_is_here(device) for device in (values["device"], *values.get("devices", ()))):
+            values |= {"device": resolved_device(None), "devices": ()}
         return cls(**values)
 
     def load_potential(self) -> Potential | Ensemble:
@@ -132,6 +133,11 @@ class ForceSettings:
                     f"the checkpoint {path!r} has changed since the force was saved: its SHA-256 must be {expected}, "
                     f"got {found}"
                 )
+
+
+def _is_here(name: str) -> bool:
+    device = torch.device(name)
+    return device.type != "cuda" or (device.index or 0) < torch.cuda.device_count()
 
 
 def _as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:

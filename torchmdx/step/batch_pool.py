@@ -19,7 +19,7 @@ from torchmdx.system import Batch
 
 @dataclass(eq=False)
 class _Slot:
-    """A step, and inputs of its padded sizes on the potential's device."""
+    """A step, and its own inputs on the potential's device, of the padded sizes."""
 
     step: CapturedStep
     positions: Tensor
@@ -86,23 +86,25 @@ class BatchPool:
         self._slots[key] = slot
         self._held = (slot, batch.num_atoms, batch.num_systems)
 
-    def __call__(self, positions: Tensor, cell: Tensor) -> StepResult:
+    def __call__(self, positions: Tensor, cell: Tensor | None, *, copy: bool = False) -> StepResult:
         """Results at positions [N,3] Å and cell [S,3,3] Å of the batch that it holds, on the potential's device.
 
-        energy [S], forces [N,3] and optionally stress and spreads, as tensors: views of the step's buffers, valid until
-        the next call. Raises ValueError without a batch or for another size, and what CapturedStep raises.
+        cell: None for that of the last call, or of the batch. energy [S], forces [N,3] and optionally stress and
+        spreads, as tensors: without `copy`, views of the step's buffers, valid until the next call. Raises ValueError
+        without a batch or for another size, and what CapturedStep raises.
         """
         if self._held is None:
             raise ValueError("a pool evaluates the batch that it holds: call hold before an evaluation")
         slot, num_atoms, num_systems = self._held
-        if positions.shape != (num_atoms, 3) or cell.shape != (num_systems, 3, 3):
+        if positions.shape != (num_atoms, 3) or (cell is not None and cell.shape != (num_systems, 3, 3)):
             raise ValueError(
-                f"the pool holds {num_atoms} atoms in {num_systems} systems, "
-                f"got positions {list(positions.shape)} and cell {list(cell.shape)}"
+                f"the pool holds {num_atoms} atoms in {num_systems} systems, got positions {list(positions.shape)} "
+                f"and cell {None if cell is None else list(cell.shape)}"
             )
         slot.positions[:num_atoms].copy_(positions.detach())
-        slot.cell[:num_systems].copy_(cell.detach())
-        result = slot.step(slot.positions, slot.cell, copy=False)
+        if cell is not None:
+            slot.cell[:num_systems].copy_(cell.detach())
+        result = slot.step(slot.positions, slot.cell, copy=copy)
 
         def part(values: Any, count: int) -> Tensor | None:
             return None if values is None else torch.as_tensor(values)[:count]
@@ -129,4 +131,5 @@ class BatchPool:
     def _make(self, filled: Batch) -> _Slot:
         options = dict(mode=self.mode, stress=self.stress, precision=self.precision)
         step = CapturedStep(self.potential, filled, **options)  # type: ignore[arg-type]
-        return _Slot(step, filled.positions.clone(), filled.cell.clone())
+        inputs = step.buffers.inputs  # without a GPU those of the host, too
+        return _Slot(step, inputs["positions"], inputs["cell"])

@@ -52,7 +52,7 @@ class BufferStorage:
             3 * num_atoms,
             num_atoms if spread else 0,
         )
-        self._first_out = sum(sizes_out[:3])
+        self._first_out, self._sizes_out = sum(sizes_out[:3]), sizes_out
         if block is None:
             self.input = torch.zeros(sum(sizes_in), dtype=torch.float64, device=device)
         else:
@@ -84,6 +84,10 @@ class BufferStorage:
                 block.views[name] for name in ("order", "images", "origin", "far")
             )
         self.most_spread = torch.full((), torch.inf, dtype=torch.float64, device=device)
+
+    def copied_outputs(self) -> dict[str, Tensor]:
+        """`outputs` in memory of their own, by one copy on the device."""
+        return self._views_out(self.output.clone(), self._sizes_out)
 
     def _views_in(self, block: Tensor, sizes: tuple[int, ...]) -> dict[str, Tensor]:
         positions, cell = block.split(sizes)

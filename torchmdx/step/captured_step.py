@@ -30,7 +30,7 @@ from torchmdx.step.graph import Graph
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import AuditError, StepResult
 from torchmdx.step.spread_limit import checked_limit, require_agreement
-from torchmdx.step.state import StepState
+from torchmdx.step.state import StepState, checked_precision
 from torchmdx.step.structure_block import StructureBlock
 from torchmdx.system import Batch, System
 
@@ -83,10 +83,7 @@ class CapturedStep(StepState):
         self.lock = ThreadLock()
         if audit_every < 0:
             raise ValueError(f"audit_every must be >= 0 evaluations, got {audit_every}")
-        self.precision = precision or str(potential.dtype).removeprefix("torch.")
-        dtype = torch.float64 if self.precision == "float64" else torch.float32
-        if potential.dtype != dtype:
-            raise ValueError(f"precision {self.precision!r} needs a potential in {dtype}, got {potential.dtype}")
+        self.precision, dtype = checked_precision(potential, precision), potential.dtype
         self.potential, self.device = frozen(potential), potential.device
         self.batch = Batch.of(structure).to(self.device)
         potential.require_elements(self.batch.atomic_numbers)
@@ -213,7 +210,7 @@ class CapturedStep(StepState):
 
     def _round(self, kind: str, copy: bool) -> StepResult | None:
         """The result of one evaluation; None if it must be repeated after a repair."""
-        self._run(kind)
+        copied = self._run(kind, copy)
         flags = self.buffers.host_arrays["flags"]
         if repair(self, kind, flags):
             return None
@@ -221,7 +218,7 @@ class CapturedStep(StepState):
         if not self._trusted():
             return None
         require_agreement(flags, self.batch, self.buffers)
-        return self._give_out(kind, copy)
+        return self._give_out(kind, copy, copied)
 
     def _take_in(self, positions: Any, cell: Any) -> str:
         on_device = isinstance(positions, Tensor) and positions.device.type == "cuda"
@@ -239,8 +236,9 @@ class CapturedStep(StepState):
         self._last_kind = kind
         return kind
 
-    def _run(self, kind: str) -> None:
-        """One evaluation, replayed or launched; returns when energy and flags are on the host."""
+    def _run(self, kind: str, copy: bool) -> dict[str, Tensor] | None:
+        """One evaluation, until energy and flags are on the host; copies of results on the device, if wanted."""
+        copied = None
         if self.policy.due(kind, self.num_evaluations):
             self.capture(kind)
         graph = self.policy.graphs.get(kind)
@@ -253,20 +251,23 @@ class CapturedStep(StepState):
                 with limited_to(self.threads):
                     run_compiled(lambda: self._launch(kind), self.device)
                 self.unsettled = False
+            if copy and kind == "device":  # queued before the host waits, so that it costs no time of the host
+                copied = self.buffers.copied_outputs()
         finally:  # the next call overwrites the inputs of this one
             if self.buffers.on_gpu:
                 torch.cuda.current_stream(self.device).synchronize()
         if not graph:
             self.policy.eager_seconds = time.perf_counter() - start
+        return copied
 
-    def _give_out(self, kind: str, copy: bool) -> StepResult:
+    def _give_out(self, kind: str, copy: bool, copied: dict[str, Tensor] | None) -> StepResult:
         if kind == "host":
             result = StepResult.of(self.buffers.host_arrays, copy)
             return result if self.with_forces else replace(result, forces=None)
-        result = StepResult.of(self.buffers.outputs, copy)
-        self._given_out = torch.cuda.Event()
-        self._given_out.record(torch.cuda.current_stream(self.device))
-        return result
+        if copied is None:
+            self._given_out = torch.cuda.Event()
+            self._given_out.record(torch.cuda.current_stream(self.device))
+        return StepResult.of(copied or self.buffers.outputs, copy=False)
 
     def _judge(self, launched: Tensor | None = None) -> str | None:
         """Audits the graph that was just replayed. Returns why it is wrong, None if it passes."""

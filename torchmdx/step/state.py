@@ -88,3 +88,12 @@ class StepState:
         forces = outputs.forces if self.with_forces else torch.zeros_like(outputs.forces)
         results = (outputs.energy, outputs.energies, forces, outputs.stress, outputs.spread)
         buffers.finish(edges, *results, to_host=kind == "host", read=kind != "steps")
+
+
+def checked_precision(potential: Potential | Ensemble, precision: str | None) -> str:
+    """The precision; None: that of the potential. Raises ValueError if it needs a potential in another dtype."""
+    name = precision or str(potential.dtype).removeprefix("torch.")
+    dtype = torch.float64 if name == "float64" else torch.float32
+    if potential.dtype != dtype:
+        raise ValueError(f"precision {name!r} needs a potential in {dtype}, got {potential.dtype}")
+    return name

@@ -1,0 +1,75 @@
+"""DividedPool: structures one after the other on several devices, in place of a StepPool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.potential import Potential
+from torchmdx.step.divided_step import DividedStep, require_divisible
+from torchmdx.step.pool import StepPool
+from torchmdx.step.results import StepResult
+from torchmdx.system import System
+
+
+class DividedPool:
+    """Evaluates structures with a `DividedStep`, which is kept while atoms and periodic directions stay the same.
+
+    devices, mode, stress, precision: as for DividedStep.
+    """
+
+    def __init__(
+        self,
+        potential: Potential | Ensemble,
+        devices: Sequence[torch.device | str],
+        *,
+        mode: str = "auto",
+        stress: bool = False,
+        precision: str | None = None,
+    ) -> None:
+        self.potential, self.stress = require_divisible(potential), stress
+        self._settings: dict[str, Any] = dict(devices=list(devices), mode=mode, stress=stress, precision=precision)
+        self._step: DividedStep | None = None
+        self._held: System | None = None
+
+    @property
+    def steps(self) -> list[DividedStep]:
+        """The current step, if there is one."""
+        return [] if self._step is None else [self._step]
+
+    def __call__(self, system: System, positions: NDArray[np.float64] | None = None) -> StepResult:
+        """energy [1], energies [N], forces [N,3] and optionally stress [1,3,3], as NumPy arrays.
+
+        positions: numbers [N,3] instead of the system's. A system that is given with them repeatedly is compared only
+        once: its other values must not have changed. Raises what DividedStep raises.
+        """
+        if self._step is None:
+            self._step = DividedStep(self.potential, system, energies=True, **self._settings)
+        elif system is not self._held and not self._has_atoms_of(system):
+            self._held = None  # whatever happens in `assign`
+            self._step.assign(system)
+        self._held = system
+        place = system.positions.numpy() if positions is None else positions
+        return self._step(place, system.cell.numpy())
+
+    def _has_atoms_of(self, system: System) -> bool:
+        assert self._step is not None
+        batch = self._step.batch
+        return (
+            torch.equal(batch.atomic_numbers, system.atomic_numbers)
+            and torch.equal(batch.pbc[0], system.pbc)
+            and float(batch.charge[0]) == system.charge
+        )
+
+
+Pool = StepPool | DividedPool
+
+
+def pool_for(potential: Potential | Ensemble, devices: Sequence[torch.device | str] | None, **options: Any) -> Pool:
+    """A pool of steps on the potential's device; on several devices if these are given. options: of either class."""
+    return StepPool(potential, **options) if devices is None else DividedPool(potential, devices, **options)

@@ -1,0 +1,116 @@
+"""A structure divided among devices: the domain of each, and the sums of their results."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchmdx import cell as lattice
+from torchmdx.models.potential import Potential
+from torchmdx.step.buffers import copy_checked
+from torchmdx.step.division import Division, Grid, Share, choose_grid, divide
+from torchmdx.step.domain_step import DomainResult, DomainStep, reach
+from torchmdx.step.results import StepResult
+from torchmdx.system import Batch
+
+
+class DeviceDomain:
+    """A device's part: its step, and the share that this has been given."""
+
+    def __init__(self, step: DomainStep, device: torch.device) -> None:
+        self.step, self.device = step, device
+        self.share: Share | None = None
+
+    def evaluate(
+        self, batch: Batch, share: Share, positions: NDArray[np.float64], cell: NDArray[np.float64]
+    ) -> DomainResult:
+        """Results for a share of the atoms at positions [N,3], given to the step if it has another."""
+        moves = share.shifts @ cell if share.shifts.any() else 0.0
+        if self.share is not share:
+            self.share = None
+            self.step.assign(
+                positions[share.atoms] + moves, batch.atomic_numbers.numpy()[share.atoms], share.num_owned, cell,
+                num_total=batch.num_atoms, hops=share.hops,
+            )  # fmt: skip
+            self.share = share
+        if share.num_owned:
+            inputs = self.step.inputs
+            np.take(positions, share.atoms, axis=0, out=inputs, mode="clip")
+            inputs += moves
+        return self.step(None, cell)
+
+
+class DividedStructure:
+    """A structure with its current positions and cell, and the domains that it is divided into.
+
+    devices: of the domains, as many as the grid has bricks. grid: parts along each cell vector; None: those with the
+    fewest copies of atoms. skin: Å. options: mode, precision and audit_every of `DomainStep`. frame: the cell, with
+    unit vectors along directions that are not periodic.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        potential: Potential,
+        devices: Sequence[torch.device],
+        grid: Grid | None,
+        skin: float,
+        options: dict[str, Any],
+    ) -> None:
+        lattice.require_lattice(batch.cell, batch.pbc)
+        self.batch, self.skin = batch, skin
+        self.positions, self.cell = batch.positions.double().clone(), batch.cell.double().clone()
+        self.pbc = batch.pbc[0].numpy()
+        self.frame = lattice.complete(self.cell, batch.pbc)[0].numpy()
+        self.reach, self.cutoff = reach(potential), float(potential.cutoff)
+        places = self.positions.numpy()
+        self.grid = grid or choose_grid(places, self.frame, self.pbc, len(devices), self.reach + skin)
+        folded = self.pbc & (np.array(self.grid) == 1)
+        self.domains = []
+        for device in devices[: math.prod(self.grid)]:
+            own = potential if potential.device == device else copy.deepcopy(potential).to(device)
+            step = DomainStep(own, folded.tolist(), charge=float(batch.charge[0]), **options)
+            self.domains.append(DeviceDomain(step, device))
+        self.division: Division | None = None
+
+    def take_in(self, positions: Any, cell: Any) -> None:
+        """Copies positions and cell in. Raises ValueError or TypeError, and keeps the last cell, if they do not fit."""
+        if cell is not None:
+            given = self.cell.clone()
+            copy_checked("cell", given, cell)
+            if not torch.equal(given, self.cell):
+                lattice.require_lattice(given, self.batch.pbc)
+                self.frame, self.cell = lattice.complete(given, self.batch.pbc)[0].numpy(), given
+        copy_checked("positions", self.positions, positions)
+
+    def prepare(self) -> bool:
+        """Divides the structure anew if its atoms have moved too far; returns whether they have."""
+        places = self.positions.numpy()
+        if self.division is not None and self.division.holds(places, self.frame):
+            return False
+        settings = dict(reach=self.reach, skin=self.skin, cutoff=self.cutoff)
+        self.division = divide(places, self.frame, self.pbc, self.grid, **settings)
+        return True
+
+    def summed(self, found: list[DomainResult], *, stress: bool, energies: bool) -> StepResult:
+        assert self.division is not None
+        count = self.batch.num_atoms
+        energy, virial, forces, of_atoms = 0.0, np.zeros((3, 3)), np.zeros((count, 3)), np.zeros(count)
+        for share, part in zip(self.division.shares, found, strict=True):
+            energy += part.energy
+            virial += part.virial
+            of_atoms[share.atoms[: share.num_owned]] = part.energies
+            share.sum_into(forces, part.forces)
+        size = float(lattice.volume(self.cell)[0])
+        return StepResult(
+            energy=np.array([energy]),
+            forces=forces,
+            energies=of_atoms if energies else None,
+            stress=(virial / size if size > 0 else np.full((3, 3), np.nan))[None] if stress else None,
+        )
