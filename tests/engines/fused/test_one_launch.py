@@ -61,16 +61,16 @@ def run(fast, kernel, batch, edges, plan):
     single = OneLaunch(fast, buffers, plan, kernel)
     inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
     single.run(*inputs)
-    assert single.memory["counters"].tolist() == [plan.clusters * one_launch.SHARES, single.gave_up()]
+    assert single.memory["counters"].tolist() == [plan.clusters * one_launch.SHARES, single.gave_up(), 0]
     return buffers
 
 
 @emulated
 def test_python_and_the_kernel_agree_on_sizes(emulator, fast):
-    sizes = [emulator.library.constant(k) for k in range(6)]
+    sizes = [emulator.library.constant(k) for k in range(7)]
     vectors = one_launch.pack_vectors(fast.weights).shape[1]
     weights = one_launch.pack_matrices(fast.weights)[0].numel() // one_launch.THREADS
-    assert sizes == [one_launch.ROOM, one_launch.KEPT, vectors, weights, ctypes.sizeof(one_launch.Params), 32]
+    assert sizes == [one_launch.ROOM, one_launch.KEPT, vectors, weights, ctypes.sizeof(one_launch.Params), 32, one_launch.PARTICLE]
     assert one_launch.Plan(1, 1, 1, 1, False).floats == one_launch.ROOM + 16 * one_launch.NINE + vectors
 
 

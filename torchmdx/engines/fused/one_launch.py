@@ -5,8 +5,8 @@
 
 Each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE of their channels. The kernel serves the
 usual network (`why_not`), and energies with forces; for structures without periodic directions also a whole step, from
-coordinates to results (one_launch_step.cuh, `run_step`). Energies alone, virials, and evaluations with work between
-forward and backward pass take the chain.
+coordinates to results (one_launch_step.cuh, `run_step`), or several steps of dynamics (one_launch_motion.cuh).
+Energies alone, virials, and evaluations with work between forward and backward pass take the chain.
 
 For up to MOST_COMPILED atoms in a cluster the kernel is compiled with the numbers of its plan as constants.
 
@@ -63,6 +63,7 @@ MOST_COMPILED = 4  # atoms of a cluster
 PATIENCE = 1 << 22
 # Floats of shared memory per atom, and of what an atom keeps; bytes of an edge. Checked by the kernel's own constants.
 ROOM, KEPT, EDGE_FLOATS = 3404, 1808, 9
+PARTICLE = 72  # floats of an atom of a whole step
 
 _TYPES: dict[str, type[Any]] = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_longlong}
 
@@ -190,9 +191,10 @@ class OneLaunch:
         sizes, w = buffers.sizes, model.weights
         self.plan, self.kernel, self.buffers = plan, kernel, buffers
         n, slots, new = sizes.num_atoms, sizes.slots, sizes.new
-        room = (MOST_SHARED_BYTES // 4 - plan.floats) // EDGE_FLOATS // 4 * 4
+        fixed_floats = plan.floats + PARTICLE * n * self.serves_steps
+        room = (MOST_SHARED_BYTES // 4 - fixed_floats) // EDGE_FLOATS // 4 * 4
         edge_room = min(room, -(-slots // 4) * 4)
-        self.shared_bytes = 4 * (plan.floats + EDGE_FLOATS * edge_room)
+        self.shared_bytes = 4 * (fixed_floats + EDGE_FLOATS * edge_room)
         blocks = plan.clusters * SHARES
         self.memory: dict[str, Tensor | None] = {
             "weights": pack_matrices(w),
@@ -210,9 +212,9 @@ class OneLaunch:
             "pull": new(SHARES, slots),
             "back": new(slots, 4),
             "half": new(SHARES, slots, 4),
-            "told_energies": new(n, 4),
-            "told_forces": new(n, 4),
-            "counters": new(2, dtype=torch.int64),
+            "told_energies": new(2, n, 4),
+            "told_forces": new(2, n, 4),
+            "counters": new(3, dtype=torch.int64),
             "kept": None if plan.keep else new(blocks, plan.per * KEPT),
         }
         table = self.memory["table"]
@@ -246,7 +248,8 @@ class OneLaunch:
     def serves_steps(self) -> bool:
         """Whether the kernel can do a whole step (one_launch_step.cuh): 64 bits tell an atom's neighbours."""
         n = self.buffers.sizes.num_atoms
-        return n <= MOST_IN_STEP and 16 * n + 2 <= self.plan.per * 3 * CHANNELS
+        fits = 4 * (self.plan.floats + PARTICLE * n) <= MOST_SHARED_BYTES
+        return n <= MOST_IN_STEP and 16 * n + 2 <= self.plan.per * 3 * CHANNELS and fits
 
     def run(
         self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges
@@ -265,13 +268,16 @@ class OneLaunch:
         tensors: Mapping[str, Tensor | None],
         radius: float,
         to_host: int,
+        steps: int = 0,
+        thermostat: int = 0,
     ) -> None:
         """A whole step: writes positions, cell and edges as well.
 
-        tensors: what `struct Params` names from `given` to `host_output`. radius: of the search. to_host: 2 for all
-        results, 1 for energy and flags, 0 for nothing.
+        tensors: what `struct Params` names from `given` to `host_output`; of dynamics, also from `state_positions` to
+        `control`. radius: of the search. to_host: 2 for all results, 1 for energy and flags, 0 for nothing. steps,
+        thermostat: of dynamics, which begin with the forces of the state; no steps: one evaluation.
         """
-        settings = {"radius_squared": radius * radius, "to_host": to_host}
+        settings = {"radius_squared": radius * radius, "to_host": to_host, "steps": steps, "thermostat": thermostat}
         self._launch(positions, numbers, system, cell, charge, edges, tensors, settings)
 
     def _launch(
