@@ -46,6 +46,8 @@ def launch_whole(
     single = engine.model.one_launch if isinstance(engine, KernelEngine) else None
     if single is None or not single.serves_steps or kind not in TO_HOST:
         return False
+    if moving is not None and single.moving_kernel is None:
+        return False
     if search.skin > 0 or search.backend != "triton_brute_force" or buffers.stress_wanted or not buffers.direct:
         return False
     assert isinstance(engine, KernelEngine)
@@ -97,5 +99,5 @@ def launch_step(
         model.one_launch.run_step(*atoms, search.edges, tensors, search.radius, TO_HOST[kind])
     else:
         tensors |= {**moving.tensors, "moved": buffers.inputs["positions"]}
-        options = dict(steps=moving.steps, thermostat=moving.thermostat)
-        model.one_launch.run_step(*atoms, search.edges, tensors, search.radius, TO_HOST[kind], **options)
+        settings = (search.radius, TO_HOST[kind], moving.steps, moving.thermostat)
+        model.one_launch.run_step(*atoms, search.edges, tensors, *settings)

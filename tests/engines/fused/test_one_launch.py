@@ -12,7 +12,9 @@ from test_fused_tensornet import batch_of
 
 from torchmdx import Potential, TensorNetConfig
 from torchmdx.engines.fused import one_launch
-from torchmdx.engines.fused.one_launch import OneLaunch, Plan
+from torchmdx.engines.fused import one_launch_plan as plans
+from torchmdx.engines.fused.one_launch import OneLaunch
+from torchmdx.engines.fused.one_launch_plan import Plan
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
@@ -70,8 +72,9 @@ def test_python_and_the_kernel_agree_on_sizes(emulator, fast):
     sizes = [emulator.library.constant(k) for k in range(7)]
     vectors = one_launch.pack_vectors(fast.weights).shape[1]
     weights = one_launch.pack_matrices(fast.weights)[0].numel() // one_launch.THREADS
-    assert sizes == [one_launch.ROOM, one_launch.KEPT, vectors, weights, ctypes.sizeof(one_launch.Params), 32, one_launch.PARTICLE]
-    assert one_launch.Plan(1, 1, 1, 1, False).floats == one_launch.ROOM + 16 * one_launch.NINE + vectors
+    wanted = [plans.ROOM, plans.KEPT, vectors, weights, ctypes.sizeof(one_launch.Params), 32, plans.PARTICLE]
+    assert sizes == wanted
+    assert Plan(1, 1, 1, 1, False).floats == plans.ROOM + 16 * plans.NINE + vectors
 
 
 @emulated
@@ -152,7 +155,7 @@ def test_plans_fit_into_shared_memory_or_there_is_none():
         plan = Plan.choose(count, 15)
         assert plan.clusters <= 15
         assert plan.clusters * plan.per >= count
-        assert 4 * plan.floats <= one_launch.MOST_SHARED_BYTES
+        assert 4 * plan.floats <= plans.MOST_SHARED_BYTES
     assert Plan.choose(22, 15) == Plan(2, 11, 8, 2, True)
     assert Plan.choose(1000, 15) is None
 

@@ -203,7 +203,7 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         fetch(w, b.weights, AT_OUT + 12 * l);
         Near near;
         read_near<0, 0>(b, 1 + l, near);
-        if (l == 0 && !p.given) find_back(b);
+        if (l == 0 && !makes_list(p)) find_back(b);
         receive(b, l, near);
         EXCHANGE(b.stage, xa, 9, WIDE, C);
         wait_for_cluster(turn++);
@@ -351,7 +351,7 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
     Near near;
     read_near<1, 1>(b, 0, near);
-    if (!p.given) take_back(b);
+    if (!makes_list(p)) take_back(b);
     wait_for_cluster(turn++);
     product1<2 * C, 1>(b, gate_in, xa, 2 * C, b.result);
 #pragma unroll 1
@@ -377,7 +377,7 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
 
 DEV void evaluate(const Params &p)
 {
-    if (p.steps && p.control[1]) return; // a run that has halted
+    if (MOVES && p.control[1]) return; // a run that has halted
     Block b = {p};
     b.rank = block_rank(), b.cluster = blockIdx.x / SHARES, b.clusters = gridDim.x / SHARES;
     b.tid = threadIdx.x, b.lane = b.tid % 32, b.warp = b.tid / 32, b.col = b.tid % WIDE,
@@ -401,26 +401,25 @@ DEV void evaluate(const Params &p)
     else
         b.kept = at, at += per_cluster(p) * KEEP_FLOATS;
     b.particles = (Particle *)at;
-    if (p.given) at += p.num_atoms * (sizeof(Particle) / 4);
-    b.edge_memory = at, b.first_edge = 0, b.num_edges = 0, b.total = 0, b.number = p.steps ? p.control[0] : 0;
+    if (makes_list(p)) at += p.num_atoms * (sizeof(Particle) / 4);
+    b.edge_memory = at, b.first_edge = 0, b.num_edges = 0, b.total = 0, b.number = MOVES ? p.control[0] : 0;
 
     int turn = 0; // of the next exchange
-    const bool moving = p.steps;
     prepare_exchanges();
     b.remote = remote_of((b.warp + b.rank) % SHARES); // each eighth of the warps pushes to another block
     Arriving arriving;
-    if (p.given) read_elements(b);
-    if (moving)
+    if (makes_list(p)) read_particles(b);
+    if (MOVES)
         take_motion(b);
     else if (p.given)
         read_coordinates(b, arriving);
     prepare(b);
     all_prepared();
-    if (p.given && !moving) bring_in(b, arriving, turn);
+    if (!MOVES && p.given) bring_in(b, arriving, turn);
     if (b.tid == THREADS - 1)
         shared_launch() = 1 + (unsigned)(count_up(p.counters) / gridDim.x) + (unsigned)p.counters[2];
-    if (p.given) describe_cells(b);
-    if (p.given && !moving) {
+    if (makes_list(p)) describe_cells(b);
+    if (!MOVES && p.given) {
         wait_for_cluster(turn++);
         note_places(b);
     }
@@ -431,8 +430,8 @@ DEV void evaluate(const Params &p)
         float gate_in[8];
         fetch(gate_in, b.weights, AT_GATE_IN);
         if (!halted) {
-            if (moving) advance(b);
-            if (p.given) {
+            if (MOVES) advance(b);
+            if (makes_list(p)) {
                 all_pairs(b);
                 make_list(b);
             } else
@@ -440,7 +439,7 @@ DEV void evaluate(const Params &p)
             __syncthreads();
             embedding_sums(b);
         }
-        if (done) {
+        if (MOVES && done) {
             // Nothing may arrive before a block has read what the last step left there; all halt, or none.
             all_prepared();
             if (shared_halt()) break;
@@ -448,25 +447,25 @@ DEV void evaluate(const Params &p)
         } else
             b.launch = shared_launch();
         work_out(b, gate_in, turn);
-        if (p.thermostat != FREE && own_particle(b) < p.num_atoms)
+        if (MOVES && p.thermostat != FREE && own_particle(b) < p.num_atoms)
             draw(b.particles + own_particle(b), b.number + (p.thermostat == LANGEVIN ? 2 : 1));
         sum_forces(b);
         done++;
-        if (!moving) break;
+        if (!MOVES) break;
         halted = complete(b);
         b.number += !halted;
         if (done == p.steps) break;
         if (halted && b.tid < SHARES) tell_halt(b.tid);
         leave_step();
     }
-    if (!p.given) {
+    if (!makes_list(p)) {
         if (b.rank == SHARES - 1 && b.warp == 0) sum_energies(b, b.cluster, b.clusters, 0, p.energy, p.energies, 0);
         return;
     }
     __syncthreads();
     describe_list(b);
     if (gives_out(b)) give_out(b, done);
-    if (gives_out(b) && moving) keep_motion(b, done > halted, halted);
+    if (MOVES && gives_out(b)) keep_motion(b, done > halted, halted);
 }
 
 #ifndef EMULATED

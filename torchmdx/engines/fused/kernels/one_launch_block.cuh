@@ -145,6 +145,14 @@ DEV int rows_of(const Params &, int atoms) { return atoms; }
 #define EACH_ROW _Pragma("unroll 1")
 #endif
 
+// Steps of dynamics have a kernel of their own, so that evaluations have none of their code.
+#ifdef STEPS_INSIDE
+enum { MOVES = 1 };
+#else
+enum { MOVES = 0 };
+#endif
+DEV bool makes_list(const Params &p) { return MOVES || p.given; }
+
 struct Block {
     const Params &p;
     int rank, cluster, first, atoms, col, lane, warp, tid, channel;

@@ -458,7 +458,7 @@ DEV void sum_forces(const Block &b)
             x = y = z = 0;
 #pragma unroll 1
             for (int u = 0; u < busy; u++) x += sums[3 * u], y += sums[3 * u + 1], z += sums[3 * u + 2];
-            if (p.given)
+            if (makes_list(p))
                 tell(forces_told(b) + i, told(b, x, y, z));
             else
                 p.forces[3LL * i] = x, p.forces[3LL * i + 1] = y, p.forces[3LL * i + 2] = z;

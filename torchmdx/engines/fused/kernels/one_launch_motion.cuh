@@ -36,10 +36,10 @@ DEV void take_motion(const Block &b)
     const int atom = p.order[i];
     const long long s = p.num_systems == 1 ? 0 : p.system[i];
     const double inverse = p.inverse_masses[atom], *cell = p.given_cell + 9 * s;
-    own.atom = atom, own.half = 0.5 * p.motion[0], own.kick = p.motion[1] * inverse, own.kept = p.motion[2];
+    own.half = 0.5 * p.motion[0], own.kick = p.motion[1] * inverse, own.kept = p.motion[2];
     own.scale = p.motion[3] * sqrt(p.thermal[s] * inverse);
     own.mass = p.masses[atom], own.counted = p.counted[atom], own.first = p.first_counted[s] == atom;
-    own.seed = p.seeds[s], own.number = (int)p.place[atom], own.far = *p.far;
+    own.seed = p.seeds[s], own.number = (int)p.place[atom];
 #pragma unroll
     for (int k = 0; k < 3; k++) {
         own.x[k] = p.state_positions[3 * atom + k], own.v[k] = p.state_velocities[3 * atom + k];

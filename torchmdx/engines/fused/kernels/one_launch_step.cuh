@@ -90,10 +90,16 @@ DEV void describe_cells(const Block &b)
 
 // The atom of `b.particles` that belongs to this thread, if any; N or more for none. Other threads are busy with sums.
 DEV int own_particle(const Block &b) { return b.tid < THREADS / 2 ? b.p.num_atoms : b.tid - THREADS / 2; }
-DEV void read_elements(const Block &b)
+// What is known of it before coordinates are.
+DEV void read_particles(const Block &b)
 {
+    const Params &p = b.p;
     const int i = own_particle(b);
-    if (i < b.p.num_atoms) b.particles[i].element = (int)b.p.numbers[i];
+    if (i >= p.num_atoms) return;
+    Particle &own = b.particles[i];
+    const int element = (int)p.numbers[i], atom = p.order[i];
+    const double far = *p.far;
+    own.element = element, own.atom = atom, own.far = far;
 }
 
 DEV void all_pairs(const Block &b)
@@ -143,8 +149,7 @@ DEV void note_places(const Block &b)
     const Params &p = b.p;
     const int i = own_particle(b);
     if (!gives_out(b) || i >= p.num_atoms) return;
-    const double far = *p.far, *place = all_places(b) + 3 * i;
-    b.particles[i].atom = p.order[i];
+    const double far = b.particles[i].far, *place = all_places(b) + 3 * i;
     b.particles[i].flaws =
         flaws_of(place[0], far) | flaws_of(place[1], far) | flaws_of(place[2], far) | (has_place(place) ? 0 : 4);
 }
