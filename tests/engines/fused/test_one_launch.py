@@ -150,16 +150,6 @@ def test_blocks_that_give_up_waiting_end_and_say_so(emulator, potential, fast, m
     assert torch.equal(run(fast, emulator, batch, edges, plan).forces, wanted.forces)
 
 
-def test_plans_fit_into_shared_memory_or_there_is_none():
-    for count in range(1, 181):
-        plan = Plan.choose(count, 15)
-        assert plan.clusters <= 15
-        assert plan.clusters * plan.per >= count
-        assert 4 * plan.floats <= plans.MOST_SHARED_BYTES
-    assert Plan.choose(22, 15) == Plan(2, 11, 8, 2, True)
-    assert Plan.choose(1000, 15) is None
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
