@@ -5,7 +5,7 @@ import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
 
-from torchmdx import CapturedStep, System
+from torchmdx import CapturedStep, Potential, System, TensorNetConfig
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.step.results import NonFiniteError
 
@@ -164,3 +164,36 @@ def test_graphs_are_used_and_steps_are_those_of_launches(potential32, systems):
     assert graphs.replays.captured
     assert set(graphs.replays.graphs) == {4, 1}
     assert "as a CUDA graph" in graphs.why
+
+
+on_hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not on_hopper, reason="needs a GPU of the architecture sm_90")
+@pytest.mark.parametrize("integrator", ["verlet", "langevin", "bussi"])
+def test_steps_inside_one_launch_are_those_of_the_host_whatever_their_number(systems, integrator):
+    torch.manual_seed(0)
+    potential = Potential(TensorNetConfig()).requires_grad_(False).cuda()
+    host, device = loops(potential, systems, integrator=integrator, frozen=[2], steps_per_replay=4)
+    assert device.step.engine.model.one_launch.serves_steps
+    expected, found = at(host, 9), at(device, 9)
+    np.testing.assert_allclose(found.positions, expected.positions, atol=1e-6)
+    np.testing.assert_allclose(found.velocities, expected.velocities, atol=1e-6)
+    np.testing.assert_allclose(found.forces, expected.forces, atol=1e-4)
+    np.testing.assert_allclose(found.energy, expected.energy, atol=1e-4)
+    _, single = loops(potential, systems, integrator=integrator, frozen=[2], steps_per_replay=1)
+    assert_same(at(single, 9), found)
+    _, small = loops(potential, systems, integrator=integrator, frozen=[2], steps_per_replay=4)
+    small.step.search._make(small.step.ordered, small.step.search.backend, 5)
+    small.step.engine.reserve(small.step.search.capacity)
+    assert_same(at(small, 9), found)
+    assert small.num_recoveries == 1
+    small.step.buffers.far.fill_(0.1)
+    np.testing.assert_allclose(at(small, 12).positions, at(device, 12).positions, atol=1e-6)
+    velocities = small.snapshot().velocities.copy()
+    velocities[1] = 1e200
+    small.set_velocities(velocities)
+    with pytest.raises(NonFiniteError, match="evaluation 13: .* the first of them atom 1"):
+        at(small, 20)
+    assert small.snapshot().step == 12

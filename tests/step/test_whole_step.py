@@ -18,7 +18,8 @@ from torchmdx.step.whole_step import launch_step, launch_whole
 from torchmdx.system import Batch
 
 pytest.importorskip("triton")
-from torchmdx.engines.fused.one_launch import OneLaunch, Plan
+from torchmdx.engines.fused.one_launch import OneLaunch
+from torchmdx.engines.fused.one_launch_plan import Plan
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,16 @@ def potential():
     return made
 
 
+@pytest.fixture(scope="module")
+def mover(tmp_path_factory):
+    """The kernel for steps of dynamics."""
+    return Emulator(tmp_path_factory.mktemp("mover"), STEPS_INSIDE=1)
+
+
 class Case:
     """Buffers, search and engine of a step of these atoms, with the kernel on the emulator."""
 
-    def __init__(self, emulator, potential, structures, plan, *, energies=False, capacity=None):
+    def __init__(self, emulator, potential, structures, plan, *, energies=False, capacity=None, moving=None):
         self.batch = Batch.of([System.from_ase(atoms) for atoms in structures])
         self.buffers = StepBuffers(self.batch, torch.float32, stress=False, energies=energies)
         self.buffers.fill(self.batch)
@@ -48,7 +55,7 @@ class Case:
         self.search.allocate(self.batch.to(dtype=torch.float32), capacity)
         self.engine = KernelEngine(potential, self.batch, stress=False, precision="float32")
         buffers = self.engine.model.allocate(n, self.batch.num_systems, self.search.capacity)
-        self.engine.model.one_launch = OneLaunch(self.engine.model, buffers, plan, emulator)
+        self.engine.model.one_launch = OneLaunch(self.engine.model, buffers, plan, emulator, moving)
 
     def run(self, kind="device"):
         launch_step(self.engine, self.buffers, self.search, self.ordered, kind)
@@ -181,3 +188,98 @@ def test_only_steps_that_the_kernel_serves_are_launched_whole(emulator, potentia
     case.search.skin = 0.0
     case.engine.model.one_launch = None
     assert not launch_whole(*given, "device")
+
+
+class Run:
+    """Steps of dynamics in one launch, beside the same run on the host."""
+
+    def __init__(self, mover, potential, structures, plan, *, capacity=None, **options):
+        from torchmdx.dynamics.device_state import DeviceState
+        from torchmdx.dynamics.dynamics import Dynamics
+
+        self.case = Case(None, potential, structures, plan, capacity=capacity, moving=lambda: mover)
+        self.dynamics = Dynamics(potential, self.case.batch, **{"timestep": 0.5, "seed": 7, **options})
+        self.state = DeviceState(self.dynamics.motion, torch.device("cpu"))
+        start = self.dynamics.snapshot()
+        for name in ("positions", "velocities", "forces"):
+            getattr(self.state, name).copy_(torch.as_tensor(getattr(start, name)))
+
+    def launch(self, steps):
+        case, moving = self.case, self.state.moving(steps)
+        launch_step(case.engine, case.buffers, case.search, case.ordered, "steps", moving)
+
+    def done(self):
+        return self.state.control.tolist()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["ethanol", "several"])
+@pytest.mark.parametrize("integrator", ["verlet", "langevin", "bussi"])
+def test_steps_inside_one_launch_are_those_of_the_host(emulator, mover, potential, name, integrator):
+    make, plan = CASES[name]
+    run = Run(mover, potential, make(), plan, integrator=integrator, frozen=[1])
+    run.launch(2)
+    run.launch(1)
+    assert run.done() == [3, 0]
+    assert run.case.search.num_updates() == 4  # one is of the allocation
+    whole = Run(mover, potential, make(), plan, integrator=integrator, frozen=[1])
+    whole.launch(3)
+    assert torch.equal(whole.state.block, run.state.block)
+    assert torch.equal(whole.case.buffers.output, run.case.buffers.output)
+    run.dynamics.run(3)
+    expected = run.dynamics.snapshot()
+    for found, field in ((run.state.positions, "positions"), (run.state.velocities, "velocities")):
+        np.testing.assert_allclose(found.numpy(), getattr(expected, field), atol=1e-7)
+    np.testing.assert_allclose(run.state.forces.numpy(), expected.forces, atol=2e-5)
+    np.testing.assert_allclose(run.state.energy.numpy(), expected.energy, rtol=1e-6)
+    case = run.case
+    assert torch.equal(case.buffers.inputs["positions"], run.state.positions)
+    torch.testing.assert_close(case.buffers.outputs["energy"], run.state.energy, rtol=0, atol=0)
+    found = {name: value.clone() for name, value in case.buffers.outputs.items()}
+    other = Case(emulator, potential, make(), plan)
+    other.buffers.inputs["positions"].copy_(run.state.positions)
+    other.run()
+    for name, value in other.buffers.outputs.items():
+        assert torch.equal(found[name], value), name
+    for name in ("row_ptr", "source", "target", "shifts", "num_edges", "needed", "overflow"):
+        assert torch.equal(getattr(case.search.edges, name), getattr(other.search.edges, name)), name
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", ["", "1"])
+def test_a_bad_step_inside_a_launch_halts_all_blocks_at_the_step_before(mover, potential, monkeypatch, seed):
+    if seed:
+        monkeypatch.setenv("EMULATED_ORDER", seed)
+    one, many = (Run(mover, potential, [molecule("CH3CH2OH")], Plan(3, 3, 2, 2, True)) for _ in range(2))
+    for run in (one, many):
+        run.case.buffers.far.fill_(80.0)
+        run.state.velocities[4] = torch.tensor([100.0, 0.0, 0.0])  # 50 Å in the first step, too far in the second
+    one.launch(1)
+    many.launch(4)
+    assert (one.done(), many.done()) == ([1, 0], [1, 1])
+    assert torch.equal(many.state.block[2:], one.state.block[2:])
+    assert int(many.case.buffers.outputs["flags"][FAR]) == 1
+    assert many.case.buffers.inputs["positions"][4, 0] > 80
+    kept = many.state.block.clone()
+    many.launch(4)  # changes nothing
+    assert torch.equal(many.state.block, kept)
+    many.case.buffers.far.fill_(1e4)
+    many.state.control[1] = 0
+    many.launch(2)
+    one.launch(1)
+    many_after = many.state.block.clone()
+    one.case.buffers.far.fill_(1e4)
+    one.state.control[1] = 0
+    one.launch(2)
+    assert one.done() == [3, 0]
+    assert torch.equal(one.state.block, many_after)
+
+
+@pytest.mark.nightly
+def test_too_many_edges_halt_the_run_before_the_first_step(mover, potential):
+    run = Run(mover, potential, [molecule("CH3CH2OH")], Plan(3, 3, 2, 2, True), capacity=40)
+    kept = run.state.block.clone()
+    run.launch(3)
+    assert run.done() == [0, 1]
+    assert torch.equal(run.state.block[2:], kept[2:])
+    assert run.case.buffers.outputs["flags"].tolist()[OVERFLOW] == 1

@@ -15,6 +15,7 @@ from torchmdx.dynamics.kernels import cell as cells
 from torchmdx.dynamics.kernels import motion as kernels
 from torchmdx.dynamics.motion import Motion
 from torchmdx.step.buffer_storage import BufferStorage
+from torchmdx.step.whole_step import Moving
 from torchmdx.units import BAR, FORCE_TO_ACCELERATION
 
 Floats = NDArray[np.float64]
@@ -70,6 +71,27 @@ class DeviceState:
         control, energy, restraint_energy, virial, cell, *vectors = block.split(self.sizes)
         first = (control.view(torch.int64), energy, restraint_energy, virial, cell.view(-1, 3, 3))
         return *first, *(vector.view(-1, 3) for vector in vectors)
+
+    def moving(self, steps: int) -> Moving | None:
+        """So many steps for a kernel that moves the atoms itself; None with restraints or a barostat."""
+        if self.restraints is not None or self.barostat is not None:
+            return None
+        tensors = {
+            "state_positions": self.positions,
+            "state_velocities": self.velocities,
+            "state_forces": self.forces,
+            "state_energy": self.energy,
+            "inverse_masses": self.inverse_masses,
+            "masses": self.masses,
+            "counted": self.counted,
+            "thermal": self.thermal,
+            "motion": self.constants,
+            "seeds": self.seeds,
+            "place": self.place,
+            "first_counted": self.first,
+            "control": self.control,
+        }
+        return Moving(tensors, steps, 1 if self.is_langevin else 2 if self.is_bussi else 0)
 
     def launch_advance(self, buffers: BufferStorage) -> None:
         """Writes the trial positions, and cells if they change, of the next step to the inputs of the captured step."""

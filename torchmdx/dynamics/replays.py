@@ -46,10 +46,12 @@ class Replays:
 
     def work(self, count: int) -> None:
         """Launches this many steps, and attempts to exchange; reads nothing on the host, so that it can be captured."""
-        for _ in range(count):
-            self.state.launch_advance(self.step.buffers)
-            self.step._launch("steps")
-            self.state.launch_complete(self.step.buffers)
+        moving = self.state.moving(count)
+        if moving is None or not self.step._launch_moving(moving):
+            for _ in range(count):
+                self.state.launch_advance(self.step.buffers)
+                self.step._launch("steps")
+                self.state.launch_complete(self.step.buffers)
         if self.exchange is not None:
             self.exchange.launch()
 

@@ -15,7 +15,7 @@ from torchmdx.runtime.cpu_threads import num_threads
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.step.structure_block import StructureBlock
-from torchmdx.step.whole_step import launch_whole
+from torchmdx.step.whole_step import Moving, launch_whole
 from torchmdx.system import Batch
 
 
@@ -68,6 +68,11 @@ class StepState:
         """Whether an evaluation has forces that are not asked for."""
         one_on_cpu = self.device.type == "cpu" and not isinstance(self.potential, Ensemble)
         return not one_on_cpu or self.buffers.stress_wanted or self._audit_due() or self.audit_owed
+
+    def _launch_moving(self, moving: Moving) -> bool:
+        """Launches steps of dynamics as one kernel; false, and nothing is done, if none serves this step."""
+        parts = (self.engine, self.buffers, self.search, self.ordered)
+        return bool(self.buffers.num_atoms) and not self.periodic and launch_whole(*parts, "steps", moving)
 
     def _launch(self, kind: str) -> None:
         """Launches all the work of one evaluation; reads nothing on the host, so that it can be captured.

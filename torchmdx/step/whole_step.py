@@ -1,9 +1,16 @@
 """A whole step of few atoms in one launch: coordinates, neighbours, energy and forces, results (one_launch_step.cuh).
 
+Or several steps of dynamics, whose integrator is in the launch as well (one_launch_motion.cuh).
+
 What `prepare`, the search and `finish` write, the kernel writes as well: buffers and neighbour list are the same.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
 
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.fused.engine import KernelEngine
@@ -15,22 +22,47 @@ from torchmdx.system import Batch
 TO_HOST = {"host": 2, "device": 1, "steps": 0}
 
 
-def launch_whole(engine: Engine, buffers: StepBuffers, search: EdgeSearch, ordered: Batch, kind: str) -> bool:
+@dataclass(frozen=True)
+class Moving:
+    """What the kernel needs to move atoms.
+
+    tensors: what `struct Params` of one_launch_block.cuh names from `state_positions` to `control`, but for `moved`.
+    steps: how many. thermostat: 0 for none, 1 for Langevin dynamics, 2 for velocity rescaling.
+    """
+
+    tensors: Mapping[str, Tensor]
+    steps: int
+    thermostat: int
+
+
+def launch_whole(
+    engine: Engine, buffers: StepBuffers, search: EdgeSearch, ordered: Batch, kind: str, moving: Moving | None = None
+) -> bool:
     """Launches the kernel, if the engine has one that can do everything for this kind of inputs.
 
-    For structures without periodic directions. ordered: the atoms as the engine sees them.
+    For structures without periodic directions. ordered: the atoms as the engine sees them. moving: steps of dynamics
+    instead of one evaluation.
     """
     single = engine.model.one_launch if isinstance(engine, KernelEngine) else None
     if single is None or not single.serves_steps or kind not in TO_HOST:
         return False
+    if moving is not None and single.moving_kernel is None:
+        return False
     if search.skin > 0 or search.backend != "triton_brute_force" or buffers.stress_wanted or not buffers.direct:
         return False
     assert isinstance(engine, KernelEngine)
-    launch_step(engine, buffers, search, ordered, kind)
+    launch_step(engine, buffers, search, ordered, kind, moving)
     return True
 
 
-def launch_step(engine: KernelEngine, buffers: StepBuffers, search: EdgeSearch, ordered: Batch, kind: str) -> None:
+def launch_step(
+    engine: KernelEngine,
+    buffers: StepBuffers,
+    search: EdgeSearch,
+    ordered: Batch,
+    kind: str,
+    moving: Moving | None = None,
+) -> None:
     """Launches the kernel."""
     inputs = buffers.host_inputs if kind == "host" else buffers.inputs
     kept = buffers.inputs if kind == "host" else {}
@@ -63,4 +95,9 @@ def launch_step(engine: KernelEngine, buffers: StepBuffers, search: EdgeSearch, 
     assert model.one_launch is not None
     charge = ordered.charge if model.config.charge_factor else model.no_charge
     atoms = (buffers.places, ordered.atomic_numbers, ordered.system_index, buffers.box, charge)
-    model.one_launch.run_step(*atoms, search.edges, tensors, search.radius, TO_HOST[kind])
+    if moving is None:
+        model.one_launch.run_step(*atoms, search.edges, tensors, search.radius, TO_HOST[kind])
+    else:
+        tensors |= {**moving.tensors, "moved": buffers.inputs["positions"]}
+        settings = (search.radius, TO_HOST[kind], moving.steps, moving.thermostat)
+        model.one_launch.run_step(*atoms, search.edges, tensors, *settings)

@@ -35,9 +35,12 @@ struct BlockState {
     std::vector<Warp> warps;
     float *memory;
     int index;
-    unsigned launch = 0;
+    unsigned launch = 0, halt = 0;
+    bool any = false;
 };
-struct ClusterState {};
+struct ClusterState {
+    unsigned arrived = 0, turn = 0;
+};
 struct Fiber {
     void *stack;
     const volatile unsigned *wait;
@@ -45,6 +48,7 @@ struct Fiber {
     int mode;
     bool done;
     int tid;
+    unsigned arrivals;
     BlockState *block;
     ClusterState *cluster;
 };
@@ -100,8 +104,29 @@ static inline void meet(Place &place, unsigned members)
         yield_until(&place.turn, turn, 0);
 }
 static inline void __syncthreads() { meet(current->block->sync, num_threads); }
-static inline void prepare_exchanges() {}
-static inline void all_prepared() {}
+static inline bool any_in_block(bool v)
+{
+    bool &any = current->block->any;
+    any = any || v;
+    __syncthreads();
+    const bool found = any;
+    __syncthreads();
+    any = false;
+    __syncthreads();
+    return found;
+}
+static inline void leave_step()
+{
+    ClusterState &c = *current->cluster;
+    current->arrivals++;
+    if (++c.arrived == cluster_size * num_threads) c.arrived = 0, c.turn++;
+}
+static inline void prepare_exchanges() { leave_step(); }
+static inline void all_prepared()
+{
+    ClusterState &c = *current->cluster;
+    if (c.turn < current->arrivals) yield_until(&c.turn, current->arrivals, 1);
+}
 static inline void wait_for_cluster(int turn)
 {
     BlockState &b = *current->block;
@@ -168,6 +193,13 @@ static inline void pause(const float4 *at, unsigned launch)
 }
 static inline unsigned long long count_up(unsigned long long *counter) { return (*counter)++; }
 static inline unsigned &shared_launch() { return current->block->launch; }
+static inline unsigned &shared_halt() { return current->block->halt; }
+static inline void tell_halt(int rank)
+{
+    all_blocks[current->block->index / cluster_size * cluster_size + rank].halt = 1;
+}
+static inline double cospi(double x) { return cos(M_PI * x); }
+static inline void sincospi(double x, double *sine, double *cosine) { *sine = sin(M_PI * x), *cosine = cos(M_PI * x); }
 template <class To, class From> static To same_bits(From from)
 {
     static_assert(sizeof(To) == sizeof(From), "sizes");

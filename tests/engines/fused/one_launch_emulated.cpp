@@ -14,6 +14,7 @@ extern "C" void launch(const Params *p, int clusters, int shared_bytes)
 // What Python has to know as well.
 extern "C" int constant(int which)
 {
-    const int values[] = {ROOM_FLOATS, KEEP_FLOATS, VECTORS, WEIGHTS, (int)sizeof(Params), (int)sizeof(Edge)};
+    const int values[] = {ROOM_FLOATS, KEEP_FLOATS, VECTORS, WEIGHTS, (int)sizeof(Params), (int)sizeof(Edge),
+                          (int)sizeof(Particle) / 4};
     return values[which];
 }

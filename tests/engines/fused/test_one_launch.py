@@ -12,7 +12,9 @@ from test_fused_tensornet import batch_of
 
 from torchmdx import Potential, TensorNetConfig
 from torchmdx.engines.fused import one_launch
-from torchmdx.engines.fused.one_launch import OneLaunch, Plan
+from torchmdx.engines.fused import one_launch_plan as plans
+from torchmdx.engines.fused.one_launch import OneLaunch
+from torchmdx.engines.fused.one_launch_plan import Plan
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
@@ -61,17 +63,18 @@ def run(fast, kernel, batch, edges, plan):
     single = OneLaunch(fast, buffers, plan, kernel)
     inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
     single.run(*inputs)
-    assert single.memory["counters"].tolist() == [plan.clusters * one_launch.SHARES, single.gave_up()]
+    assert single.memory["counters"].tolist() == [plan.clusters * one_launch.SHARES, single.gave_up(), 0]
     return buffers
 
 
 @emulated
 def test_python_and_the_kernel_agree_on_sizes(emulator, fast):
-    sizes = [emulator.library.constant(k) for k in range(6)]
+    sizes = [emulator.library.constant(k) for k in range(7)]
     vectors = one_launch.pack_vectors(fast.weights).shape[1]
     weights = one_launch.pack_matrices(fast.weights)[0].numel() // one_launch.THREADS
-    assert sizes == [one_launch.ROOM, one_launch.KEPT, vectors, weights, ctypes.sizeof(one_launch.Params), 32]
-    assert one_launch.Plan(1, 1, 1, 1, False).floats == one_launch.ROOM + 16 * one_launch.NINE + vectors
+    wanted = [plans.ROOM, plans.KEPT, vectors, weights, ctypes.sizeof(one_launch.Params), 32, plans.PARTICLE]
+    assert sizes == wanted
+    assert Plan(1, 1, 1, 1, False).floats == plans.ROOM + 16 * plans.NINE + vectors
 
 
 @emulated
@@ -145,16 +148,6 @@ def test_blocks_that_give_up_waiting_end_and_say_so(emulator, potential, fast, m
     assert found.forces.isnan().all()
     monkeypatch.undo()
     assert torch.equal(run(fast, emulator, batch, edges, plan).forces, wanted.forces)
-
-
-def test_plans_fit_into_shared_memory_or_there_is_none():
-    for count in range(1, 181):
-        plan = Plan.choose(count, 15)
-        assert plan.clusters <= 15
-        assert plan.clusters * plan.per >= count
-        assert 4 * plan.floats <= one_launch.MOST_SHARED_BYTES
-    assert Plan.choose(22, 15) == Plan(2, 11, 8, 2, True)
-    assert Plan.choose(1000, 15) is None
 
 
 @pytest.mark.parametrize(

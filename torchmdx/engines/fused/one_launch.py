@@ -5,10 +5,11 @@
 
 Each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE of their channels. The kernel serves the
 usual network (`why_not`), and energies with forces; for structures without periodic directions also a whole step, from
-coordinates to results (one_launch_step.cuh, `run_step`). Energies alone, virials, and evaluations with work between
-forward and backward pass take the chain.
+coordinates to results (one_launch_step.cuh, `run_step`), or several steps of dynamics (one_launch_motion.cuh).
+Energies alone, virials, and evaluations with work between forward and backward pass take the chain.
 
-For up to MOST_COMPILED atoms in a cluster the kernel is compiled with the numbers of its plan as constants.
+For few atoms in a cluster the kernel is compiled with the numbers of its plan as constants; for steps of dynamics
+once more.
 
 Blocks wait for blocks of other clusters, so all must run at the same time. They fit on the device, or there is no
 `Plan`, and a cooperative launch starts them together. Should another program or stream keep some from starting all the
@@ -19,50 +20,47 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
+from torchmdx.engines.fused.one_launch_plan import EDGE_FLOATS, KEPT, MOST_SHARED_BYTES, PARTICLE, Plan
 from torchmdx.engines.fused.one_launch_weights import (
     CHANNELS,
     HEAD,
     SHARES,
     THREADS,
-    WIDE,
     pack_matrices,
     pack_tables,
     pack_vectors,
 )
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
-from torchmdx.runtime.cuda_kernel import ClusterKernel
+from torchmdx.runtime.compile_cache import CacheError, CompileError
+from torchmdx.runtime.cuda_kernel import ClusterKernel, DriverError
 from torchmdx.runtime.cuda_source import cubin
 
 if TYPE_CHECKING:
     from torchmdx.engines.fused.buffers import Buffers
     from torchmdx.engines.fused.tensornet import FastTensorNet
 
+log = logging.getLogger(__name__)
+
 SOURCES = Path(__file__).with_name("kernels")
 MAIN = "one_launch.cu"
 ARCHITECTURE, CAPABILITY = "sm_90", (9, 0)
-# Shared memory that a block can have, less what the kernel itself declares.
-MOST_SHARED_BYTES = 227 * 1024 - 64
-NINE = 9 * WIDE
 # Up to so many atoms it is faster than the chain (measured on an H200: 60 atoms, a fifth; 90 atoms are slower).
 MOST_ATOMS = 60
 # Numbers of edges have 16 bits in the kernel, and one number that means none.
 MOST_SLOTS = 0xFFFF
 MOST_IN_STEP = 64  # atoms
-MOST_COMPILED = 4  # atoms of a cluster
 # How often a block looks whether others have arrived: for about two seconds.
 PATIENCE = 1 << 22
-# Floats of shared memory per atom, and of what an atom keeps; bytes of an edge. Checked by the kernel's own constants.
-ROOM, KEPT, EDGE_FLOATS = 3404, 1808, 9
 
 _TYPES: dict[str, type[Any]] = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_longlong}
 
@@ -90,43 +88,6 @@ class Launcher(Protocol):
     def most_clusters(self, shared_bytes: int) -> int: ...
 
     def launch(self, clusters: int, shared_bytes: int, given: ctypes.Structure) -> None: ...
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a number of atoms is divided: `per` atoms for each cluster; `lanes` pairs of edges of an atom at a time.
-
-    chunk: atoms whose products are in scratch memory at a time. keep: what atoms keep lies in shared memory.
-    """
-
-    per: int
-    clusters: int
-    lanes: int
-    chunk: int
-    keep: bool
-
-    @classmethod
-    def choose(cls, num_atoms: int, most_clusters: int) -> Plan | None:
-        """The plan for so many atoms and clusters; None if they do not fit."""
-        per = -(-num_atoms // most_clusters)
-        lanes = max(1, min(8, 16 // per)) if per <= 8 else 4
-        chunk = min(per, 4 if per <= 4 else 2)
-        for keep in (True, False):
-            plan = cls(per, -(-num_atoms // per), lanes, chunk, keep)
-            if 4 * plan.floats <= MOST_SHARED_BYTES:
-                return plan
-        return None
-
-    @property
-    def constants(self) -> dict[str, int]:
-        """What a kernel for this plan is compiled with; nothing for many atoms, whose loops would be too long."""
-        return {"ATOMS_PER_CLUSTER": self.per, "LANES": self.lanes} if self.per <= MOST_COMPILED else {}
-
-    @property
-    def floats(self) -> int:
-        """Shared memory without edges, beside the vectors of all atoms (2,160 floats)."""
-        scratch = max(16 * self.chunk, self.lanes * self.per) * NINE
-        return self.per * (ROOM + self.keep * KEPT) + scratch + 2160
 
 
 def why_not(model: FastTensorNet) -> str | None:
@@ -186,13 +147,21 @@ def planned(num_atoms: int, device: torch.device) -> tuple[Plan, ClusterKernel]:
 class OneLaunch:
     """The kernel with a model's weights and memory for one number of atoms, systems and edges."""
 
-    def __init__(self, model: FastTensorNet, buffers: Buffers, plan: Plan, kernel: Launcher) -> None:
+    def __init__(
+        self,
+        model: FastTensorNet,
+        buffers: Buffers,
+        plan: Plan,
+        kernel: Launcher,
+        make_moving: Callable[[], Launcher] | None = None,
+    ) -> None:
         sizes, w = buffers.sizes, model.weights
-        self.plan, self.kernel, self.buffers = plan, kernel, buffers
+        self.plan, self.kernel, self.buffers, self._make_moving = plan, kernel, buffers, make_moving
         n, slots, new = sizes.num_atoms, sizes.slots, sizes.new
-        room = (MOST_SHARED_BYTES // 4 - plan.floats) // EDGE_FLOATS // 4 * 4
+        fixed_floats = plan.floats + PARTICLE * n * self.serves_steps
+        room = (MOST_SHARED_BYTES // 4 - fixed_floats) // EDGE_FLOATS // 4 * 4
         edge_room = min(room, -(-slots // 4) * 4)
-        self.shared_bytes = 4 * (plan.floats + EDGE_FLOATS * edge_room)
+        self.shared_bytes = 4 * (fixed_floats + EDGE_FLOATS * edge_room)
         blocks = plan.clusters * SHARES
         self.memory: dict[str, Tensor | None] = {
             "weights": pack_matrices(w),
@@ -210,9 +179,9 @@ class OneLaunch:
             "pull": new(SHARES, slots),
             "back": new(slots, 4),
             "half": new(SHARES, slots, 4),
-            "told_energies": new(n, 4),
-            "told_forces": new(n, 4),
-            "counters": new(2, dtype=torch.int64),
+            "told_energies": new(2, n, 4),
+            "told_forces": new(2, n, 4),
+            "counters": new(3, dtype=torch.int64),
             "kept": None if plan.keep else new(blocks, plan.per * KEPT),
         }
         table = self.memory["table"]
@@ -234,7 +203,21 @@ class OneLaunch:
             raise ValueError(f"one launch needs atoms on a GPU and buffers for forces, got {sizes.num_atoms} atoms")
         if sizes.slots > MOST_SLOTS:
             raise ValueError(f"one launch has numbers for {MOST_SLOTS} edges, got {sizes.slots}")
-        return cls(model, buffers, *planned(sizes.num_atoms, sizes.device))
+        plan, kernel = planned(sizes.num_atoms, sizes.device)
+        constants = (*plan.constants.items(), ("STEPS_INSIDE", 1))
+        return cls(model, buffers, plan, kernel, functools.partial(launcher, sizes.device, constants))
+
+    @functools.cached_property
+    def moving_kernel(self) -> Launcher | None:
+        """The kernel for steps of dynamics, compiled at its first use; None where there is none."""
+        if self._make_moving is None or not self.serves_steps:
+            return None
+        try:
+            kernel = self._make_moving()
+        except (CompileError, CacheError, DriverError) as error:
+            log.warning("integrators have kernels of their own: %s", error)
+            return None
+        return kernel if kernel.most_clusters(self.shared_bytes) >= self.plan.clusters else None
 
     def gave_up(self) -> bool:
         """Whether blocks of a launch did not wait to the end. Reads the device."""
@@ -246,7 +229,8 @@ class OneLaunch:
     def serves_steps(self) -> bool:
         """Whether the kernel can do a whole step (one_launch_step.cuh): 64 bits tell an atom's neighbours."""
         n = self.buffers.sizes.num_atoms
-        return n <= MOST_IN_STEP and 16 * n + 2 <= self.plan.per * 3 * CHANNELS
+        fits = 4 * (self.plan.floats + PARTICLE * n) <= MOST_SHARED_BYTES
+        return n <= MOST_IN_STEP and 16 * n + 2 <= self.plan.per * 3 * CHANNELS and fits
 
     def run(
         self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges
@@ -265,13 +249,17 @@ class OneLaunch:
         tensors: Mapping[str, Tensor | None],
         radius: float,
         to_host: int,
+        steps: int = 0,
+        thermostat: int = 0,
     ) -> None:
         """A whole step: writes positions, cell and edges as well.
 
-        tensors: what `struct Params` names from `given` to `host_output`. radius: of the search. to_host: 2 for all
-        results, 1 for energy and flags, 0 for nothing.
+        tensors: what `struct Params` names from `given` to `host_output`; of dynamics, also from `state_positions` to
+        `control`. radius: of the search. to_host: 2 for all results, 1 for energy and flags, 0 for nothing. steps,
+        thermostat: of dynamics, which need a `moving_kernel` and begin with the forces of the state; no steps: one
+        evaluation.
         """
-        settings = {"radius_squared": radius * radius, "to_host": to_host}
+        settings = {"radius_squared": radius * radius, "to_host": to_host, "steps": steps, "thermostat": thermostat}
         self._launch(positions, numbers, system, cell, charge, edges, tensors, settings)
 
     def _launch(
@@ -294,4 +282,6 @@ class OneLaunch:
         wide = {f"wide_{name}": inputs[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
         gate, read = self.epsilons
         params = Params(**self.fixed, **pointers, **wide, **settings, gate_epsilon=gate, read_epsilon=read)
-        self.kernel.launch(self.plan.clusters, self.shared_bytes, params)
+        kernel = self.moving_kernel if settings.get("steps") else self.kernel
+        assert kernel is not None
+        kernel.launch(self.plan.clusters, self.shared_bytes, params)

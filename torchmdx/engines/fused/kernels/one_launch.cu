@@ -4,8 +4,10 @@
 // Products: a block computes its own channels from all channels of its atoms, which the cluster exchanges by stores
 // into distributed shared memory. Weights are in registers, loaded before the exchange that the product waits for.
 // Messages stay within a slice of channels, so only blocks of the same rank wait for each other, through global memory.
+//
+// Steps of dynamics are a loop around the evaluation, within the launch.
 
-#include "one_launch_step.cuh"
+#include "one_launch_motion.cuh"
 
 // Mean and 1/deviation of COUNT numbers of an atom by one warp; the numbers, standardised, scaled and moved, in `to`.
 template <int COUNT>
@@ -136,55 +138,15 @@ DEV N9 input_gradient(const Block &b, int a, int which, int l)
     return normalise_gradient(load_own(b.keep(a, which) + b.col), b.inverse(a, l)[b.col], g);
 }
 
-DEV void evaluate(const Params &p)
+// From the sums of the embedding to what each edge adds to the forces of its atoms. gate_in: the weights that are needed
+// first.
+DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
 {
-    Block b = {p};
-    b.rank = block_rank(), b.cluster = blockIdx.x / SHARES, b.clusters = gridDim.x / SHARES;
-    b.tid = threadIdx.x, b.lane = b.tid % 32, b.warp = b.tid / 32, b.col = b.tid % WIDE,
-    b.channel = b.rank * WIDE + b.col;
-    b.first = b.cluster * per_cluster(p), b.atoms = max(0, min(per_cluster(p), p.num_atoms - b.first));
-    b.weights = p.weights + (long long)b.rank * WEIGHTS * THREADS;
-    float *at = shared_base();
-    b.xa = at, at += per_cluster(p) * 9 * C;
-    b.xb = at, at += per_cluster(p) * 9 * C;
-    b.v1 = at, at += per_cluster(p) * 3 * C;
-    b.hidden = at, at += per_cluster(p) * 2 * C;
-    b.features = at, at += per_cluster(p) * C;
-    b.result = at, at += per_cluster(p) * NINE;
-    b.stage = at, at += per_cluster(p) * NINE;
-    b.elements = at, at += per_cluster(p) * 2 * WIDE;
-    b.per_atom = at, at += per_cluster(p) * PER_ATOM;
-    b.vectors = at, at += VECTORS;
-    b.scratch = at, at += max(WARPS * min(chunk_of(p), per_cluster(p)), lanes_of(p) * per_cluster(p)) * NINE;
-    if (p.kept)
-        b.kept = p.kept + (long long)blockIdx.x * per_cluster(p) * KEEP_FLOATS;
-    else
-        b.kept = at, at += per_cluster(p) * KEEP_FLOATS;
-    b.edge_memory = at, b.first_edge = 0, b.num_edges = 0, b.total = 0;
+    const Params &p = b.p;
     float *const xa = b.xa, *const xb = b.xb;
     const int atoms = b.atoms;
-
-    int turn = 0; // of the next exchange
-    prepare_exchanges();
-    b.remote = remote_of((b.warp + b.rank) % SHARES); // each eighth of the warps pushes to another block
     const double scale = p.constants[0], bias = p.constants[1];
-    float gate_in[8], w[12], wide[24];
-    fetch(gate_in, b.weights, AT_GATE_IN);
-    Arriving arriving;
-    if (p.given) read_coordinates(b, arriving);
-    prepare(b);
-    all_prepared();
-    if (p.given) bring_in(b, arriving, turn);
-    if (b.tid == THREADS - 1) shared_launch() = 1 + (unsigned)(count_up(p.counters) / gridDim.x);
-    if (p.given) {
-        wait_for_cluster(turn++);
-        all_pairs(b);
-        make_list(b);
-    } else
-        take_list(b);
-    __syncthreads();
-    b.launch = shared_launch();
-    embedding_sums(b);
+    float w[12], wide[24];
     EACH_OWN(a)
     {
         N9 x = load_own(b.result + a * NINE + b.col);
@@ -241,7 +203,7 @@ DEV void evaluate(const Params &p)
         fetch(w, b.weights, AT_OUT + 12 * l);
         Near near;
         read_near<0, 0>(b, 1 + l, near);
-        if (l == 0 && !p.given) find_back(b);
+        if (l == 0 && !makes_list(p)) find_back(b);
         receive(b, l, near);
         EXCHANGE(b.stage, xa, 9, WIDE, C);
         wait_for_cluster(turn++);
@@ -303,7 +265,7 @@ DEV void evaluate(const Params &p)
             for (int mask = 16; mask; mask >>= 1) output += exchange(output, mask);
             const double energy = (output + bias) * scale + b.reference(a);
             if (b.lane == 0)
-                tell(p.told_energies + b.first + a,
+                tell(energies_told(b) + b.first + a,
                      told(b, __int_as_float(__double2loint(energy)), __int_as_float(__double2hiint(energy)), 0));
         }
     }
@@ -389,7 +351,7 @@ DEV void evaluate(const Params &p)
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
     Near near;
     read_near<1, 1>(b, 0, near);
-    if (!p.given) take_back(b);
+    if (!makes_list(p)) take_back(b);
     wait_for_cluster(turn++);
     product1<2 * C, 1>(b, gate_in, xa, 2 * C, b.result);
 #pragma unroll 1
@@ -411,12 +373,99 @@ DEV void evaluate(const Params &p)
     for (int o = b.tid; o < atoms * NINE; o += THREADS) b.result[o] = b.keep(o / NINE, KEEP_GY)[o % NINE];
     __syncthreads();
     edge_gradients(b, near);
-    sum_forces(b);
-    if (p.given) {
-        __syncthreads();
-        if (gives_out(b)) give_out(b);
-    } else if (b.rank == SHARES - 1 && b.warp == 0)
-        sum_energies(b, b.cluster, b.clusters, 0);
+}
+
+DEV void evaluate(const Params &p)
+{
+    if (MOVES && p.control[1]) return; // a run that has halted
+    Block b = {p};
+    b.rank = block_rank(), b.cluster = blockIdx.x / SHARES, b.clusters = gridDim.x / SHARES;
+    b.tid = threadIdx.x, b.lane = b.tid % 32, b.warp = b.tid / 32, b.col = b.tid % WIDE,
+    b.channel = b.rank * WIDE + b.col;
+    b.first = b.cluster * per_cluster(p), b.atoms = max(0, min(per_cluster(p), p.num_atoms - b.first));
+    b.weights = p.weights + (long long)b.rank * WEIGHTS * THREADS;
+    float *at = shared_base();
+    b.xa = at, at += per_cluster(p) * 9 * C;
+    b.xb = at, at += per_cluster(p) * 9 * C;
+    b.v1 = at, at += per_cluster(p) * 3 * C;
+    b.hidden = at, at += per_cluster(p) * 2 * C;
+    b.features = at, at += per_cluster(p) * C;
+    b.result = at, at += per_cluster(p) * NINE;
+    b.stage = at, at += per_cluster(p) * NINE;
+    b.elements = at, at += per_cluster(p) * 2 * WIDE;
+    b.per_atom = at, at += per_cluster(p) * PER_ATOM;
+    b.vectors = at, at += VECTORS;
+    b.scratch = at, at += max(WARPS * min(chunk_of(p), per_cluster(p)), lanes_of(p) * per_cluster(p)) * NINE;
+    if (p.kept)
+        b.kept = p.kept + (long long)blockIdx.x * per_cluster(p) * KEEP_FLOATS;
+    else
+        b.kept = at, at += per_cluster(p) * KEEP_FLOATS;
+    b.particles = (Particle *)at;
+    if (makes_list(p)) at += p.num_atoms * (sizeof(Particle) / 4);
+    b.edge_memory = at, b.first_edge = 0, b.num_edges = 0, b.total = 0, b.number = MOVES ? p.control[0] : 0;
+
+    int turn = 0; // of the next exchange
+    prepare_exchanges();
+    b.remote = remote_of((b.warp + b.rank) % SHARES); // each eighth of the warps pushes to another block
+    Arriving arriving;
+    if (makes_list(p)) read_particles(b);
+    if (MOVES)
+        take_motion(b);
+    else if (p.given)
+        read_coordinates(b, arriving);
+    prepare(b);
+    all_prepared();
+    if (!MOVES && p.given) bring_in(b, arriving, turn);
+    if (b.tid == THREADS - 1)
+        shared_launch() = 1 + (unsigned)(count_up(p.counters) / gridDim.x) + (unsigned)p.counters[2];
+    if (makes_list(p)) describe_cells(b);
+    if (!MOVES && p.given) {
+        wait_for_cluster(turn++);
+        note_places(b);
+    }
+    bool halted = false;
+    int done = 0;
+#pragma unroll 1
+    for (;;) {
+        float gate_in[8];
+        fetch(gate_in, b.weights, AT_GATE_IN);
+        if (!halted) {
+            if (MOVES) advance(b);
+            if (makes_list(p)) {
+                all_pairs(b);
+                make_list(b);
+            } else
+                take_list(b);
+            __syncthreads();
+            embedding_sums(b);
+        }
+        if (MOVES && done) {
+            // Nothing may arrive before a block has read what the last step left there; all halt, or none.
+            all_prepared();
+            if (shared_halt()) break;
+            b.launch++;
+        } else
+            b.launch = shared_launch();
+        work_out(b, gate_in, turn);
+        if (MOVES && p.thermostat != FREE && own_particle(b) < p.num_atoms)
+            draw(b.particles + own_particle(b), b.number + (p.thermostat == LANGEVIN ? 2 : 1));
+        sum_forces(b);
+        done++;
+        if (!MOVES) break;
+        halted = complete(b);
+        b.number += !halted;
+        if (done == p.steps) break;
+        if (halted && b.tid < SHARES) tell_halt(b.tid);
+        leave_step();
+    }
+    if (!makes_list(p)) {
+        if (b.rank == SHARES - 1 && b.warp == 0) sum_energies(b, b.cluster, b.clusters, 0, p.energy, p.energies, 0);
+        return;
+    }
+    __syncthreads();
+    describe_list(b);
+    if (gives_out(b)) give_out(b, done);
+    if (MOVES && gives_out(b)) keep_motion(b, done > halted, halted);
 }
 
 #ifndef EMULATED

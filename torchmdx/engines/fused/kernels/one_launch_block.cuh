@@ -53,6 +53,17 @@ struct Edge {
 enum { NOWHERE = 0xffff }; // as a number of an edge
 enum { NUM_FLAGS = 8 };
 
+// An atom of a whole step, in shared memory: its place in the caller's order, whether its coordinates are bad (1), far
+// out (2) or without neighbours (4), its element. In dynamics also its motion: position, velocity and force after the
+// last good step; position, and velocity half a kick before its own, of the step at work; random numbers; what is
+// constant. thermal, alpha: of the system of this number.
+struct alignas(16) Particle {
+    double x[3], v[3], f[3], moved[3], faster[3], noise[3], offset[3];
+    double energy, half, kick, kept, scale, mass, counted, far, thermal, alpha;
+    long long seed;
+    int atom, flaws, element, number, first;
+};
+
 struct Params {
     const void *positions, *cell, *charge;
     const long long *numbers, *system;
@@ -66,11 +77,12 @@ struct Params {
     Edge *edges;                            // [SHARES][E]
     float *pull;                            // [SHARES][E]
     float4 *back, *half;                    // told: [E], [SHARES][E]
-    float4 *told_energies, *told_forces;    // [N]
+    float4 *told_energies, *told_forces;    // [2][N]: of odd and even launches and steps of dynamics
     float *kept;                            // [blocks][kept per block], or 0: in shared memory
     double *energies, *energy;
     float *forces;
-    unsigned long long *counters; // [2]: blocks started in all launches; whether any has given up waiting
+    // [3]: blocks started in all launches; whether any has given up waiting; steps of all launches beyond their first
+    unsigned long long *counters;
     // Of a whole step. Coordinates in the caller's order, on the device or the host, or 0: then edges are given.
     const double *given, *given_cell;
     const int *order, *images;
@@ -82,9 +94,15 @@ struct Params {
     unsigned char *overflow, *invalid;
     long long *updates, *flags;
     double *energy_out, *energies_out, *forces_out, *output, *host_output; // energies_out: 0 where they are not wanted
+    // Of dynamics, in the caller's order: state and constants as DeviceState has them; positions of the last step.
+    double *state_positions, *state_velocities, *state_forces, *state_energy, *moved;
+    const double *inverse_masses, *masses, *counted, *thermal, *motion;
+    const long long *seeds, *place, *first_counted;
+    long long *control;
     long long table_size;
     float gate_epsilon, read_epsilon, radius_squared;
     int to_host; // 0: nothing; 1: energy and flags; 2: all results
+    int steps, thermostat; // of dynamics; 0 steps: one evaluation
     int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots,
         edge_room, patience; // how often a block looks whether others have arrived before it gives up
 };
@@ -127,6 +145,14 @@ DEV int rows_of(const Params &, int atoms) { return atoms; }
 #define EACH_ROW _Pragma("unroll 1")
 #endif
 
+// Steps of dynamics have a kernel of their own, so that evaluations have none of their code.
+#ifdef STEPS_INSIDE
+enum { MOVES = 1 };
+#else
+enum { MOVES = 0 };
+#endif
+DEV bool makes_list(const Params &p) { return MOVES || p.given; }
+
 struct Block {
     const Params &p;
     int rank, cluster, first, atoms, col, lane, warp, tid, channel;
@@ -134,9 +160,10 @@ struct Block {
     float *xa, *xb, *v1, *hidden, *features, *result, *stage, *elements, *per_atom, *vectors, *scratch, *kept, *edge_memory;
     Edge *edges;
     float *pull;
+    Particle *particles;
     int first_edge, num_edges, total, clusters;
     unsigned launch;
-    int atom, flaws; // of `note_places`
+    long long number; // of steps that a run has done
     Remote remote;
 
     MEMBER float *keep(int a, int which) const { return kept + a * KEEP_FLOATS + which * NINE; }

@@ -458,17 +458,19 @@ DEV void sum_forces(const Block &b)
             x = y = z = 0;
 #pragma unroll 1
             for (int u = 0; u < busy; u++) x += sums[3 * u], y += sums[3 * u + 1], z += sums[3 * u + 2];
-            if (p.given)
-                tell(p.told_forces + i, told(b, x, y, z));
+            if (makes_list(p))
+                tell(forces_told(b) + i, told(b, x, y, z));
             else
                 p.forces[3LL * i] = x, p.forces[3LL * i + 1] = y, p.forces[3LL * i + 2] = z;
         }
     }
 }
 
-// The energy of systems from `first` on, one by each warp; its atoms share the potential's shift. wrong [N]: whether an
-// atom's energy is not finite.
-DEV void sum_energies(const Block &b, int first, int step, int *wrong)
+// The energy of systems from `first` on, one by each warp; its atoms share the potential's shift. kept: particles that
+// have the energies of atoms, or 0 where they have been told. energies [N], and wrong [N], whether an atom's energy is
+// not finite: 0 where they are not wanted.
+DEV void sum_energies(const Block &b, int first, int step, const Particle *kept, double *energy, double *energies,
+                      int *wrong)
 {
     const Params &p = b.p;
 #pragma unroll 1
@@ -485,16 +487,22 @@ DEV void sum_energies(const Block &b, int first, int step, int *wrong)
 #pragma unroll 1
         for (int i = b.lane; i < p.num_atoms; i += 32)
             if (p.num_systems == 1 || p.system[i] == s) {
-                const float4 *const from[1] = {p.told_energies + i};
-                float4 heard[1];
-                hear(b, from, heard);
-                const double energy = __hiloint2double(__float_as_int(heard[0].y), __float_as_int(heard[0].x)) + share;
-                p.energies[i] = energy;
-                if (wrong) wrong[i] = energy - energy != 0;
-                sum += energy;
+                double own;
+                if (kept)
+                    own = kept[i].energy;
+                else {
+                    const float4 *const from[1] = {energies_told(b) + i};
+                    float4 heard[1];
+                    hear(b, from, heard);
+                    own = energy_of(heard[0]);
+                }
+                own += share;
+                if (energies) energies[i] = own;
+                if (wrong) wrong[i] = own - own != 0;
+                sum += own;
             }
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask);
-        if (b.lane == 0) p.energy[s] = sum;
+        if (b.lane == 0) energy[s] = sum;
     }
 }

@@ -26,12 +26,14 @@ struct Exchanges {
     unsigned long long barrier[2];
 };
 __shared__ Exchanges exchanges;
-__shared__ unsigned launch_number;
+__shared__ unsigned launch_number, halt_word;
 DEV unsigned &shared_launch() { return launch_number; }
+DEV unsigned &shared_halt() { return halt_word; }
 DEV unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 DEV void prepare_exchanges()
 {
     if (threadIdx.x == 0) {
+        halt_word = 0;
         for (int k = 0; k < 2; k++)
             asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(exchanges.barrier + k)));
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -40,6 +42,16 @@ DEV void prepare_exchanges()
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 DEV void all_prepared() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// The end of a step that another follows: what `all_prepared` waits for.
+DEV void leave_step() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// Before `leave_step`: tells a block of the cluster to halt.
+DEV void tell_halt(int rank)
+{
+    unsigned at;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(&halt_word)), "r"(rank));
+    asm volatile("st.shared::cluster.u32 [%0], 1;" ::"r"(at) : "memory");
+}
+DEV bool any_in_block(bool v) { return __syncthreads_or(v); }
 DEV void expect(int turn, int bytes)
 {
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;\n}" ::"r"(

@@ -134,6 +134,10 @@ DEV float4 told(const Block &b, float x, float y, float z)
 }
 DEV bool is_told(const Block &b, const float4 &v) { return __float_as_uint(v.w) == b.launch; }
 
+DEV float4 *energies_told(const Block &b) { return b.p.told_energies + b.launch % 2 * b.p.num_atoms; }
+DEV float4 *forces_told(const Block &b) { return b.p.told_forces + b.launch % 2 * b.p.num_atoms; }
+DEV double energy_of(const float4 &v) { return __hiloint2double(__float_as_int(v.y), __float_as_int(v.x)); }
+
 // What has been told; 0 for no address. After `patience` looks in vain NaN, because those that should tell it were not
 // started: all blocks end, and the results are not finite.
 template <int COUNT> DEV void hear(const Block &b, const float4 *const (&from)[COUNT], float4 (&heard)[COUNT])

@@ -1,5 +1,6 @@
 // The whole step of few atoms without periodic directions: coordinates in, all pairs, results out. All blocks know all
-// atoms: a block of each cluster reads them, from the host's memory where they are there, and gives them to the others.
+// atoms: a block of each cluster reads them, from the host's memory where they are there, and gives them to the others;
+// in dynamics every block moves them (one_launch_motion.cuh).
 #pragma once
 #include "one_launch_edges.cuh"
 
@@ -71,14 +72,34 @@ DEV void bring_in(const Block &b, const Arriving &from, int turn)
             const float *quad = b.v1 + 4 * k;
             push4(b.remote, quad, *(const float4 *)quad, turn);
         }
-    } else if (b.rank == 1 && b.cluster == 0) {
-#pragma unroll 1
-        for (int k = i; k < 9 * p.num_systems; k += THREADS) {
-            const double value = p.given_cell[k];
-            p.box[k] = value, p.rounded_cell[k] = (float)value;
-            if (p.kept_cell) p.kept_cell[k] = value;
-        }
     }
+}
+
+// What others read of the cells.
+DEV void describe_cells(const Block &b)
+{
+    const Params &p = b.p;
+    if (b.rank != 1 || b.cluster) return;
+#pragma unroll 1
+    for (int k = b.tid; k < 9 * p.num_systems; k += THREADS) {
+        const double value = p.given_cell[k];
+        p.box[k] = value, p.rounded_cell[k] = (float)value;
+        if (p.kept_cell) p.kept_cell[k] = value;
+    }
+}
+
+// The atom of `b.particles` that belongs to this thread, if any; N or more for none. Other threads are busy with sums.
+DEV int own_particle(const Block &b) { return b.tid < THREADS / 2 ? b.p.num_atoms : b.tid - THREADS / 2; }
+// What is known of it before coordinates are.
+DEV void read_particles(const Block &b)
+{
+    const Params &p = b.p;
+    const int i = own_particle(b);
+    if (i >= p.num_atoms) return;
+    Particle &own = b.particles[i];
+    const int element = (int)p.numbers[i], atom = p.order[i];
+    const double far = *p.far;
+    own.element = element, own.atom = atom, own.far = far;
 }
 
 DEV void all_pairs(const Block &b)
@@ -116,51 +137,24 @@ DEV void all_pairs(const Block &b)
     __syncthreads();
 }
 
-// What the results of an atom need of the start, by the block that gives them out: its place in the caller's order, and
-// whether its coordinates are bad (1) or far out (2).
+// Whether a coordinate is bad (1) or far out (2), and an atom without a place (4).
+DEV int flaws_of(double place, double far)
+{
+    const float rounded = (float)place;
+    return (rounded - rounded == 0 ? 0 : 1) | (fabs((double)rounded) > far ? 2 : 0);
+}
 DEV bool gives_out(const Block &b) { return b.cluster == 0 && b.rank == SHARES - 1; }
-DEV void note_places(Block &b)
+DEV void note_places(const Block &b)
 {
     const Params &p = b.p;
-    const int i = b.tid - THREADS / 2;
-    b.atom = b.flaws = 0;
-    if (!gives_out(b) || i < 0 || i >= p.num_atoms) return;
-    b.atom = p.order[i];
-    const double far = *p.far;
-#pragma unroll
-    for (int k = 0; k < 3; k++) {
-        const float place = (float)all_places(b)[3 * i + k];
-        b.flaws |= (place - place == 0 ? 0 : 1) | (fabs((double)place) > far ? 2 : 0);
-    }
+    const int i = own_particle(b);
+    if (!gives_out(b) || i >= p.num_atoms) return;
+    const double far = b.particles[i].far, *place = all_places(b) + 3 * i;
+    b.particles[i].flaws =
+        flaws_of(place[0], far) | flaws_of(place[1], far) | flaws_of(place[2], far) | (has_place(place) ? 0 : 4);
 }
 
-// What others read of the list, beside its edges.
-DEV void describe_list(const Block &b, int total)
-{
-    const Params &p = b.p;
-    if (b.rank == 0 && b.tid <= b.atoms) p.row_ptr[b.first + b.tid] = min(all_starts(b)[b.first + b.tid], p.slots);
-    if (b.rank == 1)
-#pragma unroll 1
-        for (int e = total + b.cluster * THREADS + b.tid; e < p.slots; e += b.clusters * THREADS) {
-            p.source[e] = p.target[e] = p.num_atoms - 1;
-            p.shifts[3LL * e] = p.shifts[3LL * e + 1] = p.shifts[3LL * e + 2] = 0;
-        }
-    if (b.rank == 2 && b.cluster == 0 && b.warp == 0) {
-        bool lost = false;
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int j = b.lane + 32 * h;
-            lost = lost || (j < p.num_atoms && !has_place(all_places(b) + 3 * j));
-        }
-        const bool any = ballot(lost) != 0;
-        if (b.lane == 0) {
-            *p.num_edges = min(total, p.slots), *p.needed = total;
-            *p.overflow = total > p.slots, *p.invalid = any, *p.updates += 1;
-        }
-    }
-}
-
-// The edges of this block's atoms, and what others read of them.
+// The edges of this block's atoms.
 DEV void make_list(Block &b)
 {
     const Params &p = b.p;
@@ -181,74 +175,97 @@ DEV void make_list(Block &b)
         const unsigned long long near = all_near(b)[i];
         const int e = starts[i] + __popcll(near & ((1ull << j) - 1));
         if (!(near >> j & 1) || e >= p.slots) continue;
-        const int element = (int)p.numbers[j], back = starts[j] + __popcll(all_near(b)[j] & ((1ull << i) - 1));
+        const int back = starts[j] + __popcll(all_near(b)[j] & ((1ull << i) - 1));
         const double *here = all_places(b) + 3 * i, *there = all_places(b) + 3 * j;
         const double v[3] = {there[0] - here[0], there[1] - here[1], there[2] - here[2]};
-        put_edge(b, e - b.first_edge, v, j, element, back < p.slots ? back : NOWHERE);
-        if (b.rank == 0) {
-            p.source[e] = j, p.target[e] = i;
-            p.shifts[3LL * e] = p.shifts[3LL * e + 1] = p.shifts[3LL * e + 2] = 0;
-        }
+        put_edge(b, e - b.first_edge, v, j, b.particles[j].element, back < p.slots ? back : NOWHERE);
     }
-    note_places(b);
-    describe_list(b, b.total);
 }
 
-// Results in the caller's order, and flags, for the device and for the host: energies by the first half of the warps,
-// forces by the others.
-DEV void give_out(const Block &b)
+// What others read of the list, written last, when no block waits for it.
+DEV void describe_list(const Block &b)
 {
     const Params &p = b.p;
-    const int n = p.num_atoms, i = b.tid - THREADS / 2;
+    if (b.rank == 0) {
+#pragma unroll 1
+        for (int a = b.warp; a < b.atoms; a += WARPS) {
+            const int i = b.first + a, from = b.first_of(a), to = b.end_of(a);
+#pragma unroll 1
+            for (int u = from + b.lane; u < to; u += 32) {
+                const int e = b.first_edge + u;
+                p.source[e] = b.edges[u].source, p.target[e] = i;
+                p.shifts[3LL * e] = p.shifts[3LL * e + 1] = p.shifts[3LL * e + 2] = 0;
+            }
+            if (b.lane == 0) p.row_ptr[i] = b.first_edge + from, p.row_ptr[i + 1] = b.first_edge + to;
+        }
+    } else if (b.rank == 1)
+#pragma unroll 1
+        for (int e = b.total + b.cluster * THREADS + b.tid; e < p.slots; e += b.clusters * THREADS) {
+            p.source[e] = p.target[e] = p.num_atoms - 1;
+            p.shifts[3LL * e] = p.shifts[3LL * e + 1] = p.shifts[3LL * e + 2] = 0;
+        }
+}
+
+// Results in the caller's order, and flags, for the device and for the host, after so many evaluations: energies by the
+// first half of the warps, forces by the others.
+DEV void give_out(const Block &b, int evaluations)
+{
+    const Params &p = b.p;
+    const int n = p.num_atoms, i = own_particle(b);
     const long long to_host = p.host_output - p.output;
-    int *atoms = (int *)b.scratch, *flaws = atoms + n, *wrong = flaws + n;
-    if (i >= 0 && i < n) {
-        const float4 *const from[1] = {p.told_forces + i};
+    int *wrong = (int *)b.scratch;
+    if (i < n) {
+        Particle &own = b.particles[i];
+        const float4 *const from[1] = {forces_told(b) + i};
         float4 heard[1];
         hear(b, from, heard);
         const float force[3] = {heard[0].x, heard[0].y, heard[0].z};
         float rest = 0;
 #pragma unroll
         for (int k = 0; k < 3; k++) {
-            p.forces_out[3 * b.atom + k] = force[k];
-            if (p.to_host > 1) p.forces_out[to_host + 3 * b.atom + k] = force[k];
+            p.forces_out[3 * own.atom + k] = force[k];
+            if (p.to_host > 1) p.forces_out[to_host + 3 * own.atom + k] = force[k];
             rest += force[k] - force[k]; // 0, if it is finite
         }
-        atoms[i] = b.atom, flaws[i] = b.flaws | (rest == 0 ? 0 : 1);
+        own.flaws |= rest == 0 ? 0 : 1;
     }
-    if (i < 0) sum_energies(b, b.warp, WARPS / 2, wrong);
+    if (b.tid < THREADS / 2) sum_energies(b, b.warp, WARPS / 2, 0, p.energy, p.energies, wrong);
     __syncthreads();
-    if (p.energies_out && i >= 0 && i < n) {
+    if (p.energies_out && i < n) {
         const double energy = p.energies[i];
-        p.energies_out[b.atom] = energy;
-        if (p.to_host > 1) p.energies_out[to_host + b.atom] = energy;
+        p.energies_out[b.particles[i].atom] = energy;
+        if (p.to_host > 1) p.energies_out[to_host + b.particles[i].atom] = energy;
     }
-    if (i < 0 && b.tid < p.num_systems) {
+    if (b.tid < min(p.num_systems, THREADS / 2)) {
         const double energy = p.energy[b.tid];
         p.energy_out[b.tid] = energy;
         if (p.to_host) p.energy_out[to_host + b.tid] = energy;
     }
     if (b.warp == 0) {
-        int first = n, count = 0, far = 0;
+        int first = n, count = 0, flaws = 0;
 #pragma unroll 1
         for (int k = b.lane; k < n; k += 32) {
-            const bool bad = flaws[k] & 1 || wrong[k];
-            if (bad) first = min(first, atoms[k]), count++;
-            far |= flaws[k] >> 1;
+            const Particle &own = b.particles[k];
+            if (own.flaws & 1 || wrong[k]) first = min(first, own.atom), count++;
+            flaws |= own.flaws;
         }
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1)
-            first = min(first, exchange(first, mask)), count += exchange(count, mask), far |= exchange(far, mask);
+            first = min(first, exchange(first, mask)), count += exchange(count, mask), flaws |= exchange(flaws, mask);
         if (b.lane < NUM_FLAGS) {
             const int k = b.lane;
             const long long flag = k == 0   ? b.total
                                    : k == 1 ? b.total > p.slots
                                    : k == 2 ? count
                                    : k == 3 ? first
-                                   : k == 4 ? far
+                                   : k == 4 ? flaws >> 1 & 1
                                             : 0;
             p.flags[k] = flag;
             if (p.to_host) p.flags[to_host + k] = flag;
+        }
+        if (b.lane == 0) {
+            *p.num_edges = min(b.total, p.slots), *p.needed = b.total;
+            *p.overflow = b.total > p.slots, *p.invalid = flaws > 3, *p.updates += evaluations;
         }
     }
 }

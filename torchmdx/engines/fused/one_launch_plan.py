@@ -1,0 +1,52 @@
+"""How kernels/one_launch.cu divides atoms among clusters of blocks, and what shared memory that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchmdx.engines.fused.one_launch_weights import WIDE
+
+# Shared memory that a block can have, less what the kernel itself declares.
+MOST_SHARED_BYTES = 227 * 1024 - 64
+NINE = 9 * WIDE
+MOST_COMPILED = 4  # atoms of a cluster
+# Floats of shared memory per atom, and of what an atom keeps; of an edge. Checked by the kernel's own constants.
+ROOM, KEPT, EDGE_FLOATS = 3404, 1808, 9
+PARTICLE = 72  # floats of an atom of a whole step
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a number of atoms is divided: `per` atoms for each cluster; `lanes` pairs of edges of an atom at a time.
+
+    chunk: atoms whose products are in scratch memory at a time. keep: what atoms keep lies in shared memory.
+    """
+
+    per: int
+    clusters: int
+    lanes: int
+    chunk: int
+    keep: bool
+
+    @classmethod
+    def choose(cls, num_atoms: int, most_clusters: int) -> Plan | None:
+        """The plan for so many atoms and clusters; None if they do not fit."""
+        per = -(-num_atoms // most_clusters)
+        lanes = max(1, min(8, 16 // per)) if per <= 8 else 4
+        chunk = min(per, 4 if per <= 4 else 2)
+        for keep in (True, False):
+            plan = cls(per, -(-num_atoms // per), lanes, chunk, keep)
+            if 4 * plan.floats <= MOST_SHARED_BYTES:
+                return plan
+        return None
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """What a kernel for this plan is compiled with; nothing for many atoms, whose loops would be too long."""
+        return {"ATOMS_PER_CLUSTER": self.per, "LANES": self.lanes} if self.per <= MOST_COMPILED else {}
+
+    @property
+    def floats(self) -> int:
+        """Shared memory without edges, beside the vectors of all atoms (2,160 floats)."""
+        scratch = max(16 * self.chunk, self.lanes * self.per) * NINE
+        return self.per * (ROOM + self.keep * KEPT) + scratch + 2160
