@@ -79,7 +79,7 @@ class FastTensorNet:
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         # Imported here, so that the package imports without Triton.
-        from torchmdx.engines.fused.weights import SplitWeights, Weights, packed_table
+        from torchmdx.engines.fused.weights import SplitWeights, Weights, dense_table, packed_table
 
         self.config = potential.config
         self.device = potential.device
@@ -87,9 +87,8 @@ class FastTensorNet:
         self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound)
         self.weights = Weights.pack(potential, self.table)
         # The tables of embedding and layers, for blocks of atoms.
-        self.tables = [self.weights.table, *(layer.table for layer in self.weights.layers)]
-        if precision == "half":
-            self.tables = [packed_table(table) for table in self.tables]
+        pack = packed_table if precision == "half" else dense_table
+        self.tables = [pack(table) for table in (self.weights.table, *(layer.table for layer in self.weights.layers))]
         self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
