@@ -10,6 +10,7 @@ reads z₁ and evaluates z₂ again, PIECE rows at a time.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +24,15 @@ from torchmdx.models.tensornet2 import TensorNet2
 
 MOST_ROWS, PIECE = 196608, 49152
 FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
+# Bytes of shared memory that a program of two maps may take: 140 to 200 kB, more than cards for workstations have.
+TWO_MAPS_SHARED = 224 * 1024
+
+
+def has_room_for_two_maps(device: torch.device) -> bool:
+    """Whether a GPU can run kernels/edge_mlp_forward.py, which was written for compute capability 9.0."""
+    properties: Any = torch.cuda.get_device_properties(device)  # torch's types lack the attribute
+    enough = properties.shared_memory_per_block_optin >= TWO_MAPS_SHARED
+    return torch.cuda.get_device_capability(device) >= (9, 0) and enough
 
 
 class FastTensorNet2(FastTensorNet):
@@ -51,10 +61,10 @@ class FastTensorNet2(FastTensorNet):
         self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
 
     def _takes_half_parts(self) -> bool:
-        """Whether kernels/edge_mlp_forward.py can be used: two programs have to fit into a multiprocessor."""
+        """Whether kernels/edge_mlp_forward.py can be used."""
         if self.dot_precision != "tf32x3" or not FEWEST_CHANNELS <= self.weights.channels <= MOST_CHANNELS:
             return False
-        return self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) >= (9, 0)
+        return self.device.type != "cuda" or has_room_for_two_maps(self.device)
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
