@@ -9,6 +9,7 @@ reads z₁ and evaluates z₂ again, PIECE rows at a time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,9 +73,16 @@ class FastTensorNet2(FastTensorNet):
         return RadialShares(network)
 
     def allocate(
-        self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
+        self,
+        num_atoms: int,
+        num_systems: int,
+        capacity: int,
+        *,
+        forces: bool = True,
+        tiles: Tiles | None = None,
+        elements: Sequence[int] = (),
     ) -> Buffers:
-        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
+        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, elements=elements)
         self.neutral = buffers.sizes.new(max(num_systems, 1))  # the total charge that messages see
         buffers.scratch.charged = ChargeScratch.allocate(
             buffers.sizes,
