@@ -32,6 +32,7 @@ engines/test_choose.py              engines: engine exact
 engines/cpu/test_network.py         engines/cpu: build edge_values messages threads
 engines/fused/test_fused_tensornet.py   engines/fused: buffers few_atoms launch_sizes
 engines/fused/test_fused_tensornet2.py  engines/fused: charged charged_weights
+engines/fused/test_element_sums.py  engines/fused/kernels: element_sums
 engines/fused/test_kernels.py       engines/fused/kernels: activations forces nine tf32_product
 engines/fused/test_fused_tensornet.py   engines/fused/kernels: edge_geometry edge_walk embedding embedding_sum
 engines/fused/test_fused_tensornet.py   engines/fused/kernels: interaction layer_norm messages

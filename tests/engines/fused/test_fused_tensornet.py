@@ -11,7 +11,7 @@ import torch
 from interpreter import DEVICE, INTERPRETED, needs_kernels
 
 from torchmdx import System, TensorNetConfig, load
-from torchmdx.engines.fused.launch_sizes import Tiles
+from torchmdx.engines.fused.launch_sizes import ByElements, Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.evaluate import evaluate
 from torchmdx.models.potential import Potential
@@ -28,12 +28,14 @@ def batch_of(*atoms):
     return batch.to(DEVICE, torch.float32).to(DEVICE, torch.float64)
 
 
-def run(potential, batch, *, radius=None, tiles=None, forces=True, virial=True, spare=5, fast=None):
-    """The buffers after one run, with a list of `radius` and some unused slots."""
+def run(potential, batch, *, radius=None, tiles=None, forces=True, virial=True, spare=5, fast=None, elements=None):
+    """The buffers after one run, with a list of `radius` and some unused slots. elements: None takes those present."""
     found = brute_force(batch, radius or potential.cutoff)
     edges = brute_force(batch, radius or potential.cutoff, capacity=found.capacity + spare)
     fast = fast or FastTensorNet(potential.to(DEVICE))
-    fast.allocate(batch.num_atoms, batch.num_systems, edges.capacity, tiles=tiles, forces=forces)
+    elements = batch.atomic_numbers.unique().tolist() if elements is None else elements
+    sizes = (batch.num_atoms, batch.num_systems, edges.capacity)
+    fast.allocate(*sizes, tiles=tiles, forces=forces, elements=elements)
     single = batch.to(DEVICE, torch.float32)
     return fast.run(
         single.positions,
@@ -135,6 +137,7 @@ CUTS = {
     "lean, in pieces": replace(Tiles.choose(10), row=None, lean=True, piece=16),
     "coarse": Tiles.choose(1000),
     "coarser": Tiles.choose(10_000),
+    "by elements": replace(Tiles.choose(10_000), by_elements=ByElements(edges=0)),
 }
 
 

@@ -11,7 +11,7 @@ from interpreter import DEVICE, needs_kernels
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
 from torchmdx.engines.fused.engine import KernelEngine
-from torchmdx.engines.fused.launch_sizes import Tiles
+from torchmdx.engines.fused.launch_sizes import ByElements, Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.domain_step import DomainStep, reach
@@ -27,9 +27,12 @@ def wire(count: int) -> Atoms:
 
 
 @pytest.mark.parametrize("lean", [False, True], ids=["kept", "computed again"])
-@pytest.mark.parametrize("settings", [{"num_layers": 2}, {"num_layers": 0}, {"head": "gated", "num_head_layers": 1}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"num_layers": 2}, {"num_layers": 0}, {"head": "gated", "num_head_layers": 1}, {"num_channels": 32}],
+)
 def test_parts_add_up_to_the_whole(settings, lean, monkeypatch):
-    tiles = replace(Tiles.choose(1000), lean=lean, piece=16)
+    tiles = replace(Tiles.choose(1000), lean=lean, piece=16, by_elements=ByElements(edges=0))
     monkeypatch.setattr(FastTensorNet, "choose_tiles", staticmethod(lambda num_atoms: tiles))
     torch.manual_seed(0)
     given = dict(num_channels=16, num_radial=8, num_layers=1, cutoff=2.0) | settings
@@ -47,6 +50,7 @@ def test_parts_add_up_to_the_whole(settings, lean, monkeypatch):
         engine = KernelEngine(model, domain, stress=True, precision="float32")
         edges = brute_force(domain, model.cutoff)
         engine.reserve(edges.capacity)
+        assert (engine.model.buffers.present is not None) == (given["num_channels"] == 32)
         for tensor in engine.model.buffers.scratch.tensors():
             if tensor.is_floating_point():
                 tensor.fill_(torch.nan)  # what is left out must not be read

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from torchmdx.engines.fused.launch_sizes import Tiles
+
+if TYPE_CHECKING:
+    from torchmdx.engines.fused.element_functions import PresentElements
 
 # Hidden layers of a gated head for which a program of one atom has memory.
 MOST_ROW_HEAD_LAYERS = 4
@@ -34,6 +37,7 @@ class Sizes:
     with_forces: bool
     device: torch.device
     sent: torch.dtype = torch.float32
+    sums: int = 0  # elements times functions of element_sums.py; 0: not used
 
     @property
     def slots(self) -> int:
@@ -58,6 +62,11 @@ class Sizes:
     def piece(self) -> int:
         """Atoms whose networks are evaluated together."""
         return min(self.tiles.piece or self.num_atoms, self.num_atoms) if self.lean else self.num_atoms
+
+    @property
+    def room_for_sums(self) -> int:
+        """Floats of an atom's component in the tensors that `Scratch.sums_of` can use."""
+        return (self.layers + 1) * self.channels * self.sent.itemsize // 4 if self.lean else self.channels
 
     @property
     def kept_layers(self) -> int:
@@ -191,6 +200,8 @@ class Scratch:
     x: list[Tensor]  # [N,9,C]
     y: list[Tensor]  # [N,9,C] x after the first linear maps; then the gradient
     inverse: list[Tensor]  # [N,C] 1 / (|x|² + 1)
+    rare: Tensor  # [N] int32, marks of element_sums.py
+    sums: Tensor | None  # [N,9,S K] of element_sums.py, where no other tensor has the room
     work: Tensor | None  # [N,...] memory of the programs of few_atoms.py
     gradient: GradientScratch | None
     charged: ChargeScratch | None = None
@@ -212,6 +223,8 @@ class Scratch:
             x=[new(n, 9, c) for _ in range(kept + 1)],
             y=[new(n, 9, c, dtype=sizes.sent) for _ in range(kept)],
             inverse=[] if sizes.lean else [new(n, c) for _ in range(max(kept, 1))],
+            rare=new(n if sizes.sums else 0, dtype=torch.int32),
+            sums=new(n, 9, sizes.sums) if sizes.sums > sizes.room_for_sums else None,
             work=new(n, row.work(c)) if row is not None and sizes.one_program_per_atom else None,
             gradient=GradientScratch.allocate(sizes) if sizes.with_forces else None,
         )
@@ -219,6 +232,14 @@ class Scratch:
     def inverse_of(self, i: int) -> Tensor:
         """1 / (|x|² + 1) of x[i]; the first buffer where layers take turns, and behind the last layer."""
         return self.inverse[i] if i < len(self.inverse) else self.inverse[0]
+
+    def sums_of(self, *, back: bool) -> Tensor:
+        """Memory of the sums by elements; a tensor that the forward or backward pass does not need at the time."""
+        g = self.gradient
+        if self.sums is None and g is not None and g.sent is not None:
+            return g.sent.view(-1).view(torch.float32)
+        free = g.x if back and g is not None else self.x[0]
+        return free if self.sums is None else self.sums
 
     def tensors(self) -> Iterator[Tensor]:
         """All of them, those of the gradient and of charges included."""
@@ -239,9 +260,10 @@ class Buffers:
     forces: Tensor  # [N,3]
     virial: Tensor  # [S,3,3] float64
     scratch: Scratch
+    present: PresentElements | None = None  # of element_sums.py
 
     @classmethod
-    def allocate(cls, sizes: Sizes) -> Buffers:
+    def allocate(cls, sizes: Sizes, present: PresentElements | None = None) -> Buffers:
         n, s = sizes.num_atoms, sizes.num_systems
         return cls(
             sizes=sizes,
@@ -250,6 +272,7 @@ class Buffers:
             forces=sizes.new(n, 3),
             virial=sizes.new(s, 3, 3, dtype=torch.float64),
             scratch=Scratch.allocate(sizes),
+            present=present,
         )
 
     @property

@@ -42,7 +42,8 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int) -> None:
     tiles = None
     if isinstance(batch, Domain):  # its atoms are counted on the device, so kernels take all of them at once
         tiles = replace(model.choose_tiles(max(batch.num_atoms, FEW_ATOMS + 1)), piece=0)
-    model.allocate(batch.num_atoms, batch.num_systems, capacity, tiles=tiles)
+    elements = batch.atomic_numbers.unique().tolist()
+    model.allocate(batch.num_atoms, batch.num_systems, capacity, tiles=tiles, elements=elements)
 
 
 def within_of(batch: Batch) -> Tensor | None:

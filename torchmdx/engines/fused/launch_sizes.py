@@ -55,6 +55,33 @@ class Walk:
 
 
 @dataclass(frozen=True)
+class ByElements:
+    """The embedding's sums by elements (element_sums.py): walks take one atom a program.
+
+    edges: an atom needs so many for each element: products of atoms take longer with every element, while walks save
+        most of the time of an edge.
+    depth, depth_back: edges at a time. group: the most elements that a program sums up.
+    product, product_back: without `step` and without `columns`, which follow from the functions.
+    """
+
+    edges: int = 12
+    depth: int = 2
+    group: int = 4
+    depth_back: int = 4
+    product: Block = Block()
+    product_back: Block = Block()
+
+    def walk(self, elements: int) -> dict[str, int]:
+        """Launch options; elements are divided evenly among programs."""
+        programs = -(-elements // self.group)
+        return dict(GROUP=-(-elements // programs), ROWS=1, DEPTH=self.depth, num_warps=1)
+
+    def walk_back(self) -> dict[str, int]:
+        """Launch options of the gradient."""
+        return dict(ROWS=1, DEPTH=self.depth_back, num_warps=1)
+
+
+@dataclass(frozen=True)
 class Row:
     """One program per atom (one_atom.py): warps share inner sums; `unroll` rows of a matrix, `depth` edges at once.
 
@@ -104,6 +131,7 @@ class Tiles:
     row: if given, the kernels of one_atom.py, with one program per atom, replace most others.
     lean: the backward pass computes most tensors of atoms again, and networks of atoms take `piece` atoms at a time
         (0: all), so that an atom takes little more than half the memory (recompute.py).
+    by_elements: if given, the embedding's sums are taken by elements where a structure has few.
     two_maps: if given, edge_mlp_forward.py and edge_mlp_backward.py replace the products of edges where possible.
     """
 
@@ -112,6 +140,7 @@ class Tiles:
     messages_gradient: Walk
     surroundings: Walk
     surroundings_gradient: Walk  # takes all channels
+    by_elements: ByElements | None = None
     row: Row | None = None
     edge_product: Block = Block()
     two_maps: TwoMaps | None = None
@@ -152,4 +181,5 @@ class Tiles:
             messages_gradient=Walk(1, 256, 2, 1),
             surroundings=Walk(4, 256, 1, 4),
             surroundings_gradient=Walk(1, 256, 2, 1),
+            by_elements=ByElements(),
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import triton
 from torch import Tensor
 
+from torchmdx.engines.fused.element_sums import gradient_by_elements, sum_by_elements
 from torchmdx.engines.fused.kernels import (
     edge_geometry,
     embedding,
@@ -53,13 +54,11 @@ class Chain:
         self.buffers, self.sizes, self.tiles, self.b = buffers, buffers.sizes, buffers.sizes.tiles, buffers.scratch
         self.positions, self.numbers, self.system = positions, atomic_numbers, system_index
         self.cell, self.charge, self.edges = cell, charge, edges
-        self.n, self.c = buffers.sizes.num_atoms, self.weights.channels
-        self.within = within
+        self.n, self.c, self.within = buffers.sizes.num_atoms, self.weights.channels, within
         self.split, self.tables = model.split_weights, model.tables
         self.head_precision = "tf32x3" if model.dot_precision == "tf32x3" else "tf32"
         rows = max(1, buffers.sizes.tiles.elements // self.c)
-        self.each_atom = (triton.cdiv(self.n, rows),)
-        self.elements = dict(CHANNELS=self.c, ROWS=rows)
+        self.each_atom, self.elements = (triton.cdiv(self.n, rows),), dict(CHANNELS=self.c, ROWS=rows)
         self.reflections = dict(REFLECTIONS=model.config.group == "O(3)")
         activation = "silu" if model.config.activation == "swish" else model.config.activation
         self.activation = dict(ACTIVATION=activation)
@@ -130,17 +129,16 @@ class Chain:
     def _surroundings(self) -> None:
         """The edges, and the sums over neighbours of the embedding."""
         b, w, e, t, n = self.b, self.weights, self.edges, self.tiles, self.n
-        reach = len(w.layers)
         if self.within is not None:
             self.buffers.energies.zero_()  # those of other atoms than the owned are not written
         edge_geometry.place_edges[(max(1, triton.cdiv(e.capacity, BLOCK)),)](
             self.positions, self.cell, self.system, e.row_ptr, e.source, e.target, e.shifts, w.stretch,
             b.knot, b.place, b.stretch, n, w.num_intervals - 1, BLOCK=BLOCK,
         )  # fmt: skip
-        walk = t.surroundings.options(self.c)
+        rare, walk = sum_by_elements(self), t.surroundings.options(self.c)
         embedding_sum.surroundings[(triton.cdiv(n, t.surroundings.rows), self.c // walk["SLICE"])](
             self.numbers, w.targets, w.sources, b.a, self.tables[0], w.own, e.row_ptr, e.source, b.knot, b.place,
-            self.atoms(reach), CHANNELS=self.c, DEGREE=w.degree, **walk,
+            rare, self.atoms(len(w.layers)), CHANNELS=self.c, DEGREE=w.degree, **walk,
         )  # fmt: skip
 
     def _layer(self, i: int, x: Tensor, keep: bool) -> Tensor:
@@ -242,11 +240,13 @@ class Chain:
         """Forces from the gradient in the sums over neighbours and from what messages left at the edges."""
         b, g, w, e, t, n = self.b, self.gradient, self.weights, self.edges, self.tiles, self.n
         reach = len(w.layers)
-        walk = t.surroundings_gradient.options(self.c)
+        rare = gradient_by_elements(self, gradient)
+        # Fewer programs where nearly all of them have nothing to do.
+        walk = (t.surroundings_gradient if rare is None else t.surroundings).options(self.c)
         del walk["SLICE"]
         embedding_sum.surroundings_gradient[(triton.cdiv(n, walk["ROWS"]),)](
             self.numbers, w.targets, w.sources, gradient, self.tables[0], e.row_ptr, e.source, b.knot, b.place,
-            b.stretch, g.pull, g.half, self.atoms(reach), e.capacity, CHANNELS=self.c, DEGREE=w.degree,
+            b.stretch, g.pull, g.half, rare, self.atoms(reach), e.capacity, CHANNELS=self.c, DEGREE=w.degree,
             SLICES=len(g.pull), **walk,
         )  # fmt: skip
         force_kernels.forces[(n,)](

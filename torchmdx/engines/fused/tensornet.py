@@ -14,7 +14,10 @@ The chain, for L layers:
     → L x (W → update_gradient → messages_gradient → W → mix_in_gradient) → W → W → W → surroundings_mix_gradient
     → surroundings_gradient → forces → sum_systems
 
-with W a product with weights (kernels/tf32_product.py).
+with W a product with weights (kernels/tf32_product.py). Where an atom has many neighbours of few elements, most of
+
+    surroundings is   element_sums → multiply_sums
+    surroundings_gradient is   multiply_sums_back → element_sums_gradient
 
 For few atoms (`Tiles.row`), one program per atom does most of this:
 
@@ -24,8 +27,9 @@ For few atoms (`Tiles.row`), one program per atom does most of this:
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,6 +43,7 @@ from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
+    from torchmdx.engines.fused.element_functions import ElementFunctions, PresentElements
     from torchmdx.engines.fused.many_atoms import Chain
     from torchmdx.engines.fused.one_launch import OneLaunch
 
@@ -79,7 +84,7 @@ class FastTensorNet:
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         # Imported here, so that the package imports without Triton.
-        from torchmdx.engines.fused.weights import SplitWeights, Weights, packed_table
+        from torchmdx.engines.fused.weights import SplitWeights, Weights, dense_table, packed_table
 
         self.config = potential.config
         self.device = potential.device
@@ -87,9 +92,8 @@ class FastTensorNet:
         self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound)
         self.weights = Weights.pack(potential, self.table)
         # The tables of embedding and layers, for blocks of atoms.
-        self.tables = [self.weights.table, *(layer.table for layer in self.weights.layers)]
-        if precision == "half":
-            self.tables = [packed_table(table) for table in self.tables]
+        pack = packed_table if precision == "half" else dense_table
+        self.tables = [pack(table) for table in (self.weights.table, *(layer.table for layer in self.weights.layers))]
         self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
@@ -123,10 +127,28 @@ class FastTensorNet:
         """The precision of products. Kernels for few atoms always use float32, which is as fast there."""
         return "float32" if self.buffers is not None and self.buffers.sizes.one_program_per_atom else self.precision
 
+    @cached_property
+    def element_functions(self) -> ElementFunctions | None:
+        """Few functions that make the filters of the embedding; None if that takes many."""
+        from torchmdx.engines.fused.element_functions import ElementFunctions
+
+        return ElementFunctions.of(self.weights.table, self.table.stretch)
+
     def allocate(
-        self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
+        self,
+        num_atoms: int,
+        num_systems: int,
+        capacity: int,
+        *,
+        forces: bool = True,
+        tiles: Tiles | None = None,
+        elements: Sequence[int] = (),
     ) -> Buffers:
-        """Allocates buffers for N atoms, S systems and E edge slots. forces=False: none for the backward pass."""
+        """Allocates buffers for N atoms, S systems and E edge slots. forces=False: none for the backward pass.
+
+        elements: atomic numbers of the atoms that will be evaluated, each once, as far as they are known. Sums over
+        neighbours are faster where these are few, and where neighbours have no others.
+        """
         tiles = tiles or self.choose_tiles(num_atoms)
         tiles = replace(tiles, lean=tiles.lean and self.can_recompute)
         sizes = Sizes(
@@ -145,10 +167,23 @@ class FastTensorNet:
             sizes = replace(sizes, sent=SENT[self.precision])
         if sizes.sent == torch.float16:  # an atom's unit is found by the one program that has all channels
             sizes = replace(sizes, tiles=tiles.of_half(MOST_CHANNELS))
+        present = self._present(elements, sizes)
+        sizes = replace(sizes, sums=0 if present is None else present.count * present.functions.count)
         self.one_launch = None
-        self.buffers = Buffers.allocate(sizes)
+        self.buffers = Buffers.allocate(sizes, present)
         self.no_charge = sizes.new(max(num_systems, 1))
         return self.buffers
+
+    def _present(self, elements: Sequence[int], sizes: Sizes) -> PresentElements | None:
+        """What sums by elements need, where they are faster."""
+        from torchmdx.engines.fused.element_functions import MOST_ELEMENTS, PresentElements
+
+        ways, count = sizes.tiles.by_elements, len(elements)
+        if ways is None or sizes.one_program_per_atom or not 0 < count <= MOST_ELEMENTS:
+            return None
+        if sizes.capacity < ways.edges * count * sizes.num_atoms:
+            return None
+        return PresentElements.of(self.element_functions, elements, self.weights.sources)
 
     def use_one_launch(self) -> None:
         """Makes `run` take one kernel for energies and forces, in the buffers of the last `allocate`.

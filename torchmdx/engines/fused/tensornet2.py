@@ -11,6 +11,7 @@ reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 an
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ class FastTensorNet2(FastTensorNet):
         self.edge_maps: EdgeMaps | None = None
 
     def _takes_half_parts(self) -> bool:
-        """Whether kernels/edge_mlp_forward.py can be used: two programs have to fit into a multiprocessor."""
+        """Whether kernels/edge_mlp_forward.py can be used: a program has to fit into a multiprocessor."""
         if self.dot_precision != "tf32x3" or not FEWEST_CHANNELS <= self.weights.channels <= MOST_CHANNELS:
             return False
         return self.device.type != "cuda" or torch.cuda.get_device_capability(self.device)[0] in HALF_PARTS
@@ -87,9 +88,16 @@ class FastTensorNet2(FastTensorNet):
         return RadialShares(network)
 
     def allocate(
-        self, num_atoms: int, num_systems: int, capacity: int, *, forces: bool = True, tiles: Tiles | None = None
+        self,
+        num_atoms: int,
+        num_systems: int,
+        capacity: int,
+        *,
+        forces: bool = True,
+        tiles: Tiles | None = None,
+        elements: Sequence[int] = (),
     ) -> Buffers:
-        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
+        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, elements=elements)
         two_maps = self.takes_half_parts and buffers.sizes.tiles.two_maps is not None
         self.edge_maps = self._edge_maps() if two_maps else None
         self.neutral = buffers.sizes.new(max(num_systems, 1))  # the total charge that messages see

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import TabulatedFilters
 from torchmdx.engines.fused.head_weights import HeadWeights, padded, power_of_two
+from torchmdx.engines.fused.kernels.edge_walk import LEADING
 from torchmdx.engines.fused.kernels.fp16_product import LARGEST
 from torchmdx.engines.fused.kernels.tf32_product import Split
 from torchmdx.models.interaction import Interaction
@@ -21,6 +22,8 @@ from torchmdx.models.tensors import PartwiseLinear
 
 # Of the largest value of a filter, for coefficients in half precision.
 PACKED_ERROR = 1e-5
+# Of the largest value and of the largest slope, for coefficients that share words in float32.
+DENSE_ERROR = 5e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +184,54 @@ def packed_table(table: Tensor) -> Tensor:
     bits = higher.view(torch.int16).to(torch.int32)
     pairs = (bits[:, 0::2] & 0xFFFF) | (bits[:, 1::2] << 16)
     return torch.cat([table[:, :2].contiguous().view(torch.int32), pairs], 1).contiguous()
+
+
+def dense_table(table: Tensor) -> Tensor:
+    """A table [n,6,3,C] as words [n,5,3,C]: the coefficients of t⁴ and t⁵ share the last one.
+
+    The word, read as a float, is the coefficient of t⁴; its last bits are the first bits of that of t⁵. The other
+    coefficients make up for the rounding, so that values and slopes at both ends of an interval stay as they are. If
+    values or slopes between change by more than `DENSE_ERROR` of the largest, the table itself.
+    """
+    if table.shape[1] != 6:
+        return table
+    last = 32 - LEADING.value  # bits
+    exact = table.double()
+    bits = table[:, 5].contiguous().view(torch.int32).long()
+    fifth = ((bits + (1 << (LEADING.value - 1))) >> LEADING.value) & ((1 << last) - 1)
+    change = exact[:, 5] - _word(fifth << LEADING.value).view(torch.float32).double()
+    # t⁵ - 2.5 t⁴ is within the interval nearly a polynomial of the third degree.
+    fourth = exact[:, 4] + 2.5 * change
+    bits = fourth.float().view(torch.int32).long()
+    words = torch.stack([_word((((bits >> last) + step) << last) | fifth) for step in (-1, 0, 1)])
+    distance = (words.view(torch.float32).double() - fourth).abs()
+    word = words.gather(0, torch.where(distance.isnan(), math.inf, distance).argmin(0, keepdim=True))[0]
+    change_4 = exact[:, 4] - word.view(torch.float32).double()
+    # t²(1 - t)² (change_4 + change (t + 2)) is left.
+    lower = exact[:, :4].clone()
+    lower[:, 2] -= change_4 + 2 * change
+    lower[:, 3] += 2 * change_4 + 3 * change
+    if not _largest_change(change_4, change, exact) <= DENSE_ERROR:
+        return table
+    return torch.cat([lower.float().view(torch.int32), word[:, None]], 1).contiguous().view(torch.uint32)
+
+
+def _largest_change(fourth: Tensor, fifth: Tensor, table: Tensor) -> float:
+    """Of values or slopes in a table by t²(1-t)² (fourth + fifth (t + 2)), relative to the largest value or slope."""
+    value, slope = table[:, 0].abs().amax(), table[:, 1].abs().amax()
+    worst = torch.zeros_like(value)
+    for t in torch.linspace(0, 1, 17).tolist():
+        quartic, along = (t * (1 - t)) ** 2, fourth + fifth * (t + 2)
+        steep = 2 * t * (1 - t) * (1 - 2 * t) * along + quartic * fifth
+        for change, largest in ((quartic * along, value), (steep, slope)):
+            worst = torch.maximum(worst, change.abs().amax() / largest)
+    return float(worst)
+
+
+def _word(bits: Tensor) -> Tensor:
+    """The last 32 bits of integers, as int32."""
+    bits = bits & 0xFFFFFFFF
+    return torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32)
 
 
 def _unit(mix_in: Tensor) -> float:

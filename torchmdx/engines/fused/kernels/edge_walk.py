@@ -8,18 +8,39 @@ Kernels of few atoms walk one row: blocks are [DEPTH]. The functions that take e
 import triton
 import triton.language as tl
 
+# Bits of the coefficient of t⁴ in a word that it shares with that of t⁵ (weights.py).
+LEADING = tl.constexpr(18)
+
+
+@triton.jit
+def polynomial(entry, stride: tl.constexpr, t, mask, degree: tl.constexpr):
+    """Σ_q a_q t^q with the coefficients a_q at entry + q stride."""
+    value = tl.load(entry + degree * stride, mask=mask, other=0.0)
+    for q in tl.static_range(1, degree + 1):
+        value = value * t + tl.load(entry + (degree - q) * stride, mask=mask, other=0.0)
+    return value
+
+
+@triton.jit
+def polynomial_and_slope(entry, stride: tl.constexpr, t, mask, degree: tl.constexpr):
+    """The polynomial and its derivative in t."""
+    slope = tl.load(entry + degree * stride, mask=mask, other=0.0)
+    value = slope * t + tl.load(entry + (degree - 1) * stride, mask=mask, other=0.0)
+    for q in tl.static_range(2, degree + 1):
+        slope = slope * t + value
+        value = value * t + tl.load(entry + (degree - q) * stride, mask=mask, other=0.0)
+    return value, slope
+
 
 @triton.jit
 def filter_part(entry, part: tl.constexpr, t, mask, channels: tl.constexpr, degree: tl.constexpr):
     """Σ_q a_q t^q of one part from the table's interval at `entry`, laid out [degree+1,3,channels] or packed."""
     entry += part * channels
-    if entry.dtype.element_ty == tl.int32:
+    if entry.dtype.element_ty != tl.float32:
         a0, a1, a2, a3, a4, a5 = unpack(entry, mask, channels)
         value = ((((a5 * t + a4) * t + a3) * t + a2) * t + a1) * t + a0
     else:
-        value = tl.load(entry + degree * 3 * channels, mask=mask, other=0.0)
-        for q in tl.static_range(1, degree + 1):
-            value = value * t + tl.load(entry + (degree - q) * 3 * channels, mask=mask, other=0.0)
+        value = polynomial(entry, 3 * channels, t, mask, degree)
     return value
 
 
@@ -27,7 +48,7 @@ def filter_part(entry, part: tl.constexpr, t, mask, channels: tl.constexpr, degr
 def filter_and_slope(entry, part: tl.constexpr, t, mask, channels: tl.constexpr, degree: tl.constexpr):
     """The filter and its slope in t, the derivative of the same polynomial."""
     entry += part * channels
-    if entry.dtype.element_ty == tl.int32:
+    if entry.dtype.element_ty != tl.float32:
         a0, a1, a2, a3, a4, slope = unpack(entry, mask, channels)
         value = slope * t + a4
         slope, value = slope * t + value, value * t + a3
@@ -35,22 +56,25 @@ def filter_and_slope(entry, part: tl.constexpr, t, mask, channels: tl.constexpr,
         slope, value = slope * t + value, value * t + a1
         slope, value = slope * t + value, value * t + a0
     else:
-        slope = tl.load(entry + degree * 3 * channels, mask=mask, other=0.0)
-        value = slope * t + tl.load(entry + (degree - 1) * 3 * channels, mask=mask, other=0.0)
-        for q in tl.static_range(2, degree + 1):
-            slope = slope * t + value
-            value = value * t + tl.load(entry + (degree - q) * 3 * channels, mask=mask, other=0.0)
+        value, slope = polynomial_and_slope(entry, 3 * channels, t, mask, degree)
     return value, slope
 
 
 @triton.jit
 def unpack(entry, mask, channels: tl.constexpr):
-    """Six coefficients from four words: two in float32, then two pairs in half precision, the lower power first."""
+    """Six coefficients from packed words: see `packed_table` (int32, four words) and `dense_table` (uint32, five)."""
     a0 = tl.load(entry, mask=mask, other=0).to(tl.float32, bitcast=True)
     a1 = tl.load(entry + 3 * channels, mask=mask, other=0).to(tl.float32, bitcast=True)
-    pair = tl.load(entry + 6 * channels, mask=mask, other=0)
-    last = tl.load(entry + 9 * channels, mask=mask, other=0)
-    return a0, a1, _low(pair), _low(pair >> 16), _low(last), _low(last >> 16)
+    if entry.dtype.element_ty == tl.int32:
+        pair = tl.load(entry + 6 * channels, mask=mask, other=0)
+        last = tl.load(entry + 9 * channels, mask=mask, other=0)
+        higher = _low(pair), _low(pair >> 16), _low(last), _low(last >> 16)
+    else:
+        a2 = tl.load(entry + 6 * channels, mask=mask, other=0).to(tl.float32, bitcast=True)
+        a3 = tl.load(entry + 9 * channels, mask=mask, other=0).to(tl.float32, bitcast=True)
+        last = tl.load(entry + 12 * channels, mask=mask, other=0)
+        higher = a2, a3, last.to(tl.float32, bitcast=True), (last << LEADING).to(tl.float32, bitcast=True)
+    return a0, a1, higher[0], higher[1], higher[2], higher[3]
 
 
 @triton.jit
@@ -80,8 +104,9 @@ def read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS: tl.constexpr, DE
     knot = tl.load(KNOT + e, mask=mask, other=-1)
     j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)
     t = tl.expand_dims(tl.load(PLACE + e.to(tl.int64) * 4 + 3, mask=mask, other=0.0), -1)
-    ROWS: tl.constexpr = 4 if TABLE.dtype.element_ty == tl.int32 else DEGREE + 1
-    entry = TABLE + tl.expand_dims(knot.to(tl.int64), -1) * (ROWS * 3 * CHANNELS) + c
+    kind: tl.constexpr = TABLE.dtype.element_ty
+    WORDS: tl.constexpr = 4 if kind == tl.int32 else 5 if kind == tl.uint32 else DEGREE + 1
+    entry = TABLE + tl.expand_dims(knot.to(tl.int64), -1) * (WORDS * 3 * CHANNELS) + c
     return tl.expand_dims(knot >= 0, -1), j, entry, t
 
 
@@ -173,8 +198,6 @@ def store_edge_gradient(
     """
     g0, g1, g2, g3, g4, g5, g6, g7, g8 = g
     x, y, z = tl.expand_dims(dx, -1), tl.expand_dims(dy, -1), tl.expand_dims(dz, -1)
-    stretch = tl.load(STRETCH + e.to(tl.int64) * 2, mask=mask, other=0.0)
-    inverse = tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=0.0)
     f, along = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
     along = along * g0
     f, df = filter_and_slope(entry, 1, t, inside, CHANNELS, DEGREE)
@@ -191,6 +214,14 @@ def store_edge_gradient(
     sx = tl.sum((vx + 2.0 * f * qx) * pair, -1)
     sy = tl.sum((vy + 2.0 * f * qy) * pair, -1)
     sz = tl.sum((vz + 2.0 * f * qz) * pair, -1)
+    store_half_gradient(e, mask, pull, sx, sy, sz, dx, dy, dz, STRETCH, HALF)
+
+
+@triton.jit
+def store_half_gradient(e, mask, pull, sx, sy, sz, dx, dy, dz, STRETCH, HALF):
+    """h_e in HALF from ∂E/∂t = pull and ∂E/∂d = s at the direction d."""
+    stretch = tl.load(STRETCH + e.to(tl.int64) * 2, mask=mask, other=0.0)
+    inverse = tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=0.0)
     radial = pull * stretch - (sx * dx + sy * dy + sz * dz) * inverse
     half = HALF + e.to(tl.int64) * 3
     tl.store(half, radial * dx + sx * inverse, mask=mask)

@@ -31,6 +31,7 @@ def surroundings(
     SOURCE,
     KNOT,
     PLACE,
+    RARE,
     num_atoms,
     CHANNELS: tl.constexpr,
     DEGREE: tl.constexpr,
@@ -38,7 +39,10 @@ def surroundings(
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """A [N,9,C]. A program takes ROWS adjacent atoms and SLICE channels, DEPTH edges of each row at a time."""
+    """A [N,9,C]. A program takes ROWS adjacent atoms and SLICE channels, DEPTH edges of each row at a time.
+
+    RARE: None, or only the rows that element_sums.py marks.
+    """
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
         if tl.program_id(0) * ROWS >= num_atoms:
@@ -47,6 +51,8 @@ def surroundings(
     c2 = (tl.program_id(1) * SLICE + tl.arange(0, SLICE))[None, :]
     c = c2[:, None, :]
     valid = row < num_atoms
+    if RARE is not None:
+        valid = valid & (tl.load(RARE + row, mask=valid, other=0) != 0)
     start, end = row_ends(ROW_PTR, row, valid)
     element = tl.load(NUMBERS + row, mask=valid, other=0)[:, None]
     target = tl.load(TARGETS + element * CHANNELS + c2)
@@ -90,6 +96,7 @@ def surroundings_gradient(
     STRETCH,
     PULL,
     HALF,
+    RARE,
     num_atoms,
     capacity,
     CHANNELS: tl.constexpr,
@@ -100,7 +107,7 @@ def surroundings_gradient(
 ):
     """h_e = (Σ_slices PULL + ∂E/∂t) dx/dr d + (1 - d dᵀ)/r ∂E/∂d: the part of an edge's gradient that row i computes.
 
-    ∂E/∂t and ∂E/∂d are those of A_i; PULL [SLICES,E] is what the layers' messages left.
+    ∂E/∂t and ∂E/∂d are those of A_i; PULL [SLICES,E] is what the layers' messages left. RARE: see above.
     """
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
@@ -110,6 +117,8 @@ def surroundings_gradient(
     c2 = tl.arange(0, CHANNELS)[None, :]
     c = c2[:, None, :]
     valid = row < num_atoms
+    if RARE is not None:
+        valid = valid & (tl.load(RARE + row, mask=valid, other=0) != 0)
     start, end = row_ends(ROW_PTR, row, valid)
     element = tl.load(NUMBERS + row, mask=valid, other=0)[:, None]
     target = tl.load(TARGETS + element * CHANNELS + c2)[:, None, :]
