@@ -1,7 +1,7 @@
 """Results and scratch memory of the fused kernels: every buffer that the launches of an evaluation write to.
 
-Shapes: N atoms, E edge slots (at least 1), S systems, C channels, H = 2C, L layers, K charges; C, H and K are padded
-(weights.py). Buffers are float32 unless the comment says otherwise.
+Shapes: N atoms, E edge slots (at least 1), S systems, C channels, H = 2C, L layers; C and H are padded (weights.py).
+Buffers are float32 unless the comment says otherwise.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from torchmdx.engines.fused.launch_sizes import Tiles
 
 if TYPE_CHECKING:
+    from torchmdx.engines.fused.charge_buffers import ChargeScratch
     from torchmdx.engines.fused.element_functions import PresentElements
 
 # Hidden layers of a gated head for which a program of one atom has memory.
@@ -110,74 +111,6 @@ class GradientScratch:
             half=new(sizes.slots, 3),
             pull=new(slices, sizes.slots),
             virials=new(n, 9),
-        )
-
-
-@dataclass(eq=False)
-class ChargeScratch:
-    """What a TensorNet2 needs beyond `Scratch`. "rows": N atoms, then E edges (see kernels/edge_mlp.py).
-
-    Lists have an entry for each layer, and charges, first, second, proposed and sums one more if the charges behind the
-    last layer are evaluated. Without a gradient all layers use the first entry of every list but `charges`.
-    """
-
-    shares: Tensor  # [N,2,C] what the charges of target and source add to z₁; then the gradient
-    charges: list[Tensor]  # [N,K]
-    charges_gradient: Tensor  # [N,K]
-    first: list[Tensor]  # [N,C] first map of the charges' network
-    second: list[Tensor]  # [N,C] second map
-    proposed: list[Tensor]  # [N,2K] third map
-    sums: list[Tensor]  # [S,2,K] sums over systems, float64
-    z3: list[Tensor]  # [rows,3,C]
-    z2: list[Tensor]  # [rows,2C]; empty if z₂ is evaluated again in the backward pass
-    z1: list[Tensor]  # [rows,C]; empty if z₁ lies in z₃ and is evaluated again in the backward pass
-    piece: Tensor | None  # [piece,2C] z₂ of some rows at a time
-    units: Tensor | None  # [rows,3,slices] exponents of the half-precision parts of the gradient in z₃
-    units2: Tensor | None  # [piece,2] the same of z₂
-    read_norms: Tensor | None  # [N,3,C] norms of the readout, if `norms` is taken by the last charges
-    reverse: Tensor | None  # [E] slot of the edge in the other direction, int32
-
-    @classmethod
-    def allocate(
-        cls,
-        sizes: Sizes,
-        charges: int,
-        *,
-        last_charges: bool,
-        two_maps: bool,
-        edge_maps: bool,
-        most_rows: int,
-        piece: int,
-    ) -> ChargeScratch:
-        """z₂ is kept for up to `most_rows` rows; beyond, it is evaluated again for `piece` rows at a time.
-
-        edge_maps: kernels/edge_maps.cu never stores z₂.
-        """
-        n, c, k, layers, new = sizes.num_atoms, sizes.channels, charges, sizes.layers, sizes.new
-        systems, rows = max(sizes.num_systems, 1), n + sizes.slots
-        keep = sizes.with_forces and rows <= most_rows and not edge_maps
-        in_pieces = sizes.with_forces and not keep and not edge_maps
-        parts = in_pieces and two_maps
-        slices = c // min(sizes.tiles.messages_gradient.slice, c)
-        charged = range(layers + last_charges)
-        own = charged if sizes.with_forces else range(1)
-        filters = range(layers if sizes.with_forces else min(layers, 1))
-        return cls(
-            shares=new(n, 2, c),
-            charges=[new(n, k) for _ in charged],
-            charges_gradient=new(n, k),
-            first=[new(n, c) for _ in own],
-            second=[new(n, c) for _ in own],
-            proposed=[new(n, 2 * k) for _ in own],
-            sums=[new(systems, 2, k, dtype=torch.float64) for _ in own],
-            z3=[new(rows, 3, c) for _ in filters],
-            z2=[new(rows, 2 * c) for _ in filters] if keep else [],
-            z1=[] if keep and two_maps else [new(rows, c) for _ in filters],
-            piece=new(min(rows, piece), 2 * c) if in_pieces or not two_maps else None,
-            units=new(rows, 3, slices) if parts else None,
-            units2=new(min(rows, piece), 2) if parts else None,
-            read_norms=new(n, 3, c) if last_charges else None,
-            reverse=new(sizes.slots, dtype=torch.int32) if sizes.with_forces else None,
         )
 
 

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from torchmdx.engines.filter_table import BOUND, RadialShares, TabulatedFilters
-from torchmdx.engines.fused.buffers import Buffers, ChargeScratch
+from torchmdx.engines.fused.buffers import Buffers
+from torchmdx.engines.fused.charge_buffers import ChargeScratch
 from torchmdx.engines.fused.launch_sizes import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, TwoMaps, Walk
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.models.potential import Potential
