@@ -11,8 +11,8 @@ from torchmdx.engines.fused.launch_sizes import Tiles
 
 ATOMS, EDGES, LAYERS, CHANNELS = 30, 70, 2, 128
 SIZES = Sizes(
-    num_atoms=ATOMS, num_systems=1, capacity=EDGES, channels=CHANNELS, hidden=2 * CHANNELS, layers=LAYERS, head_layers=0,
-    tiles=Tiles.choose(5000), with_forces=True, device=torch.device("cpu"),
+    num_atoms=ATOMS, num_systems=1, capacity=EDGES, channels=CHANNELS, hidden=2 * CHANNELS, layers=LAYERS,
+    head_layers=0, tiles=Tiles.choose(5000), with_forces=True, device=torch.device("cpu"),
 )  # fmt: skip
 
 
@@ -23,15 +23,21 @@ def scratch(sizes=SIZES, *, last_charges=False, two_maps=True, edge_maps=False, 
 
 def test_values_are_kept_while_there_are_few_rows():
     kept, again = scratch(), scratch(most_rows=ATOMS + EDGES - 1)
-    assert [z.shape for z in kept.z2] == LAYERS * [(ATOMS + EDGES, 2 * CHANNELS)] and not kept.z1 and kept.piece is None
-    assert [z.shape for z in again.z1] == LAYERS * [(ATOMS + EDGES, CHANNELS)] and not again.z2
-    assert again.piece.shape == (40, 2 * CHANNELS) and again.units2.shape == (40, 2)
+    assert [z.shape for z in kept.z2] == LAYERS * [(ATOMS + EDGES, 2 * CHANNELS)]
+    assert not kept.z1
+    assert kept.piece is None
+    assert [z.shape for z in again.z1] == LAYERS * [(ATOMS + EDGES, CHANNELS)]
+    assert not again.z2
+    assert again.piece.shape == (40, 2 * CHANNELS)
+    assert again.units2.shape == (40, 2)
 
 
 @pytest.mark.parametrize("most_rows", [0, ATOMS + EDGES])
 def test_one_kernel_for_both_maps_never_stores_what_is_between(most_rows):
     found = scratch(edge_maps=True, most_rows=most_rows)
-    assert not found.z2 and found.piece is None and found.units is None
+    assert not found.z2
+    assert found.piece is None
+    assert found.units is None
     assert len(found.z1) == LAYERS
 
 
@@ -39,9 +45,11 @@ def test_layers_share_memory_without_a_gradient():
     found = scratch(replace(SIZES, with_forces=False), last_charges=True)
     assert len(found.z3) == len(found.first) == len(found.sums) == 1
     assert len(found.charges) == LAYERS + 1
-    assert found.reverse is None and found.read_norms.shape == (ATOMS, 3, CHANNELS)
+    assert found.reverse is None
+    assert found.read_norms.shape == (ATOMS, 3, CHANNELS)
 
 
 def test_an_empty_structure_has_memory_for_the_edge_that_pads():
     found = scratch(replace(SIZES, num_atoms=0, num_systems=0, capacity=0))
-    assert found.z3[0].shape == (1, 3, CHANNELS) and found.sums[0].shape == (1, 2, 16)
+    assert found.z3[0].shape == (1, 3, CHANNELS)
+    assert found.sums[0].shape == (1, 2, 16)
