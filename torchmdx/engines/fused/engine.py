@@ -43,6 +43,21 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int) -> None:
     if isinstance(batch, Domain):  # its atoms are counted on the device, so kernels take all of them at once
         tiles = replace(model.choose_tiles(max(batch.num_atoms, FEW_ATOMS + 1)), piece=0)
     model.allocate(batch.num_atoms, batch.num_systems, capacity, tiles=tiles)
+    _take_tiles(model)
+
+
+def _take_tiles(model: FastTensorNet) -> None:
+    """Takes the kernels for tiles of atoms where they serve; elsewhere each product and map has its own."""
+    from torchmdx.engines.fused.atom_tiles import served  # needs Triton
+
+    assert model.buffers is not None
+    sizes = model.buffers.sizes
+    if sizes.one_program_per_atom or sizes.lean or not served(model):
+        return
+    try:
+        model.use_tiles()
+    except (CompileError, CacheError, DriverError) as error:
+        log.warning("products with weights are launched one by one: %s", error)
 
 
 def within_of(batch: Batch) -> Tensor | None:
