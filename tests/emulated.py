@@ -35,3 +35,13 @@ class Emulator:
 
     def launch(self, clusters, shared_bytes, given):
         self.library.launch(ctypes.byref(given), clusters, shared_bytes)
+
+
+class TileEmulator:
+    """Runs one of the kernels of tiles of atoms on one core, as `GridKernel` does on a GPU."""
+
+    def __init__(self, library, which, shared_bytes):
+        self.library, self.which, self.shared_bytes = library, which, shared_bytes
+
+    def launch(self, blocks, given):
+        self.library.launch(ctypes.byref(given), self.which, blocks, self.shared_bytes)

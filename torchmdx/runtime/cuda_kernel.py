@@ -1,4 +1,4 @@
-"""CUDA kernels loaded and launched through the driver, in clusters of blocks."""
+"""CUDA kernels loaded and launched through the driver: grids of blocks, and clusters of them."""
 
 from __future__ import annotations
 
@@ -49,6 +49,36 @@ def _check(code: int, what: str) -> None:
         raise DriverError(f"{what} failed: {(name.value or b'unknown error').decode()}")
 
 
+def _function(code: bytes, name: str, device: torch.device, most_shared_bytes: int) -> ctypes.c_void_p:
+    """A kernel of a cubin, loaded on a device. Raises DriverError."""
+    driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    with on_device(device):
+        torch.empty(0, device=device)  # makes torch's context current in this thread
+        _check(driver.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
+        _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "cuModuleGetFunction")
+        _check(driver.cuFuncSetAttribute(function, _SHARED_BYTES, most_shared_bytes), "cuFuncSetAttribute")
+    return function
+
+
+def _launch(config: _Config, function: ctypes.c_void_p, given: ctypes.Structure) -> None:
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(given))
+    _check(_driver().cuLaunchKernelEx(ctypes.byref(config), function, arguments, None), "cuLaunchKernelEx")
+
+
+class GridKernel:
+    """A kernel on one device whose blocks run in any order. code: a cubin. Raises DriverError."""
+
+    def __init__(self, code: bytes, name: str, device: torch.device, *, threads: int, shared_bytes: int) -> None:
+        self.device, self.threads, self.shared_bytes, self._code = device, threads, shared_bytes, code
+        self._function = _function(code, name, device, shared_bytes)
+
+    def launch(self, blocks: int, given: ctypes.Structure) -> None:
+        """Launches on the current stream with one argument, a structure."""
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        shape = dict(grid=(blocks, 1, 1), block=(self.threads, 1, 1))
+        _launch(_Config(**shape, shared_bytes=self.shared_bytes, stream=stream), self._function, given)
+
+
 class ClusterKernel:
     """A kernel on one device whose blocks run in clusters.
 
@@ -67,15 +97,8 @@ class ClusterKernel:
         most_shared_bytes: int,
         together: bool = True,
     ) -> None:
-        self.device, self.threads, self.cluster = device, threads, cluster
-        driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
-        with on_device(device):
-            torch.empty(0, device=device)  # makes torch's context current in this thread
-            _check(driver.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
-            self._code = code
-            _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "cuModuleGetFunction")
-            _check(driver.cuFuncSetAttribute(function, _SHARED_BYTES, most_shared_bytes), "cuFuncSetAttribute")
-        self._function, self._num_attributes = function, 1 + together
+        self.device, self.threads, self.cluster, self._code = device, threads, cluster, code
+        self._function, self._num_attributes = _function(code, name, device, most_shared_bytes), 1 + together
         self._attributes = (_Attribute * 2)()
         self._attributes[0].id, self._attributes[1].id = _CLUSTER, _COOPERATIVE
         self._attributes[0].value[:3] = [cluster, 1, 1]
@@ -102,7 +125,4 @@ class ClusterKernel:
     def launch(self, clusters: int, shared_bytes: int, given: ctypes.Structure) -> None:
         """Launches on the current stream with one argument, a structure."""
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        config = self._config(clusters, shared_bytes, stream, self._num_attributes)
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(given))
-        code = _driver().cuLaunchKernelEx(ctypes.byref(config), self._function, arguments, None)
-        _check(code, "cuLaunchKernelEx")
+        _launch(self._config(clusters, shared_bytes, stream, self._num_attributes), self._function, given)

@@ -20,6 +20,13 @@ struct float4 {
 struct float2 {
     float x, y;
 };
+struct uint2 {
+    unsigned x, y;
+};
+struct uint4 {
+    unsigned x, y, z, w;
+};
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct Warp {
     unsigned count = 0, turn = 0;

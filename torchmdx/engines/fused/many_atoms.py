@@ -19,10 +19,9 @@ from torchmdx.engines.fused.kernels import (
     interaction,
     messages,
     readout,
-    tf32_product,
 )
 from torchmdx.engines.fused.kernels import forces as force_kernels
-from torchmdx.engines.fused.kernels.tf32_product import Split
+from torchmdx.engines.fused.products import Products
 from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ BLOCK = 256  # edges per program where an edge is little work
 SUM_BLOCK = 1024
 
 
-class Chain:
+class Chain(Products):
     """One evaluation: the model's weights, its buffers and the caller's tensors."""
 
     def __init__(
@@ -78,44 +77,14 @@ class Chain:
         assert self.b.gradient is not None
         return self.b.gradient
 
-    def _multiply_parts(self, x: Tensor, matrices: Split, out: Tensor, hops: int = 0, scale: float = 1.0) -> None:
-        options = self.tiles.product.options(self.c, self.c)
-        blocks = triton.cdiv(self.n, options["ROWS"]) * (self.c // options["COLUMNS"])
-        tf32_product.multiply_parts[(9 * blocks,)](
-            x, matrices.big, matrices.small, out, self.atoms(hops), scale, CHANNELS=self.c,
-            PRECISION=matrices.precision, **options,
-        )  # fmt: skip
-
-    def _multiply(
-        self,
-        x: Tensor,
-        matrix: Split,
-        side: Tensor,
-        out: Tensor,
-        after: str,
-        activation: str | None = None,
-        hops: int = 0,
-    ) -> None:
-        width, inner = matrix.big.shape
-        options = self.tiles.product.options(inner, width)
-        count = len(x) if self.within is None else self.atoms(hops)
-        tf32_product.multiply[(triton.cdiv(len(x), options["ROWS"]), triton.cdiv(width, options["COLUMNS"]))](
-            x, matrix.big, matrix.small, side, out, count, INNER=inner, WIDTH=width,
-            PRECISION=matrix.precision, AFTER=after, ACTIVATION=activation or self.activation["ACTIVATION"], **options,
-        )  # fmt: skip
-
     def forward(self, keep: bool) -> None:
         """Energies of the atoms. keep: also stores what the backward pass reads."""
         if not self.n:
             return
         b, w, reach = self.b, self.weights, len(self.weights.layers)
         self._surroundings()
-        norms, mixed = b.features, self.gradient.mixed if keep else b.p
-        embedding.standardised_norms[self.each_atom](
-            b.a, w.gate_scale, w.gate_offset, norms, self.atoms(reach), self.epsilons[0], WIDTH=w.width, **self.elements
-        )
-        self._multiply(norms, self.split.gate_in, w.gate_in_bias, b.hidden, "bias", activation="none", hops=reach)
-        self._multiply(b.hidden, self.split.gate_out, w.gate_out_bias, b.gate, "bias", hops=reach)
+        self._gate()
+        mixed = self.gradient.mixed if keep else b.p
         self._multiply_parts(b.a, self.split.mix, mixed, hops=reach)
         embedding.gated[self.each_atom](
             mixed, b.gate, b.x[0], b.inverse[0], self.atoms(reach), LAST=not w.layers, **self.activation,
@@ -125,6 +94,15 @@ class Chain:
         for i in range(len(w.layers)):
             x = self._layer(i, x, keep)
         self._read(x, keep)
+
+    def _gate(self) -> None:
+        """The gate before its second activation."""
+        b, w, norms, reach = self.b, self.weights, self.b.features, len(self.weights.layers)
+        embedding.standardised_norms[self.each_atom](
+            b.a, w.gate_scale, w.gate_offset, norms, self.atoms(reach), self.epsilons[0], WIDTH=w.width, **self.elements
+        )
+        self._multiply(norms, self.split.gate_in, w.gate_in_bias, b.hidden, "bias", activation="none", hops=reach)
+        self._multiply(b.hidden, self.split.gate_out, w.gate_out_bias, b.gate, "bias", hops=reach)
 
     def _surroundings(self) -> None:
         """The edges, and the sums over neighbours of the embedding."""
@@ -142,19 +120,13 @@ class Chain:
         )  # fmt: skip
 
     def _layer(self, i: int, x: Tensor, keep: bool) -> Tensor:
-        b, w, e, t, n = self.b, self.weights.layers[i], self.edges, self.tiles, self.n
+        b = self.b
         # Without a backward pass, all layers use the buffers of the first.
         slot, after = (i, i + 1) if self.sizes.with_forces else (0, (i + 1) % 2)
         y, p, out = b.y[slot], b.p, b.x[after]
         updated = len(self.weights.layers) - 1 - i  # hops
-        unit = self.split.units[i]
-        self._multiply_parts(x, self.split.mix_in[i], y, hops=updated + 1, scale=1 / unit)
-        walk, table = t.messages.options(self.c), self.tables[i + 1]
-        messages.messages[(triton.cdiv(n, t.messages.rows) * (self.c // walk["SLICE"]),)](
-            y, self.gradient.m[i] if keep else y, p, self.charge, self.system, table, w.own, e.row_ptr, e.source,
-            b.knot, b.place, self._units(i, keep), self.atoms(updated), unit, CHANNELS=self.c,
-            DEGREE=self.weights.degree, SLICES_FIRST=t.slices_first, KEEP=keep, **self.reflections, **walk,
-        )  # fmt: skip
+        self._multiply_parts(x, self.split.mix_in[i], y, hops=updated + 1, scale=1 / self.split.units[i])
+        self._messages_of(i, y, keep)
         d = self.gradient.d[i] if keep else y
         self._multiply_parts(p, self.split.mix_out[i], d, hops=updated)
         interaction.update[self.each_atom](
@@ -162,6 +134,17 @@ class Chain:
             LAST=i == len(self.weights.layers) - 1, **self.elements,
         )  # fmt: skip
         return out
+
+    def _messages_of(self, i: int, y: Tensor, keep: bool) -> None:
+        """The product P̂ of each atom's Y and its messages."""
+        b, w, e, t = self.b, self.weights.layers[i], self.edges, self.tiles
+        walk, table = t.messages.options(self.c), self.tables[i + 1]
+        messages.messages[(triton.cdiv(self.n, t.messages.rows) * (self.c // walk["SLICE"]),)](
+            y, self.gradient.m[i] if keep else y, b.p, self.charge, self.system, table, w.own, e.row_ptr, e.source,
+            b.knot, b.place, self._units(i, keep), self.atoms(len(self.weights.layers) - 1 - i), self.split.units[i],
+            CHANNELS=self.c, DEGREE=self.weights.degree, SLICES_FIRST=t.slices_first, KEEP=keep, **self.reflections,
+            **walk,
+        )  # fmt: skip
 
     def _units(self, i: int, keep: bool = True) -> Tensor:
         """The units of M of a layer; unused except in half precision."""
@@ -209,16 +192,6 @@ class Chain:
                 z[0], self.split.head_back[0], b.features, self.gradient.features, "slope", activation=self.readout
             )
 
-    def _multiply_halves(
-        self, x: Tensor, matrices: Split, side: Tensor, out: Tensor, atoms: int | Tensor, back: bool
-    ) -> None:
-        options = self.tiles.product.options(self.c, self.c)
-        grid = (triton.cdiv(len(x), options["ROWS"]), self.c // options["COLUMNS"], 2)
-        gated_head.multiply_halves[grid](
-            x, matrices.big, matrices.small, side, out, atoms, CHANNELS=self.c,
-            PRECISION=matrices.precision, BACK=back, **self.activation, **options,
-        )  # fmt: skip
-
     def backward(self, virial: bool) -> None:
         """Forces, and each atom's part of the virial, from the values stored by the forward pass."""
         if not self.n:
@@ -228,13 +201,18 @@ class Chain:
         self._read_gradient(last)
         for i in reversed(range(last)):
             self._layer_gradient(i, first=i == last - 1)
+        self._multiply_parts(g.x, self.split.mix_back, b.p, hops=reach)
+        self._gate_gradient()
+        self._forces(b.p, virial)
+
+    def _gate_gradient(self) -> None:
+        """Adds to the gradient in A what came through the gate."""
+        b, w, reach = self.b, self.weights, len(self.weights.layers)
         self._multiply(b.gate, self.split.gate_out_back, b.hidden, b.hidden, "slope", hops=reach)
         self._multiply(b.hidden, self.split.gate_in_back, w.gate_scale, b.features, "scale", hops=reach)
-        self._multiply_parts(g.x, self.split.mix_back, b.p, hops=reach)
         embedding.surroundings_mix_gradient[self.each_atom](
             b.p, b.a, b.features, self.atoms(reach), self.epsilons[0], WIDTH=w.width, **self.elements
         )
-        self._forces(b.p, virial)
 
     def _forces(self, gradient: Tensor, virial: bool) -> None:
         """Forces from the gradient in the sums over neighbours and from what messages left at the edges."""
@@ -264,7 +242,7 @@ class Chain:
         )  # fmt: skip
 
     def _layer_gradient(self, i: int, first: bool) -> None:
-        b, g, w, e, t, n = self.b, self.gradient, self.weights.layers[i], self.edges, self.tiles, self.n
+        b, g = self.b, self.gradient
         y, gm, gy, d, unit, units = b.y[i], g.m[i], b.p, g.d[i], self.split.units[i], self._units(i)
         updated = len(self.weights.layers) - 1 - i  # hops
         received, sent = self.atoms(updated), self.atoms(updated + 1)
@@ -272,16 +250,23 @@ class Chain:
         interaction.update_gradient[self.each_atom](
             gy, y, gm, self.charge, self.system, units, received, unit, **self.reflections, **self.elements
         )
-        walk, table = t.messages_gradient.options(self.c), self.tables[i + 1]
-        messages.messages_gradient[(triton.cdiv(n, t.messages_gradient.rows) * len(g.pull),)](
-            y, gm, gy, table, w.own, e.row_ptr, e.source, b.knot, b.place, g.pull, units, sent, received, e.capacity,
-            unit, CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
-        )  # fmt: skip
+        self._messages_gradient_of(i, first)
         # The gradient in D is not read any more: its buffer takes the gradient through Y.
         self._multiply_parts(gy, self.split.mix_in_back[i], d, hops=updated + 1)
         interaction.mix_in_gradient[self.each_atom](
             d, b.x[i], b.inverse[i], g.x, *self._made_by(i), sent, received,
             EMBEDDING=i == 0, **self.activation, **self.elements,
+        )  # fmt: skip
+
+    def _messages_gradient_of(self, i: int, first: bool) -> None:
+        """Adds to the gradient in Y what came through messages, from that in M."""
+        b, g, w, e, t = self.b, self.gradient, self.weights.layers[i], self.edges, self.tiles
+        updated = len(self.weights.layers) - 1 - i  # hops
+        walk, table = t.messages_gradient.options(self.c), self.tables[i + 1]
+        messages.messages_gradient[(triton.cdiv(self.n, t.messages_gradient.rows) * len(g.pull),)](
+            b.y[i], g.m[i], b.p, table, w.own, e.row_ptr, e.source, b.knot, b.place, g.pull, self._units(i),
+            self.atoms(updated + 1), self.atoms(updated), e.capacity, self.split.units[i], CHANNELS=self.c,
+            DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
         )  # fmt: skip
 
     def _made_by(self, i: int) -> tuple[Tensor, ...]:

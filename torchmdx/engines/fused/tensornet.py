@@ -43,6 +43,7 @@ from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
+    from torchmdx.engines.fused.atom_tiles import TileKernels
     from torchmdx.engines.fused.element_functions import ElementFunctions, PresentElements
     from torchmdx.engines.fused.many_atoms import Chain
     from torchmdx.engines.fused.one_launch import OneLaunch
@@ -98,6 +99,7 @@ class FastTensorNet:
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
         self.one_launch: OneLaunch | None = None
+        self.tile_kernels: TileKernels | None = None
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
@@ -197,6 +199,15 @@ class FastTensorNet:
             raise RuntimeError("allocate must be called before use_one_launch")
         self.one_launch = OneLaunch.made(self, self.buffers)
 
+    def use_tiles(self) -> None:
+        """Makes `run` of many atoms take the kernels of atom_tiles.py, unless memory counts or it is of a domain.
+
+        Raises ValueError if they do not serve this network; CompileError, CacheError or DriverError.
+        """
+        from torchmdx.engines.fused.atom_tiles import TileKernels
+
+        self.tile_kernels = self.tile_kernels or TileKernels.made(self)
+
     def run(
         self,
         positions: Tensor,
@@ -237,7 +248,7 @@ class FastTensorNet:
             return buffers
         inputs: tuple[Tensor | Edges, ...] = (positions, atomic_numbers, system_index, cell, charge, edges)
         inputs = inputs if within is None else (*inputs, within)
-        chain = self.chain_type(buffers)(self, buffers, *inputs)
+        chain = self.chain_type(buffers, within is None)(self, buffers, *inputs)
         chain.forward(keep=forces or virial)
         if between is not None:
             between(chain)
@@ -251,12 +262,15 @@ class FastTensorNet:
         """Launch sizes for so many atoms."""
         return Tiles.choose(num_atoms)
 
-    def chain_type(self, buffers: Buffers) -> type:
-        """The class of the launches: one program per atom, or blocks of atoms."""
+    def chain_type(self, buffers: Buffers, whole: bool) -> type:
+        """The class of the launches: one program per atom, or blocks of atoms. whole: all atoms are evaluated."""
+        from torchmdx.engines.fused.atom_tiles import TileChain
         from torchmdx.engines.fused.few_atoms import RowChain
         from torchmdx.engines.fused.many_atoms import Chain
         from torchmdx.engines.fused.recompute import LeanChain
 
         if buffers.sizes.one_program_per_atom:
             return RowChain
-        return LeanChain if buffers.sizes.lean else Chain
+        if buffers.sizes.lean:
+            return LeanChain
+        return TileChain if self.tile_kernels and whole else Chain

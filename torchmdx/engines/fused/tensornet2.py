@@ -128,7 +128,7 @@ class FastTensorNet2(FastTensorNet):
             messages_gradient=Walk(1, 64, 2, 1) if many else tiles.messages_gradient,
         )
 
-    def chain_type(self, buffers: Buffers) -> type:
+    def chain_type(self, buffers: Buffers, whole: bool) -> type:
         from torchmdx.engines.fused.charged import ChargedChain
 
         return ChargedChain

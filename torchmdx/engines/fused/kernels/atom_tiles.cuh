@@ -1,0 +1,137 @@
+// Tiles of atoms: what a warp does with the nine components of one atom, four channels a lane.
+#pragma once
+#include "atom_tiles_machine.cuh"
+
+enum { MATRIX = C * C / 4 }; // words of 16 bytes of a matrix, both of its parts
+
+// [] in the comments are shapes; tensors that a kernel does not name are not read.
+struct Params {
+    const void *charge;
+    const long long *system;
+    const uint4 *first, *second;  // matrices of the first and the second product
+    const float *scale, *offset;  // of the LayerNorm
+    const float *sums;            // [N,9,C] what the first product takes, if it is read
+    const float *x, *inverse;     // X̂ and 1/(|X|²+1)
+    const float *y;               // [N,9,C]
+    float *d, *m;                 // [N,9,C] D, and M; then its gradient
+    float *gradient;              // [N,9,C] in X
+    float *mixed, *gate, *norms;  // [N,9,C], [N,3,C], [N,3,C]
+    float *out, *out_inverse;     // X̂ of the next layer
+    float *result;                // [N,9,C] of the last product
+    float first_unit, second_unit, epsilon;
+    int num_atoms, wide_charge;
+};
+
+struct Quad {
+    N9 of[4]; // of four neighbouring channels
+};
+
+DEV void set4(Quad &x, int k, float4 v) { x.of[0].v[k] = v.x, x.of[1].v[k] = v.y, x.of[2].v[k] = v.z, x.of[3].v[k] = v.w; }
+DEV float4 get4(const Quad &x, int k) { return make_float4(x.of[0].v[k], x.of[1].v[k], x.of[2].v[k], x.of[3].v[k]); }
+
+DEV Quad read_global(const float *from, long long atom, int lane)
+{
+    Quad x;
+#pragma unroll
+    for (int k = 0; k < 9; k++) set4(x, k, *(const float4 *)(from + (atom * 9 + k) * C + 4 * lane));
+    return x;
+}
+DEV void write_global(float *to, long long atom, int lane, const Quad &x)
+{
+#pragma unroll
+    for (int k = 0; k < 9; k++) *(float4 *)(to + (atom * 9 + k) * C + 4 * lane) = get4(x, k);
+}
+DEV Quad read_tile(const Tile &tile, int atom, int lane, float unit)
+{
+    Quad x;
+#pragma unroll
+    for (int k = 0; k < 9; k++) set4(x, k, *(const float4 *)tile.at(k, atom, lane));
+#pragma unroll
+    for (int c = 0; c < 4; c++) x.of[c] = scale9(x.of[c], unit);
+    return x;
+}
+template <int COUNT> DEV void read_channels(float (&x)[COUNT][4], const float *from, long long atom, int lane)
+{
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) {
+        const float4 v = *(const float4 *)(from + (atom * COUNT + k) * C + 4 * lane);
+        x[k][0] = v.x, x[k][1] = v.y, x[k][2] = v.z, x[k][3] = v.w;
+    }
+}
+template <int COUNT> DEV void write_channels(float *to, long long atom, int lane, const float (&x)[COUNT][4])
+{
+#pragma unroll
+    for (int k = 0; k < COUNT; k++)
+        *(float4 *)(to + (atom * COUNT + k) * C + 4 * lane) = make_float4(x[k][0], x[k][1], x[k][2], x[k][3]);
+}
+DEV float sum_of_warp(float v)
+{
+#pragma unroll
+    for (int mask = 16; mask; mask /= 2) v += exchange(v, mask);
+    return v;
+}
+
+// Writes an atom as halves, for a product, in units of a power of two, which is returned: its largest is about 2^14.
+DEV float write_halves(const Tile &tile, int atom, int lane, const Quad &x)
+{
+    float largest = 0;
+#pragma unroll
+    for (int k = 0; k < 36; k++) largest = fmaxf(largest, fabsf(x.of[k / 9].v[k % 9]));
+#pragma unroll
+    for (int mask = 16; mask; mask /= 2) largest = fmaxf(largest, exchange(largest, mask));
+    const int exponent = min(max(__float_as_int(largest) >> 23, 27), 250);
+    const float scale = __int_as_float((268 - exponent) << 23);
+    wait_for_warp(); // all lanes have read the floats that lay there
+#pragma unroll
+    for (int k = 0; k < 9; k++) {
+        unsigned big[2], small[2];
+#pragma unroll
+        for (int pair = 0; pair < 2; pair++) {
+            const float a = x.of[2 * pair].v[k] * scale, b = x.of[2 * pair + 1].v[k] * scale;
+            big[pair] = pack_halves(a, b);
+            const float2 back = unpack_halves(big[pair]);
+            small[pair] = pack_halves(a - back.x, b - back.y);
+        }
+        *(uint2 *)(tile.at(k, atom, lane / 2) + lane % 2 * 2) = make_uint2(big[0], big[1]);
+        *(uint2 *)(tile.at(k, atom, 16 + lane / 2) + lane % 2 * 2) = make_uint2(small[0], small[1]);
+    }
+    return __int_as_float((exponent - 14) << 23);
+}
+
+// All atoms of a tile times the matrices of the three parts, in place. Before and after, all threads meet.
+DEV void multiply(const Tile &tile, const uint4 *matrices)
+{
+    __syncthreads();
+    multiply_part<4, 5>(tile, matrices + 2 * MATRIX);
+    multiply_part<1, 3>(tile, matrices + MATRIX);
+    multiply_part<0, 1>(tile, matrices);
+    __syncthreads();
+}
+
+// 1 + q/10 of the system of an atom.
+DEV float charge_factor(const Params &p, int atom)
+{
+    const long long system = p.system[atom];
+    return 1.0f + 0.1f * (p.wide_charge ? (float)((const double *)p.charge)[system] : ((const float *)p.charge)[system]);
+}
+
+// X' = X̂ + D + factor D D.
+DEV N9 updated(const N9 &x, const N9 &d, float factor) { return add9(add9(x, d), scale9(square(d), factor)); }
+
+// Standardises the norms of three parts over all channels: n becomes (n - mean) / deviation; returns 1 / deviation.
+DEV float standardise(float (&n)[3][4], float epsilon)
+{
+    float total = 0, squares = 0;
+#pragma unroll
+    for (int k = 0; k < 12; k++) total += n[k / 4][k % 4];
+    const float mean = sum_of_warp(total) / (3 * C);
+#pragma unroll
+    for (int k = 0; k < 12; k++) {
+        n[k / 4][k % 4] -= mean;
+        squares += n[k / 4][k % 4] * n[k / 4][k % 4];
+    }
+    const float inverse = 1.0f / sqrtf(sum_of_warp(squares) / (3 * C) + epsilon);
+#pragma unroll
+    for (int k = 0; k < 12; k++) n[k / 4][k % 4] *= inverse;
+    return inverse;
+}
