@@ -2,9 +2,6 @@
 // to all blocks of a cluster, and products of warpgroups. Copies and products are done at once.
 #include "emulate_cuda.h"
 #define MEMBER inline
-struct uint4 {
-    unsigned x, y, z, w;
-};
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 struct ByteBarrier {
     unsigned completed;
