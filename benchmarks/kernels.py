@@ -1,9 +1,10 @@
 """Checks and times the fast TensorNet kernels alone, without a neighbour search, on one GPU.
 
-    python -m benchmarks.kernels [--structures DIR] [--systems NAME,NAME] [--each] [--one-launch]
+    python -m benchmarks.kernels [--systems NAME,NAME] [--weights random,organic-1] [--each] [--one-launch]
 
 Energy and forces are captured in a CUDA graph and timed by events (median of replays). Errors are against the exact
 model in float64 where it fits into memory; larger water boxes repeat a box that fits. --each also times every kernel.
+--weights: of a random potential, or the names of trained ones.
 --one-launch: the kernel that evaluates few atoms in one launch, instead of the chain; results are only printed.
 """
 
@@ -16,13 +17,16 @@ import json
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.record import write
 from torchmdx import Potential, TensorNetConfig
+from torchmdx import load as load_potential
 from torchmdx.engines.filter_table import TabulatedFilters
+from torchmdx.engines.fused import engine
 from torchmdx.engines.fused.launch_sizes import Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.evaluate import evaluate
@@ -135,8 +139,12 @@ class Case:
         self.fast = FastTensorNet(model, table=table)
 
     def allocate(self, tiles: Tiles | None = None) -> None:
+        """Buffers and kernels as of a step, or with these launch sizes, without kernels for special cases."""
         self.fast.buffers = None
-        self.fast.allocate(self.batch.num_atoms, self.batch.num_systems, self.edges.capacity, tiles=tiles)
+        if tiles is None:
+            engine.allocate(self.fast, self.batch, self.edges.capacity)
+        else:
+            self.fast.allocate(self.batch.num_atoms, self.batch.num_systems, self.edges.capacity, tiles=tiles)
 
     def run(self, forces: bool = True, virial: bool = False) -> None:
         b = self.single
@@ -189,37 +197,43 @@ def kernel_times(case: Case) -> dict[str, float]:
     return {e.key: e.device_time_total / 3e3 for e in profile.key_averages()}
 
 
+def measure(name: str, model: Potential, options: argparse.Namespace) -> dict[str, Any]:
+    case = Case(name, model, options.structures)
+    before = torch.cuda.memory_allocated()
+    case.allocate()
+    if options.one_launch:
+        case.fast.use_one_launch()
+    graph = case.graph()
+    row: dict[str, Any] = dict(system=name, atoms=case.batch.num_atoms, edges=case.edges.capacity)
+    row["ms"] = round(median_ms(graph.replay), 4)
+    row["energy_only_ms"] = round(median_ms(case.graph(forces=False).replay), 4)
+    row["asked_ms"] = ASKED_MS.get(name)
+    row["memory_gb"] = round((torch.cuda.memory_allocated() - before) / 1e9, 3)
+    table = case.fast.table
+    degree = table.coefficients.shape[2] - 1
+    row["table"] = dict(degree=degree, intervals=table.stretch.num_intervals, error=table.error)
+    graph.replay()
+    if case.batch.num_atoms <= EXACT_ATOMS:
+        row["force_error"], row["energy_error"] = case.errors()
+    if options.each:
+        row["kernels"] = {k: round(v, 4) for k, v in kernel_times(case).items() if v > 0}
+    return row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--structures", type=Path, default=Path(__file__).parent / "structures")
     parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--weights", default="random", help="random, or names of potentials")
     parser.add_argument("--each", action="store_true", help="also the time of every kernel")
     parser.add_argument("--one-launch", action="store_true", help="one kernel for few atoms")
     options = parser.parse_args()
-    model = potential()
     results = []
-    for name in options.systems.split(","):
-        case = Case(name, model, options.structures)
-        before = torch.cuda.memory_allocated()
-        case.allocate()
-        if options.one_launch:
-            case.fast.use_one_launch()
-        graph = case.graph()
-        row = dict(system=name, atoms=case.batch.num_atoms, edges=case.edges.capacity)
-        row["ms"] = round(median_ms(graph.replay), 4)
-        row["energy_only_ms"] = round(median_ms(case.graph(forces=False).replay), 4)
-        row["asked_ms"] = ASKED_MS.get(name)
-        row["memory_gb"] = round((torch.cuda.memory_allocated() - before) / 1e9, 3)
-        table = case.fast.table
-        degree = table.coefficients.shape[2] - 1
-        row["table"] = dict(degree=degree, intervals=table.stretch.num_intervals, error=table.error)
-        graph.replay()
-        if case.batch.num_atoms <= EXACT_ATOMS:
-            row["force_error"], row["energy_error"] = case.errors()
-        if options.each:
-            row["kernels"] = {k: round(v, 4) for k, v in kernel_times(case).items()}
-        print(json.dumps(row), flush=True)
-        results.append(row)
+    for weights in options.weights.split(","):
+        model = potential() if weights == "random" else load_potential(weights).requires_grad_(False).cuda()
+        for name in options.systems.split(","):
+            results.append({"weights": weights, **measure(name, model, options)})
+            print(json.dumps(results[-1]), flush=True)
     if not options.one_launch:
         print(write("kernels", results))
 
