@@ -234,8 +234,8 @@ def main() -> None:
         for name in options.systems.split(","):
             results.append({"weights": weights, **measure(name, model, options)})
             print(json.dumps(results[-1]), flush=True)
-    if not options.one_launch:
-        print(write("kernels", results))
+            if not options.one_launch:
+                write("kernels", results)
 
 
 if __name__ == "__main__":
