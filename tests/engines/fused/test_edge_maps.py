@@ -151,6 +151,8 @@ def test_a_value_that_is_not_a_number_stays_in_its_row(library, weights):
 def test_another_network_is_left_to_other_kernels(settings, precision, reason, monkeypatch):
     potential = Potential(TensorNet2Config(num_layers=1, num_radial=4, **settings))
     fast = FastTensorNet2(potential, bound=1e-2, precision=precision)
+    with pytest.raises(ValueError, match="maps of edges in one kernel do not serve this network: they need a GPU of"):
+        fast.use_edge_maps()
     assert edge_maps.why_not(fast) == "they need a GPU of the architecture sm_90a, got cpu"
     monkeypatch.setattr(edge_maps, "on_hopper", lambda device: True)
     assert edge_maps.why_not(fast) == reason
@@ -218,8 +220,9 @@ def test_a_potential_on_a_gpu_agrees_with_the_exact_model(make_potential, ethano
     potential = make_potential(model="tensornet2", num_channels=C, num_layers=2).cuda()
     batch = batch_of(*[ethanol, cation] * 40)
     fast = FastTensorNet2(potential)
+    fast.use_edge_maps()
     tiles = replace(CUTS["coarse"], two_maps=TwoMaps())
     found = run(potential, batch, fast=fast, tiles=tiles)
-    assert fast.edge_maps is not None
+    assert found.scratch.charged.z2 == []
     wanted = evaluate(copy.deepcopy(potential).double(), batch, brute_force(batch, potential.cutoff))
     assert (found.forces.cpu() - wanted.forces.cpu()).norm() < 4e-6 * wanted.forces.cpu().norm()

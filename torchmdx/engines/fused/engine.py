@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmdx.domain import Domain
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.filter_table import table_of
-from torchmdx.engines.fused.launch_sizes import FEW_ATOMS, MORE_ATOMS
+from torchmdx.engines.fused.launch_sizes import FEW_ATOMS, TILE_ATOMS
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 from torchmdx.evaluate import per_volume
@@ -53,7 +53,7 @@ def _take_tiles(model: FastTensorNet) -> None:
 
     assert model.buffers is not None
     sizes = model.buffers.sizes
-    if sizes.num_atoms < MORE_ATOMS or sizes.lean or not served(model):
+    if sizes.num_atoms < TILE_ATOMS or sizes.lean or not served(model):
         return
     try:
         model.use_tiles()

@@ -4,13 +4,12 @@ As `FastTensorNet`, but filters depend on the charges of both atoms. The part of
 distance is read from a table; the rest is evaluated for every edge on tensor cores, exact to float32
 (kernels/edge_mlp.py, and for many edges kernels/edge_mlp_forward.py). The backward pass reads the values z₃ before the
 last activation. For up to MOST_ROWS rows it also reads z₂, and for many edges evaluates z₁ again; for more rows it
-reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 another kernel does this for any number
-(edge_maps.py).
+reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 another kernel can do this for any number
+(edge_maps.py, `use_edge_maps`).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,13 +24,9 @@ from torchmdx.engines.fused.launch_sizes import MANY_EDGE_ROWS, SOME_ATOMS, Bloc
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
-from torchmdx.runtime.compile_cache import CacheError, CompileError
-from torchmdx.runtime.cuda_kernel import DriverError
 
 if TYPE_CHECKING:
     from torchmdx.engines.fused.edge_maps import EdgeMaps
-
-log = logging.getLogger(__name__)
 
 MOST_ROWS, PIECE = 196608, 49152
 FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
@@ -71,17 +66,16 @@ class FastTensorNet2(FastTensorNet):
             return False
         return self.device.type != "cuda" or torch.cuda.get_device_capability(self.device)[0] in HALF_PARTS
 
-    def _edge_maps(self) -> EdgeMaps | None:
-        """The kernels of edge_maps.cu, where they serve the network and its device; a warning if they fail to load."""
+    def use_edge_maps(self) -> None:
+        """Makes `run` of many edges take the kernels of edge_maps.py from the next `allocate` on.
+
+        Raises ValueError if they do not serve this network or its device; CompileError, CacheError or DriverError.
+        """
         from torchmdx.engines.fused import edge_maps  # needs Triton
 
-        if self.edge_maps is not None or edge_maps.why_not(self) is not None:
-            return self.edge_maps
-        try:
-            return edge_maps.EdgeMaps.made(self)
-        except (CompileError, CacheError, DriverError) as error:
-            log.warning("the network of edges takes other kernels: %s", error)
-            return None
+        if (reason := edge_maps.why_not(self)) is not None:
+            raise ValueError(f"maps of edges in one kernel do not serve this network: {reason}")
+        self.edge_maps = edge_maps.EdgeMaps.made(self)
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
@@ -100,14 +94,13 @@ class FastTensorNet2(FastTensorNet):
     ) -> Buffers:
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, elements=elements)
         two_maps = self.takes_half_parts and buffers.sizes.tiles.two_maps is not None
-        self.edge_maps = self._edge_maps() if two_maps else None
         self.neutral = buffers.sizes.new(max(num_systems, 1))  # the total charge that messages see
         buffers.scratch.charged = ChargeScratch.allocate(
             buffers.sizes,
             self.charged.charges,
             last_charges=self.last_charges,
             two_maps=two_maps,
-            edge_maps=self.edge_maps is not None,
+            edge_maps=two_maps and self.edge_maps is not None,
             most_rows=MOST_ROWS,
             piece=PIECE,
         )
