@@ -1,8 +1,8 @@
 """The maps of TensorNet2's filters and their gradient by warps that specialise: kernels/edge_maps.cu, sm_90 only.
 
-It can do the work of edge_mlp_forward.py and edge_mlp_backward.py on an H100 or H200, for the usual network (`why_not`),
-if asked (`FastTensorNet2.use_edge_maps`).
-A warp of each block copies matrices while others multiply, and blocks in clusters of two share what they copy.
+It does the work of edge_mlp_forward.py and edge_mlp_backward.py on an H100 or H200, for the usual network (`why_not`),
+where that is asked (`FastTensorNet2.use_edge_maps`). A warp of each block copies matrices while others multiply, and
+blocks in clusters of two share what they copy.
 
 Matrices are packed as the kernel reads them (`pack_forward`, `pack_backward`): in stages of STAGE bytes, half for the
 rounded numbers and half for the remainders (fp16_product.py), each in blocks of 64 inner columns, whose rows of 128

@@ -12,8 +12,8 @@ FEW_ATOMS = 448
 FEWEST_ATOMS = 128
 # Below these many, larger programs would leave part of the chip idle at the end of a kernel.
 SOME_ATOMS, MORE_ATOMS = 2048, 8192
-# From this many atoms on, tiles of atoms (atom_tiles.py) are faster than a launch for each product: measured are a tenth
-# of the step at 22,528 atoms, and a loss at 2,489.
+# From this many atoms on, tiles of atoms (atom_tiles.py) are faster than a launch for each product: by a tenth of a
+# step at 22,528 atoms. At 2,489 they are slower.
 TILE_ATOMS = 16384
 # From this many atoms on, memory counts more than a few products: 4.5 GB if all tensors were kept.
 LEAN_ATOMS = 65536
