@@ -74,3 +74,24 @@ def test_files_include_each_other(cache, needs_nvrtc):
 def test_an_error_names_the_file_and_the_first_message(cache, needs_nvrtc):
     with pytest.raises(CompileError, match=r'NVRTC could not compile fill.cu: fill.cu\(1\): error: .*"VALUE"'):
         cuda_source.cubin("fill.cu", {"fill.cu": SOURCE}, "sm_90")
+
+
+STRUCTS = """
+struct Other {
+    int none;
+};
+struct Params {
+    const float *x, *y; // two pointers; and a comment
+    double *z;
+    int count, rows;
+    long long place;
+    float unit;
+};
+struct Last { float far; };
+"""
+
+
+def test_members_of_a_struct_are_those_of_the_source():
+    pointers = [(name, ctypes.c_void_p) for name in "xyz"]
+    integers = [("count", ctypes.c_int), ("rows", ctypes.c_int), ("place", ctypes.c_longlong)]
+    assert cuda_source.members(STRUCTS, "Params") == (*pointers, *integers, ("unit", ctypes.c_float))

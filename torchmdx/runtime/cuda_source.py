@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from torchmdx.runtime.compile_cache import CompileError, library_file
 
 FLAGS = ("--std=c++17",)
 _SUCCESS = 0
+_TYPES: dict[str, type[Any]] = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_longlong}
 
 
 @functools.cache
@@ -55,6 +58,22 @@ def cubin(name: str, files: Mapping[str, str], architecture: str, constants: Map
     key = (*files, *files.values(), *flags, f"{major.value}.{minor.value}")
     made = library_file(Path(name).stem, key, lambda path: _write(path, _compiled(library, name, files, flags)))
     return made.read_bytes()
+
+
+def members(text: str, name: str) -> tuple[tuple[str, type[Any]], ...]:
+    """The members of `struct NAME` in a source, for the `_fields_` of a ctypes.Structure.
+
+    Pointers, and numbers of types int, float and long long; several of a type may stand in one declaration.
+    """
+    inside = text[text.index(f"struct {name} {{") :].partition("{")[2].partition("\n};")[0]
+    found: list[tuple[str, type[Any]]] = []
+    for declaration in re.sub("//.*", "", inside).split(";"):
+        first, *others = declaration.strip().split(",")
+        kind, _, rest = first.rpartition(" ")
+        for member in (rest, *others) if kind else ():
+            pointer = "*" in member
+            found.append((member.strip().lstrip("*"), ctypes.c_void_p if pointer else _TYPES[kind]))
+    return tuple(found)
 
 
 def _write(path: Path, code: bytes) -> None:

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,7 +32,7 @@ from torchmdx.engines.fused.many_atoms import Chain
 from torchmdx.engines.fused.weights import Weights
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.runtime.cuda_kernel import GridKernel
-from torchmdx.runtime.cuda_source import cubin
+from torchmdx.runtime.cuda_source import cubin, members
 
 if TYPE_CHECKING:
     from torchmdx.engines.fused.tensornet import FastTensorNet
@@ -51,24 +50,11 @@ ATOMS, WIDE, BLOCKS = 16, 32, 3
 THREADS = 32 * (ATOMS // 16) * (CHANNELS // WIDE)
 SHARED_BYTES = 4 * ATOMS * (9 * CHANNELS + 1)
 
-_TYPES: dict[str, type[Any]] = {"int": ctypes.c_int, "float": ctypes.c_float}
-
-
-def _fields() -> Iterator[tuple[str, type[Any]]]:
-    """The members of `struct Params` of atom_tiles.cuh."""
-    text = (SOURCES / "atom_tiles.cuh").read_text()
-    inside = text[text.index("struct Params {") :].partition("{")[2].partition("\n};")[0]
-    for declaration in re.sub("//.*", "", inside).split(";"):
-        first, *others = declaration.strip().split(",")
-        kind, _, rest = first.rpartition(" ")
-        for name in (rest, *others) if kind else ():
-            yield name.strip().lstrip("*"), ctypes.c_void_p if "*" in name else _TYPES[kind]
-
 
 class Params(ctypes.Structure):
     """`struct Params` of atom_tiles.cuh."""
 
-    _fields_ = tuple(_fields())
+    _fields_ = members((SOURCES / "atom_tiles.cuh").read_text(), "Params")
 
 
 def packed(matrices: Tensor, wide: int = WIDE) -> tuple[Tensor, float]:

@@ -21,10 +21,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -43,7 +42,7 @@ from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.compile_cache import CacheError, CompileError
 from torchmdx.runtime.cuda_kernel import ClusterKernel, DriverError
-from torchmdx.runtime.cuda_source import cubin
+from torchmdx.runtime.cuda_source import cubin, members
 
 if TYPE_CHECKING:
     from torchmdx.engines.fused.buffers import Buffers
@@ -62,24 +61,11 @@ MOST_IN_STEP = 64  # atoms
 # How often a block looks whether others have arrived: for about two seconds.
 PATIENCE = 1 << 22
 
-_TYPES: dict[str, type[Any]] = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_longlong}
-
-
-def _fields() -> Iterator[tuple[str, type[Any]]]:
-    """The members of `struct Params` of one_launch_block.cuh."""
-    text = (SOURCES / "one_launch_block.cuh").read_text()
-    inside = text[text.index("struct Params {") :].partition("{")[2].partition("\n};")[0]
-    for declaration in re.sub("//.*", "", inside).split(";"):
-        first, *others = declaration.strip().split(",")
-        kind, _, rest = first.rpartition(" ")
-        for name in (rest, *others) if kind else ():
-            yield name.strip().lstrip("*"), ctypes.c_void_p if "*" in name else _TYPES[kind]
-
 
 class Params(ctypes.Structure):
     """`struct Params` of one_launch_block.cuh."""
 
-    _fields_ = tuple(_fields())
+    _fields_ = members((SOURCES / "one_launch_block.cuh").read_text(), "Params")
 
 
 class Launcher(Protocol):
