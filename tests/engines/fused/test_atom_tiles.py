@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from test_fused_tensornet import batch_of
 from torchmdx import Potential, TensorNetConfig
 from torchmdx.engines.fused import atom_tiles
 from torchmdx.engines.fused.atom_tiles import TileChain, TileKernels
-from torchmdx.engines.fused.launch_sizes import FEW_ATOMS, Tiles
+from torchmdx.engines.fused.launch_sizes import FEW_ATOMS, ByElements, Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
@@ -57,15 +58,17 @@ def inputs(batch, edges):
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_the_emulated_kernels_agree_with_the_exact_model(kernels, layers):
+@pytest.mark.parametrize(("layers", "elements"), [(1, ()), (2, ()), (2, (1, 6, 8)), (3, ())], ids=str)
+def test_the_emulated_kernels_agree_with_the_exact_model(kernels, layers, elements):
     potential, batch = potential_of(layers), molecules()
     edges = brute_force(batch, potential.cutoff)
     exact = evaluate(copy.deepcopy(potential).double(), batch, edges)
     fast = FastTensorNet(potential, bound=1e-6)
     fast.tile_kernels = TileKernels(fast, kernels)
+    tiles, sizes = replace(MANY, by_elements=ByElements(edges=0)), (batch.num_atoms, batch.num_systems, edges.capacity)
     for forces in (True, False):
-        buffers = fast.allocate(batch.num_atoms, batch.num_systems, edges.capacity, tiles=MANY, forces=forces)
+        buffers = fast.allocate(*sizes, tiles=tiles, forces=forces, elements=elements)
+        assert (buffers.present is None) == (not elements)
         assert fast.chain_type(buffers, whole=True) is TileChain
         found = fast.run(*inputs(batch, edges), forces=forces)
         torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
@@ -132,7 +135,8 @@ def test_the_kernels_agree_with_the_exact_model_and_repeat_their_bits(layers, dt
     edges = brute_force(batch, potential.cutoff)
     exact = evaluate(copy.deepcopy(potential).double(), batch.to("cuda", torch.float64), edges)
     fast = FastTensorNet(potential)
-    fast.allocate(batch.num_atoms, batch.num_systems, edges.capacity, tiles=MANY)
+    tiles = replace(MANY, by_elements=ByElements(edges=0))
+    fast.allocate(batch.num_atoms, batch.num_systems, edges.capacity, tiles=tiles, elements=[1, 6, 8])
     fast.use_tiles()
     found = fast.run(*inputs(batch, edges), virial=True)
     torch.testing.assert_close(found.energies, exact.energies, atol=2e-6, rtol=1e-7)
