@@ -5,10 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from torchmdx.lammps.build import FOLDERS, load_mpi, plugin_file
+
+# Seconds until a message has reached the screen: mpirun passes output on, and drops what is left when it aborts.
+MESSAGE_TIME = 0.5
 
 
 def open_lammps(arguments: Sequence[str] = ()) -> Any:
@@ -46,4 +50,5 @@ def _abort(lmp: Any) -> None:
     """Ends all processes if there are others."""
     if lmp.extract_setting("world_size") > 1:
         world = ctypes.c_int(0x44000000)  # MPI_COMM_WORLD in MPICH's ABI
+        time.sleep(MESSAGE_TIME)
         lmp.lib.MPI_Abort(world, 1) if hasattr(lmp.lib, "MPI_Abort") else os._exit(1)
