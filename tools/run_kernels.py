@@ -13,59 +13,96 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.systems import load
-from torchmdx import Potential, System, TensorNet2Config, TensorNetConfig
-from torchmdx.engines.fused import tensornet2
+from torchmdx import Dynamics, Potential, System, TensorNet2Config, TensorNetConfig
+from torchmdx.engines.fused import engine, tensornet2
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.step.captured_step import CapturedStep
 
 SMALL, BOX = "alanine_dipeptide", "water150"
-# Per case: whether the model is a TensorNet2 with Coulomb energy, the structure, and constants of
-# engines/fused/tensornet2.py with which few edges use the kernels for many.
+
+
+@dataclass(frozen=True)
+class Case:
+    """A structure, with a TensorNet or a TensorNet2 with Coulomb energy, and what makes a step take special kernels.
+
+    constants: of engines/fused/tensornet2.py, with which few edges use the kernels for many.
+    tile_atoms: from how many atoms on tiles of atoms are used.
+    """
+
+    structure: str
+    charged: bool = False
+    constants: dict[str, int] = field(default_factory=dict)
+    tile_atoms: int = engine.TILE_ATOMS
+    edge_maps: bool = False
+
+
 CASES = {
-    "few": (False, SMALL, {}),
-    "some": (False, "chignolin", {}),
-    "many": (False, "water200", {}),
-    "charged-few": (True, SMALL, {}),
-    "charged-box": (True, BOX, {}),
-    "charged-two-maps": (True, BOX, {"MANY_EDGE_ROWS": 1}),
-    "charged-pieces": (True, BOX, {"MANY_EDGE_ROWS": 1, "MOST_ROWS": 0, "PIECE": 4096}),
+    "few": Case(SMALL),
+    "some": Case("chignolin"),
+    "many": Case("water200"),
+    "tiles": Case("water200", tile_atoms=1),
+    "charged-few": Case(SMALL, charged=True),
+    "charged-box": Case(BOX, charged=True),
+    "charged-two-maps": Case(BOX, charged=True, constants={"MANY_EDGE_ROWS": 1}),
+    "charged-pieces": Case(BOX, charged=True, constants={"MANY_EDGE_ROWS": 1, "MOST_ROWS": 0, "PIECE": 4096}),
+    "charged-maps": Case(BOX, charged=True, constants={"MANY_EDGE_ROWS": 1}, edge_maps=True),
 }
+DYNAMICS = "dynamics"  # also a case: steps of few atoms inside one launch
 
 
-def run(case: str) -> None:
-    """Runs two evaluations without a graph: the first builds the list, the second reuses it."""
-    charged, name, constants = CASES[case]
-    before = {key: getattr(tensornet2, key) for key in constants}
-    for key, value in constants.items():
-        setattr(tensornet2, key, value)
+def potential_of(charged: bool) -> Potential:
+    """On the GPU, with random weights."""
     torch.manual_seed(0)
     config = TensorNet2Config(num_layers=1) if charged else TensorNetConfig()
-    potential = Potential(config, [CoulombConfig()] if charged else []).requires_grad_(False).cuda()
-    numbers, positions, cell = load(name)
+    return Potential(config, [CoulombConfig()] if charged else []).requires_grad_(False).cuda()
+
+
+def run(name: str, case: Case) -> None:
+    """Runs two evaluations without a graph: the first builds the list, the second reuses it."""
+    places = [(engine, "TILE_ATOMS", case.tile_atoms), *((tensornet2, k, v) for k, v in case.constants.items())]
+    before = [getattr(module, key) for module, key, _ in places]
+    for module, key, value in places:
+        setattr(module, key, value)
+    numbers, positions, cell = load(case.structure)
     system = System.create(positions, numbers, cell=cell, pbc=cell is not None, device="cuda")
-    step = CapturedStep(potential, system, mode="eager", stress=cell is not None, skin=0.3)
+    step = CapturedStep(potential_of(case.charged), system, mode="eager", stress=cell is not None, skin=0.3)
+    if case.edge_maps:
+        step.engine.model.use_edge_maps()
+        step.engine.reserve(step.search.capacity)
     for _ in range(2):
         forces = step(positions).forces
-    print(f"{case}: {step.report().engine}, largest force {abs(forces).max():.3g} eV/Å", flush=True)
-    for key, value in before.items():
-        setattr(tensornet2, key, value)
+    print(f"{name}: {step.report().engine}, largest force {abs(forces).max():.3g} eV/Å", flush=True)
+    for (module, key, _), value in zip(places, before, strict=True):
+        setattr(module, key, value)
+
+
+def run_dynamics() -> None:
+    """Six steps with heavy atoms, in replays of three."""
+    numbers, positions, _ = load(SMALL)
+    options = dict(integrator="langevin", steps_per_replay=3, timestep=1.0, masses=np.full(len(numbers), 1e8))
+    dynamics = Dynamics(potential_of(False), [System.create(positions, numbers)], **options)
+    dynamics.run(6)
+    print(f"{DYNAMICS}: energy {float(dynamics.snapshot().energy.sum()):.6g} eV", flush=True)
 
 
 def main() -> None:
     """Runs the named cases, or all."""
+    names = [*CASES, DYNAMICS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
-    cases = parser.parse_args().cases or list(CASES)
-    if unknown := set(cases) - set(CASES):
-        parser.error(f"cases must be of {', '.join(CASES)}, got {', '.join(sorted(unknown))}")
-    for case in cases:
-        run(case)
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(names)}; default: all")
+    cases = parser.parse_args().cases or names
+    if unknown := set(cases) - set(names):
+        parser.error(f"cases must be of {', '.join(names)}, got {', '.join(sorted(unknown))}")
+    for name in cases:
+        run(name, CASES[name]) if name in CASES else run_dynamics()
 
 
 if __name__ == "__main__":
