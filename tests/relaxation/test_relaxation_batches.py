@@ -110,7 +110,7 @@ def test_a_gpu_replays_graphs_and_takes_the_same_steps(trained, cell):
         structures.append(atoms)
     potential = trained("cuda", torch.float32)
     tasks = [task_of(k, atoms, potential, settings, None) for k, atoms in enumerate(structures)]
-    batches = Batches(potential, groups_of(tasks)[0], settings, precision="float32", batch_atoms=128)
+    batches = Batches(potential, groups_of(tasks)[0], settings, precision="float32", batch_atoms=128, mode="graph")
     replayed, found = 0, []
     for one in batches.run():
         replayed = max(replayed, batches._evaluations.num_replayed)
