@@ -8,7 +8,7 @@ from interpreter import DEVICE, needs_kernels
 from test_fused_tensornet import CUTS, batch_of, run
 
 from torchmdx.engines.fused.buffers import Buffers, Sizes
-from torchmdx.engines.fused.launch_sizes import Block, Tiles
+from torchmdx.engines.fused.launch_sizes import LEAN_ATOMS, Block, Tiles, first_lean
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.neighbors.brute_force import brute_force
 
@@ -47,3 +47,13 @@ def test_memory_of_an_atom_in_water(precision, most):
     sent = torch.float16 if precision == "half" else torch.float32
     sizes = Sizes(atoms, 1, edges, 128, 256, 2, 0, Tiles.choose(atoms), True, torch.device("meta"), sent)
     assert Buffers.allocate(sizes).num_bytes < most * 1e3 * atoms
+
+
+def test_tensors_are_computed_again_where_they_would_take_much_of_the_memory():
+    assert first_lean(24_000_000_000) == LEAN_ATOMS
+    large = first_lean(150_000_000_000)
+    assert not Tiles.choose(98_304, large).lean
+    assert Tiles.choose(98_304).lean
+    assert Tiles.choose(998_784, large).lean
+    kept = Sizes(1000, 1, 54_000, 128, 256, 2, 0, Tiles.choose(1000), True, torch.device("meta"))
+    assert large * Buffers.allocate(kept).num_bytes / 1000 < 0.15 * 150_000_000_000

@@ -15,8 +15,9 @@ SOME_ATOMS, MORE_ATOMS = 2048, 8192
 # From this many atoms on, tiles of atoms (atom_tiles.py) are faster than a launch for each product: by a tenth of a
 # step at 22,528 atoms. At 2,489 they are slower.
 TILE_ATOMS = 16384
-# From this many atoms on, memory counts more than a few products: 4.5 GB if all tensors were kept.
-LEAN_ATOMS = 65536
+# From this many atoms on, memory can count more than a few products: 4.5 GB if all tensors were kept. It does where
+# they would take more than this share of the device's memory, at so many bytes an atom.
+LEAN_ATOMS, LEAN_SHARE, KEPT_BYTES = 65536, 1 / 8, 69_000
 # Atoms whose gates or energies are evaluated together, where memory counts; a multiple of 16.
 PIECE = 16384
 # From this many rows of edges on, wide blocks of a product fill the chip.
@@ -162,8 +163,8 @@ class Tiles:
         return replace(self, messages=Walk(4, channels, 1, 4), messages_gradient=back)
 
     @classmethod
-    def choose(cls, num_atoms: int) -> Tiles:
-        """The fastest on an H200 with C = 128."""
+    def choose(cls, num_atoms: int, lean_atoms: int = LEAN_ATOMS) -> Tiles:
+        """The fastest on an H200 with C = 128. lean_atoms: from how many atoms on memory counts (`first_lean`)."""
         if num_atoms <= FEW_ATOMS:
             return cls(
                 row=Row(8, 8, 8) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 16, apart=True),
@@ -175,7 +176,7 @@ class Tiles:
                 surroundings=Walk(1, 16, 16, 1),
                 surroundings_gradient=Walk(1, 256, 8, 8),
             )
-        lean = num_atoms >= LEAN_ATOMS
+        lean = num_atoms >= lean_atoms
         return cls(
             lean=lean,
             piece=PIECE if lean else 0,
@@ -186,3 +187,8 @@ class Tiles:
             surroundings_gradient=Walk(1, 256, 2, 1),
             by_elements=ByElements(),
         )
+
+
+def first_lean(memory: int) -> int:
+    """From how many atoms on memory counts, on a device with this many bytes."""
+    return max(LEAN_ATOMS, int(memory * LEAN_SHARE / KEPT_BYTES))

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
 from torchmdx.engines.fused.buffers import Buffers, Sizes
-from torchmdx.engines.fused.launch_sizes import Tiles
+from torchmdx.engines.fused.launch_sizes import Tiles, first_lean
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
@@ -257,10 +257,11 @@ class FastTensorNet:
         chain.total(virial)
         return buffers
 
-    @staticmethod
-    def choose_tiles(num_atoms: int) -> Tiles:
+    def choose_tiles(self, num_atoms: int) -> Tiles:
         """Launch sizes for so many atoms."""
-        return Tiles.choose(num_atoms)
+        if self.device.type != "cuda":  # Triton's interpreter
+            return Tiles.choose(num_atoms)
+        return Tiles.choose(num_atoms, first_lean(torch.cuda.get_device_properties(self.device).total_memory))
 
     def chain_type(self, buffers: Buffers, whole: bool) -> type:
         """The class of the launches: one program per atom, or blocks of atoms. whole: all atoms are evaluated."""

@@ -106,8 +106,7 @@ class FastTensorNet2(FastTensorNet):
         )
         return buffers
 
-    @staticmethod
-    def choose_tiles(num_atoms: int) -> Tiles:
+    def choose_tiles(self, num_atoms: int) -> Tiles:
         """Always blocks of atoms: the network of edges is enough work for tensor cores."""
         tiles = replace(Tiles.choose(num_atoms), row=None)
         if num_atoms < SOME_ATOMS:
