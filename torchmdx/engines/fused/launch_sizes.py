@@ -181,7 +181,7 @@ class Tiles:
             lean=lean,
             piece=PIECE if lean else 0,
             product=Block(columns=32 if num_atoms < SOME_ATOMS else 64 if num_atoms < MORE_ATOMS else 128),
-            messages=Walk(1, 256, 1, 1) if num_atoms < MORE_ATOMS else Walk(8, 256, 1, 8),
+            messages=Walk(1, 256, 1, 1) if num_atoms < MORE_ATOMS else Walk(16, 256, 1, 16),
             messages_gradient=Walk(1, 256, 2, 1),
             surroundings=Walk(4, 256, 1, 4),
             surroundings_gradient=Walk(1, 256, 2, 1),
