@@ -3,12 +3,12 @@
 #include "atom_tiles.cu"
 
 static const Params *given;
-static void (*chosen)(const Params &, const Tile &, float *);
-static void one_thread() { chosen(*given, Tile{shared_base()}, shared_base() + ATOMS * 9 * C); }
+static void (*chosen)(const Params &, const Tile &);
+static void one_thread() { chosen(*given, shared_tile()); }
 
 extern "C" void launch(const Params *p, int which, int blocks, int shared_bytes)
 {
-    void (*const all[])(const Params &, const Tile &, float *) = {
+    void (*const all[])(const Params &, const Tile &) = {
         embedded, next_layer, last_layer, last_layer_gradient, next_layer_gradient, embedded_gradient};
     given = p, chosen = all[which];
     run_grid(blocks, THREADS, 1, shared_bytes, one_thread);

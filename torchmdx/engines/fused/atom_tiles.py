@@ -11,7 +11,9 @@ chain of many_atoms.py has a kernel for each; here a block does all of them for 
     W → mix_in_gradient → W                              embedded_gradient
 
 Products take rows and matrices as two halves each, in units of powers of two (fp16_product.py), with float32 sums of
-every 16 channels. The kernels serve the usual network in float32 (`why_not`), in memory for all tensors.
+every 16 channels. Each of two warpgroups makes 64 outputs for the rows of a part, 5, 3 or 1 components of 16 atoms:
+matrices come from registers, rows from shared memory. The kernels serve the usual network in float32 (`why_not`), in
+memory for all tensors.
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ CHANNELS = 128
 KERNELS = (
     "embedded", "next_layer", "last_layer", "last_layer_gradient", "next_layer_gradient", "embedded_gradient",
 )  # fmt: skip
-# Atoms of a tile; columns of a warp in a product; blocks of a multiprocessor. The kernels are compiled for these.
-ATOMS, WIDE, BLOCKS = 16, 32, 3
-THREADS = 32 * (ATOMS // 16) * (CHANNELS // WIDE)
+# What the kernels are compiled for: atoms of a tile, blocks of a multiprocessor, and how many steps of 16 inner
+# channels weights are read before their use.
+SIZES = dict(ATOMS=16, BLOCKS=2, AHEAD=4)
+ATOMS, THREADS = SIZES["ATOMS"], 256
 SHARED_BYTES = 4 * ATOMS * (9 * CHANNELS + 1)
 
 
@@ -57,12 +60,12 @@ class Params(ctypes.Structure):
     _fields_ = members((SOURCES / "atom_tiles.cuh").read_text(), "Params")
 
 
-def packed(matrices: Tensor, wide: int = WIDE) -> tuple[Tensor, float]:
-    """Matrices [3,outputs,inputs] as halves in the order in which lanes read them, and their unit."""
-    parts = HalfParts.of(matrices)
-    # [part, columns of a warp, pair of blocks of eight, block, column, step, half of the step, lane, channel]
-    halves = torch.stack([parts.big, parts.small]).view(2, 3, CHANNELS // wide, wide // 16, 2, 8, 8, 2, 4, 2)
-    return halves.permute(1, 6, 2, 0, 3, 5, 8, 4, 7, 9).contiguous(), parts.unit
+def packed(matrices: Tensor) -> tuple[Tensor, float]:
+    """Matrices [3,outputs,inputs] as halves in the order in which threads read them, and their unit."""
+    parts = HalfParts.of(matrices.flip(0))  # the last part is the first product
+    # [big or small, matrix, 64 outputs, warp, eight of 16 outputs, output, step, eight of 16 inputs, pair, input]
+    halves = torch.stack([parts.big, parts.small]).view(2, 3, 2, 4, 2, 8, 8, 2, 4, 2)
+    return halves.permute(1, 6, 2, 0, 3, 5, 8, 7, 4, 9).contiguous(), parts.unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +123,7 @@ def served(model: FastTensorNet) -> bool:
 def code() -> bytes:
     """The kernels, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
     files = {name: (SOURCES / name).read_text() for name in FILES}
-    return cubin(MAIN, files, ARCHITECTURE, dict(ATOMS=ATOMS, WIDE=WIDE, BLOCKS=BLOCKS))
+    return cubin(MAIN, files, ARCHITECTURE, SIZES)
 
 
 @functools.cache

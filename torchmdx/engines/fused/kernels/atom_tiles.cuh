@@ -2,8 +2,6 @@
 #pragma once
 #include "atom_tiles_machine.cuh"
 
-enum { MATRIX = C * C / 4 }; // words of 16 bytes of a matrix, both of its parts
-
 // [] in the comments are shapes; tensors that a kernel does not name are not read.
 struct Params {
     const void *charge;
@@ -26,43 +24,65 @@ struct Quad {
     N9 of[4]; // of four neighbouring channels
 };
 
+// Where a warp is: an atom, its row in the tile, and four channels of each lane.
+struct Spot {
+    long long atom;
+    int row, lane;
+};
+
+// Runs a map of a spot on the atoms of this warp.
+template <class Map> DEV void each_atom(const Params &p, Map map)
+{
+    const int first = blockIdx.x * ATOMS, lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < ATOMS; row += WARPS)
+        if (first + row < p.num_atoms) map(Spot{first + row, row, lane});
+}
+template <class Map> DEV void each_channel(Map map)
+{
+#pragma unroll
+    for (int c = 0; c < 4; c++) map(c);
+}
+
 DEV void set4(Quad &x, int k, float4 v) { x.of[0].v[k] = v.x, x.of[1].v[k] = v.y, x.of[2].v[k] = v.z, x.of[3].v[k] = v.w; }
 DEV float4 get4(const Quad &x, int k) { return make_float4(x.of[0].v[k], x.of[1].v[k], x.of[2].v[k], x.of[3].v[k]); }
 
-DEV Quad read_global(const float *from, long long atom, int lane)
+DEV Quad read_global(const float *from, const Spot &at)
 {
     Quad x;
 #pragma unroll
-    for (int k = 0; k < 9; k++) set4(x, k, *(const float4 *)(from + (atom * 9 + k) * C + 4 * lane));
+    for (int k = 0; k < 9; k++) set4(x, k, *(const float4 *)(from + (at.atom * 9 + k) * C + 4 * at.lane));
     return x;
 }
-DEV void write_global(float *to, long long atom, int lane, const Quad &x)
+DEV void write_global(float *to, const Spot &at, const Quad &x)
 {
 #pragma unroll
-    for (int k = 0; k < 9; k++) *(float4 *)(to + (atom * 9 + k) * C + 4 * lane) = get4(x, k);
+    for (int k = 0; k < 9; k++) *(float4 *)(to + (at.atom * 9 + k) * C + 4 * at.lane) = get4(x, k);
 }
-DEV Quad read_tile(const Tile &tile, int atom, int lane, float unit)
+// Floats of the tile, times a unit.
+DEV Quad read_tile(const Tile &tile, const Spot &at, float unit)
 {
     Quad x;
 #pragma unroll
-    for (int k = 0; k < 9; k++) set4(x, k, *(const float4 *)tile.at(k, atom, lane));
-#pragma unroll
-    for (int c = 0; c < 4; c++) x.of[c] = scale9(x.of[c], unit);
+    for (int k = 0; k < 9; k++) set4(x, k, *(const float4 *)tile.at(k, at.row, at.lane));
+    each_channel([&](int c) { x.of[c] = scale9(x.of[c], unit); });
     return x;
 }
-template <int COUNT> DEV void read_channels(float (&x)[COUNT][4], const float *from, long long atom, int lane)
+// The result of a product.
+DEV Quad read_product(const Tile &tile, const Spot &at) { return read_tile(tile, at, tile.units[at.row]); }
+template <int COUNT> DEV void read_channels(float (&x)[COUNT][4], const float *from, const Spot &at)
 {
 #pragma unroll
     for (int k = 0; k < COUNT; k++) {
-        const float4 v = *(const float4 *)(from + (atom * COUNT + k) * C + 4 * lane);
+        const float4 v = *(const float4 *)(from + (at.atom * COUNT + k) * C + 4 * at.lane);
         x[k][0] = v.x, x[k][1] = v.y, x[k][2] = v.z, x[k][3] = v.w;
     }
 }
-template <int COUNT> DEV void write_channels(float *to, long long atom, int lane, const float (&x)[COUNT][4])
+template <int COUNT> DEV void write_channels(float *to, const Spot &at, const float (&x)[COUNT][4])
 {
 #pragma unroll
     for (int k = 0; k < COUNT; k++)
-        *(float4 *)(to + (atom * COUNT + k) * C + 4 * lane) = make_float4(x[k][0], x[k][1], x[k][2], x[k][3]);
+        *(float4 *)(to + (at.atom * COUNT + k) * C + 4 * at.lane) = make_float4(x[k][0], x[k][1], x[k][2], x[k][3]);
 }
 DEV float sum_of_warp(float v)
 {
@@ -71,8 +91,9 @@ DEV float sum_of_warp(float v)
     return v;
 }
 
-// Writes an atom as halves, for a product, in units of a power of two, which is returned: its largest is about 2^14.
-DEV float write_halves(const Tile &tile, int atom, int lane, const Quad &x)
+// Writes an atom as halves, for a product with matrices of this unit. The atom's own unit is a power of two, with which
+// its largest number is about 2^14.
+DEV void write_halves(const Tile &tile, const Spot &at, const Quad &x, float unit)
 {
     float largest = 0;
 #pragma unroll
@@ -92,26 +113,43 @@ DEV float write_halves(const Tile &tile, int atom, int lane, const Quad &x)
             const float2 back = unpack_halves(big[pair]);
             small[pair] = pack_halves(a - back.x, b - back.y);
         }
-        *(uint2 *)(tile.at(k, atom, lane / 2) + lane % 2 * 2) = make_uint2(big[0], big[1]);
-        *(uint2 *)(tile.at(k, atom, 16 + lane / 2) + lane % 2 * 2) = make_uint2(small[0], small[1]);
+        const int piece = at.lane / 2, within = at.lane % 2 * 2;
+        *(uint2 *)(tile.at(k, at.row, piece) + within) = make_uint2(big[0], big[1]);
+        *(uint2 *)(tile.at(k, at.row, 16 + piece) + within) = make_uint2(small[0], small[1]);
     }
-    return __int_as_float((exponent - 14) << 23);
+    tile.units[at.row] = __int_as_float((exponent - 14) << 23) * unit;
+}
+
+// Rows of COUNT components times their matrix, in place.
+template <int FIRST, int COUNT> DEV void multiply_part(const Tile &tile, Weights &weights)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float sums[COUNT * ATOMS / 2];
+    sum_products<FIRST, COUNT>(tile, weights, sums);
+    __syncthreads(); // all have read these rows
+#pragma unroll
+    for (int k = 0; k < COUNT * ATOMS / 2; k++) {
+        const int row = k / 4 * 8 + lane % 4 * 2 + k % 2, channel = warp * 16 + k / 2 % 2 * 8 + lane / 4;
+        tile.at(FIRST + row / ATOMS, row % ATOMS, channel / 4)[channel % 4] = sums[k];
+    }
 }
 
 // All atoms of a tile times the matrices of the three parts, in place. Before and after, all threads meet.
 DEV void multiply(const Tile &tile, const uint4 *matrices)
 {
+    Weights weights(matrices);
+    show_to_products();
     __syncthreads();
-    multiply_part<4, 5>(tile, matrices + 2 * MATRIX);
-    multiply_part<1, 3>(tile, matrices + MATRIX);
-    multiply_part<0, 1>(tile, matrices);
+    multiply_part<4, 5>(tile, weights);
+    multiply_part<1, 3>(tile, weights);
+    multiply_part<0, 1>(tile, weights);
     __syncthreads();
 }
 
 // 1 + q/10 of the system of an atom.
-DEV float charge_factor(const Params &p, int atom)
+DEV float charge_factor(const Params &p, const Spot &at)
 {
-    const long long system = p.system[atom];
+    const long long system = p.system[at.atom];
     return 1.0f + 0.1f * (p.wide_charge ? (float)((const double *)p.charge)[system] : ((const float *)p.charge)[system]);
 }
 

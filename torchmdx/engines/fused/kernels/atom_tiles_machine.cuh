@@ -1,21 +1,23 @@
-// What the machine offers to atom_tiles.cu: halves of floats, and products on tensor cores. EMULATED: the same
-// functions on a CPU, where a product is a plain loop.
+// What the machine offers to atom_tiles.cu: halves of floats, copies, and products of warpgroups on tensor cores.
+// EMULATED: the same functions on a CPU, where a product is a plain loop.
 #pragma once
 #include "one_launch_nine.cuh"
 
-#ifndef ATOMS
-#define ATOMS 16 // of a tile
-#endif
-#ifndef WIDE
-#define WIDE 32 // columns of a warp in a product
-#endif
-#ifndef BLOCKS
-#define BLOCKS 3 // of a multiprocessor
-#endif
-enum { C = 128, GROUPS = C / WIDE, WARPS = ATOMS / 16 * GROUPS, THREADS = 32 * WARPS, PIECES = WIDE / 8 };
+enum { C = 128, WARPS = 8, THREADS = 32 * WARPS };
+enum { STEP = 512 }; // words of 16 bytes of 16 inner channels of a matrix, both of its parts
 
-// Where 16 bytes of a row lie, so that neither rows nor columns of a fragment meet in a bank.
-DEV int place(int atom, int chunk) { return chunk ^ ((atom & 3) << 1 | (atom >> 2 & 1)); }
+// The nine components of ATOMS atoms in shared memory, in 512 bytes each: 128 floats, or 128 big and 128 small halves.
+// Pieces of 16 bytes lie where products expect a row of 64 halves: swizzled, in 128 bytes next to those of seven other
+// rows. `rows` is a multiple of 1024 bytes, as the beginning of dynamic shared memory is if there is no other.
+struct Tile {
+    float *rows, *units; // units: what a row of a result is to be multiplied with
+
+    MEMBER float *at(int component, int atom, int piece) const
+    {
+        const int row = atom % 8;
+        return rows + component * (ATOMS * C) + atom / 8 * (8 * C) + piece / 8 * 256 + row * 32 + (piece % 8 ^ row) * 4;
+    }
+};
 
 #ifdef EMULATED
 DEV unsigned pack_halves(float a, float b)
@@ -32,6 +34,38 @@ DEV float2 unpack_halves(unsigned v)
     return {(float)h[0], (float)h[1]};
 }
 DEV void wait_for_warp() { exchange(0, 0); }
+DEV void copy_later(float *to, const float *from) { memcpy(to, from, 16); }
+DEV void wait_for_copies() {}
+DEV void show_to_products() {}
+struct Weights {
+    const uint4 *first;
+    Weights(const uint4 *matrices) : first(matrices) {}
+};
+DEV float2 half_pair(const Tile &tile, int component, int atom, int k, int small)
+{
+    const int half = 128 * small + k; // of 8 in 16 bytes
+    return unpack_halves(((const unsigned *)tile.at(component, atom, half / 8))[half % 8 / 2]);
+}
+template <int FIRST, int COUNT>
+DEV void sum_products(const Tile &tile, Weights &weights, float (&sums)[COUNT * ATOMS / 2])
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint4 *const matrix = weights.first + (FIRST == 4 ? 0 : FIRST == 1 ? 8 : 16) * STEP;
+    for (int k = 0; k < COUNT * ATOMS / 2; k++) {
+        const int row = k / 4 * 8 + lane % 4 * 2 + k % 2;
+        sums[k] = 0;
+        for (int inner = 0; inner < C; inner += 2) {
+            // The thread and the word that hold these inner channels of this output.
+            const int word = inner % 16 / 8 * 2 + k / 2 % 2, holder = warp % 4 * 32 + lane / 4 * 4 + inner % 8 / 2;
+            const uint4 *w = matrix + inner / 16 * STEP + warp / 4 * 256 + holder;
+            const float2 wb = unpack_halves(((const unsigned *)w)[word]);
+            const float2 ws = unpack_halves(((const unsigned *)(w + 128))[word]);
+            const float2 xb = half_pair(tile, FIRST + row / ATOMS, row % ATOMS, inner, 0);
+            const float2 xs = half_pair(tile, FIRST + row / ATOMS, row % ATOMS, inner, 1);
+            sums[k] += xs.x * wb.x + xb.x * ws.x + xb.x * wb.x + xs.y * wb.y + xb.y * ws.y + xb.y * wb.y;
+        }
+    }
+}
 #else
 DEV unsigned pack_halves(float a, float b)
 {
@@ -48,19 +82,14 @@ DEV float2 unpack_halves(unsigned v)
     return f;
 }
 DEV void wait_for_warp() { __syncwarp(); }
-// 16 rows and 16 inner channels of a matrix of halves in shared memory; `at` is this lane's row of eight of them.
-DEV void load_rows(unsigned (&a)[4], const float *at)
+// 16 bytes to shared memory; this thread may read them after wait_for_copies.
+DEV void copy_later(float *to, const float *from)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(shared_address(at)));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
-DEV void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+DEV void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Before __syncthreads: products read what this thread has written to shared memory.
+DEV void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEV uint4 weights_of(const uint4 *p)
 {
     uint4 v;
@@ -69,113 +98,87 @@ DEV uint4 weights_of(const uint4 *p)
                  : "l"(p));
     return v;
 }
-#endif
+// The matrices of a product in the order of their use, read AHEAD steps before it.
+struct Weights {
+    const uint4 *next;
+    uint4 read[AHEAD][2]; // big and small
 
-// The nine components of ATOMS atoms in shared memory, in 512 bytes each: 128 floats, or 128 big and 128 small halves.
-struct Tile {
-    float *rows;
-
-    MEMBER float *at(int component, int atom, int chunk) const
+    MEMBER Weights(const uint4 *matrices) : next(matrices + threadIdx.x / 128 * 256 + threadIdx.x % 128)
     {
-        return rows + (component * ATOMS + atom) * C + 4 * place(atom, chunk);
+#pragma unroll
+        for (int turn = 0; turn < AHEAD; turn++) follow(turn);
+        next += AHEAD * STEP;
+    }
+    MEMBER void follow(int turn)
+    {
+        read[turn][0] = weights_of(next + turn * STEP);
+        read[turn][1] = weights_of(next + turn * STEP + 128);
     }
 };
-
-#ifdef EMULATED
-DEV float2 half_pair(const Tile &tile, int component, int atom, int k, int small)
+// Where rows of halves begin in shared memory, for the tensor core: groups of eight rows are 4096 bytes apart.
+DEV unsigned long long described(unsigned at)
 {
-    const int half = 128 * small + k; // of 8 in 16 bytes
-    return unpack_halves(((const unsigned *)tile.at(component, atom, half / 8))[half % 8 / 2]);
+    return (unsigned long long)((at >> 4) & 0x3fff) | 1ull << 16 | (4096ull >> 4) << 32 | 1ull << 62;
 }
-template <int FIRST, int COUNT> static void multiply_part(const Tile &tile, const uint4 *weights)
+#define FOUR(d, k) "+f"(d[k]), "+f"(d[k + 1]), "+f"(d[k + 2]), "+f"(d[k + 3])
+// d [64 outputs,N rows] (+)= a [64,16] b [16,N]; a row of b lies as `Tile` says.
+DEV void multiply_add(float (&d)[8], const uint4 &a, unsigned b, bool add)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = warp % GROUPS, group = warp / GROUPS;
-    float result[COUNT][2][2 * PIECES];
-    for (int m = 0; m < COUNT; m++)
-        for (int row = 0; row < 2; row++)
-            for (int n = 0; n < 2 * PIECES; n++) {
-                const int atom = 16 * group + lane / 4 + 8 * row, piece = n / 2, g = lane % 4 * 2 + n % 2;
-                float sum = 0;
-                for (int step = 0; step < 8; step++)
-                    for (int k = 0; k < 16; k += 2) {
-                        // The lane and the word that hold inner channels k, k + 1 of column g.
-                        const int holder = 4 * g + k % 8 / 2, word = piece % 2 * 2 + k / 8;
-                        const uint4 *w = weights + ((step * GROUPS + columns) * PIECES + piece / 2) * 32 + holder;
-                        const float2 wb = unpack_halves(((const unsigned *)w)[word]);
-                        const float2 ws = unpack_halves(((const unsigned *)(w + PIECES / 2 * 32))[word]);
-                        const float2 xb = half_pair(tile, FIRST + m, atom, 16 * step + k, 0);
-                        const float2 xs = half_pair(tile, FIRST + m, atom, 16 * step + k, 1);
-                        sum += xs.x * wb.x + xb.x * ws.x + xb.x * wb.x + xs.y * wb.y + xb.y * ws.y + xb.y * wb.y;
-                    }
-                result[m][row][n] = sum;
-            }
-    __syncthreads();
-    for (int m = 0; m < COUNT; m++)
-        for (int row = 0; row < 2; row++)
-            for (int n = 0; n < 2 * PIECES; n++) {
-                const int column = WIDE * columns + n / 2 * 8 + lane % 4 * 2 + n % 2;
-                tile.at(FIRST + m, 16 * group + lane / 4 + 8 * row, column / 4)[column % 4] = result[m][row][n];
-            }
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, p, 1, 1, 0;\n}"
+                 : FOUR(d, 0), FOUR(d, 4)
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(described(b)), "r"((int)add));
 }
-#else
-// Rows of COUNT components times their matrix, in place; a warp makes WIDE columns of 16 atoms. Every step of 16 inner
-// channels is added outside the tensor core, whose sums lose bits.
-template <int FIRST, int COUNT> DEV void multiply_part(const Tile &tile, const uint4 *weights)
+DEV void multiply_add(float (&d)[24], const uint4 &a, unsigned b, bool add)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = warp % GROUPS, group = warp / GROUPS;
-    const int atom = 16 * group + lane % 16;
-    const float *rows = tile.rows + (FIRST * ATOMS + atom) * C;
-    weights += columns * PIECES * 32 + lane;
-    float sums[COUNT][PIECES][4];
-    uint4 next[PIECES];
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %29, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23}, {%24,%25,%26,%27}, %28, p, 1, 1, 0;\n}"
+                 : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20)
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(described(b)), "r"((int)add));
+}
+DEV void multiply_add(float (&d)[40], const uint4 &a, unsigned b, bool add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39}, {%40,%41,%42,%43}, %44, p, 1, 1, 0;\n}"
+                 : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20),
+                   FOUR(d, 24), FOUR(d, 28), FOUR(d, 32), FOUR(d, 36)
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(described(b)), "r"((int)add));
+}
+// Sums of COUNT components times their matrix. Every step of 16 inner channels is added outside the tensor core, whose
+// sums lose bits. A thread makes two outputs, eight apart, for two rows of every eight: see `write_products`.
+template <int FIRST, int COUNT>
+DEV void sum_products(const Tile &tile, Weights &weights, float (&sums)[COUNT * ATOMS / 2])
+{
+    constexpr int EACH = COUNT * ATOMS / 2;
+    const unsigned rows = shared_address(tile.rows + FIRST * ATOMS * C);
 #pragma unroll
-    for (int m = 0; m < COUNT; m++)
-#pragma unroll
-        for (int k = 0; k < 4 * PIECES; k++) sums[m][k / 4][k % 4] = 0;
-#pragma unroll
-    for (int k = 0; k < PIECES; k++) next[k] = weights_of(weights + 32 * k);
+    for (int k = 0; k < EACH; k++) sums[k] = 0;
 #pragma unroll 1
-    for (int step = 0; step < 8; step++) {
-        unsigned w[2][PIECES][2];
+    for (int first = 0; first < 8; first += AHEAD) {
 #pragma unroll
-        for (int k = 0; k < PIECES; k++) {
-            unsigned(&pair)[PIECES][2] = w[k / (PIECES / 2)];
-            const int piece = k % (PIECES / 2) * 2;
-            pair[piece][0] = next[k].x, pair[piece][1] = next[k].y;
-            pair[piece + 1][0] = next[k].z, pair[piece + 1][1] = next[k].w;
+        for (int turn = 0; turn < AHEAD; turn++) {
+            const int step = first + turn;
+            const unsigned big = rows + step / 4 * 1024 + step % 4 * 32, small = big + 2048;
+            const uint4(&w)[2] = weights.read[turn];
+            float made[EACH];
+            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+            multiply_add(made, w[0], small, false);
+            multiply_add(made, w[1], big, true);
+            multiply_add(made, w[0], big, true);
+            asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+            for (int k = 0; k < EACH; k++) asm volatile("" : "+f"(made[k])::"memory"); // not read before it is there
+#pragma unroll
+            for (int k = 0; k < EACH; k++) sums[k] += made[k];
+            if (FIRST > 0 || first + AHEAD < 8) weights.follow(turn);
         }
-        weights += GROUPS * PIECES * 32;
-        if (step < 7)
-#pragma unroll
-            for (int k = 0; k < PIECES; k++) next[k] = weights_of(weights + 32 * k);
-        const int big = 4 * place(atom, 2 * step + lane / 16), small = 4 * place(atom, 16 + 2 * step + lane / 16);
-#pragma unroll
-        for (int m = 0; m < COUNT; m++) {
-            unsigned x[4], rest[4];
-            load_rows(x, rows + m * ATOMS * C + big);
-            load_rows(rest, rows + m * ATOMS * C + small);
-            float sum[PIECES][4];
-#pragma unroll
-            for (int k = 0; k < 4 * PIECES; k++) sum[k / 4][k % 4] = 0;
-#pragma unroll
-            for (int n = 0; n < PIECES; n++) multiply_add(sum[n], rest, w[0][n][0], w[0][n][1]);
-#pragma unroll
-            for (int n = 0; n < PIECES; n++) multiply_add(sum[n], x, w[1][n][0], w[1][n][1]);
-#pragma unroll
-            for (int n = 0; n < PIECES; n++) multiply_add(sum[n], x, w[0][n][0], w[0][n][1]);
-#pragma unroll
-            for (int k = 0; k < 4 * PIECES; k++) sums[m][k / 4][k % 4] += sum[k / 4][k % 4];
-        }
+        weights.next += AHEAD * STEP;
     }
-    __syncthreads(); // all have read these rows
-    const int row = 16 * group + lane / 4;
-#pragma unroll
-    for (int m = 0; m < COUNT; m++)
-#pragma unroll
-        for (int n = 0; n < PIECES; n++) {
-            const int chunk = WIDE / 4 * columns + 2 * n + lane % 4 / 2, within = lane % 2 * 2;
-            *(float2 *)(tile.at(FIRST + m, row, chunk) + within) = make_float2(sums[m][n][0], sums[m][n][1]);
-            *(float2 *)(tile.at(FIRST + m, row + 8, chunk) + within) = make_float2(sums[m][n][2], sums[m][n][3]);
-        }
 }
 #endif
