@@ -139,7 +139,7 @@ static inline void wait_for_cluster(int turn)
     BlockState &b = *current->block;
     if (b.completed[turn % 2] < turn / 2 + 1) yield_until(&b.completed[turn % 2], turn / 2 + 1, 1);
 }
-template <class V> static V exchange_value(V v, int mask)
+template <class V> static V value_of(V v, int lane_of)
 {
     Warp &w = current->block->warps[current->tid / 32];
     int lane = current->tid % 32;
@@ -151,7 +151,13 @@ template <class V> static V exchange_value(V v, int mask)
         w.turn++;
     } else
         yield_until(&w.turn, turn, 0);
-    return (V)slot[lane ^ mask];
+    return (V)slot[lane_of];
+}
+template <class V> static V exchange_value(V v, int mask) { return value_of(v, current->tid % 32 ^ mask); }
+static inline int from_below(int v, int lanes)
+{
+    const int lane = current->tid % 32;
+    return value_of(v, lane < lanes ? lane : lane - lanes);
 }
 static inline float exchange(float v, int mask) { return exchange_value(v, mask); }
 static inline double exchange(double v, int mask) { return exchange_value(v, mask); }
@@ -184,6 +190,11 @@ static inline void push4(const Remote &r, const float *to, float4 v, int turn)
     there.received[turn % 2] += 16;
     close_exchange(there, turn % 2);
 }
+static inline void before_push() {}
+static inline void push_all(int rank, const float *to, const float *from, int bytes, int turn)
+{
+    for (int k = 0; k < bytes / 16; k++) push4({rank}, to + 4 * k, *(const float4 *)(from + 4 * k), turn);
+}
 static inline void expect(int turn, int bytes)
 {
     BlockState &b = *current->block;
@@ -205,6 +216,7 @@ static inline void tell_halt(int rank)
 {
     all_blocks[current->block->index / cluster_size * cluster_size + rank].halt = 1;
 }
+static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline double cospi(double x) { return cos(M_PI * x); }
 static inline void sincospi(double x, double *sine, double *cosine) { *sine = sin(M_PI * x), *cosine = cos(M_PI * x); }
 template <class To, class From> static To same_bits(From from)

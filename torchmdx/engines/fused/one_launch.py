@@ -216,7 +216,7 @@ class OneLaunch:
         """Whether the kernel can do a whole step (one_launch_step.cuh): 64 bits tell an atom's neighbours."""
         n = self.buffers.sizes.num_atoms
         fits = 4 * (self.plan.floats + PARTICLE * n) <= MOST_SHARED_BYTES
-        return n <= MOST_IN_STEP and 16 * n + 2 <= self.plan.per * 3 * CHANNELS and fits
+        return n <= MOST_IN_STEP and 16 * n + 4 <= self.plan.per * 3 * CHANNELS and fits
 
     def run(
         self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges

@@ -11,7 +11,7 @@ MOST_SHARED_BYTES = 227 * 1024 - 64
 NINE = 9 * WIDE
 MOST_COMPILED = 4  # atoms of a cluster
 # Floats of shared memory per atom, and of what an atom keeps; of an edge. Checked by the kernel's own constants.
-ROOM, KEPT, EDGE_FLOATS = 3404, 1808, 9
+ROOM, KEPT, EDGE_FLOATS = 3548, 1664, 9
 PARTICLE = 72  # floats of an atom of a whole step
 
 
@@ -47,6 +47,6 @@ class Plan:
 
     @property
     def floats(self) -> int:
-        """Shared memory without edges, beside the vectors of all atoms (2,160 floats)."""
+        """Shared memory without edges, beside what is the same for all atoms (2,172 floats)."""
         scratch = max(16 * self.chunk, self.lanes * self.per) * NINE
-        return self.per * (ROOM + self.keep * KEPT) + scratch + 2160
+        return self.per * (ROOM + self.keep * KEPT) + scratch + 2172

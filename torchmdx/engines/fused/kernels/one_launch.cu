@@ -68,10 +68,20 @@ DEV void put_update_gradient(const Block &b, int a, int which, const N9 &g)
     store_own(b.stage + a * NINE + b.col, add9(g, scale9(square_gradient(d, g), b.factor(a))));
 }
 
-#define EXCHANGE(from, to, rows, width, stride)                                                                        \
+// An exchange of what is in `stage`. What comes next is put elsewhere: copies may still read this.
+#define NEXT_STAGE b.stage = b.stages + (turn + 1) % 2 * per_cluster(p) * NINE;
+#define EXCHANGE(to, rows, width, stride)                                                                              \
+    before_push();                                                                                                     \
     __syncthreads();                                                                                                   \
     if (b.tid == 0) expect(turn, (rows) * atoms * SHARES * width * 4);                                                 \
-    push<width, rows>(b, from, to, stride, turn);
+    push<width, rows>(b, b.stage, to, stride, turn);                                                                   \
+    NEXT_STAGE
+#define EXCHANGE_NINES(to)                                                                                             \
+    before_push();                                                                                                     \
+    __syncthreads();                                                                                                   \
+    if (b.tid == 0) expect(turn, atoms * SHARES * NINE * 4);                                                           \
+    push_nines(b, b.stage, to, turn);                                                                                  \
+    NEXT_STAGE
 
 DEV void send(const Block &b, int layer, const float (&w)[12], const float *x)
 {
@@ -113,7 +123,7 @@ DEV void product_gradient(const Block &b, int layer)
         N9 gy, gm;
         message_product_gradient(y, m, g, b.factor(a), &gy, &gm);
         tell_nine(b, p.gm + nine_of(b, layer, b.first + a), gm);
-        store_own(b.keep(a, KEEP_GY) + b.col, gy);
+        store_own(b.keep(a, KEEP_D0 + 4 * layer) + b.col, gy); // its own gradient has been taken
         store_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col, gm);
     }
 }
@@ -125,7 +135,8 @@ DEV void receive_gradient(const Block &b, int layer, const Near &near)
     EACH_OWN(a)
     {
         const float *own = b.own(layer + 1);
-        const N9 gm = load_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col), gy = load_own(b.keep(a, KEEP_GY) + b.col);
+        const N9 gm = load_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col),
+                 gy = load_own(b.keep(a, KEEP_D0 + 4 * layer) + b.col);
         store_own(
             b.stage + a * NINE + b.col,
             add9(add9(load_own(b.result + a * NINE + b.col), scale_parts(gm, own[0], own[WIDE], own[2 * WIDE])), gy));
@@ -140,7 +151,7 @@ DEV N9 input_gradient(const Block &b, int a, int which, int l)
 
 // From the sums of the embedding to what each edge adds to the forces of its atoms. gate_in: the weights that are needed
 // first.
-DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
+DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
 {
     const Params &p = b.p;
     float *const xa = b.xa, *const xb = b.xb;
@@ -154,18 +165,18 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         store_own(b.keep(a, KEEP_A) + b.col, x);
         store_own(b.stage + a * NINE + b.col, x);
     }
-    EXCHANGE(b.stage, xa, 9, WIDE, C);
+    EXCHANGE_NINES(xa);
     fetch(w, b.weights, AT_MIX);
     wait_for_cluster(turn++);
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS) {
-        const float *x = xa + a * 9 * C;
+        const float *x = xa + a * NINE;
         float *norm = xb + a * 2 * C + C; // nothing arrives in xb before all blocks have read this block's hidden layer
 #pragma unroll
         for (int c = b.lane; c < C; c += 32) {
             N9 v;
 #pragma unroll
-            for (int k = 0; k < 9; k++) v.v[k] = x[k * C + c];
+            for (int k = 0; k < 9; k++) v.v[k] = x[c / WIDE * per_cluster(p) * NINE + k * WIDE + c % WIDE];
             norm[c] = squared_norm(v);
         }
         standardise<C>(b, norm, b.vectors + AT_GATE_SCALE, b.vectors + AT_GATE_OFFSET, p.gate_epsilon, norm - C,
@@ -175,7 +186,7 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
     product1<C, 2>(b, gate_in, xb, 2 * C, b.result);
 #pragma unroll 1
     for (int o = b.tid; o < atoms * 32; o += THREADS) b.stage[o] = b.result[o] + b.vectors[AT_GATE_IN_BIAS + o % 32];
-    EXCHANGE(b.stage, b.hidden, 1, 32, 2 * C);
+    EXCHANGE(b.hidden, 1, 32, 2 * C);
     fetch(wide, b.weights, AT_GATE_OUT);
     product9(b, w, xa, b.result);
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
@@ -194,7 +205,7 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         put_input(b, a, KEEP_X0, 0,
                   scale_parts(load_own(b.keep(a, KEEP_MIXED) + b.col), silu(z[0]), silu(z[1]), silu(z[2])));
     }
-    EXCHANGE(b.stage, xb, 9, WIDE, C);
+    EXCHANGE_NINES(xb);
     fetch(w, b.weights, AT_IN);
     wait_for_cluster(turn++);
 #pragma unroll 1
@@ -205,7 +216,7 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         read_near<0, 0>(b, 1 + l, near);
         if (l == 0 && !makes_list(p)) find_back(b);
         receive(b, l, near);
-        EXCHANGE(b.stage, xa, 9, WIDE, C);
+        EXCHANGE_NINES(xa);
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
         if (l == 0) fetch(w, b.weights, AT_IN + 12);
@@ -225,12 +236,12 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
             }
         }
         if (l == 0) {
-            EXCHANGE(b.stage, xb, 9, WIDE, C);
+            EXCHANGE_NINES(xb);
             wait_for_cluster(turn++);
         }
     }
     fetch(w, b.weights, AT_READ);
-    EXCHANGE(b.stage, xb, 3, WIDE, C);
+    EXCHANGE(xb, 3, WIDE, C);
     wait_for_cluster(turn++);
     float head[16], head_back[16], read_back[12];
     fetch(head, b.weights, AT_HEAD);
@@ -242,7 +253,7 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
     product1<3 * C, 1>(b, w, xa, 3 * C, b.result);
 #pragma unroll 1
     for (int o = b.tid; o < atoms * WIDE; o += THREADS) b.stage[o] = b.result[o] + b.vectors[AT_READ_BIAS + o % WIDE];
-    EXCHANGE(b.stage, b.features, 1, WIDE, C);
+    EXCHANGE(b.features, 1, WIDE, C);
     fetch(head_back, b.weights, AT_HEAD_BACK);
     fetch(read_back, b.weights, AT_READ_BACK);
     wait_for_cluster(turn++);
@@ -296,7 +307,7 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         store_own(b.keep(a, KEEP_X2) + b.col, gx); // from here on the gradient in the current layer's output
         put_update_gradient(b, a, KEEP_D1, gx);
     }
-    EXCHANGE(b.stage, xb, 9, WIDE, C);
+    EXCHANGE_NINES(xb);
     wait_for_cluster(turn++);
 #pragma unroll 1
     for (int l = 1; l >= 0; l--) {
@@ -306,10 +317,11 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         Near near;
         read_near<1, 0>(b, 1 + l, near);
         receive_gradient(b, l, near);
-        EXCHANGE(b.stage, xa, 9, WIDE, C);
+        EXCHANGE_NINES(xa);
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
         fetch(w, b.weights, AT_OUT_BACK);
+        if (MOVES && l) draw_next(b); // while other threads are busy with what follows
         EACH_OWN(a)
         {
             const N9 g = input_gradient(b, a, KEEP_X0 + 4 * l, l);
@@ -329,16 +341,18 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
             }
         }
         if (l) {
-            EXCHANGE(b.stage, xb, 9, WIDE, C);
+            EXCHANGE_NINES(xb);
             wait_for_cluster(turn++);
         }
     }
     fetch(wide, b.weights, AT_GATE_OUT_BACK);
+    before_push();
     __syncthreads();
     if (b.tid == 0) expect(turn, 12 * atoms * SHARES * WIDE * 4);
     // From memory that no block pushes to: one that has everything already goes on before this block has read it all.
     push<WIDE, 3>(b, b.features, b.v1, C, turn);
-    push<WIDE, 9>(b, b.stage, xb, C, turn);
+    push_nines(b, b.stage, xb, turn);
+    NEXT_STAGE
     fetch(w, b.weights, AT_MIX_BACK);
     fetch(gate_in, b.weights, AT_GATE_IN_BACK);
     wait_for_cluster(turn++);
@@ -346,7 +360,7 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
 #pragma unroll 1
     for (int o = b.tid; o < atoms * 32; o += THREADS)
         b.stage[o] = b.result[o] * silu_slope(b.hidden[o / 32 * 2 * C + b.rank * 32 + o % 32]);
-    EXCHANGE(b.stage, xa, 1, 32, 2 * C);
+    EXCHANGE(xa, 1, 32, 2 * C);
     product9(b, w, xb, b.result);
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
     Near near;
@@ -366,11 +380,11 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         const float scaled = b.result[a * WIDE + b.col] * b.vectors[AT_GATE_SCALE + b.channel];
         const float g = t[1] * (scaled - s[2] - (squared_norm(x) - t[0]) * t[1] * s[3]);
         const N9 all = add9(load_own(b.keep(a, KEEP_MIXED) + b.col), part_norms_gradient(x, g, g, g));
-        store_own(b.keep(a, KEEP_GY) + b.col, all);
+        store_own(b.keep(a, KEEP_D0) + b.col, all);
     }
     __syncthreads();
 #pragma unroll 1
-    for (int o = b.tid; o < atoms * NINE; o += THREADS) b.result[o] = b.keep(o / NINE, KEEP_GY)[o % NINE];
+    for (int o = b.tid; o < atoms * NINE; o += THREADS) b.result[o] = b.keep(o / NINE, KEEP_D0)[o % NINE];
     __syncthreads();
     edge_gradients(b, near);
 }
@@ -391,10 +405,11 @@ DEV void evaluate(const Params &p)
     b.hidden = at, at += per_cluster(p) * 2 * C;
     b.features = at, at += per_cluster(p) * C;
     b.result = at, at += per_cluster(p) * NINE;
-    b.stage = at, at += per_cluster(p) * NINE;
+    b.stages = b.stage = at, at += 2 * per_cluster(p) * NINE;
     b.elements = at, at += per_cluster(p) * 2 * WIDE;
     b.per_atom = at, at += per_cluster(p) * PER_ATOM;
     b.vectors = at, at += VECTORS;
+    b.stretch = (double *)at, at += STRETCH;
     b.scratch = at, at += max(WARPS * min(chunk_of(p), per_cluster(p)), lanes_of(p) * per_cluster(p)) * NINE;
     if (p.kept)
         b.kept = p.kept + (long long)blockIdx.x * per_cluster(p) * KEEP_FLOATS;
@@ -422,6 +437,8 @@ DEV void evaluate(const Params &p)
     if (!MOVES && p.given) {
         wait_for_cluster(turn++);
         note_places(b);
+        if (b.tid < p.num_atoms) round_place(b, b.tid);
+        __syncthreads();
     }
     bool halted = false;
     int done = 0;
@@ -447,8 +464,6 @@ DEV void evaluate(const Params &p)
         } else
             b.launch = shared_launch();
         work_out(b, gate_in, turn);
-        if (MOVES && p.thermostat != FREE && own_particle(b) < p.num_atoms)
-            draw(b.particles + own_particle(b), b.number + (p.thermostat == LANGEVIN ? 2 : 1));
         sum_forces(b);
         done++;
         if (!MOVES) break;

@@ -41,7 +41,8 @@ enum {
     AT_GATE_OUT_BIAS = AT_GATE_IN_BIAS + 2 * WIDE,
     AT_READ_BIAS = AT_GATE_OUT_BIAS + 3 * WIDE,
     AT_OWN = AT_READ_BIAS + WIDE, // filters of distance 0, [3][3][WIDE]
-    VECTORS = AT_OWN + 9 * WIDE
+    VECTORS = AT_OWN + 9 * WIDE,
+    STRETCH = 12 // floats of the coordinate of the tables, five double
 };
 
 struct Edge {
@@ -120,12 +121,11 @@ enum {
     KEEP_M1,
     KEEP_D1,
     KEEP_X2,
-    KEEP_GY,
     KEEP_TENSORS
 };
 enum { KEEP_FLOATS = KEEP_TENSORS * NINE + 2 * WIDE + 3 * WIDE }; // then 1/(|X|^2+1) of X0, X1, and the gate
 // Per atom, in shared memory: both buffers of the exchange, vectors, results of products and what is pushed.
-enum { PER_ATOM = 12, ROOM_FLOATS = 2 * 9 * C + 3 * C + 2 * C + C + 2 * NINE + 2 * WIDE + PER_ATOM };
+enum { PER_ATOM = 12, ROOM_FLOATS = 2 * 9 * C + 3 * C + 2 * C + C + 3 * NINE + 2 * WIDE + PER_ATOM };
 
 // How atoms are divided, as constants where the kernel is compiled for one plan. Products then include the missing atoms
 // of the last cluster, whose results nothing reads.
@@ -157,7 +157,9 @@ struct Block {
     const Params &p;
     int rank, cluster, first, atoms, col, lane, warp, tid, channel;
     const float *weights;
-    float *xa, *xb, *v1, *hidden, *features, *result, *stage, *elements, *per_atom, *vectors, *scratch, *kept, *edge_memory;
+    double *stretch;
+    float *xa, *xb, *v1, *hidden, *features, *result, *stages, *stage, *elements, *per_atom, *vectors, *scratch, *kept,
+        *edge_memory;
     Edge *edges;
     float *pull;
     Particle *particles;

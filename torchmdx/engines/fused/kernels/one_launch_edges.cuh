@@ -47,6 +47,7 @@ DEV void prepare(const Block &b)
     for (int k = 0; k < (VECTORS / 4 + THREADS - 1) / THREADS; k++)
         if (b.tid + k * THREADS < VECTORS / 4)
             ((float4 *)b.vectors)[b.tid + k * THREADS] = vectors[b.tid + k * THREADS];
+    if (b.tid < 5) b.stretch[b.tid] = p.stretch[b.tid];
 #pragma unroll 1
     for (int o = b.tid; o < b.atoms * WIDE; o += THREADS) {
         const int a = o / WIDE;
@@ -76,19 +77,19 @@ DEV void place_edges(Block &b)
 DEV void put_edge(const Block &b, int u, const double *v, int source, int element, int back)
 {
     const Params &p = b.p;
-    const double r = sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]), inverse = 1.0 / r;
-    const double decay = p.stretch[2] * exp(-p.stretch[3] * r), x = p.stretch[0] + p.stretch[1] * r + decay;
+    const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2], inverse = rsqrt(square), r = square * inverse;
+    const double decay = b.stretch[2] * exp(-b.stretch[3] * r), x = b.stretch[0] + b.stretch[1] * r + decay;
     // NaN counts as inside, so that it reaches the energy.
     const int knot = !(x > 0) ? 0 : x > p.last_interval ? p.last_interval : (int)x;
     Edge edge = {(float)(v[0] * inverse),
                  (float)(v[1] * inverse),
                  (float)(v[2] * inverse),
                  (float)(x - knot),
-                 (float)(p.stretch[1] - p.stretch[3] * decay),
+                 (float)(b.stretch[1] - b.stretch[3] * decay),
                  (float)inverse,
                  (unsigned short)source,
                  (unsigned short)back,
-                 (short)(r >= p.stretch[4] ? -1 : knot),
+                 (short)(r >= b.stretch[4] ? -1 : knot),
                  (short)element};
     b.edges[u] = edge;
     b.pull[u] = 0;
@@ -449,15 +450,15 @@ DEV void sum_forces(const Block &b)
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1) x += exchange(x, mask), y += exchange(y, mask), z += exchange(z, mask);
         float *sums = b.scratch;
-        __syncthreads();
+        if (a >= SHARES) __syncthreads(); // the sums before have been read
         if (b.lane == 0) sums[3 * b.warp] = x, sums[3 * b.warp + 1] = y, sums[3 * b.warp + 2] = z;
         __syncthreads();
-        if (b.tid == 0) {
-            // Eight threads for each edge: the first warps have all edges.
-            const int busy = min((int)WARPS, (b.end_of(a) - b.first_of(a) + 3) / 4);
-            x = y = z = 0;
-#pragma unroll 1
-            for (int u = 0; u < busy; u++) x += sums[3 * u], y += sums[3 * u + 1], z += sums[3 * u + 2];
+        if (b.warp == 0) {
+            float sum = 0; // of one component by each lane
+#pragma unroll
+            for (int u = 0; u < WARPS; u++) sum += sums[3 * u + min(b.lane, 2)];
+            x = sum, y = exchange(sum, 1), z = exchange(sum, 2);
+            if (b.lane) continue;
             if (makes_list(p))
                 tell(forces_told(b) + i, told(b, x, y, z));
             else

@@ -91,10 +91,29 @@ DEV void push4(const Remote &r, const float *to, float4 v, int turn)
                  "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(turn % 2 ? r.barrier[1] : r.barrier[0])
                  : "memory");
 }
+// Before what a thread has stored to shared memory is copied or overwritten by `push_all`, with a barrier between.
+DEV void before_push() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Copies this block's memory at `from` to the place that `to` is of the memory of a block of the cluster. It may be read
+// until that block has been heard of in a later exchange.
+DEV void push_all(int rank, const float *to, const float *from, int bytes, int turn)
+{
+    unsigned there, barrier;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(to)), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(barrier)
+                 : "r"(shared_address(exchanges.barrier + turn % 2)), "r"(rank));
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     there),
+                 "r"(shared_address(from)), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+// Weights are read once a step: they must not replace in L1 what is read again.
 DEV float4 weights4(const float4 *p)
 {
     float4 v;
-    asm volatile("ld.global.nc.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+    asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p));
     return v;
 }
 // 16 bytes that no other thread sees in part.
@@ -121,4 +140,5 @@ DEV unsigned ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
 DEV float exchange(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEV double exchange(double v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEV int exchange(int v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+DEV int from_below(int v, int lanes) { return __shfl_up_sync(0xffffffffu, v, lanes); } // own, if there is none
 #endif

@@ -51,6 +51,14 @@ DEV void take_motion(const Block &b)
     if (p.thermostat == LANGEVIN) draw(&own, b.number + 1);
 }
 
+// Random numbers: of Langevin dynamics for the next step, of rescaling for this one.
+DEV void draw_next(const Block &b)
+{
+    const int i = own_particle(b);
+    if (b.p.thermostat != FREE && i < b.p.num_atoms)
+        draw(b.particles + i, b.number + (b.p.thermostat == LANGEVIN ? 2 : 1));
+}
+
 // Positions of the next step, as the model sees them, and velocities half a kick before those of that step.
 DEV void advance(const Block &b)
 {
@@ -68,6 +76,7 @@ DEV void advance(const Block &b)
             flaws |= flaws_of(place, own.far);
         }
         own.flaws = flaws | (has_place(all_places(b) + 3 * i) ? 0 : 4);
+        round_place(b, i);
     }
     __syncthreads();
 }

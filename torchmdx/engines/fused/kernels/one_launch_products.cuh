@@ -15,15 +15,17 @@ template <int COUNT> DEV void fetch(float (&w)[COUNT], const float *block_weight
 // second.
 DEV float halves(float u, float v, int half) { return (half ? v : u) + exchange(half ? u : v, 16); }
 
-// result [atoms][9][WIDE] = x [atoms][9][C] times one matrix per part; x and result in shared memory.
+// result [atoms][9][WIDE] = x [SHARES][atoms][9][WIDE] times one matrix per part; x and result in shared memory. `all`:
+// atoms that there is room for in x.
 // x_at, result_at, scratch_at: floats from the start of shared memory.
-APART void multiply9(float4 w0, float4 w1, float4 w2, int x_at, int result_at, int scratch_at, int atoms, int chunk)
+APART void multiply9(float4 w0, float4 w1, float4 w2, int x_at, int result_at, int scratch_at, int atoms, int chunk,
+                      int all)
 {
 #ifdef ATOMS_PER_CLUSTER
-    atoms = chunk = ATOMS_PER_CLUSTER;
+    atoms = chunk = all = ATOMS_PER_CLUSTER;
 #endif
     const int tid = threadIdx.x, half = tid / 16 % 2, share = tid / 32;
-    const float *x = shared_base() + x_at + 4 * (2 * share + half);
+    const float *x = shared_base() + x_at + share / 2 * all * NINE + 8 * (share % 2) + 4 * half;
     float *result = shared_base() + result_at, *scratch = shared_base() + scratch_at;
 #pragma unroll 1
     for (int from = 0; from < atoms; from += chunk) {
@@ -31,10 +33,10 @@ APART void multiply9(float4 w0, float4 w1, float4 w2, int x_at, int result_at, i
         EACH_ROW for (int a = 0; a < count; a++)
         {
             float sums[9];
-            const float *row = x + (from + a) * 9 * C;
+            const float *row = x + (from + a) * NINE;
 #pragma unroll
             for (int j = 0; j < 9; j++) {
-                const float4 w = j == 0 ? w0 : j < 4 ? w1 : w2, v = *(const float4 *)(row + j * C);
+                const float4 w = j == 0 ? w0 : j < 4 ? w1 : w2, v = *(const float4 *)(row + j * WIDE);
                 sums[j] = v.x * w.x + v.y * w.y + v.z * w.z + v.w * w.w;
             }
             float *to = scratch + (share * count + a) * NINE + tid % 16;
@@ -59,7 +61,7 @@ DEV void product9(const Block &b, const float (&w)[12], const float *x, float *r
 {
     multiply9(make_float4(w[0], w[1], w[2], w[3]), make_float4(w[4], w[5], w[6], w[7]),
               make_float4(w[8], w[9], w[10], w[11]), (int)(x - shared_base()), (int)(result - shared_base()),
-              (int)(b.scratch - shared_base()), rows_of(b.p, b.atoms), chunk_of(b.p));
+              (int)(b.scratch - shared_base()), rows_of(b.p, b.atoms), chunk_of(b.p), per_cluster(b.p));
 }
 
 // result [atoms][G][16] = x [atoms][K] times a matrix; x in shared memory, `stride` floats an atom.
@@ -125,6 +127,13 @@ template <int WIDTH, int ROWS> DEV void push(const Block &b, const float *stage,
         const int j = from + start, row = j / QUADS_A_ROW, quad = j % QUADS_A_ROW;
         if (j < count) push4(b.remote, to + row * stride + 4 * quad, *(const float4 *)(stage + 4 * j), turn);
     }
+}
+
+// Copies the nine components of this block's channels to every block of the cluster: to [SHARES][atoms][9][WIDE].
+DEV void push_nines(const Block &b, const float *stage, const float *to, int turn)
+{
+    if (b.tid < SHARES)
+        push_all((b.tid + b.rank) % SHARES, to + b.rank * per_cluster(b.p) * NINE, stage, b.atoms * NINE * 4, turn);
 }
 
 // What blocks of other clusters compute they tell in 16 bytes each, the last four of which are the number of the launch.

@@ -5,16 +5,26 @@
 #include "one_launch_edges.cuh"
 
 // In shared memory, until the edges are made: coordinates [N][3] in the model's order and frame, whose bits are
-// neighbours of each atom [N], and where its row starts [N+1]. The memory is that of the vectors, which come much later.
+// neighbours of each atom [N], where its row starts [N+1], and rounded coordinates [N]. The memory is that of the vectors,
+// which come much later.
 DEV double *all_places(const Block &b) { return (double *)b.v1; }
 DEV unsigned long long *all_near(const Block &b) { return (unsigned long long *)(b.v1 + 6 * b.p.num_atoms); }
 DEV int *all_starts(const Block &b) { return (int *)(b.v1 + 8 * b.p.num_atoms); }
+DEV float4 *all_rounded(const Block &b) { return (float4 *)b.v1 + (9 * b.p.num_atoms + 4) / 4; }
 
 // Beyond this, and where they are not numbers, coordinates have no neighbours.
 DEV bool has_place(const double *x)
 {
     const double farthest = 1073741824.0;
     return fabs(x[0]) < farthest && fabs(x[1]) < farthest && fabs(x[2]) < farthest;
+}
+
+// Rounds the coordinates of an atom, for distances; not a number where it has no place.
+DEV void round_place(const Block &b, int i)
+{
+    const double *place = all_places(b) + 3 * i;
+    const float x = has_place(place) ? (float)place[0] : __uint_as_float(0x7fc00000);
+    all_rounded(b)[i] = make_float4(x, (float)place[1], (float)place[2], 0);
 }
 
 // What a thread of a cluster's first block reads of the coordinates: all of it at once and before anything else, since
@@ -108,31 +118,33 @@ DEV void all_pairs(const Block &b)
     const int n = p.num_atoms;
 #pragma unroll 1
     for (int i = b.warp; i < n; i += WARPS) {
-        const double *here = all_places(b) + 3 * i;
-        const float x = (float)here[0], y = (float)here[1], z = (float)here[2];
-        const bool some = has_place(here);
+        const float4 here = all_rounded(b)[i];
         const long long system = p.num_systems == 1 ? 0 : p.system[i];
         unsigned long long near = 0;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int j = b.lane + 32 * h;
-            bool is_near = some && j < n && j != i;
-            if (is_near) {
-                const double *there = all_places(b) + 3 * j;
-                const float dx = (float)there[0] - x, dy = (float)there[1] - y, dz = (float)there[2] - z;
-                is_near = has_place(there) && dx * dx + dy * dy + dz * dz < p.radius_squared &&
-                          (p.num_systems == 1 || p.system[j] == system);
-            }
+            const float4 there = all_rounded(b)[min(j, n - 1)];
+            const float x = there.x - here.x, y = there.y - here.y, z = there.z - here.z;
+            bool is_near = j < n && j != i && x * x + y * y + z * z < p.radius_squared;
+            if (p.num_systems > 1) is_near = is_near && p.system[j] == system;
             near |= (unsigned long long)ballot(is_near) << (32 * h);
         }
         if (b.lane == 0) all_near(b)[i] = near;
     }
     __syncthreads();
-    if (b.tid <= n) {
-        int sum = 0;
-#pragma unroll 4
-        for (int k = 0; k < b.tid; k++) sum += __popcll(all_near(b)[k]);
-        all_starts(b)[b.tid] = sum;
+    if (b.warp == 0) {
+        const int i = b.lane, j = i + 32;
+        int low = i < n ? __popcll(all_near(b)[i]) : 0, high = j < n ? __popcll(all_near(b)[j]) : 0, sum = low;
+#pragma unroll
+        for (int lanes = 1; lanes < 32; lanes *= 2) {
+            const int below = from_below(low, lanes), above = from_below(high, lanes);
+            if (i >= lanes) low += below, high += above;
+            sum += exchange(sum, lanes);
+        }
+        if (i == 0) all_starts(b)[0] = 0;
+        if (i < n) all_starts(b)[i + 1] = low;
+        if (j < n) all_starts(b)[j + 1] = sum + high;
     }
     __syncthreads();
 }
