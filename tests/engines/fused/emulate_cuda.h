@@ -191,9 +191,9 @@ static inline void push4(const Remote &r, const float *to, float4 v, int turn)
     close_exchange(there, turn % 2);
 }
 static inline void before_push() {}
-static inline void push_all(int rank, const float *to, const float *from, int bytes, int turn)
+static inline void push_all(const Remote &r, const float *to, const float *from, int bytes, int turn)
 {
-    for (int k = 0; k < bytes / 16; k++) push4({rank}, to + 4 * k, *(const float4 *)(from + 4 * k), turn);
+    for (int k = 0; k < bytes / 16; k++) push4(r, to + 4 * k, *(const float4 *)(from + 4 * k), turn);
 }
 static inline void expect(int turn, int bytes)
 {

@@ -93,18 +93,13 @@ DEV void push4(const Remote &r, const float *to, float4 v, int turn)
 }
 // Before what a thread has stored to shared memory is copied or overwritten by `push_all`, with a barrier between.
 DEV void before_push() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Copies this block's memory at `from` to the place that `to` is of the memory of a block of the cluster. It may be read
-// until that block has been heard of in a later exchange.
-DEV void push_all(int rank, const float *to, const float *from, int bytes, int turn)
+// Copies this block's memory at `from` to the place that `to` is of this block's memory. It may be read until the other
+// block has been heard of in a later exchange.
+DEV void push_all(const Remote &r, const float *to, const float *from, int bytes, int turn)
 {
-    unsigned there, barrier;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(to)), "r"(rank));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(barrier)
-                 : "r"(shared_address(exchanges.barrier + turn % 2)), "r"(rank));
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     there),
-                 "r"(shared_address(from)), "r"(bytes), "r"(barrier)
+                     r.memory + 4 * (unsigned)(to - shared_base())),
+                 "r"(shared_address(from)), "r"(bytes), "r"(turn % 2 ? r.barrier[1] : r.barrier[0])
                  : "memory");
 }
 // Weights are read once a step: they must not replace in L1 what is read again.

@@ -130,10 +130,11 @@ template <int WIDTH, int ROWS> DEV void push(const Block &b, const float *stage,
 }
 
 // Copies the nine components of this block's channels to every block of the cluster: to [SHARES][atoms][9][WIDE].
+// Each by a warp of its own: a warp starts its copies one after the other.
 DEV void push_nines(const Block &b, const float *stage, const float *to, int turn)
 {
-    if (b.tid < SHARES)
-        push_all((b.tid + b.rank) % SHARES, to + b.rank * per_cluster(b.p) * NINE, stage, b.atoms * NINE * 4, turn);
+    if (b.warp < SHARES && b.lane == 0)
+        push_all(b.remote, to + b.rank * per_cluster(b.p) * NINE, stage, b.atoms * NINE * 4, turn);
 }
 
 // What blocks of other clusters compute they tell in 16 bytes each, the last four of which are the number of the launch.
