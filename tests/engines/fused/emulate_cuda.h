@@ -216,6 +216,7 @@ static inline void tell_halt(int rank)
 {
     all_blocks[current->block->index / cluster_size * cluster_size + rank].halt = 1;
 }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline double cospi(double x) { return cos(M_PI * x); }
 static inline void sincospi(double x, double *sine, double *cosine) { *sine = sin(M_PI * x), *cosine = cos(M_PI * x); }

@@ -19,23 +19,23 @@ DEV void standardise(const Block &b, const float *x, const float *scale, const f
     for (int k = 0; k < COUNT / 32; k++) sum += v[k] = x[b.lane + 32 * k];
 #pragma unroll
     for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask);
-    const float mean = sum / COUNT;
+    const float mean = sum * (1.0f / COUNT);
 #pragma unroll
     for (int k = 0; k < COUNT / 32; k++) v[k] -= mean, square += v[k] * v[k];
 #pragma unroll
     for (int mask = 16; mask; mask >>= 1) square += exchange(square, mask);
-    const float inverse = 1.0f / sqrtf(square / COUNT + epsilon);
+    const float inverse = rsqrtf(square * (1.0f / COUNT) + epsilon);
 #pragma unroll
     for (int k = 0; k < COUNT / 32; k++)
         to[b.lane + 32 * k] = v[k] * inverse * scale[b.lane + 32 * k] + offset[b.lane + 32 * k];
     if (b.lane == 0) statistics[0] = mean, statistics[1] = inverse;
 }
 
-// Means of the gradient in `number` standardised numbers, and of its product with them, from the gradient g [COUNT] in
+// Means of the gradient in standardised numbers, 1 / `part` of them, and of its product with them, from the gradient g [COUNT] in
 // what a linear map made of them, z [COUNT].
 template <int COUNT>
 DEV void back_statistics(const Block &b, const float *g, const float *z, const float *level, const float *shift,
-                         float *means, float number)
+                         float *means, float part)
 {
     float sum = 0, along = 0;
 #pragma unroll
@@ -45,7 +45,7 @@ DEV void back_statistics(const Block &b, const float *g, const float *z, const f
     }
 #pragma unroll
     for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask), along += exchange(along, mask);
-    if (b.lane == 0) means[0] = sum / number, means[1] = along / number;
+    if (b.lane == 0) means[0] = sum * part, means[1] = along * part;
 }
 
 #define EACH_OWN(a)                                                                                                    \
@@ -91,7 +91,7 @@ DEV void send(const Block &b, int layer, const float (&w)[12], const float *x)
     {
         const N9 y = load_own(b.result + a * NINE + b.col);
         tell_nine(b, p.y + nine_of(b, layer, b.first + a), y);
-        store_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col, y);
+        store_own(b.keep(a, KEEP_Y0 + A_LAYER * layer) + b.col, y);
     }
 }
 
@@ -101,30 +101,32 @@ DEV void receive(const Block &b, int layer, const Near &near)
     EACH_OWN(a)
     {
         const float *own = b.own(layer + 1);
-        const N9 y = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col);
+        const N9 y = load_own(b.keep(a, KEEP_Y0 + A_LAYER * layer) + b.col);
         const N9 m = add9(load_own(b.result + a * NINE + b.col), scale_parts(y, own[0], own[WIDE], own[2 * WIDE]));
-        store_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col, m);
-        const N9 product = message_product(y, m, b.factor(a));
-        store_own(b.stage + a * NINE + b.col, scale9(product, reciprocal(squared_norm(product) + 1.0f)));
+        store_own(b.keep(a, KEEP_M0 + A_LAYER * layer) + b.col, m);
+        N9 product = message_product(y, m, b.factor(a));
+        const float inverse = reciprocal(squared_norm(product) + 1.0f);
+        b.inverse(a, 2 + layer)[b.col] = inverse, product = scale9(product, inverse);
+        store_own(b.keep(a, KEEP_P0 + A_LAYER * layer) + b.col, product);
+        store_own(b.stage + a * NINE + b.col, product);
     }
 }
 
-// From the gradient in P / (|P|^2 + 1), the result of a product, those in Y and M; the latter for neighbours.
+// From the gradient in P / (|P|^2 + 1), the result of a product, that in M, for neighbours, by the first half of the
+// warps, and a part of that in Y by the other half.
 DEV void product_gradient(const Block &b, int layer)
 {
     const Params &p = b.p;
-    EACH_OWN(a)
-    {
-        const N9 y = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col),
-                 m = load_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col);
-        const N9 product = message_product(y, m, b.factor(a));
-        const float inverse = reciprocal(squared_norm(product) + 1.0f);
-        const N9 g = normalise_gradient(scale9(product, inverse), inverse, load_own(b.result + a * NINE + b.col));
-        N9 gy, gm;
-        message_product_gradient(y, m, g, b.factor(a), &gy, &gm);
-        tell_nine(b, p.gm + nine_of(b, layer, b.first + a), gm);
-        store_own(b.keep(a, KEEP_D0 + 4 * layer) + b.col, gy); // its own gradient has been taken
-        store_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col, gm);
+    const bool first = b.warp < WARPS / 2;
+#pragma unroll 1
+    for (int o = b.tid % (THREADS / 2); o < b.atoms * WIDE; o += THREADS / 2) {
+        const int a = o / WIDE, which = A_LAYER * layer;
+        const N9 product = load_own(b.keep(a, KEEP_P0 + which) + b.col);
+        const N9 g = normalise_gradient(product, b.inverse(a, 2 + layer)[b.col], load_own(b.result + a * NINE + b.col));
+        const N9 other = load_own(b.keep(a, (first ? KEEP_Y0 : KEEP_M0) + which) + b.col);
+        const N9 gradient = message_product_gradient(other, g, b.factor(a));
+        if (first) tell_nine(b, p.gm + nine_of(b, layer, b.first + a), gradient);
+        store_own((first ? b.keep(a, KEEP_D0 + which) : b.stage + a * NINE) + b.col, gradient); // D has been used
     }
 }
 
@@ -135,8 +137,8 @@ DEV void receive_gradient(const Block &b, int layer, const Near &near)
     EACH_OWN(a)
     {
         const float *own = b.own(layer + 1);
-        const N9 gm = load_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col),
-                 gy = load_own(b.keep(a, KEEP_D0 + 4 * layer) + b.col);
+        const N9 gm = load_own(b.keep(a, KEEP_D0 + A_LAYER * layer) + b.col),
+                 gy = load_own(b.stage + a * NINE + b.col);
         store_own(
             b.stage + a * NINE + b.col,
             add9(add9(load_own(b.result + a * NINE + b.col), scale_parts(gm, own[0], own[WIDE], own[2 * WIDE])), gy));
@@ -223,8 +225,8 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         EACH_OWN(a)
         {
             const N9 d = load_own(b.result + a * NINE + b.col);
-            store_own(b.keep(a, KEEP_D0 + 4 * l) + b.col, d);
-            const N9 x = add9(add9(load_own(b.keep(a, KEEP_X0 + 4 * l) + b.col), d), scale9(square(d), b.factor(a)));
+            store_own(b.keep(a, KEEP_D0 + A_LAYER * l) + b.col, d);
+            const N9 x = add9(add9(load_own(b.keep(a, KEEP_X0 + A_LAYER * l) + b.col), d), scale9(square(d), b.factor(a)));
             if (l == 0)
                 put_input(b, a, KEEP_X1, 1, x);
             else {
@@ -290,7 +292,7 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS)
         back_statistics<C>(b, xa + a * C, b.features + a * C, b.vectors + AT_READ_LEVEL, b.vectors + AT_READ_SHIFT,
-                           b.readout(a) + 2, 3 * C);
+                           b.readout(a) + 2, 1.0f / (3 * C));
     __syncthreads();
     EACH_OWN(a)
     {
@@ -324,7 +326,7 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         if (MOVES && l) draw_next(b); // while other threads are busy with what follows
         EACH_OWN(a)
         {
-            const N9 g = input_gradient(b, a, KEEP_X0 + 4 * l, l);
+            const N9 g = input_gradient(b, a, KEEP_X0 + A_LAYER * l, l);
             if (l) {
                 store_own(b.keep(a, KEEP_X2) + b.col, g);
                 put_update_gradient(b, a, KEEP_D0, g);
@@ -371,7 +373,7 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS)
         back_statistics<2 * C>(b, xa + a * 2 * C, b.hidden + a * 2 * C, b.vectors + AT_GATE_LEVEL,
-                               b.vectors + AT_GATE_SHIFT, b.readout(a) + 2, C);
+                               b.vectors + AT_GATE_SHIFT, b.readout(a) + 2, 1.0f / C);
     __syncthreads();
     EACH_OWN(a)
     {

@@ -116,14 +116,18 @@ enum {
     KEEP_Y0,
     KEEP_M0,
     KEEP_D0,
+    KEEP_P0,
     KEEP_X1,
     KEEP_Y1,
     KEEP_M1,
     KEEP_D1,
+    KEEP_P1,
     KEEP_X2,
-    KEEP_TENSORS
+    KEEP_TENSORS,
+    A_LAYER = KEEP_X1 - KEEP_X0
 };
-enum { KEEP_FLOATS = KEEP_TENSORS * NINE + 2 * WIDE + 3 * WIDE }; // then 1/(|X|^2+1) of X0, X1, and the gate
+// Then 1/(|X|^2+1) of X0, X1, P0 and P1, and the gate. P: what a layer makes of Y and M, divided by |P|^2+1.
+enum { KEEP_FLOATS = KEEP_TENSORS * NINE + 4 * WIDE + 3 * WIDE };
 // Per atom, in shared memory: both buffers of the exchange, vectors, results of products and what is pushed.
 enum { PER_ATOM = 12, ROOM_FLOATS = 2 * 9 * C + 3 * C + 2 * C + C + 3 * NINE + 2 * WIDE + PER_ATOM };
 
@@ -170,7 +174,7 @@ struct Block {
 
     MEMBER float *keep(int a, int which) const { return kept + a * KEEP_FLOATS + which * NINE; }
     MEMBER float *inverse(int a, int l) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + l * WIDE; }
-    MEMBER float *gate(int a) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + 2 * WIDE; }
+    MEMBER float *gate(int a) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + 4 * WIDE; }
     // Of an atom: the factor of its system, statistics of the readout [4] and of the gate [2], energy of its element
     // (double), its edges, counted from the block's first.
     MEMBER float &factor(int a) const { return per_atom[PER_ATOM * a]; }

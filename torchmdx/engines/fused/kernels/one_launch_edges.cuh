@@ -308,7 +308,7 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
     EACH_SHARE(a, share)
     {
         N9 m = {};
-        const N9 own = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col);
+        const N9 own = load_own(b.keep(a, KEEP_Y0 + A_LAYER * layer) + b.col);
         if (unit == b.warp) {
             N9 there[ROUNDS];
             hear_near(b, p.gm, layer, near, there);
