@@ -11,8 +11,8 @@ MOST_SHARED_BYTES = 227 * 1024 - 64
 NINE = 9 * WIDE
 MOST_COMPILED = 4  # atoms of a cluster
 # Floats of shared memory per atom, and of what an atom keeps; of an edge. Checked by the kernel's own constants.
-ROOM, KEPT, EDGE_FLOATS = 3548, 1664, 9
-PARTICLE = 72  # floats of an atom of a whole step
+ROOM, KEPT, EDGE_FLOATS = 3548, 1984, 9
+PARTICLE = 76  # floats of an atom of a whole step
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ DEV void standardise(const Block &b, const float *x, const float *scale, const f
     if (b.lane == 0) statistics[0] = mean, statistics[1] = inverse;
 }
 
-// Means of the gradient in standardised numbers, 1 / `part` of them, and of its product with them, from the gradient g [COUNT] in
-// what a linear map made of them, z [COUNT].
+// Means of the gradient in standardised numbers, 1 / `part` of them, and of its product with them, from the gradient g
+// [COUNT] in what a linear map made of them, z [COUNT].
 template <int COUNT>
 DEV void back_statistics(const Block &b, const float *g, const float *z, const float *level, const float *shift,
                          float *means, float part)
@@ -323,7 +323,8 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
         fetch(w, b.weights, AT_OUT_BACK);
-        if (MOVES && l) draw_next(b); // while other threads are busy with what follows
+        // For the next step, or for rescaling at the end of this one, while others are busy with what follows.
+        if (MOVES && l) draw_all(b, b.number + (p.thermostat == LANGEVIN ? 2 : 1));
         EACH_OWN(a)
         {
             const N9 g = input_gradient(b, a, KEEP_X0 + A_LAYER * l, l);
@@ -431,6 +432,11 @@ DEV void evaluate(const Params &p)
     else if (p.given)
         read_coordinates(b, arriving);
     prepare(b);
+    if (MOVES) {
+        __syncthreads();
+        if (p.thermostat == LANGEVIN) draw_all(b, b.number + 1);
+        __syncthreads();
+    }
     all_prepared();
     if (!MOVES && p.given) bring_in(b, arriving, turn);
     if (b.tid == THREADS - 1)

@@ -58,8 +58,9 @@ enum { NUM_FLAGS = 8 };
 // out (2) or without neighbours (4), its element. In dynamics also its motion: position, velocity and force after the
 // last good step; position, and velocity half a kick before its own, of the step at work; random numbers; what is
 // constant. thermal, alpha: of the system of this number.
+enum { RADIUS, OTHER_RADIUS, COSINE, SINE, OTHER_COSINE, DRAWN }; // what normal numbers are products of
 struct alignas(16) Particle {
-    double x[3], v[3], f[3], moved[3], faster[3], noise[3], offset[3];
+    double x[3], v[3], f[3], moved[3], faster[3], offset[3], drawn[DRAWN];
     double energy, half, kick, kept, scale, mass, counted, far, thermal, alpha;
     long long seed;
     int atom, flaws, element, number, first;

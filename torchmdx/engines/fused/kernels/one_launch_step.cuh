@@ -4,6 +4,8 @@
 #pragma once
 #include "one_launch_edges.cuh"
 
+enum { MOST_IN_STEP = 64 }; // atoms: so many bits tell an atom's neighbours
+
 // In shared memory, until the edges are made: coordinates [N][3] in the model's order and frame, whose bits are
 // neighbours of each atom [N], where its row starts [N+1], and rounded coordinates [N]. The memory is that of the vectors,
 // which come much later.
