@@ -139,7 +139,7 @@ static inline void wait_for_cluster(int turn)
     BlockState &b = *current->block;
     if (b.completed[turn % 2] < turn / 2 + 1) yield_until(&b.completed[turn % 2], turn / 2 + 1, 1);
 }
-template <class V> static V value_of(V v, int lane_of)
+template <class V> static V exchange_value(V v, int mask)
 {
     Warp &w = current->block->warps[current->tid / 32];
     int lane = current->tid % 32;
@@ -151,13 +151,7 @@ template <class V> static V value_of(V v, int lane_of)
         w.turn++;
     } else
         yield_until(&w.turn, turn, 0);
-    return (V)slot[lane_of];
-}
-template <class V> static V exchange_value(V v, int mask) { return value_of(v, current->tid % 32 ^ mask); }
-static inline int from_below(int v, int lanes)
-{
-    const int lane = current->tid % 32;
-    return value_of(v, lane < lanes ? lane : lane - lanes);
+    return (V)slot[lane ^ mask];
 }
 static inline float exchange(float v, int mask) { return exchange_value(v, mask); }
 static inline double exchange(double v, int mask) { return exchange_value(v, mask); }
@@ -217,6 +211,7 @@ static inline void tell_halt(int rank)
     all_blocks[current->block->index / cluster_size * cluster_size + rank].halt = 1;
 }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline void add_to(int *at, int v) { *at += v; }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline double cospi(double x) { return cos(M_PI * x); }
 static inline void sincospi(double x, double *sine, double *cosine) { *sine = sin(M_PI * x), *cosine = cos(M_PI * x); }

@@ -412,7 +412,7 @@ DEV void evaluate(const Params &p)
     b.elements = at, at += per_cluster(p) * 2 * WIDE;
     b.per_atom = at, at += per_cluster(p) * PER_ATOM;
     b.vectors = at, at += VECTORS;
-    b.stretch = (double *)at, at += STRETCH;
+    b.stretch = (double *)at, b.counted = (int *)(b.stretch + 5), at += STRETCH;
     b.scratch = at, at += max(WARPS * min(chunk_of(p), per_cluster(p)), lanes_of(p) * per_cluster(p)) * NINE;
     if (p.kept)
         b.kept = p.kept + (long long)blockIdx.x * per_cluster(p) * KEEP_FLOATS;
@@ -420,7 +420,9 @@ DEV void evaluate(const Params &p)
         b.kept = at, at += per_cluster(p) * KEEP_FLOATS;
     b.particles = (Particle *)at;
     if (makes_list(p)) at += p.num_atoms * (sizeof(Particle) / 4);
-    b.edge_memory = at, b.first_edge = 0, b.num_edges = 0, b.total = 0, b.number = MOVES ? p.control[0] : 0;
+    b.edge_memory = at, b.first_edge = 0, b.num_edges = 0, b.number = MOVES ? p.control[0] : 0;
+
+    if (makes_list(p)) place_edges(b);
 
     int turn = 0; // of the next exchange
     prepare_exchanges();
@@ -456,10 +458,9 @@ DEV void evaluate(const Params &p)
         fetch(gate_in, b.weights, AT_GATE_IN);
         if (!halted) {
             if (MOVES) advance(b);
-            if (makes_list(p)) {
-                all_pairs(b);
+            if (makes_list(p))
                 make_list(b);
-            } else
+            else
                 take_list(b);
             __syncthreads();
             embedding_sums(b);

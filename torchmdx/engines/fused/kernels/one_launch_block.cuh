@@ -42,7 +42,7 @@ enum {
     AT_READ_BIAS = AT_GATE_OUT_BIAS + 3 * WIDE,
     AT_OWN = AT_READ_BIAS + WIDE, // filters of distance 0, [3][3][WIDE]
     VECTORS = AT_OWN + 9 * WIDE,
-    STRETCH = 12 // floats of the coordinate of the tables, five double
+    STRETCH = 12 // floats of the coordinate of the tables, five double, and of two numbers of edges
 };
 
 struct Edge {
@@ -78,7 +78,7 @@ struct Params {
     float4 *y, *gm;                         // told: [2][N][3][C]
     Edge *edges;                            // [SHARES][E]
     float *pull;                            // [SHARES][E]
-    float4 *back, *half;                    // told: [E], [SHARES][E]
+    float4 *back, *half;                    // told: [E], [SHARES][told_slots]
     float4 *told_energies, *told_forces;    // [2][N]: of odd and even launches and steps of dynamics
     float *kept;                            // [blocks][kept per block], or 0: in shared memory
     double *energies, *energy;
@@ -106,7 +106,7 @@ struct Params {
     int to_host; // 0: nothing; 1: energy and flags; 2: all results
     int steps, thermostat; // of dynamics; 0 steps: one evaluation
     int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots,
-        edge_room, patience; // how often a block looks whether others have arrived before it gives up
+        told_slots, edge_room, patience; // how often a block looks whether others have arrived before it gives up
 };
 
 // Shared memory of a block. What each atom keeps: columns of WIDE channels.
@@ -157,18 +157,24 @@ enum { MOVES = 1 };
 enum { MOVES = 0 };
 #endif
 DEV bool makes_list(const Params &p) { return MOVES || p.given; }
+// Whether all edges of an atom are read ahead (`Near`), so that there is no code for others.
+#ifdef NEAR_ONLY
+enum { MAY_HAVE_OTHERS = 0 };
+#else
+enum { MAY_HAVE_OTHERS = 1 };
+#endif
 
 struct Block {
     const Params &p;
     int rank, cluster, first, atoms, col, lane, warp, tid, channel;
     const float *weights;
     double *stretch;
-    float *xa, *xb, *v1, *hidden, *features, *result, *stages, *stage, *elements, *per_atom, *vectors, *scratch, *kept,
-        *edge_memory;
+    int *counted; // in a whole step: edges of all atoms, and of those before this block's
+    float *xa, *xb, *v1, *hidden, *features, *result, *stages, *stage, *elements, *per_atom, *vectors, *scratch, *kept, *edge_memory;
     Edge *edges;
     float *pull;
     Particle *particles;
-    int first_edge, num_edges, total, clusters;
+    int first_edge, num_edges, clusters;
     unsigned launch;
     long long number; // of steps that a run has done
     Remote remote;

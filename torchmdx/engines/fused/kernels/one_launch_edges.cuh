@@ -48,6 +48,7 @@ DEV void prepare(const Block &b)
         if (b.tid + k * THREADS < VECTORS / 4)
             ((float4 *)b.vectors)[b.tid + k * THREADS] = vectors[b.tid + k * THREADS];
     if (b.tid < 5) b.stretch[b.tid] = p.stretch[b.tid];
+    if (b.tid < 2) b.counted[b.tid] = 0;
 #pragma unroll 1
     for (int o = b.tid; o < b.atoms * WIDE; o += THREADS) {
         const int a = o / WIDE;
@@ -61,11 +62,11 @@ DEV void prepare(const Block &b)
     }
 }
 
-// Where the edges of the block lie, in shared memory if they fit.
+// Where the edges of the block lie, in shared memory if they fit; those of a whole step do.
 DEV void place_edges(Block &b)
 {
     const Params &p = b.p;
-    if (b.num_edges <= p.edge_room)
+    if (makes_list(p) || b.num_edges <= p.edge_room)
         b.edges = (Edge *)b.edge_memory, b.pull = b.edge_memory + 8 * p.edge_room;
     else {
         b.edges = p.edges + (long long)b.rank * p.slots + b.first_edge;
@@ -74,7 +75,7 @@ DEV void place_edges(Block &b)
 }
 
 // Edge u along the vector v.
-DEV void put_edge(const Block &b, int u, const double *v, int source, int element, int back)
+DEV void put_edge(const Block &b, int u, const double *v, int source, int element)
 {
     const Params &p = b.p;
     const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2], inverse = rsqrt(square), r = square * inverse;
@@ -88,7 +89,7 @@ DEV void put_edge(const Block &b, int u, const double *v, int source, int elemen
                  (float)(b.stretch[1] - b.stretch[3] * decay),
                  (float)inverse,
                  (unsigned short)source,
-                 (unsigned short)back,
+                 NOWHERE,
                  (short)(r >= b.stretch[4] ? -1 : knot),
                  (short)element};
     b.edges[u] = edge;
@@ -122,7 +123,7 @@ DEV void take_list(Block &b)
                 wide_value(p.positions, p.wide_positions, 3LL * i + k) +
                 (sa * wide_value(p.cell, p.wide_cell, cell + k) + sb * wide_value(p.cell, p.wide_cell, cell + 3 + k) +
                  sc * wide_value(p.cell, p.wide_cell, cell + 6 + k));
-        put_edge(b, u, v, j, element, NOWHERE);
+        put_edge(b, u, v, j, element);
     }
 }
 
@@ -158,7 +159,7 @@ DEV void put_lane(const Block &b, int a, int share, const N9 &m)
 #define EACH_OTHER_EDGE(a, share, u)                                                                                   \
     _Pragma("unroll 1") for (int base = b.first_of(a) + 2 * (share + (unit == b.warp ? ROUNDS * lanes_of(b.p) : 0)),       \
                              end = b.end_of(a);                                                                        \
-                             base < end; base += 2 * lanes_of(b.p)) for (int u = base + (b.lane >> 4), once2 = 1; once2;   \
+                             MAY_HAVE_OTHERS && base < end; base += 2 * lanes_of(b.p)) for (int u = base + (b.lane >> 4), once2 = 1; once2;   \
                                                                      once2 = 0)
 
 // Of the first edges of the warp's first unit, one by each of its halves and round: source, and filters of a table, 0
@@ -339,8 +340,17 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
     sum_lanes(b, b.result);
 }
 
+// Where blocks tell what edge u from atom j to atom i adds to forces, and where that of the other direction; -1 for
+// nowhere. In a whole step each pair of atoms has its place.
+DEV int told_at(const Block &b, int i, int j, int u) { return makes_list(b.p) ? i * b.p.num_atoms + j : b.first_edge + u; }
+DEV int told_back_at(const Block &b, int i, int j, int u)
+{
+    if (makes_list(b.p)) return j * b.p.num_atoms + i;
+    return b.edges[u].back == NOWHERE ? -1 : b.edges[u].back;
+}
+
 // h_e of one edge, from the gradient in A and, of the lane's channel, filters, slopes and embeddings.
-DEV void edge_gradient(const Block &b, float4 *half, bool inside, int u, const N9 &g, const float *f,
+DEV void edge_gradient(const Block &b, float4 *half, int i, bool inside, int u, const N9 &g, const float *f,
                        const float *slope, float pair)
 {
     float along = 0, sx = 0, sy = 0, sz = 0;
@@ -361,7 +371,7 @@ DEV void edge_gradient(const Block &b, float4 *half, bool inside, int u, const N
     if (inside && b.col == 0) {
         const Edge &e = b.edges[u];
         const float radial = (b.pull[u] + along) * e.stretch - (sx * e.x + sy * e.y + sz * e.z) * e.inverse;
-        tell(half + u, told(b, radial * e.x + sx * e.inverse, radial * e.y + sy * e.inverse,
+        tell(half + told_at(b, i, e.source, u), told(b, radial * e.x + sx * e.inverse, radial * e.y + sy * e.inverse,
                             radial * e.z + sz * e.inverse));
     }
 }
@@ -370,7 +380,7 @@ DEV void edge_gradient(const Block &b, float4 *half, bool inside, int u, const N
 DEV void edge_gradients(const Block &b, const Near &near)
 {
     const Params &p = b.p;
-    float4 *half = p.half + (long long)b.rank * p.slots + b.first_edge;
+    float4 *half = p.half + (long long)b.rank * p.told_slots;
     EACH_SHARE(a, share)
     {
         const N9 g = load_own(b.result + a * NINE + b.col);
@@ -378,7 +388,7 @@ DEV void edge_gradients(const Block &b, const Near &near)
         if (unit == b.warp)
 #pragma unroll
             for (int r = 0; r < ROUNDS; r++)
-                edge_gradient(b, half, near.at[r] >= 0, near.at[r], g, near.f[r], near.slope[r], near.pair[r]);
+                edge_gradient(b, half, b.first + a, near.at[r] >= 0, near.at[r], g, near.f[r], near.slope[r], near.pair[r]);
         EACH_OTHER_EDGE(a, share, u)
         {
             const bool inside = u < end && b.edges[u].knot >= 0;
@@ -388,7 +398,7 @@ DEV void edge_gradients(const Block &b, const Near &near)
                 filters_of<1>(read_row(p.table + (long long)e.knot * INTERVAL + b.channel), e.t, f, slope);
                 source = p.sources[e.element * C + b.channel];
             }
-            edge_gradient(b, half, inside, u, g, f, slope, target + source);
+            edge_gradient(b, half, b.first + a, inside, u, g, f, slope, target + source);
         }
     }
 }
@@ -432,7 +442,7 @@ DEV void sum_forces(const Block &b)
 {
     const Params &p = b.p;
     const int share = b.lane % SHARES, part = b.tid / SHARES;
-    const float4 *half = p.half + (long long)share * p.slots;
+    const float4 *half = p.half + (long long)share * p.told_slots;
 #pragma unroll 1
     for (int a = b.rank; a < b.atoms; a += SHARES) {
         const int i = b.first + a;
@@ -440,8 +450,8 @@ DEV void sum_forces(const Block &b)
 #pragma unroll 1
         for (int u = b.first_of(a) + part; u < b.end_of(a); u += THREADS / SHARES) {
             if (b.edges[u].knot < 0) continue;
-            const int back = b.edges[u].back;
-            const float4 *const from[2] = {half + b.first_edge + u, back == NOWHERE ? 0 : half + back};
+            const int j = b.edges[u].source, back = told_back_at(b, i, j, u);
+            const float4 *const from[2] = {half + told_at(b, i, j, u), back < 0 ? 0 : half + back};
             float4 heard[2];
             hear(b, from, heard);
             const float4 h = heard[0], g = heard[1];

@@ -130,10 +130,10 @@ DEV float4 look(const float4 *at)
     return v;
 }
 DEV void pause(const float4 *, unsigned) {} // an emulation lets other threads run
+DEV void add_to(int *at, int v) { atomicAdd(at, v); }
 DEV unsigned long long count_up(unsigned long long *counter) { return atomicAdd(counter, 1ull); }
 DEV unsigned ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
 DEV float exchange(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEV double exchange(double v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEV int exchange(int v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
-DEV int from_below(int v, int lanes) { return __shfl_up_sync(0xffffffffu, v, lanes); } // own, if there is none
 #endif

@@ -86,6 +86,7 @@ DEV void advance(const Block &b)
         own.flaws = flaws | (has_place(all_places(b) + 3 * i) ? 0 : 4);
         round_place(b, i);
     }
+    if (b.tid < 2) b.counted[b.tid] = 0;
     __syncthreads();
 }
 
@@ -129,7 +130,7 @@ DEV bool complete(const Block &b)
 {
     const Params &p = b.p;
     const int i = own_particle(b);
-    bool bad = b.total > p.slots;
+    bool bad = b.counted[0] > p.slots;
     float4 heard[2];
     double energy = 0;
     if (i < p.num_atoms) {
