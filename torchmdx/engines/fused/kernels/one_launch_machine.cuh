@@ -130,6 +130,15 @@ DEV float4 look(const float4 *at)
     return v;
 }
 DEV void pause(const float4 *, unsigned) {} // an emulation lets other threads run
+DEV float rounded_tf32(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000) & 0xffffe000); }
+// sum [16][8] += a [16][8] b [8][8] by tensor cores, numbers of a warp as in the fragments of mma.sync.
+DEV void multiply_add(float (&sum)[4], const float (&a)[4], const float (&b)[2])
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
 DEV void add_to(int *at, int v) { atomicAdd(at, v); }
 DEV unsigned long long count_up(unsigned long long *counter) { return atomicAdd(counter, 1ull); }
 DEV unsigned ballot(bool v) { return __ballot_sync(0xffffffffu, v); }

@@ -15,43 +15,89 @@ template <int COUNT> DEV void fetch(float (&w)[COUNT], const float *block_weight
 // second.
 DEV float halves(float u, float v, int half) { return (half ? v : u) + exchange(half ? u : v, 16); }
 
+// Numbers as sums of two that tensor cores take, of 11 bits each.
+template <int COUNT> struct Split {
+    float big[COUNT], small[COUNT];
+    MEMBER Split(const float (&x)[COUNT])
+    {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) big[k] = rounded_tf32(x[k]), small[k] = x[k] - big[k];
+    }
+};
+
+// The rows of products of nine: s, the three of v, the five of q of each atom; eight of a part at a time.
+#ifdef ATOMS_PER_CLUSTER
+enum { MOST_IN_CHUNK = ATOMS_PER_CLUSTER };
+#else
+enum { MOST_IN_CHUNK = 4 };
+#endif
+enum { EIGHTS_S = (MOST_IN_CHUNK + 7) / 8, EIGHTS_V = (3 * MOST_IN_CHUNK + 7) / 8, EIGHTS_Q = (5 * MOST_IN_CHUNK + 7) / 8 };
+enum { EIGHTS = EIGHTS_S + EIGHTS_V + EIGHTS_Q };
+struct Eight {
+    unsigned part, first; // row of the part
+};
+DEV Eight eight(int k)
+{
+    return k < EIGHTS_S              ? Eight{0, 8u * k}
+           : k < EIGHTS_S + EIGHTS_V ? Eight{1, 8u * (k - EIGHTS_S)}
+                                     : Eight{2, 8u * (k - EIGHTS_S - EIGHTS_V)};
+}
+// Where a row begins in [count][9][WIDE].
+DEV unsigned row_at(unsigned part, unsigned r, unsigned count) { return r % count * NINE + (part * part + r / count) * WIDE; }
+
 // result [atoms][9][WIDE] = x [SHARES][atoms][9][WIDE] times one matrix per part; x and result in shared memory. `all`:
-// atoms that there is room for in x.
-// x_at, result_at, scratch_at: floats from the start of shared memory.
+// atoms that there is room for in x. x_at, result_at, scratch_at: floats from the start of shared memory.
+// Each warp takes 8 inner channels.
 APART void multiply9(float4 w0, float4 w1, float4 w2, int x_at, int result_at, int scratch_at, int atoms, int chunk,
-                      int all)
+                     int all)
 {
 #ifdef ATOMS_PER_CLUSTER
     atoms = chunk = all = ATOMS_PER_CLUSTER;
 #endif
-    const int tid = threadIdx.x, half = tid / 16 % 2, share = tid / 32;
-    const float *x = shared_base() + x_at + share / 2 * all * NINE + 8 * (share % 2) + 4 * half;
+    const unsigned tid = threadIdx.x, warp = tid / 32, i = tid % 32 / 4, j = tid % 4;
+    const float *x = shared_base() + x_at + warp / 2 * all * NINE + 8 * (warp % 2) + 2 * j;
     float *result = shared_base() + result_at, *scratch = shared_base() + scratch_at;
+    const Split<4> weights[3] = {{{w0.x, w0.y, w0.z, w0.w}}, {{w1.x, w1.y, w1.z, w1.w}}, {{w2.x, w2.y, w2.z, w2.w}}};
 #pragma unroll 1
     for (int from = 0; from < atoms; from += chunk) {
-        const int count = SPECIAL ? chunk : min(chunk, atoms - from);
-        EACH_ROW for (int a = 0; a < count; a++)
-        {
-            float sums[9];
-            const float *row = x + (from + a) * NINE;
+        const unsigned count = SPECIAL ? chunk : min(chunk, atoms - from);
+        float2 rows[EIGHTS];
+        float sums[EIGHTS][4] = {}; // of rows j and j + 4, columns i and i + 8
 #pragma unroll
-            for (int j = 0; j < 9; j++) {
-                const float4 w = j == 0 ? w0 : j < 4 ? w1 : w2, v = *(const float4 *)(row + j * WIDE);
-                sums[j] = v.x * w.x + v.y * w.y + v.z * w.z + v.w * w.w;
-            }
-            float *to = scratch + (share * count + a) * NINE + tid % 16;
-#pragma unroll
-            for (int j = 0; j < 8; j += 2) to[(j + half) * WIDE] = halves(sums[j], sums[j + 1], half);
-            const float last = sums[8] + exchange(sums[8], 16);
-            if (!half) to[8 * WIDE] = last;
+        for (int k = 0; k < EIGHTS; k++) {
+            const Eight e = eight(k);
+            const unsigned r = min(e.first + i / 2 + i % 2 * 4, (2 * e.part + 1) * count - 1);
+            rows[k] = *(const float2 *)(x + from * NINE + row_at(e.part, r, count));
         }
+#pragma unroll
+        for (int k = 0; k < EIGHTS; k++) {
+            const Split<4> &w = weights[eight(k).part];
+            const Split<2> row({rows[k].x, rows[k].y});
+            multiply_add(sums[k], w.small, row.big);
+            multiply_add(sums[k], w.big, row.small);
+            multiply_add(sums[k], w.big, row.big);
+        }
+        // Half of the threads begin with the other column: no two of a warp in the same bank.
+        const unsigned other = j / 2;
+        float *to = scratch + warp * count * NINE + i + 8 * other;
+        const int step = 8 - 16 * (int)other;
+#pragma unroll
+        for (int k = 0; k < EIGHTS; k++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const Eight e = eight(k);
+                const unsigned r = e.first + j + 4 * h, at = row_at(e.part, r, count);
+                const float low = sums[k][h], high = sums[k][h + 2];
+                if (r < (2 * e.part + 1) * count) to[at] = other ? high : low, to[at + step] = other ? low : high;
+            }
         __syncthreads();
 #pragma unroll 1
-        for (int o = tid; o < count * NINE; o += THREADS) {
-            float sum = 0;
+        for (unsigned o = tid; o < count * NINE; o += THREADS) {
+            float even = 0, odd = 0;
 #pragma unroll
-            for (int u = 0; u < WARPS; u++) sum += scratch[u * count * NINE + o];
-            result[from * NINE + o] = sum;
+            for (int u = 0; u < WARPS; u += 2)
+                even += scratch[u * count * NINE + o], odd += scratch[(u + 1) * count * NINE + o];
+            result[from * NINE + o] = even + odd;
         }
         __syncthreads();
     }
