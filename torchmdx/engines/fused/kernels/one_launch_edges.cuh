@@ -134,8 +134,7 @@ DEV void sum_lanes(const Block &b, float *result)
 #pragma unroll 1
     for (int o = b.tid; o < b.atoms * NINE; o += THREADS) {
         float sum = 0;
-#pragma unroll 4
-        for (int u = 0; u < lanes_of(b.p); u++) sum += b.scratch[u * rows_of(b.p, b.atoms) * NINE + o];
+        EACH_ROW for (int u = 0; u < lanes_of(b.p); u++) sum += b.scratch[u * rows_of(b.p, b.atoms) * NINE + o];
         result[o] = sum;
     }
     __syncthreads();
@@ -295,6 +294,22 @@ DEV float over_columns(float v)
     return v;
 }
 
+// The same of two numbers, of the first in the lower half of the columns and of the second in the upper half.
+DEV float over_columns(const Block &b, float first, float second)
+{
+    const bool upper = b.col >= WIDE / 2;
+    float v = (upper ? second : first) + exchange(upper ? first : second, WIDE / 2);
+#pragma unroll
+    for (int mask = WIDE / 4; mask; mask >>= 1) v += exchange(v, mask);
+    return v;
+}
+// The edge of the round whose sum a thread has; -1 for none, and for all but one thread of each half.
+DEV int summed(const Block &b, const Near &near)
+{
+    static_assert(ROUNDS == 2, "one round for each half of the columns");
+    return b.col == 0 ? near.at[0] : b.col == WIDE / 2 ? near.at[1] : -1;
+}
+
 DEV float along_edge(const N9 &own, const N9 &there, const float *slope)
 {
     float part[3];
@@ -314,11 +329,10 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
             N9 there[ROUNDS];
             hear_near(b, p.gm, layer, near, there);
 #pragma unroll
-            for (int r = 0; r < ROUNDS; r++) {
-                add_message(m, near.f[r], there[r]);
-                const float along = over_columns(along_edge(own, there[r], near.slope[r]));
-                if (near.at[r] >= 0 && b.col == 0) b.pull[near.at[r]] += along;
-            }
+            for (int r = 0; r < ROUNDS; r++) add_message(m, near.f[r], there[r]);
+            const float along = over_columns(b, along_edge(own, there[0], near.slope[0]),
+                                             along_edge(own, there[1], near.slope[1]));
+            if (summed(b, near) >= 0) b.pull[summed(b, near)] += along;
         }
         EACH_OTHER_EDGE(a, share, u)
         {
@@ -349,31 +363,34 @@ DEV int told_back_at(const Block &b, int i, int j, int u)
     return b.edges[u].back == NOWHERE ? -1 : b.edges[u].back;
 }
 
-// h_e of one edge, from the gradient in A and, of the lane's channel, filters, slopes and embeddings.
-DEV void edge_gradient(const Block &b, float4 *half, int i, bool inside, int u, const N9 &g, const float *f,
-                       const float *slope, float pair)
+// What one channel adds to h_e of edge u, beside the pull of the messages, from the gradient in A and the channel's
+// filters, slopes and embeddings; u < 0: nothing.
+struct Vector {
+    float x, y, z;
+};
+DEV Vector edge_gradient(const Block &b, int u, const N9 &g, const float *f, const float *slope, float pair)
 {
-    float along = 0, sx = 0, sy = 0, sz = 0;
-    if (inside) {
-        const Edge &e = b.edges[u];
-        const float x = e.x, y = e.y, z = e.z;
-        // Half the gradient of d.G d: contracted with d twice, it is the value itself.
-        const float qx = g.v[4] * x + 0.5f * (g.v[5] * y + g.v[6] * z),
-                    qy = g.v[7] * y + 0.5f * (g.v[5] * x + g.v[8] * z);
-        const float qz = 0.5f * (g.v[6] * x + g.v[8] * y), third = (g.v[4] + g.v[7]) * (1.0f / 3.0f);
-        along = pair * (slope[0] * g.v[0] + slope[1] * (g.v[1] * x + g.v[2] * y + g.v[3] * z) +
-                        slope[2] * (qx * x + qy * y + qz * z - third));
-        sx = (f[1] * g.v[1] + 2.0f * f[2] * qx) * pair;
-        sy = (f[1] * g.v[2] + 2.0f * f[2] * qy) * pair;
-        sz = (f[1] * g.v[3] + 2.0f * f[2] * qz) * pair;
-    }
-    along = over_columns(along), sx = over_columns(sx), sy = over_columns(sy), sz = over_columns(sz);
-    if (inside && b.col == 0) {
-        const Edge &e = b.edges[u];
-        const float radial = (b.pull[u] + along) * e.stretch - (sx * e.x + sy * e.y + sz * e.z) * e.inverse;
-        tell(half + told_at(b, i, e.source, u), told(b, radial * e.x + sx * e.inverse, radial * e.y + sy * e.inverse,
-                            radial * e.z + sz * e.inverse));
-    }
+    if (u < 0) return {};
+    const Edge &e = b.edges[u];
+    const float x = e.x, y = e.y, z = e.z;
+    // Half the gradient of d.G d: contracted with d twice, it is the value itself.
+    const float qx = g.v[4] * x + 0.5f * (g.v[5] * y + g.v[6] * z),
+                qy = g.v[7] * y + 0.5f * (g.v[5] * x + g.v[8] * z);
+    const float qz = 0.5f * (g.v[6] * x + g.v[8] * y), third = (g.v[4] + g.v[7]) * (1.0f / 3.0f);
+    const float along = pair * (slope[0] * g.v[0] + slope[1] * (g.v[1] * x + g.v[2] * y + g.v[3] * z) +
+                                slope[2] * (qx * x + qy * y + qz * z - third));
+    const float sx = (f[1] * g.v[1] + 2.0f * f[2] * qx) * pair, sy = (f[1] * g.v[2] + 2.0f * f[2] * qy) * pair,
+                sz = (f[1] * g.v[3] + 2.0f * f[2] * qz) * pair;
+    const float radial = along * e.stretch - (sx * x + sy * y + sz * z) * e.inverse;
+    return {radial * x + sx * e.inverse, radial * y + sy * e.inverse, radial * z + sz * e.inverse};
+}
+
+// Tells h_e, the sums over the channels and the pull; i: the edge's atom.
+DEV void tell_gradient(const Block &b, float4 *half, int i, int u, const Vector &h)
+{
+    const Edge &e = b.edges[u];
+    const float radial = b.pull[u] * e.stretch;
+    tell(half + told_at(b, i, e.source, u), told(b, h.x + radial * e.x, h.y + radial * e.y, h.z + radial * e.z));
 }
 
 // h_e of this block's channels, from the gradient in A, result [atoms][9][WIDE].
@@ -385,10 +402,13 @@ DEV void edge_gradients(const Block &b, const Near &near)
     {
         const N9 g = load_own(b.result + a * NINE + b.col);
         const float target = b.as_target(a)[b.col];
-        if (unit == b.warp)
-#pragma unroll
-            for (int r = 0; r < ROUNDS; r++)
-                edge_gradient(b, half, b.first + a, near.at[r] >= 0, near.at[r], g, near.f[r], near.slope[r], near.pair[r]);
+        const int i = b.first + a;
+        if (unit == b.warp) {
+            const Vector h = edge_gradient(b, near.at[0], g, near.f[0], near.slope[0], near.pair[0]),
+                         k = edge_gradient(b, near.at[1], g, near.f[1], near.slope[1], near.pair[1]);
+            const Vector sum = {over_columns(b, h.x, k.x), over_columns(b, h.y, k.y), over_columns(b, h.z, k.z)};
+            if (summed(b, near) >= 0) tell_gradient(b, half, i, summed(b, near), sum);
+        }
         EACH_OTHER_EDGE(a, share, u)
         {
             const bool inside = u < end && b.edges[u].knot >= 0;
@@ -398,7 +418,9 @@ DEV void edge_gradients(const Block &b, const Near &near)
                 filters_of<1>(read_row(p.table + (long long)e.knot * INTERVAL + b.channel), e.t, f, slope);
                 source = p.sources[e.element * C + b.channel];
             }
-            edge_gradient(b, half, b.first + a, inside, u, g, f, slope, target + source);
+            const Vector h = edge_gradient(b, inside ? u : -1, g, f, slope, target + source);
+            const Vector sum = {over_columns(h.x), over_columns(h.y), over_columns(h.z)};
+            if (inside && b.col == 0) tell_gradient(b, half, i, u, sum);
         }
     }
 }
