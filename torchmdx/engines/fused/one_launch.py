@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from torchmdx.engines.fused.one_launch_plan import EDGE_FLOATS, KEPT, MOST_SHARED_BYTES, PARTICLE, WARPS, Plan
+from torchmdx.engines.fused.one_launch_plan import EDGE_FLOATS, KEPT, MOST_SHARED_BYTES, OF_AN_ATOM, WARPS, Plan
 from torchmdx.engines.fused.one_launch_weights import (
     CHANNELS,
     HEAD,
@@ -145,7 +145,7 @@ class OneLaunch:
         self.plan, self.kernel, self.buffers, self._make_moving = plan, kernel, buffers, make_moving
         n, slots, new = sizes.num_atoms, sizes.slots, sizes.new
         steps = self.serves_steps
-        fixed_floats = plan.floats + PARTICLE * n * steps
+        fixed_floats = plan.floats + OF_AN_ATOM * n * steps
         room = (MOST_SHARED_BYTES // 4 - fixed_floats) // EDGE_FLOATS // 4 * 4
         edge_room = min(room, -(-max(slots, plan.per * n * steps) // 4) * 4)
         told_slots = max(slots, n * n * steps)
@@ -176,7 +176,7 @@ class OneLaunch:
         assert table is not None
         self.fixed = {name: None if value is None else value.data_ptr() for name, value in self.memory.items()}
         self.fixed |= {"num_atoms": n, "num_systems": sizes.num_systems, "slots": slots, "told_slots": told_slots}
-        self.fixed |= {"edge_room": edge_room, "per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk}
+        self.fixed |= {"hears": steps, "edge_room": edge_room, "per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk}
         self.fixed |= {"table_size": table[0].numel() // 4, "last_interval": w.num_intervals - 1}
         self.fixed["patience"] = PATIENCE
         self.epsilons = model.epsilons
@@ -220,7 +220,7 @@ class OneLaunch:
         64 bits tell an atom's neighbours, and a block has a warp for each of its atoms and others.
         """
         n, per = self.buffers.sizes.num_atoms, self.plan.per
-        fits = 4 * (self.plan.floats + PARTICLE * n + EDGE_FLOATS * (per * n + 3)) <= MOST_SHARED_BYTES
+        fits = 4 * (self.plan.floats + OF_AN_ATOM * n + EDGE_FLOATS * (per * n + 3)) <= MOST_SHARED_BYTES
         return n <= MOST_IN_STEP and per < WARPS and 16 * n + 4 <= per * 3 * CHANNELS and fits
 
     def run(

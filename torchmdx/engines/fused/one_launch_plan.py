@@ -13,7 +13,8 @@ WARPS, ROUNDS = THREADS // 32, 2  # of a block; edges that a half of a warp read
 MOST_COMPILED = 4  # atoms of a cluster
 # Floats of shared memory per atom, and of what an atom keeps; of an edge. Checked by the kernel's own constants.
 ROOM, KEPT, EDGE_FLOATS = 3548, 1984, 9
-PARTICLE = 76  # floats of an atom of a whole step
+PARTICLE = 76
+OF_AN_ATOM = PARTICLE + 3 * 4 * WIDE  # floats of each atom, of any cluster, in a whole step: also what it tells
 
 
 @dataclass(frozen=True)

@@ -420,6 +420,8 @@ DEV void evaluate(const Params &p)
         b.kept = at, at += per_cluster(p) * KEEP_FLOATS;
     b.particles = (Particle *)at;
     if (makes_list(p)) at += p.num_atoms * (sizeof(Particle) / 4);
+    b.heard = (float4 *)at;
+    if (hears_all(p)) at += p.num_atoms * 3 * WIDE * 4;
     b.edge_memory = at, b.first_edge = 0, b.num_edges = 0, b.number = MOVES ? p.control[0] : 0;
 
     if (makes_list(p)) place_edges(b);

@@ -106,7 +106,7 @@ struct Params {
     int to_host; // 0: nothing; 1: energy and flags; 2: all results
     int steps, thermostat; // of dynamics; 0 steps: one evaluation
     int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots,
-        told_slots, edge_room, patience; // how often a block looks whether others have arrived before it gives up
+        told_slots, edge_room, hears, patience; // how often a block looks whether others have arrived before it gives up
 };
 
 // Shared memory of a block. What each atom keeps: columns of WIDE channels.
@@ -157,6 +157,8 @@ enum { MOVES = 1 };
 enum { MOVES = 0 };
 #endif
 DEV bool makes_list(const Params &p) { return MOVES || p.given; }
+// Whether a block reads what all atoms tell once, to shared memory, and not for each edge.
+DEV bool hears_all(const Params &p) { return MOVES || p.hears; }
 // Whether all edges of an atom are read ahead (`Near`), so that there is no code for others.
 #ifdef NEAR_ONLY
 enum { MAY_HAVE_OTHERS = 0 };
@@ -174,6 +176,7 @@ struct Block {
     Edge *edges;
     float *pull;
     Particle *particles;
+    float4 *heard; // of all atoms [N][3][WIDE]
     int first_edge, num_edges, clusters;
     unsigned launch;
     long long number; // of steps that a run has done

@@ -204,6 +204,11 @@ DEV long long nine_of(const Block &b, int layer, int atom)
 }
 DEV void hear_near(const Block &b, const float4 *nines, int layer, const Near &near, N9 (&there)[ROUNDS])
 {
+    if (hears_all(b.p)) {
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) there[r] = heard_of(b, near.source[r]);
+        return;
+    }
     const float4 *from[ROUNDS];
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) from[r] = near.at[r] >= 0 ? nines + nine_of(b, layer, near.source[r]) : 0;
@@ -211,6 +216,7 @@ DEV void hear_near(const Block &b, const float4 *nines, int layer, const Near &n
 }
 DEV N9 hear_one(const Block &b, const float4 *nines, int layer, int atom)
 {
+    if (hears_all(b.p)) return heard_of(b, atom);
     const float4 *const from[1] = {nines + nine_of(b, layer, atom)};
     N9 there[1];
     hear_nine(b, from, there);
@@ -263,6 +269,7 @@ DEV void messages(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
     const float4 *table = p.table + (layer + 1) * p.table_size + b.channel;
+    if (hears_all(p)) hear_all(b, p.y, layer);
     EACH_SHARE(a, share)
     {
         N9 m = {};
@@ -321,6 +328,7 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
     const float4 *table = p.table + (layer + 1) * p.table_size + b.channel;
+    if (hears_all(p)) hear_all(b, p.gm, layer);
     EACH_SHARE(a, share)
     {
         N9 m = {};

@@ -236,3 +236,35 @@ template <int COUNT> DEV void hear_nine(const Block &b, const float4 *const (&fr
     for (int k = 0; k < 3 * COUNT; k++)
         x[k / 3].v[k % 3 * 3] = v[k].x, x[k / 3].v[k % 3 * 3 + 1] = v[k].y, x[k / 3].v[k % 3 * 3 + 2] = v[k].z;
 }
+// What all atoms have told of a layer and the block's channels, to shared memory.
+DEV void hear_all(const Block &b, const float4 *nines, int layer)
+{
+    enum { AT_ONCE = 3 };
+    const int count = b.p.num_atoms * 3 * WIDE;
+    const float4 *all = nines + (long long)layer * b.p.num_atoms * 3 * C + b.rank * WIDE;
+#pragma unroll 1
+    for (int base = b.tid; base < count; base += AT_ONCE * THREADS) {
+        const float4 *from[AT_ONCE];
+        float4 heard[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const int o = base + k * THREADS;
+            from[k] = o < count ? all + o / WIDE * C + o % WIDE : 0;
+        }
+        hear(b, from, heard);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (from[k]) b.heard[base + k * THREADS] = heard[k];
+    }
+    __syncthreads();
+}
+DEV N9 heard_of(const Block &b, int atom)
+{
+    N9 x;
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        const float4 v = b.heard[(3 * atom + k) * WIDE + b.col];
+        x.v[3 * k] = v.x, x.v[3 * k + 1] = v.y, x.v[3 * k + 2] = v.z;
+    }
+    return x;
+}
