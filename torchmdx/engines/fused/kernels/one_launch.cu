@@ -82,6 +82,28 @@ DEV void put_update_gradient(const Block &b, int a, int which, const N9 &g)
     if (b.tid == 0) expect(turn, atoms * SHARES * NINE * 4);                                                           \
     push_nines(b, b.stage, to, turn);                                                                                  \
     NEXT_STAGE
+// The same, and `rows` times WIDE numbers of each atom. They come from memory that no block pushes to then: one that has
+// everything already goes on before this block has read it all.
+#define EXCHANGE_NINES_AND(to, from, to_rows, rows)                                                                    \
+    before_push();                                                                                                     \
+    __syncthreads();                                                                                                   \
+    if (b.tid == 0) expect(turn, (9 + rows) * atoms * SHARES * WIDE * 4);                                              \
+    push<WIDE, rows>(b, from, to_rows, C, turn);                                                                       \
+    push_nines(b, b.stage, to, turn);                                                                                  \
+    NEXT_STAGE
+// Of a hidden layer, `put_hidden`, to `to` and after the activation to v1.
+#define EXCHANGE_HIDDEN(to, width, stride)                                                                             \
+    before_push();                                                                                                     \
+    __syncthreads();                                                                                                   \
+    if (b.tid == 0) expect(turn, 2 * atoms * SHARES * width * 4);                                                      \
+    push<width, 1>(b, b.stage, to, stride, turn);                                                                      \
+    push<width, 1>(b, b.stage + per_cluster(p) * width, b.v1, stride, turn);                                           \
+    NEXT_STAGE
+
+template <int WIDTH> DEV void put_hidden(const Block &b, int o, float z)
+{
+    b.stage[o] = z, b.stage[per_cluster(b.p) * WIDTH + o] = silu(z);
+}
 
 DEV void send(const Block &b, int layer, const float (&w)[12], const float *x)
 {
@@ -166,37 +188,24 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         x.v[0] += b.own(0)[0] * b.with_itself(a)[b.col];
         store_own(b.keep(a, KEEP_A) + b.col, x);
         store_own(b.stage + a * NINE + b.col, x);
+        b.features[a * WIDE + b.col] = squared_norm(x); // no block pushes there before the readout
     }
-    EXCHANGE_NINES(xa);
+    EXCHANGE_NINES_AND(xa, b.features, xb, 1);
     fetch(w, b.weights, AT_MIX);
     wait_for_cluster(turn++);
 #pragma unroll 1
-    for (int a = b.warp; a < atoms; a += WARPS) {
-        const float *x = xa + a * NINE;
-        float *norm = xb + a * 2 * C + C; // nothing arrives in xb before all blocks have read this block's hidden layer
-#pragma unroll
-        for (int c = b.lane; c < C; c += 32) {
-            N9 v;
-#pragma unroll
-            for (int k = 0; k < 9; k++) v.v[k] = x[c / WIDE * per_cluster(p) * NINE + k * WIDE + c % WIDE];
-            norm[c] = squared_norm(v);
-        }
-        standardise<C>(b, norm, b.vectors + AT_GATE_SCALE, b.vectors + AT_GATE_OFFSET, p.gate_epsilon, norm - C,
+    for (int a = b.warp; a < atoms; a += WARPS)
+        standardise<C>(b, xb + a * C, b.vectors + AT_GATE_SCALE, b.vectors + AT_GATE_OFFSET, p.gate_epsilon, xb + a * C,
                        b.gate_statistics(a));
-    }
     __syncthreads();
-    product1<C, 2>(b, gate_in, xb, 2 * C, b.result);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * 32; o += THREADS) b.stage[o] = b.result[o] + b.vectors[AT_GATE_IN_BIAS + o % 32];
-    EXCHANGE(b.hidden, 1, 32, 2 * C);
+    product1<C, 2>(b, gate_in, xb, C, [&](int o, float sum) { put_hidden<32>(b, o, sum + b.vectors[AT_GATE_IN_BIAS + o % 32]); });
+    EXCHANGE_HIDDEN(b.hidden, 32, 2 * C);
     fetch(wide, b.weights, AT_GATE_OUT);
     product9(b, w, xa, b.result);
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
     wait_for_cluster(turn++);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * 2 * C; o += THREADS) xa[o] = silu(b.hidden[o]);
+    product1<2 * C, 3>(b, wide, b.v1, 2 * C, [&](int o, float sum) { b.result[o] = sum; });
     __syncthreads();
-    product1<2 * C, 3>(b, wide, xa, 2 * C, b.result);
     EACH_OWN(a)
     {
         float z[3], *gate = b.gate(a) + b.col;
@@ -252,17 +261,13 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         standardise<3 * C>(b, xb + a * 3 * C, b.vectors + AT_READ_SCALE, b.vectors + AT_READ_OFFSET, p.read_epsilon,
                            xa + a * 3 * C, b.readout(a));
     __syncthreads();
-    product1<3 * C, 1>(b, w, xa, 3 * C, b.result);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * WIDE; o += THREADS) b.stage[o] = b.result[o] + b.vectors[AT_READ_BIAS + o % WIDE];
-    EXCHANGE(b.features, 1, WIDE, C);
+    product1<3 * C, 1>(b, w, xa, 3 * C, [&](int o, float sum) { put_hidden<WIDE>(b, o, sum + b.vectors[AT_READ_BIAS + o % WIDE]); });
+    EXCHANGE_HIDDEN(b.features, WIDE, C);
     fetch(head_back, b.weights, AT_HEAD_BACK);
     fetch(read_back, b.weights, AT_READ_BACK);
     wait_for_cluster(turn++);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * C; o += THREADS) xa[o] = silu(b.features[o]);
+    product1<C, 4>(b, head, b.v1, C, [&](int o, float sum) { b.result[o] = sum; });
     __syncthreads();
-    product1<C, 4>(b, head, xa, C, b.result);
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS) {
         double output = 0;
@@ -283,11 +288,9 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         }
     }
     __syncthreads();
-    product1<HEAD, 8>(b, head_back, b.stage, HEAD, b.result);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * C; o += THREADS) xa[o] = b.result[o] * silu_slope(b.features[o]);
+    product1<HEAD, 8>(b, head_back, b.stage, HEAD, [&](int o, float sum) { xa[o] = sum * silu_slope(b.features[o]); });
     __syncthreads();
-    product1<C, 3>(b, read_back, xa, C, b.result);
+    product1<C, 3>(b, read_back, xa, C, [&](int o, float sum) { b.result[o] = sum; });
     fetch(w, b.weights, AT_OUT_BACK + 12);
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS)
@@ -349,20 +352,13 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         }
     }
     fetch(wide, b.weights, AT_GATE_OUT_BACK);
-    before_push();
-    __syncthreads();
-    if (b.tid == 0) expect(turn, 12 * atoms * SHARES * WIDE * 4);
-    // From memory that no block pushes to: one that has everything already goes on before this block has read it all.
-    push<WIDE, 3>(b, b.features, b.v1, C, turn);
-    push_nines(b, b.stage, xb, turn);
-    NEXT_STAGE
+    EXCHANGE_NINES_AND(xb, b.features, b.v1, 3);
     fetch(w, b.weights, AT_MIX_BACK);
     fetch(gate_in, b.weights, AT_GATE_IN_BACK);
     wait_for_cluster(turn++);
-    product1<3 * C, 2>(b, wide, b.v1, 3 * C, b.result);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * 32; o += THREADS)
-        b.stage[o] = b.result[o] * silu_slope(b.hidden[o / 32 * 2 * C + b.rank * 32 + o % 32]);
+    product1<3 * C, 2>(b, wide, b.v1, 3 * C, [&](int o, float sum) {
+        b.stage[o] = sum * silu_slope(b.hidden[o / 32 * 2 * C + b.rank * 32 + o % 32]);
+    });
     EXCHANGE(xa, 1, 32, 2 * C);
     product9(b, w, xb, b.result);
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
@@ -370,7 +366,7 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
     read_near<1, 1>(b, 0, near);
     if (!makes_list(p)) take_back(b);
     wait_for_cluster(turn++);
-    product1<2 * C, 1>(b, gate_in, xa, 2 * C, b.result);
+    product1<2 * C, 1>(b, gate_in, xa, 2 * C, [&](int o, float sum) { b.result[o] = sum; });
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS)
         back_statistics<2 * C>(b, xa + a * 2 * C, b.hidden + a * 2 * C, b.vectors + AT_GATE_LEVEL,

@@ -110,9 +110,10 @@ DEV void product9(const Block &b, const float (&w)[12], const float *x, float *r
               (int)(b.scratch - shared_base()), rows_of(b.p, b.atoms), chunk_of(b.p), per_cluster(b.p));
 }
 
-// result [atoms][G][16] = x [atoms][K] times a matrix; x in shared memory, `stride` floats an atom.
-template <int K, int G>
-DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const float *x, int stride, float *result)
+// x [atoms][K] times a matrix; x in shared memory, `stride` floats an atom. put: takes the results [atoms][G][16], by
+// number, each from one thread. A barrier must follow.
+template <int K, int G, class Put>
+DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const float *x, int stride, Put put)
 {
     enum { KK = K / SPLITS < 4 ? K / SPLITS : 4, Q = K / SPLITS / KK };
     const int half = b.lane >> 4, share = b.warp;
@@ -152,12 +153,13 @@ DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const 
         __syncthreads();
 #pragma unroll 1
         for (int o = b.tid; o < count * G * 16; o += THREADS) {
-            float sum = 0;
+            float even = 0, odd = 0;
 #pragma unroll
-            for (int u = 0; u < WARPS; u++) sum += b.scratch[u * count * G * 16 + o];
-            result[from * G * 16 + o] = sum;
+            for (int u = 0; u < WARPS; u += 2)
+                even += b.scratch[u * count * G * 16 + o], odd += b.scratch[(u + 1) * count * G * 16 + o];
+            put(from * G * 16 + o, even + odd);
         }
-        __syncthreads();
+        if (!SPECIAL) __syncthreads();
     }
 }
 
