@@ -48,7 +48,7 @@ class Plan:
         return {"ATOMS_PER_CLUSTER": self.per, "LANES": self.lanes} if self.per <= MOST_COMPILED else {}
 
     def constants_of_steps(self, num_atoms: int) -> dict[str, int]:
-        """What the kernel of steps of dynamics is compiled with: whether atoms have no more edges than are read ahead."""
+        """What the kernel of steps of dynamics is compiled with: also whether all edges of an atom are read ahead."""
         ahead = self.per * self.lanes <= WARPS and num_atoms - 1 <= 2 * ROUNDS * self.lanes
         return {**self.constants, "STEPS_INSIDE": 1, **({"NEAR_ONLY": 1} if ahead else {})}
 

@@ -198,7 +198,8 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         standardise<C>(b, xb + a * C, b.vectors + AT_GATE_SCALE, b.vectors + AT_GATE_OFFSET, p.gate_epsilon, xb + a * C,
                        b.gate_statistics(a));
     __syncthreads();
-    product1<C, 2>(b, gate_in, xb, C, [&](int o, float sum) { put_hidden<32>(b, o, sum + b.vectors[AT_GATE_IN_BIAS + o % 32]); });
+    product1<C, 2>(b, gate_in, xb, C,
+                   [&](int o, float sum) { put_hidden<32>(b, o, sum + b.vectors[AT_GATE_IN_BIAS + o % 32]); });
     EXCHANGE_HIDDEN(b.hidden, 32, 2 * C);
     fetch(wide, b.weights, AT_GATE_OUT);
     product9(b, w, xa, b.result);
@@ -235,7 +236,8 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         {
             const N9 d = load_own(b.result + a * NINE + b.col);
             store_own(b.keep(a, KEEP_D0 + A_LAYER * l) + b.col, d);
-            const N9 x = add9(add9(load_own(b.keep(a, KEEP_X0 + A_LAYER * l) + b.col), d), scale9(square(d), b.factor(a)));
+            const N9 before = load_own(b.keep(a, KEEP_X0 + A_LAYER * l) + b.col);
+            const N9 x = add9(add9(before, d), scale9(square(d), b.factor(a)));
             if (l == 0)
                 put_input(b, a, KEEP_X1, 1, x);
             else {
@@ -261,7 +263,8 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         standardise<3 * C>(b, xb + a * 3 * C, b.vectors + AT_READ_SCALE, b.vectors + AT_READ_OFFSET, p.read_epsilon,
                            xa + a * 3 * C, b.readout(a));
     __syncthreads();
-    product1<3 * C, 1>(b, w, xa, 3 * C, [&](int o, float sum) { put_hidden<WIDE>(b, o, sum + b.vectors[AT_READ_BIAS + o % WIDE]); });
+    product1<3 * C, 1>(b, w, xa, 3 * C,
+                       [&](int o, float sum) { put_hidden<WIDE>(b, o, sum + b.vectors[AT_READ_BIAS + o % WIDE]); });
     EXCHANGE_HIDDEN(b.features, WIDE, C);
     fetch(head_back, b.weights, AT_HEAD_BACK);
     fetch(read_back, b.weights, AT_READ_BACK);

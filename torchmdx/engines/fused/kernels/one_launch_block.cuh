@@ -106,7 +106,8 @@ struct Params {
     int to_host; // 0: nothing; 1: energy and flags; 2: all results
     int steps, thermostat; // of dynamics; 0 steps: one evaluation
     int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots,
-        told_slots, edge_room, hears, patience; // how often a block looks whether others have arrived before it gives up
+        told_slots, edge_room, hears;
+    int patience; // how often a block looks whether others have arrived before it gives up
 };
 
 // Shared memory of a block. What each atom keeps: columns of WIDE channels.
@@ -172,7 +173,8 @@ struct Block {
     const float *weights;
     double *stretch;
     int *counted; // in a whole step: edges of all atoms, and of those before this block's
-    float *xa, *xb, *v1, *hidden, *features, *result, *stages, *stage, *elements, *per_atom, *vectors, *scratch, *kept, *edge_memory;
+    float *xa, *xb, *v1, *hidden, *features, *result, *stages, *stage, *elements, *per_atom, *vectors, *scratch, *kept,
+        *edge_memory;
     Edge *edges;
     float *pull;
     Particle *particles;

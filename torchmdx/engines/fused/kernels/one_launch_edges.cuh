@@ -151,15 +151,14 @@ DEV void put_lane(const Block &b, int a, int share, const N9 &m)
 }
 
 #define EACH_SHARE(a, share)                                                                                           \
-    _Pragma("unroll 1") for (int unit = b.warp; unit < b.atoms * lanes_of(b.p);                                            \
-                             unit += WARPS) for (int a = unit / lanes_of(b.p), share = unit % lanes_of(b.p), once = 1; once;   \
-                                                 once = 0)
+    _Pragma("unroll 1") for (int unit = b.warp; unit < b.atoms * lanes_of(b.p); unit += WARPS) for (                   \
+        int a = unit / lanes_of(b.p), share = unit % lanes_of(b.p), once = 1; once; once = 0)
 // The edges of a share beyond those of `Near`, which is of the warp's first unit only.
 #define EACH_OTHER_EDGE(a, share, u)                                                                                   \
-    _Pragma("unroll 1") for (int base = b.first_of(a) + 2 * (share + (unit == b.warp ? ROUNDS * lanes_of(b.p) : 0)),       \
-                             end = b.end_of(a);                                                                        \
-                             MAY_HAVE_OTHERS && base < end; base += 2 * lanes_of(b.p)) for (int u = base + (b.lane >> 4), once2 = 1; once2;   \
-                                                                     once2 = 0)
+    _Pragma("unroll 1") for (                                                                                          \
+        int base = b.first_of(a) + 2 * (share + (unit == b.warp ? ROUNDS * lanes_of(b.p) : 0)), end = b.end_of(a);     \
+        MAY_HAVE_OTHERS && base < end;                                                                                 \
+        base += 2 * lanes_of(b.p)) for (int u = base + (b.lane >> 4), once2 = 1; once2; once2 = 0)
 
 // Of the first edges of the warp's first unit, one by each of its halves and round: source, and filters of a table, 0
 // beyond the cutoff and behind the last edge, where the source is the atom itself. They are read while a block waits
@@ -364,7 +363,10 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
 
 // Where blocks tell what edge u from atom j to atom i adds to forces, and where that of the other direction; -1 for
 // nowhere. In a whole step each pair of atoms has its place.
-DEV int told_at(const Block &b, int i, int j, int u) { return makes_list(b.p) ? i * b.p.num_atoms + j : b.first_edge + u; }
+DEV int told_at(const Block &b, int i, int j, int u)
+{
+    return makes_list(b.p) ? i * b.p.num_atoms + j : b.first_edge + u;
+}
 DEV int told_back_at(const Block &b, int i, int j, int u)
 {
     if (makes_list(b.p)) return j * b.p.num_atoms + i;

@@ -31,8 +31,12 @@ enum { MOST_IN_CHUNK = ATOMS_PER_CLUSTER };
 #else
 enum { MOST_IN_CHUNK = 4 };
 #endif
-enum { EIGHTS_S = (MOST_IN_CHUNK + 7) / 8, EIGHTS_V = (3 * MOST_IN_CHUNK + 7) / 8, EIGHTS_Q = (5 * MOST_IN_CHUNK + 7) / 8 };
-enum { EIGHTS = EIGHTS_S + EIGHTS_V + EIGHTS_Q };
+enum {
+    EIGHTS_S = (MOST_IN_CHUNK + 7) / 8,
+    EIGHTS_V = (3 * MOST_IN_CHUNK + 7) / 8,
+    EIGHTS_Q = (5 * MOST_IN_CHUNK + 7) / 8,
+    EIGHTS = EIGHTS_S + EIGHTS_V + EIGHTS_Q
+};
 struct Eight {
     unsigned part, first; // row of the part
 };
@@ -43,7 +47,10 @@ DEV Eight eight(int k)
                                      : Eight{2, 8u * (k - EIGHTS_S - EIGHTS_V)};
 }
 // Where a row begins in [count][9][WIDE].
-DEV unsigned row_at(unsigned part, unsigned r, unsigned count) { return r % count * NINE + (part * part + r / count) * WIDE; }
+DEV unsigned row_at(unsigned part, unsigned r, unsigned count)
+{
+    return r % count * NINE + (part * part + r / count) * WIDE;
+}
 
 // result [atoms][9][WIDE] = x [SHARES][atoms][9][WIDE] times one matrix per part; x and result in shared memory. `all`:
 // atoms that there is room for in x. x_at, result_at, scratch_at: floats from the start of shared memory.
