@@ -203,6 +203,7 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
     EXCHANGE_HIDDEN(b.hidden, 32, 2 * C);
     fetch(wide, b.weights, AT_GATE_OUT);
     product9(b, w, xa, b.result);
+    fetch(w, b.weights, AT_IN);
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
     wait_for_cluster(turn++);
     product1<2 * C, 3>(b, wide, b.v1, 2 * C, [&](int o, float sum) { b.result[o] = sum; });
@@ -218,7 +219,6 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
                   scale_parts(load_own(b.keep(a, KEEP_MIXED) + b.col), silu(z[0]), silu(z[1]), silu(z[2])));
     }
     EXCHANGE_NINES(xb);
-    fetch(w, b.weights, AT_IN);
     wait_for_cluster(turn++);
 #pragma unroll 1
     for (int l = 0; l < 2; l++) {
@@ -231,7 +231,7 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         EXCHANGE_NINES(xa);
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
-        if (l == 0) fetch(w, b.weights, AT_IN + 12);
+        fetch(w, b.weights, l == 0 ? AT_IN + 12 : (int)AT_READ);
         EACH_OWN(a)
         {
             const N9 d = load_own(b.result + a * NINE + b.col);
@@ -253,7 +253,6 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
             wait_for_cluster(turn++);
         }
     }
-    fetch(w, b.weights, AT_READ);
     EXCHANGE(xb, 3, WIDE, C);
     wait_for_cluster(turn++);
     float head[16], head_back[16], read_back[12];
@@ -328,7 +327,10 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         EXCHANGE_NINES(xa);
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
-        fetch(w, b.weights, AT_OUT_BACK);
+        if (l)
+            fetch(w, b.weights, AT_OUT_BACK);
+        else
+            fetch(w, b.weights, AT_MIX_BACK), fetch(wide, b.weights, AT_GATE_OUT_BACK);
         // For the next step, or for rescaling at the end of this one, while others are busy with what follows.
         if (MOVES && l) draw_all(b, b.number + (p.thermostat == LANGEVIN ? 2 : 1));
         EACH_OWN(a)
@@ -354,9 +356,7 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
             wait_for_cluster(turn++);
         }
     }
-    fetch(wide, b.weights, AT_GATE_OUT_BACK);
     EXCHANGE_NINES_AND(xb, b.features, b.v1, 3);
-    fetch(w, b.weights, AT_MIX_BACK);
     fetch(gate_in, b.weights, AT_GATE_IN_BACK);
     wait_for_cluster(turn++);
     product1<3 * C, 2>(b, wide, b.v1, 3 * C, [&](int o, float sum) {
