@@ -115,6 +115,17 @@ def test_a_kernel_compiled_for_a_plan_gives_the_same_bits(emulator, potential, f
 
 
 @emulated
+def test_reading_what_atoms_tell_for_each_edge_gives_the_same_bits(emulator, potential, fast, monkeypatch):
+    batch = batch_of(*systems("ethanol"))
+    edges, plan = brute_force(batch, potential.cutoff), Plan(3, 3, 2, 2, True)
+    wanted = run(fast, emulator, batch, edges, plan)
+    monkeypatch.setattr(one_launch, "MOST_IN_STEP", 0)  # as of more atoms, whose tensors have no room in a block
+    found = run(fast, emulator, batch, edges, plan)
+    assert torch.equal(found.energies, wanted.energies)
+    assert torch.equal(found.forces, wanted.forces)
+
+
+@emulated
 def test_the_order_in_which_threads_run_changes_nothing(emulator, potential, fast, monkeypatch):
     batch = batch_of(*systems("ethanol"))
     edges, plan = brute_force(batch, potential.cutoff), Plan(4, 3, 2, 2, True)

@@ -176,7 +176,8 @@ class OneLaunch:
         assert table is not None
         self.fixed = {name: None if value is None else value.data_ptr() for name, value in self.memory.items()}
         self.fixed |= {"num_atoms": n, "num_systems": sizes.num_systems, "slots": slots, "told_slots": told_slots}
-        self.fixed |= {"hears": steps, "edge_room": edge_room, "per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk}
+        self.fixed |= {"edge_room": edge_room, "hears": steps}
+        self.fixed |= {"per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk}
         self.fixed |= {"table_size": table[0].numel() // 4, "last_interval": w.num_intervals - 1}
         self.fixed["patience"] = PATIENCE
         self.epsilons = model.epsilons
