@@ -3,6 +3,7 @@
 //
 // Products: a block computes its own channels from all channels of its atoms, which the cluster exchanges by stores
 // into distributed shared memory. Weights are in registers, loaded before the exchange that the product waits for.
+// Products of nine components are made by tensor cores, in three products of TF32 numbers: float32, but for its last bits.
 // Messages stay within a slice of channels, so only blocks of the same rank wait for each other, through global memory.
 //
 // Steps of dynamics are a loop around the evaluation, within the launch.

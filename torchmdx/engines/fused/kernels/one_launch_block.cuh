@@ -106,7 +106,7 @@ struct Params {
     int to_host; // 0: nothing; 1: energy and flags; 2: all results
     int steps, thermostat; // of dynamics; 0 steps: one evaluation
     int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots,
-        told_slots, edge_room, hears;
+        told_slots, edge_room, hears; // hears: whether a block has room for what all atoms tell
     int patience; // how often a block looks whether others have arrived before it gives up
 };
 
