@@ -246,6 +246,20 @@ def test_steps_inside_one_launch_are_those_of_the_host(emulator, mover, potentia
 
 
 @pytest.mark.nightly
+def test_steps_of_a_kernel_compiled_for_a_plan_have_the_same_bits(mover, potential, tmp_path):
+    plan = Plan.choose(9, 6)
+    constants = plan.constants_of_steps(9)
+    assert constants == dict(ATOMS_PER_CLUSTER=2, LANES=8, STEPS_INSIDE=1, NEAR_ONLY=1)
+    assert "NEAR_ONLY" not in plan.constants_of_steps(34)
+    special = Emulator(tmp_path, **constants)
+    one, other = (Run(kernel, potential, [molecule("CH3CH2OH")], plan) for kernel in (mover, special))
+    for run in (one, other):
+        run.launch(2)
+    assert torch.equal(one.state.block, other.state.block)
+    assert torch.equal(one.case.buffers.output, other.case.buffers.output)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", ["", "1"])
 def test_a_bad_step_inside_a_launch_halts_all_blocks_at_the_step_before(mover, potential, monkeypatch, seed):
     if seed:

@@ -139,20 +139,21 @@ static inline void wait_for_cluster(int turn)
     BlockState &b = *current->block;
     if (b.completed[turn % 2] < turn / 2 + 1) yield_until(&b.completed[turn % 2], turn / 2 + 1, 1);
 }
-template <class V> static V exchange_value(V v, int mask)
+// What all lanes of the warp give, until the warp's next but one.
+static const double *all_values(double v)
 {
     Warp &w = current->block->warps[current->tid / 32];
-    int lane = current->tid % 32;
     unsigned turn = w.turn;
     double *slot = w.value[turn % 2];
-    slot[lane] = v;
+    slot[current->tid % 32] = v;
     if (++w.count == 32) {
         w.count = 0;
         w.turn++;
     } else
         yield_until(&w.turn, turn, 0);
-    return (V)slot[lane ^ mask];
+    return slot;
 }
+template <class V> static V exchange_value(V v, int mask) { return (V)all_values(v)[current->tid % 32 ^ mask]; }
 static inline float exchange(float v, int mask) { return exchange_value(v, mask); }
 static inline double exchange(double v, int mask) { return exchange_value(v, mask); }
 static inline int exchange(int v, int mask) { return exchange_value(v, mask); }
@@ -184,6 +185,11 @@ static inline void push4(const Remote &r, const float *to, float4 v, int turn)
     there.received[turn % 2] += 16;
     close_exchange(there, turn % 2);
 }
+static inline void before_push() {}
+static inline void push_all(const Remote &r, const float *to, const float *from, int bytes, int turn)
+{
+    for (int k = 0; k < bytes / 16; k++) push4(r, to + 4 * k, *(const float4 *)(from + 4 * k), turn);
+}
 static inline void expect(int turn, int bytes)
 {
     BlockState &b = *current->block;
@@ -205,6 +211,9 @@ static inline void tell_halt(int rank)
 {
     all_blocks[current->block->index / cluster_size * cluster_size + rank].halt = 1;
 }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline void add_to(int *at, int v) { *at += v; }
+static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline double cospi(double x) { return cos(M_PI * x); }
 static inline void sincospi(double x, double *sine, double *cosine) { *sine = sin(M_PI * x), *cosine = cos(M_PI * x); }
 template <class To, class From> static To same_bits(From from)
@@ -216,6 +225,24 @@ template <class To, class From> static To same_bits(From from)
 }
 static inline float __uint_as_float(unsigned v) { return same_bits<float>(v); }
 static inline unsigned __float_as_uint(float v) { return same_bits<unsigned>(v); }
+static inline float rounded_tf32(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000) & 0xffffe000); }
+static inline float cut_tf32(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000); }
+static inline void multiply_add(float (&sum)[4], const float (&a)[4], const float (&b)[2])
+{
+    const int i = current->tid % 32 / 4, j = current->tid % 4;
+    float left[2][8], right[2][8]; // of rows i and i + 8; of columns 2 j and 2 j + 1
+    for (int k = 0; k < 4; k++) {
+        const double *all = all_values(cut_tf32(a[k]));
+        for (int m = 0; m < 4; m++) left[k % 2][m + 4 * (k / 2)] = all[4 * i + m];
+    }
+    for (int k = 0; k < 2; k++) {
+        const double *all = all_values(cut_tf32(b[k]));
+        for (int m = 0; m < 4; m++)
+            for (int n = 0; n < 2; n++) right[n][m + 4 * k] = all[4 * (2 * j + n) + m];
+    }
+    for (int m = 0; m < 8; m++)
+        for (int n = 0; n < 4; n++) sum[n] += left[n / 2][m] * right[n % 2][m];
+}
 static inline float __int_as_float(int v) { return same_bits<float>(v); }
 static inline int __float_as_int(float v) { return same_bits<int>(v); }
 static inline int __double2loint(double v) { return (int)same_bits<long long>(v); }

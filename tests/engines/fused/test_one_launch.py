@@ -74,7 +74,7 @@ def test_python_and_the_kernel_agree_on_sizes(emulator, fast):
     weights = one_launch.pack_matrices(fast.weights)[0].numel() // one_launch.THREADS
     wanted = [plans.ROOM, plans.KEPT, vectors, weights, ctypes.sizeof(one_launch.Params), 32, plans.PARTICLE]
     assert sizes == wanted
-    assert Plan(1, 1, 1, 1, False).floats == plans.ROOM + 16 * plans.NINE + vectors
+    assert Plan(1, 1, 1, 1, False).floats == plans.ROOM + 16 * plans.NINE + vectors + 12
 
 
 @emulated
@@ -112,6 +112,17 @@ def test_a_kernel_compiled_for_a_plan_gives_the_same_bits(emulator, potential, f
     batch, plan = batch_of(molecule("NH3")), Plan(3, 2, 5, 3, True)  # the last cluster has one atom
     edges = brute_force(batch, potential.cutoff)
     assert torch.equal(run(fast, special, batch, edges, plan).forces, run(fast, emulator, batch, edges, plan).forces)
+
+
+@emulated
+def test_reading_what_atoms_tell_for_each_edge_gives_the_same_bits(emulator, potential, fast, monkeypatch):
+    batch = batch_of(*systems("ethanol"))
+    edges, plan = brute_force(batch, potential.cutoff), Plan(3, 3, 2, 2, True)
+    wanted = run(fast, emulator, batch, edges, plan)
+    monkeypatch.setattr(one_launch, "MOST_IN_STEP", 0)  # as of more atoms, whose tensors have no room in a block
+    found = run(fast, emulator, batch, edges, plan)
+    assert torch.equal(found.energies, wanted.energies)
+    assert torch.equal(found.forces, wanted.forces)
 
 
 @emulated

@@ -50,9 +50,14 @@ def test_the_maps_of_the_head_are_whole_in_every_block(inner, columns):
     torch.testing.assert_close(found, (x @ w).expand(SHARES, columns))
 
 
-def test_each_part_has_a_matrix_of_its_own():
+def test_each_part_has_a_matrix_of_its_own_for_tensor_cores():
     generator = torch.Generator().manual_seed(2)
     w = torch.randn(3, CHANNELS, CHANNELS, generator=generator, dtype=torch.float64)
     x = torch.randn(CHANNELS, generator=generator, dtype=torch.float64)
-    found = product(packing._parts(w), x, 3)
+    found, packed = torch.zeros(SHARES, 3, WIDE, dtype=x.dtype), packing._fragments(w)
+    for thread in range(THREADS):
+        warp, lane = divmod(thread, 32)
+        column, first = lane // 4, 8 * warp + 2 * (lane % 4)
+        for k in range(4):
+            found[:, :, column + 8 * (k % 2)] += packed[:, :, thread, k] * x[first + k // 2]
     torch.testing.assert_close(found, (x @ w).unflatten(1, (SHARES, WIDE)).transpose(0, 1))

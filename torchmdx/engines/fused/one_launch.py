@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from torchmdx.engines.fused.one_launch_plan import EDGE_FLOATS, KEPT, MOST_SHARED_BYTES, PARTICLE, Plan
+from torchmdx.engines.fused.one_launch_plan import EDGE_FLOATS, KEPT, MOST_SHARED_BYTES, OF_AN_ATOM, WARPS, Plan
 from torchmdx.engines.fused.one_launch_weights import (
     CHANNELS,
     HEAD,
@@ -144,9 +144,11 @@ class OneLaunch:
         sizes, w = buffers.sizes, model.weights
         self.plan, self.kernel, self.buffers, self._make_moving = plan, kernel, buffers, make_moving
         n, slots, new = sizes.num_atoms, sizes.slots, sizes.new
-        fixed_floats = plan.floats + PARTICLE * n * self.serves_steps
+        steps = self.serves_steps
+        fixed_floats = plan.floats + OF_AN_ATOM * n * steps
         room = (MOST_SHARED_BYTES // 4 - fixed_floats) // EDGE_FLOATS // 4 * 4
-        edge_room = min(room, -(-slots // 4) * 4)
+        edge_room = min(room, -(-max(slots, plan.per * n * steps) // 4) * 4)
+        told_slots = max(slots, n * n * steps)
         self.shared_bytes = 4 * (fixed_floats + EDGE_FLOATS * edge_room)
         blocks = plan.clusters * SHARES
         self.memory: dict[str, Tensor | None] = {
@@ -164,7 +166,7 @@ class OneLaunch:
             "edges": new(SHARES, slots, 8),
             "pull": new(SHARES, slots),
             "back": new(slots, 4),
-            "half": new(SHARES, slots, 4),
+            "half": new(SHARES, told_slots, 4),
             "told_energies": new(2, n, 4),
             "told_forces": new(2, n, 4),
             "counters": new(3, dtype=torch.int64),
@@ -173,7 +175,8 @@ class OneLaunch:
         table = self.memory["table"]
         assert table is not None
         self.fixed = {name: None if value is None else value.data_ptr() for name, value in self.memory.items()}
-        self.fixed |= {"num_atoms": n, "num_systems": sizes.num_systems, "slots": slots, "edge_room": edge_room}
+        self.fixed |= {"num_atoms": n, "num_systems": sizes.num_systems, "slots": slots, "told_slots": told_slots}
+        self.fixed |= {"edge_room": edge_room, "hears": steps}
         self.fixed |= {"per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk}
         self.fixed |= {"table_size": table[0].numel() // 4, "last_interval": w.num_intervals - 1}
         self.fixed["patience"] = PATIENCE
@@ -190,7 +193,7 @@ class OneLaunch:
         if sizes.slots > MOST_SLOTS:
             raise ValueError(f"one launch has numbers for {MOST_SLOTS} edges, got {sizes.slots}")
         plan, kernel = planned(sizes.num_atoms, sizes.device)
-        constants = (*plan.constants.items(), ("STEPS_INSIDE", 1))
+        constants = tuple(plan.constants_of_steps(sizes.num_atoms).items())
         return cls(model, buffers, plan, kernel, functools.partial(launcher, sizes.device, constants))
 
     @functools.cached_property
@@ -213,10 +216,13 @@ class OneLaunch:
 
     @property
     def serves_steps(self) -> bool:
-        """Whether the kernel can do a whole step (one_launch_step.cuh): 64 bits tell an atom's neighbours."""
-        n = self.buffers.sizes.num_atoms
-        fits = 4 * (self.plan.floats + PARTICLE * n) <= MOST_SHARED_BYTES
-        return n <= MOST_IN_STEP and 16 * n + 2 <= self.plan.per * 3 * CHANNELS and fits
+        """Whether the kernel can do a whole step (one_launch_step.cuh).
+
+        64 bits tell an atom's neighbours, and a block has a warp for each of its atoms and others.
+        """
+        n, per = self.buffers.sizes.num_atoms, self.plan.per
+        fits = 4 * (self.plan.floats + OF_AN_ATOM * n + EDGE_FLOATS * (per * n + 3)) <= MOST_SHARED_BYTES
+        return n <= MOST_IN_STEP and per < WARPS and 16 * n + 4 <= per * 3 * CHANNELS and fits
 
     def run(
         self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges

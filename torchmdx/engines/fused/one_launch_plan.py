@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchmdx.engines.fused.one_launch_weights import WIDE
+from torchmdx.engines.fused.one_launch_weights import THREADS, WIDE
 
 # Shared memory that a block can have, less what the kernel itself declares.
 MOST_SHARED_BYTES = 227 * 1024 - 64
 NINE = 9 * WIDE
+WARPS, ROUNDS = THREADS // 32, 2  # of a block; edges that a half of a warp reads ahead
 MOST_COMPILED = 4  # atoms of a cluster
 # Floats of shared memory per atom, and of what an atom keeps; of an edge. Checked by the kernel's own constants.
-ROOM, KEPT, EDGE_FLOATS = 3404, 1808, 9
-PARTICLE = 72  # floats of an atom of a whole step
+ROOM, KEPT, EDGE_FLOATS = 3548, 1984, 9
+PARTICLE = 76
+OF_AN_ATOM = PARTICLE + 3 * 4 * WIDE  # floats of each atom, of any cluster, in a whole step: also what it tells
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,13 @@ class Plan:
         """What a kernel for this plan is compiled with; nothing for many atoms, whose loops would be too long."""
         return {"ATOMS_PER_CLUSTER": self.per, "LANES": self.lanes} if self.per <= MOST_COMPILED else {}
 
+    def constants_of_steps(self, num_atoms: int) -> dict[str, int]:
+        """What the kernel of steps of dynamics is compiled with: also whether all edges of an atom are read ahead."""
+        ahead = self.per * self.lanes <= WARPS and num_atoms - 1 <= 2 * ROUNDS * self.lanes
+        return {**self.constants, "STEPS_INSIDE": 1, **({"NEAR_ONLY": 1} if ahead else {})}
+
     @property
     def floats(self) -> int:
-        """Shared memory without edges, beside the vectors of all atoms (2,160 floats)."""
+        """Shared memory without edges, beside what is the same for all atoms (2,172 floats)."""
         scratch = max(16 * self.chunk, self.lanes * self.per) * NINE
-        return self.per * (ROOM + self.keep * KEPT) + scratch + 2160
+        return self.per * (ROOM + self.keep * KEPT) + scratch + 2172

@@ -18,22 +18,22 @@ def pack_matrices(w: Weights) -> Tensor:
     first, second = w.layers
     pieces = [
         _columns(w.gate_in, 2),
-        _parts(w.mix),
+        _fragments(w.mix),
         _by_part(w.gate_out),
-        _parts(first.mix_in),
-        _parts(second.mix_in),
-        _parts(first.mix_out),
-        _parts(second.mix_out),
+        _fragments(first.mix_in),
+        _fragments(second.mix_in),
+        _fragments(first.mix_out),
+        _fragments(second.mix_out),
         _columns(w.read.flatten(0, 1), 1),
         _whole(w.head.into),
         _whole(w.head.back),
         _by_part(w.read_back),
-        _parts(first.mix_out_back),
-        _parts(second.mix_out_back),
-        _parts(first.mix_in_back),
-        _parts(second.mix_in_back),
+        _fragments(first.mix_out_back),
+        _fragments(second.mix_out_back),
+        _fragments(first.mix_in_back),
+        _fragments(second.mix_in_back),
         _columns(w.gate_out_back.flatten(0, 1), 2),
-        _parts(w.mix_back),
+        _fragments(w.mix_back),
         _columns(w.gate_in_back, 1),
     ]
     return torch.cat(pieces, 1).contiguous()
@@ -87,14 +87,18 @@ def _packed(blocks: list[Tensor]) -> Tensor:
     return torch.stack(out)
 
 
-def _parts(matrices: Tensor) -> Tensor:
-    """One matrix per part, [3,C,C]: the block's columns of each."""
-    return _packed([matrices[:, :, share * WIDE : (share + 1) * WIDE] for share in range(SHARES)])
+def _fragments(matrices: Tensor) -> Tensor:
+    """One matrix per part, [3,C,C]: the block's columns of each, for tensor cores.
+
+    Warp w has rows 8 w to 8 w + 7; its thread 4 i + j has columns i and i + 8 of row 2 j, then of row 2 j + 1.
+    """
+    split = matrices.reshape(3, THREADS // 32, 4, 2, SHARES, 2, 8)
+    return split.permute(4, 0, 1, 6, 2, 3, 5).reshape(SHARES, 3, THREADS, 4)
 
 
 def _by_part(matrix: Tensor) -> Tensor:
     """[K,3,C]: the block's columns of each part."""
-    return _parts(matrix.transpose(0, 1))
+    return _packed(list(matrix.unflatten(2, (SHARES, WIDE)).permute(2, 1, 0, 3)))
 
 
 def _columns(matrix: Tensor, groups: int) -> Tensor:

@@ -3,6 +3,7 @@
 //
 // Products: a block computes its own channels from all channels of its atoms, which the cluster exchanges by stores
 // into distributed shared memory. Weights are in registers, loaded before the exchange that the product waits for.
+// Products of nine components are made by tensor cores, in three products of TF32 numbers: float32, but for its last bits.
 // Messages stay within a slice of channels, so only blocks of the same rank wait for each other, through global memory.
 //
 // Steps of dynamics are a loop around the evaluation, within the launch.
@@ -19,23 +20,23 @@ DEV void standardise(const Block &b, const float *x, const float *scale, const f
     for (int k = 0; k < COUNT / 32; k++) sum += v[k] = x[b.lane + 32 * k];
 #pragma unroll
     for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask);
-    const float mean = sum / COUNT;
+    const float mean = sum * (1.0f / COUNT);
 #pragma unroll
     for (int k = 0; k < COUNT / 32; k++) v[k] -= mean, square += v[k] * v[k];
 #pragma unroll
     for (int mask = 16; mask; mask >>= 1) square += exchange(square, mask);
-    const float inverse = 1.0f / sqrtf(square / COUNT + epsilon);
+    const float inverse = rsqrtf(square * (1.0f / COUNT) + epsilon);
 #pragma unroll
     for (int k = 0; k < COUNT / 32; k++)
         to[b.lane + 32 * k] = v[k] * inverse * scale[b.lane + 32 * k] + offset[b.lane + 32 * k];
     if (b.lane == 0) statistics[0] = mean, statistics[1] = inverse;
 }
 
-// Means of the gradient in `number` standardised numbers, and of its product with them, from the gradient g [COUNT] in
-// what a linear map made of them, z [COUNT].
+// Means of the gradient in standardised numbers, 1 / `part` of them, and of its product with them, from the gradient g
+// [COUNT] in what a linear map made of them, z [COUNT].
 template <int COUNT>
 DEV void back_statistics(const Block &b, const float *g, const float *z, const float *level, const float *shift,
-                         float *means, float number)
+                         float *means, float part)
 {
     float sum = 0, along = 0;
 #pragma unroll
@@ -45,7 +46,7 @@ DEV void back_statistics(const Block &b, const float *g, const float *z, const f
     }
 #pragma unroll
     for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask), along += exchange(along, mask);
-    if (b.lane == 0) means[0] = sum / number, means[1] = along / number;
+    if (b.lane == 0) means[0] = sum * part, means[1] = along * part;
 }
 
 #define EACH_OWN(a)                                                                                                    \
@@ -68,10 +69,42 @@ DEV void put_update_gradient(const Block &b, int a, int which, const N9 &g)
     store_own(b.stage + a * NINE + b.col, add9(g, scale9(square_gradient(d, g), b.factor(a))));
 }
 
-#define EXCHANGE(from, to, rows, width, stride)                                                                        \
+// An exchange of what is in `stage`. What comes next is put elsewhere: copies may still read this.
+#define NEXT_STAGE b.stage = b.stages + (turn + 1) % 2 * per_cluster(p) * NINE;
+#define EXCHANGE(to, rows, width, stride)                                                                              \
+    before_push();                                                                                                     \
     __syncthreads();                                                                                                   \
     if (b.tid == 0) expect(turn, (rows) * atoms * SHARES * width * 4);                                                 \
-    push<width, rows>(b, from, to, stride, turn);
+    push<width, rows>(b, b.stage, to, stride, turn);                                                                   \
+    NEXT_STAGE
+#define EXCHANGE_NINES(to)                                                                                             \
+    before_push();                                                                                                     \
+    __syncthreads();                                                                                                   \
+    if (b.tid == 0) expect(turn, atoms * SHARES * NINE * 4);                                                           \
+    push_nines(b, b.stage, to, turn);                                                                                  \
+    NEXT_STAGE
+// The same, and `rows` times WIDE numbers of each atom. They come from memory that no block pushes to then: one that has
+// everything already goes on before this block has read it all.
+#define EXCHANGE_NINES_AND(to, from, to_rows, rows)                                                                    \
+    before_push();                                                                                                     \
+    __syncthreads();                                                                                                   \
+    if (b.tid == 0) expect(turn, (9 + rows) * atoms * SHARES * WIDE * 4);                                              \
+    push<WIDE, rows>(b, from, to_rows, C, turn);                                                                       \
+    push_nines(b, b.stage, to, turn);                                                                                  \
+    NEXT_STAGE
+// Of a hidden layer, `put_hidden`, to `to` and after the activation to v1.
+#define EXCHANGE_HIDDEN(to, width, stride)                                                                             \
+    before_push();                                                                                                     \
+    __syncthreads();                                                                                                   \
+    if (b.tid == 0) expect(turn, 2 * atoms * SHARES * width * 4);                                                      \
+    push<width, 1>(b, b.stage, to, stride, turn);                                                                      \
+    push<width, 1>(b, b.stage + per_cluster(p) * width, b.v1, stride, turn);                                           \
+    NEXT_STAGE
+
+template <int WIDTH> DEV void put_hidden(const Block &b, int o, float z)
+{
+    b.stage[o] = z, b.stage[per_cluster(b.p) * WIDTH + o] = silu(z);
+}
 
 DEV void send(const Block &b, int layer, const float (&w)[12], const float *x)
 {
@@ -81,7 +114,7 @@ DEV void send(const Block &b, int layer, const float (&w)[12], const float *x)
     {
         const N9 y = load_own(b.result + a * NINE + b.col);
         tell_nine(b, p.y + nine_of(b, layer, b.first + a), y);
-        store_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col, y);
+        store_own(b.keep(a, KEEP_Y0 + A_LAYER * layer) + b.col, y);
     }
 }
 
@@ -91,30 +124,32 @@ DEV void receive(const Block &b, int layer, const Near &near)
     EACH_OWN(a)
     {
         const float *own = b.own(layer + 1);
-        const N9 y = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col);
+        const N9 y = load_own(b.keep(a, KEEP_Y0 + A_LAYER * layer) + b.col);
         const N9 m = add9(load_own(b.result + a * NINE + b.col), scale_parts(y, own[0], own[WIDE], own[2 * WIDE]));
-        store_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col, m);
-        const N9 product = message_product(y, m, b.factor(a));
-        store_own(b.stage + a * NINE + b.col, scale9(product, reciprocal(squared_norm(product) + 1.0f)));
+        store_own(b.keep(a, KEEP_M0 + A_LAYER * layer) + b.col, m);
+        N9 product = message_product(y, m, b.factor(a));
+        const float inverse = reciprocal(squared_norm(product) + 1.0f);
+        b.inverse(a, 2 + layer)[b.col] = inverse, product = scale9(product, inverse);
+        store_own(b.keep(a, KEEP_P0 + A_LAYER * layer) + b.col, product);
+        store_own(b.stage + a * NINE + b.col, product);
     }
 }
 
-// From the gradient in P / (|P|^2 + 1), the result of a product, those in Y and M; the latter for neighbours.
+// From the gradient in P / (|P|^2 + 1), the result of a product, that in M, for neighbours, by the first half of the
+// warps, and a part of that in Y by the other half.
 DEV void product_gradient(const Block &b, int layer)
 {
     const Params &p = b.p;
-    EACH_OWN(a)
-    {
-        const N9 y = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col),
-                 m = load_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col);
-        const N9 product = message_product(y, m, b.factor(a));
-        const float inverse = reciprocal(squared_norm(product) + 1.0f);
-        const N9 g = normalise_gradient(scale9(product, inverse), inverse, load_own(b.result + a * NINE + b.col));
-        N9 gy, gm;
-        message_product_gradient(y, m, g, b.factor(a), &gy, &gm);
-        tell_nine(b, p.gm + nine_of(b, layer, b.first + a), gm);
-        store_own(b.keep(a, KEEP_GY) + b.col, gy);
-        store_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col, gm);
+    const bool first = b.warp < WARPS / 2;
+#pragma unroll 1
+    for (int o = b.tid % (THREADS / 2); o < b.atoms * WIDE; o += THREADS / 2) {
+        const int a = o / WIDE, which = A_LAYER * layer;
+        const N9 product = load_own(b.keep(a, KEEP_P0 + which) + b.col);
+        const N9 g = normalise_gradient(product, b.inverse(a, 2 + layer)[b.col], load_own(b.result + a * NINE + b.col));
+        const N9 other = load_own(b.keep(a, (first ? KEEP_Y0 : KEEP_M0) + which) + b.col);
+        const N9 gradient = message_product_gradient(other, g, b.factor(a));
+        if (first) tell_nine(b, p.gm + nine_of(b, layer, b.first + a), gradient);
+        store_own((first ? b.keep(a, KEEP_D0 + which) : b.stage + a * NINE) + b.col, gradient); // D has been used
     }
 }
 
@@ -125,7 +160,8 @@ DEV void receive_gradient(const Block &b, int layer, const Near &near)
     EACH_OWN(a)
     {
         const float *own = b.own(layer + 1);
-        const N9 gm = load_own(b.keep(a, KEEP_M0 + 4 * layer) + b.col), gy = load_own(b.keep(a, KEEP_GY) + b.col);
+        const N9 gm = load_own(b.keep(a, KEEP_D0 + A_LAYER * layer) + b.col),
+                 gy = load_own(b.stage + a * NINE + b.col);
         store_own(
             b.stage + a * NINE + b.col,
             add9(add9(load_own(b.result + a * NINE + b.col), scale_parts(gm, own[0], own[WIDE], own[2 * WIDE])), gy));
@@ -140,7 +176,7 @@ DEV N9 input_gradient(const Block &b, int a, int which, int l)
 
 // From the sums of the embedding to what each edge adds to the forces of its atoms. gate_in: the weights that are needed
 // first.
-DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
+DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
 {
     const Params &p = b.p;
     float *const xa = b.xa, *const xb = b.xb;
@@ -153,37 +189,26 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         x.v[0] += b.own(0)[0] * b.with_itself(a)[b.col];
         store_own(b.keep(a, KEEP_A) + b.col, x);
         store_own(b.stage + a * NINE + b.col, x);
+        b.features[a * WIDE + b.col] = squared_norm(x); // no block pushes there before the readout
     }
-    EXCHANGE(b.stage, xa, 9, WIDE, C);
+    EXCHANGE_NINES_AND(xa, b.features, xb, 1);
     fetch(w, b.weights, AT_MIX);
     wait_for_cluster(turn++);
 #pragma unroll 1
-    for (int a = b.warp; a < atoms; a += WARPS) {
-        const float *x = xa + a * 9 * C;
-        float *norm = xb + a * 2 * C + C; // nothing arrives in xb before all blocks have read this block's hidden layer
-#pragma unroll
-        for (int c = b.lane; c < C; c += 32) {
-            N9 v;
-#pragma unroll
-            for (int k = 0; k < 9; k++) v.v[k] = x[k * C + c];
-            norm[c] = squared_norm(v);
-        }
-        standardise<C>(b, norm, b.vectors + AT_GATE_SCALE, b.vectors + AT_GATE_OFFSET, p.gate_epsilon, norm - C,
+    for (int a = b.warp; a < atoms; a += WARPS)
+        standardise<C>(b, xb + a * C, b.vectors + AT_GATE_SCALE, b.vectors + AT_GATE_OFFSET, p.gate_epsilon, xb + a * C,
                        b.gate_statistics(a));
-    }
     __syncthreads();
-    product1<C, 2>(b, gate_in, xb, 2 * C, b.result);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * 32; o += THREADS) b.stage[o] = b.result[o] + b.vectors[AT_GATE_IN_BIAS + o % 32];
-    EXCHANGE(b.stage, b.hidden, 1, 32, 2 * C);
+    product1<C, 2>(b, gate_in, xb, C,
+                   [&](int o, float sum) { put_hidden<32>(b, o, sum + b.vectors[AT_GATE_IN_BIAS + o % 32]); });
+    EXCHANGE_HIDDEN(b.hidden, 32, 2 * C);
     fetch(wide, b.weights, AT_GATE_OUT);
     product9(b, w, xa, b.result);
+    fetch(w, b.weights, AT_IN);
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
     wait_for_cluster(turn++);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * 2 * C; o += THREADS) xa[o] = silu(b.hidden[o]);
+    product1<2 * C, 3>(b, wide, b.v1, 2 * C, [&](int o, float sum) { b.result[o] = sum; });
     __syncthreads();
-    product1<2 * C, 3>(b, wide, xa, 2 * C, b.result);
     EACH_OWN(a)
     {
         float z[3], *gate = b.gate(a) + b.col;
@@ -194,8 +219,7 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         put_input(b, a, KEEP_X0, 0,
                   scale_parts(load_own(b.keep(a, KEEP_MIXED) + b.col), silu(z[0]), silu(z[1]), silu(z[2])));
     }
-    EXCHANGE(b.stage, xb, 9, WIDE, C);
-    fetch(w, b.weights, AT_IN);
+    EXCHANGE_NINES(xb);
     wait_for_cluster(turn++);
 #pragma unroll 1
     for (int l = 0; l < 2; l++) {
@@ -205,15 +229,16 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         read_near<0, 0>(b, 1 + l, near);
         if (l == 0 && !makes_list(p)) find_back(b);
         receive(b, l, near);
-        EXCHANGE(b.stage, xa, 9, WIDE, C);
+        EXCHANGE_NINES(xa);
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
-        if (l == 0) fetch(w, b.weights, AT_IN + 12);
+        fetch(w, b.weights, l == 0 ? AT_IN + 12 : (int)AT_READ);
         EACH_OWN(a)
         {
             const N9 d = load_own(b.result + a * NINE + b.col);
-            store_own(b.keep(a, KEEP_D0 + 4 * l) + b.col, d);
-            const N9 x = add9(add9(load_own(b.keep(a, KEEP_X0 + 4 * l) + b.col), d), scale9(square(d), b.factor(a)));
+            store_own(b.keep(a, KEEP_D0 + A_LAYER * l) + b.col, d);
+            const N9 before = load_own(b.keep(a, KEEP_X0 + A_LAYER * l) + b.col);
+            const N9 x = add9(add9(before, d), scale9(square(d), b.factor(a)));
             if (l == 0)
                 put_input(b, a, KEEP_X1, 1, x);
             else {
@@ -225,12 +250,11 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
             }
         }
         if (l == 0) {
-            EXCHANGE(b.stage, xb, 9, WIDE, C);
+            EXCHANGE_NINES(xb);
             wait_for_cluster(turn++);
         }
     }
-    fetch(w, b.weights, AT_READ);
-    EXCHANGE(b.stage, xb, 3, WIDE, C);
+    EXCHANGE(xb, 3, WIDE, C);
     wait_for_cluster(turn++);
     float head[16], head_back[16], read_back[12];
     fetch(head, b.weights, AT_HEAD);
@@ -239,17 +263,14 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         standardise<3 * C>(b, xb + a * 3 * C, b.vectors + AT_READ_SCALE, b.vectors + AT_READ_OFFSET, p.read_epsilon,
                            xa + a * 3 * C, b.readout(a));
     __syncthreads();
-    product1<3 * C, 1>(b, w, xa, 3 * C, b.result);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * WIDE; o += THREADS) b.stage[o] = b.result[o] + b.vectors[AT_READ_BIAS + o % WIDE];
-    EXCHANGE(b.stage, b.features, 1, WIDE, C);
+    product1<3 * C, 1>(b, w, xa, 3 * C,
+                       [&](int o, float sum) { put_hidden<WIDE>(b, o, sum + b.vectors[AT_READ_BIAS + o % WIDE]); });
+    EXCHANGE_HIDDEN(b.features, WIDE, C);
     fetch(head_back, b.weights, AT_HEAD_BACK);
     fetch(read_back, b.weights, AT_READ_BACK);
     wait_for_cluster(turn++);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * C; o += THREADS) xa[o] = silu(b.features[o]);
+    product1<C, 4>(b, head, b.v1, C, [&](int o, float sum) { b.result[o] = sum; });
     __syncthreads();
-    product1<C, 4>(b, head, xa, C, b.result);
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS) {
         double output = 0;
@@ -270,16 +291,14 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         }
     }
     __syncthreads();
-    product1<HEAD, 8>(b, head_back, b.stage, HEAD, b.result);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * C; o += THREADS) xa[o] = b.result[o] * silu_slope(b.features[o]);
+    product1<HEAD, 8>(b, head_back, b.stage, HEAD, [&](int o, float sum) { xa[o] = sum * silu_slope(b.features[o]); });
     __syncthreads();
-    product1<C, 3>(b, read_back, xa, C, b.result);
+    product1<C, 3>(b, read_back, xa, C, [&](int o, float sum) { b.result[o] = sum; });
     fetch(w, b.weights, AT_OUT_BACK + 12);
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS)
         back_statistics<C>(b, xa + a * C, b.features + a * C, b.vectors + AT_READ_LEVEL, b.vectors + AT_READ_SHIFT,
-                           b.readout(a) + 2, 3 * C);
+                           b.readout(a) + 2, 1.0f / (3 * C));
     __syncthreads();
     EACH_OWN(a)
     {
@@ -296,7 +315,7 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         store_own(b.keep(a, KEEP_X2) + b.col, gx); // from here on the gradient in the current layer's output
         put_update_gradient(b, a, KEEP_D1, gx);
     }
-    EXCHANGE(b.stage, xb, 9, WIDE, C);
+    EXCHANGE_NINES(xb);
     wait_for_cluster(turn++);
 #pragma unroll 1
     for (int l = 1; l >= 0; l--) {
@@ -306,13 +325,18 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         Near near;
         read_near<1, 0>(b, 1 + l, near);
         receive_gradient(b, l, near);
-        EXCHANGE(b.stage, xa, 9, WIDE, C);
+        EXCHANGE_NINES(xa);
         wait_for_cluster(turn++);
         product9(b, w, xa, b.result);
-        fetch(w, b.weights, AT_OUT_BACK);
+        if (l)
+            fetch(w, b.weights, AT_OUT_BACK);
+        else
+            fetch(w, b.weights, AT_MIX_BACK), fetch(wide, b.weights, AT_GATE_OUT_BACK);
+        // For the next step, or for rescaling at the end of this one, while others are busy with what follows.
+        if (MOVES && l) draw_all(b, b.number + (p.thermostat == LANGEVIN ? 2 : 1));
         EACH_OWN(a)
         {
-            const N9 g = input_gradient(b, a, KEEP_X0 + 4 * l, l);
+            const N9 g = input_gradient(b, a, KEEP_X0 + A_LAYER * l, l);
             if (l) {
                 store_own(b.keep(a, KEEP_X2) + b.col, g);
                 put_update_gradient(b, a, KEEP_D0, g);
@@ -329,35 +353,28 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
             }
         }
         if (l) {
-            EXCHANGE(b.stage, xb, 9, WIDE, C);
+            EXCHANGE_NINES(xb);
             wait_for_cluster(turn++);
         }
     }
-    fetch(wide, b.weights, AT_GATE_OUT_BACK);
-    __syncthreads();
-    if (b.tid == 0) expect(turn, 12 * atoms * SHARES * WIDE * 4);
-    // From memory that no block pushes to: one that has everything already goes on before this block has read it all.
-    push<WIDE, 3>(b, b.features, b.v1, C, turn);
-    push<WIDE, 9>(b, b.stage, xb, C, turn);
-    fetch(w, b.weights, AT_MIX_BACK);
+    EXCHANGE_NINES_AND(xb, b.features, b.v1, 3);
     fetch(gate_in, b.weights, AT_GATE_IN_BACK);
     wait_for_cluster(turn++);
-    product1<3 * C, 2>(b, wide, b.v1, 3 * C, b.result);
-#pragma unroll 1
-    for (int o = b.tid; o < atoms * 32; o += THREADS)
-        b.stage[o] = b.result[o] * silu_slope(b.hidden[o / 32 * 2 * C + b.rank * 32 + o % 32]);
-    EXCHANGE(b.stage, xa, 1, 32, 2 * C);
+    product1<3 * C, 2>(b, wide, b.v1, 3 * C, [&](int o, float sum) {
+        b.stage[o] = sum * silu_slope(b.hidden[o / 32 * 2 * C + b.rank * 32 + o % 32]);
+    });
+    EXCHANGE(xa, 1, 32, 2 * C);
     product9(b, w, xb, b.result);
     EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
     Near near;
     read_near<1, 1>(b, 0, near);
     if (!makes_list(p)) take_back(b);
     wait_for_cluster(turn++);
-    product1<2 * C, 1>(b, gate_in, xa, 2 * C, b.result);
+    product1<2 * C, 1>(b, gate_in, xa, 2 * C, [&](int o, float sum) { b.result[o] = sum; });
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS)
         back_statistics<2 * C>(b, xa + a * 2 * C, b.hidden + a * 2 * C, b.vectors + AT_GATE_LEVEL,
-                               b.vectors + AT_GATE_SHIFT, b.readout(a) + 2, C);
+                               b.vectors + AT_GATE_SHIFT, b.readout(a) + 2, 1.0f / C);
     __syncthreads();
     EACH_OWN(a)
     {
@@ -366,11 +383,11 @@ DEV void work_out(const Block &b, float (&gate_in)[8], int &turn)
         const float scaled = b.result[a * WIDE + b.col] * b.vectors[AT_GATE_SCALE + b.channel];
         const float g = t[1] * (scaled - s[2] - (squared_norm(x) - t[0]) * t[1] * s[3]);
         const N9 all = add9(load_own(b.keep(a, KEEP_MIXED) + b.col), part_norms_gradient(x, g, g, g));
-        store_own(b.keep(a, KEEP_GY) + b.col, all);
+        store_own(b.keep(a, KEEP_D0) + b.col, all);
     }
     __syncthreads();
 #pragma unroll 1
-    for (int o = b.tid; o < atoms * NINE; o += THREADS) b.result[o] = b.keep(o / NINE, KEEP_GY)[o % NINE];
+    for (int o = b.tid; o < atoms * NINE; o += THREADS) b.result[o] = b.keep(o / NINE, KEEP_D0)[o % NINE];
     __syncthreads();
     edge_gradients(b, near);
 }
@@ -391,10 +408,11 @@ DEV void evaluate(const Params &p)
     b.hidden = at, at += per_cluster(p) * 2 * C;
     b.features = at, at += per_cluster(p) * C;
     b.result = at, at += per_cluster(p) * NINE;
-    b.stage = at, at += per_cluster(p) * NINE;
+    b.stages = b.stage = at, at += 2 * per_cluster(p) * NINE;
     b.elements = at, at += per_cluster(p) * 2 * WIDE;
     b.per_atom = at, at += per_cluster(p) * PER_ATOM;
     b.vectors = at, at += VECTORS;
+    b.stretch = (double *)at, b.counted = (int *)(b.stretch + 5), at += STRETCH;
     b.scratch = at, at += max(WARPS * min(chunk_of(p), per_cluster(p)), lanes_of(p) * per_cluster(p)) * NINE;
     if (p.kept)
         b.kept = p.kept + (long long)blockIdx.x * per_cluster(p) * KEEP_FLOATS;
@@ -402,7 +420,11 @@ DEV void evaluate(const Params &p)
         b.kept = at, at += per_cluster(p) * KEEP_FLOATS;
     b.particles = (Particle *)at;
     if (makes_list(p)) at += p.num_atoms * (sizeof(Particle) / 4);
-    b.edge_memory = at, b.first_edge = 0, b.num_edges = 0, b.total = 0, b.number = MOVES ? p.control[0] : 0;
+    b.heard = (float4 *)at;
+    if (hears_all(p)) at += p.num_atoms * 3 * WIDE * 4;
+    b.edge_memory = at, b.first_edge = 0, b.num_edges = 0, b.number = MOVES ? p.control[0] : 0;
+
+    if (makes_list(p)) place_edges(b);
 
     int turn = 0; // of the next exchange
     prepare_exchanges();
@@ -414,6 +436,11 @@ DEV void evaluate(const Params &p)
     else if (p.given)
         read_coordinates(b, arriving);
     prepare(b);
+    if (MOVES) {
+        __syncthreads();
+        if (p.thermostat == LANGEVIN) draw_all(b, b.number + 1);
+        __syncthreads();
+    }
     all_prepared();
     if (!MOVES && p.given) bring_in(b, arriving, turn);
     if (b.tid == THREADS - 1)
@@ -422,6 +449,8 @@ DEV void evaluate(const Params &p)
     if (!MOVES && p.given) {
         wait_for_cluster(turn++);
         note_places(b);
+        if (b.tid < p.num_atoms) round_place(b, b.tid);
+        __syncthreads();
     }
     bool halted = false;
     int done = 0;
@@ -431,10 +460,9 @@ DEV void evaluate(const Params &p)
         fetch(gate_in, b.weights, AT_GATE_IN);
         if (!halted) {
             if (MOVES) advance(b);
-            if (makes_list(p)) {
-                all_pairs(b);
+            if (makes_list(p))
                 make_list(b);
-            } else
+            else
                 take_list(b);
             __syncthreads();
             embedding_sums(b);
@@ -447,8 +475,6 @@ DEV void evaluate(const Params &p)
         } else
             b.launch = shared_launch();
         work_out(b, gate_in, turn);
-        if (MOVES && p.thermostat != FREE && own_particle(b) < p.num_atoms)
-            draw(b.particles + own_particle(b), b.number + (p.thermostat == LANGEVIN ? 2 : 1));
         sum_forces(b);
         done++;
         if (!MOVES) break;

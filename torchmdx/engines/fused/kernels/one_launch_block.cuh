@@ -41,7 +41,8 @@ enum {
     AT_GATE_OUT_BIAS = AT_GATE_IN_BIAS + 2 * WIDE,
     AT_READ_BIAS = AT_GATE_OUT_BIAS + 3 * WIDE,
     AT_OWN = AT_READ_BIAS + WIDE, // filters of distance 0, [3][3][WIDE]
-    VECTORS = AT_OWN + 9 * WIDE
+    VECTORS = AT_OWN + 9 * WIDE,
+    STRETCH = 12 // floats of the coordinate of the tables, five double, and of two numbers of edges
 };
 
 struct Edge {
@@ -57,8 +58,9 @@ enum { NUM_FLAGS = 8 };
 // out (2) or without neighbours (4), its element. In dynamics also its motion: position, velocity and force after the
 // last good step; position, and velocity half a kick before its own, of the step at work; random numbers; what is
 // constant. thermal, alpha: of the system of this number.
+enum { RADIUS, OTHER_RADIUS, COSINE, SINE, OTHER_COSINE, DRAWN }; // what normal numbers are products of
 struct alignas(16) Particle {
-    double x[3], v[3], f[3], moved[3], faster[3], noise[3], offset[3];
+    double x[3], v[3], f[3], moved[3], faster[3], offset[3], drawn[DRAWN];
     double energy, half, kick, kept, scale, mass, counted, far, thermal, alpha;
     long long seed;
     int atom, flaws, element, number, first;
@@ -76,7 +78,7 @@ struct Params {
     float4 *y, *gm;                         // told: [2][N][3][C]
     Edge *edges;                            // [SHARES][E]
     float *pull;                            // [SHARES][E]
-    float4 *back, *half;                    // told: [E], [SHARES][E]
+    float4 *back, *half;                    // told: [E], [SHARES][told_slots]
     float4 *told_energies, *told_forces;    // [2][N]: of odd and even launches and steps of dynamics
     float *kept;                            // [blocks][kept per block], or 0: in shared memory
     double *energies, *energy;
@@ -104,7 +106,8 @@ struct Params {
     int to_host; // 0: nothing; 1: energy and flags; 2: all results
     int steps, thermostat; // of dynamics; 0 steps: one evaluation
     int num_atoms, num_systems, per, lanes, chunk, last_interval, wide_positions, wide_cell, wide_charge, slots,
-        edge_room, patience; // how often a block looks whether others have arrived before it gives up
+        told_slots, edge_room, hears; // hears: whether a block has room for what all atoms tell
+    int patience; // how often a block looks whether others have arrived before it gives up
 };
 
 // Shared memory of a block. What each atom keeps: columns of WIDE channels.
@@ -115,17 +118,20 @@ enum {
     KEEP_Y0,
     KEEP_M0,
     KEEP_D0,
+    KEEP_P0,
     KEEP_X1,
     KEEP_Y1,
     KEEP_M1,
     KEEP_D1,
+    KEEP_P1,
     KEEP_X2,
-    KEEP_GY,
-    KEEP_TENSORS
+    KEEP_TENSORS,
+    A_LAYER = KEEP_X1 - KEEP_X0
 };
-enum { KEEP_FLOATS = KEEP_TENSORS * NINE + 2 * WIDE + 3 * WIDE }; // then 1/(|X|^2+1) of X0, X1, and the gate
+// Then 1/(|X|^2+1) of X0, X1, P0 and P1, and the gate. P: what a layer makes of Y and M, divided by |P|^2+1.
+enum { KEEP_FLOATS = KEEP_TENSORS * NINE + 4 * WIDE + 3 * WIDE };
 // Per atom, in shared memory: both buffers of the exchange, vectors, results of products and what is pushed.
-enum { PER_ATOM = 12, ROOM_FLOATS = 2 * 9 * C + 3 * C + 2 * C + C + 2 * NINE + 2 * WIDE + PER_ATOM };
+enum { PER_ATOM = 12, ROOM_FLOATS = 2 * 9 * C + 3 * C + 2 * C + C + 3 * NINE + 2 * WIDE + PER_ATOM };
 
 // How atoms are divided, as constants where the kernel is compiled for one plan. Products then include the missing atoms
 // of the last cluster, whose results nothing reads.
@@ -152,23 +158,35 @@ enum { MOVES = 1 };
 enum { MOVES = 0 };
 #endif
 DEV bool makes_list(const Params &p) { return MOVES || p.given; }
+// Whether a block reads what all atoms tell once, to shared memory, and not for each edge.
+DEV bool hears_all(const Params &p) { return MOVES || p.hears; }
+// Whether all edges of an atom are read ahead (`Near`), so that there is no code for others.
+#ifdef NEAR_ONLY
+enum { MAY_HAVE_OTHERS = 0 };
+#else
+enum { MAY_HAVE_OTHERS = 1 };
+#endif
 
 struct Block {
     const Params &p;
     int rank, cluster, first, atoms, col, lane, warp, tid, channel;
     const float *weights;
-    float *xa, *xb, *v1, *hidden, *features, *result, *stage, *elements, *per_atom, *vectors, *scratch, *kept, *edge_memory;
+    double *stretch;
+    int *counted; // in a whole step: edges of all atoms, and of those before this block's
+    float *xa, *xb, *v1, *hidden, *features, *result, *stages, *stage, *elements, *per_atom, *vectors, *scratch, *kept,
+        *edge_memory;
     Edge *edges;
     float *pull;
     Particle *particles;
-    int first_edge, num_edges, total, clusters;
+    float4 *heard; // of all atoms [N][3][WIDE]
+    int first_edge, num_edges, clusters;
     unsigned launch;
     long long number; // of steps that a run has done
     Remote remote;
 
     MEMBER float *keep(int a, int which) const { return kept + a * KEEP_FLOATS + which * NINE; }
     MEMBER float *inverse(int a, int l) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + l * WIDE; }
-    MEMBER float *gate(int a) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + 2 * WIDE; }
+    MEMBER float *gate(int a) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + 4 * WIDE; }
     // Of an atom: the factor of its system, statistics of the readout [4] and of the gate [2], energy of its element
     // (double), its edges, counted from the block's first.
     MEMBER float &factor(int a) const { return per_atom[PER_ATOM * a]; }

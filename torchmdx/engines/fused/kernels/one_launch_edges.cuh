@@ -47,6 +47,8 @@ DEV void prepare(const Block &b)
     for (int k = 0; k < (VECTORS / 4 + THREADS - 1) / THREADS; k++)
         if (b.tid + k * THREADS < VECTORS / 4)
             ((float4 *)b.vectors)[b.tid + k * THREADS] = vectors[b.tid + k * THREADS];
+    if (b.tid < 5) b.stretch[b.tid] = p.stretch[b.tid];
+    if (b.tid < 2) b.counted[b.tid] = 0;
 #pragma unroll 1
     for (int o = b.tid; o < b.atoms * WIDE; o += THREADS) {
         const int a = o / WIDE;
@@ -60,11 +62,11 @@ DEV void prepare(const Block &b)
     }
 }
 
-// Where the edges of the block lie, in shared memory if they fit.
+// Where the edges of the block lie, in shared memory if they fit; those of a whole step do.
 DEV void place_edges(Block &b)
 {
     const Params &p = b.p;
-    if (b.num_edges <= p.edge_room)
+    if (makes_list(p) || b.num_edges <= p.edge_room)
         b.edges = (Edge *)b.edge_memory, b.pull = b.edge_memory + 8 * p.edge_room;
     else {
         b.edges = p.edges + (long long)b.rank * p.slots + b.first_edge;
@@ -73,22 +75,22 @@ DEV void place_edges(Block &b)
 }
 
 // Edge u along the vector v.
-DEV void put_edge(const Block &b, int u, const double *v, int source, int element, int back)
+DEV void put_edge(const Block &b, int u, const double *v, int source, int element)
 {
     const Params &p = b.p;
-    const double r = sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]), inverse = 1.0 / r;
-    const double decay = p.stretch[2] * exp(-p.stretch[3] * r), x = p.stretch[0] + p.stretch[1] * r + decay;
+    const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2], inverse = rsqrt(square), r = square * inverse;
+    const double decay = b.stretch[2] * exp(-b.stretch[3] * r), x = b.stretch[0] + b.stretch[1] * r + decay;
     // NaN counts as inside, so that it reaches the energy.
     const int knot = !(x > 0) ? 0 : x > p.last_interval ? p.last_interval : (int)x;
     Edge edge = {(float)(v[0] * inverse),
                  (float)(v[1] * inverse),
                  (float)(v[2] * inverse),
                  (float)(x - knot),
-                 (float)(p.stretch[1] - p.stretch[3] * decay),
+                 (float)(b.stretch[1] - b.stretch[3] * decay),
                  (float)inverse,
                  (unsigned short)source,
-                 (unsigned short)back,
-                 (short)(r >= p.stretch[4] ? -1 : knot),
+                 NOWHERE,
+                 (short)(r >= b.stretch[4] ? -1 : knot),
                  (short)element};
     b.edges[u] = edge;
     b.pull[u] = 0;
@@ -121,7 +123,7 @@ DEV void take_list(Block &b)
                 wide_value(p.positions, p.wide_positions, 3LL * i + k) +
                 (sa * wide_value(p.cell, p.wide_cell, cell + k) + sb * wide_value(p.cell, p.wide_cell, cell + 3 + k) +
                  sc * wide_value(p.cell, p.wide_cell, cell + 6 + k));
-        put_edge(b, u, v, j, element, NOWHERE);
+        put_edge(b, u, v, j, element);
     }
 }
 
@@ -132,8 +134,7 @@ DEV void sum_lanes(const Block &b, float *result)
 #pragma unroll 1
     for (int o = b.tid; o < b.atoms * NINE; o += THREADS) {
         float sum = 0;
-#pragma unroll 4
-        for (int u = 0; u < lanes_of(b.p); u++) sum += b.scratch[u * rows_of(b.p, b.atoms) * NINE + o];
+        EACH_ROW for (int u = 0; u < lanes_of(b.p); u++) sum += b.scratch[u * rows_of(b.p, b.atoms) * NINE + o];
         result[o] = sum;
     }
     __syncthreads();
@@ -150,15 +151,14 @@ DEV void put_lane(const Block &b, int a, int share, const N9 &m)
 }
 
 #define EACH_SHARE(a, share)                                                                                           \
-    _Pragma("unroll 1") for (int unit = b.warp; unit < b.atoms * lanes_of(b.p);                                            \
-                             unit += WARPS) for (int a = unit / lanes_of(b.p), share = unit % lanes_of(b.p), once = 1; once;   \
-                                                 once = 0)
+    _Pragma("unroll 1") for (int unit = b.warp; unit < b.atoms * lanes_of(b.p); unit += WARPS) for (                   \
+        int a = unit / lanes_of(b.p), share = unit % lanes_of(b.p), once = 1; once; once = 0)
 // The edges of a share beyond those of `Near`, which is of the warp's first unit only.
 #define EACH_OTHER_EDGE(a, share, u)                                                                                   \
-    _Pragma("unroll 1") for (int base = b.first_of(a) + 2 * (share + (unit == b.warp ? ROUNDS * lanes_of(b.p) : 0)),       \
-                             end = b.end_of(a);                                                                        \
-                             base < end; base += 2 * lanes_of(b.p)) for (int u = base + (b.lane >> 4), once2 = 1; once2;   \
-                                                                     once2 = 0)
+    _Pragma("unroll 1") for (                                                                                          \
+        int base = b.first_of(a) + 2 * (share + (unit == b.warp ? ROUNDS * lanes_of(b.p) : 0)), end = b.end_of(a);     \
+        MAY_HAVE_OTHERS && base < end;                                                                                 \
+        base += 2 * lanes_of(b.p)) for (int u = base + (b.lane >> 4), once2 = 1; once2; once2 = 0)
 
 // Of the first edges of the warp's first unit, one by each of its halves and round: source, and filters of a table, 0
 // beyond the cutoff and behind the last edge, where the source is the atom itself. They are read while a block waits
@@ -203,6 +203,11 @@ DEV long long nine_of(const Block &b, int layer, int atom)
 }
 DEV void hear_near(const Block &b, const float4 *nines, int layer, const Near &near, N9 (&there)[ROUNDS])
 {
+    if (hears_all(b.p)) {
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) there[r] = heard_of(b, near.source[r]);
+        return;
+    }
     const float4 *from[ROUNDS];
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) from[r] = near.at[r] >= 0 ? nines + nine_of(b, layer, near.source[r]) : 0;
@@ -210,6 +215,7 @@ DEV void hear_near(const Block &b, const float4 *nines, int layer, const Near &n
 }
 DEV N9 hear_one(const Block &b, const float4 *nines, int layer, int atom)
 {
+    if (hears_all(b.p)) return heard_of(b, atom);
     const float4 *const from[1] = {nines + nine_of(b, layer, atom)};
     N9 there[1];
     hear_nine(b, from, there);
@@ -262,6 +268,7 @@ DEV void messages(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
     const float4 *table = p.table + (layer + 1) * p.table_size + b.channel;
+    if (hears_all(p)) hear_all(b, p.y, layer);
     EACH_SHARE(a, share)
     {
         N9 m = {};
@@ -293,6 +300,22 @@ DEV float over_columns(float v)
     return v;
 }
 
+// The same of two numbers, of the first in the lower half of the columns and of the second in the upper half.
+DEV float over_columns(const Block &b, float first, float second)
+{
+    const bool upper = b.col >= WIDE / 2;
+    float v = (upper ? second : first) + exchange(upper ? first : second, WIDE / 2);
+#pragma unroll
+    for (int mask = WIDE / 4; mask; mask >>= 1) v += exchange(v, mask);
+    return v;
+}
+// The edge of the round whose sum a thread has; -1 for none, and for all but one thread of each half.
+DEV int summed(const Block &b, const Near &near)
+{
+    static_assert(ROUNDS == 2, "one round for each half of the columns");
+    return b.col == 0 ? near.at[0] : b.col == WIDE / 2 ? near.at[1] : -1;
+}
+
 DEV float along_edge(const N9 &own, const N9 &there, const float *slope)
 {
     float part[3];
@@ -304,19 +327,19 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
     const float4 *table = p.table + (layer + 1) * p.table_size + b.channel;
+    if (hears_all(p)) hear_all(b, p.gm, layer);
     EACH_SHARE(a, share)
     {
         N9 m = {};
-        const N9 own = load_own(b.keep(a, KEEP_Y0 + 4 * layer) + b.col);
+        const N9 own = load_own(b.keep(a, KEEP_Y0 + A_LAYER * layer) + b.col);
         if (unit == b.warp) {
             N9 there[ROUNDS];
             hear_near(b, p.gm, layer, near, there);
 #pragma unroll
-            for (int r = 0; r < ROUNDS; r++) {
-                add_message(m, near.f[r], there[r]);
-                const float along = over_columns(along_edge(own, there[r], near.slope[r]));
-                if (near.at[r] >= 0 && b.col == 0) b.pull[near.at[r]] += along;
-            }
+            for (int r = 0; r < ROUNDS; r++) add_message(m, near.f[r], there[r]);
+            const float along = over_columns(b, along_edge(own, there[0], near.slope[0]),
+                                             along_edge(own, there[1], near.slope[1]));
+            if (summed(b, near) >= 0) b.pull[summed(b, near)] += along;
         }
         EACH_OTHER_EDGE(a, share, u)
         {
@@ -338,46 +361,64 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
     sum_lanes(b, b.result);
 }
 
-// h_e of one edge, from the gradient in A and, of the lane's channel, filters, slopes and embeddings.
-DEV void edge_gradient(const Block &b, float4 *half, bool inside, int u, const N9 &g, const float *f,
-                       const float *slope, float pair)
+// Where blocks tell what edge u from atom j to atom i adds to forces, and where that of the other direction; -1 for
+// nowhere. In a whole step each pair of atoms has its place.
+DEV int told_at(const Block &b, int i, int j, int u)
 {
-    float along = 0, sx = 0, sy = 0, sz = 0;
-    if (inside) {
-        const Edge &e = b.edges[u];
-        const float x = e.x, y = e.y, z = e.z;
-        // Half the gradient of d.G d: contracted with d twice, it is the value itself.
-        const float qx = g.v[4] * x + 0.5f * (g.v[5] * y + g.v[6] * z),
-                    qy = g.v[7] * y + 0.5f * (g.v[5] * x + g.v[8] * z);
-        const float qz = 0.5f * (g.v[6] * x + g.v[8] * y), third = (g.v[4] + g.v[7]) * (1.0f / 3.0f);
-        along = pair * (slope[0] * g.v[0] + slope[1] * (g.v[1] * x + g.v[2] * y + g.v[3] * z) +
-                        slope[2] * (qx * x + qy * y + qz * z - third));
-        sx = (f[1] * g.v[1] + 2.0f * f[2] * qx) * pair;
-        sy = (f[1] * g.v[2] + 2.0f * f[2] * qy) * pair;
-        sz = (f[1] * g.v[3] + 2.0f * f[2] * qz) * pair;
-    }
-    along = over_columns(along), sx = over_columns(sx), sy = over_columns(sy), sz = over_columns(sz);
-    if (inside && b.col == 0) {
-        const Edge &e = b.edges[u];
-        const float radial = (b.pull[u] + along) * e.stretch - (sx * e.x + sy * e.y + sz * e.z) * e.inverse;
-        tell(half + u, told(b, radial * e.x + sx * e.inverse, radial * e.y + sy * e.inverse,
-                            radial * e.z + sz * e.inverse));
-    }
+    return makes_list(b.p) ? i * b.p.num_atoms + j : b.first_edge + u;
+}
+DEV int told_back_at(const Block &b, int i, int j, int u)
+{
+    if (makes_list(b.p)) return j * b.p.num_atoms + i;
+    return b.edges[u].back == NOWHERE ? -1 : b.edges[u].back;
+}
+
+// What one channel adds to h_e of edge u, beside the pull of the messages, from the gradient in A and the channel's
+// filters, slopes and embeddings; u < 0: nothing.
+struct Vector {
+    float x, y, z;
+};
+DEV Vector edge_gradient(const Block &b, int u, const N9 &g, const float *f, const float *slope, float pair)
+{
+    if (u < 0) return {};
+    const Edge &e = b.edges[u];
+    const float x = e.x, y = e.y, z = e.z;
+    // Half the gradient of d.G d: contracted with d twice, it is the value itself.
+    const float qx = g.v[4] * x + 0.5f * (g.v[5] * y + g.v[6] * z),
+                qy = g.v[7] * y + 0.5f * (g.v[5] * x + g.v[8] * z);
+    const float qz = 0.5f * (g.v[6] * x + g.v[8] * y), third = (g.v[4] + g.v[7]) * (1.0f / 3.0f);
+    const float along = pair * (slope[0] * g.v[0] + slope[1] * (g.v[1] * x + g.v[2] * y + g.v[3] * z) +
+                                slope[2] * (qx * x + qy * y + qz * z - third));
+    const float sx = (f[1] * g.v[1] + 2.0f * f[2] * qx) * pair, sy = (f[1] * g.v[2] + 2.0f * f[2] * qy) * pair,
+                sz = (f[1] * g.v[3] + 2.0f * f[2] * qz) * pair;
+    const float radial = along * e.stretch - (sx * x + sy * y + sz * z) * e.inverse;
+    return {radial * x + sx * e.inverse, radial * y + sy * e.inverse, radial * z + sz * e.inverse};
+}
+
+// Tells h_e, the sums over the channels and the pull; i: the edge's atom.
+DEV void tell_gradient(const Block &b, float4 *half, int i, int u, const Vector &h)
+{
+    const Edge &e = b.edges[u];
+    const float radial = b.pull[u] * e.stretch;
+    tell(half + told_at(b, i, e.source, u), told(b, h.x + radial * e.x, h.y + radial * e.y, h.z + radial * e.z));
 }
 
 // h_e of this block's channels, from the gradient in A, result [atoms][9][WIDE].
 DEV void edge_gradients(const Block &b, const Near &near)
 {
     const Params &p = b.p;
-    float4 *half = p.half + (long long)b.rank * p.slots + b.first_edge;
+    float4 *half = p.half + (long long)b.rank * p.told_slots;
     EACH_SHARE(a, share)
     {
         const N9 g = load_own(b.result + a * NINE + b.col);
         const float target = b.as_target(a)[b.col];
-        if (unit == b.warp)
-#pragma unroll
-            for (int r = 0; r < ROUNDS; r++)
-                edge_gradient(b, half, near.at[r] >= 0, near.at[r], g, near.f[r], near.slope[r], near.pair[r]);
+        const int i = b.first + a;
+        if (unit == b.warp) {
+            const Vector h = edge_gradient(b, near.at[0], g, near.f[0], near.slope[0], near.pair[0]),
+                         k = edge_gradient(b, near.at[1], g, near.f[1], near.slope[1], near.pair[1]);
+            const Vector sum = {over_columns(b, h.x, k.x), over_columns(b, h.y, k.y), over_columns(b, h.z, k.z)};
+            if (summed(b, near) >= 0) tell_gradient(b, half, i, summed(b, near), sum);
+        }
         EACH_OTHER_EDGE(a, share, u)
         {
             const bool inside = u < end && b.edges[u].knot >= 0;
@@ -387,7 +428,9 @@ DEV void edge_gradients(const Block &b, const Near &near)
                 filters_of<1>(read_row(p.table + (long long)e.knot * INTERVAL + b.channel), e.t, f, slope);
                 source = p.sources[e.element * C + b.channel];
             }
-            edge_gradient(b, half, inside, u, g, f, slope, target + source);
+            const Vector h = edge_gradient(b, inside ? u : -1, g, f, slope, target + source);
+            const Vector sum = {over_columns(h.x), over_columns(h.y), over_columns(h.z)};
+            if (inside && b.col == 0) tell_gradient(b, half, i, u, sum);
         }
     }
 }
@@ -431,7 +474,7 @@ DEV void sum_forces(const Block &b)
 {
     const Params &p = b.p;
     const int share = b.lane % SHARES, part = b.tid / SHARES;
-    const float4 *half = p.half + (long long)share * p.slots;
+    const float4 *half = p.half + (long long)share * p.told_slots;
 #pragma unroll 1
     for (int a = b.rank; a < b.atoms; a += SHARES) {
         const int i = b.first + a;
@@ -439,8 +482,8 @@ DEV void sum_forces(const Block &b)
 #pragma unroll 1
         for (int u = b.first_of(a) + part; u < b.end_of(a); u += THREADS / SHARES) {
             if (b.edges[u].knot < 0) continue;
-            const int back = b.edges[u].back;
-            const float4 *const from[2] = {half + b.first_edge + u, back == NOWHERE ? 0 : half + back};
+            const int j = b.edges[u].source, back = told_back_at(b, i, j, u);
+            const float4 *const from[2] = {half + told_at(b, i, j, u), back < 0 ? 0 : half + back};
             float4 heard[2];
             hear(b, from, heard);
             const float4 h = heard[0], g = heard[1];
@@ -449,15 +492,15 @@ DEV void sum_forces(const Block &b)
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1) x += exchange(x, mask), y += exchange(y, mask), z += exchange(z, mask);
         float *sums = b.scratch;
-        __syncthreads();
+        if (a >= SHARES) __syncthreads(); // the sums before have been read
         if (b.lane == 0) sums[3 * b.warp] = x, sums[3 * b.warp + 1] = y, sums[3 * b.warp + 2] = z;
         __syncthreads();
-        if (b.tid == 0) {
-            // Eight threads for each edge: the first warps have all edges.
-            const int busy = min((int)WARPS, (b.end_of(a) - b.first_of(a) + 3) / 4);
-            x = y = z = 0;
-#pragma unroll 1
-            for (int u = 0; u < busy; u++) x += sums[3 * u], y += sums[3 * u + 1], z += sums[3 * u + 2];
+        if (b.warp == 0) {
+            float sum = 0; // of one component by each lane
+#pragma unroll
+            for (int u = 0; u < WARPS; u++) sum += sums[3 * u + min(b.lane, 2)];
+            x = sum, y = exchange(sum, 1), z = exchange(sum, 2);
+            if (b.lane) continue;
             if (makes_list(p))
                 tell(forces_told(b) + i, told(b, x, y, z));
             else

@@ -91,10 +91,24 @@ DEV void push4(const Remote &r, const float *to, float4 v, int turn)
                  "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(turn % 2 ? r.barrier[1] : r.barrier[0])
                  : "memory");
 }
+// Before what a thread has stored to shared memory is copied or overwritten by `push_all`, with a barrier between.
+DEV void before_push() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Copies this block's memory at `from` to the place that `to` is of this block's memory. It may be read until the other
+// block has been heard of in a later exchange.
+DEV void push_all(const Remote &r, const float *to, const float *from, int bytes, int turn)
+{
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     r.memory + 4 * (unsigned)(to - shared_base())),
+                 "r"(shared_address(from)), "r"(bytes), "r"(turn % 2 ? r.barrier[1] : r.barrier[0])
+                 : "memory");
+}
+// Weights are read once a step: they must not replace in L1 what is read again.
 DEV float4 weights4(const float4 *p)
 {
     float4 v;
-    asm volatile("ld.global.nc.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+    asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p));
     return v;
 }
 // 16 bytes that no other thread sees in part.
@@ -116,6 +130,16 @@ DEV float4 look(const float4 *at)
     return v;
 }
 DEV void pause(const float4 *, unsigned) {} // an emulation lets other threads run
+DEV float rounded_tf32(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000) & 0xffffe000); }
+// sum [16][8] += a [16][8] b [8][8] by tensor cores, numbers of a warp as in the fragments of mma.sync.
+DEV void multiply_add(float (&sum)[4], const float (&a)[4], const float (&b)[2])
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
+DEV void add_to(int *at, int v) { atomicAdd(at, v); }
 DEV unsigned long long count_up(unsigned long long *counter) { return atomicAdd(counter, 1ull); }
 DEV unsigned ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
 DEV float exchange(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }

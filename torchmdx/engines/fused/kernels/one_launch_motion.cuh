@@ -6,8 +6,11 @@
 
 enum { FREE, LANGEVIN, BUSSI }; // thermostat
 
-// Three standard normal numbers of random_numbers.py for the particle's seed and number: Philox4x32-10, Box and Muller.
-APART void draw(Particle *own, long long step)
+enum { PARTS = 4 };
+
+// One of four parts of what three standard normal numbers of random_numbers.py are products of, for the particle's seed
+// and number: Philox4x32-10, Box and Muller.
+APART void draw(Particle *own, long long step, int part)
 {
     unsigned c0 = (unsigned)own->number, c1 = (unsigned)step, c2 = (unsigned)(step >> 32), c3 = 0;
     unsigned k0 = (unsigned)own->seed, k1 = (unsigned)(own->seed >> 32);
@@ -19,11 +22,25 @@ APART void draw(Particle *own, long long step)
         k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
     }
     const double unit = 1.0 / 4294967296.0;
-    const double radius = sqrt(-2.0 * log((c0 + 0.5) * unit)), other = sqrt(-2.0 * log((c2 + 0.5) * unit));
-    double sine, cosine;
-    sincospi((c1 + 0.5) * (2.0 * unit), &sine, &cosine);
-    own->noise[0] = radius * cosine, own->noise[1] = radius * sine;
-    own->noise[2] = other * cospi((c3 + 0.5) * (2.0 * unit));
+    if (part < 2)
+        own->drawn[part ? OTHER_RADIUS : RADIUS] = sqrt(-2.0 * log(((part ? c2 : c0) + 0.5) * unit));
+    else if (part == 2)
+        sincospi((c1 + 0.5) * (2.0 * unit), own->drawn + SINE, own->drawn + COSINE);
+    else
+        own->drawn[OTHER_COSINE] = cospi((c3 + 0.5) * (2.0 * unit));
+}
+
+// Random numbers of all particles for a step: the parts by warps of their own, other warps are busy with sums.
+DEV void draw_all(const Block &b, long long step)
+{
+    const int part = b.tid / MOST_IN_STEP - (THREADS / MOST_IN_STEP - PARTS), i = b.tid % MOST_IN_STEP;
+    if (part >= 0 && b.p.thermostat != FREE && i < b.p.num_atoms) draw(b.particles + i, step, part);
+}
+
+DEV double noise_of(const Particle &own, int k)
+{
+    const double *drawn = own.drawn;
+    return k == 2 ? drawn[OTHER_RADIUS] * drawn[OTHER_COSINE] : drawn[RADIUS] * drawn[k == 0 ? COSINE : SINE];
 }
 
 // The state, and what is constant of each atom and system.
@@ -48,7 +65,6 @@ DEV void take_motion(const Block &b)
                         p.images[3 * i + 2] * cell[6 + k] + p.origin[3 * s + k];
     }
     if (i < p.num_systems) own.thermal = p.thermal[i];
-    if (p.thermostat == LANGEVIN) draw(&own, b.number + 1);
 }
 
 // Positions of the next step, as the model sees them, and velocities half a kick before those of that step.
@@ -62,13 +78,15 @@ DEV void advance(const Block &b)
 #pragma unroll
         for (int k = 0; k < 3; k++) {
             const double v = own.v[k] + own.kick * own.f[k];
-            const double w = p.thermostat == LANGEVIN ? own.kept * v + own.scale * own.noise[k] : v;
+            const double w = p.thermostat == LANGEVIN ? own.kept * v + own.scale * noise_of(own, k) : v;
             const double x = own.x[k] + own.half * (v + w), place = x - own.offset[k];
             own.moved[k] = x, own.faster[k] = w, all_places(b)[3 * i + k] = place;
             flaws |= flaws_of(place, own.far);
         }
         own.flaws = flaws | (has_place(all_places(b) + 3 * i) ? 0 : 4);
+        round_place(b, i);
     }
+    if (b.tid < 2) b.counted[b.tid] = 0;
     __syncthreads();
 }
 
@@ -84,7 +102,7 @@ DEV void rescale(const Block &b)
         for (int i = b.lane; i < p.num_atoms; i += 32) {
             const Particle &own = b.particles[i];
             if (p.num_systems > 1 && p.system[i] != s) continue;
-            const double *v = own.v, *z = own.noise;
+            const double *v = own.v, z[3] = {noise_of(own, 0), noise_of(own, 1), noise_of(own, 2)};
             twice += own.mass * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
             others += own.counted * (z[0] * z[0] + z[1] * z[1] + z[2] * z[2]);
             chosen += own.first ? z[0] : 0;
@@ -112,7 +130,7 @@ DEV bool complete(const Block &b)
 {
     const Params &p = b.p;
     const int i = own_particle(b);
-    bool bad = b.total > p.slots;
+    bool bad = b.counted[0] > p.slots;
     float4 heard[2];
     double energy = 0;
     if (i < p.num_atoms) {

@@ -114,11 +114,11 @@ DEV N9 message_product(N9 y, N9 m, float factor)
     N9 a = to_matrix(y), b = to_matrix(m);
     return scale9(from_matrix(add9(matmul(a, b), matmul(b, a))), factor);
 }
-DEV void message_product_gradient(N9 y, N9 m, N9 g, float factor, N9 *gy, N9 *gm)
+// The gradient in one of Y and M from the other one.
+DEV N9 message_product_gradient(N9 other, N9 g, float factor)
 {
-    N9 a = transposed(to_matrix(y)), b = transposed(to_matrix(m)), h = to_matrix_gradient(g);
-    *gy = scale9(from_matrix_gradient(add9(matmul(h, b), matmul(b, h))), factor);
-    *gm = scale9(from_matrix_gradient(add9(matmul(a, h), matmul(h, a))), factor);
+    N9 a = transposed(to_matrix(other)), h = to_matrix_gradient(g);
+    return scale9(from_matrix_gradient(add9(matmul(a, h), matmul(h, a))), factor);
 }
 
 DEV float sigmoid(float z)

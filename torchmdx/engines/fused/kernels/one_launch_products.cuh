@@ -15,41 +15,96 @@ template <int COUNT> DEV void fetch(float (&w)[COUNT], const float *block_weight
 // second.
 DEV float halves(float u, float v, int half) { return (half ? v : u) + exchange(half ? u : v, 16); }
 
-// result [atoms][9][WIDE] = x [atoms][9][C] times one matrix per part; x and result in shared memory.
-// x_at, result_at, scratch_at: floats from the start of shared memory.
-APART void multiply9(float4 w0, float4 w1, float4 w2, int x_at, int result_at, int scratch_at, int atoms, int chunk)
+// Numbers as sums of two that tensor cores take, of 11 bits each.
+template <int COUNT> struct Split {
+    float big[COUNT], small[COUNT];
+    MEMBER Split(const float (&x)[COUNT])
+    {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) big[k] = rounded_tf32(x[k]), small[k] = x[k] - big[k];
+    }
+};
+
+// The rows of products of nine: s, the three of v, the five of q of each atom; eight of a part at a time.
+#ifdef ATOMS_PER_CLUSTER
+enum { MOST_IN_CHUNK = ATOMS_PER_CLUSTER };
+#else
+enum { MOST_IN_CHUNK = 4 };
+#endif
+enum {
+    EIGHTS_S = (MOST_IN_CHUNK + 7) / 8,
+    EIGHTS_V = (3 * MOST_IN_CHUNK + 7) / 8,
+    EIGHTS_Q = (5 * MOST_IN_CHUNK + 7) / 8,
+    EIGHTS = EIGHTS_S + EIGHTS_V + EIGHTS_Q
+};
+struct Eight {
+    unsigned part, first; // row of the part
+};
+DEV Eight eight(int k)
+{
+    return k < EIGHTS_S              ? Eight{0, 8u * k}
+           : k < EIGHTS_S + EIGHTS_V ? Eight{1, 8u * (k - EIGHTS_S)}
+                                     : Eight{2, 8u * (k - EIGHTS_S - EIGHTS_V)};
+}
+// Where a row begins in [count][9][WIDE].
+DEV unsigned row_at(unsigned part, unsigned r, unsigned count)
+{
+    return r % count * NINE + (part * part + r / count) * WIDE;
+}
+
+// result [atoms][9][WIDE] = x [SHARES][atoms][9][WIDE] times one matrix per part; x and result in shared memory. `all`:
+// atoms that there is room for in x. x_at, result_at, scratch_at: floats from the start of shared memory.
+// Each warp takes 8 inner channels.
+APART void multiply9(float4 w0, float4 w1, float4 w2, int x_at, int result_at, int scratch_at, int atoms, int chunk,
+                     int all)
 {
 #ifdef ATOMS_PER_CLUSTER
-    atoms = chunk = ATOMS_PER_CLUSTER;
+    atoms = chunk = all = ATOMS_PER_CLUSTER;
 #endif
-    const int tid = threadIdx.x, half = tid / 16 % 2, share = tid / 32;
-    const float *x = shared_base() + x_at + 4 * (2 * share + half);
+    const unsigned tid = threadIdx.x, warp = tid / 32, i = tid % 32 / 4, j = tid % 4;
+    const float *x = shared_base() + x_at + warp / 2 * all * NINE + 8 * (warp % 2) + 2 * j;
     float *result = shared_base() + result_at, *scratch = shared_base() + scratch_at;
+    const Split<4> weights[3] = {{{w0.x, w0.y, w0.z, w0.w}}, {{w1.x, w1.y, w1.z, w1.w}}, {{w2.x, w2.y, w2.z, w2.w}}};
 #pragma unroll 1
     for (int from = 0; from < atoms; from += chunk) {
-        const int count = SPECIAL ? chunk : min(chunk, atoms - from);
-        EACH_ROW for (int a = 0; a < count; a++)
-        {
-            float sums[9];
-            const float *row = x + (from + a) * 9 * C;
+        const unsigned count = SPECIAL ? chunk : min(chunk, atoms - from);
+        float2 rows[EIGHTS];
+        float sums[EIGHTS][4] = {}; // of rows j and j + 4, columns i and i + 8
 #pragma unroll
-            for (int j = 0; j < 9; j++) {
-                const float4 w = j == 0 ? w0 : j < 4 ? w1 : w2, v = *(const float4 *)(row + j * C);
-                sums[j] = v.x * w.x + v.y * w.y + v.z * w.z + v.w * w.w;
-            }
-            float *to = scratch + (share * count + a) * NINE + tid % 16;
-#pragma unroll
-            for (int j = 0; j < 8; j += 2) to[(j + half) * WIDE] = halves(sums[j], sums[j + 1], half);
-            const float last = sums[8] + exchange(sums[8], 16);
-            if (!half) to[8 * WIDE] = last;
+        for (int k = 0; k < EIGHTS; k++) {
+            const Eight e = eight(k);
+            const unsigned r = min(e.first + i / 2 + i % 2 * 4, (2 * e.part + 1) * count - 1);
+            rows[k] = *(const float2 *)(x + from * NINE + row_at(e.part, r, count));
         }
+#pragma unroll
+        for (int k = 0; k < EIGHTS; k++) {
+            const Split<4> &w = weights[eight(k).part];
+            const Split<2> row({rows[k].x, rows[k].y});
+            multiply_add(sums[k], w.small, row.big);
+            multiply_add(sums[k], w.big, row.small);
+            multiply_add(sums[k], w.big, row.big);
+        }
+        // Half of the threads begin with the other column: no two of a warp in the same bank.
+        const unsigned other = j / 2;
+        float *to = scratch + warp * count * NINE + i + 8 * other;
+        const int step = 8 - 16 * (int)other;
+#pragma unroll
+        for (int k = 0; k < EIGHTS; k++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const Eight e = eight(k);
+                const unsigned r = e.first + j + 4 * h, at = row_at(e.part, r, count);
+                const float low = sums[k][h], high = sums[k][h + 2];
+                if (r < (2 * e.part + 1) * count) to[at] = other ? high : low, to[at + step] = other ? low : high;
+            }
         __syncthreads();
 #pragma unroll 1
-        for (int o = tid; o < count * NINE; o += THREADS) {
-            float sum = 0;
+        for (unsigned o = tid; o < count * NINE; o += THREADS) {
+            float even = 0, odd = 0;
 #pragma unroll
-            for (int u = 0; u < WARPS; u++) sum += scratch[u * count * NINE + o];
-            result[from * NINE + o] = sum;
+            for (int u = 0; u < WARPS; u += 2)
+                even += scratch[u * count * NINE + o], odd += scratch[(u + 1) * count * NINE + o];
+            result[from * NINE + o] = even + odd;
         }
         __syncthreads();
     }
@@ -59,12 +114,13 @@ DEV void product9(const Block &b, const float (&w)[12], const float *x, float *r
 {
     multiply9(make_float4(w[0], w[1], w[2], w[3]), make_float4(w[4], w[5], w[6], w[7]),
               make_float4(w[8], w[9], w[10], w[11]), (int)(x - shared_base()), (int)(result - shared_base()),
-              (int)(b.scratch - shared_base()), rows_of(b.p, b.atoms), chunk_of(b.p));
+              (int)(b.scratch - shared_base()), rows_of(b.p, b.atoms), chunk_of(b.p), per_cluster(b.p));
 }
 
-// result [atoms][G][16] = x [atoms][K] times a matrix; x in shared memory, `stride` floats an atom.
-template <int K, int G>
-DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const float *x, int stride, float *result)
+// x [atoms][K] times a matrix; x in shared memory, `stride` floats an atom. put: takes the results [atoms][G][16], by
+// number, each from one thread. A barrier must follow.
+template <int K, int G, class Put>
+DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const float *x, int stride, Put put)
 {
     enum { KK = K / SPLITS < 4 ? K / SPLITS : 4, Q = K / SPLITS / KK };
     const int half = b.lane >> 4, share = b.warp;
@@ -104,12 +160,13 @@ DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const 
         __syncthreads();
 #pragma unroll 1
         for (int o = b.tid; o < count * G * 16; o += THREADS) {
-            float sum = 0;
+            float even = 0, odd = 0;
 #pragma unroll
-            for (int u = 0; u < WARPS; u++) sum += b.scratch[u * count * G * 16 + o];
-            result[from * G * 16 + o] = sum;
+            for (int u = 0; u < WARPS; u += 2)
+                even += b.scratch[u * count * G * 16 + o], odd += b.scratch[(u + 1) * count * G * 16 + o];
+            put(from * G * 16 + o, even + odd);
         }
-        __syncthreads();
+        if (!SPECIAL) __syncthreads();
     }
 }
 
@@ -125,6 +182,14 @@ template <int WIDTH, int ROWS> DEV void push(const Block &b, const float *stage,
         const int j = from + start, row = j / QUADS_A_ROW, quad = j % QUADS_A_ROW;
         if (j < count) push4(b.remote, to + row * stride + 4 * quad, *(const float4 *)(stage + 4 * j), turn);
     }
+}
+
+// Copies the nine components of this block's channels to every block of the cluster: to [SHARES][atoms][9][WIDE].
+// Each by a warp of its own: a warp starts its copies one after the other.
+DEV void push_nines(const Block &b, const float *stage, const float *to, int turn)
+{
+    if (b.warp < SHARES && b.lane == 0)
+        push_all(b.remote, to + b.rank * per_cluster(b.p) * NINE, stage, b.atoms * NINE * 4, turn);
 }
 
 // What blocks of other clusters compute they tell in 16 bytes each, the last four of which are the number of the launch.
@@ -179,4 +244,36 @@ template <int COUNT> DEV void hear_nine(const Block &b, const float4 *const (&fr
 #pragma unroll
     for (int k = 0; k < 3 * COUNT; k++)
         x[k / 3].v[k % 3 * 3] = v[k].x, x[k / 3].v[k % 3 * 3 + 1] = v[k].y, x[k / 3].v[k % 3 * 3 + 2] = v[k].z;
+}
+// What all atoms have told of a layer and the block's channels, to shared memory.
+DEV void hear_all(const Block &b, const float4 *nines, int layer)
+{
+    enum { AT_ONCE = 3 };
+    const int count = b.p.num_atoms * 3 * WIDE;
+    const float4 *all = nines + (long long)layer * b.p.num_atoms * 3 * C + b.rank * WIDE;
+#pragma unroll 1
+    for (int base = b.tid; base < count; base += AT_ONCE * THREADS) {
+        const float4 *from[AT_ONCE];
+        float4 heard[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const int o = base + k * THREADS;
+            from[k] = o < count ? all + o / WIDE * C + o % WIDE : 0;
+        }
+        hear(b, from, heard);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (from[k]) b.heard[base + k * THREADS] = heard[k];
+    }
+    __syncthreads();
+}
+DEV N9 heard_of(const Block &b, int atom)
+{
+    N9 x;
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        const float4 v = b.heard[(3 * atom + k) * WIDE + b.col];
+        x.v[3 * k] = v.x, x.v[3 * k + 1] = v.y, x.v[3 * k + 2] = v.z;
+    }
+    return x;
 }

@@ -4,17 +4,26 @@
 #pragma once
 #include "one_launch_edges.cuh"
 
-// In shared memory, until the edges are made: coordinates [N][3] in the model's order and frame, whose bits are
-// neighbours of each atom [N], and where its row starts [N+1]. The memory is that of the vectors, which come much later.
+enum { MOST_IN_STEP = 64 }; // atoms: so many bits tell an atom's neighbours
+
+// In shared memory, until the edges are made: coordinates [N][3] in the model's order and frame, and rounded [N]. The
+// memory is that of the vectors, which come much later.
 DEV double *all_places(const Block &b) { return (double *)b.v1; }
-DEV unsigned long long *all_near(const Block &b) { return (unsigned long long *)(b.v1 + 6 * b.p.num_atoms); }
-DEV int *all_starts(const Block &b) { return (int *)(b.v1 + 8 * b.p.num_atoms); }
+DEV float4 *all_rounded(const Block &b) { return (float4 *)b.v1 + (6 * b.p.num_atoms + 3) / 4; }
 
 // Beyond this, and where they are not numbers, coordinates have no neighbours.
 DEV bool has_place(const double *x)
 {
     const double farthest = 1073741824.0;
     return fabs(x[0]) < farthest && fabs(x[1]) < farthest && fabs(x[2]) < farthest;
+}
+
+// Rounds the coordinates of an atom, for distances; not a number where it has no place.
+DEV void round_place(const Block &b, int i)
+{
+    const double *place = all_places(b) + 3 * i;
+    const float x = has_place(place) ? (float)place[0] : __uint_as_float(0x7fc00000);
+    all_rounded(b)[i] = make_float4(x, (float)place[1], (float)place[2], 0);
 }
 
 // What a thread of a cluster's first block reads of the coordinates: all of it at once and before anything else, since
@@ -50,7 +59,7 @@ DEV void bring_in(const Block &b, const Arriving &from, int turn)
     const int n = p.num_atoms, quads = (6 * n + 3) / 4, i = b.tid;
     if (i == 0) expect(turn, 16 * quads);
     if (b.rank == 0) {
-        double *unsorted = all_places(b) + 5 * n + 1; // behind the starts
+        double *unsorted = all_places(b) + 5 * n + 2; // behind the rounded ones
         if (i < 3 * n) unsorted[i] = from.given;
         __syncthreads();
         if (i < n) {
@@ -102,39 +111,48 @@ DEV void read_particles(const Block &b)
     own.element = element, own.atom = atom, own.far = far;
 }
 
-DEV void all_pairs(const Block &b)
+// Which atoms are near one, a bit each; by a warp.
+DEV unsigned long long near_atoms(const Block &b, int i)
 {
     const Params &p = b.p;
     const int n = p.num_atoms;
-#pragma unroll 1
-    for (int i = b.warp; i < n; i += WARPS) {
-        const double *here = all_places(b) + 3 * i;
-        const float x = (float)here[0], y = (float)here[1], z = (float)here[2];
-        const bool some = has_place(here);
-        const long long system = p.num_systems == 1 ? 0 : p.system[i];
-        unsigned long long near = 0;
+    const float4 here = all_rounded(b)[i];
+    unsigned long long near = 0;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int j = b.lane + 32 * h;
-            bool is_near = some && j < n && j != i;
-            if (is_near) {
-                const double *there = all_places(b) + 3 * j;
-                const float dx = (float)there[0] - x, dy = (float)there[1] - y, dz = (float)there[2] - z;
-                is_near = has_place(there) && dx * dx + dy * dy + dz * dz < p.radius_squared &&
-                          (p.num_systems == 1 || p.system[j] == system);
-            }
-            near |= (unsigned long long)ballot(is_near) << (32 * h);
+    for (int h = 0; h < 2; h++) {
+        const int j = b.lane + 32 * h;
+        const float4 there = all_rounded(b)[min(j, n - 1)];
+        const float x = there.x - here.x, y = there.y - here.y, z = there.z - here.z;
+        bool is_near = j < n && j != i && x * x + y * y + z * z < p.radius_squared;
+        if (p.num_systems > 1) is_near = is_near && p.system[j] == p.system[i];
+        near |= (unsigned long long)ballot(is_near) << (32 * h);
+    }
+    return near;
+}
+
+// The edges of this block's atoms, each atom's by one warp, with room for N; the other warps count those of all atoms.
+DEV void make_list(const Block &b)
+{
+    const Params &p = b.p;
+    const int n = p.num_atoms;
+    if (b.warp < b.atoms) {
+        const int i = b.first + b.warp, from = b.warp * n;
+        const unsigned long long near = near_atoms(b, i);
+        const double *here = all_places(b) + 3 * i;
+#pragma unroll 1
+        for (int j = b.lane; j < n; j += 32) {
+            if (!(near >> j & 1)) continue;
+            const double *there = all_places(b) + 3 * j;
+            const double v[3] = {there[0] - here[0], there[1] - here[1], there[2] - here[2]};
+            put_edge(b, from + __popcll(near & ((1ull << j) - 1)), v, j, b.particles[j].element);
         }
-        if (b.lane == 0) all_near(b)[i] = near;
-    }
-    __syncthreads();
-    if (b.tid <= n) {
-        int sum = 0;
-#pragma unroll 4
-        for (int k = 0; k < b.tid; k++) sum += __popcll(all_near(b)[k]);
-        all_starts(b)[b.tid] = sum;
-    }
-    __syncthreads();
+        if (b.lane == 0) b.first_of(b.warp) = from, b.end_of(b.warp) = from + __popcll(near);
+    } else
+#pragma unroll 1
+        for (int i = b.warp - b.atoms; i < n; i += WARPS - b.atoms) {
+            const int count = __popcll(near_atoms(b, i));
+            if (b.lane < 1 + (i < b.first)) add_to(b.counted + b.lane, count);
+        }
 }
 
 // Whether a coordinate is bad (1) or far out (2), and an atom without a place (4).
@@ -154,53 +172,26 @@ DEV void note_places(const Block &b)
         flaws_of(place[0], far) | flaws_of(place[1], far) | flaws_of(place[2], far) | (has_place(place) ? 0 : 4);
 }
 
-// The edges of this block's atoms.
-DEV void make_list(Block &b)
-{
-    const Params &p = b.p;
-    const int n = p.num_atoms, *starts = all_starts(b);
-    b.total = starts[n];
-    if (b.atoms) {
-        b.first_edge = min(starts[b.first], p.slots);
-        b.num_edges = min(starts[b.first + b.atoms], p.slots) - b.first_edge;
-    }
-    place_edges(b);
-    if (b.tid < b.atoms) {
-        b.first_of(b.tid) = min(starts[b.first + b.tid], p.slots) - b.first_edge;
-        b.end_of(b.tid) = min(starts[b.first + b.tid + 1], p.slots) - b.first_edge;
-    }
-#pragma unroll 1
-    for (int o = b.tid; o < b.atoms * n; o += THREADS) {
-        const int i = b.first + o / n, j = o % n;
-        const unsigned long long near = all_near(b)[i];
-        const int e = starts[i] + __popcll(near & ((1ull << j) - 1));
-        if (!(near >> j & 1) || e >= p.slots) continue;
-        const int back = starts[j] + __popcll(all_near(b)[j] & ((1ull << i) - 1));
-        const double *here = all_places(b) + 3 * i, *there = all_places(b) + 3 * j;
-        const double v[3] = {there[0] - here[0], there[1] - here[1], there[2] - here[2]};
-        put_edge(b, e - b.first_edge, v, j, b.particles[j].element, back < p.slots ? back : NOWHERE);
-    }
-}
-
 // What others read of the list, written last, when no block waits for it.
 DEV void describe_list(const Block &b)
 {
     const Params &p = b.p;
     if (b.rank == 0) {
+        int e = b.counted[1];
 #pragma unroll 1
-        for (int a = b.warp; a < b.atoms; a += WARPS) {
-            const int i = b.first + a, from = b.first_of(a), to = b.end_of(a);
+        for (int a = 0; a < b.atoms; a++) {
+            const int i = b.first + a, from = b.first_of(a), count = b.end_of(a) - from;
 #pragma unroll 1
-            for (int u = from + b.lane; u < to; u += 32) {
-                const int e = b.first_edge + u;
-                p.source[e] = b.edges[u].source, p.target[e] = i;
-                p.shifts[3LL * e] = p.shifts[3LL * e + 1] = p.shifts[3LL * e + 2] = 0;
+            for (int u = b.tid; u < min(count, p.slots - e); u += THREADS) {
+                p.source[e + u] = b.edges[from + u].source, p.target[e + u] = i;
+                p.shifts[3LL * (e + u)] = p.shifts[3LL * (e + u) + 1] = p.shifts[3LL * (e + u) + 2] = 0;
             }
-            if (b.lane == 0) p.row_ptr[i] = b.first_edge + from, p.row_ptr[i + 1] = b.first_edge + to;
+            if (b.tid == 0) p.row_ptr[i] = min(e, p.slots), p.row_ptr[i + 1] = min(e + count, p.slots);
+            e += count;
         }
     } else if (b.rank == 1)
 #pragma unroll 1
-        for (int e = b.total + b.cluster * THREADS + b.tid; e < p.slots; e += b.clusters * THREADS) {
+        for (int e = b.counted[0] + b.cluster * THREADS + b.tid; e < p.slots; e += b.clusters * THREADS) {
             p.source[e] = p.target[e] = p.num_atoms - 1;
             p.shifts[3LL * e] = p.shifts[3LL * e + 1] = p.shifts[3LL * e + 2] = 0;
         }
@@ -211,7 +202,7 @@ DEV void describe_list(const Block &b)
 DEV void give_out(const Block &b, int evaluations)
 {
     const Params &p = b.p;
-    const int n = p.num_atoms, i = own_particle(b);
+    const int n = p.num_atoms, i = own_particle(b), total = b.counted[0];
     const long long to_host = p.host_output - p.output;
     int *wrong = (int *)b.scratch;
     if (i < n) {
@@ -254,8 +245,8 @@ DEV void give_out(const Block &b, int evaluations)
             first = min(first, exchange(first, mask)), count += exchange(count, mask), flaws |= exchange(flaws, mask);
         if (b.lane < NUM_FLAGS) {
             const int k = b.lane;
-            const long long flag = k == 0   ? b.total
-                                   : k == 1 ? b.total > p.slots
+            const long long flag = k == 0   ? total
+                                   : k == 1 ? total > p.slots
                                    : k == 2 ? count
                                    : k == 3 ? first
                                    : k == 4 ? flaws >> 1 & 1
@@ -264,8 +255,8 @@ DEV void give_out(const Block &b, int evaluations)
             if (p.to_host) p.flags[to_host + k] = flag;
         }
         if (b.lane == 0) {
-            *p.num_edges = min(b.total, p.slots), *p.needed = b.total;
-            *p.overflow = b.total > p.slots, *p.invalid = flaws > 3, *p.updates += evaluations;
+            *p.num_edges = min(total, p.slots), *p.needed = total;
+            *p.overflow = total > p.slots, *p.invalid = flaws > 3, *p.updates += evaluations;
         }
     }
 }
