@@ -9,6 +9,15 @@ from torch import Tensor
 
 from torchmdx.engines.fused.buffers import Sizes
 
+# Systems with fewer atoms are not divided for sums over them; others have parts of so many atoms, and at most so many.
+FEWEST_TO_DIVIDE, PART, MOST_PARTS = 1024, 128, 128
+
+
+def parts_of(num_atoms: int, num_systems: int) -> int:
+    """Into how many parts systems are divided for the sums over them; a power of two."""
+    each = num_atoms // num_systems
+    return 1 if each < FEWEST_TO_DIVIDE else min(MOST_PARTS, 1 << (each // PART).bit_length() - 1)
+
 
 @dataclass(eq=False)
 class ChargeScratch:
@@ -25,6 +34,7 @@ class ChargeScratch:
     second: list[Tensor]  # [N,C] second map
     proposed: list[Tensor]  # [N,2K] third map
     sums: list[Tensor]  # [S,2,K] sums over systems, float64
+    parts_sums: Tensor  # [S,parts,2,K] sums over parts of systems, float64
     z3: list[Tensor]  # [rows,3,C]
     z2: list[Tensor]  # [rows,2C]; empty if z₂ is evaluated again in the backward pass
     z1: list[Tensor]  # [rows,C]; empty if z₁ lies in z₃ and is evaluated again in the backward pass
@@ -67,6 +77,7 @@ class ChargeScratch:
             second=[new(n, c) for _ in own],
             proposed=[new(n, 2 * k) for _ in own],
             sums=[new(systems, 2, k, dtype=torch.float64) for _ in own],
+            parts_sums=new(systems, parts_of(n, systems), 2, k, dtype=torch.float64),
             z3=[new(rows, 3, c) for _ in filters],
             z2=[new(rows, 2 * c) for _ in filters] if keep else [],
             z1=[] if keep and two_maps else [new(rows, c) for _ in filters],

@@ -8,7 +8,7 @@ Else, with `two_maps`, they are one kernel of the forward pass. The backward pas
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
@@ -17,10 +17,8 @@ from torch import Tensor
 from torchmdx.engines.fused.kernels import charge_equilibration, edge_mlp, edge_mlp_backward, edge_mlp_forward
 from torchmdx.engines.fused.kernels.tf32_product import Split
 from torchmdx.engines.fused.many_atoms import Chain
-from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
-    from torchmdx.engines.fused.buffers import Buffers
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
 FIRST_ROWS = 16  # of a program, of edges
@@ -29,24 +27,14 @@ FIRST_ROWS = 16  # of a program, of edges
 class EdgeNetworkChain(Chain):
     """A chain with the network of edges, whose values are in its scratch memory for charges."""
 
-    def __init__(
-        self,
-        model: FastTensorNet2,
-        buffers: Buffers,
-        positions: Tensor,
-        atomic_numbers: Tensor,
-        system_index: Tensor,
-        cell: Tensor,
-        charge: Tensor,
-        edges: Edges,
-    ) -> None:
-        super().__init__(model, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
-        assert buffers.scratch.charged is not None
-        self.q = buffers.scratch.charged
+    def __init__(self, model: FastTensorNet2, *inputs: Any) -> None:
+        super().__init__(model, *inputs)
+        assert self.b.charged is not None
+        self.q = self.b.charged
         self.charged = model.charged
         self.two_maps = self.tiles.two_maps if model.takes_half_parts else None
         self.edge_maps = model.edge_maps if self.two_maps is not None else None
-        self.rows = self.n + max(edges.capacity, 1)
+        self.rows = self.n + max(self.edges.capacity, 1)
 
     def _filters(self, i: int, slot: int) -> None:
         w = self.charged.filters[i]
