@@ -20,6 +20,7 @@ import torch
 
 from benchmarks import record, step
 from torchmdx.runtime import kernel_compile
+from torchmdx.runtime.compile_cache import VARIABLE
 from torchmdx.step.captured_step import CapturedStep
 
 # "on disk" uses the kernels that "side by side", run just before it, has compiled.
@@ -57,9 +58,8 @@ def measured(name: str, way: str, second: bool, kernels: str) -> dict[str, float
         "--model",
         "tensornet2" if second else "tensornet",
     ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"TRITON_CACHE_DIR": kernels}, check=False
-    )
+    folders = {"TRITON_CACHE_DIR": kernels, VARIABLE: kernels}
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | folders, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"the first step of {name}, {way}, must end well, got {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]

@@ -7,13 +7,14 @@ import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from emulated import compiled
 from interpreter import INTERPRETED, needs_kernels
 from test_fused_tensornet import CUTS, batch_of, run
 
-from torchmdx import Potential, TensorNet2Config
+from torchmdx import CapturedStep, Potential, TensorNet2Config
 from torchmdx.engines.fused.launch_sizes import TwoMaps
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
@@ -216,13 +217,17 @@ def test_maps_on_a_gpu_agree_with_float64_and_repeat_their_bits(weights, count):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not edge_maps.on_hopper(torch.device("cuda")), reason="needs an H100 or H200")
-def test_a_potential_on_a_gpu_agrees_with_the_exact_model(make_potential, ethanol, cation):
-    potential = make_potential(model="tensornet2", num_channels=C, num_layers=2).cuda()
-    batch = batch_of(*[ethanol, cation] * 40)
-    fast = FastTensorNet2(potential)
-    fast.use_edge_maps()
-    tiles = replace(CUTS["coarse"], two_maps=TwoMaps())
-    found = run(potential, batch, fast=fast, tiles=tiles)
-    assert found.scratch.charged.z2 == []
-    wanted = evaluate(copy.deepcopy(potential).double(), batch, brute_force(batch, potential.cutoff))
-    assert (found.forces.cpu() - wanted.forces.cpu()).norm() < 4e-6 * wanted.forces.cpu().norm()
+def test_a_step_on_a_gpu_takes_the_maps_and_agrees_with_the_exact_model(make_potential, ethanol, cation):
+    potential = make_potential(torch.float32, model="tensornet2", num_channels=C, num_layers=2).cuda()
+    batch = batch_of(*[ethanol, cation] * 60)
+    step = CapturedStep(potential, batch, mode="graph")
+    first = step(batch.positions.cpu().numpy()).forces
+    again = step(batch.positions.cpu().numpy()).forces
+    model = step.engine.model
+    assert model.edge_maps is not None
+    assert model.buffers.scratch.charged.z2 == []
+    assert np.array_equal(first, again)
+    wanted = (
+        evaluate(copy.deepcopy(potential).double(), batch, brute_force(batch, potential.cutoff)).forces.cpu().numpy()
+    )
+    assert np.linalg.norm(first - wanted) < 4e-6 * np.linalg.norm(wanted)

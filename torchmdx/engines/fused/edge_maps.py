@@ -1,8 +1,7 @@
 """The maps of TensorNet2's filters and their gradient by warps that specialise: kernels/edge_maps.cu, sm_90 only.
 
-It does the work of edge_mlp_forward.py and edge_mlp_backward.py on an H100 or H200, for the usual network (`why_not`),
-where that is asked (`FastTensorNet2.use_edge_maps`). A warp of each block copies matrices while others multiply, and
-blocks in clusters of two share what they copy.
+It does the work of edge_mlp_forward.py and edge_mlp_backward.py on an H100 or H200, for the usual network (`why_not`).
+A warp of each block copies matrices while others multiply, and blocks in clusters of two share what they copy.
 
 Matrices are packed as the kernel reads them (`pack_forward`, `pack_backward`): in stages of STAGE bytes, half for the
 rounded numbers and half for the remainders (fp16_product.py), each in blocks of 64 inner columns, whose rows of 128
@@ -149,7 +148,9 @@ class EdgeMaps:
 
     @classmethod
     def made(cls, model: FastTensorNet2) -> EdgeMaps:
-        """The kernels for a model. Raises as `launcher` does."""
+        """The kernels for a model. Raises ValueError if they do not serve it, and as `launcher` does."""
+        if (reason := why_not(model)) is not None:
+            raise ValueError(f"maps of edges in one kernel do not serve this network: {reason}")
         device = model.device
         most = torch.cuda.get_device_properties(device).multi_processor_count // CLUSTER
         return cls(model.charged.filters, launcher(device, FORWARD), launcher(device, BACKWARD), most)
