@@ -36,7 +36,7 @@ class ChargeScratch:
     sums: list[Tensor]  # [S,2,K] sums over systems, float64
     parts_sums: Tensor  # [S,parts,2,K] sums over parts of systems, float64
     z3: list[Tensor]  # [rows,3,C]
-    z2: list[Tensor]  # [rows,2C]; empty if z₂ is evaluated again in the backward pass
+    z2: list[Tensor]  # [rows,2C], or the slopes of its activation; empty if it is evaluated again in the backward pass
     z1: list[Tensor]  # [rows,C]; empty if z₁ lies in z₃ and is evaluated again in the backward pass
     piece: Tensor | None  # [piece,2C] z₂ of some rows at a time
     units: Tensor | None  # [rows,3,slices] exponents of the half-precision parts of the gradient in z₃
@@ -58,11 +58,11 @@ class ChargeScratch:
     ) -> ChargeScratch:
         """z₂ is kept for up to `most_rows` rows; beyond, it is evaluated again for `piece` rows at a time.
 
-        edge_maps: kernels/edge_maps.cu never stores z₂.
+        edge_maps: kernels/edge_maps.cu, which keeps slopes in z₂ and needs no pieces.
         """
         n, c, k, layers, new = sizes.num_atoms, sizes.channels, charges, sizes.layers, sizes.new
         systems, rows = max(sizes.num_systems, 1), n + sizes.slots
-        keep = sizes.with_forces and rows <= most_rows and not edge_maps
+        keep = sizes.with_forces and rows <= most_rows
         in_pieces = sizes.with_forces and not keep and not edge_maps
         parts = in_pieces and two_maps
         slices = c // min(sizes.tiles.messages_gradient.slice, c)
@@ -80,7 +80,7 @@ class ChargeScratch:
             parts_sums=new(systems, parts_of(n, systems), 2, k, dtype=torch.float64),
             z3=[new(rows, 3, c) for _ in filters],
             z2=[new(rows, 2 * c) for _ in filters] if keep else [],
-            z1=[] if keep and two_maps else [new(rows, c) for _ in filters],
+            z1=[] if keep and two_maps and not edge_maps else [new(rows, c) for _ in filters],
             piece=new(min(rows, piece), 2 * c) if in_pieces or not two_maps else None,
             units=new(rows, 3, slices) if parts else None,
             units2=new(min(rows, piece), 2) if parts else None,

@@ -1,6 +1,7 @@
 """The network of every edge in the evaluation of a TensorNet2, forward and backward: see charged.py, edge_mlp.py.
 
-With `edge_maps`, on an H100 or H200, both maps are one kernel in each direction; the backward pass evaluates z₂ again.
+With `edge_maps`, on an H100 or H200, both maps are one kernel in each direction, and z₂ stands for the slopes of its
+activation; if these are not kept, the backward pass evaluates z₂ again.
 Else, with `two_maps`, they are one kernel of the forward pass. The backward pass evaluates z₁ again between them
 (first_values) or, if z₂ is evaluated again, is first_back → second_back. Else every map is a product of its own.
 """
@@ -42,7 +43,7 @@ class EdgeNetworkChain(Chain):
         self._first_values(i, slot)
         if self.edge_maps is not None:
             assert z1 is not None
-            self.edge_maps.forth(i, z1, z3, self.edges.row_ptr)
+            self.edge_maps.forth(i, z1, z3, self.edges.row_ptr, z2)
             return
         if self.two_maps is not None:
             edge_mlp_forward.two_maps[(triton.cdiv(self.rows, self.two_maps.rows),)](
@@ -90,6 +91,10 @@ class EdgeNetworkChain(Chain):
         """Gradients in z₂ and z₁ from that in z₃, in place."""
         w, units = self.charged.filters[i], self.q.units
         z1, z2, z3 = self._z(i)
+        if self.edge_maps is not None:
+            assert z1 is not None
+            self.edge_maps.back(i, z1, z3, self.edges.row_ptr, z2)
+            return
         if z2 is not None:
             self._back(z3, w.last_back, z2, 0)
             if z1 is None:
@@ -99,9 +104,6 @@ class EdgeNetworkChain(Chain):
             self._back(z2, w.middle_back, z3.flatten(1) if z1 is None else z1, 0)
             return
         assert z1 is not None
-        if self.edge_maps is not None:
-            self.edge_maps.back(i, z1, z3, self.edges.row_ptr)
-            return
         for start, piece in self._pieces():
             rows = slice(start, start + len(piece))
             if units is not None:

@@ -4,8 +4,8 @@ As `FastTensorNet`, but filters depend on the charges of both atoms. The part of
 distance is read from a table; the rest is evaluated for every edge on tensor cores, exact to float32
 (kernels/edge_mlp.py, and for many edges kernels/edge_mlp_forward.py). The backward pass reads the values z₃ before the
 last activation. For up to MOST_ROWS rows it also reads z₂, and for many edges evaluates z₁ again; for more rows it
-reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 other kernels do this for any number of rows,
-and keep no z₂ (edge_maps.py).
+reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 other kernels do this (edge_maps.py): without
+pieces, and with the slopes of z₂'s activation in place of z₂.
 """
 
 from __future__ import annotations
