@@ -22,7 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.systems import load
 from torchmdx import Dynamics, Potential, System, TensorNet2Config, TensorNetConfig
-from torchmdx.engines.fused import engine, tensornet2
+from torchmdx.engines.fused import edge_maps, engine, tensornet2
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.step.captured_step import CapturedStep
 
@@ -34,6 +34,7 @@ class Case:
     """A structure, with a TensorNet or a TensorNet2 with Coulomb energy, and what makes a step take special kernels.
 
     constants: of engines/fused/tensornet2.py, with which few edges use the kernels for many.
+    edge_maps: kernels of CUDA C++ for the network of edges, not Triton's.
     tile_atoms: from how many atoms on tiles of atoms are used.
     """
 
@@ -68,15 +69,14 @@ def potential_of(charged: bool) -> Potential:
 def run(name: str, case: Case) -> None:
     """Runs two evaluations without a graph: the first builds the list, the second reuses it."""
     places = [(engine, "TILE_ATOMS", case.tile_atoms), *((tensornet2, k, v) for k, v in case.constants.items())]
+    if not case.edge_maps:
+        places.append((edge_maps, "CAPABILITY", None))
     before = [getattr(module, key) for module, key, _ in places]
     for module, key, value in places:
         setattr(module, key, value)
     numbers, positions, cell = load(case.structure)
     system = System.create(positions, numbers, cell=cell, pbc=cell is not None, device="cuda")
     step = CapturedStep(potential_of(case.charged), system, mode="eager", stress=cell is not None, skin=0.3)
-    if case.edge_maps:
-        step.engine.model.use_edge_maps()
-        step.engine.reserve(step.search.capacity)
     for _ in range(2):
         forces = step(positions).forces
     print(f"{name}: {step.report().engine}, largest force {abs(forces).max():.3g} eV/Å", flush=True)

@@ -49,7 +49,6 @@ static inline void arrive_at(unsigned at)
     b.pending--;
     close_phase(b);
 }
-static inline void expect_soon(const char *, int) {}
 static inline void copy_to_all(unsigned to, const char *from, int bytes, unsigned at)
 {
     for (int rank = 0; rank < 2; rank++) {

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchmdx.engines.fused.buffers import Sizes
-from torchmdx.engines.fused.charge_buffers import ChargeScratch
+from torchmdx.engines.fused.charge_buffers import ChargeScratch, parts_of
 from torchmdx.engines.fused.launch_sizes import Tiles
 
 ATOMS, EDGES, LAYERS, CHANNELS = 30, 70, 2, 128
@@ -33,12 +33,21 @@ def test_values_are_kept_while_there_are_few_rows():
 
 
 @pytest.mark.parametrize("most_rows", [0, ATOMS + EDGES])
-def test_one_kernel_for_both_maps_never_stores_what_is_between(most_rows):
+def test_one_kernel_for_both_maps_needs_no_pieces(most_rows):
     found = scratch(edge_maps=True, most_rows=most_rows)
-    assert not found.z2
+    assert len(found.z2) == (LAYERS if most_rows else 0)
     assert found.piece is None
     assert found.units is None
     assert len(found.z1) == LAYERS
+
+
+@pytest.mark.parametrize(
+    ("atoms", "systems", "parts"), [(1023, 1, 1), (2489, 1, 16), (1024 * 22, 1024, 1), (10**5, 1, 128)]
+)
+def test_systems_of_many_atoms_are_divided_for_sums(atoms, systems, parts):
+    assert parts_of(atoms, systems) == parts
+    found = scratch(replace(SIZES, num_atoms=atoms, num_systems=systems))
+    assert found.parts_sums.shape == (systems, parts, 2, 16)
 
 
 def test_layers_share_memory_without_a_gradient():

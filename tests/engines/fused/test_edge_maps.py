@@ -7,21 +7,22 @@ import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from emulated import compiled
 from interpreter import INTERPRETED, needs_kernels
 from test_fused_tensornet import CUTS, batch_of, run
 
-from torchmdx import Potential, TensorNet2Config
+from torchmdx import CapturedStep, Potential, TensorNet2Config
 from torchmdx.engines.fused.launch_sizes import TwoMaps
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 
 pytest.importorskip("triton")
 
-from torchmdx.engines.fused import edge_maps
-from torchmdx.engines.fused.edge_maps import BACKWARD, FORWARD, EdgeMaps
+from torchmdx.engines.fused import edge_maps, tensornet2
+from torchmdx.engines.fused.edge_maps import BACKWARD, BY_SLOPES, FORWARD, WITH_SLOPES, EdgeMaps
 from torchmdx.engines.fused.kernels.fp16_product import HalfParts
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
@@ -47,7 +48,8 @@ def library(tmp_path_factory):
 
 
 def maps_of(library, filters, clusters=2):
-    return EdgeMaps(filters, EmulatedMaps(library, 0), EmulatedMaps(library, 1), clusters)
+    names = (FORWARD, BACKWARD, WITH_SLOPES, BY_SLOPES)
+    return EdgeMaps(filters, {name: EmulatedMaps(library, k) for k, name in enumerate(names)}, clusters)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +94,8 @@ def rows_of(count, spare, seed=0):
 
 
 def test_python_and_the_kernel_agree_on_sizes(library, weights):
-    stages = [len(m) for m in maps_of(library, [weights]).matrices[0]]
+    matrices = maps_of(library, [weights]).matrices[0]
+    stages = [len(matrices[name]) for name in (FORWARD, BACKWARD, BY_SLOPES)]
     sizes = [edge_maps.STAGE, edge_maps.THREADS, edge_maps.ROWS, *stages, ctypes.sizeof(edge_maps.Params)]
     sizes += [edge_maps.SHARED_BYTES[FORWARD], edge_maps.SHARED_BYTES[BACKWARD]]
     assert sizes == [library.constant(k) for k in range(len(sizes))]
@@ -111,6 +114,13 @@ def test_emulated_maps_agree_with_float64_and_leave_other_rows_alone(library, we
     maps.back(0, back, g3, row_ptr)
     assert (back[:count] - back_exact[:count]).norm() < 4e-7 * back_exact[:count].norm()
     assert torch.equal(back[count:], z1[count:])
+    slopes, again = torch.full((len(z1), 2 * C), 7.0), torch.zeros_like(z3)
+    maps.forth(0, z1, again, row_ptr, slopes)
+    assert torch.equal(again[:count], z3[:count])
+    assert (slopes[count:] == 7.0).all()
+    back = z1.clone()
+    maps.back(0, back, g3, row_ptr, slopes)
+    assert (back[:count] - back_exact[:count]).norm() < 4e-7 * back_exact[:count].norm()
 
 
 def test_the_order_in_which_threads_run_changes_nothing(library, weights, monkeypatch):
@@ -160,13 +170,17 @@ def test_another_network_is_left_to_other_kernels(settings, precision, reason, m
 
 @needs_kernels
 @pytest.mark.skipif(not INTERPRETED, reason="the emulated kernel reads memory of the CPU")
-def test_a_potential_with_emulated_maps_agrees_with_the_exact_model(library, make_potential, ethanol, cation):
+@pytest.mark.parametrize("most_rows", [0, 10**6])
+def test_a_potential_with_emulated_maps_agrees_with_the_exact_model(
+    library, make_potential, ethanol, cation, most_rows, monkeypatch
+):
+    monkeypatch.setattr(tensornet2, "MOST_ROWS", most_rows)
     potential = make_potential(model="tensornet2", num_channels=C, num_layers=2)
     batch, tiles = batch_of(ethanol, cation), replace(CUTS["coarse"], two_maps=TwoMaps())
     fast = FastTensorNet2(potential)
     fast.edge_maps = maps_of(library, fast.charged.filters)
     found = run(potential, batch, fast=fast, tiles=tiles)
-    assert found.scratch.charged.z2 == []
+    assert (found.scratch.charged.z2 == []) == (most_rows == 0)
     assert found.scratch.charged.piece is None
     wanted = evaluate(potential.double(), batch, brute_force(batch, potential.cutoff))
     torch.testing.assert_close(found.energies, wanted.energies, atol=1e-6, rtol=1e-7)
@@ -183,7 +197,7 @@ def test_the_kernels_compile_without_spilling_registers(tmp_path):
         text=True,
         check=True,
     )
-    assert done.stderr.count("0 bytes spill stores, 0 bytes spill loads") == 2
+    assert done.stderr.count("0 bytes spill stores, 0 bytes spill loads") == 4
     assert "serialized" not in done.stderr
 
 
@@ -198,31 +212,38 @@ def test_maps_on_a_gpu_agree_with_float64_and_repeat_their_bits(weights, count):
     }
     w = SimpleNamespace(**gpu)
     device = torch.device("cuda", torch.cuda.current_device())
-    maps = EdgeMaps([w], edge_maps.launcher(device, FORWARD), edge_maps.launcher(device, BACKWARD), 66)
+    maps = EdgeMaps([w], {name: edge_maps.launcher(device, name) for name in edge_maps.SHARED_BYTES}, 66)
     z3_exact, back_exact = exact(w, z1, g3)
     found = []
     for _ in range(5):
         z3, back = torch.full((len(z1), 3, C), 7.0, device="cuda"), z1.clone()
         maps.forth(0, z1, z3, row_ptr)
         maps.back(0, back, g3, row_ptr)
-        found.append((z3, back))
-    z3, back = found[0]
+        slopes, by_slopes = torch.full((len(z1), 2 * C), 7.0, device="cuda"), z1.clone()
+        maps.forth(0, z1, z3, row_ptr, slopes)
+        maps.back(0, by_slopes, g3, row_ptr, slopes)
+        found.append((z3, back, by_slopes))
+    z3, back, by_slopes = found[0]
+    assert (by_slopes[:count] - back_exact[:count]).norm() < 1e-6 * back_exact[:count].norm()
     assert (z3[:count].flatten(1) - z3_exact[:count]).norm() < 1e-6 * z3_exact[:count].norm()
     assert (back[:count] - back_exact[:count]).norm() < 1e-6 * back_exact[:count].norm()
     assert (z3[count:] == 7.0).all()
     assert torch.equal(back[count:], z1[count:])
-    assert all(torch.equal(z3, a) and torch.equal(back, b) for a, b in found)
+    assert all(torch.equal(a, b) for again in found for a, b in zip(found[0], again, strict=True))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not edge_maps.on_hopper(torch.device("cuda")), reason="needs an H100 or H200")
-def test_a_potential_on_a_gpu_agrees_with_the_exact_model(make_potential, ethanol, cation):
-    potential = make_potential(model="tensornet2", num_channels=C, num_layers=2).cuda()
-    batch = batch_of(*[ethanol, cation] * 40)
-    fast = FastTensorNet2(potential)
-    fast.use_edge_maps()
-    tiles = replace(CUTS["coarse"], two_maps=TwoMaps())
-    found = run(potential, batch, fast=fast, tiles=tiles)
-    assert found.scratch.charged.z2 == []
-    wanted = evaluate(copy.deepcopy(potential).double(), batch, brute_force(batch, potential.cutoff))
-    assert (found.forces.cpu() - wanted.forces.cpu()).norm() < 4e-6 * wanted.forces.cpu().norm()
+def test_a_step_on_a_gpu_takes_the_maps_and_agrees_with_the_exact_model(make_potential, ethanol, cation):
+    potential = make_potential(torch.float32, model="tensornet2", num_channels=C, num_layers=2).cuda()
+    batch = batch_of(*[ethanol, cation] * 60)
+    step = CapturedStep(potential, batch, mode="graph")
+    first = step(batch.positions.cpu().numpy()).forces
+    again = step(batch.positions.cpu().numpy()).forces
+    model = step.engine.model
+    assert model.edge_maps is not None
+    assert np.array_equal(first, again)
+    wanted = (
+        evaluate(copy.deepcopy(potential).double(), batch, brute_force(batch, potential.cutoff)).forces.cpu().numpy()
+    )
+    assert np.linalg.norm(first - wanted) < 4e-6 * np.linalg.norm(wanted)

@@ -8,14 +8,17 @@ import torch
 from ase.build import molecule
 
 from torchmdx import CapturedStep, Dynamics, System, evaluate, relax
-from torchmdx.engines.fused import one_launch
+from torchmdx.engines.fused import one_launch, tensornet2
 from torchmdx.engines.fused.engine import KernelEngine
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.runtime.compile_cache import CompileError
+from torchmdx.runtime.cuda_kernel import DriverError
 from torchmdx.step.results import NonFiniteError
 from torchmdx.system import Batch
 
 pytest.importorskip("triton")
+
+from torchmdx.engines.fused import edge_maps
 
 CHAIN, SINGLE = "kernels, float32", "kernels, float32, one launch"
 
@@ -56,6 +59,52 @@ def test_no_other_machine_takes_one_launch(trained, ethanol):
     engine.alone = True
     engine.reserve(80)
     assert engine.name == CHAIN
+
+
+def charged_engine(make_potential, ethanol, monkeypatch):
+    """Of a TensorNet2 on a device that looks like an H100, whose few edges count as many."""
+    monkeypatch.setattr(tensornet2, "MANY_EDGE_ROWS", 1)
+    monkeypatch.setattr(edge_maps, "on_hopper", lambda device: True)
+    potential = make_potential(torch.float32, model="tensornet2", num_channels=128, num_layers=1)
+    return engine_of(potential, System.from_ase(ethanol))
+
+
+@pytest.mark.parametrize("error", [None, CompileError("no NVRTC"), DriverError("no kernel")], ids=str)
+def test_the_network_of_edges_takes_kernels_that_specialise_where_they_can_be_had(
+    make_potential, ethanol, monkeypatch, caplog, error
+):
+    def make(model):
+        made.append(model)
+        if error is not None:
+            raise error
+        return "kernels"
+
+    made = []
+    monkeypatch.setattr(edge_maps.EdgeMaps, "made", make)
+    engine = charged_engine(make_potential, ethanol, monkeypatch)
+    for capacity in (80, 90):
+        engine.reserve(capacity)
+    scratch = engine.model.buffers.scratch.charged
+    if error is None:
+        assert len(made) == 1
+        assert engine.model.edge_maps == "kernels"
+        assert scratch.z1
+        assert not caplog.messages
+    else:
+        assert engine.model.edge_maps is None
+        assert not scratch.z1  # shares memory with others
+        assert caplog.messages == 2 * [f"the network of edges is evaluated by Triton's kernels: {error}"]
+
+
+def test_few_edges_and_other_machines_take_no_kernels_that_specialise(make_potential, ethanol, monkeypatch):
+    engine = charged_engine(make_potential, ethanol, monkeypatch)
+    monkeypatch.setattr(edge_maps, "on_hopper", lambda device: False)
+    engine.reserve(80)
+    assert engine.model.edge_maps is None
+    monkeypatch.undo()
+    monkeypatch.setattr(edge_maps, "on_hopper", lambda device: True)
+    engine.reserve(80)
+    assert engine.model.edge_maps is None
 
 
 def steps_of(trained, structures, **settings):

@@ -7,7 +7,7 @@ from interpreter import DEVICE, INTERPRETED, needs_kernels
 from test_fused_tensornet import CUTS, batch_of, needs_bfloat16, run, virial_of
 
 from torchmdx import System
-from torchmdx.engines.fused import tensornet2
+from torchmdx.engines.fused import charge_buffers, tensornet2
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 from torchmdx.evaluate import evaluate
@@ -98,6 +98,19 @@ def test_shorter_numbers_are_near(make_potential, precision, most, ethanol, cati
     error = (found.forces - exact.forces).norm() / exact.forces.norm()
     assert error < most
     assert error > 1e-4 or INTERPRETED  # the interpreter multiplies TF32 as float32
+
+
+@needs_kernels
+def test_sums_over_parts_of_systems_are_the_same(make_potential, ethanol, cation, wire, monkeypatch):
+    potential = make_potential(model="tensornet2", num_channels=16, num_layers=1)
+    whole = [evaluated(potential, batch).forces.clone() for batch in (batch_of(ethanol, wire), batch_of(cation))]
+    monkeypatch.setattr(charge_buffers, "FEWEST_TO_DIVIDE", 1)
+    monkeypatch.setattr(charge_buffers, "PART", 2)
+    monkeypatch.setattr("torchmdx.engines.fused.charged.FEWEST_AT_ONCE", 1)
+    for batch, forces in zip((batch_of(ethanol, wire), batch_of(cation)), whole, strict=True):
+        found = evaluated(potential.float(), batch)
+        assert found.scratch.charged.parts_sums.shape[1] > 1
+        torch.testing.assert_close(found.forces, forces, atol=1e-6, rtol=1e-6)
 
 
 @needs_kernels

@@ -39,6 +39,7 @@ JITFunction.run = compile_only
 from dataclasses import replace
 import conftest
 from torchmdx import Batch, System
+from torchmdx.engines.fused import charge_buffers
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import HALF_PARTS, FastTensorNet2
 from torchmdx.neighbors.brute_force import brute_force
@@ -115,6 +116,7 @@ def chain(network, atoms):
         fast.takes_half_parts = False
     size = dict(few=20, some=200, many=20000, large=300000, domain=20000)[atoms]
     tiles = fast.choose_tiles(size)
+    charge_buffers.FEWEST_TO_DIVIDE, charge_buffers.PART = (1, 1) if atoms == "many" else (1024, 128)
     if tiles.by_elements is not None:
         tiles = replace(tiles, by_elements=replace(tiles.by_elements, edges=0))
     fast.allocate(2, 1, edges.capacity, tiles=tiles, elements=[6, 8])
@@ -173,6 +175,7 @@ EXPECTED = {
     },
     ("tensornet2", "many"): {
         "two_maps",
+        "sum_parts",
         "first_values",
         "first_gradient",
         "charged_read_gradient",

@@ -9,6 +9,15 @@ from torch import Tensor
 
 from torchmdx.engines.fused.buffers import Sizes
 
+# Systems with fewer atoms are not divided for sums over them; others have parts of so many atoms, and at most so many.
+FEWEST_TO_DIVIDE, PART, MOST_PARTS = 1024, 128, 128
+
+
+def parts_of(num_atoms: int, num_systems: int) -> int:
+    """Into how many parts systems are divided for the sums over them; a power of two."""
+    each = num_atoms // num_systems
+    return 1 if each < FEWEST_TO_DIVIDE else min(MOST_PARTS, 1 << (each // PART).bit_length() - 1)
+
 
 @dataclass(eq=False)
 class ChargeScratch:
@@ -25,8 +34,9 @@ class ChargeScratch:
     second: list[Tensor]  # [N,C] second map
     proposed: list[Tensor]  # [N,2K] third map
     sums: list[Tensor]  # [S,2,K] sums over systems, float64
+    parts_sums: Tensor  # [S,parts,2,K] sums over parts of systems, float64
     z3: list[Tensor]  # [rows,3,C]
-    z2: list[Tensor]  # [rows,2C]; empty if z₂ is evaluated again in the backward pass
+    z2: list[Tensor]  # [rows,2C], or the slopes of its activation; empty if it is evaluated again in the backward pass
     z1: list[Tensor]  # [rows,C]; empty if z₁ lies in z₃ and is evaluated again in the backward pass
     piece: Tensor | None  # [piece,2C] z₂ of some rows at a time
     units: Tensor | None  # [rows,3,slices] exponents of the half-precision parts of the gradient in z₃
@@ -48,11 +58,11 @@ class ChargeScratch:
     ) -> ChargeScratch:
         """z₂ is kept for up to `most_rows` rows; beyond, it is evaluated again for `piece` rows at a time.
 
-        edge_maps: kernels/edge_maps.cu never stores z₂.
+        edge_maps: kernels/edge_maps.cu, which keeps slopes in z₂ and needs no pieces.
         """
         n, c, k, layers, new = sizes.num_atoms, sizes.channels, charges, sizes.layers, sizes.new
         systems, rows = max(sizes.num_systems, 1), n + sizes.slots
-        keep = sizes.with_forces and rows <= most_rows and not edge_maps
+        keep = sizes.with_forces and rows <= most_rows
         in_pieces = sizes.with_forces and not keep and not edge_maps
         parts = in_pieces and two_maps
         slices = c // min(sizes.tiles.messages_gradient.slice, c)
@@ -67,9 +77,10 @@ class ChargeScratch:
             second=[new(n, c) for _ in own],
             proposed=[new(n, 2 * k) for _ in own],
             sums=[new(systems, 2, k, dtype=torch.float64) for _ in own],
+            parts_sums=new(systems, parts_of(n, systems), 2, k, dtype=torch.float64),
             z3=[new(rows, 3, c) for _ in filters],
             z2=[new(rows, 2 * c) for _ in filters] if keep else [],
-            z1=[] if keep and two_maps else [new(rows, c) for _ in filters],
+            z1=[] if keep and two_maps and not edge_maps else [new(rows, c) for _ in filters],
             piece=new(min(rows, piece), 2 * c) if in_pieces or not two_maps else None,
             units=new(rows, 3, slices) if parts else None,
             units2=new(min(rows, piece), 2) if parts else None,

@@ -14,7 +14,7 @@ How E is evaluated: charged_edges.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
@@ -24,40 +24,31 @@ from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
 from torchmdx.engines.fused.kernels import charge_equilibration, edge_mlp, interaction
 from torchmdx.engines.fused.many_atoms import SUM_BLOCK
 from torchmdx.models.charge_equilibration import LEAST_SHARE
-from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
 
 if TYPE_CHECKING:
-    from torchmdx.engines.fused.buffers import Buffers
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
-MOST_ATOMS_AT_ONCE = 512  # of a system, in the sums over it
+FEWEST_AT_ONCE, MOST_AT_ONCE = 16, 512  # atoms of a system, in the sums over it
 
 
 class ChargedChain(EdgeNetworkChain):
     """One evaluation. Predicted charges add up to the charge of the system, which messages do not use."""
 
-    def __init__(
-        self,
-        model: FastTensorNet2,
-        buffers: Buffers,
-        positions: Tensor,
-        atomic_numbers: Tensor,
-        system_index: Tensor,
-        cell: Tensor,
-        charge: Tensor,
-        edges: Edges,
-    ) -> None:
-        super().__init__(model, buffers, positions, atomic_numbers, system_index, cell, model.neutral, edges)
-        self.total_charge = charge
+    def __init__(self, model: FastTensorNet2, *inputs: Any) -> None:
+        super().__init__(model, *inputs)
+        self.total_charge, self.charge = self.charge, model.neutral
         self.last_charges = self.q.read_norms is not None
         # Gradient of other energies in all charges [N,(L+1)K]; to be set before `backward`.
         self.pull_on_charges: Tensor | None = None
         self.cutoff = model.table.stretch.cutoff
-        each = triton.next_power_of_2(max(1, triton.cdiv(self.n, max(1, self.sizes.num_systems))))
+        systems, parts = self.sizes.num_systems, self.q.parts_sums.shape[1]
+        each = triton.next_power_of_2(max(1, triton.cdiv(self.n, max(1, systems * parts))))
+        self.parts = (systems, parts)
         self.sums = dict(
-            K=self.charged.charges, BLOCK=min(MOST_ATOMS_AT_ONCE, max(16, each)), SEARCH=SUM_BLOCK, num_warps=8
-        )
+            K=self.charged.charges, BLOCK=min(MOST_AT_ONCE, max(FEWEST_AT_ONCE, each)), SEARCH=SUM_BLOCK, PARTS=parts,
+            ALONE=systems == 1, num_warps=8,
+        )  # fmt: skip
 
     def _layer(self, i: int, x: Tensor, keep: bool) -> Tensor:
         b, q, e, t, n = self.b, self.q, self.edges, self.tiles, self.n
@@ -97,10 +88,18 @@ class ChargedChain(EdgeNetworkChain):
         self._multiply(norms, w.first, w.first_bias, q.first[slot], "bias", activation="none")
         self._multiply(q.first[slot], w.second, w.second_bias, q.second[slot], "bias")
         self._multiply(q.second[slot], w.third, w.third_bias, q.proposed[slot], "bias")
-        charge_equilibration.equilibrate[(self.sizes.num_systems,)](
-            q.proposed[slot], self.system, self.total_charge, q.charges[i], q.sums[slot], n, LEAST_SHARE, w.slack,
-            **self.sums,
+        self._sum_parts(q.proposed[slot], q.charges[i], back=False)
+        charge_equilibration.equilibrate[self.parts](
+            q.proposed[slot], self.system, self.total_charge, q.charges[i], q.sums[slot], q.parts_sums, n, LEAST_SHARE,
+            w.slack, **self.sums,
         )  # fmt: skip
+
+    def _sum_parts(self, proposed: Tensor, gradient: Tensor, *, back: bool) -> None:
+        """Sums over parts of systems of many atoms. gradient: in the charges; read only if `back`."""
+        if self.parts[1] > 1:
+            charge_equilibration.sum_parts[self.parts](
+                proposed, gradient, self.system, self.q.parts_sums, self.n, LEAST_SHARE, BACK=back, **self.sums
+            )
 
     def channels(self) -> Tensor:
         """Charges [N,(L+1)K] of embedding and layers, if the last are evaluated."""
@@ -163,8 +162,9 @@ class ChargedChain(EdgeNetworkChain):
                 q.shares, self.charged.filters[i].shares, q.charges_gradient, n, K=self.charged.charges,
                 CHANNELS=self.c, ROWS=4, ADD=self.pull_on_charges is not None,
             )  # fmt: skip
-        charge_equilibration.equilibrate_gradient[(self.sizes.num_systems,)](
-            proposed, q.charges_gradient, self.system, q.sums[i], n, LEAST_SHARE, **self.sums
+        self._sum_parts(proposed, q.charges_gradient, back=True)
+        charge_equilibration.equilibrate_gradient[self.parts](
+            proposed, q.charges_gradient, self.system, q.sums[i], q.parts_sums, n, LEAST_SHARE, **self.sums
         )
         self._multiply(proposed, w.third_back, second, second, "slope")
         self._multiply(second, w.second_back, first, first, "slope")

@@ -1,6 +1,7 @@
 """The network of every edge in the evaluation of a TensorNet2, forward and backward: see charged.py, edge_mlp.py.
 
-With `edge_maps`, on an H100 or H200, both maps are one kernel in each direction; the backward pass evaluates z₂ again.
+With `edge_maps`, on an H100 or H200, both maps are one kernel in each direction, and z₂ stands for the slopes of its
+activation; if these are not kept, the backward pass evaluates z₂ again.
 Else, with `two_maps`, they are one kernel of the forward pass. The backward pass evaluates z₁ again between them
 (first_values) or, if z₂ is evaluated again, is first_back → second_back. Else every map is a product of its own.
 """
@@ -8,7 +9,7 @@ Else, with `two_maps`, they are one kernel of the forward pass. The backward pas
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
@@ -17,10 +18,8 @@ from torch import Tensor
 from torchmdx.engines.fused.kernels import charge_equilibration, edge_mlp, edge_mlp_backward, edge_mlp_forward
 from torchmdx.engines.fused.kernels.tf32_product import Split
 from torchmdx.engines.fused.many_atoms import Chain
-from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
-    from torchmdx.engines.fused.buffers import Buffers
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
 FIRST_ROWS = 16  # of a program, of edges
@@ -29,24 +28,14 @@ FIRST_ROWS = 16  # of a program, of edges
 class EdgeNetworkChain(Chain):
     """A chain with the network of edges, whose values are in its scratch memory for charges."""
 
-    def __init__(
-        self,
-        model: FastTensorNet2,
-        buffers: Buffers,
-        positions: Tensor,
-        atomic_numbers: Tensor,
-        system_index: Tensor,
-        cell: Tensor,
-        charge: Tensor,
-        edges: Edges,
-    ) -> None:
-        super().__init__(model, buffers, positions, atomic_numbers, system_index, cell, charge, edges)
-        assert buffers.scratch.charged is not None
-        self.q = buffers.scratch.charged
+    def __init__(self, model: FastTensorNet2, *inputs: Any) -> None:
+        super().__init__(model, *inputs)
+        assert self.b.charged is not None
+        self.q = self.b.charged
         self.charged = model.charged
         self.two_maps = self.tiles.two_maps if model.takes_half_parts else None
         self.edge_maps = model.edge_maps if self.two_maps is not None else None
-        self.rows = self.n + max(edges.capacity, 1)
+        self.rows = self.n + max(self.edges.capacity, 1)
 
     def _filters(self, i: int, slot: int) -> None:
         w = self.charged.filters[i]
@@ -54,7 +43,7 @@ class EdgeNetworkChain(Chain):
         self._first_values(i, slot)
         if self.edge_maps is not None:
             assert z1 is not None
-            self.edge_maps.forth(i, z1, z3, self.edges.row_ptr)
+            self.edge_maps.forth(i, z1, z3, self.edges.row_ptr, z2)
             return
         if self.two_maps is not None:
             edge_mlp_forward.two_maps[(triton.cdiv(self.rows, self.two_maps.rows),)](
@@ -102,6 +91,10 @@ class EdgeNetworkChain(Chain):
         """Gradients in z₂ and z₁ from that in z₃, in place."""
         w, units = self.charged.filters[i], self.q.units
         z1, z2, z3 = self._z(i)
+        if self.edge_maps is not None:
+            assert z1 is not None
+            self.edge_maps.back(i, z1, z3, self.edges.row_ptr, z2)
+            return
         if z2 is not None:
             self._back(z3, w.last_back, z2, 0)
             if z1 is None:
@@ -111,9 +104,6 @@ class EdgeNetworkChain(Chain):
             self._back(z2, w.middle_back, z3.flatten(1) if z1 is None else z1, 0)
             return
         assert z1 is not None
-        if self.edge_maps is not None:
-            self.edge_maps.back(i, z1, z3, self.edges.row_ptr)
-            return
         for start, piece in self._pieces():
             rows = slice(start, start + len(piece))
             if units is not None:

@@ -1,8 +1,7 @@
 """The maps of TensorNet2's filters and their gradient by warps that specialise: kernels/edge_maps.cu, sm_90 only.
 
-It does the work of edge_mlp_forward.py and edge_mlp_backward.py on an H100 or H200, for the usual network (`why_not`),
-where that is asked (`FastTensorNet2.use_edge_maps`). A warp of each block copies matrices while others multiply, and
-blocks in clusters of two share what they copy.
+It does the work of edge_mlp_forward.py and edge_mlp_backward.py on an H100 or H200, for the usual network (`why_not`).
+A warp of each block copies matrices while others multiply, and blocks in clusters of two share what they copy.
 
 Matrices are packed as the kernel reads them (`pack_forward`, `pack_backward`): in stages of STAGE bytes, half for the
 rounded numbers and half for the remainders (fp16_product.py), each in blocks of 64 inner columns, whose rows of 128
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,15 +34,23 @@ ARCHITECTURE, CAPABILITY = "sm_90a", (9, 0)
 CHANNELS = 128
 CLUSTER, THREADS, ROWS = 2, 384, 128  # blocks of a cluster; threads and edges of a block
 STAGE, BARRIERS = 32768, 256  # bytes
-FORWARD, BACKWARD = "maps_forward", "maps_backward"
-SHARED_BYTES = {FORWARD: 6 * STAGE + BARRIERS, BACKWARD: 5 * STAGE + BARRIERS + 256 * 64 * 4}
+# The forward pass may keep the slopes of z₂'s activation, so that the backward pass does not evaluate z₂ again.
+FORWARD, WITH_SLOPES = "maps_forward", "maps_forward_with_slopes"
+BACKWARD, BY_SLOPES = "maps_backward", "maps_backward_by_slopes"
+_FORWARD_BYTES, _BACKWARD_BYTES = 6 * STAGE + BARRIERS, 5 * STAGE + BARRIERS + 256 * 64 * 4
+SHARED_BYTES = {
+    FORWARD: _FORWARD_BYTES,
+    WITH_SLOPES: _FORWARD_BYTES,
+    BACKWARD: _BACKWARD_BYTES,
+    BY_SLOPES: _BACKWARD_BYTES,
+}
 
 
 class Params(ctypes.Structure):
     """`struct Params` of edge_maps.cu."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("z1", "z3", "matrices", "middle_bias", "last_bias")),
+        *((name, ctypes.c_void_p) for name in ("z1", "z3", "slopes", "matrices", "middle_bias", "last_bias")),
         ("row_ptr", ctypes.c_void_p),
         *((name, ctypes.c_int) for name in ("num_atoms", "rows")),
         *((name, ctypes.c_float) for name in ("middle_unit", "last_unit")),
@@ -83,16 +90,17 @@ def pack_forward(middle: HalfParts, last: HalfParts) -> Tensor:
     return torch.stack(first + second).to(middle.big.device)
 
 
-def pack_backward(middle: HalfParts, last: HalfParts) -> Tensor:
+def pack_backward(middle: HalfParts, last: HalfParts, *, slopes: bool) -> Tensor:
     """[stages,16384] half precision: for each half of z₂, its gradient, its values, and what it adds to that in z₁.
 
-    C outputs and 64 inputs in each stage.
+    C outputs and 64 inputs in each stage. slopes: without the values.
     """
     two, three, one = _ordered(2 * CHANNELS), _ordered(3 * CHANNELS), _ordered(CHANNELS)
     stages = []
     for half in (two[:CHANNELS], two[CHANNELS:]):
         stages += [_stage(last, half, three[k : k + 64], turned=True) for k in range(0, 3 * CHANNELS, 64)]
-        stages += [_stage(middle, half, one[k : k + 64]) for k in (0, 64)]
+        if not slopes:
+            stages += [_stage(middle, half, one[k : k + 64]) for k in (0, 64)]
         stages += [_stage(middle, one, half[k : k + 64], turned=True) for k in (0, 64)]
     return torch.stack(stages).to(middle.big.device)
 
@@ -136,39 +144,49 @@ def launcher(device: torch.device, name: str) -> ClusterKernel:
 class EdgeMaps:
     """The kernels on one device with the matrices of every layer.
 
-    most_clusters: to launch; each takes pairs of tiles of ROWS edges in turn.
+    most_clusters: to launch; each block takes ROWS edges at a time, or half of them.
     """
 
-    def __init__(
-        self, filters: Sequence[FilterWeights], forward: Launcher, backward: Launcher, most_clusters: int
-    ) -> None:
-        self.filters, self.forward, self.backward, self.most_clusters = filters, forward, backward, most_clusters
-        self.matrices = [
-            (pack_forward(w.middle_parts, w.last_parts), pack_backward(w.middle_parts, w.last_parts)) for w in filters
-        ]
+    def __init__(self, filters: Sequence[FilterWeights], kernels: Mapping[str, Launcher], most_clusters: int) -> None:
+        self.filters, self.kernels, self.most_clusters = filters, kernels, most_clusters
+        self.matrices = [self._packed(w.middle_parts, w.last_parts) for w in filters]
 
     @classmethod
     def made(cls, model: FastTensorNet2) -> EdgeMaps:
-        """The kernels for a model. Raises as `launcher` does."""
+        """The kernels for a model. Raises ValueError if they do not serve it, and as `launcher` does."""
+        if (reason := why_not(model)) is not None:
+            raise ValueError(f"maps of edges in one kernel do not serve this network: {reason}")
         device = model.device
         most = torch.cuda.get_device_properties(device).multi_processor_count // CLUSTER
-        return cls(model.charged.filters, launcher(device, FORWARD), launcher(device, BACKWARD), most)
+        return cls(model.charged.filters, {name: launcher(device, name) for name in SHARED_BYTES}, most)
 
-    def forth(self, layer: int, z1: Tensor, z3: Tensor, row_ptr: Tensor) -> None:
-        """z₃ [rows,3,C] of z₁ [rows,C]; row_ptr [N+1] tells how many rows there are."""
-        self._launch(self.forward, FORWARD, layer, 0, z1, z3, row_ptr)
+    @staticmethod
+    def _packed(middle: HalfParts, last: HalfParts) -> dict[str, Tensor]:
+        forward = pack_forward(middle, last)
+        return {
+            FORWARD: forward,
+            WITH_SLOPES: forward,
+            BACKWARD: pack_backward(middle, last, slopes=False),
+            BY_SLOPES: pack_backward(middle, last, slopes=True),
+        }
 
-    def back(self, layer: int, z1: Tensor, g3: Tensor, row_ptr: Tensor) -> None:
-        """Overwrites z₁ with its gradient, from that in z₃ [rows,3,C]."""
-        self._launch(self.backward, BACKWARD, layer, 1, z1, g3, row_ptr)
+    def forth(self, layer: int, z1: Tensor, z3: Tensor, row_ptr: Tensor, slopes: Tensor | None = None) -> None:
+        """z₃ [rows,3,C] of z₁ [rows,C]; row_ptr [N+1] tells how many rows there are.
 
-    def _launch(
-        self, kernel: Launcher, name: str, layer: int, which: int, z1: Tensor, z3: Tensor, row_ptr: Tensor
-    ) -> None:
-        w, rows, matrices = self.filters[layer], len(z1), self.matrices[layer][which]
+        slopes [rows,2C]: if given, becomes the slopes of z₂'s activation.
+        """
+        self._launch(FORWARD if slopes is None else WITH_SLOPES, layer, z1, z3, row_ptr, slopes)
+
+    def back(self, layer: int, z1: Tensor, g3: Tensor, row_ptr: Tensor, slopes: Tensor | None = None) -> None:
+        """Overwrites z₁ with its gradient, from that in z₃ [rows,3,C]. slopes: as `forth` has left them, if it has."""
+        self._launch(BACKWARD if slopes is None else BY_SLOPES, layer, z1, g3, row_ptr, slopes)
+
+    def _launch(self, name: str, layer: int, z1: Tensor, z3: Tensor, row_ptr: Tensor, slopes: Tensor | None) -> None:
+        w, rows, matrices = self.filters[layer], len(z1), self.matrices[layer][name]
         params = Params(
             z1=z1.data_ptr(),
             z3=z3.data_ptr(),
+            slopes=None if slopes is None else slopes.data_ptr(),
             matrices=matrices.data_ptr(),
             middle_bias=w.middle_bias.data_ptr(),
             last_bias=w.last_bias.data_ptr(),
@@ -178,4 +196,6 @@ class EdgeMaps:
             middle_unit=w.middle_parts.unit,
             last_unit=w.last_parts.unit,
         )
-        kernel.launch(min(self.most_clusters, -(-rows // (CLUSTER * ROWS))), SHARED_BYTES[name], params)
+        self.kernels[name].launch(
+            min(self.most_clusters, -(-rows // (CLUSTER * ROWS // 2))), SHARED_BYTES[name], params
+        )

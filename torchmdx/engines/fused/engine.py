@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmdx.domain import Domain
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.filter_table import table_of
-from torchmdx.engines.fused.launch_sizes import FEW_ATOMS, TILE_ATOMS
+from torchmdx.engines.fused.launch_sizes import FEW_ATOMS, TILE_ATOMS, Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 from torchmdx.evaluate import per_volume
@@ -43,8 +43,22 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int) -> None:
     if isinstance(batch, Domain):  # its atoms are counted on the device, so kernels take all of them at once
         tiles = replace(model.choose_tiles(max(batch.num_atoms, FEW_ATOMS + 1)), piece=0)
     elements = batch.atomic_numbers.unique().tolist()
+    if isinstance(model, FastTensorNet2):
+        _take_edge_maps(model, tiles or model.choose_tiles(batch.num_atoms))
     model.allocate(batch.num_atoms, batch.num_systems, capacity, tiles=tiles, elements=elements)
     _take_tiles(model)
+
+
+def _take_edge_maps(model: FastTensorNet2, tiles: Tiles) -> None:
+    """Takes the kernels for the network of edges by warps that specialise, where they serve."""
+    from torchmdx.engines.fused.edge_maps import why_not  # needs Triton
+
+    if tiles.two_maps is None or why_not(model) is not None:
+        return
+    try:
+        model.use_edge_maps()
+    except (CompileError, CacheError, DriverError) as error:
+        log.warning("the network of edges is evaluated by Triton's kernels: %s", error)
 
 
 def _take_tiles(model: FastTensorNet) -> None:

@@ -4,8 +4,8 @@ As `FastTensorNet`, but filters depend on the charges of both atoms. The part of
 distance is read from a table; the rest is evaluated for every edge on tensor cores, exact to float32
 (kernels/edge_mlp.py, and for many edges kernels/edge_mlp_forward.py). The backward pass reads the values z₃ before the
 last activation. For up to MOST_ROWS rows it also reads z₂, and for many edges evaluates z₁ again; for more rows it
-reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 another kernel can do this for any number
-(edge_maps.py, `use_edge_maps`).
+reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 other kernels do this (edge_maps.py): without
+pieces, and with the slopes of z₂'s activation in place of z₂.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import nn
 from torchmdx.engines.filter_table import BOUND, RadialShares, TabulatedFilters
 from torchmdx.engines.fused.buffers import Buffers
 from torchmdx.engines.fused.charge_buffers import ChargeScratch
-from torchmdx.engines.fused.launch_sizes import MANY_EDGE_ROWS, SOME_ATOMS, Block, Tiles, TwoMaps, Walk
+from torchmdx.engines.fused.launch_sizes import MANY_EDGE_ROWS, MORE_ATOMS, SOME_ATOMS, Block, Tiles, TwoMaps, Walk
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
@@ -71,11 +71,9 @@ class FastTensorNet2(FastTensorNet):
 
         Raises ValueError if they do not serve this network or its device; CompileError, CacheError or DriverError.
         """
-        from torchmdx.engines.fused import edge_maps  # needs Triton
+        from torchmdx.engines.fused.edge_maps import EdgeMaps  # needs Triton
 
-        if (reason := edge_maps.why_not(self)) is not None:
-            raise ValueError(f"maps of edges in one kernel do not serve this network: {reason}")
-        self.edge_maps = edge_maps.EdgeMaps.made(self)
+        self.edge_maps = self.edge_maps or EdgeMaps.made(self)
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
@@ -117,7 +115,7 @@ class FastTensorNet2(FastTensorNet):
             edge_product=Block(128, 64, 32, 8) if many else Block(columns=32),
             two_maps=TwoMaps() if many else None,
             messages=Walk(1, 256, 2, 1) if many else tiles.messages,
-            messages_gradient=Walk(1, 64, 2, 1) if many else tiles.messages_gradient,
+            messages_gradient=Walk(1, 64 if num_atoms < MORE_ATOMS else 128, 1, 1) if many else tiles.messages_gradient,
         )
 
     def chain_type(self, buffers: Buffers, whole: bool) -> type:

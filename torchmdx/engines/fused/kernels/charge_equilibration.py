@@ -6,6 +6,7 @@
 | PROPOSED | [N,2,K] | p and f, the outputs of the network; its gradient in the backward pass |
 | Q | [N,K] | charges; its gradient in the backward pass |
 | SUMS | [S,2,K] | Q_total - Σ p, and Σ f² + slack, of each system; float64 |
+| PARTS_SUMS | [S,PARTS,2,K] | sums over parts of systems of many atoms (`sum_parts`), if PARTS > 1; float64 |
 """
 
 import triton
@@ -48,31 +49,92 @@ def charge_norms(
     tl.store(at + 2 * CHANNELS, n2, mask=valid)
 
 
-@triton.jit(do_not_specialize=["num_atoms"])
-def equilibrate(
-    PROPOSED, SYSTEM, CHARGE, Q, SUMS, num_atoms, least, slack, K: tl.constexpr, BLOCK: tl.constexpr,
-    SEARCH: tl.constexpr,
-):  # fmt: skip
-    """Q = p + (f² + least) / (Σ (f² + least) + slack) · (Q_total - Σ p). A program is a system."""
-    system = tl.program_id(0)
-    first = first_atom(SYSTEM, num_atoms, system, SEARCH)
-    last = first_atom(SYSTEM, num_atoms, system + 1, SEARCH)
-    k = tl.arange(0, K)
+@triton.jit
+def _atoms_of(SYSTEM, num_atoms, SEARCH: tl.constexpr, ALONE: tl.constexpr):
+    """The first atom of a program's system, and the one after its last. ALONE: there is one system."""
+    if ALONE:
+        first, last = 0, num_atoms
+    else:
+        first = first_atom(SYSTEM, num_atoms, tl.program_id(0), SEARCH)
+        last = first_atom(SYSTEM, num_atoms, tl.program_id(0) + 1, SEARCH)
+    return first, last
+
+
+@triton.jit
+def _sums_of(PROPOSED, first, last, least, step: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr):
+    """Σ p and Σ (f² + least) over blocks of atoms that begin `step` apart."""
+    k = tl.arange(0, K)[None, :]
     proposed = tl.zeros((BLOCK, K), tl.float64)
     shares = tl.zeros((BLOCK, K), tl.float64)
-    for start in range(first, last, BLOCK):
+    for start in range(first, last, step):
         row = start + tl.arange(0, BLOCK)
         mask = (row < last)[:, None]
-        at = PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + k[None, :]
+        at = PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + k
         f = tl.load(at + K, mask=mask, other=0.0)
         proposed += tl.load(at, mask=mask, other=0.0).to(tl.float64)
         shares += tl.where(mask, f * f + least, 0.0).to(tl.float64)
-    missing = tl.load(CHARGE + system).to(tl.float64) - tl.sum(proposed, 0)
-    whole = tl.sum(shares, 0) + slack
-    tl.store(SUMS + system * (2 * K) + k, missing)
-    tl.store(SUMS + system * (2 * K) + K + k, whole)
+    return tl.sum(proposed, 0), tl.sum(shares, 0)
+
+
+@triton.jit
+def _gradient_of(PROPOSED, GQ, first, last, least, step: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr):
+    """Σ g (f² + least) over the same blocks, with the gradient g in the charges."""
+    k = tl.arange(0, K)[None, :]
+    common = tl.zeros((BLOCK, K), tl.float64)
+    for start in range(first, last, step):
+        row = start + tl.arange(0, BLOCK)
+        mask = (row < last)[:, None]
+        f = tl.load(PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + K + k, mask=mask, other=0.0)
+        g = tl.load(GQ + row.to(tl.int64)[:, None] * K + k, mask=mask, other=0.0)
+        common += g.to(tl.float64) * (f * f + least)
+    return tl.sum(common, 0)
+
+
+@triton.jit
+def _places(PARTS_SUMS, part, K: tl.constexpr, PARTS: tl.constexpr):
+    """Where the sums of some parts of a program's system are."""
+    return PARTS_SUMS + (tl.program_id(0) * PARTS + part) * (2 * K) + tl.arange(0, K)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def sum_parts(
+    PROPOSED, GQ, SYSTEM, PARTS_SUMS, num_atoms, least, K: tl.constexpr, BLOCK: tl.constexpr, SEARCH: tl.constexpr,
+    PARTS: tl.constexpr, ALONE: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
+    """PARTS_SUMS for `equilibrate` or, if BACK, `equilibrate_gradient`. A program is a part of a system."""
+    part = tl.program_id(1)
+    first, last = _atoms_of(SYSTEM, num_atoms, SEARCH, ALONE)
+    first += part * BLOCK
+    if BACK:
+        common = _gradient_of(PROPOSED, GQ, first, last, least, PARTS * BLOCK, K, BLOCK)
+        tl.store(_places(PARTS_SUMS, part, K, PARTS), common)
+    else:
+        proposed, shares = _sums_of(PROPOSED, first, last, least, PARTS * BLOCK, K, BLOCK)
+        tl.store(_places(PARTS_SUMS, part, K, PARTS), proposed)
+        tl.store(_places(PARTS_SUMS, part, K, PARTS) + K, shares)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def equilibrate(
+    PROPOSED, SYSTEM, CHARGE, Q, SUMS, PARTS_SUMS, num_atoms, least, slack, K: tl.constexpr, BLOCK: tl.constexpr,
+    SEARCH: tl.constexpr, PARTS: tl.constexpr, ALONE: tl.constexpr,
+):  # fmt: skip
+    """Q = p + (f² + least) / (Σ (f² + least) + slack) · (Q_total - Σ p). A program is a part of a system."""
+    system, part = tl.program_id(0), tl.program_id(1)
+    first, last = _atoms_of(SYSTEM, num_atoms, SEARCH, ALONE)
+    k = tl.arange(0, K)
+    if PARTS == 1:
+        proposed, shares = _sums_of(PROPOSED, first, last, least, BLOCK, K, BLOCK)
+    else:
+        places = _places(PARTS_SUMS, tl.arange(0, PARTS)[:, None], K, PARTS)
+        proposed, shares = tl.sum(tl.load(places), 0), tl.sum(tl.load(places + K), 0)
+    missing = tl.load(CHARGE + system).to(tl.float64) - proposed
+    whole = shares + slack
+    if part == 0:
+        tl.store(SUMS + system * (2 * K) + k, missing)
+        tl.store(SUMS + system * (2 * K) + K + k, whole)
     each = (missing / whole)[None, :]
-    for start in range(first, last, BLOCK):
+    for start in range(first + part * BLOCK, last, PARTS * BLOCK):
         row = start + tl.arange(0, BLOCK)
         mask = (row < last)[:, None]
         at = PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + k[None, :]
@@ -83,24 +145,21 @@ def equilibrate(
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def equilibrate_gradient(
-    PROPOSED, GQ, SYSTEM, SUMS, num_atoms, least, K: tl.constexpr, BLOCK: tl.constexpr, SEARCH: tl.constexpr
-):
+    PROPOSED, GQ, SYSTEM, SUMS, PARTS_SUMS, num_atoms, least, K: tl.constexpr, BLOCK: tl.constexpr,
+    SEARCH: tl.constexpr, PARTS: tl.constexpr, ALONE: tl.constexpr,
+):  # fmt: skip
     """Overwrites PROPOSED with its gradient, from the gradient GQ in the charges."""
-    system = tl.program_id(0)
-    first = first_atom(SYSTEM, num_atoms, system, SEARCH)
-    last = first_atom(SYSTEM, num_atoms, system + 1, SEARCH)
+    system, part = tl.program_id(0), tl.program_id(1)
+    first, last = _atoms_of(SYSTEM, num_atoms, SEARCH, ALONE)
     k = tl.arange(0, K)
     missing = tl.load(SUMS + system * (2 * K) + k)[None, :]
     whole = tl.load(SUMS + system * (2 * K) + K + k)[None, :]
-    common = tl.zeros((BLOCK, K), tl.float64)
-    for start in range(first, last, BLOCK):
-        row = start + tl.arange(0, BLOCK)
-        mask = (row < last)[:, None]
-        f = tl.load(PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + K + k[None, :], mask=mask, other=0.0)
-        g = tl.load(GQ + row.to(tl.int64)[:, None] * K + k[None, :], mask=mask, other=0.0)
-        common += g.to(tl.float64) * (f * f + least)
-    level = tl.sum(common, 0)[None, :] / whole
-    for start in range(first, last, BLOCK):
+    if PARTS == 1:
+        common = _gradient_of(PROPOSED, GQ, first, last, least, BLOCK, K, BLOCK)
+    else:
+        common = tl.sum(tl.load(_places(PARTS_SUMS, tl.arange(0, PARTS)[:, None], K, PARTS)), 0)
+    level = common[None, :] / whole
+    for start in range(first + part * BLOCK, last, PARTS * BLOCK):
         row = start + tl.arange(0, BLOCK)
         mask = (row < last)[:, None]
         at = PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + k[None, :]

@@ -13,6 +13,7 @@
 struct Params {
     float *z1;            // [rows,128]; backward: becomes its gradient
     float *z3;            // [rows,384]; backward: its gradient
+    float *slopes;        // [rows,256] of the activation behind z2, if these are kept
     const char *matrices; // stages in the order in which they are used
     const float *middle_bias, *last_bias;
     const int *row_ptr; // [num_atoms+1]; rows in use are atoms and edges
@@ -62,28 +63,50 @@ template <int COUNT> struct Stages {
 
 DEV int last_row(const Params &p) { return min(p.num_atoms + p.row_ptr[p.num_atoms], p.rows); }
 
-// Tiles are dealt out to clusters in turn, one to each block.
-DEV int turns_of(int rows) { return (rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS); }
+// Rows are dealt out in rounds, ROWS to each block. If half of that is enough for the last round, then only the first
+// warpgroups multiply, with the tensor cores to themselves.
+struct Rounds {
+    int last, whole, rows_of_rest, count; // `whole`: rounds; `count`: of this cluster
+    MEMBER Rounds(const Params &p)
+    {
+        last = last_row(p);
+        const int all = gridDim.x * ROWS, rest = last % all;
+        whole = last / all;
+        rows_of_rest = 2 * rest <= all ? ROWS / 2 : ROWS;
+        count = whole + ((int)blockIdx.x / CLUSTER * CLUSTER * rows_of_rest < rest);
+    }
+    MEMBER bool half(int round) const { return round == whole && rows_of_rest < ROWS; }
+    MEMBER int first_row(int round) const
+    {
+        return round * gridDim.x * ROWS + blockIdx.x * (round < whole ? ROWS : rows_of_rest);
+    }
+};
 
 template <int COUNT, int PER_TILE> DEV void bring_matrices(const Params &p, Stages<COUNT> stages)
 {
     const int rank = block_rank();
-    const int turns = turns_of(last_row(p));
-    for (int turn = blockIdx.x / CLUSTER; turn < turns; turn += gridDim.x / CLUSTER)
+    const int rounds = Rounds(p).count;
+    for (int round = 0; round < rounds; round++)
         for (int k = 0; k < PER_TILE; k++) stages.bring(p.matrices + (long long)k * STAGE, rank);
+}
+
+// What a warpgroup without rows does.
+template <int COUNT, int PER_TILE> DEV void pass_over(Stages<COUNT> &stages)
+{
+    for (int k = 0; k < PER_TILE; k++) stages.take(), stages.leave(threadIdx.x % 32, 0);
 }
 
 // Where a thread is: rows `row` and row + 8 of 64, columns 4 `quarter` to 4 `quarter` + 3 of 16.
 struct Spot {
     unsigned lane, quarter;
-    long long row;
+    int row;
     bool valid[2];
-    MEMBER Spot(int tile, int last)
+    MEMBER Spot(const Rounds &rounds, int round)
     {
         const unsigned warp = threadIdx.x / 32;
         lane = threadIdx.x % 32, quarter = lane % 4;
-        row = (long long)tile * ROWS + warp * 16 + lane / 4;
-        valid[0] = row < last, valid[1] = row + 8 < last;
+        row = rounds.first_row(round) + warp * 16 + lane / 4;
+        valid[0] = row < rounds.last, valid[1] = row + 8 < rounds.last;
     }
 };
 
@@ -102,7 +125,7 @@ template <int N> DEV void read_rows(const Spot &at, const float *from, int strid
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float4 v = make_float4(0, 0, 0, 0);
-            if (at.valid[i]) v = *(const float4 *)(from + (at.row + 8 * i) * stride + 16 * h + 4 * at.quarter);
+            if (at.valid[i]) v = *(const float4 *)(from + (long long)(at.row + 8 * i) * stride + 16 * h + 4 * at.quarter);
             x[8 * h + 2 * i] = v.x, x[8 * h + 2 * i + 1] = v.y;
             x[8 * h + 2 * i + 4] = v.z, x[8 * h + 2 * i + 5] = v.w;
         }
@@ -114,7 +137,7 @@ template <int N> DEV void write_rows(const Spot &at, float *to, int stride, cons
 #pragma unroll
         for (int i = 0; i < 2; i++)
             if (at.valid[i])
-                *(float4 *)(to + (at.row + 8 * i) * stride + 16 * h + 4 * at.quarter) = make_float4(
+                *(float4 *)(to + (long long)(at.row + 8 * i) * stride + 16 * h + 4 * at.quarter) = make_float4(
                     x[8 * h + 2 * i], x[8 * h + 2 * i + 1], x[8 * h + 2 * i + 4], x[8 * h + 2 * i + 5]);
 }
 // x · unit of its row + bias of its column.
@@ -185,7 +208,8 @@ template <int COUNT> DEV void finish_products(Stages<COUNT> &stages, const Spot 
 #define FORWARD_PER_TILE 16
 #define FORWARD_BYTES (FORWARD_STAGES * STAGE + BARRIERS)
 
-DEV void forward_rows(const Params &p, Stages<FORWARD_STAGES> &stages, const Spot &at)
+// SLOPES: keeps those of z2's activation.
+template <bool SLOPES> DEV void forward_rows(const Params &p, Stages<FORWARD_STAGES> &stages, const Spot &at)
 {
     unsigned big[64], small[64];
     float unit[2];
@@ -210,7 +234,12 @@ DEV void forward_rows(const Params &p, Stages<FORWARD_STAGES> &stages, const Spo
             hold(z[n]);
             scale_and_add(at, z[n], unit, p.middle_bias + 64 * n);
 #pragma unroll
-            for (int k = 0; k < 32; k++) v[32 * n + k] = z[n][k] * sigmoid(z[n][k]);
+            for (int k = 0; k < 32; k++) {
+                const float s = sigmoid(z[n][k]);
+                v[32 * n + k] = z[n][k] * s;
+                z[n][k] = s + v[32 * n + k] * (1.0f - s);
+            }
+            if (SLOPES) write_rows(at, p.slopes + 64 * n, 256, z[n]);
         }
         split(v, big, small, unit);
         unit[0] *= p.last_unit, unit[1] *= p.last_unit;
@@ -232,12 +261,13 @@ DEV void forward_rows(const Params &p, Stages<FORWARD_STAGES> &stages, const Spo
 
 #define BACKWARD_STAGES 5
 #define BACKWARD_PER_TILE 20
+#define SLOPES_PER_TILE 16
 // Behind the barriers are 64 floats of each thread that multiplies.
 #define BACKWARD_BYTES (BACKWARD_STAGES * STAGE + BARRIERS + 64 * 4 * 128 * GROUPS)
 
-// x = (big + small) of 128 columns times the matrix in the next two stages.
-DEV void multiply_two(Stages<BACKWARD_STAGES> &stages, const Spot &at, float (&x)[64], unsigned (&big)[32],
-                      unsigned (&small)[32])
+// x = (big + small) of 128 columns times the matrix in the next two stages, from here to `finish_two`.
+DEV void begin_two(Stages<BACKWARD_STAGES> &stages, const Spot &at, float (&x)[64], unsigned (&big)[32],
+                   unsigned (&small)[32])
 {
     const unsigned first = stages.take(), second = stages.take();
     hold(big), hold(small);
@@ -249,47 +279,66 @@ DEV void multiply_two(Stages<BACKWARD_STAGES> &stages, const Spot &at, float (&x
 #pragma unroll
     for (int k = 0; k < 8; k++) multiply(x, big + 4 * k, (k < 4 ? first : second) + k % 4 * 32, true);
     end_products();
+}
+DEV void finish_two(Stages<BACKWARD_STAGES> &stages, const Spot &at, float (&x)[64], unsigned (&big)[32],
+                    unsigned (&small)[32])
+{
     wait_for_products<0>();
     stages.leave(at.lane, 1), stages.leave(at.lane, 0);
     hold(x), hold(big), hold(small);
 }
 
+// SLOPES: those of z2's activation were kept; else z2 is evaluated again.
+template <bool SLOPES>
 DEV void backward_rows(const Params &p, Stages<BACKWARD_STAGES> &stages, const Spot &at, float *kept)
 {
-    float x[64];
+    float x[64], next[32];
+    if (SLOPES) read_rows(at, p.z3, 384, next); // else there are no registers to read ahead over products of z2
 #pragma unroll 1
     for (int half = 0; half < 2; half++) {
         float g[64], unit[2];
         unsigned big[32], small[32];
+        // What follows the gradient behind the activation.
+        const float *from = SLOPES ? p.slopes + 128 * half : p.z1;
+        const int stride = SLOPES ? 256 : 128;
+        if (!SLOPES) read_rows(at, p.z3, 384, next);
 #pragma unroll
         for (int k = 0; k < 64; k++) g[k] = 0;
-        {
-            float next[32];
-            read_rows(at, p.z3, 384, next);
 #pragma unroll 1
-            for (int c = 0; c < 6; c++) {
-                unsigned a[16], a_small[16];
-                split(next, a, a_small, unit);
-                hold(a), hold(a_small);
-                multiply_parts<64>(stages, at, x, a, a_small, true);
-                if (c < 5) read_rows(at, p.z3 + 64 * (c + 1), 384, next);
-                finish_products(stages, at);
-                hold(x), hold(a), hold(a_small);
+        for (int c = 0; c < 6; c++) {
+            unsigned a[16], a_small[16];
+            split(next, a, a_small, unit);
+            hold(a), hold(a_small);
+            read_rows(at, c < 5 ? p.z3 + 64 * (c + 1) : from, c < 5 ? 384 : stride, next);
+            multiply_parts<64>(stages, at, x, a, a_small, true);
+            finish_products(stages, at);
+            hold(x), hold(a), hold(a_small);
 #pragma unroll
-                for (int k = 0; k < 64; k++) g[k] += x[k] * (unit[k / 2 % 2] * p.last_unit);
-            }
+            for (int k = 0; k < 64; k++) g[k] += x[k] * (unit[k / 2 % 2] * p.last_unit);
         }
-        read_rows(at, p.z1, 128, x);
+        {
+            float more[32];
+            read_rows(at, from + 64, stride, more);
 #pragma unroll
-        for (int k = 0; k < 64; k++) x[k] *= sigmoid(x[k]);
-        split(x, big, small, unit);
-        multiply_two(stages, at, x, big, small);
-        unit[0] *= p.middle_unit, unit[1] *= p.middle_unit;
-        scale_and_add(at, x, unit, p.middle_bias + 128 * half);
+            for (int k = 0; k < 32; k++) x[k] = next[k], x[32 + k] = more[k];
+        }
+        if (!SLOPES) {
 #pragma unroll
-        for (int k = 0; k < 64; k++) g[k] *= slope(x[k]);
+            for (int k = 0; k < 64; k++) x[k] *= sigmoid(x[k]);
+            split(x, big, small, unit);
+            begin_two(stages, at, x, big, small);
+            finish_two(stages, at, x, big, small);
+            unit[0] *= p.middle_unit, unit[1] *= p.middle_unit;
+            scale_and_add(at, x, unit, p.middle_bias + 128 * half);
+#pragma unroll
+            for (int k = 0; k < 64; k++) x[k] = slope(x[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < 64; k++) g[k] *= x[k];
         split(g, big, small, unit);
-        multiply_two(stages, at, x, big, small);
+        begin_two(stages, at, x, big, small);
+        if (SLOPES && half == 0) read_rows(at, p.z3, 384, next);
+        finish_two(stages, at, x, big, small);
         unit[0] *= p.middle_unit, unit[1] *= p.middle_unit;
 #pragma unroll
         for (int k = 0; k < 64; k++) x[k] *= unit[k / 2 % 2];
@@ -314,7 +363,7 @@ template <int COUNT> DEV Stages<COUNT> prepared()
     return stages;
 }
 
-DEV void forward(const Params &p)
+template <bool SLOPES> DEV void forward(const Params &p)
 {
     Stages<FORWARD_STAGES> stages = prepared<FORWARD_STAGES>();
     if (threadIdx.x >= 128 * GROUPS) {
@@ -323,32 +372,47 @@ DEV void forward(const Params &p)
         meet_warp();
     } else {
         take_registers<240>();
-        const int last = last_row(p), turns = turns_of(last);
-        for (int turn = blockIdx.x / CLUSTER; turn < turns; turn += gridDim.x / CLUSTER)
-            forward_rows(p, stages, Spot(CLUSTER * turn + block_rank(), last));
+        for (int round = 0;; round++) {
+            const Rounds rounds(p); // again and again, since registers are scarce
+            if (round >= rounds.count) break;
+            if (rounds.half(round) && threadIdx.x >= 128) {
+                pass_over<FORWARD_STAGES, FORWARD_PER_TILE>(stages);
+                break; // it is the last round
+            }
+            forward_rows<SLOPES>(p, stages, Spot(rounds, round));
+        }
     }
     meet_cluster();
 }
 
-DEV void backward(const Params &p)
+template <bool SLOPES> DEV void backward(const Params &p)
 {
     Stages<BACKWARD_STAGES> stages = prepared<BACKWARD_STAGES>();
     if (threadIdx.x >= 128 * GROUPS) {
         leave_registers<24>();
-        if (threadIdx.x == 128 * GROUPS) bring_matrices<BACKWARD_STAGES, BACKWARD_PER_TILE>(p, stages);
+        if (threadIdx.x == 128 * GROUPS) 
+            bring_matrices<BACKWARD_STAGES, SLOPES ? SLOPES_PER_TILE : BACKWARD_PER_TILE>(p, stages);
         meet_warp();
     } else {
         take_registers<240>();
         float *kept = shared_floats(BACKWARD_STAGES * STAGE + BARRIERS) + threadIdx.x;
-        const int last = last_row(p), turns = turns_of(last);
-        for (int turn = blockIdx.x / CLUSTER; turn < turns; turn += gridDim.x / CLUSTER)
-            backward_rows(p, stages, Spot(CLUSTER * turn + block_rank(), last), kept);
+        for (int round = 0;; round++) {
+            const Rounds rounds(p); // again and again, since registers are scarce
+            if (round >= rounds.count) break;
+            if (rounds.half(round) && threadIdx.x >= 128) {
+                pass_over<BACKWARD_STAGES, SLOPES ? SLOPES_PER_TILE : BACKWARD_PER_TILE>(stages);
+                break;
+            }
+            backward_rows<SLOPES>(p, stages, Spot(rounds, round), kept);
+        }
     }
     meet_cluster();
 }
 
 #ifndef EMULATED
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 1)
-KERNEL maps_forward(const __grid_constant__ Params p) { forward(p); }
-KERNEL maps_backward(const __grid_constant__ Params p) { backward(p); }
+KERNEL maps_forward(const __grid_constant__ Params p) { forward<false>(p); }
+KERNEL maps_forward_with_slopes(const __grid_constant__ Params p) { forward<true>(p); }
+KERNEL maps_backward(const __grid_constant__ Params p) { backward<false>(p); }
+KERNEL maps_backward_by_slopes(const __grid_constant__ Params p) { backward<true>(p); }
 #endif

@@ -21,12 +21,6 @@ import triton.language as tl
 from torchmdx.engines.fused.kernels.activations import activate, slope
 from torchmdx.engines.fused.kernels.edge_geometry import cosine_cut
 from torchmdx.engines.fused.kernels.edge_walk import (
-    add_and_dot_symmetric,
-    add_and_dot_vector,
-    add_scalar,
-    add_symmetric,
-    add_vector,
-    dot,
     edges_at,
     filter_and_slope,
     filter_part,
@@ -35,7 +29,7 @@ from torchmdx.engines.fused.kernels.edge_walk import (
 )
 from torchmdx.engines.fused.kernels.fp16_product import row_parts
 from torchmdx.engines.fused.kernels.messages import store_product
-from torchmdx.engines.fused.kernels.nine import add9, dot_parts, load3, load9, scale_parts, store3, store9
+from torchmdx.engines.fused.kernels.nine import add9, between, dot_parts, load3, load9, scale_parts, store3, store9
 from torchmdx.engines.fused.kernels.tf32_product import product
 
 
@@ -151,14 +145,12 @@ def messages(
         j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)[:, :, None]
         cut, _ = cosine_cut(STRETCH, e, within, cutoff)
         cut, inside = cut[:, :, None], within[:, :, None]
-        z = Z3 + (num_atoms + e).to(tl.int64)[:, :, None] * (3 * CHANNELS) + c
-        y = Y + j * (9 * CHANNELS) + c
-        f = activate(tl.load(z, mask=inside, other=0.0), ACTIVATION) * cut
-        m0 = add_scalar(m0, f, y, inside)
-        f = activate(tl.load(z + CHANNELS, mask=inside, other=0.0), ACTIVATION) * cut
-        m1, m2, m3 = add_vector(m1, m2, m3, f, y, inside, CHANNELS)
-        f = activate(tl.load(z + 2 * CHANNELS, mask=inside, other=0.0), ACTIVATION) * cut
-        m4, m5, m6, m7, m8 = add_symmetric(m4, m5, m6, m7, m8, f, y, inside, CHANNELS)
+        # Every load before the first activation: they are waited for once.
+        y = load9(Y + j * (9 * CHANNELS) + c, inside, CHANNELS)
+        z0, z1, z2 = load3(Z3 + (num_atoms + e).to(tl.int64)[:, :, None] * (3 * CHANNELS) + c, inside, CHANNELS)
+        f0, f1, f2 = activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION)
+        sent = _sum_edges(scale_parts(y, f0 * cut, f1 * cut, f2 * cut))
+        m0, m1, m2, m3, m4, m5, m6, m7, m8 = add9((m0, m1, m2, m3, m4, m5, m6, m7, m8), sent)
     z0, z1, z2 = load3(Z3 + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c2, (row < num_atoms)[:, None], CHANNELS)
     own = activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION)
     store_product(
@@ -216,6 +208,15 @@ def _store_gradient(
         tl.store(z + which * CHANNELS, s, mask=inside)
 
 
+@triton.jit
+def _sum_edges(x):
+    """Nine blocks [ROWS,DEPTH,C] summed over the edges of each row."""
+    return (
+        tl.sum(x[0], 1), tl.sum(x[1], 1), tl.sum(x[2], 1), tl.sum(x[3], 1), tl.sum(x[4], 1),
+        tl.sum(x[5], 1), tl.sum(x[6], 1), tl.sum(x[7], 1), tl.sum(x[8], 1),
+    )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def messages_gradient(
     Y, GM, GY, Z3, PARTS, UNITS, ROW_PTR, SOURCE, REVERSE, KNOT, STRETCH, PULL, num_atoms, capacity, cutoff,
@@ -251,25 +252,18 @@ def messages_gradient(
         cut, dcut = cosine_cut(STRETCH, e, within, cutoff)
         cut2 = cut[:, :, None]
         z = Z3 + back[:, :, None] * (3 * CHANNELS) + c
-        gm = GM + j * (9 * CHANNELS) + c
-        value = tl.load(z, mask=inside, other=0.0)
-        act = activate(value, ACTIVATION)
-        a0, s = dot(a0, act * cut2, y[0], gm, inside)
-        pull = act * s
-        s = s * cut2 * slope(value, ACTIVATION)
-        _store_gradient(s, z, inside, PARTS, UNITS, back, part, within, 0, CHANNELS, SLICE, SPLIT)
-        value = tl.load(z + CHANNELS, mask=inside, other=0.0)
-        act = activate(value, ACTIVATION)
-        a1, a2, a3, s = add_and_dot_vector(a1, a2, a3, act * cut2, y, gm, inside, CHANNELS)
-        pull += act * s
-        s = s * cut2 * slope(value, ACTIVATION)
-        _store_gradient(s, z, inside, PARTS, UNITS, back, part, within, 1, CHANNELS, SLICE, SPLIT)
-        value = tl.load(z + 2 * CHANNELS, mask=inside, other=0.0)
-        act = activate(value, ACTIVATION)
-        a4, a5, a6, a7, a8, s = add_and_dot_symmetric(a4, a5, a6, a7, a8, act * cut2, y, gm, inside, CHANNELS)
-        pull += act * s
-        s = s * cut2 * slope(value, ACTIVATION)
-        _store_gradient(s, z, inside, PARTS, UNITS, back, part, within, 2, CHANNELS, SLICE, SPLIT)
+        # Every load before the first store, behind which none would be moved.
+        z0, z1, z2 = load3(z, inside, CHANNELS)
+        gm = load9(GM + j * (9 * CHANNELS) + c, inside, CHANNELS)
+        s0, s1, s2 = dot_parts(between(y), gm)
+        f0, f1, f2 = activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION)
+        pull = f0 * s0 + f1 * s1 + f2 * s2
+        sent = _sum_edges(scale_parts(gm, f0 * cut2, f1 * cut2, f2 * cut2))
+        a0, a1, a2, a3, a4, a5, a6, a7, a8 = add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), sent)
+        s0, s1, s2 = s0 * slope(z0, ACTIVATION), s1 * slope(z1, ACTIVATION), s2 * slope(z2, ACTIVATION)
+        _store_gradient(s0 * cut2, z, inside, PARTS, UNITS, back, part, within, 0, CHANNELS, SLICE, SPLIT)
+        _store_gradient(s1 * cut2, z, inside, PARTS, UNITS, back, part, within, 1, CHANNELS, SLICE, SPLIT)
+        _store_gradient(s2 * cut2, z, inside, PARTS, UNITS, back, part, within, 2, CHANNELS, SLICE, SPLIT)
         per_place = tl.load(STRETCH + e.to(tl.int64) * 2, mask=within, other=1.0)
         total = tl.sum(pull, 2) * dcut / per_place
         if not FIRST:
@@ -312,12 +306,14 @@ def first_gradient(
     for step in range(0, tl.max(end - start, 0), DEPTH):
         e, mask = edges_at(start, end, step, DEPTH)
         inside, _, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
-        _, da = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
-        g = tl.load(Z1 + (num_atoms + e).to(tl.int64)[:, :, None] * STRIDE + c, mask=inside, other=0.0)
         back = num_atoms + tl.load(REVERSE + e, mask=mask, other=0).to(tl.int64)
+        g = tl.load(Z1 + (num_atoms + e).to(tl.int64)[:, :, None] * STRIDE + c, mask=inside, other=0.0)
+        of_source = tl.load(Z1 + back[:, :, None] * STRIDE + c, mask=inside, other=0.0)
+        pull = tl.load(PULL + e, mask=mask, other=0.0)
+        _, da = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
         as_target += tl.sum(g, 1)
-        as_source += tl.sum(tl.load(Z1 + back[:, :, None] * STRIDE + c, mask=inside, other=0.0), 1)
-        tl.store(PULL + e, tl.load(PULL + e, mask=mask, other=0.0) + tl.sum(g * da, 2), mask=mask)
+        as_source += tl.sum(of_source, 1)
+        tl.store(PULL + e, pull + tl.sum(g * da, 2), mask=mask)
     out = SHARES + row.to(tl.int64)[:, None] * (2 * CHANNELS) + c2
     tl.store(out, as_target, mask=valid)
     tl.store(out + CHANNELS, as_source, mask=valid)
