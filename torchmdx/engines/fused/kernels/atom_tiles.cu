@@ -119,9 +119,8 @@ DEV void multiply_to_messages(const Params &p, const Tile &tile)
             const N9 made = message_product(y.of[c], m.of[c], factor);
             const float inverse = reciprocal(squared_norm(made) + 1.0f);
             const N9 back = normalise_gradient(scale9(made, inverse), inverse, g.of[c]);
-            N9 gy, gm;
-            message_product_gradient(y.of[c], m.of[c], back, factor, &gy, &gm);
-            g.of[c] = gy, m.of[c] = gm;
+            g.of[c] = message_product_gradient(m.of[c], back, factor);
+            m.of[c] = message_product_gradient(y.of[c], back, factor);
         });
         write_global(p.result, at, g);
         write_global(p.m, at, m);
