@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,17 @@ def test_errors_come_before_the_work_and_write_nothing(potential, tmp_path, monk
     with pytest.raises(FileNotFoundError, match="exporting needs a C\\+\\+ compiler, found no no-such-compiler"):
         export(potential, tmp_path / "a.pt2")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="about libraries of Linux")
+def test_a_compiler_without_the_shared_library_is_refused(potential, tmp_path, monkeypatch):
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\necho libstdc++.so\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(FileNotFoundError, match="shared library libstdc\\+\\+.so, which .*g\\+\\+ found none"):
+        export(potential, tmp_path / "a.pt2")
+    assert list(tmp_path.iterdir()) == [compiler]
 
 
 def test_metadata_is_text(potential):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import warnings
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from torchmdx.step.results import StepError
 from torchmdx.system import Batch, System
 
 ENDING = ".pt2"
+LIBRARY = "libstdc++.so"
 # Largest error of forces and virial that is allowed, relative to the largest force or entry, by dtype of the network.
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}
 SPACING = 1.3  # Å between atoms of the structures that are compared
@@ -42,7 +45,8 @@ def export(potential: Potential | Ensemble, path: str | Path) -> Exported:
 
     The compiled program is loaded and compared with `evaluate` for molecules and crystals of several sizes before the
     file is written. Raises ValueError for a potential that cannot be exported or another ending than .pt2,
-    FileNotFoundError without a C++ compiler, and StepError if the program and the exact model differ.
+    FileNotFoundError without a C++ compiler and its shared library, and StepError if the program and the exact model
+    differ.
     """
     path = Path(path)
     if path.suffix != ENDING:
@@ -150,6 +154,22 @@ def sample_systems(potential: Potential) -> list[System]:
 
 
 def _require_compiler() -> None:
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None and shutil.which("clang++") is None:
-        raise FileNotFoundError(f"exporting needs a C++ compiler, found no {compiler} and no clang++")
+    """Raises FileNotFoundError without a C++ compiler that links with the shared C++ library.
+
+    Without it a program has a copy of its own, whose locales do not agree with those that Python has loaded: loading
+    the program ends the process.
+    """
+    compiler = next(filter(shutil.which, (os.environ.get("CXX", "g++"), "clang++")), None)
+    if compiler is None:
+        raise FileNotFoundError(
+            f"exporting needs a C++ compiler, found no {os.environ.get('CXX', 'g++')} and no clang++"
+        )
+    if sys.platform != "linux":
+        return
+    command = [compiler, f"-print-file-name={LIBRARY}"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    if not Path(found).is_absolute():
+        raise FileNotFoundError(
+            f"exporting needs a C++ compiler with the shared library {LIBRARY}, which packages as libstdc++-13-dev or "
+            f"libstdc++-devel install; {compiler} found none"
+        )
