@@ -159,11 +159,10 @@ def _require_compiler() -> None:
     Without it a program has a copy of its own, whose locales do not agree with those that Python has loaded: loading
     the program ends the process.
     """
-    compiler = next(filter(shutil.which, (os.environ.get("CXX", "g++"), "clang++")), None)
+    first = os.environ.get("CXX", "g++")
+    compiler = next(filter(shutil.which, (first, "clang++")), None)
     if compiler is None:
-        raise FileNotFoundError(
-            f"exporting needs a C++ compiler, found no {os.environ.get('CXX', 'g++')} and no clang++"
-        )
+        raise FileNotFoundError(f"exporting needs a C++ compiler, found no {first} and no clang++")
     if sys.platform != "linux":
         return
     command = [compiler, f"-print-file-name={LIBRARY}"]
