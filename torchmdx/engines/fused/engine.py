@@ -39,12 +39,13 @@ def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastT
 
 def allocate(model: FastTensorNet, batch: Batch, capacity: int) -> None:
     """Allocates kernels for a batch. Only kernels for many atoms evaluate a part of the atoms, as of a domain."""
-    tiles = None
     if isinstance(batch, Domain):  # its atoms are counted on the device, so kernels take all of them at once
         tiles = replace(model.choose_tiles(max(batch.num_atoms, FEW_ATOMS + 1)), piece=0)
+    else:
+        tiles = model.choose_tiles(batch.num_atoms)
     elements = batch.atomic_numbers.unique().tolist()
     if isinstance(model, FastTensorNet2):
-        _take_edge_maps(model, tiles or model.choose_tiles(batch.num_atoms))
+        _take_edge_maps(model, tiles)
     model.allocate(batch.num_atoms, batch.num_systems, capacity, tiles=tiles, elements=elements)
     _take_tiles(model)
 
