@@ -151,7 +151,7 @@ DEV void multiply_add(float (&d)[40], const uint4 &a, unsigned b, bool add)
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(described(b)), "r"((int)add));
 }
 // Sums of COUNT components times their matrix. Every step of 16 inner channels is added outside the tensor core, whose
-// sums lose bits. A thread makes two outputs, eight apart, for two rows of every eight: see `write_products`.
+// sums lose bits. A thread makes two outputs, eight apart, for two rows of every eight: see `multiply_part`.
 template <int FIRST, int COUNT>
 DEV void sum_products(const Tile &tile, Weights &weights, float (&sums)[COUNT * ATOMS / 2])
 {
