@@ -74,7 +74,7 @@ class RowChain(Chain):
     def backward(self, virial: bool) -> None:
         if not self.n:
             return
-        b, g, w, e, t = self.b, self.gradient, self.weights, self.edges, self.tiles
+        b, g, w = self.b, self.gradient, self.weights
         for i in reversed(range(len(w.layers))):
             here, before = w.layers[i], max(i - 1, 0)
             one_atom.layer_gradient[(self.n,)](
@@ -86,6 +86,11 @@ class RowChain(Chain):
                 HIDDEN_WIDTH=w.hidden, FIRST=i == len(w.layers) - 1, EMBEDDING=i == 0,
                 **self.reflections, **self._options(),
             )  # fmt: skip
+        self._row_forces(virial)
+
+    def _row_forces(self, virial: bool) -> None:
+        """Forces from the gradients of edges."""
+        b, g, w, e, t = self.b, self.gradient, self.weights, self.edges, self.tiles
         # Virials can be summed only after all forces; energies need not wait.
         systems = 0 if virial else self.sizes.num_systems
         force_kernels.forces[(self.n + systems,)](

@@ -26,9 +26,11 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
 
 if TYPE_CHECKING:
+    from torchmdx.engines.fused.charged_rows import RowWeights
     from torchmdx.engines.fused.edge_maps import EdgeMaps
 
 MOST_ROWS, PIECE = 196608, 49152
+FEW_CHARGED = 128  # atoms of one system, up to which a program takes one atom
 FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
 # Compute capabilities (major) with the 139 to 199 kB of shared memory that a program takes: GeForce cards have 99.
 HALF_PARTS = (9, 10)
@@ -59,6 +61,7 @@ class FastTensorNet2(FastTensorNet):
         self.takes_half_parts = self._takes_half_parts()
         self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
         self.edge_maps: EdgeMaps | None = None
+        self.row_weights: RowWeights | None = None
 
     def _takes_half_parts(self) -> bool:
         """Whether kernels/edge_mlp_forward.py can be used: a program has to fit into a multiprocessor."""
@@ -90,7 +93,12 @@ class FastTensorNet2(FastTensorNet):
         tiles: Tiles | None = None,
         elements: Sequence[int] = (),
     ) -> Buffers:
+        tiles = tiles or self.choose_tiles(num_atoms)
+        if tiles.row is not None and not self._takes_rows(num_systems):
+            tiles = replace(tiles, row=None)
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, elements=elements)
+        if buffers.sizes.one_program_per_atom:
+            self._pack_rows()
         two_maps = self.takes_half_parts and buffers.sizes.tiles.two_maps is not None
         self.neutral = buffers.sizes.new(max(num_systems, 1))  # the total charge that messages see
         buffers.scratch.charged = ChargeScratch.allocate(
@@ -104,9 +112,21 @@ class FastTensorNet2(FastTensorNet):
         )
         return buffers
 
+    def _takes_rows(self, num_systems: int) -> bool:
+        """Whether one program per atom can be used: charges are summed over one system, and not read by priors."""
+        fits = 2 * self.charged.charges <= self.weights.channels
+        return fits and num_systems == 1 and not self.last_charges and self.dot_precision == "tf32x3"
+
+    def _pack_rows(self) -> None:
+        from torchmdx.engines.fused.charged_rows import RowWeights  # needs Triton
+
+        self.row_weights = self.row_weights or RowWeights.of(self.charged)
+
     def choose_tiles(self, num_atoms: int) -> Tiles:
-        """Always blocks of atoms: the network of edges is enough work for tensor cores."""
-        tiles = replace(Tiles.choose(num_atoms), row=None)
+        """Blocks of atoms beyond FEW_CHARGED: there, the network of edges is enough work for tensor cores."""
+        tiles = Tiles.choose(num_atoms)
+        if num_atoms > FEW_CHARGED:
+            tiles = replace(tiles, row=None)
         if num_atoms < SOME_ATOMS:
             tiles = replace(tiles, product=Block(columns=32))
         many = num_atoms * 48 >= MANY_EDGE_ROWS
@@ -120,5 +140,6 @@ class FastTensorNet2(FastTensorNet):
 
     def chain_type(self, buffers: Buffers, whole: bool) -> type:
         from torchmdx.engines.fused.charged import ChargedChain
+        from torchmdx.engines.fused.charged_rows import ChargedRowChain
 
-        return ChargedChain
+        return ChargedRowChain if buffers.sizes.one_program_per_atom else ChargedChain

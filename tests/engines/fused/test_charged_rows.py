@@ -1,0 +1,109 @@
+"""TensorNet2's kernels with one program per atom, against the exact model in float64 and the other kernels."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from interpreter import DEVICE, INTERPRETED, needs_kernels
+from test_fused_tensornet import CUTS, batch_of, run, virial_of
+
+from torchmdx import System
+from torchmdx.engines.fused.tensornet2 import FEW_CHARGED, FastTensorNet2
+from torchmdx.evaluate import evaluate
+from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.system import Batch
+
+
+def evaluated(potential, batch, *, fast=None, rows=True, **options):
+    fast = fast or FastTensorNet2(potential.to(DEVICE))
+    found = run(potential, batch, fast=fast, **options)
+    assert found.sizes.one_program_per_atom == rows
+    return found
+
+
+def assert_agrees(potential, batch, **options):
+    found = evaluated(potential, batch, **options)
+    exact = evaluate(potential.double(), batch, brute_force(batch, potential.cutoff))
+    torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
+    torch.testing.assert_close(found.energy, exact.energy, atol=1e-6 * batch.num_atoms, rtol=1e-7)
+    assert (found.forces - exact.forces).norm() < 4e-6 * exact.forces.norm()
+    strain = virial_of(potential, batch, 0)
+    assert (found.virial[0] - strain).norm() < 3e-5 * strain.norm()
+
+
+SETTINGS = [
+    dict(num_layers=1, num_channels=32, num_charges=16),
+    dict(num_layers=2, num_channels=16, group="SO(3)", num_charges=5),
+    dict(num_layers=2, num_channels=24, num_charges=8, radial_basis="gauss", charge_slack=1e-3, activation="tanh"),
+]
+
+
+@needs_kernels
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_charged_molecule_agrees_with_the_exact_model(make_potential, settings, cation):
+    assert_agrees(make_potential(model="tensornet2", **settings), batch_of(cation))
+
+
+@needs_kernels
+def test_a_triclinic_crystal_agrees(make_potential, crystal):
+    settings = dict(num_channels=16, num_layers=1, num_charges=4, cutoff=3.2)
+    assert_agrees(make_potential(model="tensornet2", **settings), batch_of(crystal))
+
+
+@needs_kernels
+def test_few_warps_agree(make_potential, cation):
+    potential = make_potential(model="tensornet2", num_channels=16, num_layers=1, num_charges=4)
+    assert_agrees(potential, batch_of(cation), tiles=CUTS["row of few warps"])
+
+
+@needs_kernels
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_energy_alone_is_the_same(make_potential, cation, layers):
+    potential = make_potential(model="tensornet2", num_channels=16, num_layers=layers, num_charges=4)
+    fast = FastTensorNet2(potential.to(DEVICE))
+    energy = evaluated(potential, batch_of(cation), fast=fast).energy.clone()
+    alone = evaluated(potential, batch_of(cation), fast=fast, forces=False)
+    torch.testing.assert_close(alone.energy, energy, rtol=1e-6, atol=0)
+
+
+@needs_kernels
+def test_equal_input_gives_equal_bits_and_poisoned_buffers_do_not_show(make_potential, cation):
+    potential = make_potential(model="tensornet2", num_channels=16, num_layers=2, num_charges=4)
+    fast, batch = FastTensorNet2(potential.to(DEVICE)), batch_of(cation)
+    first = evaluated(potential, batch, fast=fast, radius=potential.cutoff + 0.5)
+    kept = [t.clone() for t in (first.energies, first.energy, first.forces, first.virial)]
+    for tensor in first.scratch.tensors():
+        tensor.fill_(float("nan") if tensor.is_floating_point() else -7)
+    edges = brute_force(batch, potential.cutoff + 0.5, capacity=first.sizes.capacity)
+    single = batch.to(DEVICE, torch.float32)
+    inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
+    again = fast.run(*inputs, virial=True)
+    for old, new in zip(kept, (again.energies, again.energy, again.forces, again.virial), strict=True):
+        assert torch.equal(old, new)
+
+
+@needs_kernels
+def test_a_single_atom_has_an_energy_and_no_force(make_potential):
+    potential = make_potential(model="tensornet2", num_channels=16, num_layers=1, num_charges=4)
+    batch = Batch.from_systems([System.create([[0.0, 0, 0]], [8])]).to(DEVICE)
+    found = evaluated(potential, batch, virial=False)
+    exact = evaluate(potential.to(DEVICE).double(), batch, brute_force(batch, potential.cutoff))
+    torch.testing.assert_close(found.energy, exact.energy, atol=1e-6, rtol=1e-7)
+    assert (found.forces == 0).all()
+
+
+def test_other_kernels_are_taken_where_these_do_not_serve(make_potential):
+    pytest.importorskip("triton")
+    potential = make_potential(model="tensornet2", num_channels=32, num_layers=1, num_charges=16)
+    fast = FastTensorNet2(potential, bound=1e-2)
+    assert fast.allocate(9, 1, 10).sizes.one_program_per_atom
+    assert fast.allocate(FEW_CHARGED, 1, 10).sizes.one_program_per_atom
+    assert not fast.allocate(FEW_CHARGED + 1, 1, 10).sizes.one_program_per_atom
+    assert not fast.allocate(9, 2, 10).sizes.one_program_per_atom
+    wide = make_potential(model="tensornet2", num_channels=16, num_layers=1, num_charges=16)
+    for other in (
+        FastTensorNet2(wide, bound=1e-2),
+        FastTensorNet2(potential, bound=1e-2, precision="tf32"),
+        FastTensorNet2(potential, bound=1e-2, priors=True),
+    ):
+        assert not other.allocate(9, 1, 10).sizes.one_program_per_atom

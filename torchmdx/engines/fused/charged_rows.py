@@ -1,0 +1,198 @@
+"""The launches of one evaluation of a TensorNet2 for few atoms of one system: see kernels/charged_atom.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+from torch import Tensor
+
+from torchmdx.engines.fused.charged import FEWEST_AT_ONCE, MOST_AT_ONCE
+from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
+from torchmdx.engines.fused.charged_weights import ChargedWeights, ChargeWeights
+from torchmdx.engines.fused.few_atoms import RowChain
+from torchmdx.engines.fused.kernels import charged_atom, charged_atom_gradient, edge_mlp
+from torchmdx.engines.fused.kernels.tf32_product import Split
+from torchmdx.engines.fused.launch_sizes import Block, Walk
+from torchmdx.models.charge_equilibration import LEAST_SHARE
+from torchmdx.neighbors.reverse import find_reverse
+
+if TYPE_CHECKING:
+    from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+
+# Rows and columns of z₂ that a program makes, and channels of z₁ at a time; the other products of edges; the gradient
+# of messages, whose programs take a slice of channels each.
+FIRST, EDGES, MESSAGES = Block(16, 64, 32, 8), Block(16, 64, 32, 4, 4), Walk(1, 16, 8, 1)
+
+
+def _whole(matrix: Split) -> Tensor:
+    """The matrix that was divided exactly into two parts."""
+    return matrix.big + matrix.small
+
+
+@dataclass(frozen=True, eq=False)
+class RowCharges:
+    """A ChargeEquilibration's matrices with inputs, `_back` outputs, as rows; see ChargeWeights."""
+
+    first: Tensor
+    first_back: Tensor
+    second: Tensor
+    second_back: Tensor
+    third: Tensor
+    third_back: Tensor
+
+    @classmethod
+    def of(cls, w: ChargeWeights) -> RowCharges:
+        return cls(
+            first=_whole(w.first_back),
+            first_back=_whole(w.first),
+            second=_whole(w.second_back),
+            second_back=_whole(w.second),
+            third=_whole(w.third_back),
+            third_back=_whole(w.third),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RowWeights:
+    """What the kernels read beside the packed weights: for each layer shares [C,2K] and the middle matrix [2C,C].
+
+    There may be charges behind the last layer, which these kernels do not evaluate.
+    """
+
+    charges: tuple[RowCharges, ...]
+    shares: tuple[Tensor, ...]
+    middle: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, w: ChargedWeights) -> RowWeights:
+        """Of matrices that have been divided exactly: "tf32x3"."""
+        layers = len(w.filters)
+        return cls(
+            charges=tuple(RowCharges.of(each) for each in w.equilibrations[:layers]),
+            shares=tuple(f.shares.permute(2, 1, 0).flatten(1).contiguous() for f in w.filters),
+            middle=tuple(_whole(f.middle) for f in w.filters),
+        )
+
+
+class ChargedRowChain(EdgeNetworkChain, RowChain):
+    """The same function and the same buffers as `ChargedChain`, for one system and networks of at least one layer."""
+
+    def __init__(self, model: FastTensorNet2, *inputs: Any) -> None:
+        super().__init__(model, *inputs)
+        assert model.row_weights is not None
+        self.own = model.row_weights
+        self.total_charge, self.charge = self.charge, model.neutral
+        self.tiles = replace(self.tiles, edge_product=EDGES, messages_gradient=MESSAGES)
+        self.cutoff = model.table.stretch.cutoff
+        at_once = min(MOST_AT_ONCE, max(FEWEST_AT_ONCE, triton.next_power_of_2(self.n)))
+        self.sums = dict(K=self.charged.charges, BLOCK=at_once)
+
+    def _charges_of(self, i: int) -> tuple[Any, ...]:
+        """The arguments of the charges' network before layer i."""
+        q, w, own = self.q, self.charged.equilibrations[i], self.own.charges[i]
+        slot = i if self.sizes.with_forces else 0
+        return (
+            w.scale, w.offset, own.first, w.first_bias, own.second, w.second_bias, own.third, w.third_bias,
+            q.first[slot], q.second[slot], q.proposed[slot], w.epsilon,
+        )  # fmt: skip
+
+    def forward(self, keep: bool) -> None:
+        if not self.n:
+            return
+        b, w, e = self.b, self.weights, self.edges
+        charged_atom.embed[(self.n,)](
+            self.positions, self.cell, self.system, e.shifts, w.stretch, b.stretch, w.num_intervals - 1,
+            self.numbers, w.targets, w.sources, w.table, w.own, *self._list(),
+            w.gate_scale, w.gate_offset, w.gate_in, w.gate_in_bias, w.gate_out, w.gate_out_bias, w.mix,
+            b.a, b.hidden, b.gate, b.a if b.gradient is None else b.gradient.mixed,
+            b.x[0], b.inverse[0], self.work, self.epsilons[0], *self._charges_of(0),
+            HIDDEN_WIDTH=w.hidden, K=self.charged.charges, KEEP=keep, **self._options(),
+        )  # fmt: skip
+        for i in range(len(w.layers)):
+            self._forward_layer(i, keep)
+
+    def _forward_layer(self, i: int, keep: bool) -> None:
+        b, w, h, q, e = self.b, self.weights, self.weights.head, self.q, self.edges
+        # Without a backward pass, layers take turns in two sets of buffers of atoms.
+        own, after = (i, i + 1) if self.sizes.with_forces else (i % 2, (i + 1) % 2)
+        slot = i if self.sizes.with_forces else 0
+        y, last = b.y[own], i == len(w.layers) - 1
+        self._first_maps(i, slot, b.x[own], y)
+        filters = self.charged.filters[i]
+        assert q.piece is not None
+        self._forth(q.piece, filters.last, filters.last_bias, q.z3[slot], None, 0)
+        options = self._options()
+        del options["DEGREE"]
+        charged_atom.layer[(self.n,)](
+            y, self.gradient.m[i] if keep else y, self.charge, self.system, q.z3[slot], e.row_ptr, e.source,
+            b.knot, b.stretch, self.n, self.cutoff,
+            w.layers[i].mix_out, b.x[own], self.gradient.d[i] if keep else y, b.x[after],
+            b.inverse_of(after), w.layers[i].mix_out_back, y if b.gradient is None else b.gradient.x, b.p,
+            w.read_scale, w.read_offset, w.read, w.read_bias, w.read_back, h.into, h.bias, h.last,
+            h.back, h.constants, w.references, self.numbers, self.buffers.energies, self.work, self.epsilons[1],
+            *self._charges_of(i if last else i + 1),
+            HEAD=h.width, K=self.charged.charges, READOUT=self.readout, KEEP=keep, LAST=last, **self.reflections,
+            **options,
+        )  # fmt: skip
+
+    def _first_maps(self, i: int, slot: int, x: Tensor, y: Tensor) -> None:
+        """Y of all atoms, z₁, z₂ and its activation in `piece`."""
+        b, q, e, w = self.b, self.q, self.edges, self.weights.layers[i]
+        z1, z2, _ = self._z(slot)
+        block = FIRST.options(self.c, 2 * self.c)
+        assert self.tiles.row is not None
+        row = self.tiles.row.options(self.c)
+        programs = self.n + triton.cdiv(self.rows, block["ROWS"]) * (2 * self.c // block["COLUMNS"])
+        charged_atom.first_maps[(programs,)](
+            q.proposed[slot], self.total_charge, self.own.shares[i], w.table, w.own, e.row_ptr, e.source, e.target,
+            b.knot, b.place, self.own.middle[i], self.charged.filters[i].middle_bias, z1, z1 if z2 is None else z2,
+            q.piece, x, w.mix_in, y, self.work, self.n, LEAST_SHARE, self.charged.equilibrations[i].slack,
+            CHANNELS=self.c, DEGREE=self.weights.degree, KEEP=z2 is not None, WORK_WIDTH=self.work.shape[1],
+            GROUPS=row["GROUPS"], UNROLL=row["UNROLL"], APART=row["APART"], **self.sums, **self.activation, **block,
+        )  # fmt: skip
+
+    def backward(self, virial: bool) -> None:
+        if not self.n:
+            return
+        for i in reversed(range(len(self.weights.layers))):
+            self._backward_layer(i, first=i == len(self.weights.layers) - 1)
+        self._row_forces(virial)
+
+    def _backward_layer(self, i: int, first: bool) -> None:
+        b, g, q, w, e, n = self.b, self.gradient, self.q, self.weights, self.edges, self.n
+        here, reverse, pulls = w.layers[i], q.reverse, q.pull
+        z1, _, z3 = self._z(i)
+        assert reverse is not None
+        assert pulls is not None
+        if first:
+            find_reverse(e, reverse)
+        edge_mlp.messages_gradient[(n * len(pulls),)](
+            b.y[i], g.m[i], b.p, z3, z3.view(torch.float16), pulls, e.row_ptr, e.source, reverse, b.knot, b.stretch,
+            pulls, n, e.capacity, self.cutoff, CHANNELS=self.c, FIRST=True, SPLIT=False,
+            **self.activation, **self.tiles.messages_gradient.options(self.c),
+        )  # fmt: skip
+        self._filters_gradient(i)
+        depth = self._options()["DEPTH"]
+        charged_atom_gradient.charges_gradient[(n,)](
+            z1, self.own.shares[i], here.table, e.row_ptr, e.source, reverse, b.knot, b.place, pulls, g.pull,
+            q.charges_gradient, n, e.capacity, CHANNELS=self.c, K=self.charged.charges, DEGREE=w.degree,
+            DEPTH=depth, SLICES=len(pulls), FIRST=first, num_warps=depth,
+        )  # fmt: skip
+        self._atoms_gradient(i)
+
+    def _atoms_gradient(self, i: int) -> None:
+        b, g, q, w = self.b, self.gradient, self.q, self.weights
+        before, charges, own = max(i - 1, 0), self.charged.equilibrations[i], self.own.charges[i]
+        charged_atom_gradient.layer_gradient[(self.n,)](
+            b.p, *self._list(), b.stretch, g.pull, g.half, w.layers[i].mix_in_back, b.x[i], b.inverse[i], g.x,
+            self.charge, self.system, g.d[before], w.layers[before].mix_out_back, b.y[before], g.m[before],
+            b.a, b.hidden, b.gate, g.mixed, w.gate_scale, w.gate_in_back, w.gate_out_back, w.mix_back,
+            w.table, self.numbers, w.targets, w.sources, self.work, self.epsilons[0],
+            q.proposed[i], q.charges_gradient, self.total_charge, q.first[i], q.second[i], charges.scale,
+            own.first_back, own.second_back, own.third_back,
+            self.n, LEAST_SHARE, charges.slack, charges.epsilon,
+            HIDDEN_WIDTH=w.hidden, EMBEDDING=i == 0, **self.sums, **self.reflections, **self._options(),
+        )  # fmt: skip
