@@ -17,14 +17,13 @@ from torchmdx.engines.fused.kernels import charged_atom, charged_atom_gradient, 
 from torchmdx.engines.fused.kernels.tf32_product import Split
 from torchmdx.engines.fused.launch_sizes import Block, Walk
 from torchmdx.models.charge_equilibration import LEAST_SHARE
-from torchmdx.neighbors.reverse import find_reverse
 
 if TYPE_CHECKING:
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
 # Rows and columns of z₂ that a program makes, and channels of z₁ at a time; the other products of edges; the gradient
 # of messages, whose programs take a slice of channels each.
-FIRST, EDGES, MESSAGES = Block(16, 64, 32, 8), Block(16, 64, 32, 4, 4), Walk(1, 16, 8, 1)
+FIRST, EDGES, MESSAGES = Block(16, 64, 32, 8), Block(16, 64, 32, 8, 4), Walk(1, 16, 8, 1)
 
 
 def _whole(matrix: Split) -> Tensor:
@@ -120,7 +119,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         own, after = (i, i + 1) if self.sizes.with_forces else (i % 2, (i + 1) % 2)
         slot = i if self.sizes.with_forces else 0
         y, last = b.y[own], i == len(w.layers) - 1
-        self._first_maps(i, slot, b.x[own], y)
+        self._first_maps(i, slot, b.x[own], y, keep)
         filters = self.charged.filters[i]
         assert q.piece is not None
         self._forth(q.piece, filters.last, filters.last_bias, q.z3[slot], None, 0)
@@ -138,20 +137,17 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             **options,
         )  # fmt: skip
 
-    def _first_maps(self, i: int, slot: int, x: Tensor, y: Tensor) -> None:
-        """Y of all atoms, z₁, z₂ and its activation in `piece`."""
+    def _first_maps(self, i: int, slot: int, x: Tensor, y: Tensor, keep: bool) -> None:
+        """Y of all atoms; z₁, z₂ and its activation in `piece`; and if `keep` the opposite edges."""
         b, q, e, w = self.b, self.q, self.edges, self.weights.layers[i]
         z1, z2, _ = self._z(slot)
         block = FIRST.options(self.c, 2 * self.c)
-        assert self.tiles.row is not None
-        row = self.tiles.row.options(self.c)
-        programs = self.n + triton.cdiv(self.rows, block["ROWS"]) * (2 * self.c // block["COLUMNS"])
+        programs = (2 if keep else 1) * self.n + triton.cdiv(self.rows, block["ROWS"]) * (2 * self.c // block["COLUMNS"])
         charged_atom.first_maps[(programs,)](
             q.proposed[slot], self.total_charge, self.own.shares[i], w.table, w.own, e.row_ptr, e.source, e.target,
-            b.knot, b.place, self.own.middle[i], self.charged.filters[i].middle_bias, z1, z1 if z2 is None else z2,
-            q.piece, x, w.mix_in, y, self.work, self.n, LEAST_SHARE, self.charged.equilibrations[i].slack,
-            CHANNELS=self.c, DEGREE=self.weights.degree, KEEP=z2 is not None, WORK_WIDTH=self.work.shape[1],
-            GROUPS=row["GROUPS"], UNROLL=row["UNROLL"], APART=row["APART"], **self.sums, **self.activation, **block,
+            e.shifts, b.knot, b.place, self.own.middle[i], self.charged.filters[i].middle_bias, z1, z1 if z2 is None else z2,
+            q.piece, x, w.mix_in, y, self.work, q.reverse, self.n, LEAST_SHARE, self.charged.equilibrations[i].slack,
+            CHANNELS=self.c, DEGREE=self.weights.degree, KEEP=keep, **self._row, **self.sums, **self.activation, **block,
         )  # fmt: skip
 
     def backward(self, virial: bool) -> None:
@@ -159,7 +155,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             return
         for i in reversed(range(len(self.weights.layers))):
             self._backward_layer(i, first=i == len(self.weights.layers) - 1)
-        self._row_forces(virial)
+        self._row_forces(virial, self.q.reverse)
 
     def _backward_layer(self, i: int, first: bool) -> None:
         b, g, q, w, e, n = self.b, self.gradient, self.q, self.weights, self.edges, self.n
@@ -167,14 +163,12 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         z1, _, z3 = self._z(i)
         assert reverse is not None
         assert pulls is not None
-        if first:
-            find_reverse(e, reverse)
         edge_mlp.messages_gradient[(n * len(pulls),)](
             b.y[i], g.m[i], b.p, z3, z3.view(torch.float16), pulls, e.row_ptr, e.source, reverse, b.knot, b.stretch,
             pulls, n, e.capacity, self.cutoff, CHANNELS=self.c, FIRST=True, SPLIT=False,
             **self.activation, **self.tiles.messages_gradient.options(self.c),
         )  # fmt: skip
-        self._filters_gradient(i)
+        self._maps_gradient(i)
         depth = self._options()["DEPTH"]
         charged_atom_gradient.charges_gradient[(n,)](
             z1, self.own.shares[i], here.table, e.row_ptr, e.source, reverse, b.knot, b.place, pulls, g.pull,
@@ -183,11 +177,32 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         )  # fmt: skip
         self._atoms_gradient(i)
 
+    def _maps_gradient(self, i: int) -> None:
+        """Gradients in z₂, z₁ and, through Y, X̂."""
+        b, g, w = self.b, self.gradient, self.charged.filters[i]
+        z1, z2, z3 = self._z(i)
+        width, inner = w.last_back.big.shape
+        options, row = self.tiles.edge_product.options(inner, width), self._row
+        programs = triton.cdiv(self.rows, options["ROWS"]) * (width // options["COLUMNS"])
+        charged_atom_gradient.last_map_gradient[(programs + self.n,)](
+            z3, w.last_back.big, w.last_back.small, z2, self.edges.row_ptr, self.n, self.rows, programs, b.p,
+            self.weights.layers[i].mix_in_back, g.d[i], self.work, INNER=inner, WIDTH=width, STRIDE=width,
+            PRECISION=w.last_back.precision, CHANNELS=self.c, **row, **self.activation, **options,
+        )  # fmt: skip
+        self._back(z2, w.middle_back, z1, 0)
+
+    @property
+    def _row(self) -> dict[str, Any]:
+        """Launch options of a product of one atom, apart from warps."""
+        assert self.tiles.row is not None
+        options = self.tiles.row.options(self.c)
+        return dict(WORK_WIDTH=self.work.shape[1], **{name: options[name] for name in ("GROUPS", "UNROLL", "APART")})
+
     def _atoms_gradient(self, i: int) -> None:
         b, g, q, w = self.b, self.gradient, self.q, self.weights
         before, charges, own = max(i - 1, 0), self.charged.equilibrations[i], self.own.charges[i]
         charged_atom_gradient.layer_gradient[(self.n,)](
-            b.p, *self._list(), b.stretch, g.pull, g.half, w.layers[i].mix_in_back, b.x[i], b.inverse[i], g.x,
+            g.d[i], b.p, *self._list(), b.stretch, g.pull, g.half, b.x[i], b.inverse[i], g.x,
             self.charge, self.system, g.d[before], w.layers[before].mix_out_back, b.y[before], g.m[before],
             b.a, b.hidden, b.gate, g.mixed, w.gate_scale, w.gate_in_back, w.gate_out_back, w.mix_back,
             w.table, self.numbers, w.targets, w.sources, self.work, self.epsilons[0],

@@ -14,6 +14,7 @@ from torchmdx.engines.fused.kernels import one_atom, one_atom_maps
 from torchmdx.engines.fused.kernels.activations import activate
 from torchmdx.engines.fused.kernels.edge_geometry import cosine_cut
 from torchmdx.engines.fused.kernels.edge_walk import filter_part
+from torchmdx.engines.fused.kernels.forces import opposite_edges
 from torchmdx.engines.fused.kernels.layer_norm import part_gradient, part_statistics
 from torchmdx.engines.fused.kernels.nine import (
     load3,
@@ -26,6 +27,9 @@ from torchmdx.engines.fused.kernels.nine import (
     store9,
 )
 from torchmdx.engines.fused.kernels.one_atom import PARTS, multiply1, multiply9, put9
+
+# Edges whose opposite edges are looked for at a time, and candidates for each.
+FOUND_AT_ONCE, CANDIDATES = tl.constexpr(32), tl.constexpr(64)
 
 
 @triton.jit
@@ -134,16 +138,29 @@ def sums(PROPOSED, num_atoms, k, least, K: tl.constexpr, BLOCK: tl.constexpr):
     return tl.sum(proposed, 0), tl.sum(shares, 0)
 
 
+@triton.jit(noinline=True)
+def _find_opposite(i, ROW_PTR, SOURCE, SHIFTS, REVERSE):
+    """REVERSE of the edges of row i; those without an opposite edge point to themselves."""
+    end = tl.load(ROW_PTR + i + 1)
+    for first in range(tl.load(ROW_PTR + i), end, FOUND_AT_ONCE):
+        e = first + tl.arange(0, FOUND_AT_ONCE)
+        mask = e < end
+        j = tl.load(SOURCE + e, mask=mask, other=0)
+        back = opposite_edges(e, mask, j, i, ROW_PTR, SOURCE, SHIFTS, CANDIDATES, True)
+        tl.store(REVERSE + e, tl.where(back >= 0, back, e), mask=mask)
+
+
 @triton.jit(do_not_specialize=["num_atoms"])
 def first_maps(
-    PROPOSED, CHARGE, SHARES, TABLE, OWN, ROW_PTR, SOURCE, TARGET, KNOT, PLACE, W, BIAS, Z1, Z2, ACTED,
-    X, MIX_IN, Y, WORK, num_atoms, least, slack,
+    PROPOSED, CHARGE, SHARES, TABLE, OWN, ROW_PTR, SOURCE, TARGET, SHIFTS, KNOT, PLACE, W, BIAS, Z1, Z2, ACTED,
+    X, MIX_IN, Y, WORK, REVERSE, num_atoms, least, slack,
     CHANNELS: tl.constexpr, K: tl.constexpr, DEGREE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     STEP: tl.constexpr, BLOCK: tl.constexpr, WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
     APART: tl.constexpr, ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Y of every atom, by the first programs; then z₁ (Z1), z₂ (Z2 if KEEP) and act(z₂) (ACTED) of rows of edges.
 
+    The last programs, which exist if KEEP, find the opposite edges of an atom: REVERSE [E].
     A program makes COLUMNS of z₂ for ROWS rows, STEP channels of z₁ at a time. SHARES [C,2K]: matrix of the charges of
     target and source. W [2C,C].
     """
@@ -152,6 +169,8 @@ def first_maps(
         row, parts = program.to(tl.int64) * (9 * CHANNELS), WORK + program.to(tl.int64) * WORK_WIDTH + PARTS * CHANNELS
         multiply9(X + row, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
         one_atom_maps.put_sum9(parts, Y + row, CHANNELS, GROUPS)
+    elif program >= tl.num_programs(0) - (num_atoms if KEEP else 0):
+        _find_opposite(program - (tl.num_programs(0) - num_atoms), ROW_PTR, SOURCE, SHIFTS, REVERSE)
     else:
         BLOCKS: tl.constexpr = 2 * CHANNELS // COLUMNS
         program -= num_atoms
@@ -203,8 +222,9 @@ def _messages(
     i = tl.program_id(0)
     c = tl.arange(0, CHANNELS)[None, :]
     n = tl.arange(0, CHANNELS)
-    f0, f1, f2 = load3(Z3 + i.to(tl.int64) * (3 * CHANNELS) + n, None, CHANNELS)
-    store3(OWN + n, (activate(f0, ACTIVATION), activate(f1, ACTIVATION), activate(f2, ACTIVATION)), None, CHANNELS)
+    own = load3(Z3 + i.to(tl.int64) * (3 * CHANNELS) + n, None, CHANNELS)
+    own = activate(own[0], ACTIVATION), activate(own[1], ACTIVATION), activate(own[2], ACTIVATION)
+    store3(OWN + n, own, None, CHANNELS)
     end = tl.load(ROW_PTR + i + 1)
     m0 = tl.zeros((DEPTH, CHANNELS), tl.float32)
     m1, m2, m3, m4, m5, m6, m7, m8 = m0, m0, m0, m0, m0, m0, m0, m0

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from torchmdx.engines.fused.kernels import one_atom, one_atom_maps
+from torchmdx.engines.fused.kernels import edge_mlp, one_atom, one_atom_maps
 from torchmdx.engines.fused.kernels.charged_atom import charge_norms_gradient, sums
 from torchmdx.engines.fused.kernels.edge_walk import filter_and_slope, read_edge
 from torchmdx.engines.fused.kernels.one_atom import PARTS, multiply1, multiply3, multiply9
@@ -49,6 +49,26 @@ def charges_gradient(
     tl.store(GQ + i.to(tl.int64) * K + tl.arange(0, K), total)
 
 
+@triton.jit(do_not_specialize=["num_atoms", "rows", "edge_programs"])
+def last_map_gradient(
+    X, W, SMALL, Z2, ROW_PTR, num_atoms, rows, edge_programs, GY, MIX_IN_BACK, THROUGH_Y, WORK,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    STEP: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr, CHANNELS: tl.constexpr,
+    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, APART: tl.constexpr,
+):  # fmt: skip
+    """The gradient in Z2, by the first programs, and by the others that in X̂ of an atom through Y, THROUGH_Y [N,9,C]."""
+    program = tl.program_id(0)
+    if program < edge_programs:
+        edge_mlp.multiply_rows_back(
+            X, W, SMALL, Z2, ROW_PTR, num_atoms, 0, rows, INNER, WIDTH, STRIDE, ROWS, COLUMNS, STEP, PRECISION, ACTIVATION
+        )  # fmt: skip
+    else:
+        i = (program - edge_programs).to(tl.int64)
+        row, parts = i * (9 * CHANNELS), WORK + i * WORK_WIDTH + PARTS * CHANNELS
+        multiply9(GY + row, MIX_IN_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
+        one_atom_maps.put_sum9(parts, THROUGH_Y + row, CHANNELS, GROUPS)
+
+
 @triton.jit(noinline=True)
 def _proposed_gradient(
     PROPOSED, GQ, CHARGE, OUT, i, num_atoms, least, slack, K: tl.constexpr, BLOCK: tl.constexpr
@@ -72,7 +92,7 @@ def _proposed_gradient(
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def layer_gradient(
-    GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, MIX_IN_BACK, X, INVERSE, G, CHARGE, SYSTEM,
+    THROUGH_Y, GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, X, INVERSE, G, CHARGE, SYSTEM,
     D, MIX_OUT_BACK, BEFORE_Y, BEFORE_M,
     A, HIDDEN, GATE, MIXED, GATE_SCALE, GATE_IN_BACK, GATE_OUT_BACK, MIX_BACK, FILTERS, NUMBERS, TARGETS, SOURCES,
     WORK, epsilon,
@@ -95,10 +115,10 @@ def layer_gradient(
     one_atom_maps.times_slope(parts, FIRST + i * CHANNELS, first, CHANNELS, GROUPS, ACTIVATION)
     multiply3(first, FIRST_BACK, parts, CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
     charge_norms_gradient(parts, x, inverse, SCALE, more, charge_epsilon, WIDTH, CHANNELS, GROUPS)
-    multiply9(GY + row, MIX_IN_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
+    tl.debug_barrier()
     one_atom.input_back(
-        more, GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, X, INVERSE, G, CHARGE, SYSTEM,
+        THROUGH_Y + row, more, GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, X, INVERSE, G, CHARGE, SYSTEM,
         D, MIX_OUT_BACK, BEFORE_Y, BEFORE_M, A, HIDDEN, GATE, MIXED, GATE_SCALE, GATE_IN_BACK, GATE_OUT_BACK, MIX_BACK,
         FILTERS, NUMBERS, TARGETS, SOURCES, work, parts, i, epsilon, WIDTH, CHANNELS, HIDDEN_WIDTH, DEGREE, WORK_WIDTH,
-        GROUPS, UNROLL, DEPTH, APART, ACTIVATION, REFLECTIONS, EMBEDDING,
+        1, GROUPS, UNROLL, DEPTH, APART, ACTIVATION, REFLECTIONS, EMBEDDING,
     )  # fmt: skip

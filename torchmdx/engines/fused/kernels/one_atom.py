@@ -457,23 +457,23 @@ def layer_gradient(
     one_atom_maps.messages_back(parts, GM + row, GY + row, OWN, work, CHANNELS, DEPTH)
     multiply9(work, MIX_IN_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
     input_back(
-        None, GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, X, INVERSE, G, CHARGE, SYSTEM,
+        parts, None, GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, X, INVERSE, G, CHARGE, SYSTEM,
         D, MIX_OUT_BACK, BEFORE_Y, BEFORE_M, A, HIDDEN, GATE, MIXED, GATE_SCALE, GATE_IN_BACK, GATE_OUT_BACK, MIX_BACK,
         FILTERS, NUMBERS, TARGETS, SOURCES, work, parts, i, epsilon, WIDTH, CHANNELS, HIDDEN_WIDTH, DEGREE, WORK_WIDTH,
-        GROUPS, UNROLL, DEPTH, APART, ACTIVATION, REFLECTIONS, EMBEDDING,
+        GROUPS, GROUPS, UNROLL, DEPTH, APART, ACTIVATION, REFLECTIONS, EMBEDDING,
     )  # fmt: skip
 
 
 @triton.jit
 def input_back(
-    MORE, GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, X, INVERSE, G, CHARGE, SYSTEM,
+    THROUGH_Y, MORE, GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, X, INVERSE, G, CHARGE, SYSTEM,
     D, MIX_OUT_BACK, BEFORE_Y, BEFORE_M, A, HIDDEN, GATE, MIXED, GATE_SCALE, GATE_IN_BACK, GATE_OUT_BACK, MIX_BACK,
     FILTERS, NUMBERS, TARGETS, SOURCES, work, parts, i, epsilon,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HIDDEN_WIDTH: tl.constexpr, DEGREE: tl.constexpr,
-    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr, APART: tl.constexpr,
-    ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, EMBEDDING: tl.constexpr,
+    WORK_WIDTH: tl.constexpr, SHARES: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
+    APART: tl.constexpr, ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, EMBEDDING: tl.constexpr,
 ):  # fmt: skip
-    """What `layer_gradient` does from the gradient in X̂ through Y on, whose shares are in `parts`.
+    """What `layer_gradient` does from the gradient in X̂ through Y on, whose shares THROUGH_Y [SHARES,9,C] are.
 
     MORE [9,C]: a gradient in X to be added, or None; in neither of the first 18 C of `work`.
     """
@@ -483,8 +483,8 @@ def input_back(
         more, hidden = parts + (WORK_WIDTH - PARTS * CHANNELS) // 2, work + 3 * CHANNELS
         mixed, ga = work + 9 * CHANNELS, work + 18 * CHANNELS
         one_atom_maps.gate_gradient(
-            parts, MORE, G + row, x, inverse, GATE + i * (3 * CHANNELS), MIXED + row, work, mixed,
-            CHANNELS, GROUPS, ACTIVATION,
+            THROUGH_Y, MORE, G + row, x, inverse, GATE + i * (3 * CHANNELS), MIXED + row, work, mixed,
+            CHANNELS, SHARES, ACTIVATION,
         )  # fmt: skip
         multiply1(work, GATE_OUT_BACK, parts, 3 * CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL, APART)
         one_atom_maps.times_slope(parts, HIDDEN + i * HIDDEN_WIDTH, hidden, HIDDEN_WIDTH, GROUPS, ACTIVATION)
@@ -498,7 +498,7 @@ def input_back(
         )  # fmt: skip
     else:
         one_atom_maps.input_gradient(
-            parts, MORE, G + row, x, inverse, D + row, CHARGE, SYSTEM, work, i, CHANNELS, GROUPS
+            THROUGH_Y, MORE, G + row, x, inverse, D + row, CHARGE, SYSTEM, work, i, CHANNELS, SHARES
         )
         multiply9(work, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
         one_atom_maps.product_gradient(
