@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, ChargedClusters
 from torchmdx.engines.fused.charged import FEWEST_AT_ONCE, MOST_AT_ONCE
 from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
 from torchmdx.engines.fused.charged_weights import ChargedWeights, ChargeWeights
@@ -82,7 +83,8 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
     def __init__(self, model: FastTensorNet2, *inputs: Any) -> None:
         super().__init__(model, *inputs)
         assert model.row_weights is not None
-        self.own = model.row_weights
+        self.own, self.model_clusters = model.row_weights, model.clusters
+        self.clusters: ChargedClusters | None = None
         self.total_charge, self.charge = self.charge, model.neutral
         self.tiles = replace(self.tiles, edge_product=EDGES, messages_gradient=MESSAGES)
         self.cutoff = model.table.stretch.cutoff
@@ -100,6 +102,12 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
 
     def forward(self, keep: bool) -> None:
         if not self.n:
+            return
+        self.clusters = self.model_clusters if keep else None
+        if self.clusters is not None:
+            self.clusters.launch(EMBED, self)
+            self._maps(0, 0, None, keep)
+            self.clusters.launch(LAYER, self)
             return
         b, w, e = self.b, self.weights, self.edges
         charged_atom.embed[(self.n,)](
@@ -119,10 +127,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         own, after = (i, i + 1) if self.sizes.with_forces else (i % 2, (i + 1) % 2)
         slot = i if self.sizes.with_forces else 0
         y, last = b.y[own], i == len(w.layers) - 1
-        self._first_maps(i, slot, b.x[own], y, keep)
-        filters = self.charged.filters[i]
-        assert q.piece is not None
-        self._forth(q.piece, filters.last, filters.last_bias, q.z3[slot], None, 0)
+        self._maps(i, slot, y, keep)
         options = self._options()
         del options["DEGREE"]
         charged_atom.layer[(self.n,)](
@@ -137,18 +142,21 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             **options,
         )  # fmt: skip
 
-    def _first_maps(self, i: int, slot: int, x: Tensor, y: Tensor, keep: bool) -> None:
-        """Y of all atoms; z₁, z₂ and its activation in `piece`; and if `keep` the opposite edges."""
-        b, q, e, w = self.b, self.q, self.edges, self.weights.layers[i]
+    def _maps(self, i: int, slot: int, y: Tensor | None, keep: bool) -> None:
+        """z₁, z₂ and z₃; Y of all atoms unless `y` is None; and if `keep` the opposite edges."""
+        b, q, e, w, filters = self.b, self.q, self.edges, self.weights.layers[i], self.charged.filters[i]
+        x = b.x[i if self.sizes.with_forces else i % 2]
         z1, z2, _ = self._z(slot)
         block = FIRST.options(self.c, 2 * self.c)
-        programs = (2 if keep else 1) * self.n + triton.cdiv(self.rows, block["ROWS"]) * (2 * self.c // block["COLUMNS"])
+        programs = ((y is not None) + keep) * self.n + triton.cdiv(self.rows, block["ROWS"]) * (2 * self.c // block["COLUMNS"])
         charged_atom.first_maps[(programs,)](
             q.proposed[slot], self.total_charge, self.own.shares[i], w.table, w.own, e.row_ptr, e.source, e.target,
-            e.shifts, b.knot, b.place, self.own.middle[i], self.charged.filters[i].middle_bias, z1, z1 if z2 is None else z2,
+            e.shifts, b.knot, b.place, self.own.middle[i], filters.middle_bias, z1, z1 if z2 is None else z2,
             q.piece, x, w.mix_in, y, self.work, q.reverse, self.n, LEAST_SHARE, self.charged.equilibrations[i].slack,
             CHANNELS=self.c, DEGREE=self.weights.degree, KEEP=keep, **self._row, **self.sums, **self.activation, **block,
         )  # fmt: skip
+        assert q.piece is not None
+        self._forth(q.piece, filters.last, filters.last_bias, q.z3[slot], None, 0)
 
     def backward(self, virial: bool) -> None:
         if not self.n:
@@ -175,7 +183,10 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             q.charges_gradient, n, e.capacity, CHANNELS=self.c, K=self.charged.charges, DEGREE=w.degree,
             DEPTH=depth, SLICES=len(pulls), FIRST=first, num_warps=depth,
         )  # fmt: skip
-        self._atoms_gradient(i)
+        if self.clusters is not None:
+            self.clusters.launch(GRADIENT, self)
+        else:
+            self._atoms_gradient(i)
 
     def _maps_gradient(self, i: int) -> None:
         """Gradients in z₂, z₁ and, through Y, X̂."""
@@ -184,7 +195,8 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         width, inner = w.last_back.big.shape
         options, row = self.tiles.edge_product.options(inner, width), self._row
         programs = triton.cdiv(self.rows, options["ROWS"]) * (width // options["COLUMNS"])
-        charged_atom_gradient.last_map_gradient[(programs + self.n,)](
+        alone = self.clusters is not None  # which make the product for atoms
+        charged_atom_gradient.last_map_gradient[(programs + (0 if alone else self.n),)](
             z3, w.last_back.big, w.last_back.small, z2, self.edges.row_ptr, self.n, self.rows, programs, b.p,
             self.weights.layers[i].mix_in_back, g.d[i], self.work, INNER=inner, WIDTH=width, STRIDE=width,
             PRECISION=w.last_back.precision, CHANNELS=self.c, **row, **self.activation, **options,

@@ -26,6 +26,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
 
 if TYPE_CHECKING:
+    from torchmdx.engines.fused.charged_cluster import ChargedClusters
     from torchmdx.engines.fused.charged_rows import RowWeights
     from torchmdx.engines.fused.edge_maps import EdgeMaps
 
@@ -62,6 +63,7 @@ class FastTensorNet2(FastTensorNet):
         self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
         self.edge_maps: EdgeMaps | None = None
         self.row_weights: RowWeights | None = None
+        self.clusters: ChargedClusters | None = None
 
     def _takes_half_parts(self) -> bool:
         """Whether kernels/edge_mlp_forward.py can be used: a program has to fit into a multiprocessor."""
@@ -77,6 +79,21 @@ class FastTensorNet2(FastTensorNet):
         from torchmdx.engines.fused.edge_maps import EdgeMaps  # needs Triton
 
         self.edge_maps = self.edge_maps or EdgeMaps.made(self)
+
+    def use_clusters(self) -> None:
+        """Makes `run` take the kernels of charged_cluster.py where it takes one program per atom.
+
+        In the buffers of the last `allocate`. Raises ValueError if they do not serve this network, these buffers or
+        this GPU; CompileError, CacheError or DriverError.
+        """
+        from torchmdx.engines.fused.charged_cluster import ChargedClusters  # needs Triton
+
+        if self.buffers is None:
+            raise RuntimeError("allocate must be called before use_clusters")
+        sizes = self.buffers.sizes
+        if not sizes.one_program_per_atom or not sizes.with_forces:
+            raise ValueError("clusters of blocks need buffers of few atoms with forces")
+        self.clusters = ChargedClusters.made(self, sizes.num_atoms, sizes.slots)
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
@@ -97,6 +114,7 @@ class FastTensorNet2(FastTensorNet):
         if tiles.row is not None and not self._takes_rows(num_systems):
             tiles = replace(tiles, row=None)
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, elements=elements)
+        self.clusters = None
         if buffers.sizes.one_program_per_atom:
             self._pack_rows()
         two_maps = self.takes_half_parts and buffers.sizes.tiles.two_maps is not None

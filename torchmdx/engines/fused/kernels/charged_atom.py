@@ -158,14 +158,15 @@ def first_maps(
     STEP: tl.constexpr, BLOCK: tl.constexpr, WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
     APART: tl.constexpr, ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """Y of every atom, by the first programs; then z₁ (Z1), z₂ (Z2 if KEEP) and act(z₂) (ACTED) of rows of edges.
+    """Y of every atom, by the first programs, unless Y is None; then z₁ (Z1), z₂ (Z2 if KEEP) and act(z₂) (ACTED) of rows of edges.
 
     The last programs, which exist if KEEP, find the opposite edges of an atom: REVERSE [E].
     A program makes COLUMNS of z₂ for ROWS rows, STEP channels of z₁ at a time. SHARES [C,2K]: matrix of the charges of
     target and source. W [2C,C].
     """
     program = tl.program_id(0)
-    if program < num_atoms:
+    first_edge_program = 0 if Y is None else num_atoms
+    if program < first_edge_program:
         row, parts = program.to(tl.int64) * (9 * CHANNELS), WORK + program.to(tl.int64) * WORK_WIDTH + PARTS * CHANNELS
         multiply9(X + row, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
         one_atom_maps.put_sum9(parts, Y + row, CHANNELS, GROUPS)
@@ -173,7 +174,7 @@ def first_maps(
         _find_opposite(program - (tl.num_programs(0) - num_atoms), ROW_PTR, SOURCE, SHIFTS, REVERSE)
     else:
         BLOCKS: tl.constexpr = 2 * CHANNELS // COLUMNS
-        program -= num_atoms
+        program -= first_edge_program
         count = tl.load(ROW_PTR + num_atoms)
         first = program // BLOCKS * ROWS
         if first < num_atoms + count:
