@@ -17,6 +17,7 @@ extern "C" void launch(const Given *g, int which, int clusters, int shared_bytes
 // What Python has to know as well.
 extern "C" int constant(int which)
 {
-    const int values[] = {ALL_WEIGHTS, CHARGE_VECTORS, VECTORS, (int)sizeof(Params), (int)sizeof(Charged), (int)sizeof(Given)};
+    const int values[] = {ALL_WEIGHTS,          CHARGE_VECTORS,     VECTORS,    (int)sizeof(Params), (int)sizeof(Charged),
+                          (int)sizeof(Given), ROOM_OF_A_BLOCK};
     return values[which];
 }

@@ -1,10 +1,8 @@
 """TensorNet2's kernels with one program per atom, against the exact model in float64 and the other kernels."""
 
-from dataclasses import replace
-
 import pytest
 import torch
-from interpreter import DEVICE, INTERPRETED, needs_kernels
+from interpreter import DEVICE, needs_kernels
 from test_fused_tensornet import CUTS, batch_of, run, virial_of
 
 from torchmdx import System
@@ -31,6 +29,13 @@ def assert_agrees(potential, batch, **options):
     assert (found.virial[0] - strain).norm() < 3e-5 * strain.norm()
 
 
+@pytest.fixture
+def charged(ethanol):
+    atoms = ethanol.copy()
+    atoms.info["charge"] = 1
+    return atoms
+
+
 SETTINGS = [
     dict(num_layers=1, num_channels=32, num_charges=16),
     dict(num_layers=2, num_channels=16, group="SO(3)", num_charges=5),
@@ -40,8 +45,8 @@ SETTINGS = [
 
 @needs_kernels
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_charged_molecule_agrees_with_the_exact_model(make_potential, settings, cation):
-    assert_agrees(make_potential(model="tensornet2", **settings), batch_of(cation))
+def test_a_charged_molecule_agrees_with_the_exact_model(make_potential, settings, charged):
+    assert_agrees(make_potential(model="tensornet2", **settings), batch_of(charged))
 
 
 @needs_kernels
@@ -51,9 +56,9 @@ def test_a_triclinic_crystal_agrees(make_potential, crystal):
 
 
 @needs_kernels
-def test_few_warps_agree(make_potential, cation):
+def test_few_warps_agree(make_potential, charged):
     potential = make_potential(model="tensornet2", num_channels=16, num_layers=1, num_charges=4)
-    assert_agrees(potential, batch_of(cation), tiles=CUTS["row of few warps"])
+    assert_agrees(potential, batch_of(charged), tiles=CUTS["row of few warps"])
 
 
 @needs_kernels

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.fused.charged_weights import ChargeWeights
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
-MAIN = "charged_cluster.cu"
+MAIN, HEADER = "charged_cluster.cu", "charged_cluster_block.cuh"
 EMBED, LAYER, GRADIENT = "charged_embed", "charged_layer", "charged_gradient"
 CHARGES = 16
 # Clusters that run at the same time on an H200; with more, some would wait.
@@ -37,9 +37,9 @@ MOST_SLOTS = 0xFFFF  # of edges
 
 
 class Charged(ctypes.Structure):
-    """`struct Charged` of charged_cluster.cu."""
+    """`struct Charged` of charged_cluster_block.cuh."""
 
-    _fields_ = members((SOURCES / MAIN).read_text(), "Charged")
+    _fields_ = members((SOURCES / HEADER).read_text(), "Charged")
 
 
 class Given(ctypes.Structure):
@@ -79,7 +79,8 @@ def launcher(device: torch.device, name: str, constants: tuple[tuple[str, int], 
 
     Raises CompileError, CacheError or DriverError.
     """
-    files = {path.name: path.read_text() for path in (*sorted(SOURCES.glob("one_launch*.cuh")), SOURCES / MAIN)}
+    paths = (*sorted(SOURCES.glob("one_launch*.cuh")), SOURCES / HEADER, SOURCES / MAIN)
+    files = {path.name: path.read_text() for path in paths}
     code = cubin(MAIN, files, ARCHITECTURE, dict(constants))
     return ClusterKernel(
         code, name, device, threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES, together=False

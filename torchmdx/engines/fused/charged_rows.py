@@ -9,8 +9,8 @@ import torch
 import triton
 from torch import Tensor
 
-from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, ChargedClusters
 from torchmdx.engines.fused.charged import FEWEST_AT_ONCE, MOST_AT_ONCE
+from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, ChargedClusters
 from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
 from torchmdx.engines.fused.charged_weights import ChargedWeights, ChargeWeights
 from torchmdx.engines.fused.few_atoms import RowChain
@@ -148,12 +148,15 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         x = b.x[i if self.sizes.with_forces else i % 2]
         z1, z2, _ = self._z(slot)
         block = FIRST.options(self.c, 2 * self.c)
-        programs = ((y is not None) + keep) * self.n + triton.cdiv(self.rows, block["ROWS"]) * (2 * self.c // block["COLUMNS"])
+        programs = ((y is not None) + keep) * self.n + triton.cdiv(self.rows, block["ROWS"]) * (
+            2 * self.c // block["COLUMNS"]
+        )
         charged_atom.first_maps[(programs,)](
             q.proposed[slot], self.total_charge, self.own.shares[i], w.table, w.own, e.row_ptr, e.source, e.target,
             e.shifts, b.knot, b.place, self.own.middle[i], filters.middle_bias, z1, z1 if z2 is None else z2,
             q.piece, x, w.mix_in, y, self.work, q.reverse, self.n, LEAST_SHARE, self.charged.equilibrations[i].slack,
-            CHANNELS=self.c, DEGREE=self.weights.degree, KEEP=keep, **self._row, **self.sums, **self.activation, **block,
+            CHANNELS=self.c, DEGREE=self.weights.degree, KEEP=keep, **self._row, **self.sums, **self.activation,
+            **block,
         )  # fmt: skip
         assert q.piece is not None
         self._forth(q.piece, filters.last, filters.last_bias, q.z3[slot], None, 0)
@@ -192,6 +195,8 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         """Gradients in z₂, z₁ and, through Y, X̂."""
         b, g, w = self.b, self.gradient, self.charged.filters[i]
         z1, z2, z3 = self._z(i)
+        assert z1 is not None
+        assert z2 is not None
         width, inner = w.last_back.big.shape
         options, row = self.tiles.edge_product.options(inner, width), self._row
         programs = triton.cdiv(self.rows, options["ROWS"]) * (width // options["COLUMNS"])

@@ -158,8 +158,9 @@ def first_maps(
     STEP: tl.constexpr, BLOCK: tl.constexpr, WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
     APART: tl.constexpr, ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """Y of every atom, by the first programs, unless Y is None; then z₁ (Z1), z₂ (Z2 if KEEP) and act(z₂) (ACTED) of rows of edges.
+    """z₁ (Z1), z₂ (Z2 if KEEP) and act(z₂) (ACTED) of rows of edges; and Y of every atom by the first programs.
 
+    Y: None if there are no such programs.
     The last programs, which exist if KEEP, find the opposite edges of an atom: REVERSE [E].
     A program makes COLUMNS of z₂ for ROWS rows, STEP channels of z₁ at a time. SHARES [C,2K]: matrix of the charges of
     target and source. W [2C,C].
@@ -267,9 +268,7 @@ def layer(
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts, own = work + PARTS * CHANNELS, work + 9 * CHANNELS
-    _messages(
-        Y, Z3, ROW_PTR, SOURCE, KNOT, STRETCH, parts, own, num_atoms, cutoff, CHANNELS, DEPTH, ACTIVATION
-    )
+    _messages(Y, Z3, ROW_PTR, SOURCE, KNOT, STRETCH, parts, own, num_atoms, cutoff, CHANNELS, DEPTH, ACTIVATION)
     tl.debug_barrier()
     one_atom_maps.message_out(parts, Y + row, own, CHARGE, SYSTEM, M + row, work, i, CHANNELS, DEPTH, REFLECTIONS, KEEP)
     one_atom.update_atom(
