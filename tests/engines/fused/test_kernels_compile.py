@@ -99,18 +99,19 @@ def training(_):
     pair_values.gradient(v, means, means, 3.0, *values), pair_values.change(v, means, means, 3.0, v)
 
 def chain(network, atoms):
-    kind = FastTensorNet2 if network == "tensornet2" else FastTensorNet
+    kind = FastTensorNet2 if network in ("tensornet2", "charged") else FastTensorNet
     settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
     if network == "gated":
         options = dict(head="gated", num_head_layers=2, readout_activation=False, charge_factor=False)
         network, settings = "tensornet", settings | options
-    precision = "float32"
+    precision, priors = "float32", network == "tensornet2"
+    if network == "charged":
+        network = "tensornet2"
     if network in ("half", "tf32"):
         network, precision = "tensornet", network
     potential = conftest.random_potential(torch.float32, model=network, **settings).requires_grad_(False)
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
     edges = brute_force(batch, 3.0)
-    priors = kind is FastTensorNet2
     fast = kind(potential, bound=1e-2, priors=priors, precision=precision)
     if capability // 10 not in HALF_PARTS:
         fast.takes_half_parts = False
@@ -153,6 +154,7 @@ EXPECTED = {
     ("gated", "few"): {"embed", "layer", "layer_gradient"},
     ("gated", "many"): {"multiply", "multiply_halves", "gated_energies"},
     ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
+    ("charged", "few"): {"embed", "layer", "layer_gradient", "first_maps", "charges_gradient", "last_map_gradient"},
     ("step", "float32"): {"_prepare", "_finish"},
     ("priors", "damped"): {"every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"},
     ("priors", "switched"): {"every_pair", "within_cutoff"},
@@ -185,7 +187,14 @@ EXPECTED = {
 
 
 # Cases that one process looks at, one after the other: each process takes seconds to start.
-TOGETHER = [("tensornet",), ("half", "tf32"), ("gated",), ("tensornet2",), ("step", "priors"), ("search", "training")]
+TOGETHER = [
+    ("tensornet",),
+    ("half", "tf32"),
+    ("gated",),
+    ("tensornet2", "charged"),
+    ("step", "priors"),
+    ("search", "training"),
+]
 
 
 # Of other GPUs: the kernels of a TensorNet of few atoms, which take long to compile, for one of them.
