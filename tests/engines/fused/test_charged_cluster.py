@@ -131,6 +131,23 @@ def test_the_order_in_which_threads_run_changes_nothing(library, fast, potential
         assert torch.equal(run_with(fast, potential, charged, library, plan, monkeypatch).forces, wanted)
 
 
+@needs_kernels
+@only_interpreted
+def test_what_pulls_on_charges_gives_the_same_forces_with_the_kernels(library, potential, charged):
+    fast, edges = FastTensorNet2(potential, priors=True), brute_force(charged, potential.cutoff)
+    pull = torch.randn(charged.num_atoms, 32, generator=torch.Generator().manual_seed(5))
+    single = charged.to(DEVICE, torch.float32)
+    inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
+    found = []
+    for clusters in (False, True):
+        buffers = fast.allocate(charged.num_atoms, 1, edges.capacity)
+        if clusters:
+            fast.clusters = emulated(fast, library, Plan(2, 5, 8, 2, True), charged.num_atoms, buffers.sizes.slots)
+        fast.run(*inputs, between=lambda chain: setattr(chain, "pull_on_charges", pull))
+        found.append(buffers.forces.clone())
+    assert (found[1] - found[0]).norm() <= 2e-6 * found[0].norm()
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

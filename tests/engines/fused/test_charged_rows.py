@@ -1,12 +1,17 @@
 """TensorNet2's kernels with one program per atom, against the exact model in float64 and the other kernels."""
 
+import copy
+
 import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
+from model_kinds import kinds
 from test_fused_tensornet import CUTS, batch_of, run, virial_of
 
 from torchmdx import System
+from torchmdx.engines.fused.engine import kernels_for
 from torchmdx.engines.fused.tensornet2 import FEW_CHARGED, FastTensorNet2
+from torchmdx.engines.fused.with_priors import PriorKernelEngine
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.system import Batch
@@ -97,6 +102,56 @@ def test_a_single_atom_has_an_energy_and_no_force(make_potential):
     assert (found.forces == 0).all()
 
 
+@needs_kernels
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_pulls_on_charges_reaches_the_forces(make_potential, charged, layers):
+    """An energy of all charges, from outside: against derivatives of the exact one."""
+    settings = dict(num_channels=16, num_layers=layers, num_charges=3)
+    potential = make_potential(model="tensornet2", **settings).to(DEVICE).requires_grad_(False)
+    batch, count = batch_of(charged), 3 * (layers + 1)
+    weights = torch.randn(batch.num_atoms, count, generator=torch.Generator().manual_seed(5)).to(DEVICE)
+    edges, exact = brute_force(batch, potential.cutoff), copy.deepcopy(potential).double()
+
+    def outputs(positions):
+        vectors = edges.vectors(positions, batch.cell, batch.system_index)
+        total, _, _ = exact.outputs(batch, edges, vectors, positions)
+        _, channels = exact.features(batch, edges, vectors)
+        return total.sum() + (channels * weights).sum(), channels
+
+    positions = batch.positions.clone().requires_grad_()
+    energy, channels = outputs(positions)
+    (wanted,) = torch.autograd.grad(energy, positions)
+    fast = FastTensorNet2(potential.float(), priors=True)
+    assert fast.allocate(batch.num_atoms, 1, edges.capacity).sizes.one_program_per_atom
+    single = batch.to(DEVICE, torch.float32)
+
+    def pull(chain):
+        torch.testing.assert_close(chain.channels().double(), channels.detach(), atol=1e-5, rtol=1e-5)
+        chain.pull_on_charges = weights
+
+    inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
+    found = fast.run(*inputs, between=pull)
+    assert (found.forces + wanted).norm() < 1e-5 * wanted.norm()
+    fast.allocate(batch.num_atoms, 1, edges.capacity, forces=False)
+    fast.run(*inputs, forces=False, between=pull)
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", kinds("coulomb"))
+def test_coulomb_energies_stand_beside_them(make_kind, kind, charged):
+    single = copy.deepcopy(make_kind(kind, torch.float32)).to(DEVICE)
+    batch = batch_of(charged)
+    exact = evaluate(make_kind(kind).to(DEVICE), batch)
+    model = kernels_for(single)(single, priors=True)
+    engine = PriorKernelEngine(model, single, batch.to(DEVICE, torch.float32), stress=False)
+    edges = brute_force(batch, single.search_cutoff(batch))
+    engine.reserve(edges.capacity)
+    found = engine.run(batch.positions.float(), batch.cell.float(), edges)
+    assert model.buffers.sizes.one_program_per_atom
+    torch.testing.assert_close(found.energy, exact.energy, atol=1e-4, rtol=1e-6)
+    assert (found.forces - exact.forces).norm() < 1e-5 * exact.forces.norm()
+
+
 def test_other_kernels_are_taken_where_these_do_not_serve(make_potential):
     pytest.importorskip("triton")
     potential = make_potential(model="tensornet2", num_channels=32, num_layers=1, num_charges=16)
@@ -106,9 +161,5 @@ def test_other_kernels_are_taken_where_these_do_not_serve(make_potential):
     assert not fast.allocate(FEW_CHARGED + 1, 1, 10).sizes.one_program_per_atom
     assert not fast.allocate(9, 2, 10).sizes.one_program_per_atom
     wide = make_potential(model="tensornet2", num_channels=16, num_layers=1, num_charges=16)
-    for other in (
-        FastTensorNet2(wide, bound=1e-2),
-        FastTensorNet2(potential, bound=1e-2, precision="tf32"),
-        FastTensorNet2(potential, bound=1e-2, priors=True),
-    ):
+    for other in (FastTensorNet2(wide, bound=1e-2), FastTensorNet2(potential, bound=1e-2, precision="tf32")):
         assert not other.allocate(9, 1, 10).sizes.one_program_per_atom

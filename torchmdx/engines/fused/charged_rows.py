@@ -14,7 +14,7 @@ from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, Charg
 from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
 from torchmdx.engines.fused.charged_weights import ChargedWeights, ChargeWeights
 from torchmdx.engines.fused.few_atoms import RowChain
-from torchmdx.engines.fused.kernels import charged_atom, charged_atom_gradient, edge_mlp
+from torchmdx.engines.fused.kernels import charge_equilibration, charged_atom, charged_atom_gradient, edge_mlp
 from torchmdx.engines.fused.kernels.tf32_product import Split
 from torchmdx.engines.fused.launch_sizes import Block, Walk
 from torchmdx.models.charge_equilibration import LEAST_SHARE
@@ -57,10 +57,7 @@ class RowCharges:
 
 @dataclass(frozen=True, eq=False)
 class RowWeights:
-    """What the kernels read beside the packed weights: for each layer shares [C,2K] and the middle matrix [2C,C].
-
-    There may be charges behind the last layer, which these kernels do not evaluate.
-    """
+    """What the kernels read beside the packed weights: for each layer shares [C,2K] and the middle matrix [2C,C]."""
 
     charges: tuple[RowCharges, ...]
     shares: tuple[Tensor, ...]
@@ -69,9 +66,8 @@ class RowWeights:
     @classmethod
     def of(cls, w: ChargedWeights) -> RowWeights:
         """Of matrices that have been divided exactly: "tf32x3"."""
-        layers = len(w.filters)
         return cls(
-            charges=tuple(RowCharges.of(each) for each in w.equilibrations[:layers]),
+            charges=tuple(RowCharges.of(each) for each in w.equilibrations),
             shares=tuple(f.shares.permute(2, 1, 0).flatten(1).contiguous() for f in w.filters),
             middle=tuple(_whole(f.middle) for f in w.filters),
         )
@@ -88,6 +84,9 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         self.total_charge, self.charge = self.charge, model.neutral
         self.tiles = replace(self.tiles, edge_product=EDGES, messages_gradient=MESSAGES)
         self.cutoff = model.table.stretch.cutoff
+        self.last_charges = self.q.read_norms is not None
+        # Gradient of other energies in all charges [N,(L+1)K]; to be set before `backward`.
+        self.pull_on_charges: Tensor | None = None
         at_once = min(MOST_AT_ONCE, max(FEWEST_AT_ONCE, triton.next_power_of_2(self.n)))
         self.sums = dict(K=self.charged.charges, BLOCK=at_once)
 
@@ -106,9 +105,13 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         self.clusters = self.model_clusters if keep else None
         if self.clusters is not None:
             self.clusters.launch(EMBED, self)
-            self._maps(0, 0, None, keep)
-            self.clusters.launch(LAYER, self)
-            return
+        else:
+            self._embed(keep)
+        self._equilibrate(0)
+        for i in range(len(self.weights.layers)):
+            self._forward_layer(i, keep)
+
+    def _embed(self, keep: bool) -> None:
         b, w, e = self.b, self.weights, self.edges
         charged_atom.embed[(self.n,)](
             self.positions, self.cell, self.system, e.shifts, w.stretch, b.stretch, w.num_intervals - 1,
@@ -118,8 +121,21 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             b.x[0], b.inverse[0], self.work, self.epsilons[0], *self._charges_of(0),
             HIDDEN_WIDTH=w.hidden, K=self.charged.charges, KEEP=keep, **self._options(),
         )  # fmt: skip
-        for i in range(len(w.layers)):
-            self._forward_layer(i, keep)
+
+    def _equilibrate(self, i: int) -> None:
+        """Charges before layer i, or after the last, for `channels`."""
+        if self.last_charges:
+            q, slot = self.q, i if self.sizes.with_forces else 0
+            charge_equilibration.equilibrate[(1, 1)](
+                q.proposed[slot], self.system, self.total_charge, q.charges[i], q.sums[slot], q.parts_sums, self.n,
+                LEAST_SHARE, self.charged.equilibrations[i].slack, SEARCH=1, PARTS=1, ALONE=True, num_warps=8,
+                **self.sums,
+            )  # fmt: skip
+
+    def channels(self) -> Tensor:
+        """Charges [N,(L+1)K] of embedding and layers, if the last are evaluated."""
+        k = self.charged.num_charges
+        return torch.cat([charges[:, :k] for charges in self.q.charges], dim=1)
 
     def _forward_layer(self, i: int, keep: bool) -> None:
         b, w, h, q, e = self.b, self.weights, self.weights.head, self.q, self.edges
@@ -127,20 +143,30 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         own, after = (i, i + 1) if self.sizes.with_forces else (i % 2, (i + 1) % 2)
         slot = i if self.sizes.with_forces else 0
         y, last = b.y[own], i == len(w.layers) - 1
-        self._maps(i, slot, y, keep)
+        charges = not last or self.last_charges
+        if self.clusters is not None:
+            self._maps(i, slot, None, keep)
+            if not charges:
+                self.clusters.launch(LAYER, self)
+                return
+        else:
+            self._maps(i, slot, y, keep)
         options = self._options()
         del options["DEGREE"]
         charged_atom.layer[(self.n,)](
             y, self.gradient.m[i] if keep else y, self.charge, self.system, q.z3[slot], e.row_ptr, e.source,
             b.knot, b.stretch, self.n, self.cutoff,
             w.layers[i].mix_out, b.x[own], self.gradient.d[i] if keep else y, b.x[after],
-            b.inverse_of(after), w.layers[i].mix_out_back, y if b.gradient is None else b.gradient.x, b.p,
+            b.inverse_of(after), None if self.last_charges else w.layers[i].mix_out_back,
+            y if b.gradient is None else b.gradient.x, b.p,
             w.read_scale, w.read_offset, w.read, w.read_bias, w.read_back, h.into, h.bias, h.last,
             h.back, h.constants, w.references, self.numbers, self.buffers.energies, self.work, self.epsilons[1],
-            *self._charges_of(i if last else i + 1),
-            HEAD=h.width, K=self.charged.charges, READOUT=self.readout, KEEP=keep, LAST=last, **self.reflections,
-            **options,
+            *self._charges_of(i + 1 if charges else i),
+            HEAD=h.width, K=self.charged.charges, READOUT=self.readout, KEEP=keep, LAST=last, CHARGES=charges,
+            **self.reflections, **options,
         )  # fmt: skip
+        if charges:
+            self._equilibrate(i + 1)
 
     def _maps(self, i: int, slot: int, y: Tensor | None, keep: bool) -> None:
         """z₁, z₂ and z₃; Y of all atoms unless `y` is None; and if `keep` the opposite edges."""
@@ -164,9 +190,40 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
     def backward(self, virial: bool) -> None:
         if not self.n:
             return
+        if self.last_charges:
+            self._output_gradient()
         for i in reversed(range(len(self.weights.layers))):
             self._backward_layer(i, first=i == len(self.weights.layers) - 1)
         self._row_forces(virial, self.q.reverse)
+
+    def _take_pull(self, i: int) -> bool:
+        """Writes the gradient of other energies in the charges before layer i, if there is one."""
+        if self.pull_on_charges is None:
+            return False
+        k = self.charged.num_charges
+        self.q.charges_gradient.zero_()[:, :k].copy_(self.pull_on_charges[:, i * k : (i + 1) * k])
+        return True
+
+    def _through_charges(self, i: int) -> tuple[Any, ...]:
+        """The arguments of the gradient through the charges before layer i."""
+        q, w, own = self.q, self.charged.equilibrations[i], self.own.charges[i]
+        return (
+            q.proposed[i], q.charges_gradient, self.total_charge, q.first[i], q.second[i], w.scale,
+            own.first_back, own.second_back, own.third_back, self.n, LEAST_SHARE, w.slack, w.epsilon,
+        )  # fmt: skip
+
+    def _output_gradient(self) -> None:
+        """Gradients in messages and Y of the last layer, where there are charges behind it."""
+        b, g, w, last = self.b, self.gradient, self.weights, len(self.weights.layers)
+        if not self._take_pull(last):
+            self.q.charges_gradient.zero_()
+        options = self._options()
+        del options["DEGREE"], options["DEPTH"]
+        charged_atom_gradient.output_gradient[(self.n,)](
+            b.y[last - 1], g.m[last - 1], self.charge, self.system, g.d[last - 1], b.x[last],
+            w.layers[last - 1].mix_out_back, g.x, b.p, self.work, *self._through_charges(last),
+            **self.sums, **self.reflections, **options,
+        )  # fmt: skip
 
     def _backward_layer(self, i: int, first: bool) -> None:
         b, g, q, w, e, n = self.b, self.gradient, self.q, self.weights, self.edges, self.n
@@ -180,11 +237,11 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             **self.activation, **self.tiles.messages_gradient.options(self.c),
         )  # fmt: skip
         self._maps_gradient(i)
-        depth = self._options()["DEPTH"]
+        depth, pulled = self._options()["DEPTH"], self._take_pull(i)
         charged_atom_gradient.charges_gradient[(n,)](
             z1, self.own.shares[i], here.table, e.row_ptr, e.source, reverse, b.knot, b.place, pulls, g.pull,
             q.charges_gradient, n, e.capacity, CHANNELS=self.c, K=self.charged.charges, DEGREE=w.degree,
-            DEPTH=depth, SLICES=len(pulls), FIRST=first, num_warps=depth,
+            DEPTH=depth, SLICES=len(pulls), FIRST=first, ADD=pulled, num_warps=depth,
         )  # fmt: skip
         if self.clusters is not None:
             self.clusters.launch(GRADIENT, self)
@@ -216,15 +273,12 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         return dict(WORK_WIDTH=self.work.shape[1], **{name: options[name] for name in ("GROUPS", "UNROLL", "APART")})
 
     def _atoms_gradient(self, i: int) -> None:
-        b, g, q, w = self.b, self.gradient, self.q, self.weights
-        before, charges, own = max(i - 1, 0), self.charged.equilibrations[i], self.own.charges[i]
+        b, g, w, before = self.b, self.gradient, self.weights, max(i - 1, 0)
         charged_atom_gradient.layer_gradient[(self.n,)](
             g.d[i], b.p, *self._list(), b.stretch, g.pull, g.half, b.x[i], b.inverse[i], g.x,
             self.charge, self.system, g.d[before], w.layers[before].mix_out_back, b.y[before], g.m[before],
             b.a, b.hidden, b.gate, g.mixed, w.gate_scale, w.gate_in_back, w.gate_out_back, w.mix_back,
             w.table, self.numbers, w.targets, w.sources, self.work, self.epsilons[0],
-            q.proposed[i], q.charges_gradient, self.total_charge, q.first[i], q.second[i], charges.scale,
-            own.first_back, own.second_back, own.third_back,
-            self.n, LEAST_SHARE, charges.slack, charges.epsilon,
+            *self._through_charges(i),
             HIDDEN_WIDTH=w.hidden, EMBEDDING=i == 0, **self.sums, **self.reflections, **self._options(),
         )  # fmt: skip

@@ -131,9 +131,9 @@ class FastTensorNet2(FastTensorNet):
         return buffers
 
     def _takes_rows(self, num_systems: int) -> bool:
-        """Whether one program per atom can be used: charges are summed over one system, and not read by priors."""
+        """Whether one program per atom can be used: charges are summed over one system."""
         fits = 2 * self.charged.charges <= self.weights.channels
-        return fits and num_systems == 1 and not self.last_charges and self.dot_precision == "tf32x3"
+        return fits and num_systems == 1 and self.dot_precision == "tf32x3"
 
     def _pack_rows(self) -> None:
         from torchmdx.engines.fused.charged_rows import RowWeights  # needs Triton

@@ -45,9 +45,12 @@ def _standardised(x, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
 
 @triton.jit
 def _tensor(X, INVERSE, CHANNELS: tl.constexpr):
-    """X of X̂ and 1/(|X|²+1)."""
+    """X of X̂ and 1/(|X|²+1); INVERSE: if None, X itself is stored."""
     n = tl.arange(0, CHANNELS)
-    return scale9(load9(X + n, n < CHANNELS, CHANNELS), 1.0 / tl.load(INVERSE + n))
+    x = load9(X + n, n < CHANNELS, CHANNELS)
+    if INVERSE is not None:
+        x = scale9(x, 1.0 / tl.load(INVERSE + n))
+    return x
 
 
 @triton.jit(noinline=True)
@@ -263,8 +266,12 @@ def layer(
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, K: tl.constexpr,
     WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr, APART: tl.constexpr,
     ACTIVATION: tl.constexpr, READOUT: tl.constexpr, REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
+    CHARGES: tl.constexpr,
 ):  # fmt: skip
-    """`one_atom.layer` with the filters of TensorNet2 and without Y of the next layer; unless LAST, charges for it."""
+    """`one_atom.layer` with the filters of TensorNet2 and without Y of the next layer.
+
+    CHARGES: also what the charges' network makes of the output.
+    """
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts, own = work + PARTS * CHANNELS, work + 9 * CHANNELS
@@ -277,10 +284,10 @@ def layer(
         CONSTANTS, REFERENCES, NUMBERS, ENERGIES, work, parts, i, epsilon,
         WIDTH, CHANNELS, HEAD, GROUPS, UNROLL, APART, ACTIVATION, READOUT, 0, REFLECTIONS, KEEP, LAST,
     )  # fmt: skip
-    if not LAST:
+    if CHARGES:
         tl.debug_barrier()
         _propose(
-            NEXT_X + row, NEXT_INVERSE + i * CHANNELS, SCALE, OFFSET,
+            NEXT_X + row, None if LAST else NEXT_INVERSE + i * CHANNELS, SCALE, OFFSET,
             FIRST_IN, FIRST_BIAS, SECOND_IN, SECOND_BIAS, THIRD_IN, THIRD_BIAS,
             FIRST + i * CHANNELS, SECOND + i * CHANNELS, PROPOSED + i * (2 * K), work, parts, charge_epsilon,
             WIDTH, CHANNELS, K, GROUPS, UNROLL, APART, ACTIVATION,

@@ -13,12 +13,12 @@ from torchmdx.engines.fused.kernels.one_atom import PARTS, multiply1, multiply3,
 def charges_gradient(
     Z1, SHARES, TABLE, ROW_PTR, SOURCE, REVERSE, KNOT, PLACE, PULL_PARTS, PULL, GQ, num_atoms, capacity,
     CHANNELS: tl.constexpr, K: tl.constexpr, DEGREE: tl.constexpr, DEPTH: tl.constexpr, SLICES: tl.constexpr,
-    FIRST: tl.constexpr,
+    FIRST: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """GQ [N,K], the gradient in the charges of atom i, from that in Z1 of the edges to it and from it.
 
-    Adds the gradient through a(r), and the sum of PULL_PARTS [SLICES,E], to PULL [E]; FIRST: PULL is written. SHARES
-    [C,2K].
+    Adds the gradient through a(r), and the sum of PULL_PARTS [SLICES,E], to PULL [E]; FIRST: PULL is written. ADD: adds
+    to GQ. SHARES [C,2K].
     """
     i = tl.program_id(0)
     c = tl.arange(0, CHANNELS)[None, :]
@@ -46,7 +46,10 @@ def charges_gradient(
     of_target = tl.sum(as_target, 0) + tl.sum(own, 0)
     of_source = tl.sum(as_source, 0) + tl.sum(own, 0)
     total = tl.sum(of_target[:, None] * tl.load(w) + of_source[:, None] * tl.load(w + K), 0)
-    tl.store(GQ + i.to(tl.int64) * K + tl.arange(0, K), total)
+    out = GQ + i.to(tl.int64) * K + tl.arange(0, K)
+    if ADD:
+        total += tl.load(out)
+    tl.store(out, total)
 
 
 @triton.jit(do_not_specialize=["num_atoms", "rows", "edge_programs"])
@@ -91,6 +94,51 @@ def _proposed_gradient(
     tl.store(OUT + K + k, (2.0 * f * (missing / whole) * g).to(tl.float32))
 
 
+@triton.jit
+def _through_charges(
+    X, INVERSE, PROPOSED, GQ, TOTAL_CHARGE, FIRST, SECOND, SCALE, FIRST_BACK, SECOND_BACK, THIRD_BACK,
+    OUT, work, parts, i, num_atoms, least, slack, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
+    UNROLL: tl.constexpr, APART: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """OUT [9,C], the gradient in the tensors X of atom i through its charges; X, INVERSE: of that atom."""
+    _proposed_gradient(PROPOSED, GQ, TOTAL_CHARGE, work, i, num_atoms, least, slack, K, BLOCK)
+    multiply1(work, THIRD_BACK, parts, 2 * K, CHANNELS, GROUPS, UNROLL, APART)
+    second, first = work + CHANNELS, work + 2 * CHANNELS
+    one_atom_maps.times_slope(parts, SECOND + i * CHANNELS, second, CHANNELS, GROUPS, ACTIVATION)
+    multiply1(second, SECOND_BACK, parts, CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
+    one_atom_maps.times_slope(parts, FIRST + i * CHANNELS, first, CHANNELS, GROUPS, ACTIVATION)
+    multiply3(first, FIRST_BACK, parts, CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
+    charge_norms_gradient(parts, X, INVERSE, SCALE, OUT, epsilon, WIDTH, CHANNELS, GROUPS)
+    tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
+def output_gradient(
+    Y, GM, CHARGE, SYSTEM, D, X, MIX_OUT_BACK, G, GY, WORK,
+    PROPOSED, GQ, TOTAL_CHARGE, FIRST, SECOND, SCALE, FIRST_BACK, SECOND_BACK, THIRD_BACK,
+    num_atoms, least, slack, charge_epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr, WORK_WIDTH: tl.constexpr,
+    GROUPS: tl.constexpr, UNROLL: tl.constexpr, APART: tl.constexpr, ACTIVATION: tl.constexpr,
+    REFLECTIONS: tl.constexpr,
+):  # fmt: skip
+    """The end of `layer` where other energies depend on the last charges: GM and GY of the last layer.
+
+    G, the gradient in the last tensors X through the readout, becomes the whole one.
+    """
+    i = tl.program_id(0).to(tl.int64)
+    row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
+    parts, more = work + PARTS * CHANNELS, work + 18 * CHANNELS
+    _through_charges(
+        X + row, None, PROPOSED, GQ, TOTAL_CHARGE, FIRST, SECOND, SCALE, FIRST_BACK, SECOND_BACK, THIRD_BACK,
+        more, work, parts, i, num_atoms, least, slack, charge_epsilon,
+        WIDTH, CHANNELS, K, BLOCK, GROUPS, UNROLL, APART, ACTIVATION,
+    )  # fmt: skip
+    one_atom_maps.add_output_gradient(more, D + row, CHARGE, SYSTEM, G + row, work, i, CHANNELS)
+    multiply9(work, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
+    one_atom_maps.product_gradient(parts, Y + row, GM + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS)
+
+
 @triton.jit(do_not_specialize=["num_atoms"])
 def layer_gradient(
     THROUGH_Y, GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, X, INVERSE, G, CHARGE, SYSTEM,
@@ -107,16 +155,11 @@ def layer_gradient(
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts, more = work + PARTS * CHANNELS, work + 18 * CHANNELS
-    x, inverse = X + row, INVERSE + i * CHANNELS
-    _proposed_gradient(PROPOSED, GQ, TOTAL_CHARGE, work, i, num_atoms, least, slack, K, BLOCK)
-    multiply1(work, THIRD_BACK, parts, 2 * K, CHANNELS, GROUPS, UNROLL, APART)
-    second, first = work + CHANNELS, work + 2 * CHANNELS
-    one_atom_maps.times_slope(parts, SECOND + i * CHANNELS, second, CHANNELS, GROUPS, ACTIVATION)
-    multiply1(second, SECOND_BACK, parts, CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
-    one_atom_maps.times_slope(parts, FIRST + i * CHANNELS, first, CHANNELS, GROUPS, ACTIVATION)
-    multiply3(first, FIRST_BACK, parts, CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
-    charge_norms_gradient(parts, x, inverse, SCALE, more, charge_epsilon, WIDTH, CHANNELS, GROUPS)
-    tl.debug_barrier()
+    _through_charges(
+        X + row, INVERSE + i * CHANNELS, PROPOSED, GQ, TOTAL_CHARGE, FIRST, SECOND, SCALE,
+        FIRST_BACK, SECOND_BACK, THIRD_BACK, more, work, parts, i, num_atoms, least, slack, charge_epsilon,
+        WIDTH, CHANNELS, K, BLOCK, GROUPS, UNROLL, APART, ACTIVATION,
+    )  # fmt: skip
     one_atom.input_back(
         THROUGH_Y + row, more, GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, X, INVERSE, G, CHARGE, SYSTEM,
         D, MIX_OUT_BACK, BEFORE_Y, BEFORE_M, A, HIDDEN, GATE, MIXED, GATE_SCALE, GATE_IN_BACK, GATE_OUT_BACK, MIX_BACK,

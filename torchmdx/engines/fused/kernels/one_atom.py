@@ -387,7 +387,10 @@ def update_atom(
     APART: tl.constexpr, ACTIVATION: tl.constexpr, READOUT: tl.constexpr, GATED: tl.constexpr,
     REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """What `layer` does from P̂ on, which is in `work`. MIX_IN: if None, Y of the next layer is left out."""
+    """What `layer` does from P̂ on, which is in `work`.
+
+    MIX_IN: if None, Y of the next layer is left out. MIX_OUT_BACK: if None, the backward pass ends with G.
+    """
     row = i * (9 * CHANNELS)
     x = NEXT_X + row
     multiply9(work, MIX_OUT, parts, CHANNELS, GROUPS, UNROLL, APART)
@@ -426,10 +429,11 @@ def update_atom(
                 parts, x, READ_SCALE, D + row, CHARGE, SYSTEM, G + row, work + 11 * CHANNELS, i, epsilon,
                 WIDTH, CHANNELS, GROUPS,
             )  # fmt: skip
-            multiply9(work + 11 * CHANNELS, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
-            one_atom_maps.product_gradient(
-                parts, Y + row, M + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS
-            )
+            if MIX_OUT_BACK is not None:
+                multiply9(work + 11 * CHANNELS, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
+                one_atom_maps.product_gradient(
+                    parts, Y + row, M + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS
+                )
 
 
 @triton.jit

@@ -262,6 +262,17 @@ def _store_update_gradient(GD, D, CHARGE, SYSTEM, g, i, CHANNELS: tl.constexpr):
 
 
 @triton.jit(noinline=True)
+def add_output_gradient(MORE, D, CHARGE, SYSTEM, G, GD, i, CHANNELS: tl.constexpr):
+    """Adds MORE to the gradient G in X'; and GD, that in D."""
+    n = tl.arange(0, CHANNELS)
+    every = n < CHANNELS
+    g = add9(load9(G + n, every, CHANNELS), load9(MORE + n, every, CHANNELS))
+    tl.debug_barrier()
+    store9(G + n, g, every, CHANNELS)
+    _store_update_gradient(GD, D, CHARGE, SYSTEM, g, i, CHANNELS)
+
+
+@triton.jit(noinline=True)
 def product_gradient(
     PARTS, Y, M, CHARGE, SYSTEM, GY, i, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, REFLECTIONS: tl.constexpr
 ):  # fmt: skip
