@@ -6,6 +6,9 @@ distance is read from a table; the rest is evaluated for every edge on tensor co
 last activation. For up to MOST_ROWS rows it also reads z₂, and for many edges evaluates z₁ again; for more rows it
 reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 other kernels do this (edge_maps.py): without
 pieces, and with the slopes of z₂'s activation in place of z₂.
+
+Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py) or, on an H100 or H200 and for
+the usual network, a cluster of blocks for some atoms (charged_cluster.py).
 """
 
 from __future__ import annotations
