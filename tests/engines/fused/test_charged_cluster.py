@@ -18,6 +18,7 @@ pytest.importorskip("triton")
 
 from torchmdx.engines.fused import charged_cluster, one_launch_weights
 from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, ChargedClusters, plan_of
+from torchmdx.engines.fused.charged_maps import SHARED_BYTES
 from torchmdx.engines.fused.charged_rows import ChargedRowChain
 from torchmdx.engines.fused.one_launch_plan import Plan
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
@@ -73,7 +74,8 @@ class Emulated:
 
 
 def emulated(fast, library, plan, num_atoms, slots):
-    kernels = {name: Emulated(library, k) for k, name in enumerate((EMBED, LAYER, GRADIENT))}
+    kernels = {name: Emulated(library[0], k) for k, name in enumerate((EMBED, LAYER, GRADIENT))}
+    kernels |= {name: Emulated(library[1], k) for k, name in enumerate(SHARED_BYTES)}
     return ChargedClusters(fast, kernels, plan, num_atoms, slots)
 
 
@@ -92,7 +94,8 @@ def run_with(fast, potential, batch, library, plan, monkeypatch, **options):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    return compiled(tmp_path_factory.mktemp("clusters"), "charged_cluster", **Plan(2, 1, 8, 2, True).constants)
+    folder, constants = tmp_path_factory.mktemp("clusters"), Plan(2, 1, 8, 2, True).constants
+    return compiled(folder, "charged_cluster", **constants), compiled(folder, "charged_maps")
 
 
 @needs_kernels
@@ -106,7 +109,7 @@ def test_python_and_the_kernels_agree_on_sizes(library, fast):
     wanted = [weights, vectors, one_launch_weights.pack_vectors(fast.weights).shape[1]]
     wanted += [ctypes.sizeof(structure) for structure in structures]
     wanted.append(emulated(fast, library, Plan(2, 5, 8, 2, True), 9, 0).shared_bytes // 4)
-    assert [library.constant(k) for k in range(7)] == wanted
+    assert [library[0].constant(k) for k in range(7)] == wanted
 
 
 @needs_kernels
@@ -222,7 +225,7 @@ def test_a_captured_graph_repeats_the_run_and_agrees(potential, fast, num_atoms)
 @pytest.mark.gpu
 @on_hopper
 def test_engines_take_the_kernels(potential, charged, monkeypatch):
-    names = []
+    names: list[str] = []
     launch = ChargedClusters.launch
 
     def noted(self, name, chain):

@@ -1,7 +1,8 @@
 """What concerns atoms one by one in a TensorNet2 of few atoms, by clusters of blocks: kernels/charged_cluster.cu.
 
 They replace `embed`, `layer` and `layer_gradient` of charged_rows.py on an H100 or H200, for the usual network
-(`why_not`), where forces are wanted. Blocks wait for those of their own cluster only.
+(`why_not`), where forces are wanted; charged_maps.py replaces most others. Blocks wait for those of their own cluster
+only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from torchmdx.engines.fused import charged_maps
 from torchmdx.engines.fused import one_launch_weights as packing
+from torchmdx.engines.fused.charged_maps import ChargedMaps
 from torchmdx.engines.fused.edge_maps import on_hopper
 from torchmdx.engines.fused.one_launch import ARCHITECTURE, SOURCES, Launcher, Params
 from torchmdx.engines.fused.one_launch_plan import EDGE_FLOATS, MOST_COMPILED, MOST_SHARED_BYTES, Plan
@@ -79,9 +82,10 @@ def launcher(device: torch.device, name: str, constants: tuple[tuple[str, int], 
 
     Raises CompileError, CacheError or DriverError.
     """
-    paths = (*sorted(SOURCES.glob("one_launch*.cuh")), SOURCES / HEADER, SOURCES / MAIN)
+    main, header = (MAIN, [HEADER]) if name in (EMBED, LAYER, GRADIENT) else (charged_maps.MAIN, [])
+    paths = (*sorted(SOURCES.glob("one_launch*.cuh")), *(SOURCES / other for other in (*header, main)))
     files = {path.name: path.read_text() for path in paths}
-    code = cubin(MAIN, files, ARCHITECTURE, dict(constants))
+    code = cubin(main, files, ARCHITECTURE, dict(constants))
     return ClusterKernel(
         code, name, device, threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES, together=False
     )
@@ -136,7 +140,7 @@ class ChargedClusters:
         assert model.row_weights is not None
         w, new = model.weights, model.weights.own.new_zeros
         charges = model.charged.equilibrations[0]
-        self.plan, self.kernels = plan, kernels
+        self.plan, self.kernels, self.maps = plan, kernels, ChargedMaps(model, kernels)
         floats = plan.floats + plan.per * (3 * CHANNELS + 3 * WIDE) + 8 * CHANNELS + 2 * CHARGES + 2 * WIDE
         room = (MOST_SHARED_BYTES // 4 - floats) // EDGE_FLOATS // 4 * 4
         edge_room = min(room, -(-slots // 4) * 4)
@@ -172,6 +176,7 @@ class ChargedClusters:
             raise ValueError(f"clusters of blocks serve few atoms, got {num_atoms} with {slots} edges")
         constants = tuple(plan.constants.items())
         kernels = {name: launcher(model.device, name, constants) for name in (EMBED, LAYER, GRADIENT)}
+        kernels |= {name: launcher(model.device, name, ()) for name in charged_maps.SHARED_BYTES}
         return cls(model, kernels, plan, num_atoms, slots)
 
     def launch(self, name: str, chain: ChargedRowChain) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torchmdx.engines.fused.charged import FEWEST_AT_ONCE, MOST_AT_ONCE
 from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, ChargedClusters
 from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
+from torchmdx.engines.fused.charged_maps import BACK, CHARGES_BACK, FORTH
 from torchmdx.engines.fused.charged_weights import ChargedWeights, ChargeWeights
 from torchmdx.engines.fused.few_atoms import RowChain
 from torchmdx.engines.fused.kernels import charge_equilibration, charged_atom, charged_atom_gradient, edge_mlp
@@ -145,7 +146,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         y, last = b.y[own], i == len(w.layers) - 1
         charges = not last or self.last_charges
         if self.clusters is not None:
-            self._maps(i, slot, None, keep)
+            self.clusters.maps.launch(FORTH, self)
             if not charges:
                 self.clusters.launch(LAYER, self)
                 return
@@ -168,15 +169,13 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         if charges:
             self._equilibrate(i + 1)
 
-    def _maps(self, i: int, slot: int, y: Tensor | None, keep: bool) -> None:
-        """z₁, z₂ and z₃; Y of all atoms unless `y` is None; and if `keep` the opposite edges."""
+    def _maps(self, i: int, slot: int, y: Tensor, keep: bool) -> None:
+        """z₁, z₂ and z₃; Y of all atoms; and if `keep` the opposite edges."""
         b, q, e, w, filters = self.b, self.q, self.edges, self.weights.layers[i], self.charged.filters[i]
         x = b.x[i if self.sizes.with_forces else i % 2]
         z1, z2, _ = self._z(slot)
         block = FIRST.options(self.c, 2 * self.c)
-        programs = ((y is not None) + keep) * self.n + triton.cdiv(self.rows, block["ROWS"]) * (
-            2 * self.c // block["COLUMNS"]
-        )
+        programs = (1 + keep) * self.n + triton.cdiv(self.rows, block["ROWS"]) * (2 * self.c // block["COLUMNS"])
         charged_atom.first_maps[(programs,)](
             q.proposed[slot], self.total_charge, self.own.shares[i], w.table, w.own, e.row_ptr, e.source, e.target,
             e.shifts, b.knot, b.place, self.own.middle[i], filters.middle_bias, z1, z1 if z2 is None else z2,
@@ -236,17 +235,25 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             pulls, n, e.capacity, self.cutoff, CHANNELS=self.c, FIRST=True, SPLIT=False,
             **self.activation, **self.tiles.messages_gradient.options(self.c),
         )  # fmt: skip
-        self._maps_gradient(i)
-        depth, pulled = self._options()["DEPTH"], self._take_pull(i)
-        charged_atom_gradient.charges_gradient[(n,)](
-            z1, self.own.shares[i], here.table, e.row_ptr, e.source, reverse, b.knot, b.place, pulls, g.pull,
-            q.charges_gradient, n, e.capacity, CHANNELS=self.c, K=self.charged.charges, DEGREE=w.degree,
-            DEPTH=depth, SLICES=len(pulls), FIRST=first, ADD=pulled, num_warps=depth,
-        )  # fmt: skip
+        pulled = self._take_pull(i)
         if self.clusters is not None:
+            self.clusters.maps.launch(BACK, self)
+            self.clusters.maps.launch(CHARGES_BACK, self, adds=pulled)
             self.clusters.launch(GRADIENT, self)
-        else:
-            self._atoms_gradient(i)
+            return
+        self._maps_gradient(i)
+        self._charges_gradient(i, first, pulled)
+        self._atoms_gradient(i)
+
+    def _charges_gradient(self, i: int, first: bool, pulled: bool) -> None:
+        """The gradient in the charges before layer i, and that in the distances of edges."""
+        b, q, e, w, depth = self.b, self.q, self.edges, self.weights, self._options()["DEPTH"]
+        assert q.pull is not None
+        charged_atom_gradient.charges_gradient[(self.n,)](
+            q.z1[i], self.own.shares[i], w.layers[i].table, e.row_ptr, e.source, q.reverse, b.knot, b.place, q.pull,
+            self.gradient.pull, q.charges_gradient, self.n, e.capacity, CHANNELS=self.c, K=self.charged.charges,
+            DEGREE=w.degree, DEPTH=depth, SLICES=len(q.pull), FIRST=first, ADD=pulled, num_warps=depth,
+        )  # fmt: skip
 
     def _maps_gradient(self, i: int) -> None:
         """Gradients in z₂, z₁ and, through Y, X̂."""
@@ -257,8 +264,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         width, inner = w.last_back.big.shape
         options, row = self.tiles.edge_product.options(inner, width), self._row
         programs = triton.cdiv(self.rows, options["ROWS"]) * (width // options["COLUMNS"])
-        alone = self.clusters is not None  # which make the product for atoms
-        charged_atom_gradient.last_map_gradient[(programs + (0 if alone else self.n),)](
+        charged_atom_gradient.last_map_gradient[(programs + self.n,)](
             z3, w.last_back.big, w.last_back.small, z2, self.edges.row_ptr, self.n, self.rows, programs, b.p,
             self.weights.layers[i].mix_in_back, g.d[i], self.work, INNER=inner, WIDTH=width, STRIDE=width,
             PRECISION=w.last_back.precision, CHANNELS=self.c, **row, **self.activation, **options,

@@ -163,14 +163,12 @@ def first_maps(
 ):  # fmt: skip
     """z₁ (Z1), z₂ (Z2 if KEEP) and act(z₂) (ACTED) of rows of edges; and Y of every atom by the first programs.
 
-    Y: None if there are no such programs.
     The last programs, which exist if KEEP, find the opposite edges of an atom: REVERSE [E].
     A program makes COLUMNS of z₂ for ROWS rows, STEP channels of z₁ at a time. SHARES [C,2K]: matrix of the charges of
     target and source. W [2C,C].
     """
     program = tl.program_id(0)
-    first_edge_program = 0 if Y is None else num_atoms
-    if program < first_edge_program:
+    if program < num_atoms:
         row, parts = program.to(tl.int64) * (9 * CHANNELS), WORK + program.to(tl.int64) * WORK_WIDTH + PARTS * CHANNELS
         multiply9(X + row, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
         one_atom_maps.put_sum9(parts, Y + row, CHANNELS, GROUPS)
@@ -178,7 +176,7 @@ def first_maps(
         _find_opposite(program - (tl.num_programs(0) - num_atoms), ROW_PTR, SOURCE, SHIFTS, REVERSE)
     else:
         BLOCKS: tl.constexpr = 2 * CHANNELS // COLUMNS
-        program -= first_edge_program
+        program -= num_atoms
         count = tl.load(ROW_PTR + num_atoms)
         first = program // BLOCKS * ROWS
         if first < num_atoms + count:
