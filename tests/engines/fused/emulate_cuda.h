@@ -243,6 +243,19 @@ static inline void multiply_add(float (&sum)[4], const float (&a)[4], const floa
     for (int m = 0; m < 8; m++)
         for (int n = 0; n < 4; n++) sum[n] += left[n / 2][m] * right[n % 2][m];
 }
+static inline unsigned pack_halves(float low, float high)
+{
+    const _Float16 pair[2] = {(_Float16)low, (_Float16)high};
+    unsigned v;
+    memcpy(&v, pair, sizeof v);
+    return v;
+}
+static inline float2 unpack_halves(unsigned v)
+{
+    _Float16 pair[2];
+    memcpy(pair, &v, sizeof v);
+    return {(float)pair[0], (float)pair[1]};
+}
 static inline float __int_as_float(int v) { return same_bits<float>(v); }
 static inline int __float_as_int(float v) { return same_bits<int>(v); }
 static inline int __double2loint(double v) { return (int)same_bits<long long>(v); }

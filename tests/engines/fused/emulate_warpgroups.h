@@ -62,19 +62,6 @@ template <int> static inline void take_registers() {}
 template <int> static inline void leave_registers() {}
 static inline float power_of_2(float x) { return exp2f(x); }
 static inline float reciprocal(float x) { return 1.0f / x; }
-static inline unsigned halves(float low, float high)
-{
-    const _Float16 pair[2] = {(_Float16)low, (_Float16)high};
-    unsigned r;
-    memcpy(&r, pair, 4);
-    return r;
-}
-static inline void as_floats(unsigned v, float &low, float &high)
-{
-    _Float16 pair[2];
-    memcpy(pair, &v, 4);
-    low = pair[0], high = pair[1];
-}
 template <int N> static inline void hold(float (&)[N]) {}
 template <int N> static inline void hold(unsigned (&)[N]) {}
 static inline void begin_products() {}
@@ -91,8 +78,10 @@ static Group all_groups[64];
 static inline void left_row(const unsigned (&a)[128][4], int thread, int i, float (&x)[16])
 {
     for (int t = 0; t < 4; t++)
-        for (int j = 0; j < 2; j++)
-            as_floats(a[thread / 4 * 4 + t][2 * j + i], x[8 * j + 2 * t], x[8 * j + 2 * t + 1]);
+        for (int j = 0; j < 2; j++) {
+            const float2 pair = unpack_halves(a[thread / 4 * 4 + t][2 * j + i]);
+            x[8 * j + 2 * t] = pair.x, x[8 * j + 2 * t + 1] = pair.y;
+        }
 }
 template <int N> static inline void multiply(float (&d)[N], const unsigned *a, unsigned b, bool add)
 {
@@ -110,11 +99,10 @@ template <int N> static inline void multiply(float (&d)[N], const unsigned *a, u
             for (int k = 0; k < 16; k += 2) {
                 unsigned at = b + (8 * n + thread % 4 * 2 + j) * 128 + 2 * k;
                 at ^= (at >> 7 & 7) << 4;
-                float w[2];
                 unsigned pair;
                 memcpy(&pair, memory + at, 4);
-                as_floats(pair, w[0], w[1]);
-                for (int i = 0; i < 2; i++) sum[i] += x[i][k] * w[0] + x[i][k + 1] * w[1];
+                const float2 w = unpack_halves(pair);
+                for (int i = 0; i < 2; i++) sum[i] += x[i][k] * w.x + x[i][k + 1] * w.y;
             }
             for (int i = 0; i < 2; i++) {
                 float &to = d[4 * n + 2 * i + j];

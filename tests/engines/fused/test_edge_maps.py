@@ -18,6 +18,8 @@ from torchmdx import CapturedStep, Potential, TensorNet2Config
 from torchmdx.engines.fused.launch_sizes import TwoMaps
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.runtime import cuda_source
+from torchmdx.runtime.compile_cache import VARIABLE, CompileError
 
 pytest.importorskip("triton")
 
@@ -199,6 +201,15 @@ def test_the_kernels_compile_without_spilling_registers(tmp_path):
     )
     assert done.stderr.count("0 bytes spill stores, 0 bytes spill loads") == 4
     assert "serialized" not in done.stderr
+
+
+def test_the_kernels_compile_from_the_files_that_the_package_names(tmp_path, monkeypatch):
+    try:
+        cuda_source.nvrtc()
+    except CompileError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert edge_maps.code()[:4] == b"\x7fELF"
 
 
 @pytest.mark.gpu

@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 
 SOURCES = Path(__file__).with_name("kernels")
 MAIN = "atom_tiles.cu"
-FILES = (MAIN, "atom_tiles.cuh", "atom_tiles_machine.cuh", "one_launch_nine.cuh", "one_launch_machine.cuh")
+FILES = (
+    MAIN, "atom_tiles.cuh", "atom_tiles_machine.cuh", "one_launch_nine.cuh", "one_launch_machine.cuh",
+    "warpgroup_products.cuh",
+)  # fmt: skip
 ARCHITECTURE, CAPABILITY = "sm_90a", (9, 0)
 CHANNELS = 128
 KERNELS = (

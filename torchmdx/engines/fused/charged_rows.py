@@ -225,9 +225,8 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         )  # fmt: skip
 
     def _backward_layer(self, i: int, first: bool) -> None:
-        b, g, q, w, e, n = self.b, self.gradient, self.q, self.weights, self.edges, self.n
-        here, reverse, pulls = w.layers[i], q.reverse, q.pull
-        z1, _, z3 = self._z(i)
+        b, g, q, e, n = self.b, self.gradient, self.q, self.edges, self.n
+        reverse, pulls, z3 = q.reverse, q.pull, q.z3[i]
         assert reverse is not None
         assert pulls is not None
         edge_mlp.messages_gradient[(n * len(pulls),)](

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SOURCES = Path(__file__).with_name("kernels")
 MAIN = "edge_maps.cu"
+FILES = (MAIN, "edge_maps_machine.cuh", "warpgroup_products.cuh")
 ARCHITECTURE, CAPABILITY = "sm_90a", (9, 0)
 CHANNELS = 128
 CLUSTER, THREADS, ROWS = 2, 384, 128  # blocks of a cluster; threads and edges of a block
@@ -123,15 +124,20 @@ def why_not(model: FastTensorNet2) -> str | None:
     return None
 
 
+def code() -> bytes:
+    """The kernels, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
+    files = {name: (SOURCES / name).read_text() for name in FILES}
+    return cubin(MAIN, files, ARCHITECTURE)
+
+
 @functools.cache
 def launcher(device: torch.device, name: str) -> ClusterKernel:
     """A kernel on a device, compiled once by NVRTC and kept in the cache.
 
     Raises CompileError, CacheError or DriverError.
     """
-    files = {path.name: path.read_text() for path in sorted(SOURCES.glob("edge_maps*.cu*"))}
     return ClusterKernel(
-        cubin(MAIN, files, ARCHITECTURE),
+        code(),
         name,
         device,
         threads=THREADS,

@@ -20,19 +20,6 @@ struct Tile {
 };
 
 #ifdef EMULATED
-DEV unsigned pack_halves(float a, float b)
-{
-    const _Float16 h[2] = {(_Float16)a, (_Float16)b};
-    unsigned v;
-    memcpy(&v, h, sizeof v);
-    return v;
-}
-DEV float2 unpack_halves(unsigned v)
-{
-    _Float16 h[2];
-    memcpy(h, &v, sizeof h);
-    return {(float)h[0], (float)h[1]};
-}
 DEV void wait_for_warp() { exchange(0, 0); }
 DEV void copy_later(float *to, const float *from) { memcpy(to, from, 16); }
 DEV void wait_for_copies() {}
@@ -67,20 +54,7 @@ DEV void sum_products(const Tile &tile, Weights &weights, float (&sums)[COUNT * 
     }
 }
 #else
-DEV unsigned pack_halves(float a, float b)
-{
-    unsigned v;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(b), "f"(a));
-    return v;
-}
-DEV float2 unpack_halves(unsigned v)
-{
-    float2 f;
-    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"
-        : "=f"(f.x), "=f"(f.y)
-        : "r"(v));
-    return f;
-}
+#include "warpgroup_products.cuh"
 DEV void wait_for_warp() { __syncwarp(); }
 // 16 bytes to shared memory; this thread may read them after wait_for_copies.
 DEV void copy_later(float *to, const float *from)
@@ -115,41 +89,8 @@ struct Weights {
         read[turn][1] = weights_of(next + turn * STEP + 128);
     }
 };
-// Where rows of halves begin in shared memory, for the tensor core: groups of eight rows are 4096 bytes apart.
-DEV unsigned long long described(unsigned at)
-{
-    return (unsigned long long)((at >> 4) & 0x3fff) | 1ull << 16 | (4096ull >> 4) << 32 | 1ull << 62;
-}
-#define FOUR(d, k) "+f"(d[k]), "+f"(d[k + 1]), "+f"(d[k + 2]), "+f"(d[k + 3])
-// d [64 outputs,N rows] (+)= a [64,16] b [16,N]; a row of b lies as `Tile` says.
-DEV void multiply_add(float (&d)[8], const uint4 &a, unsigned b, bool add)
-{
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, p, 1, 1, 0;\n}"
-                 : FOUR(d, 0), FOUR(d, 4)
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(described(b)), "r"((int)add));
-}
-DEV void multiply_add(float (&d)[24], const uint4 &a, unsigned b, bool add)
-{
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %29, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23}, {%24,%25,%26,%27}, %28, p, 1, 1, 0;\n}"
-                 : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20)
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(described(b)), "r"((int)add));
-}
-DEV void multiply_add(float (&d)[40], const uint4 &a, unsigned b, bool add)
-{
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39}, {%40,%41,%42,%43}, %44, p, 1, 1, 0;\n}"
-                 : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20),
-                   FOUR(d, 24), FOUR(d, 28), FOUR(d, 32), FOUR(d, 36)
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(described(b)), "r"((int)add));
-}
+// Where rows of halves begin in shared memory, for the tensor core: see `Tile`.
+DEV unsigned long long described(unsigned at) { return described(at, 4096); }
 // Sums of COUNT components times their matrix. Every step of 16 inner channels is added outside the tensor core, whose
 // sums lose bits. A thread makes two outputs, eight apart, for two rows of every eight: see `multiply_part`.
 template <int FIRST, int COUNT>
@@ -167,13 +108,13 @@ DEV void sum_products(const Tile &tile, Weights &weights, float (&sums)[COUNT * 
             const unsigned big = rows + step / 4 * 1024 + step % 4 * 32, small = big + 2048;
             const uint4(&w)[2] = weights.read[turn];
             float made[EACH];
-            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-            multiply_add(made, w[0], small, false);
-            multiply_add(made, w[1], big, true);
-            multiply_add(made, w[0], big, true);
-            asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-            for (int k = 0; k < EACH; k++) asm volatile("" : "+f"(made[k])::"memory"); // not read before it is there
+            begin_products();
+            multiply_add(made, w[0], described(small), false);
+            multiply_add(made, w[1], described(big), true);
+            multiply_add(made, w[0], described(big), true);
+            end_products();
+            wait_for_products<0>();
+            hold(made); // not read before it is there
 #pragma unroll
             for (int k = 0; k < EACH; k++) sums[k] += made[k];
             if (FIRST > 0 || first + AHEAD < 8) weights.follow(turn);

@@ -172,10 +172,9 @@ template <int N> DEV void split(const float (&x)[N], unsigned (&big)[N / 2], uns
 #pragma unroll
     for (int k = 0; k < N / 2; k++) {
         const float a = x[2 * k] * scale[k % 2], b = x[2 * k + 1] * scale[k % 2];
-        float low, high;
-        big[k] = halves(a, b);
-        as_floats(big[k], low, high);
-        small[k] = halves(a - low, b - high);
+        big[k] = pack_halves(a, b);
+        const float2 back = unpack_halves(big[k]);
+        small[k] = pack_halves(a - back.x, b - back.y);
     }
 }
 

@@ -15,6 +15,7 @@
 #else
 #define DEV static __device__ __forceinline__
 #define MEMBER __device__ __forceinline__
+#include "warpgroup_products.cuh"
 extern __shared__ float4 shared_memory[];
 DEV unsigned shared_start() { return (unsigned)__cvta_generic_to_shared(shared_memory); }
 DEV float *shared_floats(unsigned offset) { return (float *)((char *)shared_memory + offset); }
@@ -92,65 +93,9 @@ DEV float reciprocal(float x)
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-// Two floats, rounded to half precision.
-DEV unsigned halves(float low, float high)
+// d [64 rows,N] (+)= a [64,16] bᵀ; b [N,16] begins at an address of shared memory.
+template <int N> DEV void multiply(float (&d)[N], const unsigned *a, unsigned b, bool add)
 {
-    unsigned r;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-DEV void as_floats(unsigned v, float &low, float &high)
-{
-    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}"
-        : "=f"(low), "=f"(high)
-        : "r"(v));
-}
-// Products are under way between `begin_products` and `wait_for_products`; the compiler must not move registers then.
-template <int N> DEV void hold(float (&x)[N])
-{
-#pragma unroll
-    for (int k = 0; k < N; k++) asm volatile("" : "+f"(x[k])::"memory");
-}
-template <int N> DEV void hold(unsigned (&x)[N])
-{
-#pragma unroll
-    for (int k = 0; k < N; k++) asm volatile("" : "+r"(x[k])::"memory");
-}
-DEV void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEV void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// All but the last PENDING groups of products are done.
-template <int PENDING> DEV void wait_for_products()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-#define FOUR(d, k) "+f"(d[k]), "+f"(d[k + 1]), "+f"(d[k + 2]), "+f"(d[k + 3])
-#define SIXTEEN(d, k) FOUR(d, k), FOUR(d, k + 4), FOUR(d, k + 8), FOUR(d, k + 12)
-// d [64 rows,N] (+)= a [64,16] bᵀ; b [N,16] begins at an address of shared memory, in rows of 128 bytes whose pieces of
-// 16 are swizzled.
-DEV unsigned long long described(unsigned at)
-{
-    return (unsigned long long)((at >> 4) & 0x3fff) | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
-}
-DEV void multiply(float (&d)[32], const unsigned *a, unsigned b, bool add)
-{
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-                 "{%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
-                 : SIXTEEN(d, 0), SIXTEEN(d, 16)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described(b)), "r"((int)add));
-}
-DEV void multiply(float (&d)[64], const unsigned *a, unsigned b, bool add)
-{
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-                 "{%64,%65,%66,%67}, %68, p, 1, 1, 0;\n}"
-                 : SIXTEEN(d, 0), SIXTEEN(d, 16), SIXTEEN(d, 32), SIXTEEN(d, 48)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described(b)), "r"((int)add));
+    multiply_add(d, make_uint4(a[0], a[1], a[2], a[3]), described(b, 1024), add);
 }
 #endif

@@ -119,6 +119,15 @@ def direction(e, mask, PLACE):
 
 
 @triton.jit
+def sum_of_slices(PULL, e, mask, capacity, SLICES: tl.constexpr):
+    """∂E/∂t of edges e that the messages of all layers left, in slices of channels: PULL [SLICES,capacity]."""
+    pull = tl.load(PULL + e, mask=mask, other=0.0)
+    for part in tl.static_range(1, SLICES):
+        pull += tl.load(PULL + part * capacity.to(tl.int64) + e, mask=mask, other=0.0)
+    return pull
+
+
+@triton.jit
 def add_scalar(m0, f, y, inside):
     """m + Σ f y over the edges of a row, for the scalar part. y: pointer to the neighbours' nine components."""
     return m0 + tl.sum(f * tl.load(y, mask=inside, other=0.0).to(tl.float32), 1)

@@ -27,6 +27,7 @@ from torchmdx.engines.fused.kernels.edge_walk import (
     polynomial_and_slope,
     row_ends,
     store_half_gradient,
+    sum_of_slices,
 )
 from torchmdx.engines.fused.kernels.nine import store9
 from torchmdx.engines.fused.kernels.tf32_product import nearest
@@ -325,9 +326,7 @@ def element_sums_gradient(
         inside = (knot >= 0)[:, :, None]
         f, df = polynomial_and_slope(entry, FUNCTIONS, t, inside, DEGREE)
         dx, dy, dz = direction(e, mask, PLACE)
-        pull = tl.load(PULL + e, mask=mask, other=0.0)
-        for part in tl.static_range(1, SLICES):
-            pull += tl.load(PULL + part * capacity.to(tl.int64) + e, mask=mask, other=0.0)
+        pull = sum_of_slices(PULL, e, mask, capacity, SLICES)
         g = sums + slot[:, :, None] * FUNCTIONS
         x, y, z = dx[:, :, None], dy[:, :, None], dz[:, :, None]
         # v: the gradient in f d, of the vector and the symmetric part. From it that in f, in the order of the loads.

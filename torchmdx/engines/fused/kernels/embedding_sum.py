@@ -15,6 +15,7 @@ from torchmdx.engines.fused.kernels.edge_walk import (
     read_edge,
     row_ends,
     store_edge_gradient,
+    sum_of_slices,
 )
 from torchmdx.engines.fused.kernels.nine import between, load9, store9
 
@@ -127,9 +128,7 @@ def surroundings_gradient(
         e, mask = edges_at(start, end, step, DEPTH)
         inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         dx, dy, dz = direction(e, mask, PLACE)
-        pull = tl.load(PULL + e, mask=mask, other=0.0)
-        for part in tl.static_range(1, SLICES):
-            pull += tl.load(PULL + part * capacity.to(tl.int64) + e, mask=mask, other=0.0)
+        pull = sum_of_slices(PULL, e, mask, capacity, SLICES)
         element_of_j = tl.load(NUMBERS + j, mask=mask, other=0)
         pair = pair_embedding(target, element_of_j, inside, SOURCES, c, CHANNELS)
         store_edge_gradient(
