@@ -124,6 +124,7 @@ def test_the_emulated_kernels_agree_with_the_exact_model(library, fast, potentia
     assert (found.virial[0] - strain).norm() < 3e-5 * strain.norm()
 
 
+@pytest.mark.nightly  # a quarter of a minute
 @needs_kernels
 @only_interpreted
 def test_the_order_in_which_threads_run_changes_nothing(library, fast, potential, charged, monkeypatch):
@@ -134,6 +135,7 @@ def test_the_order_in_which_threads_run_changes_nothing(library, fast, potential
         assert torch.equal(run_with(fast, potential, charged, library, plan, monkeypatch).forces, wanted)
 
 
+@pytest.mark.nightly  # a quarter of a minute
 @needs_kernels
 @only_interpreted
 def test_what_pulls_on_charges_gives_the_same_forces_with_the_kernels(library, potential, charged):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Rows and columns of z₂ that a program makes, and channels of z₁ at a time; the other products of edges; the gradient
 # of messages, whose programs take a slice of channels each.
-FIRST, EDGES, MESSAGES = Block(16, 64, 32, 8), Block(16, 64, 32, 8, 4), Walk(1, 16, 8, 1)
+FIRST, EDGES, MESSAGES = Block(16, 64, 32, 8), Block(columns=32), Walk(1, 16, 8, 1)
 
 
 def _whole(matrix: Split) -> Tensor:
