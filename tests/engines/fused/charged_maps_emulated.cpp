@@ -4,12 +4,13 @@
 
 static const Maps *given;
 static void forth_thread() { maps_forth(*given); }
+static void messages_thread() { messages_back(*given); }
 static void back_thread() { maps_back(*given); }
 static void charges_thread() { charges_back(*given); }
 
 extern "C" void launch(const Maps *p, int which, int clusters, int shared_bytes)
 {
-    void (*const functions[])() = {forth_thread, back_thread, charges_thread};
+    void (*const functions[])() = {forth_thread, messages_thread, back_thread, charges_thread};
     given = p;
     run_grid(clusters * SHARES, THREADS, SHARES, shared_bytes, functions[which]);
 }
@@ -17,6 +18,7 @@ extern "C" void launch(const Maps *p, int which, int clusters, int shared_bytes)
 // What Python has to know as well.
 extern "C" int constant(int which)
 {
-    const int values[] = {MAP_WEIGHTS, (int)sizeof(Maps), 4 * FORTH_FLOATS, 4 * BACK_FLOATS, 4 * CHARGES_FLOATS, ROWS};
+    const int values[] = {MAP_WEIGHTS,     (int)sizeof(Maps),  4 * FORTH_FLOATS, 4 * MESSAGES_FLOATS,
+                          4 * BACK_FLOATS, 4 * CHARGES_FLOATS, ROWS};
     return values[which];
 }

@@ -15,7 +15,7 @@ from torchmdx.neighbors.brute_force import brute_force
 pytest.importorskip("triton")
 
 from torchmdx.engines.fused import charged_maps
-from torchmdx.engines.fused.charged_maps import BACK, CHARGES_BACK, FORTH, SHARED_BYTES, ChargedMaps
+from torchmdx.engines.fused.charged_maps import BACK, CHARGES_BACK, FORTH, MESSAGES_BACK, SHARED_BYTES, ChargedMaps
 from torchmdx.engines.fused.charged_rows import ChargedRowChain
 from torchmdx.engines.fused.one_launch_weights import SHARES, THREADS
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
@@ -54,7 +54,7 @@ def test_python_and_the_kernels_agree_on_sizes(library, fast):
     maps = ChargedMaps(fast, {})
     weights = maps.memory["weights"][0].numel() // THREADS
     wanted = [weights, ctypes.sizeof(charged_maps.Maps), *SHARED_BYTES.values(), charged_maps.ROWS]
-    assert [library.constant(k) for k in range(6)] == wanted
+    assert [library.constant(k) for k in range(7)] == wanted
 
 
 @needs_kernels
@@ -80,6 +80,15 @@ def test_buffers_are_those_of_the_other_kernels(library, fast, adds):
     for found, value in zip((q.z1[0], q.z2[0], q.z3[0], q.reverse), wanted, strict=True):
         there = rows if len(value) == len(rows) else torch.ones(len(value), dtype=torch.bool)
         torch.testing.assert_close(found[there], value[there], atol=3e-6, rtol=3e-6)
+    z3, gy = wanted[2], chain.b.p.clone()
+    q.z3[0].copy_(torch.where(rows[:, None, None], z3, 0.0))
+    maps.launch(MESSAGES_BACK, chain)
+    found = [q.z3[0][rows].clone(), chain.b.p.clone(), q.pull[:, rows[9:]].clone()]
+    q.z3[0].copy_(torch.where(rows[:, None, None], z3, 0.0))
+    chain.b.p.copy_(gy)
+    chain._messages_gradient(0)
+    for one, other in zip(found, (q.z3[0][rows], chain.b.p, q.pull[:, rows[9:]]), strict=True):
+        assert (one - other).norm() < 2e-6 * other.norm()
     q.z3[0].copy_(torch.randn(q.z3[0].shape, generator=torch.Generator().manual_seed(1)))
     q.pull.copy_(torch.randn(q.pull.shape, generator=torch.Generator().manual_seed(2)))
     z1, z2 = q.z1[0].clone(), q.z2[0].clone()

@@ -1,7 +1,7 @@
 """The network of edges of a TensorNet2 of few atoms by clusters of blocks: kernels/charged_maps.cu.
 
-It replaces `first_maps`, `multiply_rows`, `last_map_gradient`, `multiply_rows_back` and `charges_gradient` of
-charged_rows.py where the kernels of charged_cluster.py do the rest.
+It replaces the kernels between `embed` and `layer`, and between that and `layer_gradient`, of charged_rows.py, where
+the kernels of charged_cluster.py do the rest.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
 MAIN = "charged_maps.cu"
-FORTH, BACK, CHARGES_BACK = "charged_maps_forth", "charged_maps_back", "charged_charges_back"
+FORTH, MESSAGES_BACK = "charged_maps_forth", "charged_messages_back"
+BACK, CHARGES_BACK = "charged_maps_back", "charged_charges_back"
 # Rows of a cluster; shared memory of each kernel.
 ROWS, CHARGES, WARPS = 32, 16, THREADS // 32
 _NARROW, _COPIED = 2 * CHANNELS // SHARES + 4, (SHARES + 1) * ROWS
 SHARED_BYTES = {
     FORTH: 4 * (4 * ROWS + 2 * CHARGES + ROWS * (2 * CHARGES + CHANNELS + 4) + _COPIED * _NARROW + 8 * ROWS * 48),
+    MESSAGES_BACK: 4 * 9 * THREADS,
     BACK: 4 * (ROWS + ROWS * (3 * CHANNELS + 4) + _COPIED * _NARROW + 8 * ROWS * 32),
     CHARGES_BACK: 4 * (8 * CHANNELS + 64),
 }
@@ -82,15 +84,16 @@ class ChargedMaps:
         """One of the kernels, on the buffers of a chain. adds: CHARGES_BACK adds to the gradient in the charges."""
         b, g, q, e = chain.b, chain.gradient, chain.q, chain.edges
         assert q.pull is not None
+        assert len(q.pull) == SHARES, "of the kernel's blocks, each with its channels"
         assert q.reverse is not None
         tensors = dict(
             row_ptr=e.row_ptr, source=e.source, target=e.target, shifts=e.shifts, knot=b.knot, place=b.place,
-            proposed=q.proposed[0], charge=chain.total_charge, z1=q.z1[0], z2=q.z2[0], z3=q.z3[0], reverse=q.reverse,
+            lengths=b.stretch, y=b.y[0], gm=g.m[0], gy=b.p, proposed=q.proposed[0], charge=chain.total_charge, z1=q.z1[0], z2=q.z2[0], z3=q.z3[0], reverse=q.reverse,
             pull_parts=q.pull, pull=g.pull, gq=q.charges_gradient, **self.memory,
         )  # fmt: skip
         given = Maps(
             **{key: tensor.data_ptr() for key, tensor in tensors.items()}, **self.fixed, num_atoms=chain.n,
-            capacity=e.capacity, slices=len(q.pull), wide_charge=chain.total_charge.dtype == torch.float64, adds=adds,
+            capacity=e.capacity, cutoff=chain.cutoff, wide_charge=chain.total_charge.dtype == torch.float64, adds=adds,
         )  # fmt: skip
-        clusters = -(-chain.n // SHARES) if name == CHARGES_BACK else -(-chain.rows // ROWS)
+        clusters = {MESSAGES_BACK: chain.n, CHARGES_BACK: -(-chain.n // SHARES)}.get(name, -(-chain.rows // ROWS))
         self.kernels[name].launch(clusters, SHARED_BYTES[name], given)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmdx.engines.fused.charged import FEWEST_AT_ONCE, MOST_AT_ONCE
 from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, ChargedClusters
 from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
-from torchmdx.engines.fused.charged_maps import BACK, CHARGES_BACK, FORTH
+from torchmdx.engines.fused.charged_maps import BACK, CHARGES_BACK, FORTH, MESSAGES_BACK
 from torchmdx.engines.fused.charged_weights import ChargedWeights, ChargeWeights
 from torchmdx.engines.fused.few_atoms import RowChain
 from torchmdx.engines.fused.kernels import charge_equilibration, charged_atom, charged_atom_gradient, edge_mlp
@@ -225,6 +225,20 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         )  # fmt: skip
 
     def _backward_layer(self, i: int, first: bool) -> None:
+        pulled = self._take_pull(i)
+        if self.clusters is not None:
+            self.clusters.maps.launch(MESSAGES_BACK, self)
+            self.clusters.maps.launch(BACK, self)
+            self.clusters.maps.launch(CHARGES_BACK, self, adds=pulled)
+            self.clusters.launch(GRADIENT, self)
+            return
+        self._messages_gradient(i)
+        self._maps_gradient(i)
+        self._charges_gradient(i, first, pulled)
+        self._atoms_gradient(i)
+
+    def _messages_gradient(self, i: int) -> None:
+        """Gradients in z₃ and, through messages, in Y."""
         b, g, q, e, n = self.b, self.gradient, self.q, self.edges, self.n
         reverse, pulls, z3 = q.reverse, q.pull, q.z3[i]
         assert reverse is not None
@@ -234,15 +248,6 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             pulls, n, e.capacity, self.cutoff, CHANNELS=self.c, FIRST=True, SPLIT=False,
             **self.activation, **self.tiles.messages_gradient.options(self.c),
         )  # fmt: skip
-        pulled = self._take_pull(i)
-        if self.clusters is not None:
-            self.clusters.maps.launch(BACK, self)
-            self.clusters.maps.launch(CHARGES_BACK, self, adds=pulled)
-            self.clusters.launch(GRADIENT, self)
-            return
-        self._maps_gradient(i)
-        self._charges_gradient(i, first, pulled)
-        self._atoms_gradient(i)
 
     def _charges_gradient(self, i: int, first: bool, pulled: bool) -> None:
         """The gradient in the charges before layer i, and that in the distances of edges."""

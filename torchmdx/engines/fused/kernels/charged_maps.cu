@@ -3,7 +3,7 @@
 // A cluster of SHARES blocks takes ROWS rows, each block a share of the columns of every product. What a block makes of
 // z2 it copies to the others. Weights are in registers, loaded before what they are multiplied with is known; products
 // are those of tensor cores, three of TF32 numbers for one of float32, and each warp's part of an inner sum is added
-// outside of them. A third kernel sums the gradient up for each atom, one in each block.
+// outside of them. Two more kernels are the gradient of messages, and of z1 in charges and distances.
 #include "one_launch_products.cuh"
 
 enum { K = 16, ROWS = 32 }; // sets of charges; rows of a cluster: atoms, then edges
@@ -20,14 +20,14 @@ enum { MAP_WEIGHTS = OF_MIDDLE_BACK + 8 };
 // N atoms, E edges. shares [2K,C] and shares_back [C,2K]: what the charges of target and source add to z1.
 struct Maps {
     const int *row_ptr, *source, *target, *shifts, *knot;
-    const float *place, *table, *own, *proposed, *shares, *shares_back, *weights, *middle_bias, *last_bias;
+    const float *place, *lengths, *table, *own, *proposed, *shares, *shares_back, *weights, *middle_bias, *last_bias;
+    const float *y, *gm;
     const void *charge;
     float *z1, *z2, *z3;
     int *reverse;
-    const float *pull_parts;
-    float *pull, *gq;
-    float least, slack;
-    int num_atoms, capacity, slices, wide_charge, interval, adds; // interval: floats of one in the table
+    float *gy, *pull_parts, *pull, *gq; // pull_parts [SHARES,E]
+    float least, slack, cutoff;
+    int num_atoms, capacity, wide_charge, interval, adds; // interval: floats of one in the table
 };
 
 struct Rows {
@@ -240,6 +240,86 @@ DEV void maps_forth(const Maps &p)
     finish();
 }
 
+// cut(r) and its slope for r within the cutoff: see edge_geometry.py.
+DEV void cosine_cut(float r, float cutoff, float &cut, float &slope)
+{
+    const float turn = 1.5707963267948966f / cutoff, x = turn * r, t = x * x;
+    float c = 2.47601369e-05f - 2.60510548e-07f * t, s = 2.60518091e-06f * t - 1.98090563e-04f;
+    c = (((c * t - 1.38883609e-03f) * t + 4.16666362e-02f) * t - 4.99999994e-01f) * t + 1.0f;
+    s = ((s * t + 8.33305081e-03f) * t - 1.66666580e-01f) * t + 9.99999996e-01f;
+    cut = c * c, slope = -2.0f * turn * c * (s * x);
+}
+DEV N9 nine_at(const float *from, int i, int channel)
+{
+    N9 x;
+#pragma unroll
+    for (int k = 0; k < 9; k++) x.v[k] = from[(9LL * i + k) * C + channel];
+    return x;
+}
+// Gradients in z3 of one filter from that in its message, and the message back; along: what they make of the cut.
+DEV N9 message_back(const N9 &y, const N9 &gm, float *z, float cut, float &along)
+{
+    float dots[3], f[3];
+    dot_parts(y, gm, dots);
+    along = 0;
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        f[k] = silu(z[k]), along += f[k] * dots[k];
+        z[k] = dots[k] * silu_slope(z[k]) * cut;
+    }
+    return scale_parts(gm, f[0] * cut, f[1] * cut, f[2] * cut);
+}
+
+enum { HALVES = THREADS / WIDE, MESSAGES_FLOATS = HALVES * NINE };
+// An atom by each cluster, WIDE channels by each block: what neighbours' gradients GM add to GY of the atom, that in z3 of
+// the messages from it, in their place, and the part of pull that comes from the cutoff function.
+DEV void messages_back(const Maps &p)
+{
+    const int i = blockIdx.x / SHARES, rank = blockIdx.x % SHARES, tid = threadIdx.x, col = tid % WIDE, share = tid / WIDE;
+    const int channel = rank * WIDE + col, start = p.row_ptr[i], end = p.row_ptr[i + 1];
+    float *const parts = shared_base(); // [HALVES][9][WIDE]
+    const N9 y = nine_at(p.y, i, channel);
+    N9 sent = {};
+    float along;
+#pragma unroll 1
+    for (int base = start; base < end; base += HALVES) {
+        const int e = base + share, here = min(e, end - 1);
+        const bool inside = e < end && p.knot[here] >= 0;
+        const int j = p.source[here], back = p.reverse[here];
+        const float stretch = p.lengths[2LL * here], inverse = p.lengths[2LL * here + 1];
+        float *const row = p.z3 + (long long)(inside ? p.num_atoms + back : i) * THREE + channel;
+        float z[3] = {row[0], row[C], row[2 * C]}, cut, slope;
+        const N9 gm = nine_at(p.gm, j, channel);
+        cosine_cut(1.0f / inverse, p.cutoff, cut, slope);
+        const N9 message = message_back(y, gm, z, cut, along);
+        along = inside ? along * slope / stretch : 0;
+#pragma unroll
+        for (int mask = WIDE / 2; mask; mask >>= 1) along += exchange(along, mask);
+        if (e < end && col == 0) p.pull_parts[(long long)rank * p.capacity + e] = along;
+        if (inside) {
+            sent = add9(sent, message);
+#pragma unroll
+            for (int k = 0; k < 3; k++) row[k * C] = z[k];
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 9; k++) parts[(share * 9 + k) * WIDE + col] = sent.v[k];
+    __syncthreads();
+    if (tid < NINE) {
+        const int at = (9 * i + tid / WIDE) * C + channel, part = tid < WIDE ? 0 : tid < 4 * WIDE ? 1 : 2;
+        const float f = silu(p.z3[(long long)i * THREE + part * C + channel]);
+        p.gy[at] += sum_parts<HALVES>(parts, tid, NINE) + f * p.gm[at];
+    }
+    __syncthreads();
+    if (tid < WIDE) { // the message of the atom to itself, when its filter has been used
+        float *const row = p.z3 + (long long)i * THREE + channel;
+        float z[3] = {row[0], row[C], row[2 * C]};
+        message_back(y, nine_at(p.gm, i, channel), z, 1, along);
+#pragma unroll
+        for (int k = 0; k < 3; k++) row[k * C] = z[k];
+    }
+}
+
 enum {
     BACK_FLOATS = ROWS + ROWS * LONG_ROW + ROWS * NARROW_ROW + SHARES * ROWS * NARROW_ROW + GROUPS * ROWS * OF_TWO
 };
@@ -345,7 +425,7 @@ DEV void charges_back(const Maps &p)
         if (tid < ROUND * LANES_OF_EDGES && e < end) {
             float pull = pulls[4 * tid] + pulls[4 * tid + 1] + pulls[4 * tid + 2] + pulls[4 * tid + 3];
 #pragma unroll 1
-            for (int s = 0; s < p.slices; s++) pull += p.pull_parts[(long long)s * p.capacity + e];
+            for (int s = 0; s < SHARES; s++) pull += p.pull_parts[(long long)s * p.capacity + e];
             p.pull[e] = pull;
         }
         __syncthreads();
@@ -371,6 +451,10 @@ DEV void charges_back(const Maps &p)
 extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_maps_forth(const __grid_constant__ Maps p)
 {
     maps_forth(p);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 2) charged_messages_back(const __grid_constant__ Maps p)
+{
+    messages_back(p);
 }
 extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_maps_back(const __grid_constant__ Maps p)
 {
