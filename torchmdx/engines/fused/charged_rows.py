@@ -17,15 +17,14 @@ from torchmdx.engines.fused.charged_weights import ChargedWeights, ChargeWeights
 from torchmdx.engines.fused.few_atoms import RowChain
 from torchmdx.engines.fused.kernels import charge_equilibration, charged_atom, charged_atom_gradient, edge_mlp
 from torchmdx.engines.fused.kernels.tf32_product import Split
-from torchmdx.engines.fused.launch_sizes import Block, Walk
+from torchmdx.engines.fused.launch_sizes import Block
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 
 if TYPE_CHECKING:
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
-# Rows and columns of z₂ that a program makes, and channels of z₁ at a time; the other products of edges; the gradient
-# of messages, whose programs take a slice of channels each.
-FIRST, EDGES, MESSAGES = Block(16, 64, 32, 8), Block(columns=32), Walk(1, 16, 8, 1)
+# Rows and columns of z₂ that a program makes, and channels of z₁ at a time; the other products of edges.
+FIRST, EDGES = Block(16, 64, 32, 8), Block(columns=32)
 
 
 def _whole(matrix: Split) -> Tensor:
@@ -83,7 +82,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         self.own, self.model_clusters = model.row_weights, model.clusters
         self.clusters: ChargedClusters | None = None
         self.total_charge, self.charge = self.charge, model.neutral
-        self.tiles = replace(self.tiles, edge_product=EDGES, messages_gradient=MESSAGES)
+        self.tiles = replace(self.tiles, edge_product=EDGES)
         self.cutoff = model.table.stretch.cutoff
         self.last_charges = self.q.read_norms is not None
         # Gradient of other energies in all charges [N,(L+1)K]; to be set before `backward`.
