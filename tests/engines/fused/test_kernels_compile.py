@@ -153,7 +153,8 @@ EXPECTED = {
     ("gated", "domain"): {"multiply_halves", "gated_energies"},
     ("gated", "few"): {"embed", "layer", "layer_gradient"},
     ("gated", "many"): {"multiply", "multiply_halves", "gated_energies"},
-    ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
+    ("tensornet2", "few"): {"embed", "layer", "output_gradient", "layer_gradient", "equilibrate"},
+    ("tensornet2", "some"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
     ("charged", "few"): {"embed", "layer", "layer_gradient", "first_maps", "charges_gradient", "last_map_gradient"},
     ("step", "float32"): {"_prepare", "_finish"},
     ("priors", "damped"): {"every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"},
@@ -201,7 +202,7 @@ TOGETHER = [
 OTHERS = {
     80: [("tensornet", "many"), ("tensornet2", "many")],
     86: [("tensornet", "many"), ("half", "many"), ("tensornet2", "many")],
-    89: [("tensornet", "many"), ("tf32", "many"), ("tensornet2", "few")],
+    89: [("tensornet", "many"), ("tf32", "many"), ("tensornet2", "few"), ("tensornet2", "some")],
     100: [("tensornet", "many"), ("tensornet2", "many"), ("search", "1"), ("step", "float32"), ("priors", "damped")],
     120: [
         ("tensornet", "few"),
