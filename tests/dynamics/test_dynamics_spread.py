@@ -179,3 +179,6 @@ def test_processes_say_the_same(make, stopped, ensemble):
         make(max_force_spread=limit).run(MORE)
     assert caught.value.atom == expected.value.atom
     np.testing.assert_allclose(caught.value.frame.positions, expected.value.frame.positions, atol=1e-6)
+    with pytest.raises(SpreadError, match="^step 0: .* of structure [01]$") as caught:
+        make(max_force_spread=1e-9, devices=2)
+    assert caught.value.frame is not None

@@ -45,6 +45,7 @@ class HostLoop:
 
     def __init__(self, step: CapturedStep, motion: Motion, positions: Floats, velocities: Floats, cell: Floats) -> None:
         self.step = step
+        self._unknown = np.full(motion.particles.num_systems, np.nan)
         self.set_motion(motion)
         self._state = self._evaluated(0, positions.copy(), velocities.copy(), cell.copy())
 
@@ -158,8 +159,7 @@ class HostLoop:
     def _spreads(self, found: StepResult) -> tuple[Floats, Floats]:
         """The spread of the energy [S] eV and the largest one of a force [S] eV/Å; NaN of a single potential."""
         if found.energy_spread is None:
-            unknown = np.full_like(found.energy, np.nan)
-            return unknown, unknown
+            return self._unknown, self._unknown
         return found.energy_spread.copy(), np.maximum.reduceat(found.force_spread, self.motion.particles.starts[:-1])
 
     def _scaling(self, barostat: CellRescaling, number: int) -> Floats:
