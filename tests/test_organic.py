@@ -237,8 +237,8 @@ def test_the_minima_of_alanine_dipeptide(dipeptide):
 @pytest.mark.nightly
 def test_dynamics_at_constant_energy_stay_bonded_and_keep_their_energy(dipeptide, data):
     """2 ps from 300 K in OpenMM: hydrogens of 3 amu, steps of 2 fs. With GFN2-xTB the spread is 4 meV."""
-    from torchmdx.demo.masses import with_heavy_hydrogens
     from torchmdx.md.structure import read as read_structure
+    from torchmdx.md.structure import with_heavy_hydrogens
 
     pdb, atoms = dipeptide
     system = openmm.System()

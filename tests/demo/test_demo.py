@@ -9,7 +9,6 @@ from ase import Atoms
 
 from torchmdx import cli
 from torchmdx.demo import run as demo
-from torchmdx.demo.masses import with_heavy_hydrogens
 from torchmdx.demo.torsions import PHI, PSI, density, path
 from torchmdx.dynamics.log import read_log
 from torchmdx.dynamics.trajectory import read_frames
@@ -144,20 +143,6 @@ def test_a_path_is_cut_where_it_passes_180_degrees():
     x, y = path(np.array([170.0, -175.0, -170.0, -160.0]), np.array([0.0, 5.0, 170.0, -170.0]))
     assert np.isnan(x).tolist() == np.isnan(y).tolist() == [False, True, False, False, True, False]
     assert x[[0, 2, 3, 5]].tolist() == [170.0, -175.0, -170.0, -160.0]
-
-
-def test_heavy_hydrogens_take_mass_from_bonded_atoms(dipeptide):
-    heavy = with_heavy_hydrogens(dipeptide, 3.0)
-    assert heavy.masses.sum() == pytest.approx(dipeptide.masses.sum())
-    hydrogens = dipeptide.atomic_numbers == 1
-    assert heavy.masses[hydrogens] == pytest.approx(3.0)
-    assert heavy.masses[1] == pytest.approx(12.01 - 3 * (3.0 - 1.008), abs=0.01)  # CH3
-    assert heavy.masses[6] == pytest.approx(14.007 - (3.0 - 1.008), abs=0.01)  # NH
-    assert heavy.masses[5] == pytest.approx(15.999, abs=0.01)  # O
-    with pytest.raises(
-        ValueError, match="every heavy atom must keep at least the hydrogen mass of 5.0 amu, got 0.0.* for atom 1"
-    ):
-        with_heavy_hydrogens(dipeptide, 5.0)
 
 
 def test_complete_frames_are_read_as_written(tmp_path):

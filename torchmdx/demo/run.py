@@ -14,7 +14,6 @@ import openmm
 
 from torchmdx.checkpoints.locate import locate
 from torchmdx.checkpoints.save_load import load_one
-from torchmdx.demo.masses import with_heavy_hydrogens
 from torchmdx.demo.pictures import draw_ramachandran
 from torchmdx.demo.torsions import PHI, PSI
 from torchmdx.dynamics.log import Log, read_log
@@ -23,7 +22,7 @@ from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress, ns_per_day
 from torchmdx.md.settings import Dynamics, PotentialSettings
 from torchmdx.md.simulation import Simulation
-from torchmdx.md.structure import Structure, read, write_structure
+from torchmdx.md.structure import Structure, read, with_heavy_hydrogens, write_structure
 from torchmdx.potentials import DEFAULT_POTENTIAL
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.units import PICOSECOND
