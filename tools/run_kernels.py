@@ -34,7 +34,7 @@ class Case:
     """A structure, with a TensorNet or a TensorNet2 with Coulomb energy, and what makes a step take special kernels.
 
     constants: of engines/fused/tensornet2.py, with which few edges use the kernels for many.
-    edge_maps: kernels of CUDA C++ for the network of edges and for clusters of few atoms, not Triton's.
+    edge_maps: kernels of CUDA C++ for the network of edges, not Triton's.
     coulomb: whether a TensorNet2 has Coulomb energy.
     tile_atoms: from how many atoms on tiles of atoms are used.
     """
@@ -54,7 +54,6 @@ CASES = {
     "tiles": Case("water200", tile_atoms=1),
     "charged-few": Case(SMALL, charged=True),
     "charged-rows": Case(SMALL, charged=True, coulomb=False),
-    "charged-clusters": Case(SMALL, charged=True, edge_maps=True, coulomb=False),
     "charged-box": Case(BOX, charged=True),
     "charged-two-maps": Case(BOX, charged=True, constants={"MANY_EDGE_ROWS": 1}),
     "charged-pieces": Case(BOX, charged=True, constants={"MANY_EDGE_ROWS": 1, "MOST_ROWS": 0, "PIECE": 4096}),

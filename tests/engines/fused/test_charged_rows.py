@@ -10,6 +10,7 @@ from test_fused_tensornet import CUTS, batch_of, run, virial_of
 
 from torchmdx import System
 from torchmdx.engines.fused.engine import kernels_for
+from torchmdx.engines.fused.launch_sizes import Tiles
 from torchmdx.engines.fused.tensornet2 import FEW_CHARGED, FastTensorNet2
 from torchmdx.engines.fused.with_priors import PriorKernelEngine
 from torchmdx.evaluate import evaluate
@@ -121,8 +122,8 @@ def test_what_pulls_on_charges_reaches_the_forces(make_potential, charged, layer
     positions = batch.positions.clone().requires_grad_()
     energy, channels = outputs(positions)
     (wanted,) = torch.autograd.grad(energy, positions)
-    fast = FastTensorNet2(potential.float(), priors=True)
-    assert fast.allocate(batch.num_atoms, 1, edges.capacity).sizes.one_program_per_atom
+    fast, tiles = FastTensorNet2(potential.float(), priors=True), Tiles.choose(batch.num_atoms)
+    assert fast.allocate(batch.num_atoms, 1, edges.capacity, tiles=tiles).sizes.one_program_per_atom
     single = batch.to(DEVICE, torch.float32)
 
     def pull(chain):
@@ -132,17 +133,18 @@ def test_what_pulls_on_charges_reaches_the_forces(make_potential, charged, layer
     inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
     found = fast.run(*inputs, between=pull)
     assert (found.forces + wanted).norm() < 1e-5 * wanted.norm()
-    fast.allocate(batch.num_atoms, 1, edges.capacity, forces=False)
+    fast.allocate(batch.num_atoms, 1, edges.capacity, forces=False, tiles=tiles)
     fast.run(*inputs, forces=False, between=pull)
 
 
 @needs_kernels
 @pytest.mark.parametrize("kind", kinds("coulomb"))
-def test_coulomb_energies_stand_beside_them(make_kind, kind, charged):
+def test_coulomb_energies_stand_beside_them(make_kind, kind, charged, monkeypatch):
     single = copy.deepcopy(make_kind(kind, torch.float32)).to(DEVICE)
     batch = batch_of(charged)
     exact = evaluate(make_kind(kind).to(DEVICE), batch)
     model = kernels_for(single)(single, priors=True)
+    monkeypatch.setattr(model, "choose_tiles", Tiles.choose)
     engine = PriorKernelEngine(model, single, batch.to(DEVICE, torch.float32), stress=False)
     edges = brute_force(batch, single.search_cutoff(batch))
     engine.reserve(edges.capacity)
@@ -161,5 +163,9 @@ def test_other_kernels_are_taken_where_these_do_not_serve(make_potential):
     assert not fast.allocate(FEW_CHARGED + 1, 1, 10).sizes.one_program_per_atom
     assert not fast.allocate(9, 2, 10).sizes.one_program_per_atom
     wide = make_potential(model="tensornet2", num_channels=16, num_layers=1, num_charges=16)
-    for other in (FastTensorNet2(wide, bound=1e-2), FastTensorNet2(potential, bound=1e-2, precision="tf32")):
+    for other in (
+        FastTensorNet2(wide, bound=1e-2),
+        FastTensorNet2(potential, bound=1e-2, precision="tf32"),
+        FastTensorNet2(potential, bound=1e-2, priors=True),
+    ):
         assert not other.allocate(9, 1, 10).sizes.one_program_per_atom

@@ -40,6 +40,7 @@ from dataclasses import replace
 import conftest
 from torchmdx import Batch, System
 from torchmdx.engines.fused import charge_buffers
+from torchmdx.engines.fused.launch_sizes import Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import HALF_PARTS, FastTensorNet2
 from torchmdx.neighbors.brute_force import brute_force
@@ -104,7 +105,7 @@ def chain(network, atoms):
     if network == "gated":
         options = dict(head="gated", num_head_layers=2, readout_activation=False, charge_factor=False)
         network, settings = "tensornet", settings | options
-    precision, priors = "float32", network == "tensornet2"
+    precision, priors = "float32", network == "tensornet2" or atoms == "priors"
     if network == "charged":
         network = "tensornet2"
     if network in ("half", "tf32"):
@@ -115,8 +116,10 @@ def chain(network, atoms):
     fast = kind(potential, bound=1e-2, priors=priors, precision=precision)
     if capability // 10 not in HALF_PARTS:
         fast.takes_half_parts = False
-    size = dict(few=20, some=200, many=20000, large=300000, domain=20000)[atoms]
+    size = dict(few=20, priors=20, some=200, many=20000, large=300000, domain=20000)[atoms]
     tiles = fast.choose_tiles(size)
+    if atoms == "priors":
+        tiles = Tiles.choose(size)
     charge_buffers.FEWEST_TO_DIVIDE, charge_buffers.PART = (1, 1) if atoms == "many" else (1024, 128)
     if tiles.by_elements is not None:
         tiles = replace(tiles, by_elements=replace(tiles.by_elements, edges=0))
@@ -153,9 +156,9 @@ EXPECTED = {
     ("gated", "domain"): {"multiply_halves", "gated_energies"},
     ("gated", "few"): {"embed", "layer", "layer_gradient"},
     ("gated", "many"): {"multiply", "multiply_halves", "gated_energies"},
-    ("tensornet2", "few"): {"embed", "layer", "output_gradient", "layer_gradient", "equilibrate"},
-    ("tensornet2", "some"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
+    ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
     ("charged", "few"): {"embed", "layer", "layer_gradient", "first_maps", "charges_gradient", "last_map_gradient"},
+    ("charged", "priors"): {"embed", "layer", "output_gradient", "layer_gradient", "equilibrate"},
     ("step", "float32"): {"_prepare", "_finish"},
     ("priors", "damped"): {"every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"},
     ("priors", "switched"): {"every_pair", "within_cutoff"},
@@ -202,7 +205,7 @@ TOGETHER = [
 OTHERS = {
     80: [("tensornet", "many"), ("tensornet2", "many")],
     86: [("tensornet", "many"), ("half", "many"), ("tensornet2", "many")],
-    89: [("tensornet", "many"), ("tf32", "many"), ("tensornet2", "few"), ("tensornet2", "some")],
+    89: [("tensornet", "many"), ("tf32", "many"), ("tensornet2", "few"), ("charged", "few")],
     100: [("tensornet", "many"), ("tensornet2", "many"), ("search", "1"), ("step", "float32"), ("priors", "damped")],
     120: [
         ("tensornet", "few"),

@@ -1,8 +1,8 @@
 """What concerns atoms one by one in a TensorNet2 of few atoms, by clusters of blocks: kernels/charged_cluster.cu.
 
 They replace `embed`, `layer` and `layer_gradient` of charged_rows.py on an H100 or H200, for the usual network
-(`why_not`), where forces are wanted; charged_maps.py replaces most others. Blocks wait for those of their own cluster
-only.
+(`why_not`), where forces are wanted and `FastTensorNet2.use_clusters` has been called; charged_maps.py replaces most
+others. Blocks wait for those of their own cluster only.
 """
 
 from __future__ import annotations

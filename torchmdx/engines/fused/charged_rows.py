@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
 # Rows and columns of z₂ that a program makes, and channels of z₁ at a time; the other products of edges.
-FIRST, EDGES = Block(16, 64, 32, 8), Block(columns=32)
+FIRST, EDGES = Block(16, 64, 32, 8), Block(16, 64, 32, 8, 4)
 
 
 def _whole(matrix: Split) -> Tensor:
