@@ -26,19 +26,10 @@ def test_both_spellings_are_one_option(option):
 def test_options_have_as_many_values_as_lammps_reads():
     assert arguments("-v t 300 400 -nc -e log") == ["-var", "t", "300", "400", "-nocite", "-echo", "log"]
     assert arguments("-v t -5") == ["-var", "t", "-5"]  # LAMMPS reads the first two, whatever they are
-    assert arguments("-pk gpu 1 neigh no split -1 -sr") == [
-        "-package",
-        "gpu",
-        "1",
-        "neigh",
-        "no",
-        "split",
-        "-1",
-        "-skiprun",
-    ]
-    assert arguments("-k on g 1 -p 2x1 3 -sf hybrid omp opt") == (
-        ["-kokkos", "on", "g", "1", "-partition", "2x1", "3", "-suffix", "hybrid", "omp", "opt"]
-    )
+    package = ["gpu", "1", "neigh", "no", "split", "-1"]
+    assert arguments("-pk gpu 1 neigh no split -1 -sr") == ["-package", *package, "-skiprun"]
+    assert arguments("-k on g 1 -p 2x1 3") == ["-kokkos", "on", "g", "1", "-partition", "2x1", "3"]
+    assert arguments("-sf hybrid omp opt -nc") == ["-suffix", "hybrid", "omp", "opt", "-nocite"]
     with pytest.raises(ValueError, match="^-sf needs hybrid STYLE STYLE, got hybrid omp$"):
         split(["-sf", "hybrid", "omp"])
 
