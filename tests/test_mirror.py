@@ -27,7 +27,7 @@ commands/test_data.py               datasets: blocks
 datasets/test_convert.py            datasets: checks plausible
 datasets/test_readers.py            datasets: ase_files hdf5_files index_files npz_files torchmdnet_files units
 datasets/test_store.py              datasets: frames references splits
-demo/test_demo.py                   demo: masses pictures run torsions
+demo/test_demo.py                   demo: pictures run torsions
 engines/test_choose.py              engines: engine exact
 engines/cpu/test_network.py         engines/cpu: build edge_values messages threads
 engines/fused/test_fused_tensornet.py   engines/fused: buffers few_atoms launch_sizes
