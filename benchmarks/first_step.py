@@ -1,6 +1,6 @@
 """Times the first step of a process: kernels on disk, or compiled in parallel or one after another.
 
-    python -m benchmarks.first_step [--names chignolin,dhfr]
+    python -m benchmarks.first_step [--names chignolin,dhfr] [--one-after-the-other]
 
 The potentials of benchmarks/step.py; each first step has its own process and its own folder of kernels. setup_s: from
 making the step to its first forces, with imports that happen then, without the start of CUDA; it includes capture_s.
@@ -23,13 +23,13 @@ from torchmdx.runtime import compile_cache, kernel_compile
 from torchmdx.step.captured_step import CapturedStep
 
 # "on disk" uses the kernels that "side by side", run just before it, has compiled.
-WAYS = ("side by side", "on disk", "one after the other")
+WAYS, ALSO = ("side by side", "on disk"), "one after the other"
 NAMES = ("alanine_dipeptide", "chignolin", "dhfr", "water1000")
 
 
 def first_step(name: str, way: str, second: bool) -> None:
     """Measures in this process, and prints the times."""
-    if way == "one after the other":
+    if way == ALSO:
         kernel_compile._triton_is_supported = lambda: False  # type: ignore[assignment]
     model = step.potential(second).cuda()
     batch = step.batch_of(name, 1)
@@ -68,6 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", default=",".join(NAMES))
     parser.add_argument("--model", choices=("tensornet", "tensornet2"), default="tensornet")
+    parser.add_argument("--one-after-the-other", action="store_true", help="also kernels compiled one after the other")
     parser.add_argument("--one", nargs=2, metavar=("NAME", "WAY"), help="this one, in this process")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -79,7 +80,8 @@ def main() -> None:
     rows = []
     for name in options.names.split(","):
         with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as empty:
-            for way, folder in zip(WAYS, (kept, kept, empty), strict=True):
+            ways = [(way, kept) for way in WAYS] + ([(ALSO, empty)] if options.one_after_the_other else [])
+            for way, folder in ways:
                 rows.append({"system": name, "model": options.model, "way": way} | measured(name, way, second, folder))
                 print(rows[-1], flush=True)
                 record.write("first_step", rows)

@@ -35,9 +35,6 @@ from torchmdx.step.atom_order import curve_order
 from torchmdx.system import Batch
 
 SYSTEMS = ("alanine_dipeptide", "chignolin", "dhfr", "factorIX", "water24000", "water98304", "batch1024")
-ASKED_MS = dict(
-    alanine_dipeptide=0.11, chignolin=0.18, dhfr=1.0, factorIX=2.1, water24000=8.9, water98304=36.0, water998784=400.0
-)
 ELEMENTS = {"H": 1, "C": 6, "N": 7, "O": 8, "S": 16}
 EXACT_ATOMS = 6000  # largest structure for the exact model in float64
 
@@ -207,7 +204,6 @@ def measure(name: str, model: Potential, options: argparse.Namespace) -> dict[st
     row: dict[str, Any] = dict(system=name, atoms=case.batch.num_atoms, edges=case.edges.capacity)
     row["ms"] = round(median_ms(graph.replay), 4)
     row["energy_only_ms"] = round(median_ms(case.graph(forces=False).replay), 4)
-    row["asked_ms"] = ASKED_MS.get(name)
     row["memory_gb"] = round((torch.cuda.memory_allocated() - before) / 1e9, 3)
     table = case.fast.table
     degree = table.coefficients.shape[2] - 1

@@ -34,7 +34,6 @@ from torchmdx.training.loss_section import LossSection
 from torchmdx.training.step import TrainStep
 
 BATCHES = (8, 32, 128, 512)
-ASKED = {8: 6.0, 32: 8.0, 128: 12.0, 512: 30.0}
 CUTOFF = 5.0
 
 
@@ -81,7 +80,7 @@ def ours(size: int, precision: str, record: bool) -> dict[str, Any]:
     torch.set_float32_matmul_precision("highest")
     label_of = f"torchmdx {precision}" + ("" if record else ", not recorded")
     memory = torch.cuda.max_memory_allocated() / 2**30
-    return dict(by=label_of, batch=size, ms=round(ms, 3), gb=round(memory, 2), asked_ms=ASKED[size] if record else None)
+    return dict(by=label_of, batch=size, ms=round(ms, 3), gb=round(memory, 2))
 
 
 def batch(size: int, seed: int, device: str = "cuda") -> LabelledBatch:

@@ -288,6 +288,19 @@ def test_a_first_energy_and_forces_need_no_compiler_of_torch():
     assert not {"torch._dynamo", "torch._inductor", "sympy"} & loaded
 
 
+def test_comparing_a_step_with_the_exact_model_needs_no_compiler_of_torch():
+    """On a GPU each first step does that."""
+    loaded = modules_after(
+        "import torchmdx",
+        "from torchmdx.step.audit import exact_results",
+        "potential = torchmdx.Potential(torchmdx.TensorNetConfig(num_layers=1, num_channels=8, num_radial=4))",
+        "batch = torchmdx.Batch.of(torchmdx.System.create([[0, 0, 0], [0, 0, 1.0]], [8, 1]))",
+        "exact_results(potential, batch)",
+    )
+    assert "torchmdx.blocks" in loaded
+    assert not {"torch._dynamo", "torch._inductor", "sympy"} & loaded
+
+
 def test_public_names_are_there():
     for name in torchmdx.__all__:
         assert getattr(torchmdx, name) is not None

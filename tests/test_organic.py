@@ -20,7 +20,6 @@ from openmm import app, unit
 import torchmdx
 from torchmdx import potentials
 from torchmdx.openmm_force import add_potential
-from torchmdx.system import Batch, System
 from torchmdx.units import KJ_PER_MOL
 
 LENGTH, ANGLE = 0.01, 1.0
@@ -236,13 +235,14 @@ def test_the_minima_of_alanine_dipeptide(dipeptide):
 
 
 @pytest.mark.nightly
-def test_dynamics_at_constant_energy_stay_bonded_and_keep_their_energy(dipeptide):
+def test_dynamics_at_constant_energy_stay_bonded_and_keep_their_energy(dipeptide, data):
     """2 ps from 300 K in OpenMM: hydrogens of 3 amu, steps of 2 fs. With GFN2-xTB the spread is 4 meV."""
-    from torchmdx.dynamics.particles import with_heavy_hydrogens
+    from torchmdx.md.structure import read as read_structure
+    from torchmdx.md.structure import with_heavy_hydrogens
 
     pdb, atoms = dipeptide
     system = openmm.System()
-    for mass in with_heavy_hydrogens(Batch.of(System.from_ase(atoms)), atoms.get_masses(), 3.0):
+    for mass in with_heavy_hydrogens(read_structure(str(data / "alanine_dipeptide.pdb")), 3.0).masses:
         system.addParticle(mass)
     add_potential(system, pdb.topology, device="cpu")
     integrator = openmm.VerletIntegrator(0.002)

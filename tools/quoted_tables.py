@@ -17,6 +17,7 @@ def value_of(recorded: list[Row], wanted: Row, name: str) -> Any:
 
 
 OURS, PEER = {"by": "torchmdx"}, {"by": "torchmd-net"}
+TARGET = {"by": "target"}  # rows of benchmarks/targets.json
 GRAPH, COMPILED, EAGER = ({**PEER, "mode": mode} for mode in ("graph", "compile", "eager"))
 ONE, FOUR = {"members": 1}, {"members": 4}
 NATIVE, PYTHON, OPENMM_ML = ({"transport": name} for name in ("native", "python", "openmm-ml 1.8, torchmd-net"))
@@ -49,7 +50,7 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
             **PEER_STEP,
             "torchmd-net 3.1.0, ms": (PEER, "ms"),
             "its mode": (PEER, "mode"),
-            "target, ms": (OURS, "asked_ms"),
+            "target, ms": (TARGET, "ms"),
             "share of roofline": (OURS, "roofline_share"),
         },
     ),
@@ -63,6 +64,15 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
             "L1": (OURS, "floors_ms.L1"),
             "largest / step": (OURS, "roofline_share"),
             "sum / step": (OURS, "floors_sum_share"),
+        },
+    ),
+    (
+        "docs/performance.md",
+        "engines",
+        {
+            f"{named}, {way}, ms": ({"by": by}, f"{key}_ms")
+            for named, by in (("reference", "exact"), ("pairs", "pairs"), ("fused", "fused"))
+            for way, key in (("launched", "launched"), ("graph", "graph"))
         },
     ),
     (
@@ -148,7 +158,7 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
         "openmm",
         {
             "native": (NATIVE, "ns_day"),
-            "target": (NATIVE, "asked_ns_day"),
+            "target": (TARGET, "ns_day"),
             "python": (PYTHON, "ns_day"),
             "openmm-ml 1.8 with torchmd-net 3.1.0": (OPENMM_ML, "ns_day"),
             "native, µs beyond the bare replay": (NATIVE, "beyond_us"),
@@ -179,7 +189,7 @@ BY_MEASUREMENT: list[tuple[str, str, dict[str, Row], dict[str, tuple[Row, str]]]
             "captured, bf16 in linear maps": ({"by": "torchmdx bf16"}, "ms"),
             "eager, float32": ({"by": "torchmdx float32, not recorded"}, "ms"),
             "torchmd-net 3.1.0, float32": (NETWORK, "ms"),
-            "target": (CAPTURED, "asked_ms"),
+            "target": (TARGET, "ms"),
             "memory, GB": (CAPTURED, "gb"),
             "torchmd-net's memory, GB": (NETWORK, "gb"),
             "reading, padding and copying a batch, alone": ({"by": "reading and batching alone"}, "ms"),
@@ -204,6 +214,23 @@ BY_MEASUREMENT: list[tuple[str, str, dict[str, Row], dict[str, tuple[Row, str]]]
             "torchmdx, C library defaults": ({"by": "libraries as they come", "busy": False}, "ms"),
             "torchmd-net 3.1.0": ({**PEER, "busy": False}, "ms"),
         },
+    ),
+    (
+        "docs/performance.md",
+        "search_batches",
+        {f"{count:,}": {"systems": count} for count in (1, 4, 16, 64, 256, 1024)},
+        {
+            "torchmdx, all pairs, ms": ({"by": "torchmdx triton_brute_force"}, "ms"),
+            "torchmdx, cells, ms": ({"by": "torchmdx triton_cell_list"}, "ms"),
+            "torchmd-net, all pairs, ms": ({"by": "torchmd-net brute"}, "ms"),
+            "torchmd-net, cells, ms": ({"by": "torchmd-net cell"}, "ms"),
+        },
+    ),
+    (
+        "docs/torch_sim.md",
+        "torch_sim",
+        {"NVE": {"integrator": "nve"}, "NVT, Langevin": {"integrator": "nvt_langevin"}},
+        {name: ({"model": name}, "overhead") for name in ("torchmdx", "Lennard-Jones of torch-sim")},
     ),
     (
         "docs/openmm.md",

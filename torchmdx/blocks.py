@@ -85,10 +85,10 @@ class InBlocks(torch.autograd.Function):
         for block in plan.blocks:
             parts = plan.parts(block, ctx.kinds, tensors)
             leaves = [part.detach().requires_grad_(want) for part, want in zip(parts, wanted, strict=True)]
-            with torch.enable_grad():
-                value = ctx.work(block, *leaves)
+            with torch.enable_grad():  # a weighted sum, since `grad_outputs` would import sympy, which takes seconds
+                weighted = (ctx.work(block, *leaves) * grad[block.atoms]).sum()
             asked = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
-            found = iter(torch.autograd.grad(value, asked, grad[block.atoms]))
+            found = iter(torch.autograd.grad(weighted, asked))
             for number, whole in enumerate(grads):
                 if whole is not None:
                     plan.add(block, ctx.kinds, number, whole, next(found))

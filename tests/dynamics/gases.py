@@ -38,6 +38,7 @@ class Gas:
             energy=0.5 * self.bulk * strain**2 / self.rest,
             forces=np.zeros_like(positions),
             stress=slope[:, None, None] * np.eye(3),
+            energy_spread=None,
         )
 
 

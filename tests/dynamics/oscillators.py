@@ -31,7 +31,7 @@ class Springs:
     def __call__(self, positions, cell=None, *, copy=True):
         each = 0.5 * self.stiffness * (positions**2).sum(-1)
         energy = np.bincount(self.system, each, self.num_systems)
-        return SimpleNamespace(energy=energy, forces=-self.stiffness * positions)
+        return SimpleNamespace(energy=energy, forces=-self.stiffness * positions, energy_spread=None)
 
 
 def atoms_alone(sizes) -> Batch:

@@ -5,9 +5,10 @@ import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
 
-from torchmdx import CapturedStep, Potential, System, TensorNetConfig
+from torchmdx import CapturedStep, Ensemble, Potential, System, TensorNetConfig
 from torchmdx.dynamics.dynamics import Dynamics
-from torchmdx.step.results import NonFiniteError
+from torchmdx.dynamics.restraints import Distance
+from torchmdx.step.results import NonFiniteError, SpreadError
 
 pytest.importorskip("triton")
 
@@ -115,6 +116,38 @@ def test_results_that_are_not_finite_end_the_run_at_the_step_before(potential32,
     loop.set_velocities(kept.velocities)
     _, whole = loops(potential32, systems)
     assert_same(at(loop, 9), at(whole, 9))
+
+
+@needs_kernels
+@pytest.mark.parametrize("pulled", [False, True])
+def test_an_ensemble_that_disagrees_ends_the_run_at_the_step_before(make_potential, systems, pulled):
+    small = dict(dtype=torch.float32, num_layers=0, num_channels=4, num_radial=4)
+    ensemble = Ensemble([make_potential(seed=seed, **small) for seed in (1, 2)]).to(DEVICE)
+    options = dict(integrator="verlet", temperature=[300.0, 3000.0], timestep=0.5)
+    options["restraints"] = [Distance((0, 1), 3.0, 5.0)] if pulled else []
+    host, device = loops(ensemble, systems, **options)
+    stops = list(range(1, 21))
+    expected, found = ([loop.snapshot(), *loop.snapshots(iter(stops))] for loop in (host, device))
+    for one, two in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.energy_spread, two.energy_spread, rtol=1e-3)
+        np.testing.assert_allclose(one.largest_force_spread, two.largest_force_spread, rtol=1e-3)
+    largest = np.maximum.accumulate([one.largest_force_spread.max() for one in expected])
+    step = int(np.diff(largest).argmax()) + 1  # the first that exceeds what was before by so much
+    limit = (largest[step - 1] + largest[step]) / 2
+    loop = loops(ensemble, systems, **options)[1]
+    loop.step.buffers.most_spread.fill_(limit)
+    for _ in range(2):
+        with pytest.raises(SpreadError, match=f"^step {step}: .* of structure [01]$") as caught:
+            list(loop.snapshots(iter([3, 30])))
+        kept, frame = loop.snapshot(), caught.value.frame
+        assert kept.step == step - 1
+        np.testing.assert_array_equal(kept.positions, found[step - 1].positions)
+        np.testing.assert_array_equal(kept.largest_force_spread, found[step - 1].largest_force_spread)
+        alone = CapturedStep(ensemble, systems[caught.value.structure], mode="eager")(frame.positions)
+        np.testing.assert_allclose(frame.forces, alone.forces, atol=1e-4)
+        assert frame.force_spread.max() > limit
+    loop.step.buffers.most_spread.fill_(1e9)
+    assert_same(at(loop, 20), found[20])
 
 
 @needs_kernels

@@ -1,5 +1,7 @@
 """What a process of a run on several devices answers; tests/dynamics/test_process_loop.py starts some."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -50,6 +52,8 @@ def test_errors_keep_type_and_text():
         found = _sendable(error)
         assert type(found) is type(error)
         assert str(found) == str(error)
+    error = SpreadError("much", None, 3, most=0.5, step=7, structure=2)
+    assert vars(pickle.loads(pickle.dumps(_sendable(error)))) == vars(error)
     found = _sendable(Needy(1, 2))
     assert type(found) is RuntimeError
     assert str(found) == "Needy: 1 and 2"

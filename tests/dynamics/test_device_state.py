@@ -63,6 +63,24 @@ def test_steps_are_those_of_the_host(integrator):
 
 
 @needs_kernels
+def test_spreads_are_those_of_the_committed_step():
+    state = device_state(springs(VelocityVerlet(), 2.0, SIZES))
+    buffers = buffers_of(state)
+    given = np.random.default_rng(0).random(sum(SIZES) + len(SIZES))
+    spread = torch.as_tensor(given, device=DEVICE).split([sum(SIZES), len(SIZES)])
+    buffers.outputs |= {"force_spread": spread[0].clone(), "energy_spread": spread[1].clone()}
+    take(state, buffers)
+    starts = np.concatenate([[0], np.cumsum(SIZES)])[:-1]
+    for _ in range(2):
+        np.testing.assert_array_equal(state.energy_spread.cpu(), given[sum(SIZES) :])
+        expected = np.maximum.reduceat(given[: sum(SIZES)], starts)
+        np.testing.assert_array_equal(state.largest_force_spread.cpu(), expected)
+        buffers.outputs["flags"][UNCERTAIN] = 1
+        buffers.outputs["force_spread"].fill_(9)
+        take(state, buffers)
+
+
+@needs_kernels
 @pytest.mark.parametrize("flag", [OVERFLOW, NOT_FINITE, FAR, UNCERTAIN])
 @pytest.mark.parametrize("integrator", [Langevin(), Bussi()])
 def test_a_bad_evaluation_halts_before_anything_changes(flag, integrator):

@@ -11,7 +11,7 @@ def test_structures_have_files_of_their_own(tmp_path):
     names = [path.name for path in RunFiles(prefix, 12).logs]
     assert names[0] == "run.00.log"
     assert names[-1] == "run.11.log"
-    assert len({str(path) for path in RunFiles(prefix, 12).all()}) == 3 * 12 + 5  # trajectories of either format
+    assert len({str(path) for path in RunFiles(prefix, 12).all()}) == 4 * 12 + 5  # trajectories of either format
 
 
 def test_existing_files_are_found_and_removed(tmp_path):

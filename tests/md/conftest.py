@@ -42,6 +42,12 @@ def unplotted(monkeypatch):
 
 
 @pytest.fixture
+def device_unplotted(monkeypatch):
+    monkeypatch.setattr("torchmdx.md.device_run.plot_log", lambda *arguments: None)
+    monkeypatch.setattr("torchmdx.md.device_run.write_run_page", lambda *arguments, **settings: False)
+
+
+@pytest.fixture
 def done(model, ethanol_file, unplotted) -> list:
     """Options of a completed run."""
     options = [ethanol_file, model, "run", "--ensemble", "nvt", *DYNAMICS, "--steps", 8]

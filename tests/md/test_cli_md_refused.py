@@ -43,6 +43,7 @@ def test_a_restart_with_other_settings_is_rejected(capsys, done, model, make_pot
     cases = [
         (file, model, ["--temperature", 310], "temperature in K 310.0, was 300.0"),
         (file, model, ["--friction", 2], "friction in 1/ps 2.0, was 1.0"),
+        (file, model, ["--hydrogen-mass", 2], "hydrogen mass in amu 2.0, was None"),
         (file, model, ["--charge", 1], "charge in e 1.0, was 0.0"),
         (file, model, ["--seed", 6], "seed 6, was 5"),
         (file, model, ["--log-every", 2], "steps between log rows 2, was 3"),

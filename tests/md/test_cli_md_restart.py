@@ -21,9 +21,9 @@ from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import NonFiniteError
 
 
-@pytest.mark.parametrize("ensemble", ["nve", "nvt"])
-def test_a_restart_reproduces_the_uninterrupted_run(capsys, model, ethanol_file, unplotted, ensemble):
-    options = ["--ensemble", ensemble, *DYNAMICS]
+@pytest.mark.parametrize(("ensemble", "further"), [("nve", []), ("nvt", []), ("nve", ["--hydrogen-mass", 3])])
+def test_a_restart_reproduces_the_uninterrupted_run(capsys, model, ethanol_file, unplotted, ensemble, further):
+    options = ["--ensemble", ensemble, *DYNAMICS, *further]
     assert md(ethanol_file, model, "whole", *options, "--steps", 30) == 0
     assert md(ethanol_file, model, "parts", *options, "--steps", 13) == 0
     assert read_log(Path("parts.log"))["step"][-1] == 12

@@ -5,15 +5,21 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from torchmdx.dynamics.barostat import CellRescaling
+from torchmdx.dynamics.integrators import Bussi, Langevin, VelocityVerlet
 from torchmdx.dynamics.restraints import Torsion
-from torchmdx.md.device_options import features_of, temperatures_of
+from torchmdx.md.device_options import features_of, integrator_of, temperatures_of
+from torchmdx.md.settings import Dynamics
 
 
 def options(**given) -> argparse.Namespace:
     names = dict.fromkeys(
-        ("replicas", "temperature", "temperatures", "exchange_every", "restraints", "devices", "device")
+        (
+            *("replicas", "temperature", "temperatures", "exchange_every", "exchange_on_device"),
+            *("restraints", "devices", "device"),
+        )
     )
     return argparse.Namespace(**{**names, **given})
 
@@ -47,6 +53,27 @@ def test_an_exchange_needs_temperatures():
 def test_a_pressure_makes_a_barostat():
     assert features_of(options(), 20.0)["barostat"] == CellRescaling(pressure=20.0)
     assert features_of(options(), None)["barostat"] is None
+
+
+def test_a_thermostat_makes_an_integrator():
+    given = dict(timestep=0.5, num_steps=1, temperature=300.0, pressure=None, barostat=None, seed=1)
+    for ensemble, parameters, expected in (
+        ("nve", dict(friction=None), VelocityVerlet()),
+        ("nvt", dict(friction=2.0, thermostat="langevin"), Langevin(2.0)),
+        ("npt", dict(friction=None, thermostat="bussi", relaxation=0.2), Bussi(0.2)),
+    ):
+        assert integrator_of(Dynamics(ensemble, **given, **parameters)) == expected
+
+
+def test_exchanges_on_a_device_need_one_gpu(monkeypatch):
+    monkeypatch.setattr("torchmdx.md.device_options.choose_device", lambda *given: torch.device("cuda"))
+    wanted = dict(exchange_on_device=True, exchange_every=5, temperatures="300:310")
+    assert features_of(options(**wanted), None)["exchange_on_device"] is True
+    assert features_of(options(), None)["exchange_on_device"] is False
+    with pytest.raises(ValueError, match="--exchange-on-device needs one GPU, got --devices 2"):
+        features_of(options(**wanted, devices=2), None)
+    with pytest.raises(ValueError, match="--exchange-on-device needs --exchange-every, got it without"):
+        features_of(options(exchange_on_device=True), None)
 
 
 def test_devices_are_the_first_gpus():

@@ -10,31 +10,15 @@ import ase.io
 import numpy as np
 import pytest
 from ase.constraints import FixAtoms
-from runs import assert_refused, rows
+from device_runs import assert_same_run, md
+from runs import assert_refused
 
 from torchmdx import cli
 from torchmdx.dynamics.log import read_log
 from torchmdx.md import device_run
 from torchmdx.view.dcd import open_dcd
 
-
-@pytest.fixture(autouse=True)
-def unplotted(monkeypatch):
-    monkeypatch.setattr("torchmdx.md.device_run.plot_log", lambda *arguments: None)
-    monkeypatch.setattr("torchmdx.md.device_run.write_run_page", lambda *arguments, **settings: False)
-
-
-def md(file, model, output, *options) -> int:
-    fixed = ["--engine", "torchmdx", "--device", "cpu", "--save-every", "4", "--log-every", "2", "--timestep", "0.25"]
-    seed = [] if "--seed" in options else ["--seed", "5"]
-    return cli.main(["md", file, "--model", model, "-o", output, *fixed, *seed, *map(str, options)])
-
-
-def assert_same_run(one, other):
-    for ending in (".dcd",):
-        with open(one + ending, "rb") as first, open(other + ending, "rb") as second:
-            assert first.read() == second.read()
-    assert rows(f"{one}.log") == rows(f"{other}.log")
+pytestmark = pytest.mark.usefixtures("device_unplotted")
 
 
 @pytest.mark.parametrize("ensemble", ["nve", "nvt"])
@@ -49,13 +33,14 @@ def test_a_restarted_run_is_as_one_that_never_ended(model, ethanol_file, ensembl
     assert "continuing from step 6" in capsys.readouterr().out
 
 
-def test_energy_of_nve_is_that_of_openmm(model, ethanol_file):
+@pytest.mark.parametrize("further", [[], ["--hydrogen-mass", 3]])
+def test_energy_of_nve_is_that_of_openmm(model, ethanol_file, further):
     """The same structure and velocities, in both engines: positions agree within their precision."""
     pytest.importorskip("openmm")
     atoms = ase.io.read(ethanol_file)
     atoms.set_momenta(np.random.default_rng(0).normal(0, 0.5, (9, 3)))
     ase.io.write("moving.xyz", atoms, format="extxyz")
-    options = ["--ensemble", "nve", "--steps", 8, "--precision", "float64"]
+    options = ["--ensemble", "nve", "--steps", 8, "--precision", "float64", *further]
     assert md("moving.xyz", model, "ours", *options) == 0
     openmm = ["--engine", "openmm", "--device", "cpu", "--save-every", "4", "--log-every", "2", "--timestep", "0.25"]
     openmm += ["--platform", "Reference", "--transport", "python", "--no-page", *map(str, options)]
@@ -205,9 +190,18 @@ def test_what_cannot_be_done_is_refused(model, ethanol_file, capsys, options, wo
     assert not os.path.exists("run.dcd")
 
 
-def test_replicas_need_this_engine(model, ethanol_file, capsys):
-    status = cli.main(["md", ethanol_file, "--model", model, "-o", "run", "--steps", "2", "--replicas", "2"])
-    assert_refused(capsys, status, "--replicas needs --engine torchmdx, got 2 with --engine openmm")
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (["--replicas", "2"], "--replicas needs --engine torchmdx, got 2 with --engine openmm"),
+        (["--thermostat", "bussi"], "--thermostat bussi needs --engine torchmdx, got it with --engine openmm"),
+        (["--relaxation", "0.2"], "--relaxation needs --engine torchmdx, got 0.2 with --engine openmm"),
+        (["--exchange-on-device"], "--exchange-on-device needs --engine torchmdx, got True with --engine openmm"),
+    ],
+)
+def test_some_options_need_this_engine(model, ethanol_file, capsys, option, words):
+    status = cli.main(["md", ethanol_file, "--model", model, "-o", "run", "--steps", "2", *option])
+    assert_refused(capsys, status, words)
 
 
 def test_a_finished_run_is_not_restarted(model, ethanol_file, capsys):

@@ -13,7 +13,7 @@ pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm
 
 from openmm import Vec3, app, unit
 
-from torchmdx.md.structure import oriented, read, write_structure
+from torchmdx.md.structure import oriented, read, with_heavy_hydrogens, write_structure
 
 PDB = str(DATA / "alanine_dipeptide.pdb")
 TWO_WATERS = """\
@@ -231,3 +231,25 @@ def test_velocities_and_fixed_atoms_of_a_crystal_follow_its_orientation(tmp_path
     np.testing.assert_allclose(
         products(structure.velocities, structure.positions), products(velocities, chiral.positions), atol=1e-12
     )
+
+
+def test_heavy_hydrogens_take_mass_from_bonded_atoms():
+    dipeptide = read(PDB)
+    heavy = with_heavy_hydrogens(dipeptide, 3.0)
+    assert heavy.masses.sum() == pytest.approx(dipeptide.masses.sum())
+    hydrogens = dipeptide.atomic_numbers == 1
+    assert heavy.masses[hydrogens] == pytest.approx(3.0)
+    assert heavy.masses[1] == pytest.approx(12.01 - 3 * (3.0 - 1.008), abs=0.01)  # CH3
+    assert heavy.masses[6] == pytest.approx(14.007 - (3.0 - 1.008), abs=0.01)  # NH
+    assert heavy.masses[5] == pytest.approx(15.999, abs=0.01)  # O
+    with pytest.raises(
+        ValueError, match="every heavy atom must keep at least the hydrogen mass of 5.0 amu, got 0.0.* for atom 1"
+    ):
+        with_heavy_hydrogens(dipeptide, 5.0)
+
+
+def test_heavy_hydrogens_across_the_faces_of_a_box(waters):
+    water = read(waters)
+    heavy = with_heavy_hydrogens(water, 2.0)
+    np.testing.assert_allclose(heavy.masses, [14.015, 2, 2, 14.015, 2, 2], atol=1e-3)
+    np.testing.assert_array_equal(heavy.positions, water.positions)

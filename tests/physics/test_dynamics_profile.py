@@ -56,7 +56,7 @@ class Chains:
         energy += torsion_energy(phi)
         slope = -0.18 * np.sin(3 * phi) - 0.03 * np.sin(phi)
         forces -= slope[:, None, None] * coordinates.torsion_gradients(places)
-        return SimpleNamespace(energy=energy, forces=forces.reshape(-1, 3))
+        return SimpleNamespace(energy=energy, forces=forces.reshape(-1, 3), energy_spread=None)
 
 
 def chain(phi):

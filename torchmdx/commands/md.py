@@ -49,11 +49,14 @@ def run(options: argparse.Namespace) -> int:
         from torchmdx.md import device_run
 
         return device_run.run(options)
-    others = ("replicas", "temperatures", "exchange_every", "restraints", "devices", "trajectory", "save_velocities")
-    for name in others:
-        if (given := getattr(options, name)) is not None:
+    names = ("replicas", "temperatures", "exchange_every", "exchange_on_device", "restraints", "devices", "trajectory")
+    others = {name: getattr(options, name) for name in (*names, "save_velocities", "relaxation")}
+    for name, given in others.items():
+        if given is not None:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} needs --engine torchmdx, got {given} with --engine openmm")
+    if options.thermostat == "bussi":
+        raise ValueError("--thermostat bussi needs --engine torchmdx, got it with --engine openmm")
     if importlib.util.find_spec("openmm") is None:
         raise ImportError("--engine openmm needs OpenMM, which is not installed: pip install 'torchmdx[openmm]'")
     from torchmdx.md import run as md
@@ -104,7 +107,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="S",
         help="stop if the forces of an ensemble on any atom have a larger standard deviation, eV/Å, and append the "
-        "structure to PREFIX.uncertain.xyz (default: never)",
+        "structure to PREFIX.uncertain.xyz, or to that of its replica (default: never)",
     )
 
 
@@ -122,6 +125,12 @@ def _add_replica_options(group: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="N",
         help="steps between attempts to swap temperatures of replicas (default: never)",
+    )
+    group.add_argument(
+        "--exchange-on-device",
+        action="store_const",
+        const=True,
+        help="decide on one GPU which replicas swap, without waiting for the host (experimental)",
     )
     group.add_argument(
         "--devices",
@@ -147,7 +156,22 @@ def _add_dynamics_options(parser: argparse.ArgumentParser) -> None:
         help="start with the velocities in the file, or draw new ones (default: those in the file, if it has any)",
     )
     group.add_argument(
+        "--hydrogen-mass",
+        type=float,
+        metavar="AMU",
+        help="mass of hydrogens, which is taken from the atoms they are bonded to: with 3 amu the timestep can be 1.7 "
+        "times as long (default: the masses of the elements)",
+    )
+    group.add_argument(
+        "--thermostat",
+        choices=("langevin", "bussi"),
+        help="Langevin dynamics, or with --engine torchmdx stochastic velocity rescaling (default: langevin)",
+    )
+    group.add_argument(
         "--friction", type=float, metavar="F", help="friction of the Langevin thermostat, 1/ps (default: 1)"
+    )
+    group.add_argument(
+        "--relaxation", type=float, metavar="PS", help="relaxation time of --thermostat bussi, ps (default: 0.1)"
     )
     group.add_argument(
         "--pressure",

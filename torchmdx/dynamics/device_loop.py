@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,7 +31,8 @@ from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
 from torchmdx.step.captured_step import MOST_ROUNDS, CapturedStep
 from torchmdx.step.change import fall_back, gave_up, grow, refresh, settle
 from torchmdx.step.device_memory import memory_explained
-from torchmdx.step.spread_limit import require_agreement
+from torchmdx.step.results import SpreadError, StepResult
+from torchmdx.step.spread_limit import at_step, require_agreement
 
 log = logging.getLogger(__name__)
 
@@ -81,11 +82,11 @@ class DeviceLoop:
         self.replays = Replays(step, self.state, steps_per_replay, mode, self.exchange)
         # Through the captured step itself, which makes room for the edges; then the audit of any capture.
         given = torch.as_tensor(positions, device=self.device), torch.as_tensor(cell, device=self.device)
-        first = step(*given)
+        first = self._evaluation(0, *given)
         if self.replays.captured and (reason := step._judge()) is not None:
             self.replays.refuse(reason)
             fall_back(step, reason)
-            first = step(*given)
+            first = self._evaluation(0, *given)
         added, pull, virial = np.zeros(len(cell)), np.zeros_like(positions), np.full(len(cell), np.nan)
         if motion.barostat is not None:
             stress = torch.as_tensor(first.stress).cpu().numpy()
@@ -159,7 +160,8 @@ class DeviceLoop:
 
     def restore(self, given: Snapshot) -> None:
         positions = torch.as_tensor(given.positions, device=self.device)
-        self.step(positions, torch.as_tensor(given.cell, device=self.device))  # raises before anything has changed
+        cell = torch.as_tensor(given.cell, device=self.device)
+        self._evaluation(given.step, positions, cell)  # raises before anything has changed
         set_frame(self.step, given.frame)
         self._frame, self._rounds = given.frame, 0
         energies = (given.energy, given.restraint_energy, given.virial)
@@ -201,23 +203,18 @@ class DeviceLoop:
         if pending.done is not None:
             pending.done.synchronize()
         control, *arrays = (part.numpy().copy() for part in self.state.parts(pending.block))
-        energy, restraint_energy, virial, cell, positions, velocities, forces = arrays
+        energies = ("energy", "restraint_energy", "virial", "energy_spread", "largest_force_spread")
+        names = (*energies, "cell", "positions", "velocities", "forces")
         self._slots.append(pending.block)
         if self.exchange is not None and pending.exchange is not None:
             self.motion = self.motion.at(self.exchange.received(pending.exchange))
         return Snapshot(
             step=int(control[0]),
             timestep=self.motion.timestep,
-            positions=positions,
-            velocities=velocities,
-            forces=forces,
-            energy=energy,
-            restraint_energy=restraint_energy,
-            virial=virial,
             temperatures=self.motion.temperatures.copy(),
-            cell=cell,
             frame=pending.frame,
             particles=self.motion.particles,
+            **dict(zip(names, arrays, strict=True)),
         )
 
     # -- repairs -----------------------------------------------------------------------------------------------------
@@ -252,8 +249,26 @@ class DeviceLoop:
                 if flags[NOT_FINITE] and self.motion.restraints is not None:
                     self.motion.restraints.require_gradients(step.buffers.inputs["positions"].cpu().numpy())
                 require_finite(flags, self.num_steps + 1, step.search.edges, step.buffers, step.ordered)
-                require_agreement(flags, step.batch, step.buffers)
+                self._require_agreement(flags)
             self.state.control[1] = 0
+
+    def _evaluation(self, number: int, positions: Tensor, cell: Tensor) -> StepResult:
+        """The result of the potential, which stays in the buffers. Raises SpreadError, with the step."""
+        try:
+            return self.step(positions, cell)
+        except SpreadError as error:
+            raise at_step(error, number, self.motion.particles.starts) from None
+
+    def _require_agreement(self, flags: NDArray[np.int64]) -> None:
+        """Raises SpreadError, with the step and the forces of the potential alone, if a step has halted for it."""
+        try:
+            require_agreement(flags, self.step.batch, self.step.buffers)
+        except SpreadError as error:
+            if error.frame is not None and self.motion.restraints is not None:
+                _, added, _ = self.motion.restraints.evaluate(self.step.buffers.inputs["positions"].cpu().numpy())
+                own = self.motion.particles.system == error.structure
+                error.frame = replace(error.frame, forces=error.frame.forces - added[own])
+            raise at_step(error, self.num_steps + 1, self.motion.particles.starts) from None
 
     def _halted(self) -> bool:
         return bool(self.state.control[1])
@@ -274,5 +289,11 @@ class DeviceLoop:
         for target, value in zip(targets, given, strict=True):
             target.copy_(torch.as_tensor(value))
         state.control[0] = number
+        out = self.step.buffers.outputs  # of these positions
+        known = "energy_spread" in out
+        state.energy_spread.copy_(out["energy_spread"]) if known else state.energy_spread.fill_(torch.nan)
+        state.largest_force_spread.fill_(0.0 if known else torch.nan)
+        if known:
+            state.largest_force_spread.scatter_reduce_(0, state.system, out["force_spread"], "amax")
         if self.exchange is not None:
             self.exchange.begin_at(number)

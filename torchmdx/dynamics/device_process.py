@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.step.results import SpreadError
 from torchmdx.system import System
 
 Arrays = dict[str, Any]  # the fields of a snapshot, without what every process knows
@@ -115,6 +116,8 @@ def _sendable(error: Exception | None) -> Exception | None:
         return None
     try:
         plain = type(error)(str(error))
+        if isinstance(error, SpreadError):
+            vars(plain).update(vars(error))  # with its frame
         pickle.loads(pickle.dumps(plain))
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")

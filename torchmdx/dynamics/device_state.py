@@ -29,15 +29,17 @@ class DeviceState:
     """Everything that a step of a run reads and writes, besides the buffers of the captured step.
 
     All that a snapshot needs is one block, so that it takes a single copy: control (step, halted), energy [S],
-    restraint energy [S], virial [S], cell [S,3,3], positions, velocities and forces [N,3].
+    restraint energy [S], virial [S], spread of the energy [S] and largest one of a force [S], cell
+    [S,3,3], positions, velocities and forces [N,3].
     """
 
     def __init__(self, motion: Motion, device: torch.device) -> None:
         particles = motion.particles
         self.num_atoms, self.num_systems = len(particles.system), particles.num_systems
-        self.sizes = (NUM_CONTROL, *[self.num_systems] * 3, 9 * self.num_systems, *[3 * self.num_atoms] * 3)
+        self.sizes = (NUM_CONTROL, *[self.num_systems] * 5, 9 * self.num_systems, *[3 * self.num_atoms] * 3)
         self.block = torch.zeros(sum(self.sizes), dtype=torch.float64, device=device)
-        self.control, self.energy, self.restraint_energy, self.virial, self.cell, *vectors = self.parts(self.block)
+        self.control, self.energy, self.restraint_energy, self.virial, *others = self.parts(self.block)
+        self.energy_spread, self.largest_force_spread, self.cell, *vectors = others
         self.positions, self.velocities, self.forces = vectors
         self.faster = torch.zeros_like(self.velocities)
 
@@ -67,10 +69,10 @@ class DeviceState:
         self.rescale_block = min(MOST_BLOCK, max(32, triton.next_power_of_2(most)))
 
     def parts(self, block: Tensor) -> tuple[Tensor, ...]:
-        """Views of a block: control [2] int64, energies and virials [S], cell [S,3,3], three of [N,3]."""
-        control, energy, restraint_energy, virial, cell, *vectors = block.split(self.sizes)
-        first = (control.view(torch.int64), energy, restraint_energy, virial, cell.view(-1, 3, 3))
-        return *first, *(vector.view(-1, 3) for vector in vectors)
+        """Views of a block: control [2] int64, energies, virials and spreads [S], cell [S,3,3], three of [N,3]."""
+        control, *per_structure, cell, positions, velocities, forces = block.split(self.sizes)
+        vectors = (vector.view(-1, 3) for vector in (positions, velocities, forces))
+        return control.view(torch.int64), *per_structure, cell.view(-1, 3, 3), *vectors
 
     def moving(self, steps: int) -> Moving | None:
         """So many steps for a kernel that moves the atoms itself; None with restraints or a barostat."""
@@ -124,6 +126,11 @@ class DeviceState:
             cells.commit_cell[(triton.cdiv(self.num_systems, BLOCK),)](
                 self.cell, self.virial, buffers.inputs["cell"], out["stress"], inner, self.control, self.num_systems,
                 BLOCK=BLOCK, num_warps=4,
+            )  # fmt: skip
+        if "energy_spread" in out:
+            kernels.commit_spread[(self.num_systems,)](
+                self.energy_spread, self.largest_force_spread, out["energy_spread"], out["force_spread"], self.starts,
+                self.control, BLOCK=self.rescale_block, num_warps=4,
             )  # fmt: skip
         if self.is_bussi:
             kernels.rescale[(self.num_systems,)](

@@ -99,7 +99,7 @@ class Dynamics:
         require_mode(mode, potential.device)
         if steps_per_replay is not None and steps_per_replay < 1:
             raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")
-        self.lock, self.device = ThreadLock(), potential.device
+        self.lock, self.device, self.is_ensemble = ThreadLock(), potential.device, isinstance(potential, Ensemble)
         self.batch = Batch.of(structures).to("cpu", torch.float64).clone()
         chosen = integrator_of(integrator)
         timestep = checked_timestep(timestep)

@@ -14,6 +14,8 @@ from torchmdx.dynamics.motion import Motion, rescaling
 from torchmdx.dynamics.random_numbers import Noise
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.results import SpreadError, StepResult
+from torchmdx.step.spread_limit import at_step
 from torchmdx.units import FORCE_TO_ACCELERATION
 
 Floats = NDArray[np.float64]
@@ -30,6 +32,8 @@ class _State:
     energy: Floats
     restraint_energy: Floats
     virial: Floats
+    energy_spread: Floats
+    largest_force_spread: Floats
     cell: Floats
 
 
@@ -41,6 +45,7 @@ class HostLoop:
 
     def __init__(self, step: CapturedStep, motion: Motion, positions: Floats, velocities: Floats, cell: Floats) -> None:
         self.step = step
+        self._unknown = np.full(motion.particles.num_systems, np.nan)
         self.set_motion(motion)
         self._state = self._evaluated(0, positions.copy(), velocities.copy(), cell.copy())
 
@@ -87,6 +92,8 @@ class HostLoop:
             energy=state.energy.copy(),
             restraint_energy=state.restraint_energy.copy(),
             virial=state.virial.copy(),
+            energy_spread=state.energy_spread.copy(),
+            largest_force_spread=state.largest_force_spread.copy(),
             temperatures=motion.temperatures.copy(),
             cell=state.cell.copy(),
             frame=frame_of(self.step),
@@ -94,10 +101,11 @@ class HostLoop:
         )
 
     def restore(self, given: Snapshot) -> None:
-        self.step(given.positions, given.cell)  # raises before anything has changed
+        found = self._evaluation(given.step, given.positions, given.cell)  # raises before anything has changed
+        spreads = self._spreads(found)
         set_frame(self.step, given.frame)
         kept = (given.positions, given.velocities, given.forces, given.energy, given.restraint_energy, given.virial)
-        self._state = _State(given.step, *kept, given.cell)
+        self._state = _State(given.step, *kept, *spreads, given.cell)
 
     def set_velocities(self, velocities: Floats) -> None:
         self._state = replace(self._state, velocities=velocities.copy())
@@ -128,7 +136,7 @@ class HostLoop:
     def _evaluated(self, number: int, positions: Floats, velocities: Floats, cell: Floats) -> _State:
         """A state with the energies, forces and virials of potential and restraints. Raises RestraintError."""
         motion = self.motion
-        found = self.step(positions, None if motion.barostat is None and number else cell, copy=False)
+        found = self._evaluation(number, positions, None if motion.barostat is None and number else cell)
         forces, energy = found.forces.copy(), found.energy.copy()
         restraint_energy, virial = np.zeros_like(energy), np.full_like(energy, np.nan)
         if motion.barostat is not None:
@@ -138,7 +146,21 @@ class HostLoop:
             if not np.isfinite(added).all():
                 motion.restraints.require_gradients(positions)
             forces, virial = forces + added, virial + inner
-        return _State(number, positions, velocities, forces, energy, restraint_energy, virial, cell)
+        energies = (energy, restraint_energy, virial, *self._spreads(found))
+        return _State(number, positions, velocities, forces, *energies, cell)
+
+    def _evaluation(self, number: int, positions: Floats, cell: Floats | None) -> StepResult:
+        """The result of the potential, valid until the next one. Raises SpreadError, with the step."""
+        try:
+            return self.step(positions, cell, copy=False)
+        except SpreadError as error:
+            raise at_step(error, number, self.motion.particles.starts) from None
+
+    def _spreads(self, found: StepResult) -> tuple[Floats, Floats]:
+        """The spread of the energy [S] eV and the largest one of a force [S] eV/Å; NaN of a single potential."""
+        if found.energy_spread is None:
+            return self._unknown, self._unknown
+        return found.energy_spread.copy(), np.maximum.reduceat(found.force_spread, self.motion.particles.starts[:-1])
 
     def _scaling(self, barostat: CellRescaling, number: int) -> Floats:
         """The factors [S] of lengths of a step. Raises CellError."""

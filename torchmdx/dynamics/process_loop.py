@@ -27,6 +27,8 @@ from torchmdx.dynamics.shares import cut, joined, share_of
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.step.results import SpreadError
+from torchmdx.step.spread_limit import at_step
 from torchmdx.system import Batch
 
 Floats = NDArray[np.float64]
@@ -223,6 +225,9 @@ class ProcessLoop:
         if errors:
             place = min(errors)
             process, error = self._processes[place], errors[place]
+            if isinstance(error, SpreadError) and error.step is not None:
+                error.atom += process.atoms.start
+                raise at_step(error, error.step, self.motion.particles.starts)
             where = f"structures {process.systems.start} to {process.systems.stop - 1}, on {process.device}"
             error.args = (f"{error} ({where}, where atoms and structures are numbered from 0)",)
             raise error

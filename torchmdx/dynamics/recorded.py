@@ -38,12 +38,22 @@ def frames_of(snapshot: Snapshot, periodic: list[bool]) -> list[Frame]:
 
 
 def rows_of(
-    snapshot: Snapshot, periodic: list[bool], *, speed: float | None, exchange: bool, restrained: bool = False
+    snapshot: Snapshot,
+    periodic: list[bool],
+    *,
+    speed: float | None,
+    exchange: bool,
+    restrained: bool = False,
+    ensemble: bool = False,
 ) -> list[Row]:
-    """A log row of each structure. speed: ns/day; exchange: whether temperatures of thermostats move."""
+    """A log row of each structure. speed: ns/day; exchange: whether temperatures of thermostats move.
+
+    ensemble: whether the potential is one, whose spreads the snapshot has.
+    """
     kinetic, particles = snapshot.kinetic_energy, snapshot.particles
     temperature = particles.temperature(kinetic)
     total_mass = np.bincount(particles.system, particles.masses, particles.num_systems)
+    spreads = list(zip(snapshot.energy_spread.tolist(), snapshot.largest_force_spread.tolist(), strict=True))
     rows = []
     for number, has_cell in enumerate(periodic):
         volume = abs(float(np.linalg.det(snapshot.cell[number]))) if has_cell else None
@@ -57,6 +67,7 @@ def rows_of(
                 volume=volume,
                 density=None if volume is None else float(total_mass[number]) / volume * GRAM_PER_CM3,
                 speed=speed,
+                spread=spreads[number] if ensemble else None,
                 pressure=float(snapshot.pressure[number]) if np.isfinite(snapshot.virial[number]) else None,
                 restraint=float(snapshot.restraint_energy[number]) if restrained else None,
                 thermostat=float(snapshot.temperatures[number]) if exchange else None,

@@ -17,7 +17,7 @@ from torchmdx.dynamics.recorded import atoms_of, frames_of, rows_of
 from torchmdx.dynamics.run_files import RunFiles
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFile, TrajectoryFormat, topology_of
-from torchmdx.step.results import StepError
+from torchmdx.step.results import SpreadError, StepError
 from torchmdx.units import PICOSECOND
 
 CHECKPOINT_SECONDS = 60.0  # between restart files, unless a number of steps is given
@@ -41,7 +41,8 @@ class Recording:
     For each structure a trajectory and a CSV log: PREFIX.dcd and PREFIX.log, or PREFIX.0.dcd and so on for several;
     `TrajectoryFormat("hdf5")` makes it PREFIX.h5, with energies and, if wanted, velocities.
     PREFIX.restart.npz, replaced atomically once a minute and at the end, is what `resume` continues from, to the bit.
-    A run that is killed loses at most the time since then. saved_step: of the restart file.
+    A run that is killed loses at most the time since then. saved_step: of the restart file. Where an ensemble disagrees
+    too much, the frame is appended to PREFIX.uncertain.xyz of its structure.
     """
 
     def __init__(
@@ -147,7 +148,8 @@ class Recording:
     ) -> int:
         """Takes this many steps, fewer if `interrupted` says so; returns the step reached, which is saved.
 
-        After a failure the last valid state is saved, and the error is raised. progress: called with the step and the
+        After a failure the last valid state is saved, and the error is raised; a SpreadError names the file that its
+        frame was appended to. progress: called with the step and the
         newest row of the first structure.
         """
         intervals = [self.save_every, self.log_every]
@@ -164,10 +166,11 @@ class Recording:
                 if interrupted():
                     break
         except (StepError, ArithmeticError) as error:
+            frame = self.files.keep_frame(error) if isinstance(error, SpreadError) else ""
             if not isinstance(error, Unstable):
                 last = self.dynamics.snapshot()
                 self.save(last)
-            error.args = (f"{error}{self._after_failure()}",)
+            error.args = (f"{error}{frame}{self._after_failure()}",)
             raise
         last = last or self.dynamics.snapshot()
         if last.step != self.saved_step:
@@ -201,7 +204,7 @@ class Recording:
     def _columns(self, number: int) -> tuple[str, ...]:
         return columns_of(
             periodic=self._periodic[number],
-            ensemble=False,
+            ensemble=self.dynamics.is_ensemble,
             restrained=self._restrained,
             barostat=self.dynamics.motion.barostat is not None,
             exchange=self.dynamics.exchange is not None,
@@ -216,8 +219,14 @@ class Recording:
             for file, frame in zip(self.trajectories, frames_of(snapshot, self._periodic), strict=True):
                 file.append(frame)
         if snapshot.step % self.log_every == 0:
-            speed, exchange = self._speed(snapshot.timestep), self.dynamics.exchange is not None
-            self.rows = rows_of(snapshot, self._periodic, speed=speed, exchange=exchange, restrained=self._restrained)
+            self.rows = rows_of(
+                snapshot,
+                self._periodic,
+                speed=self._speed(snapshot.timestep),
+                exchange=self.dynamics.exchange is not None,
+                restrained=self._restrained,
+                ensemble=self.dynamics.is_ensemble,
+            )
             for log, row in zip(self.logs, self.rows, strict=True):
                 log.write(row)
 

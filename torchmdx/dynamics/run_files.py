@@ -10,8 +10,11 @@ from typing import Any
 from torchmdx.dynamics.trajectory_formats import ENDINGS
 from torchmdx.runtime.damaged_file import WRONG_VALUES, parse_json
 from torchmdx.runtime.files import require_new, write_whole
+from torchmdx.step.results import SpreadError
+from torchmdx.step.spread_limit import appended
 
 FORMAT = "torchmdx dynamics 1"
+UNCERTAIN = ".uncertain.xyz"  # ending of the file of frames with a large force spread
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,11 @@ class RunFiles:
         return self._of_all(".log")
 
     @property
+    def uncertain(self) -> list[Path]:
+        """Of frames with a large force spread."""
+        return self._of_all(UNCERTAIN)
+
+    @property
     def restart(self) -> Path:
         return self.path(".restart.npz")
 
@@ -74,7 +82,14 @@ class RunFiles:
     def all(self) -> list[Path]:
         """All files that a run with this prefix can write, with trajectories of any format."""
         trajectories = [path for ending in ENDINGS.values() for path in self._of_all(ending)]
-        return [*trajectories, *self.logs, self.restart, self.settings, self.final, self.plot, self.page]
+        own = [*trajectories, *self.logs, *self.uncertain]
+        return [*own, self.restart, self.settings, self.final, self.plot, self.page]
+
+    def keep_frame(self, error: SpreadError) -> str:
+        """Appends the frame of an error to the file of its structure; returns what the error is to say of that."""
+        assert error.frame is not None
+        where, _ = appended(self.of_structure(error.structure, UNCERTAIN), error.frame)
+        return f"; {where}"
 
     def _of_all(self, ending: str) -> list[Path]:
         return [self.of_structure(number, ending) for number in range(self.num_structures)]

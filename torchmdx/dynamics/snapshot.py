@@ -28,6 +28,8 @@ class Snapshot:
 
     energy is the potential energy, to which restraint_energy [S] eV adds that of restraints; forces are those of both.
     virial [S] eV is -Σ r·dU/dr, restraints included, NaN without a barostat.
+    energy_spread [S] eV and largest_force_spread [S] eV/Å, of any atom, are standard deviations over the members of an
+    ensemble, NaN of a single potential.
     temperatures [S] K are those of the thermostat, frame is internal: how the captured step wraps and orders atoms.
     """
 
@@ -39,6 +41,8 @@ class Snapshot:
     energy: Floats
     restraint_energy: Floats
     virial: Floats
+    energy_spread: Floats
+    largest_force_spread: Floats
     temperatures: Floats
     cell: Floats
     frame: dict[str, NDArray[np.generic]]
@@ -109,5 +113,7 @@ def load_snapshot(path: str | Path, particles: Particles) -> Snapshot:
             timestep=float(found["timestep"]),
             frame={name: found[name] for name in FRAME},
             particles=particles,
+            energy_spread=np.full(num_systems, np.nan),  # files lack them: `restore` evaluates them
+            largest_force_spread=np.full(num_systems, np.nan),
             **{name: found[name] for name in SAVED},
         )

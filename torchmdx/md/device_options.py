@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.barostat import CellRescaling
+from torchmdx.dynamics.integrators import Bussi, Integrator, Langevin, VelocityVerlet
 from torchmdx.dynamics.restraints import read_restraints
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
+from torchmdx.md.settings import Dynamics
+from torchmdx.runtime.devices import choose_device
 
 Floats = NDArray[np.float64]
 
@@ -33,6 +36,15 @@ def refuse_others(options: argparse.Namespace) -> None:
         raise ValueError(f"--restart continues a run, got it with {other}")
 
 
+def integrator_of(settings: Dynamics) -> Integrator:
+    """The integrator of an ensemble and a thermostat."""
+    if settings.friction is not None:
+        return Langevin(settings.friction)
+    if settings.relaxation is not None:
+        return Bussi(settings.relaxation)
+    return VelocityVerlet()
+
+
 def features_of(options: argparse.Namespace, pressure: float | None) -> dict[str, Any]:
     """What a run has beyond its integrator, as `Dynamics` takes it. pressure: bar. Raises ValueError, OSError."""
     every = options.exchange_every
@@ -41,8 +53,15 @@ def features_of(options: argparse.Namespace, pressure: float | None) -> dict[str
     devices = 1 if options.devices is None else options.devices
     if devices > 1 and options.device not in (None, "cpu", "cuda", "cuda:0"):
         raise ValueError(f"--devices {devices} takes the first GPUs, got --device {options.device}")
+    if options.exchange_on_device:
+        if every is None:
+            raise ValueError("--exchange-on-device needs --exchange-every, got it without")
+        if devices > 1 or choose_device(options.device, "--device").type != "cuda":
+            found = f"--devices {devices}" if devices > 1 else "a CPU"
+            raise ValueError(f"--exchange-on-device needs one GPU, got {found}")
     return dict(
         exchange_every=every,
+        exchange_on_device=bool(options.exchange_on_device),
         barostat=None if pressure is None else CellRescaling(pressure),
         restraints=() if options.restraints is None else read_restraints(options.restraints),
         devices=devices,

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
 from torchmdx.dynamics.dynamics import MOST_STEPS, Dynamics, default_steps_per_replay
-from torchmdx.dynamics.integrators import Langevin, VelocityVerlet
 from torchmdx.dynamics.log import Row, read_log
+from torchmdx.dynamics.particles import with_heavy_hydrogens
 from torchmdx.dynamics.recording import Recording
 from torchmdx.dynamics.run_files import RunFiles
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFormat
-from torchmdx.md.device_options import features_of, refuse_others, temperatures_of, trajectory_of
+from torchmdx.md.device_options import features_of, integrator_of, refuse_others, temperatures_of, trajectory_of
 from torchmdx.md.motion import fixed_atoms, stored_velocities
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress
@@ -35,8 +35,9 @@ from torchmdx.md.timestep import doubt_about_timestep
 from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.files import naming_writes
 from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.step.results import SpreadError
 from torchmdx.structure_files import Record, read_record
-from torchmdx.system import System
+from torchmdx.system import Batch, System
 from torchmdx.units import PICOSECOND
 from torchmdx.view.run_page import write_run_page
 
@@ -66,28 +67,35 @@ def run(options: argparse.Namespace) -> int:
     refuse_others(options)
     trajectory = trajectory_of(options)
     temperatures = temperatures_of(options, settings.temperature)
-    moving = _read(options)
+    files = RunFiles(options.output, len(temperatures), trajectory.ending)
+    if not (options.restart or options.overwrite):
+        files.require_new()
+    moving = _read(options, settings.hydrogen_mass)
     velocities = None if options.velocities == "new" else moving.velocities
     if options.velocities == "file" and velocities is None:
         raise ValueError(f"--velocities file needs velocities in the file, got {options.file!r} without any")
     seed = settings.seed
     if seed is None:
-        before = RunFiles(options.output, 1).read_settings() if options.restart else {}
+        before = files.read_settings() if options.restart else {}
         seed = int(before.get("seed", np.random.default_rng().integers(LARGEST_SEED + 1)))
     settings = dataclasses.replace(settings, seed=seed)
     if (doubt := doubt_about_timestep(moving, settings.timestep)) is not None:
         warnings.warn(doubt, stacklevel=2)
     features = features_of(options, settings.pressure)
-    dynamics = _dynamics(moving, settings, schedule, potential_settings, temperatures, velocities, features)
-    print(_description(options, moving, dynamics, settings.num_steps, velocities is not None))
-    names = AtomNames.of_arrays(moving.record.atoms.arrays)
-    recording = _recording(options, dynamics, schedule, potential_settings, trajectory, names)
+    try:
+        dynamics = _dynamics(moving, settings, schedule, potential_settings, temperatures, velocities, features)
+        print(_description(options, moving, dynamics, settings, velocities is not None))
+        names = AtomNames.of_arrays(moving.record.atoms.arrays)
+        recording = _recording(options, dynamics, settings, schedule, potential_settings, trajectory, names)
+    except SpreadError as error:  # of a first evaluation, before there is a recording
+        error.args = (f"{error}{files.keep_frame(error)}",)
+        raise
     status = _go(recording, dynamics, settings)
     _finish(options, recording, moving, complete=status == 0)
     return status
 
 
-def _read(options: argparse.Namespace) -> Moving:
+def _read(options: argparse.Namespace, hydrogen_mass: float | None) -> Moving:
     record = read_record(options.file, options.index, options.charge)
     atoms = record.atoms
     if options.vacuum:
@@ -99,7 +107,10 @@ def _read(options: argparse.Namespace) -> Moving:
             f"at least one atom must move, but {options.file!r} fixes all {len(atoms)}; see --ignore-constraints"
         )
     system = System.from_ase(atoms, record.charge)
-    return Moving(record, system, atoms.get_masses().astype(np.float64), fixed, stored_velocities(atoms))
+    masses = atoms.get_masses().astype(np.float64)
+    if hydrogen_mass is not None:
+        masses = with_heavy_hydrogens(Batch.of(system), masses, hydrogen_mass)
+    return Moving(record, system, masses, fixed, stored_velocities(atoms))
 
 
 def _dynamics(
@@ -122,7 +133,7 @@ def _dynamics(
     return Dynamics(
         potential,
         [system] * count,
-        integrator=VelocityVerlet() if settings.friction is None else Langevin(settings.friction),
+        integrator=integrator_of(settings),
         timestep=settings.timestep,
         temperature=temperatures,
         seed=settings.seed,
@@ -140,6 +151,7 @@ def _dynamics(
 def _recording(
     options: argparse.Namespace,
     dynamics: Dynamics,
+    chosen: Settings,
     schedule: Schedule,
     potential_settings: PotentialSettings,
     trajectory: TrajectoryFormat,
@@ -151,6 +163,7 @@ def _recording(
         "temperatures in K": dynamics.motion.temperatures.tolist(),
         "seed": int(dynamics.motion.seeds[0]),
         "precision": potential_settings.precision,
+        "hydrogen mass in amu": chosen.hydrogen_mass,
     }
     given: dict[str, Any] = {**dataclasses.asdict(schedule), "settings": further, "trajectory": trajectory}
     if options.restart:
@@ -251,7 +264,9 @@ def _summary(recording: Recording) -> str:
     )
 
 
-def _description(options: argparse.Namespace, moving: Moving, dynamics: Dynamics, num_steps: int, stored: bool) -> str:
+def _description(
+    options: argparse.Namespace, moving: Moving, dynamics: Dynamics, settings: Settings, stored: bool
+) -> str:
     motion, record, atoms = dynamics.motion, moving.record, moving.record.atoms
     place = f"{record.place}, " if record.place else ""
     fixed = f", {int(moving.fixed.sum())} fixed" if moving.fixed.any() else ""
@@ -260,12 +275,14 @@ def _description(options: argparse.Namespace, moving: Moving, dynamics: Dynamics
     target = f"{low:g} K" if low == high else f"{low:g} to {high:g} K"
     replicas = f", {len(motion.temperatures)} replicas" * (len(motion.temperatures) > 1)
     pressure = "" if motion.barostat is None else f", {motion.barostat.pressure:g} bar"
+    heavy = "" if settings.hydrogen_mass is None else f", hydrogens of {settings.hydrogen_mass:g} amu"
+    num_steps = settings.num_steps
     length = num_steps * motion.timestep / PICOSECOND
     return "\n".join(
         [
             f"{options.file}: {place}{atoms.get_chemical_formula()}, {len(atoms)} atoms{fixed}, {box}, "
             f"{record.charge_text}",
-            f"{motion.integrator!r}, {target}{pressure}, {motion.timestep:g} fs{replicas}; {num_steps:,} steps, "
+            f"{motion.integrator!r}, {target}{pressure}, {motion.timestep:g} fs{heavy}{replicas}; {num_steps:,} steps, "
             f"{length:g} ps; seed {motion.seeds[0]}",
             f"{dynamics.device.type}: {dynamics.why}",
             f"velocities: {'from the file' if stored else 'drawn'}",

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.dynamics.run_files import UNCERTAIN
 from torchmdx.md.restore import sealed
-from torchmdx.md.settings import UNCERTAIN, Dynamics, PotentialSettings, Schedule
+from torchmdx.md.settings import Dynamics, PotentialSettings, Schedule
 from torchmdx.md.simulation import Checkpoint
 from torchmdx.md.structure import SUFFIXES, Structure
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
@@ -145,6 +146,7 @@ def settings_of(
         "timestep in fs": dynamics.timestep,
         "temperature in K": dynamics.temperature,
         "friction in 1/ps": dynamics.friction,
+        "hydrogen mass in amu": dynamics.hydrogen_mass,
         "pressure in bar": dynamics.pressure,
         "barostat": dynamics.barostat,
         "seed": dynamics.seed,

@@ -19,7 +19,7 @@ from torchmdx.md.progress import SimulationProgress
 from torchmdx.md.recorder import Recorder
 from torchmdx.md.settings import LARGEST_SEED, Dynamics, PotentialSettings, Schedule
 from torchmdx.md.simulation import Simulation, SimulationError
-from torchmdx.md.structure import Structure, read, write_structure
+from torchmdx.md.structure import Structure, read, with_heavy_hydrogens, write_structure
 from torchmdx.md.timestep import doubt_about_timestep
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.files import naming_writes
@@ -42,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
         vacuum=options.vacuum,
         ignore_constraints=options.ignore_constraints,
     )
+    if dynamics.hydrogen_mass is not None:
+        structure = with_heavy_hydrogens(structure, dynamics.hydrogen_mass)
     _require_movable(structure, dynamics, options.file)
     files = Files(options.output, structure.suffix)
     settings = settings_of(structure, dynamics, schedule, potential_settings)
@@ -242,6 +244,8 @@ def _ensemble(dynamics: Dynamics, stored: bool) -> str:
         parts.append(f"friction {dynamics.friction:g}/ps")
     if dynamics.pressure is not None:
         parts.append(f"{dynamics.pressure:g} bar {dynamics.barostat}")
+    if dynamics.hydrogen_mass is not None:
+        parts.append(f"hydrogens of {dynamics.hydrogen_mass:g} amu")
     return ", ".join([*parts, f"{dynamics.timestep:g} fs"])
 
 

@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchmdx.dynamics.run_files import UNCERTAIN
 from torchmdx.units import PICOSECOND
 
 ENSEMBLES = ("nve", "nvt", "npt")
 BAROSTATS = ("isotropic", "anisotropic")
+THERMOSTATS = ("langevin", "bussi")
 DEFAULT_TEMPERATURE, DEFAULT_FRICTION, DEFAULT_PRESSURE = 300.0, 1.0, 1.0  # K, 1/ps, bar
+DEFAULT_RELAXATION = 0.1  # ps
 LARGEST_SEED = 2**32 - 1
-UNCERTAIN = ".uncertain.xyz"  # suffix of the file of frames with a large force spread
 
 
 @dataclass(frozen=True)
 class Dynamics:
     """Ensemble and integrator: timestep fs, temperature K, friction 1/ps, pressure bar; None if not applicable.
 
-    seed: of velocities, thermostat and barostat; None chooses one at random.
+    seed: of velocities, thermostat and barostat; None chooses one at random. thermostat: one of THERMOSTATS, of which
+    "bussi" has a relaxation time in ps instead of a friction. hydrogen_mass: amu, None for that of the element.
     """
 
     ensemble: str
@@ -32,6 +35,9 @@ class Dynamics:
     pressure: float | None
     barostat: str | None
     seed: int | None
+    thermostat: str | None = None
+    relaxation: float | None = None
+    hydrogen_mass: float | None = None
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Dynamics:
@@ -41,13 +47,14 @@ class Dynamics:
         temperature = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
         temperature = _number("--temperature", temperature, "K", zero=at_rest)
         if at_rest:
-            _refuse("--friction", options.friction, "nvt or npt", ensemble)
+            for name in ("friction", "thermostat", "relaxation"):
+                _refuse(f"--{name}", getattr(options, name), "nvt or npt", ensemble)
         if ensemble != "npt":
             _refuse("--pressure", options.pressure, "npt", ensemble)
             _refuse("--barostat", options.barostat, "npt", ensemble)
         if options.seed is not None and not 0 <= options.seed <= LARGEST_SEED:
             raise ValueError(f"--seed must be between 0 and {LARGEST_SEED}, got {options.seed}")
-        friction = DEFAULT_FRICTION if options.friction is None else _number("--friction", options.friction, "1/ps")
+        heavy = options.hydrogen_mass
         pressure = DEFAULT_PRESSURE if options.pressure is None else options.pressure
         if not math.isfinite(pressure):  # negative for a stretched liquid
             raise ValueError(f"--pressure must be a finite number of bar, got {pressure}")
@@ -56,10 +63,11 @@ class Dynamics:
             timestep=timestep,
             num_steps=_num_steps(options.steps, options.time, timestep),
             temperature=temperature,
-            friction=None if at_rest else friction,
+            **_thermostat(options),
             pressure=pressure if ensemble == "npt" else None,
             barostat=(options.barostat or BAROSTATS[0]) if ensemble == "npt" else None,
             seed=options.seed,
+            hydrogen_mass=None if heavy is None else _number("--hydrogen-mass", heavy, "amu"),
         )
 
 
@@ -147,6 +155,21 @@ def _interval(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name} must be >= 1 step, got {value}")
     return value
+
+
+def _thermostat(options: argparse.Namespace) -> dict[str, Any]:
+    """Thermostat, and its friction or relaxation time. Raises ValueError for the option of another thermostat."""
+    if options.ensemble == "nve":
+        return dict(thermostat=None, friction=None, relaxation=None)
+    chosen = options.thermostat or THERMOSTATS[0]
+    for name, thermostat in (("friction", "langevin"), ("relaxation", "bussi")):
+        if (value := getattr(options, name)) is not None and chosen != thermostat:
+            raise ValueError(f"--{name} needs --thermostat {thermostat}, got --{name} {value} with {chosen}")
+    if chosen == "bussi":
+        relaxation = DEFAULT_RELAXATION if options.relaxation is None else options.relaxation
+        return dict(thermostat=chosen, friction=None, relaxation=_number("--relaxation", relaxation, "ps"))
+    friction = DEFAULT_FRICTION if options.friction is None else options.friction
+    return dict(thermostat=chosen, friction=_number("--friction", friction, "1/ps"), relaxation=None)
 
 
 def _refuse(name: str, value: Any, allowed: str, ensemble: str) -> None:

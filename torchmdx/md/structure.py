@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from openmm import Vec3, app, unit
 
+from torchmdx.dynamics import particles
 from torchmdx.md.motion import fixed_atoms, stored_velocities, unread_velocities
 from torchmdx.structure_files import Record, pdb, read_record
 from torchmdx.structure_files.mmcif import is_mmcif
 from torchmdx.structure_files.read import CIF
+from torchmdx.system import Batch, System
 from torchmdx.units import NANOMETER
 
 Array = NDArray[np.float64]
@@ -98,6 +100,17 @@ def read(
                 f"{structure.num_atoms} atoms, got {volume:.3g} Å³ in total; --vacuum ignores the box"
             )
     return structure
+
+
+def with_heavy_hydrogens(structure: Structure, mass: float) -> Structure:
+    """The structure with bonded hydrogens of this mass, amu, taken from the atoms they are bonded to.
+
+    Raises ValueError if such an atom would be left with less; see `torchmdx.dynamics.particles.with_heavy_hydrogens`.
+    """
+    system = System.create(
+        structure.positions, structure.atomic_numbers, cell=structure.cell, pbc=structure.cell is not None
+    )
+    return replace(structure, masses=particles.with_heavy_hydrogens(Batch.of(system), structure.masses, mass))
 
 
 def write_structure(structure: Structure, path: Path, positions: Array, cell: Array | None) -> None:

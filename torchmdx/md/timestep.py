@@ -7,6 +7,7 @@ from typing import Any, Protocol
 # The period of a stretching vibration of hydrogen: 10 fs at 1.008 amu; it grows with the square root of the mass.
 PERIOD, PERIOD_MASS = 10.0, 1.008  # fs, amu
 STEPS_A_PERIOD = 8
+HEAVY = 3.0  # amu, of hydrogens that leave a methyl carbon twice as much
 
 
 class _Moving(Protocol):
@@ -33,4 +34,6 @@ def doubt_about_timestep(structure: _Moving, timestep: float) -> str | None:
     return (
         f"a timestep of {timestep:g} fs is too long for hydrogens of {mass:.3f} amu, whose bonds vibrate with a period "
         f"of {period:.0f} fs: the simulation will be wrong or blow up; --timestep should be at most {longest:.2f}"
+        + f", or {(HEAVY / mass) ** 0.5:.1f} times that with --hydrogen-mass {HEAVY:g}"
+        * (mass < HEAVY)
     )

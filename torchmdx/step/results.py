@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,11 +65,21 @@ class SpreadError(StepError):
     """The force spread of an ensemble exceeds its limit.
 
     frame: the structure and its results. atom: index of the atom with the largest spread, in the caller's order.
+    most: the limit, eV/Å. step: of a run that it ends, None otherwise. structure: index of the structure in the batch.
     """
 
-    def __init__(self, text: str, frame: Frame | None = None, atom: int = -1) -> None:
+    def __init__(
+        self,
+        text: str,
+        frame: Frame | None = None,
+        atom: int = -1,
+        *,
+        most: float = math.nan,
+        step: int | None = None,
+        structure: int = 0,
+    ) -> None:
         super().__init__(text)
-        self.frame, self.atom = frame, atom
+        self.frame, self.atom, self.most, self.step, self.structure = frame, atom, most, step, structure
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,13 +51,28 @@ def require_agreement(flags: Any, batch: Batch, buffers: StepBuffers) -> None:
         out["forces"][own],
         out["force_spread"][own],
     )
-    raise _error(frame, worst, float(buffers.most_spread))
+    raise _error(frame, worst, float(buffers.most_spread), system)
 
 
-def _error(frame: Frame, atom: int, most: float) -> SpreadError:
+def _error(frame: Frame, atom: int, most: float, structure: int = 0) -> SpreadError:
+    return SpreadError(_text(frame, most, f"atom {atom}"), frame, atom, most=most, structure=structure)
+
+
+def _text(frame: Frame, most: float, where: str) -> str:
     worst = float(frame.force_spread.max())
-    text = f"the force spread of the ensemble must be at most {most:g} eV/Å, got {worst:.4g} eV/Å at atom {atom}"
-    return SpreadError(text, frame, atom)
+    return f"the force spread of the ensemble must be at most {most:g} eV/Å, got {worst:.4g} eV/Å at {where}"
+
+
+def at_step(error: SpreadError, step: int, starts: NDArray[np.int64]) -> SpreadError:
+    """The error of a run: its text names the step, the atom within its structure, and the structure if several run.
+
+    error: with the index of the atom in the batch. starts [S+1]: where the atoms of each structure begin.
+    """
+    assert error.frame is not None
+    structure = int(np.searchsorted(starts, error.atom, side="right")) - 1
+    where = f"atom {error.atom - int(starts[structure])}" + f" of structure {structure}" * (len(starts) > 2)
+    text = f"step {step}: {_text(error.frame, error.most, where)}"
+    return SpreadError(text, error.frame, error.atom, most=error.most, step=step, structure=structure)
 
 
 class SpreadLimit:
@@ -106,15 +121,26 @@ class SpreadLimit:
         A frame with the positions of the one before, from a repeated evaluation, is written only once.
         """
         assert error.frame is not None
-        where = f"its frame was appended to {str(self.file)!r}"
-        try:
-            if self._last is None or not np.array_equal(self._last, error.frame.positions):
-                append(self.file, error.frame)
-        except OSError as failure:
-            where = f"its frame could not be appended to {str(self.file)!r}: {failure}"
+        if self._last is not None and np.array_equal(self._last, error.frame.positions):
+            where = _where(self.file)
         else:
-            self._last = error.frame.positions.copy()
-        return SpreadError(f"{error}{note}; {where}", error.frame, error.atom)
+            where, was_written = appended(self.file, error.frame)
+            self._last = error.frame.positions.copy() if was_written else self._last
+        text = f"{error}{note}; {where}"
+        return SpreadError(text, error.frame, error.atom, most=error.most, step=error.step, structure=error.structure)
+
+
+def appended(path: Path, frame: Frame) -> tuple[str, bool]:
+    """Appends a frame to a file; returns what an error can say of it, and whether it is there."""
+    try:
+        append(path, frame)
+    except OSError as failure:
+        return f"its frame could not be appended to {str(path)!r}: {failure}", False
+    return _where(path), True
+
+
+def _where(path: Path) -> str:
+    return f"its frame was appended to {str(path)!r}"
 
 
 def append(path: Path, frame: Frame) -> None:

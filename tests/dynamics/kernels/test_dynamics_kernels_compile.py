@@ -48,6 +48,7 @@ for integrator in (Langevin(), Bussi()):
     state = DeviceState(loop.motion, torch.device("cpu"))
     outputs = {"forces": torch.zeros(9, 3), "energy": torch.zeros(3, dtype=torch.float64)}
     outputs["flags"] = torch.zeros(NUM_FLAGS, dtype=torch.int64)
+    outputs |= {name: torch.zeros(9, dtype=torch.float64) for name in ("energy_spread", "force_spread")}
     buffers = SimpleNamespace(inputs={"positions": torch.zeros_like(state.positions)}, outputs=outputs)
     state.launch_advance(buffers)
     state.launch_complete(buffers)
@@ -63,7 +64,7 @@ def test_kernels_compile_and_attempts_are_not_fused():
     found = {
         name: (int(fused), approximate) for name, fused, approximate in re.findall(r"(\w+) (\d+) (\w+)", result.stdout)
     }
-    assert set(found) == {"advance", "complete", "rescale", "rank", "decide", "scale"}
+    assert set(found) == {"advance", "complete", "commit_spread", "rescale", "rank", "decide", "scale"}
     assert found["advance"][0] > 0  # fusion is the default
     # Divisions of float64 are exact, and their own refinement consists of instructions below PTX.
     assert found["decide"] == (0, "False")

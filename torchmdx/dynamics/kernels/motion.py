@@ -108,6 +108,25 @@ def complete(
 
 
 @triton.jit
+def commit_spread(
+    ENERGY_SPREAD, LARGEST, NEW_ENERGY_SPREAD, FORCE_SPREAD, STARTS, CONTROL, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Commits the spread of an ensemble unless `complete` has halted: of the energy, and the largest one of a force.
+
+    One program for each structure.
+    """
+    if tl.load(CONTROL + 1) == 0:
+        system = tl.program_id(0)
+        start, end = tl.load(STARTS + system), tl.load(STARTS + system + 1)
+        most = tl.zeros((BLOCK,), tl.float64)
+        for low in range(start, end, BLOCK):
+            i = (low + tl.arange(0, BLOCK)).to(tl.int64)
+            most = tl.maximum(most, tl.load(FORCE_SPREAD + i, mask=i < end, other=0.0))
+        tl.store(ENERGY_SPREAD + system, tl.load(NEW_ENERGY_SPREAD + system))
+        tl.store(LARGEST + system, tl.max(most, 0))
+
+
+@triton.jit
 def rescale(
     VELOCITIES, MASSES, COUNTED, STARTS, FIRST, SEEDS, THERMAL, CONSTANTS, CONTROL, BLOCK: tl.constexpr
 ):  # fmt: skip
