@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
-from torchmdx.commands.floors import L1_BYTES_A_CLOCK, SPLIT_PRODUCTS, Rates
+from torchmdx.commands.floors import L1_BYTES_A_CLOCK, Rates
 
 CLOCK_RATE = 13  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, kHz
+LAST_CACHES = ("SC_LEVEL4_CACHE_SIZE", "SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")  # of a CPU
+# What tensor cores multiply: the dtype of matrices, and whether torch has to round them.
+UNITS = {
+    "tf32": (torch.float32, True),
+    "fp16": (torch.float16, False),
+    "bf16": (torch.bfloat16, False),
+    "float64": (torch.float64, False),
+}
 
 
-def device_rates(device: torch.device, precision: str) -> Rates:
-    """Rates for a precision of a step: "float32" (on a GPU three TF32 products), "tf32", "bfloat16" or "float64"."""
+def device_rates(device: torch.device, precision: str, units: Iterable[str] = ()) -> Rates:
+    """Rates for a step of this precision; units: of UNITS, which its kernels use."""
     wide = torch.float64 if precision == "float64" else torch.float32
-    memory = copy_rate(device)
+    memory, arithmetic, cache = copy_rate(device), product_rate(device, wide), cache_bytes(device)
     if device.type != "cuda":
-        rate = product_rate(device, wide)
-        return Rates(products=rate, arithmetic=rate, memory=memory, one_unit=True)
-    arithmetic = product_rate(device, wide)
-    products = arithmetic
-    if precision == "bfloat16":
-        products = product_rate(device, torch.bfloat16)
-    elif wide == torch.float32:
-        products = product_rate(device, wide, tf32=True) / (SPLIT_PRODUCTS if precision == "float32" else 1)
-    return Rates(products=products, arithmetic=arithmetic, memory=memory, l1=l1_rate(device))
+        return Rates(products={}, arithmetic=arithmetic, memory=memory, cache=cache, one_unit=True)
+    products = {name: product_rate(device, UNITS[name][0], tf32=UNITS[name][1]) for name in sorted(units)}
+    return Rates(products=products, arithmetic=arithmetic, memory=memory, l1=l1_rate(device), cache=cache)
+
+
+def cache_bytes(device: torch.device) -> float:
+    """Bytes of the last cache before memory; 0 if they are not known, of a CPU those of one chip."""
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).L2_cache_size)
+    known = getattr(os, "sysconf_names", {})
+    return float(max((os.sysconf(name) for name in LAST_CACHES if name in known), default=0))
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, *, tf32: bool = False) -> float:
