@@ -13,7 +13,7 @@ import torch
 import torchmdx
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.dynamics.restraints import Torsion
-from torchmdx.dynamics.reweighting import profile_with_error
+from torchmdx.dynamics.reweighting import agreement, profile_with_error
 from torchmdx.report.style import picture
 from torchmdx.units import BOLTZMANN, KCAL_PER_MOL
 
@@ -42,6 +42,7 @@ def main() -> None:
     energies, angles = np.array([frame.energy for frame in frames]), np.array([phi.values(frame) for frame in frames])
     thermal = BOLTZMANN * LADDER[:, None, None]
     curves["replica exchange"] = profile_with_error(angles, energies / thermal, energies / THERMAL, EDGES)
+    apart, bins = agreement(*curves.values())
     rows = np.array([(EDGES[1:] + EDGES[:-1]) / 2, *(THERMAL / KCAL_PER_MOL * np.concatenate([*curves.values()]))])
     OUT.mkdir(exist_ok=True)
     np.savetxt(OUT / "umbrella.csv", rows.T, "%.3f", ",", header="φ, windows, error, exchange, error")
@@ -52,6 +53,7 @@ def main() -> None:
             panel.errorbar(rows[0], y, error, marker=".", capsize=2, label=name)
         panel.legend(frameon=False, fontsize=8)
         panel.set(xlabel="φ / degrees", ylabel="free energy / kcal/mol", xticks=range(-180, 181, 60), ylim=(-0.5, 9))
+    print(f"the two profiles are {apart:.1f} combined standard errors apart, root mean square of {bins} bins")
     print(f"{np.nanmean(replicas.exchange.acceptance):.0%} of exchanges were accepted; wrote {OUT / 'umbrella.png'}")
 
 

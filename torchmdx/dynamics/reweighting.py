@@ -103,6 +103,25 @@ def profile_with_error(
     return whole - whole.min(), error
 
 
+def agreement(first: tuple[Floats, Floats], second: tuple[Floats, Floats]) -> tuple[float, int]:
+    """How far two profiles are apart, in combined standard errors, root mean square; and in how many bins B.
+
+    first, second: free energies and standard errors of the same bins, as of `profile_with_error`; bins that one of them
+    does not know are left out. The constant that profiles are free in is fitted, so a sum over B bins is divided by
+    B - 1: profiles that agree have about 1, or more where few blocks make the errors. Raises ValueError for fewer than
+    two bins, and for errors that are not > 0.
+    """
+    difference, variance = first[0] - second[0], first[1] ** 2 + second[1] ** 2
+    known = np.isfinite(difference) & np.isfinite(variance)
+    difference, variance = difference[known], variance[known]
+    if len(difference) < 2:
+        raise ValueError(f"two profiles must have two bins or more in common, got {len(difference)}")
+    if not (variance > 0).all():
+        raise ValueError("errors must be > 0, got 0 in both profiles")
+    difference = difference - np.average(difference, weights=1 / variance)
+    return float(np.sqrt((difference**2 / variance).sum() / (len(difference) - 1))), len(difference)
+
+
 def _minus_log(values: Floats, weight: Floats, edges: Floats) -> Floats:
     """Minus the logarithm of the probability of each bin [B]; infinite without samples."""
     probability, _ = np.histogram(values, edges, weights=weight)
