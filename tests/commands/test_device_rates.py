@@ -62,8 +62,17 @@ def test_a_cpu_has_one_unit():
     assert found == Rates(products={}, arithmetic=50.0, memory=4.0, cache=7.0, one_unit=True)
 
 
-def test_the_last_cache_of_a_cpu():
-    assert 0 <= cache_bytes(torch.device("cpu")) < 1e11
+def test_the_last_caches_of_a_cpu(tmp_path, monkeypatch):
+    """Those of the highest level, each counted once: cores 0 and 1 share one, core 2 has another."""
+    monkeypatch.setattr(module, "CACHES", tmp_path)
+    assert cache_bytes(torch.device("cpu")) == 0
+    for core, shared in enumerate(("0-1", "0-1", "2")):
+        for level, size, of in ((1, "48K", str(core)), (3, "32768K", shared)):
+            folder = tmp_path / f"cpu{core}" / "cache" / f"index{level}"
+            folder.mkdir(parents=True)
+            for name, text in (("level", level), ("size", size), ("shared_cpu_list", of)):
+                (folder / name).write_text(f"{text}\n")
+    assert cache_bytes(torch.device("cpu")) == 2 * 32 * 2**20
 
 
 def test_measuring_restores_the_setting_of_products(monkeypatch):
@@ -72,7 +81,7 @@ def test_measuring_restores_the_setting_of_products(monkeypatch):
     monkeypatch.setattr(
         module, "_seconds", lambda run, device: seen.append(torch.backends.cuda.matmul.allow_tf32) or 0.5
     )
-    assert product_rate(torch.device("cpu"), torch.float32, tf32=True) == 2.0 * 1024**3 / 0.5
+    assert product_rate(torch.device("cpu"), torch.float32, tf32=True) == 2.0 * 512**3 / 0.5
     assert seen == [True]
     assert not torch.backends.cuda.matmul.allow_tf32
 

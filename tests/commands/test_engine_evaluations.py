@@ -1,6 +1,7 @@
 """How engines evaluate, as floors.py reads it from them: the choice for a size, a precision and a GPU."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torchmdx.commands.engine_evaluations import Evaluation, evaluations_of, of_
 from torchmdx.engines.choose import engine_for
 from torchmdx.engines.fused.engine import kernels_for
 from torchmdx.engines.fused.launch_sizes import ByElements, Tiles, first_lean
+from torchmdx.engines.pairs.engine import PairwiseEngine
 from torchmdx.system import Batch
 
 H200 = 141 * 10**9  # bytes of memory
@@ -116,3 +118,10 @@ def test_engines_of_a_cpu(make_potential, potential):
     assert str(exact).endswith("; filters without a table")
     members = Ensemble([single, make_potential(torch.float32, seed=1, num_channels=16)])
     assert found(members, "float32") == [tabulated, tabulated]
+
+
+def test_the_network_of_pairs_multiplies_on_tensor_cores_of_a_gpu(make_potential):
+    engine = PairwiseEngine(make_potential(torch.float32), Batch.of(System.from_ase(molecule("H2O"))), stress=False)
+    assert evaluations_of(engine)[0].products == "float32"
+    engine.potential = SimpleNamespace(dtype=torch.float32, device=torch.device("cuda"))
+    assert evaluations_of(engine)[0].products == "tf32x3"

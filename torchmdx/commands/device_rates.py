@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import torch
 
 from torchmdx.commands.floors import L1_BYTES_A_CLOCK, Rates
 
 CLOCK_RATE = 13  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, kHz
-LAST_CACHES = ("SC_LEVEL4_CACHE_SIZE", "SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")  # of a CPU
+CACHES = Path("/sys/devices/system/cpu")  # of Linux
+SECONDS_TO_MEASURE, FEWEST_RUNS = 0.3, 5  # for the shortest of several runs
 # What tensor cores multiply: the dtype of matrices, and whether torch has to round them.
 UNITS = {
     "tf32": (torch.float32, True),
@@ -33,16 +34,21 @@ def device_rates(device: torch.device, precision: str, units: Iterable[str] = ()
 
 
 def cache_bytes(device: torch.device) -> float:
-    """Bytes of the last cache before memory; 0 if they are not known, of a CPU those of one chip."""
+    """Bytes of the last cache before memory, of a CPU those of all its chips; 0 if they are not known."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).L2_cache_size)
-    known = getattr(os, "sysconf_names", {})
-    return float(max((os.sysconf(name) for name in LAST_CACHES if name in known), default=0))
+    sizes: dict[tuple[str, str], float] = {}
+    for folder in CACHES.glob("cpu[0-9]*/cache/index[0-9]*"):
+        level, size, shared = ((folder / name).read_text().strip() for name in ("level", "size", "shared_cpu_list"))
+        if size.endswith("K"):
+            sizes[level, shared] = float(size[:-1]) * 1024
+    last = max((level for level, _ in sizes), default="")
+    return sum(size for (level, _), size in sizes.items() if level == last)
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, *, tf32: bool = False) -> float:
     """Operations a second of a product of large matrices; tf32: of float32 in TF32."""
-    size = 8192 if device.type == "cuda" else 1024
+    size = 8192 if device.type == "cuda" else 512
     a = torch.rand(size, size, device=device, dtype=dtype)
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -76,10 +82,10 @@ def l1_rate(device: torch.device) -> float | None:
     return L1_BYTES_A_CLOCK * multiprocessors * kilohertz.value * 1e3
 
 
-def _seconds(run: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
-    """The shortest of a few runs, after two others."""
-    times = []
-    for _ in range(repeats + 2):
+def _seconds(run: Callable[[], object], device: torch.device) -> float:
+    """The shortest of several runs, after two others: other work of the machine only makes runs longer."""
+    times: list[float] = []
+    while len(times) < 2 + FEWEST_RUNS or sum(times) < SECONDS_TO_MEASURE:
         start = time.perf_counter()
         run()
         if device.type == "cuda":
