@@ -7,7 +7,7 @@ import torch
 
 from torchmdx import Batch, System
 from torchmdx.commands import tensor_traffic
-from torchmdx.commands.tensor_traffic import Traffic, traffic
+from torchmdx.commands.tensor_traffic import DIGITS, ROWS, Traffic, traffic
 from torchmdx.engines.fused.engine import kernels_for
 from torchmdx.engines.fused.launch_sizes import ByElements
 from torchmdx.neighbors.brute_force import brute_force
@@ -96,13 +96,22 @@ def test_what_atoms_send_cannot_be_avoided():
 
 
 def names_of(buffers):
-    """{address: name} of the tensors of atoms in tensor_traffic.py, among buffers that keep all."""
+    """{address: names} of the tensors of atoms in tensor_traffic.py."""
     scratch, gradient = buffers.scratch, buffers.scratch.gradient
     lists = dict(x=scratch.x, y=scratch.y, m=gradient.m, d=gradient.d)
     single = dict(a=scratch.a, mixed=gradient.mixed, p=scratch.p, g=gradient.x, b=scratch.sums)
-    found = {f"{name}{i}": tensor for name, tensors in lists.items() for i, tensor in enumerate(tensors)}
-    named = {**found, **{name: tensor for name, tensor in single.items() if tensor is not None}}
-    return {tensor.data_ptr(): name for name, tensor in named.items()}
+    named = [(f"{name}{i}", tensor) for name, tensors in lists.items() for i, tensor in enumerate(tensors)]
+    named += single.items()
+    if gradient.sent is not None:  # recompute.py: buffers take turns
+        *sums, last = gradient.sent
+        named = [("a", scratch.a), *((name, scratch.x[0]) for name in "xp"), *((name, last) for name in ("y", "mixed"))]
+        named += [(name, tensor) for i, tensor in enumerate(gradient.d) for name in (f"d{i}", "y")]
+        named += [(name, tensor) for i, tensor in enumerate(sums) for name in (f"m{i}", "g", "mixed")]
+    found = {}
+    for name, tensor in named:
+        if tensor is not None and tensor.numel():
+            found.setdefault(tensor.data_ptr(), set()).add(name)
+    return found
 
 
 class Recorder:
@@ -112,13 +121,16 @@ class Recorder:
         self.names, self.launched = names, launched
 
     def launch(self, blocks, given):
-        self.launched.append({self.names.get(getattr(given, name)) for name, _ in given._fields_})
+        self.launched.append(set().union(*(self.names.get(getattr(given, name), ()) for name, _ in given._fields_)))
 
 
+LAYERS = 3
 CASES = {
     "many atoms": (tensor_traffic.many_atoms, dict(num_channels=32), 3000, []),
     "by element": (tensor_traffic.many_atoms, dict(num_channels=32), 3000, [1, 6, 7, 8]),
     "few atoms": (tensor_traffic.few_atoms, dict(num_channels=32), 30, []),
+    "little memory": (lambda n: tensor_traffic.little_memory(n, half=False), dict(num_channels=32), 100000, []),
+    "half": (lambda n: tensor_traffic.little_memory(n, half=True), dict(num_channels=32), 100000, []),
     "tiles of atoms": (tensor_traffic.tiles, dict(num_channels=128), 3000, []),
     "charges": (lambda n: tensor_traffic.charges(n, ()), dict(num_channels=32, model="tensornet2"), 3000, []),
 }
@@ -134,11 +146,11 @@ def test_kernels_are_given_what_they_read_and_write(monkeypatch, make_potential,
     from torchmdx.engines.fused.atom_tiles import KERNELS, TileKernels
 
     chain, settings, num_atoms, elements = CASES[case]
-    settings = settings | dict(num_layers=2, num_radial=8, cutoff=2.5)
+    settings = settings | dict(num_layers=LAYERS, num_radial=8, cutoff=2.5)
     potential = make_potential(torch.float32, **settings).requires_grad_(False)
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
     edges = brute_force(batch, 2.5)
-    model = kernels_for(potential)(potential, bound=1e-2)
+    model = kernels_for(potential)(potential, bound=1e-2, precision="half" if case == "half" else "float32")
     tiles = model.choose_tiles(num_atoms)
     if elements:  # four of 16 functions are more than the room in tensors of 32 channels
         tiles = replace(tiles, by_elements=ByElements(edges=0))
@@ -149,12 +161,12 @@ def test_kernels_are_given_what_they_read_and_write(monkeypatch, make_potential,
         model.tile_kernels = TileKernels(model, dict.fromkeys(KERNELS, Recorder(names, launched)))
 
     def record(kernel, *args, **options):
-        launched.append({names.get(x.data_ptr()) for x in args if isinstance(x, torch.Tensor)})
+        launched.append(set().union(*(names.get(x.data_ptr(), ()) for x in args if isinstance(x, torch.Tensor))))
 
     monkeypatch.setattr(jit.JITFunction, "run", record)
     model.run(batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
-    forward, backward = tensor_traffic.by_elements(*chain(2)) if elements else chain(2)
+    forward, backward = tensor_traffic.by_elements(*chain(LAYERS)) if elements else chain(LAYERS)
     after = iter(launched)
     for kernel in (*forward, *backward):
-        wanted = {name for name in kernel.replace("->", " ").split() if name.rstrip("012") not in tensor_traffic.ROWS}
+        wanted = {name for name in kernel.replace("->", " ").split() if name.rstrip(DIGITS) not in ROWS}
         assert not wanted or any(wanted <= given for given in after), kernel
