@@ -25,10 +25,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--time", type=float, default=0.6, help="ps of each window and each replica")
     steps = round(parser.parse_args().time * 1000 / 1.5)
-    atoms = ase.io.read(Path(__file__).parent / "data" / "alanine_dipeptide.pdb")
+    atoms, systems = ase.io.read(Path(__file__).parent / "data" / "alanine_dipeptide.pdb"), []
     potential = torchmdx.load(dtype=torch.float32, device="cuda" if torch.cuda.is_available() else "cpu")
     settings = dict(integrator=Langevin(friction=2.0), timestep=1.5, hydrogen_mass=3.0)
-    systems = []
     for angle in WINDOWS:
         atoms.set_dihedral(4, 6, 8, 14, angle, indices=range(8, 22))
         systems.append(torchmdx.System.from_ase(atoms))
@@ -42,7 +41,6 @@ def main() -> None:
     energies, angles = np.array([frame.energy for frame in frames]), np.array([phi.values(frame) for frame in frames])
     thermal = BOLTZMANN * LADDER[:, None, None]
     curves["replica exchange"] = profile_with_error(angles, energies / thermal, energies / THERMAL, EDGES)
-    apart, bins = agreement(*curves.values())
     rows = np.array([(EDGES[1:] + EDGES[:-1]) / 2, *(THERMAL / KCAL_PER_MOL * np.concatenate([*curves.values()]))])
     OUT.mkdir(exist_ok=True)
     np.savetxt(OUT / "umbrella.csv", rows.T, "%.3f", ",", header="φ, windows, error, exchange, error")
@@ -53,8 +51,8 @@ def main() -> None:
             panel.errorbar(rows[0], y, error, marker=".", capsize=2, label=name)
         panel.legend(frameon=False, fontsize=8)
         panel.set(xlabel="φ / degrees", ylabel="free energy / kcal/mol", xticks=range(-180, 181, 60), ylim=(-0.5, 9))
-    print(f"the two profiles are {apart:.1f} combined standard errors apart, root mean square of {bins} bins")
     print(f"{np.nanmean(replicas.exchange.acceptance):.0%} of exchanges were accepted; wrote {OUT / 'umbrella.png'}")
+    print("difference over its standard error: {:.1f}, r.m.s. of {} bins".format(*agreement(*curves.values())))
 
 
 if __name__ == "__main__":

@@ -112,6 +112,9 @@ def test_engines_of_a_cpu(make_potential, potential):
     single = make_potential(torch.float32, num_channels=16, num_radial=8)
     tabulated = Evaluation(launches="one call into C", words=(1,))
     assert found(single, "float32") == [tabulated]
+    assert (
+        str(tabulated) == "one call into C; products of nine components float32, others float32; filters from a table"
+    )
     wide = dict.fromkeys(("mixes", "products", "edges", "edges_back"), "float64")
     (exact,) = found(potential, "float64")
     assert exact == Evaluation(number=8, sent=8, **wide)

@@ -60,8 +60,11 @@ class Evaluation:
             parts.append(f"{self.sent} bytes of a number that atoms send")
         if self.functions:
             parts.append(f"the embedding by {self.elements} elements in {self.functions} functions")
-        read = " and ".join(map(str, dict.fromkeys(self.words[1 if self.functions else 0 :])))
-        parts.append(f"{read} words of a table for an edge and channel" if read else "filters without a table")
+        known = [str(words) for words in dict.fromkeys(self.words[bool(self.functions) :]) if words > 1]
+        if known:
+            parts.append(f"{' and '.join(known)} words of a table for an edge and channel")
+        elif not self.functions:
+            parts.append("filters from a table" if self.words else "filters without a table")
         return "; ".join(parts)
 
 
