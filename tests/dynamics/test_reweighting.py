@@ -85,10 +85,12 @@ def test_agreement_of_profiles_with_known_errors():
     assert agreement((made[0], errors[0] / 4), (made[1], errors[1] / 4))[0] == pytest.approx(4 * found)
 
 
-def test_profiles_without_common_bins_or_errors_are_refused():
+def test_profiles_need_two_bins_in_common_and_errors():
     known, unknown = np.zeros(3), np.array([1.0, np.nan, np.nan])
-    with pytest.raises(ValueError, match="two bins or more in common, got 1"):
-        agreement((known, known + 1), (known, unknown))
+    apart, bins = agreement((known, known + 1), (known, unknown))
+    assert np.isnan(apart)
+    assert bins == 1
+    assert agreement((known, known + 1), (known, np.full(3, np.nan)))[1] == 0
     with pytest.raises(ValueError, match="errors must be > 0, got 0 in both profiles"):
         agreement((known, known), (known, known))
 
