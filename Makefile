@@ -22,7 +22,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 demo: ## a minute and a half of molecular dynamics; pictures and a trajectory in demo/
-	@./tools/setup.sh openmm
+	@./tools/setup.sh view
 	@$(BIN)/torchmdx demo
 
 test: setup ## run the tests (not those that need a GPU, or run for minutes)

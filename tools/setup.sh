@@ -1,6 +1,6 @@
 #!/bin/sh
 # Creates .venv: finds a Python, creates the environment, installs torchmdx (editable) with the dependencies of its tests,
-# or, with the argument "openmm", those of the demo.
+# or, with the argument "view", those of the demo.
 # Does nothing if .venv was created here from the current pyproject.toml and constraints.txt.
 # PYTHON names the interpreter to use; without it the first suitable one on the PATH is taken.
 set -eu
@@ -11,7 +11,7 @@ STAMP=$VENV/.torchmdx-stamp
 LOG=$VENV/setup.log
 PYTHON=${PYTHON:-}
 EXTRA=${1:-dev}
-case $EXTRA in dev | openmm) ;; *) printf 'usage: %s [dev|openmm]\n' "$0" >&2; exit 2 ;; esac
+case $EXTRA in dev | view) ;; *) printf 'usage: %s [dev|view]\n' "$0" >&2; exit 2 ;; esac
 
 say() { printf 'set-up: %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }

@@ -1,6 +1,7 @@
 """The commands that count and measure: neighbors, bench, profile."""
 
 import json
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -8,11 +9,12 @@ import torch
 from ase.build import bulk, molecule
 from ase.io import write
 
-from torchmdx import CapturedStep, System
+from torchmdx import CapturedStep, Ensemble, System
 from torchmdx.cli import main
 from torchmdx.commands import bench, profile
 from torchmdx.commands import device_rates as module_of_rates
-from torchmdx.commands.floors import Rates, floors, work_of
+from torchmdx.commands.engine_evaluations import Evaluation
+from torchmdx.commands.floors import Rates, Work, floors, work_of
 from torchmdx.runtime import gpu_energy
 
 WATER_PDB = """\
@@ -101,29 +103,63 @@ def test_bench_prints_the_floors(tmp_path, capsys, checkpoint, monkeypatch):
     write(tmp_path / "water.xyz", molecule("H2O"))
     assert main(["bench", str(tmp_path / "water.xyz"), "--model", checkpoint, "--device", "cpu"]) == 0
     out = capsys.readouterr().out
-    (line,) = [line for line in out.splitlines() if line.startswith("least time a step: ")]
-    numbers = [float(word) for word in line.replace(",", "").split() if word.replace(".", "").isdigit()]
-    assert len(numbers) == 4
-    assert numbers[2:] == pytest.approx([max(numbers[:2]), sum(numbers[:2])], abs=2e-4)
+    lines = out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("least times of this evaluation, ms"))
+    assert lines[start + 1].startswith("  arithmetic")
+    assert lines[start + 2].startswith("  memory")
+    assert lines[start + 5].startswith("counted for: one call into C; ")
     assert "energy was not measured" not in out  # a CPU has no counter to miss
 
 
 def test_floors_in_words():
-    text = bench.described({"tensor cores": 0.002, "HBM": 0.0005})
-    assert text == "tensor cores 2.0000, HBM 0.5000 ms; 2.0000 ms if all overlap, 2.5000 ms one after the other"
+    assert bench.described({"tensor cores": 0.002, "HBM": 0.0005}, ["a", "a", "b"]) == [
+        "least times of this evaluation, ms, without gates, norms, lists and search:",
+        "  tensor cores            2.0000  products of matrices",
+        "  HBM                     0.5000  tensors that are written and read again, but for what the L2 cache holds",
+        "  at the same time        2.0000",
+        "  one after the other     2.5000",
+        "counted for: a",
+        "counted for: b",
+    ]
 
 
-def test_floors_of_a_step_use_its_edges_and_precision(make_potential, ethanol, monkeypatch):
-    rates = Rates(products=1e6, arithmetic=1e6, memory=1e6, one_unit=True)
+def test_every_floor_is_explained():
+    rates = dict(products={"tf32": 1.0}, arithmetic=1.0, memory=1.0)
+    work = Work(products=Counter({"tf32": 1}), l1=1.0)
+    for found in (floors(work, Rates(**rates, l1=1.0)), floors(work, Rates(**rates, one_unit=True))):
+        assert found.keys() <= bench.MEANINGS.keys()
+
+
+RATES = Rates(products={}, arithmetic=1e6, memory=1e6, one_unit=True)
+
+
+@pytest.mark.parametrize("skin", [0.0, 1.5])
+def test_floors_of_a_step_use_its_edges_and_precision(make_potential, ethanol, monkeypatch, skin):
+    """Edges within the cutoff: a longer list is not evaluated."""
     asked = []
-    monkeypatch.setattr(module_of_rates, "device_rates", lambda *given: asked.append(given) or rates)
-    potential = make_potential(torch.float64, num_channels=8)
-    step = CapturedStep(potential, System.from_ase(ethanol))
-    found = bench.least_seconds(step, potential, "float64")
-    edges = int(step.search.edges.num_edges)
-    assert edges > 0
-    assert found == floors(work_of(potential, 9, edges, exact=True), rates)
-    assert asked == [(torch.device("cpu"), "float64")]
+    monkeypatch.setattr(module_of_rates, "device_rates", lambda *given: asked.append(given) or RATES)
+    potential = make_potential(torch.float64, num_channels=8, cutoff=2.0)
+    step = CapturedStep(potential, System.from_ase(ethanol), skin=skin)
+    step(ethanol.positions)
+    distances = ethanol.get_all_distances()
+    edges = int(((distances > 0) & (distances <= 2.0)).sum())
+    assert (int(step.search.edges.num_edges) > edges) == bool(skin)
+    wide = dict.fromkeys(("mixes", "products", "edges", "edges_back"), "float64")
+    how = Evaluation(number=8, sent=8, **wide)
+    found, counted_for = bench.least_times(step, potential, "float64")
+    assert found == floors(work_of(potential, 9, edges, how), RATES) == bench.least_seconds(step, potential, "float64")
+    assert counted_for == [str(how)]
+    assert asked[0] == (torch.device("cpu"), "float64", {"float64"})
+
+
+def test_floors_of_an_ensemble_are_those_of_all_members(make_potential, ethanol, monkeypatch):
+    monkeypatch.setattr(module_of_rates, "device_rates", lambda *given: RATES)
+    members = [make_potential(torch.float32, seed=seed, num_channels=8) for seed in range(3)]
+    one, all_of_them = (
+        bench.least_seconds(CapturedStep(model, System.from_ase(ethanol)), model, "float32")
+        for model in (members[0], Ensemble(members))
+    )
+    assert all_of_them == pytest.approx({name: 3 * value for name, value in one.items()})
 
 
 def test_a_gpu_idles_between_kernels():

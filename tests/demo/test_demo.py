@@ -1,24 +1,27 @@
 """`torchmdx demo`, with a small potential of random weights: its files, its duration, and its analysis functions."""
 
+import importlib.util
 import signal
+import subprocess
+import sys
 
 import ase.io
 import numpy as np
 import pytest
-from ase import Atoms
 
 from torchmdx import cli
 from torchmdx.demo import run as demo
-from torchmdx.demo.torsions import PHI, PSI, density, path
+from torchmdx.demo.torsions import density, path
+from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.log import read_log
 from torchmdx.dynamics.trajectory import read_frames
-from torchmdx.md.structure import read
-from torchmdx.view.torsions import torsion
+from torchmdx.units import BOLTZMANN, FORCE_TO_ACCELERATION
 
 
 @pytest.fixture
-def dipeptide(data):
-    return read(str(data / "alanine_dipeptide.pdb"))
+def no_report(monkeypatch):
+    """Leaves out the pictures, which take longer than the run."""
+    monkeypatch.setattr(demo, "_report", lambda *given: None)
 
 
 @pytest.fixture
@@ -76,52 +79,111 @@ def test_a_signal_leaves_the_plots_of_the_completed_part(command, tmp_path, monk
     assert (tmp_path / "out" / "ramachandran.png").is_file()
 
 
-@pytest.mark.parametrize(("seconds_a_step", "frames"), [(0.01, 5), (0.001, 45), (0.0005, 90)])
+def test_a_seed_gives_the_same_run_whatever_its_length(command, no_report, tmp_path):
+    def run(name: str, *more: str) -> np.ndarray:
+        assert cli.main([*command, "-o", str(tmp_path / name), *more]) == 0
+        return read_frames(tmp_path / name / "alanine_dipeptide.dcd", 22)
+
+    first, longer, other = run("a"), run("b", "--seconds", "1"), run("c", "--seed", "2")
+    common = min(len(first), len(longer))
+    assert common > 3
+    assert np.array_equal(first[:common], longer[:common])
+    assert not np.allclose(first[1], other[1], atol=1e-2)
+
+
+def test_the_molecule_stays_where_it_was(command, no_report, tmp_path):
+    """The thermostat moves it: by some 0.2 Å in this time."""
+    assert cli.main(command) == 0
+    frames = read_frames(tmp_path / "out" / "alanine_dipeptide.dcd", 22)
+    masses = ase.io.read(tmp_path / "out" / "alanine_dipeptide.start.pdb").get_masses()
+    masses = np.where(masses < 1.1, 3.0, masses)
+    heavy = {1: 3, 4: 0, 6: 1, 8: 1, 10: 3, 16: 1, 18: 3}  # hydrogens at each atom
+    for atom, hydrogens in heavy.items():
+        masses[atom] -= hydrogens * (3.0 - 1.008)
+    centres = np.average(frames, axis=1, weights=masses)
+    assert np.abs(centres - centres[0]).max() < 1e-4
+
+
+def test_the_log_has_the_temperature_of_the_thermostat(command, no_report, tmp_path, monkeypatch):
+    """Velocities amid two steps, which are those before and after a kick on average."""
+    states = []
+    monkeypatch.setattr(demo, "_centre", lambda state: states.append(state) or np.zeros(3))
+    assert cli.main(command) == 0
+    rows = read_log(tmp_path / "out" / "alanine_dipeptide.log")
+    state = next(state for state in states if state.step == rows["step"][1])
+    velocities = state.velocities + demo.TIMESTEP / 2 * FORCE_TO_ACCELERATION * (
+        state.forces / state.particles.masses[:, None]
+    )
+    kinetic = (state.particles.masses[:, None] * velocities**2).sum() / 2 / FORCE_TO_ACCELERATION
+    assert rows["temperature_K"][1] == pytest.approx(2 * kinetic / (66 * BOLTZMANN), abs=0.01)
+
+
+@pytest.mark.parametrize(("seconds_a_step", "frames"), [(0.01, 5), (0.001, 50), (0.0005, 100)])
 def test_the_demo_takes_its_time_on_a_machine_that_changes_its_speed(
-    command, tmp_path, monkeypatch, seconds_a_step, frames
+    command, no_report, tmp_path, monkeypatch, seconds_a_step, frames
 ):
-    """A step of equilibration takes 0.001 s. Of half a second, 0.05 s are equilibration."""
-    step = demo.Simulation.step
+    """A step of equilibration takes 0.001 s."""
+    step = HostLoop._advance
     clock = [0.0]
     monkeypatch.setattr(demo.time, "perf_counter", lambda: clock[0])
 
-    def timed(self, num_steps):
-        step(self, num_steps)
+    def timed(self):
+        step(self)
         writing = (tmp_path / "out" / "alanine_dipeptide.dcd").exists()
-        clock[0] += num_steps * (seconds_a_step if writing else 0.001)
+        clock[0] += seconds_a_step if writing else 0.001
 
-    monkeypatch.setattr(demo.Simulation, "step", timed)
+    monkeypatch.setattr(HostLoop, "_advance", timed)
     assert cli.main(command) == 0
     assert len(read_frames(tmp_path / "out" / "alanine_dipeptide.dcd", 22)) - 1 == pytest.approx(frames, abs=1)
 
 
-@pytest.mark.parametrize("option", [["--seconds", "0"], ["--seconds", "nan"], ["--temperature", "-3"]])
+def test_a_fast_machine_writes_no_more_frames_than_fit(command, no_report, tmp_path, monkeypatch):
+    """Twice as fast as would give as many as there may be: every second one is left out."""
+    monkeypatch.setattr(demo, "MOST_FRAMES", 25)
+    step, clock = HostLoop._advance, [0.0]
+    monkeypatch.setattr(demo.time, "perf_counter", lambda: clock[0])
+
+    def timed(self):
+        step(self)
+        clock[0] += 0.001
+
+    monkeypatch.setattr(HostLoop, "_advance", timed)
+    assert cli.main(command) == 0
+    assert len(read_frames(tmp_path / "out" / "alanine_dipeptide.dcd", 22)) == pytest.approx(26, abs=1)
+    rows = read_log(tmp_path / "out" / "alanine_dipeptide.log")
+    assert np.diff(rows["step"]).tolist() == [20 * demo.FRAMES_A_ROW] * 5
+
+
+def test_a_run_that_flies_apart_ends(command, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "MOST_TEMPERATURE", 1.0)
+    assert cli.main(command) == 2
+    assert "step 500: the run is unstable: it has a temperature of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option", [["--seconds", "0"], ["--seconds", "nan"], ["--temperature", "-3"], ["--seed", "-1"]]
+)
 def test_values_out_of_range_are_rejected_before_anything_is_written(command, tmp_path, option, capsys):
     assert cli.main([*command, *option]) == 2
     assert f"{option[0]} must be" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_without_openmm_the_demo_raises_with_install_command(command, monkeypatch, capsys):
-    import importlib.util
+def test_the_demo_needs_no_openmm(command):
+    """In a process of its own, in which OpenMM cannot be imported."""
+    program = "import sys; sys.modules['openmm'] = None\nfrom torchmdx.cli import main\nsys.exit(main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", program, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "alanine_dipeptide.html" in done.stdout
 
+
+def test_without_matplotlib_the_error_says_so_before_the_run(command, tmp_path, monkeypatch, capsys):
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "openmm" else find(name, *rest)
-    )
+    hidden = "matplotlib"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == hidden else find(name, *more))
     assert cli.main(command) == 2
-    assert "the demo needs openmm, which is not installed: pip install 'torchmdx[openmm]'" in capsys.readouterr().err
-
-
-def test_torsions_match_ase(dipeptide):
-    generator = np.random.default_rng(3)
-    frames = dipeptide.positions + generator.normal(0, 0.4, (20, 22, 3))
-    for names in (PHI, PSI):
-        atoms = demo.atoms_named(dipeptide, names)
-        expected = [Atoms("H22", frame).get_dihedral(*atoms) for frame in frames]
-        assert torsion(frames, atoms) == pytest.approx((np.array(expected) + 180) % 360 - 180, abs=1e-8)
-    assert demo.atoms_named(dipeptide, PHI) == (4, 6, 8, 14)
-    assert demo.atoms_named(dipeptide, PSI) == (6, 8, 14, 16)
+    assert "which is not installed: pip install matplotlib" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_density_is_a_sum_of_gaussians_on_a_torus():

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from torchmdx.dynamics.reweighting import free_energies, profile, profile_with_error, weights
+from torchmdx.dynamics.reweighting import agreement, free_energies, profile, profile_with_error, weights
 
 EACH = 2000
 
@@ -62,6 +62,37 @@ def test_errors_of_profiles_are_those_of_repetitions():
     assert np.isnan(unknown[2])
     with pytest.raises(ValueError, match="num_blocks must be from 2 to the number of frames, 2000, got 1"):
         profile_with_error(values, states, values, edges, num_blocks=1)
+
+
+def test_agreement_by_hand():
+    """Differences 1, 1 and 4 with combined errors 1, 1 and 1: less their mean, -1, -1 and 2; 6 over two bins, √3."""
+    first = np.array([1.0, 2.0, 4.0, 7.0, np.inf]), np.array([0.6, 0.6, 0.6, np.nan, 0.1])
+    second = np.array([0.0, 1.0, 0.0, 0.0, 1.0]), np.array([0.8, 0.8, 0.8, 0.1, 0.1])
+    apart, bins = agreement(first, second)
+    assert (apart, bins) == (pytest.approx(3**0.5), 3)
+    # The constant is that of the bins which are known well: the last is 3 errors of 10 apart.
+    unsure = np.array([0.6, 0.6, 1e3, np.nan, 0.1])
+    assert agreement((first[0], unsure), second)[0] == pytest.approx(3e-3 / 2**0.5, rel=1e-3)
+
+
+def test_agreement_of_profiles_with_known_errors():
+    """About 1 for noise of the size of the errors, and so many times more for errors that are too small."""
+    random = np.random.default_rng(5)
+    errors = random.uniform(0.1, 1.0, (2, 2000))
+    made = random.normal(0, errors)
+    found, bins = agreement((made[0] + 7, errors[0]), (made[1] - 3, errors[1]))
+    assert (found, bins) == (pytest.approx(1, abs=0.05), 2000)
+    assert agreement((made[0], errors[0] / 4), (made[1], errors[1] / 4))[0] == pytest.approx(4 * found)
+
+
+def test_profiles_need_two_bins_in_common_and_errors():
+    known, unknown = np.zeros(3), np.array([1.0, np.nan, np.nan])
+    apart, bins = agreement((known, known + 1), (known, unknown))
+    assert np.isnan(apart)
+    assert bins == 1
+    assert agreement((known, known + 1), (known, np.full(3, np.nan)))[1] == 0
+    with pytest.raises(ValueError, match="errors must be > 0, got 0 in both profiles"):
+        agreement((known, known), (known, known))
 
 
 def test_energies_far_from_zero_and_from_each_other():

@@ -28,8 +28,8 @@ def add_parser(subparsers: Any) -> None:
         "bench",
         help="measure the time of energy and forces of a structure",
         description="Measures the time of one evaluation of energy and forces, from NumPy positions to NumPy forces, "
-        "neighbour search included: in eager mode and, on a GPU, as a captured CUDA graph. 'of floor' is the least "
-        "time that the device's units need, if all of them work at the same time, divided by the time of a step.",
+        "neighbour search included: in eager mode and, on a GPU, as a captured CUDA graph. 'of floor' is the largest "
+        "of the least times that the device's units need, divided by the time of a step.",
     )
     parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     add_model_options(parser, dtype="float32")
@@ -60,11 +60,10 @@ def run(options: argparse.Namespace) -> int:
     heads = ("ms a step", "µs an atom", "ns/day, 1 fs", "memory / MiB", "of floor", "GPU idle", "J/ns, 1 fs")
     print(f"{'mode':<8}" + "".join(f"{head:>14}" for head in heads))
     meter, no_energy = _meter(device)
-    least: dict[str, float] | None = None
     for mode in ("eager", "graph") if device.type == "cuda" else ("eager",):
         step = CapturedStep(potential, system, mode=mode, skin=options.skin, precision=options.dtype)
         step(atoms.positions)
-        least = least_seconds(step, potential, options.dtype) if least is None else least
+        least, counted_for = least_times(step, potential, options.dtype)
         seconds = median_seconds(lambda step=step: step(atoms.positions, copy=False))  # type: ignore[misc]
         report, busy = step.report(), replay_seconds(step)
         joules = None if meter is None else meter.measure(lambda step=step: step(atoms.positions)).joules_a_run  # type: ignore[misc]
@@ -79,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         ]
         print(f"{mode:<8}" + "".join(f"{cell:>14}" for cell in cells))
     if least:
-        print(f"\nleast time a step: {described(least)}")
+        print("\n" + "\n".join(described(least, counted_for)))
     if no_energy is not None and device.type == "cuda":
         print(f"\nenergy was not measured: {no_energy}")
     print()
@@ -87,13 +86,26 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def described(least: dict[str, float]) -> str:
-    """Floors in words, with their largest and their sum."""
-    each = ", ".join(f"{name} {seconds * 1e3:.4f}" for name, seconds in least.items())
-    return (
-        f"{each} ms; {max(least.values()) * 1e3:.4f} ms if all overlap, "
-        f"{sum(least.values()) * 1e3:.4f} ms one after the other"
-    )
+# Of what the least times are made, by what takes them: floors.floors.
+MEANINGS = {
+    "tensor cores": "products of matrices",
+    "CUDA cores": "filters, sums over neighbours, products of 3 x 3 matrices, products of matrices in float32",
+    "arithmetic": "products of matrices, filters, sums over neighbours",
+    "HBM": "tensors that are written and read again, but for what the L2 cache holds",
+    "memory": "tensors that are written and read again, but for what the last cache holds",
+    "L1": "tensors of neighbours and coefficients of filters, read for each edge",
+}
+
+
+def described(least: dict[str, float], counted_for: list[str]) -> list[str]:
+    """Lines: floors with what they count, and their largest and their sum. counted_for: how engines evaluate."""
+    together = {"at the same time": max(least.values()), "one after the other": sum(least.values())}
+    return [
+        "least times of this evaluation, ms, without gates, norms, lists and search:",
+        *(f"  {name:<20}{seconds * 1e3:>10.4f}  {MEANINGS[name]}" for name, seconds in least.items()),
+        *(f"  {name:<20}{seconds * 1e3:>10.4f}" for name, seconds in together.items()),
+        *(f"counted for: {how}" for how in dict.fromkeys(counted_for)),
+    ]
 
 
 def _meter(device: torch.device) -> tuple[EnergyMeter | None, NoEnergyReading | None]:
@@ -137,10 +149,39 @@ def replay_seconds(step: CapturedStep, repeats: int = 50) -> float | None:
 
 
 def least_seconds(step: CapturedStep, potential: Potential | Ensemble, precision: str) -> dict[str, float]:
-    """The floors of a step on its device, by what takes the time; empty if the work of the model is not known."""
-    from torchmdx.commands.device_rates import device_rates
-    from torchmdx.commands.floors import floors, work_of
+    """The floors of a step on its device, by what takes the time; empty if the work of the model is not known.
 
-    edges = int(step.search.edges.num_edges)
-    work = work_of(potential, step.batch.num_atoms, edges, exact=precision == "float64")
-    return {} if work is None else floors(work, device_rates(potential.device, precision))
+    Counted for the positions of its last evaluation.
+    """
+    return least_times(step, potential, precision)[0]
+
+
+def least_times(
+    step: CapturedStep, potential: Potential | Ensemble, precision: str
+) -> tuple[dict[str, float], list[str]]:
+    """`least_seconds`, and how the engines evaluate each model."""
+    from torchmdx.commands.device_rates import device_rates
+    from torchmdx.commands.engine_evaluations import evaluations_of
+    from torchmdx.commands.floors import Work, floors, work_of
+    from torchmdx.models.ensemble import Ensemble
+
+    members = list(potential) if isinstance(potential, Ensemble) else [potential]
+    evaluations = evaluations_of(step.engine)
+    parts = [
+        work_of(member, step.batch.num_atoms, _edges_within(step, member), how)
+        for member, how in zip(members, evaluations, strict=True)
+    ]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return {}, []
+    work = sum(known, Work())
+    return floors(work, device_rates(potential.device, precision, work.units)), [str(how) for how in evaluations]
+
+
+def _edges_within(step: CapturedStep, potential: Potential) -> int:
+    """Edges that are evaluated: the list may have longer ones than the cutoff of the network."""
+    edges, batch, cutoff = step.search.edges, step.ordered, float(potential.config.cutoff)
+    if potential.search_cutoff(step.batch) + step.skin <= cutoff:
+        return int(edges.num_edges)
+    vectors = edges.vectors(batch.positions, batch.cell, batch.system_index)
+    return int((vectors.norm(dim=1) <= cutoff).sum())

@@ -15,15 +15,15 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "demo",
         help="run 90 seconds of molecular dynamics and plot the result",
-        description="Simulates alanine dipeptide in vacuum with OpenMM for a given wall-clock time. Writes the "
-        "trajectory, its log, and plots of the energies and of the angles φ and ψ.",
+        description="Simulates alanine dipeptide in vacuum with torchmdx.Dynamics for a given wall-clock time. Writes "
+        "the trajectory, its log, and plots of the energies and of the angles φ and ψ.",
     )
     parser.add_argument(
         "-o", "--output", default="demo", metavar="DIR", help="directory of all output files (default: demo)"
     )
     add_model_option(parser)
     parser.add_argument(
-        "--seconds", type=float, default=SECONDS, metavar="S", help=f"wall-clock time (default: {SECONDS:g})"
+        "--seconds", type=float, default=SECONDS, metavar="S", help=f"wall-clock time of the run (default: {SECONDS:g})"
     )
     parser.add_argument(
         "--temperature",
@@ -36,15 +36,18 @@ def add_parser(subparsers: Any) -> None:
         "--device", metavar="NAME", help="device of the network: cpu, cuda or cuda:1 (default: cuda if available)"
     )
     parser.add_argument(
-        "--seed", type=int, default=1, metavar="S", help="random seed of velocities and thermostat (default: 1)"
+        "--seed",
+        type=int,
+        default=1,
+        metavar="S",
+        help="random seed of velocities and thermostat (default: 1); the same one gives the same run",
     )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    for name in ("openmm", "matplotlib"):
-        if importlib.util.find_spec(name) is None:
-            raise ImportError(f"the demo needs {name}, which is not installed: pip install 'torchmdx[openmm]'")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("the demo draws with matplotlib, which is not installed: pip install matplotlib")
     from torchmdx.demo import run as demo
 
     return demo.run(options)

@@ -5,20 +5,31 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 NEAR = 0.6  # similarity of two words, from 0 to 1
 
 
 class Parser(argparse.ArgumentParser):
-    """As argparse's; parsers of its subcommands have this class too."""
+    """As argparse's; parsers of its subcommands have this class too.
 
+    take_out: takes options of another program out of the arguments, and returns the others and what it took, which
+    becomes `taken_out` of the namespace. Raises ValueError.
+    """
+
+    take_out: Callable[[list[str]], tuple[list[str], Any]] | None = None
     _given: tuple[str, ...] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, but a subcommand refuses unknown arguments itself, so that the usage shown is its own."""
         self._given = () if args is None else tuple(args)
+        if self.take_out is not None:
+            namespace = argparse.Namespace() if namespace is None else namespace
+            try:
+                args, namespace.taken_out = self.take_out(list(self._given))
+            except ValueError as error:
+                self.error(str(error))
         found, unknown = super().parse_known_args(args, namespace)
         if unknown and not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")

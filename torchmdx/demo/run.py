@@ -3,40 +3,68 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
-from importlib.resources import files as package_files
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import openmm
+import torch
+from numpy.typing import NDArray
 
-from torchmdx.checkpoints.locate import locate
 from torchmdx.checkpoints.save_load import load_one
+from torchmdx.demo.molecule import Molecule
 from torchmdx.demo.pictures import draw_ramachandran
 from torchmdx.demo.torsions import PHI, PSI
-from torchmdx.dynamics.log import Log, read_log
+from torchmdx.dynamics.dynamics import Dynamics
+from torchmdx.dynamics.integrators import Langevin
+from torchmdx.dynamics.log import Log, Row, columns_of, read_log
+from torchmdx.dynamics.recorded import rows_of
+from torchmdx.dynamics.recording import MOST_TEMPERATURE, Unstable
+from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory import Trajectory, read_frames
+from torchmdx.evaluate import evaluate
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress, ns_per_day
-from torchmdx.md.settings import Dynamics, PotentialSettings
-from torchmdx.md.simulation import Simulation
-from torchmdx.md.structure import Structure, read, with_heavy_hydrogens, write_structure
+from torchmdx.models.potential import Potential
 from torchmdx.potentials import DEFAULT_POTENTIAL
+from torchmdx.relaxation.run import relax
+from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.system import System
 from torchmdx.units import PICOSECOND
 from torchmdx.view.run_page import write_run_page
 from torchmdx.view.torsions import torsion
 from torchmdx.wording import number
 
-STRUCTURE = "alanine_dipeptide.pdb"
 # Hydrogens of 3 amu vibrate with periods of at least 16 fs; with a thermostat, an eighth of that is a safe timestep.
 HYDROGEN, TIMESTEP = 3.0, 2.0
-FRICTION, EQUILIBRATION_FRICTION = 1.0, 10.0  # 1/ps
-EQUILIBRATION = 0.1  # fraction of the time for equilibration; its second half measures the speed
+FRICTION, EQUILIBRATION_FRICTION = 1.0, 10.0  # 1/ps; the second heats faster
+EQUILIBRATION = 500  # steps, so that a seed gives the same run whatever its speed; the second half measures that
+ROUGH, MOST_MINIMIZATION_STEPS = 0.1, 100  # eV/Å: where the minimization before it ends
 STEPS_A_FRAME, MOST_FRAMES, FRAMES_A_ROW = 10, 10_000, 5
+ENDLESS = 10**12  # steps
 NAME = "alanine_dipeptide"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The molecule, its potential and the settings. title: of pictures."""
+
+    options: argparse.Namespace
+    molecule: Molecule
+    potential: Potential
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        return f"alanine dipeptide, {self.options.temperature:g} K"
+
+    def path(self, ending: str) -> Path:
+        return self.folder / f"{NAME}{ending}"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,132 +73,152 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--seconds must be > 0, got {options.seconds}")
     if not options.temperature > 0:
         raise ValueError(f"--temperature must be > 0 K, got {options.temperature}")
+    if options.seed < 0:
+        raise ValueError(f"--seed must be >= 0, got {options.seed}")
+    potential = load_one(options.model, dtype=torch.float32, device=choose_device(options.device, "--device"))
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
-    started = folder / f"{NAME}.start.pdb"
-    with package_files("torchmdx.demo").joinpath(STRUCTURE).open("rb") as source, started.open("wb") as target:
-        shutil.copyfileobj(source, target)
-    structure = with_heavy_hydrogens(read(str(started)), HYDROGEN)
-    simulation = _simulation(structure, options)
-    print(_introduction(options, structure, simulation))
+    demo = Run(options, Molecule(folder / f"{NAME}.start.pdb"), potential, folder)
+    print(_introduction(demo))
     with Interrupts() as interrupts:
-        steps = _equilibrate(simulation, options.seconds)
-        log = _integrate(simulation, folder, steps, (1 - EQUILIBRATION) * options.seconds, interrupts)
-    _report(options, simulation, folder, started, log)
+        dynamics, rate = _equilibrated(demo)
+        last = _record(demo, dynamics, rate, interrupts)
+    _report(demo, last)
     return interrupts.status
 
 
-def _simulation(structure: Structure, options: argparse.Namespace) -> Simulation:
-    dynamics = Dynamics(
-        ensemble="nvt", timestep=TIMESTEP, num_steps=0, temperature=options.temperature, friction=FRICTION,
-        pressure=None, barostat=None, seed=options.seed,
-    )  # fmt: skip
-    potential_settings = PotentialSettings(
-        models=(locate(options.model),), precision="float32", transport="auto", device=options.device, platform=None,
-        skin=0.0, audit_every=0, max_force_spread=None, spread_file=None,
-    )  # fmt: skip
-    return Simulation(structure, dynamics, potential_settings, options.seed)
-
-
-def _introduction(options: argparse.Namespace, structure: Structure, simulation: Simulation) -> str:
-    card = load_one(options.model).card
-    about = ": ".join(filter(None, (card.name or Path(options.model or DEFAULT_POTENTIAL).name, card.description)))
-    device = simulation.force.evaluator.potential.device
+def _introduction(demo: Run) -> str:
+    options, atoms, card = demo.options, demo.molecule.atoms, demo.potential.card
+    name = card.name or Path(options.model or DEFAULT_POTENTIAL).name
     return "\n".join(
         [
-            f"alanine dipeptide, {structure.formula}, {structure.num_atoms} atoms, in vacuum at "
+            f"alanine dipeptide, {atoms.get_chemical_formula()}, {len(atoms)} atoms, in vacuum at "
             f"{options.temperature:g} K",
-            f"potential: {about}",
-            f"OpenMM {openmm.__version__}, {simulation.platform} platform; the network runs on {device}; Langevin "
-            f"thermostat, timestep {TIMESTEP:g} fs with hydrogens of {HYDROGEN:g} amu",
+            f"potential: {': '.join(filter(None, (name, card.description)))}",
+            f"torchmdx.Dynamics on {demo.potential.device}: Langevin thermostat, timestep {TIMESTEP:g} fs with "
+            f"hydrogens of {HYDROGEN:g} amu",
         ]
     )
 
 
-def _equilibrate(simulation: Simulation, seconds: float) -> int:
-    """Minimizes and equilibrates; returns the number of steps that the rest of the time is expected to take."""
-    simulation.start(minimize=False)
-    before, after = simulation.minimize(max_iterations=50)
-    print(f"minimized: {before:.4f} -> {after:.4f} eV; equilibrating for {EQUILIBRATION * seconds:.0f} s")
-    simulation.draw_velocities()
-    simulation.context.getIntegrator().setFriction(
-        EQUILIBRATION_FRICTION
-    )  # heats faster: half of the heat becomes potential energy
-    simulation.step(STEPS_A_FRAME)  # compiles and captures
-    start, done, timed, since = time.perf_counter(), 0, 0, 0.0
-    while (passed := time.perf_counter() - start) < EQUILIBRATION * seconds or not timed:
-        simulation.step(STEPS_A_FRAME)
-        done += STEPS_A_FRAME
-        if passed > EQUILIBRATION * seconds / 2:
-            timed, since = timed + STEPS_A_FRAME, since + time.perf_counter() - start - passed
-    context = simulation.context
-    context.getIntegrator().setFriction(FRICTION)
-    context.setStepCount(0)
-    context.setTime(0.0)
-    rate = timed / since
+def _equilibrated(demo: Run) -> tuple[Dynamics, float]:
+    """Minimizes and equilibrates; returns the dynamics at its step 0, and steps per second."""
+    potential, system = demo.potential, System.from_ase(demo.molecule.atoms)
+    for doubt in potential.doubts(system.atomic_numbers.tolist(), system.charge, False):
+        warnings.warn(doubt, stacklevel=2)
+    (found,) = relax(
+        [demo.molecule.atoms], potential, fmax=ROUGH, steps=MOST_MINIMIZATION_STEPS, device=potential.device
+    )
+    relaxed = System.from_ase(found.atoms)
+    before, after = (float(evaluate(potential, one).energy) for one in (system, relaxed))
+    print(f"minimized: {before:.4f} -> {after:.4f} eV; equilibrating for {EQUILIBRATION * TIMESTEP / PICOSECOND:g} ps")
+    first_seed, second_seed = np.random.SeedSequence(demo.options.seed).generate_state(2).tolist()
+    common = dict(timestep=TIMESTEP, temperature=demo.options.temperature, steps_per_replay=STEPS_A_FRAME)
+    heating = Dynamics(
+        potential, relaxed,
+        integrator=Langevin(EQUILIBRATION_FRICTION), seed=first_seed, hydrogen_mass=HYDROGEN, **common,
+    )  # fmt: skip
+    heating.run(EQUILIBRATION // 2)  # compiles and captures
+    start = time.perf_counter()
+    state = heating.run(EQUILIBRATION - EQUILIBRATION // 2)
+    rate = (EQUILIBRATION - EQUILIBRATION // 2) / (time.perf_counter() - start)
+    _require_stable(_row(heating, state))
     print(f"{rate:.0f} steps/s, {number(ns_per_day(rate, TIMESTEP))} ns/day")
-    frames = max(1, int(rate * (1 - EQUILIBRATION) * seconds / STEPS_A_FRAME))
-    return frames * STEPS_A_FRAME
+    warm = System.create(state.positions, demo.molecule.atoms.numbers)
+    masses = heating.motion.particles.masses
+    dynamics = Dynamics(
+        potential, warm,
+        integrator=Langevin(FRICTION), seed=second_seed, masses=masses, velocities=state.velocities, **common,
+    )  # fmt: skip
+    return dynamics, rate
 
 
-def _integrate(simulation: Simulation, folder: Path, steps: int, seconds: float, interrupts: Interrupts) -> Path:
-    """Runs until the time is over or a signal comes, and writes files; returns the path of the log.
+def _record(demo: Run, dynamics: Dynamics, rate: float, interrupts: Interrupts) -> Snapshot:
+    """Runs until the time is over or a signal comes, and writes files; returns the last state.
 
-    steps: about how many that will be. Other programs can make a machine faster or slower in between.
+    rate: steps per second, about. Other programs can make a machine faster or slower in between.
     """
+    seconds = demo.options.seconds
+    steps = max(1, round(rate * seconds / STEPS_A_FRAME)) * STEPS_A_FRAME
     every = STEPS_A_FRAME * -(-steps // (STEPS_A_FRAME * MOST_FRAMES))
-    log_path, structure = folder / f"{NAME}.log", simulation.structure
-    trajectory = Trajectory.create(folder / f"{NAME}.dcd", structure.num_atoms, every, False, TIMESTEP)
-    log = Log.create(log_path, simulation.log_columns)
+    last = dynamics.snapshot()
+    row, centre = _row(dynamics, last), _centre(last)
+    trajectory = Trajectory.create(demo.path(".dcd"), len(last.positions), every, False, TIMESTEP)
+    log = Log.create(demo.path(".log"), columns_of(periodic=False, ensemble=False))
     progress = SimulationProgress(sys.stderr, 0, steps, TIMESTEP)
-    start = clock = now = time.perf_counter()
-    step = 0
+    start = clock = time.perf_counter()
     try:
-        row = simulation.measure()
         log.write(row)
-        trajectory.write(*simulation.geometry())
-        while now - start < seconds and interrupts.received is None:
-            simulation.step(every)
-            step += every
-            trajectory.write(*simulation.geometry())
+        trajectory.write(last.positions, None)
+        for last in dynamics.snapshots(ENDLESS, every):
+            trajectory.write(last.positions - _centre(last) + centre, None)
             now = time.perf_counter()
-            if step // every % FRAMES_A_ROW == 0:
+            if last.step // every % FRAMES_A_ROW == 0:
                 speed = ns_per_day(FRAMES_A_ROW * every / (now - clock), TIMESTEP)
-                row, clock = simulation.measure().with_speed(speed), now
+                row, clock = _row(dynamics, last, speed), now
+                _require_stable(row)
                 log.write(row)
-            progress.expect(max(step, round(step * seconds / max(now - start, 1e-9))))
-            progress.update(step, row, last=now - start >= seconds)
+            over = now - start >= seconds
+            progress.expect(max(last.step, round(last.step * seconds / max(now - start, 1e-9))))
+            progress.update(last.step, row, last=over)
+            if over or interrupts.received is not None:
+                break
     finally:
         progress.finish()
         log.close()
         trajectory.close()
-    return log_path
+    return last
 
 
-def _report(options: argparse.Namespace, simulation: Simulation, folder: Path, started: Path, log: Path) -> None:
+def _row(dynamics: Dynamics, state: Snapshot, speed: float | None = None) -> Row:
+    """A row of the log, with velocities half a kick later, amid two steps.
+
+    There the integrator's velocities have the temperature of the thermostat. At whole steps an oscillation of frequency
+    ω lacks (ω h)²/4 of it, with this timestep h 4 % of all.
+    """
+    kick = dynamics.motion.half_kick * state.particles.inverse_masses()[:, None]
+    amid = replace(state, velocities=state.velocities + kick * state.forces)
+    (row,) = rows_of(amid, [False], speed=speed, exchange=False)
+    return row
+
+
+def _centre(state: Snapshot) -> Floats:
+    """The centre of mass [3] Å. The thermostat lets it diffuse, which trajectories leave out."""
+    found: Floats = np.average(state.positions, axis=0, weights=state.particles.masses)
+    return found
+
+
+def _require_stable(row: Row) -> None:
+    if not row.temperature < MOST_TEMPERATURE:
+        raise Unstable(
+            f"step {row.step}: the run is unstable: it has a temperature of {row.temperature:.3g} K; another --model "
+            "or a lower --temperature may help"
+        )
+
+
+def _report(demo: Run, last: Snapshot) -> None:
     """Writes plots and the final structure, and prints a list of the files."""
-    structure, title = simulation.structure, f"alanine dipeptide, {options.temperature:g} K"
-    final, energies = folder / f"{NAME}.final.pdb", folder / "energy.png"
-    write_structure(structure, final, *simulation.geometry())
-    plot_log(log, energies, title, options.temperature)
-    frames = read_frames(log.with_suffix(".dcd"), structure.num_atoms)
-    phi, psi = (torsion(frames, atoms_named(structure, names)) for names in (PHI, PSI))
-    length = simulation.current_step * TIMESTEP / PICOSECOND
-    picture = folder / "ramachandran.png"
-    draw_ramachandran(picture, phi, psi, length, f"{title}, {length:.3g} ps in vacuum")
-    page = folder / f"{NAME}.html"
+    molecule, temperature = demo.molecule, demo.options.temperature
+    trajectory, log, page = demo.path(".dcd"), demo.path(".log"), demo.path(".html")
+    frames = read_frames(trajectory, len(molecule.atoms))
+    molecule.write(demo.path(".final.pdb"), frames[-1])
+    energies, picture = demo.folder / "energy.png", demo.folder / "ramachandran.png"
+    plot_log(log, energies, demo.title, temperature)
+    phi, psi = (torsion(frames, molecule.atoms_named(names)) for names in (PHI, PSI))
+    length = last.time / PICOSECOND
+    draw_ramachandran(picture, phi, psi, length, f"{demo.title}, {length:.3g} ps in vacuum")
     paged = write_run_page(
-        page, log.with_suffix(".dcd"), structure.atomic_numbers,
-        title=title, labels=structure.labels(), log=log, temperature=options.temperature,
+        page, trajectory, molecule.atoms.numbers,
+        title=demo.title, labels=molecule.labels(), log=log, temperature=temperature,
     )  # fmt: skip
     rows = read_log(log)
     speed = rows["ns_per_day"][np.isfinite(rows["ns_per_day"])]
     fast = f" at {number(float(np.median(speed)))} ns/day" if len(speed) else ""
     print(f"{length:.4g} ps{fast}, mean temperature {rows['temperature_K'].mean():.0f} K, {len(frames)} frames")
     written = {
-        started: "initial structure, to open with the trajectory",
-        log.with_suffix(".dcd"): "trajectory",
-        final: "final structure",
+        demo.path(".start.pdb"): "initial structure, to open with the trajectory",
+        trajectory: "trajectory",
+        demo.path(".final.pdb"): "final structure",
         log: "energies, temperature and speed, as CSV",
         energies: "plot of the log",
         picture: "density of the angles φ and ψ, and the path",
@@ -179,10 +227,3 @@ def _report(options: argparse.Namespace, simulation: Simulation, folder: Path, s
         written[page] = "interactive page of all of these, for a browser"
     width = max(len(str(path)) for path in written)
     print("wrote", *(f"  {path!s:<{width}}  {what}" for path, what in written.items()), sep="\n")
-
-
-def atoms_named(structure: Structure, names: tuple[tuple[str, str], ...]) -> tuple[int, int, int, int]:
-    """Indices of four atoms by residue and name."""
-    indices = {(atom.residue.name, atom.name): atom.index for atom in structure.topology.atoms()}
-    first, second, third, fourth = (indices[name] for name in names)
-    return first, second, third, fourth

@@ -9,6 +9,8 @@ Free energies f are in units of kT; N_k samples come from state k:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -101,6 +103,26 @@ def profile_with_error(
         variance = np.where(reached, (parts - mean) ** 2, 0.0).sum(0) / (number - 1)
         error: Floats = np.where(number > 1, np.sqrt(variance / number), np.nan)
     return whole - whole.min(), error
+
+
+def agreement(first: Iterable[Floats], second: Iterable[Floats]) -> tuple[float, int]:
+    """How far two profiles are apart, in combined standard errors, root mean square; and in how many bins B.
+
+    first, second: free energies and standard errors of the same bins, as of `profile_with_error`. Bins that one of them
+    does not know are left out. So should be those that few blocks have reached, whose error may be small by chance.
+    The constant that profiles are free in is fitted, so a sum over B bins is divided by B - 1: profiles that agree have
+    about 1. NaN for fewer than two bins. Raises ValueError for errors that are not > 0.
+    """
+    (height, error), (other_height, other_error) = first, second
+    difference, variance = height - other_height, error**2 + other_error**2
+    known = np.isfinite(difference) & np.isfinite(variance)
+    difference, variance = difference[known], variance[known]
+    if not (variance > 0).all():
+        raise ValueError("errors must be > 0, got 0 in both profiles")
+    if len(difference) < 2:
+        return np.nan, len(difference)
+    difference = difference - np.average(difference, weights=1 / variance)
+    return float(np.sqrt((difference**2 / variance).sum() / (len(difference) - 1))), len(difference)
 
 
 def _minus_log(values: Floats, weight: Floats, edges: Floats) -> Floats:

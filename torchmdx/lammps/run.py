@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from torchmdx.lammps.build import FOLDERS, load_mpi, plugin_file
+from torchmdx.lammps.build import FOLDERS, BuildError, load_mpi, plugin_file
 
 # Seconds until a message has reached the screen: mpirun passes output on, and drops what is left when it aborts.
 MESSAGE_TIME = 0.5
@@ -30,15 +30,23 @@ def open_lammps(arguments: Sequence[str] = ()) -> Any:
     return lammps.lammps(cmdargs=list(arguments))
 
 
-def run_input(path: str, arguments: Sequence[str] = ()) -> int:
-    """Runs an input file; returns the exit status. An error on any process ends all of them."""
-    lmp = open_lammps(arguments)
+def run_input(path: str | None, arguments: Sequence[str] = ()) -> int:
+    """Runs an input file; returns the exit status. An error on any process ends all of them.
+
+    path: None for arguments that LAMMPS carries out without an input. Raises ImportError if LAMMPS is missing or the
+    plugin can't be compiled.
+    """
+    lmp = None
     try:
-        lmp.file(path)
+        lmp = open_lammps(arguments)
+        if path is not None:
+            lmp.file(path)
+    except BuildError as error:
+        raise ImportError(str(error)) from error
     except Exception as error:
         # LAMMPS has printed its errors; a process that waits for this one would wait forever.
         sys.stdout.flush()
-        print(f"torchmdx lammps: {error}", file=sys.stderr, flush=True)
+        print(f"torchmdx lammps: {getattr(error, 'message', error)}", file=sys.stderr, flush=True)
         _abort(lmp)
         return 1
     lmp.close()
@@ -47,8 +55,8 @@ def run_input(path: str, arguments: Sequence[str] = ()) -> int:
 
 
 def _abort(lmp: Any) -> None:
-    """Ends all processes if there are others."""
-    if lmp.extract_setting("world_size") > 1:
+    """Ends all processes if there are others. lmp: None if LAMMPS has not started, where MPI ends them by itself."""
+    if lmp is not None and lmp.extract_setting("universe_size") > 1:
         world = ctypes.c_int(0x44000000)  # MPI_COMM_WORLD in MPICH's ABI
         time.sleep(MESSAGE_TIME)
         lmp.lib.MPI_Abort(world, 1) if hasattr(lmp.lib, "MPI_Abort") else os._exit(1)

@@ -87,14 +87,11 @@ class Simulation:
         else:
             self.set_velocities(velocities)
 
-    def minimize(self, max_iterations: int = 0) -> tuple[float, float]:
-        """Minimizes the energy with OpenMM's L-BFGS; returns the energies before and after, eV.
-
-        max_iterations: 0 for no limit.
-        """
+    def minimize(self) -> tuple[float, float]:
+        """Minimizes the energy with OpenMM's L-BFGS; returns the energies before and after, eV."""
         with self._guarded():
             before = self.measure().potential
-            openmm.LocalEnergyMinimizer.minimize(self.context, maxIterations=max_iterations)
+            openmm.LocalEnergyMinimizer.minimize(self.context)
             return before, self.measure().potential
 
     def draw_velocities(self) -> None:

@@ -1,0 +1,135 @@
+"""How an engine evaluates a network, as far as floors.py counts it: read from the engine, so sizes and limits are its.
+
+What an engine chooses depends on the number of atoms, the precision, the elements, the GPU and its memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torchmdx.models.tensors import PARTS
+
+if TYPE_CHECKING:
+    from torchmdx.engines.engine import Engine
+    from torchmdx.engines.fused.tensornet import FastTensorNet
+    from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+
+# Kinds of products, of floors.PASSES.
+FLOAT32, FLOAT64, THREE_TF32, THREE_FP16 = "float32", "float64", "tf32x3", "fp16x3"
+CHAINS = {
+    "RowChain": "few atoms",
+    "Chain": "many atoms",
+    "TileChain": "tiles of atoms",
+    "LeanChain": "little memory",
+    "ChargedChain": "charges",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """launches: how work is divided among kernels. Products are named by their rounding (floors.PASSES).
+
+    mixes: of atoms' nine components with matrices; products: others of atoms. edges, edges_back: of TensorNet2's
+    network of edges, and their gradients.
+    words: of a filter table that an edge reads for a channel, of the embedding and each layer; 1 where that is not
+    known, and empty if filters are evaluated instead.
+    number, sent: bytes of a number, and of one that atoms send each other.
+    functions, elements: of the embedding's sums by element; 0 if they are not used. walks: along the edges, in these.
+    kept_rows: of tensor_traffic.ROWS, those that the backward pass reads.
+    """
+
+    launches: str = "autograd"
+    mixes: str = FLOAT32
+    products: str = FLOAT32
+    edges: str = FLOAT32
+    edges_back: str = FLOAT32
+    words: tuple[int, ...] = ()
+    number: int = 4
+    sent: int = 4
+    functions: int = 0
+    elements: int = 0
+    walks: int = 1
+    kept_rows: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [self.launches, f"products of nine components {self.mixes}, others {self.products}"]
+        if self.launches == "charges":
+            parts.append(f"of edges {self.edges}, their gradients {self.edges_back}")
+        if self.sent != self.number:
+            parts.append(f"{self.sent} bytes of a number that atoms send")
+        if self.functions:
+            parts.append(f"the embedding by {self.elements} elements in {self.functions} functions")
+        known = [str(words) for words in dict.fromkeys(self.words[bool(self.functions) :]) if words > 1]
+        if known:
+            parts.append(f"{' and '.join(known)} words of a table for an edge and channel")
+        elif not self.functions:
+            parts.append("filters from a table" if self.words else "filters without a table")
+        return "; ".join(parts)
+
+
+def evaluations_of(engine: Engine) -> list[Evaluation]:
+    """Of an engine, or of the engines of an ensemble's members."""
+    from torchmdx.engines.cpu.engine import CompiledEngine
+    from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
+    from torchmdx.engines.ensemble import EnsembleEngine
+    from torchmdx.engines.exact import ModelEngine
+    from torchmdx.engines.fused.engine import KernelEngine
+    from torchmdx.engines.fused.with_priors import PriorKernelEngine
+    from torchmdx.engines.pairs.engine import PairwiseEngine
+
+    if isinstance(engine, EnsembleEngine):
+        return [found for member in engine.engines for found in evaluations_of(member)]
+    if isinstance(engine, KernelEngine | PriorKernelEngine):
+        return [of_kernels(engine.model)]
+    if isinstance(engine, CompiledEngine | CompiledPriorEngine):
+        return [Evaluation(launches="one call into C", words=(1,))]
+    # Autograd of the model, or of the network of pairs, which have the potential's precision.
+    number = engine.potential.dtype.itemsize if isinstance(engine, ModelEngine | PairwiseEngine) else 4
+    kind = FLOAT64 if number == 8 else FLOAT32
+    if kind == FLOAT32 and isinstance(engine, PairwiseEngine) and engine.potential.device.type == "cuda":
+        kind = THREE_TF32  # engines/pairs/kernels/linear.py
+    read = (1,) if isinstance(engine, ModelEngine) and engine.name == "table" else ()
+    return [Evaluation(mixes=kind, products=kind, edges=kind, edges_back=kind, number=number, sent=number, words=read)]
+
+
+def of_kernels(model: FastTensorNet) -> Evaluation:
+    """Of the fused kernels with the buffers that they have."""
+    from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+
+    buffers = model.buffers
+    assert buffers is not None
+    sizes, kind = buffers.sizes, model.dot_precision
+    if model.one_launch is not None:
+        table = model.one_launch.memory["table"]
+        assert table is not None
+        words = (table.shape[2] * table.shape[4],) * table.shape[0]  # [tables,intervals,words,C,words]
+        return Evaluation(launches="one launch", mixes=THREE_TF32, words=words)
+    launches = CHAINS[model.chain_type(buffers, True).__name__]
+    if launches == "few atoms":
+        terms = len(PARTS) * (model.weights.degree + 1)
+        return Evaluation(launches=launches, words=(terms,) * (1 + sizes.layers))
+    mixes = THREE_FP16 if launches == "tiles of atoms" else kind
+    words = tuple(len(PARTS) * table.shape[1] for table in model.tables)
+    found = Evaluation(launches=launches, mixes=mixes, products=kind, words=words, sent=sizes.sent.itemsize)
+    if (present := buffers.present) is not None and sizes.tiles.by_elements is not None:
+        walks = -(-present.count // sizes.tiles.by_elements.walk(present.count)["GROUP"])
+        found = replace(found, functions=present.functions.count, elements=present.count, walks=walks)
+    return _with_edges(found, model) if isinstance(model, FastTensorNet2) else found
+
+
+def _with_edges(found: Evaluation, model: FastTensorNet2) -> Evaluation:
+    """With the network of edges, of which a table has the radial part of the first map."""
+    assert model.buffers is not None
+    charged, tiles = model.buffers.scratch.charged, model.buffers.sizes.tiles
+    assert charged is not None
+    two_maps = model.takes_half_parts and tiles.two_maps is not None
+    parts_back = two_maps and (model.edge_maps is not None or not charged.z2)
+    kept = ("one",) * bool(charged.z1) + ("two",) * bool(charged.z2)
+    return replace(
+        found,
+        words=(found.words[0], *(model.weights.degree + 1 for _ in found.words[1:])),
+        edges=THREE_FP16 if two_maps else found.products,
+        edges_back=THREE_FP16 if parts_back else found.products,
+        kept_rows=kept,
+    )
