@@ -35,6 +35,7 @@ class Case:
 
     constants: of engines/fused/tensornet2.py, with which few edges use the kernels for many.
     edge_maps: kernels of CUDA C++ for the network of edges, not Triton's.
+    coulomb: whether a TensorNet2 has Coulomb energy.
     tile_atoms: from how many atoms on tiles of atoms are used.
     """
 
@@ -43,6 +44,7 @@ class Case:
     constants: dict[str, int] = field(default_factory=dict)
     tile_atoms: int = engine.TILE_ATOMS
     edge_maps: bool = False
+    coulomb: bool = True
 
 
 CASES = {
@@ -51,6 +53,7 @@ CASES = {
     "many": Case("water200"),
     "tiles": Case("water200", tile_atoms=1),
     "charged-few": Case(SMALL, charged=True),
+    "charged-rows": Case(SMALL, charged=True, coulomb=False),
     "charged-box": Case(BOX, charged=True),
     "charged-two-maps": Case(BOX, charged=True, constants={"MANY_EDGE_ROWS": 1}),
     "charged-pieces": Case(BOX, charged=True, constants={"MANY_EDGE_ROWS": 1, "MOST_ROWS": 0, "PIECE": 4096}),
@@ -59,11 +62,12 @@ CASES = {
 DYNAMICS = "dynamics"  # also a case: steps of few atoms inside one launch
 
 
-def potential_of(charged: bool) -> Potential:
+def potential_of(case: Case) -> Potential:
     """On the GPU, with random weights."""
     torch.manual_seed(0)
-    config = TensorNet2Config(num_layers=1) if charged else TensorNetConfig()
-    return Potential(config, [CoulombConfig()] if charged else []).requires_grad_(False).cuda()
+    config = TensorNet2Config(num_layers=1) if case.charged else TensorNetConfig()
+    priors = [CoulombConfig()] if case.charged and case.coulomb else []
+    return Potential(config, priors).requires_grad_(False).cuda()
 
 
 def run(name: str, case: Case) -> None:
@@ -76,7 +80,7 @@ def run(name: str, case: Case) -> None:
         setattr(module, key, value)
     numbers, positions, cell = load(case.structure)
     system = System.create(positions, numbers, cell=cell, pbc=cell is not None, device="cuda")
-    step = CapturedStep(potential_of(case.charged), system, mode="eager", stress=cell is not None, skin=0.3)
+    step = CapturedStep(potential_of(case), system, mode="eager", stress=cell is not None, skin=0.3)
     for _ in range(2):
         forces = step(positions).forces
     print(f"{name}: {step.report().engine}, largest force {abs(forces).max():.3g} eV/Å", flush=True)
@@ -88,7 +92,7 @@ def run_dynamics() -> None:
     """Six steps with heavy atoms, in replays of three."""
     numbers, positions, _ = load(SMALL)
     options = dict(integrator="langevin", steps_per_replay=3, timestep=1.0, masses=np.full(len(numbers), 1e8))
-    dynamics = Dynamics(potential_of(False), [System.create(positions, numbers)], **options)
+    dynamics = Dynamics(potential_of(Case(SMALL)), [System.create(positions, numbers)], **options)
     dynamics.run(6)
     print(f"{DYNAMICS}: energy {float(dynamics.snapshot().energy.sum()):.6g} eV", flush=True)
 

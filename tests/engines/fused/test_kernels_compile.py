@@ -40,6 +40,7 @@ from dataclasses import replace
 import conftest
 from torchmdx import Batch, System
 from torchmdx.engines.fused import charge_buffers
+from torchmdx.engines.fused.launch_sizes import Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import HALF_PARTS, FastTensorNet2
 from torchmdx.neighbors.brute_force import brute_force
@@ -99,23 +100,26 @@ def training(_):
     pair_values.gradient(v, means, means, 3.0, *values), pair_values.change(v, means, means, 3.0, v)
 
 def chain(network, atoms):
-    kind = FastTensorNet2 if network == "tensornet2" else FastTensorNet
+    kind = FastTensorNet2 if network in ("tensornet2", "charged") else FastTensorNet
     settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
     if network == "gated":
         options = dict(head="gated", num_head_layers=2, readout_activation=False, charge_factor=False)
         network, settings = "tensornet", settings | options
-    precision = "float32"
+    precision, priors = "float32", network == "tensornet2" or atoms == "priors"
+    if network == "charged":
+        network = "tensornet2"
     if network in ("half", "tf32"):
         network, precision = "tensornet", network
     potential = conftest.random_potential(torch.float32, model=network, **settings).requires_grad_(False)
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
     edges = brute_force(batch, 3.0)
-    priors = kind is FastTensorNet2
     fast = kind(potential, bound=1e-2, priors=priors, precision=precision)
     if capability // 10 not in HALF_PARTS:
         fast.takes_half_parts = False
-    size = dict(few=20, some=200, many=20000, large=300000, domain=20000)[atoms]
+    size = dict(few=20, priors=20, some=200, many=20000, large=300000, domain=20000)[atoms]
     tiles = fast.choose_tiles(size)
+    if atoms == "priors":
+        tiles = Tiles.choose(size)
     charge_buffers.FEWEST_TO_DIVIDE, charge_buffers.PART = (1, 1) if atoms == "many" else (1024, 128)
     if tiles.by_elements is not None:
         tiles = replace(tiles, by_elements=replace(tiles.by_elements, edges=0))
@@ -153,6 +157,8 @@ EXPECTED = {
     ("gated", "few"): {"embed", "layer", "layer_gradient"},
     ("gated", "many"): {"multiply", "multiply_halves", "gated_energies"},
     ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
+    ("charged", "few"): {"embed", "layer", "layer_gradient", "first_maps", "charges_gradient", "last_map_gradient"},
+    ("charged", "priors"): {"embed", "layer", "output_gradient", "layer_gradient", "equilibrate"},
     ("step", "float32"): {"_prepare", "_finish"},
     ("priors", "damped"): {"every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"},
     ("priors", "switched"): {"every_pair", "within_cutoff"},
@@ -185,7 +191,14 @@ EXPECTED = {
 
 
 # Cases that one process looks at, one after the other: each process takes seconds to start.
-TOGETHER = [("tensornet",), ("half", "tf32"), ("gated",), ("tensornet2",), ("step", "priors"), ("search", "training")]
+TOGETHER = [
+    ("tensornet",),
+    ("half", "tf32"),
+    ("gated",),
+    ("tensornet2", "charged"),
+    ("step", "priors"),
+    ("search", "training"),
+]
 
 
 # Of other GPUs, each: few and many atoms, a part of the atoms, half precision in little memory, and TensorNet2.
@@ -199,7 +212,7 @@ EVERY = [
 OTHERS = {
     80: EVERY,
     86: [*EVERY, ("half", "many"), ("search", "1")],
-    89: [*EVERY, ("tf32", "many"), ("gated", "many"), ("tensornet2", "few")],
+    89: [*EVERY, ("tf32", "many"), ("gated", "many"), ("tensornet2", "few"), ("charged", "few")],
     100: [*EVERY, ("search", "1"), ("step", "float32"), ("priors", "damped")],
     120: [*EVERY, ("search", "1"), ("step", "float32"), ("training", "float32")],
 }

@@ -26,9 +26,9 @@ def product(packed, x, groups):
 @pytest.mark.parametrize(
     ("inner", "groups", "pack"),
     [
-        (CHANNELS, 2, lambda w: packing._columns(w, 2)),
-        (2 * CHANNELS, 3, lambda w: packing._by_part(w.unflatten(1, (3, CHANNELS)))),
-        (3 * CHANNELS, 1, lambda w: packing._columns(w, 1)),
+        (CHANNELS, 2, lambda w: packing.columns(w, 2)),
+        (2 * CHANNELS, 3, lambda w: packing.by_part(w.unflatten(1, (3, CHANNELS)))),
+        (3 * CHANNELS, 1, lambda w: packing.columns(w, 1)),
     ],
 )
 def test_every_block_multiplies_its_columns(inner, groups, pack):
@@ -46,7 +46,7 @@ def test_the_maps_of_the_head_are_whole_in_every_block(inner, columns):
     generator = torch.Generator().manual_seed(1)
     w = torch.randn(inner, columns, generator=generator, dtype=torch.float64)
     x = torch.randn(inner, generator=generator, dtype=torch.float64)
-    found = product(packing._whole(w), x, columns // WIDE).flatten(1)
+    found = product(packing.whole(w), x, columns // WIDE).flatten(1)
     torch.testing.assert_close(found, (x @ w).expand(SHARES, columns))
 
 
@@ -54,7 +54,7 @@ def test_each_part_has_a_matrix_of_its_own_for_tensor_cores():
     generator = torch.Generator().manual_seed(2)
     w = torch.randn(3, CHANNELS, CHANNELS, generator=generator, dtype=torch.float64)
     x = torch.randn(CHANNELS, generator=generator, dtype=torch.float64)
-    found, packed = torch.zeros(SHARES, 3, WIDE, dtype=x.dtype), packing._fragments(w)
+    found, packed = torch.zeros(SHARES, 3, WIDE, dtype=x.dtype), packing.fragments(w)
     for thread in range(THREADS):
         warp, lane = divmod(thread, 32)
         column, first = lane // 4, 8 * warp + 2 * (lane % 4)

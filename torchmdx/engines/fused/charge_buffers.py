@@ -43,6 +43,7 @@ class ChargeScratch:
     units2: Tensor | None  # [piece,2] the same of z₂
     read_norms: Tensor | None  # [N,3,C] norms of the readout, if `norms` is taken by the last charges
     reverse: Tensor | None  # [E] slot of the edge in the other direction, int32
+    pull: Tensor | None  # [slices,E] a layer's part of `GradientScratch.pull`, which has one slice for few atoms
 
     @classmethod
     def allocate(
@@ -86,4 +87,5 @@ class ChargeScratch:
             units2=new(min(rows, piece), 2) if parts else None,
             read_norms=new(n, 3, c) if last_charges else None,
             reverse=new(sizes.slots, dtype=torch.int32) if sizes.with_forces else None,
+            pull=new(slices, sizes.slots) if sizes.with_forces and sizes.one_program_per_atom else None,
         )

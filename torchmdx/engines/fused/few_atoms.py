@@ -74,7 +74,7 @@ class RowChain(Chain):
     def backward(self, virial: bool) -> None:
         if not self.n:
             return
-        b, g, w, e, t = self.b, self.gradient, self.weights, self.edges, self.tiles
+        b, g, w = self.b, self.gradient, self.weights
         for i in reversed(range(len(w.layers))):
             here, before = w.layers[i], max(i - 1, 0)
             one_atom.layer_gradient[(self.n,)](
@@ -86,10 +86,15 @@ class RowChain(Chain):
                 HIDDEN_WIDTH=w.hidden, FIRST=i == len(w.layers) - 1, EMBEDDING=i == 0,
                 **self.reflections, **self._options(),
             )  # fmt: skip
+        self._row_forces(virial)
+
+    def _row_forces(self, virial: bool, reverse: Tensor | None = None) -> None:
+        """Forces from the gradients of edges. reverse [E]: slots of the opposite edges, if they are known."""
+        b, g, w, e, t = self.b, self.gradient, self.weights, self.edges, self.tiles
         # Virials can be summed only after all forces; energies need not wait.
         systems = 0 if virial else self.sizes.num_systems
         force_kernels.forces[(self.n + systems,)](
-            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, g.half, self.buffers.forces,
+            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, reverse, g.half, self.buffers.forces,
             g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, self.n, self.n, VIRIAL=virial,
             EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=True, SUM=SUM_BLOCK if systems else 0,
             num_warps=t.force_warps,

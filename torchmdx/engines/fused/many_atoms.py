@@ -228,7 +228,7 @@ class Chain(Products):
             SLICES=len(g.pull), **walk,
         )  # fmt: skip
         force_kernels.forces[(n,)](
-            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, g.half, self.buffers.forces,
+            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, None, g.half, self.buffers.forces,
             g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, n, self.atoms(reach),
             VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=False, SUM=0,
         )  # fmt: skip

@@ -17,34 +17,38 @@ def pack_matrices(w: Weights) -> Tensor:
     """[SHARES,F/4,THREADS,4]: the F weights of every thread, one product after the other, as in one_launch.cu."""
     first, second = w.layers
     pieces = [
-        _columns(w.gate_in, 2),
-        _fragments(w.mix),
-        _by_part(w.gate_out),
-        _fragments(first.mix_in),
-        _fragments(second.mix_in),
-        _fragments(first.mix_out),
-        _fragments(second.mix_out),
-        _columns(w.read.flatten(0, 1), 1),
-        _whole(w.head.into),
-        _whole(w.head.back),
-        _by_part(w.read_back),
-        _fragments(first.mix_out_back),
-        _fragments(second.mix_out_back),
-        _fragments(first.mix_in_back),
-        _fragments(second.mix_in_back),
-        _columns(w.gate_out_back.flatten(0, 1), 2),
-        _fragments(w.mix_back),
-        _columns(w.gate_in_back, 1),
+        columns(w.gate_in, 2),
+        fragments(w.mix),
+        by_part(w.gate_out),
+        fragments(first.mix_in),
+        fragments(second.mix_in),
+        fragments(first.mix_out),
+        fragments(second.mix_out),
+        columns(w.read.flatten(0, 1), 1),
+        whole(w.head.into),
+        whole(w.head.back),
+        by_part(w.read_back),
+        fragments(first.mix_out_back),
+        fragments(second.mix_out_back),
+        fragments(first.mix_in_back),
+        fragments(second.mix_in_back),
+        columns(w.gate_out_back.flatten(0, 1), 2),
+        fragments(w.mix_back),
+        columns(w.gate_in_back, 1),
     ]
     return torch.cat(pieces, 1).contiguous()
 
 
 def pack_tables(w: Weights) -> Tensor:
-    """[3,K,5,C,4]: for each interval of each table the 18 coefficients of a channel, and two zeros, four at a time."""
-    tables = torch.stack([w.table, *(layer.table for layer in w.layers)])
-    count, terms = tables.shape[1], 3 * (w.degree + 1)
-    rows = torch.nn.functional.pad(tables.reshape(3, count, terms, CHANNELS), (0, 0, 0, -terms % 4))
-    return rows.reshape(3, count, -1, 4, CHANNELS).transpose(3, 4).contiguous()
+    """[3,K,5,C,4]: the tables of embedding and layers."""
+    return torch.stack([pack_table(w.table), *(pack_table(layer.table) for layer in w.layers)])
+
+
+def pack_table(table: Tensor) -> Tensor:
+    """[K,5,C,4]: for each interval of a table the 18 coefficients of a channel, and two zeros, four at a time."""
+    count, terms = len(table), 3 * table.shape[1]
+    rows = torch.nn.functional.pad(table.reshape(count, terms, CHANNELS), (0, 0, 0, -terms % 4))
+    return rows.reshape(count, -1, 4, CHANNELS).transpose(2, 3).contiguous()
 
 
 def pack_vectors(w: Weights) -> Tensor:
@@ -62,12 +66,14 @@ def pack_vectors(w: Weights) -> Tensor:
     read_shift = w.read_bias.to(wide) + offset @ read
     of_gate, of_read = (w.gate_scale, w.gate_offset, gate_level, gate_shift), (scale, offset, read_level, read_shift)
     common = [*of_gate, *of_read, w.head.bias, w.head.last]
-    own = torch.stack([w.own, *(layer.own for layer in w.layers)])  # [3,3,C]
+    own = w.own.new_zeros(3, 3, CHANNELS)  # of embedding and layers
+    for k, each in enumerate((w.own, *(layer.own for layer in w.layers))):
+        own[k] = each
     rows = []
     for share in range(SHARES):
         mine, hidden = (slice(k * WIDE * share, k * WIDE * (share + 1)) for k in (1, 2))
-        each = [w.gate_in_bias[hidden], w.gate_out_bias[:, mine], w.read_bias[mine], own[:, :, mine]]
-        rows.append(torch.cat([x.reshape(-1).float() for x in (*common, *each)]))
+        parts = [w.gate_in_bias[hidden], w.gate_out_bias[:, mine], w.read_bias[mine], own[:, :, mine]]
+        rows.append(torch.cat([x.reshape(-1).float() for x in (*common, *parts)]))
     return torch.stack(rows).contiguous()
 
 
@@ -87,7 +93,7 @@ def _packed(blocks: list[Tensor]) -> Tensor:
     return torch.stack(out)
 
 
-def _fragments(matrices: Tensor) -> Tensor:
+def fragments(matrices: Tensor) -> Tensor:
     """One matrix per part, [3,C,C]: the block's columns of each, for tensor cores.
 
     Warp w has rows 8 w to 8 w + 7; its thread 4 i + j has columns i and i + 8 of row 2 j, then of row 2 j + 1.
@@ -96,16 +102,16 @@ def _fragments(matrices: Tensor) -> Tensor:
     return split.permute(4, 0, 1, 6, 2, 3, 5).reshape(SHARES, 3, THREADS, 4)
 
 
-def _by_part(matrix: Tensor) -> Tensor:
+def by_part(matrix: Tensor) -> Tensor:
     """[K,3,C]: the block's columns of each part."""
     return _packed(list(matrix.unflatten(2, (SHARES, WIDE)).permute(2, 1, 0, 3)))
 
 
-def _columns(matrix: Tensor, groups: int) -> Tensor:
+def columns(matrix: Tensor, groups: int) -> Tensor:
     """[K,SHARES·groups·WIDE]: neighbouring columns."""
     return _packed(list(matrix.unflatten(1, (SHARES, groups, WIDE)).permute(1, 2, 0, 3)))
 
 
-def _whole(matrix: Tensor) -> Tensor:
+def whole(matrix: Tensor) -> Tensor:
     """[K,N]: all columns in every block."""
     return _packed([matrix.unflatten(1, (-1, WIDE)).transpose(0, 1)] * SHARES)

@@ -6,6 +6,9 @@ distance is read from a table; the rest is evaluated for every edge on tensor co
 last activation. For up to MOST_ROWS rows it also reads z₂, and for many edges evaluates z₁ again; for more rows it
 reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 other kernels do this (edge_maps.py): without
 pieces, and with the slopes of z₂'s activation in place of z₂.
+
+Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On request, clusters of blocks
+do the same on an H100 or H200 for the usual network (charged_cluster.py, `FastTensorNet2.use_clusters`).
 """
 
 from __future__ import annotations
@@ -26,9 +29,13 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
 
 if TYPE_CHECKING:
+    from torchmdx.engines.fused.charged_cluster import ChargedClusters
+    from torchmdx.engines.fused.charged_rows import RowWeights
     from torchmdx.engines.fused.edge_maps import EdgeMaps
 
 MOST_ROWS, PIECE = 196608, 49152
+# Atoms of one system, up to which a program takes one atom: on an H200, a quarter faster with 90, 8 % with 128.
+FEW_CHARGED = 96
 FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
 # Compute capabilities (major) with the 139 to 199 kB of shared memory that a program takes: GeForce cards have 99.
 HALF_PARTS = (9, 10)
@@ -59,6 +66,8 @@ class FastTensorNet2(FastTensorNet):
         self.takes_half_parts = self._takes_half_parts()
         self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
         self.edge_maps: EdgeMaps | None = None
+        self.row_weights: RowWeights | None = None
+        self.clusters: ChargedClusters | None = None
 
     def _takes_half_parts(self) -> bool:
         """Whether kernels/edge_mlp_forward.py can be used: a program has to fit into a multiprocessor."""
@@ -75,6 +84,22 @@ class FastTensorNet2(FastTensorNet):
 
         self.edge_maps = self.edge_maps or EdgeMaps.made(self)
 
+    def use_clusters(self) -> None:
+        """Makes `run` take the kernels of charged_cluster.py and charged_maps.py, in buffers of the last `allocate`.
+
+        Engines do not ask for them: they agree with the exact model in an emulation, and have yet to be run and timed
+        on a GPU. Raises ValueError if they do not serve this network, these buffers or
+        this GPU; CompileError, CacheError or DriverError.
+        """
+        from torchmdx.engines.fused.charged_cluster import ChargedClusters  # needs Triton
+
+        if self.buffers is None:
+            raise RuntimeError("allocate must be called before use_clusters")
+        sizes = self.buffers.sizes
+        if not sizes.one_program_per_atom or not sizes.with_forces:
+            raise ValueError("clusters of blocks need buffers of few atoms with forces")
+        self.clusters = ChargedClusters.made(self, sizes.num_atoms, sizes.slots)
+
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
         assert isinstance(network, TensorNet2)
@@ -90,7 +115,13 @@ class FastTensorNet2(FastTensorNet):
         tiles: Tiles | None = None,
         elements: Sequence[int] = (),
     ) -> Buffers:
+        tiles = tiles or self.choose_tiles(num_atoms)
+        if tiles.row is not None and not self._takes_rows(num_systems):
+            tiles = replace(tiles, row=None)
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, elements=elements)
+        self.clusters = None
+        if buffers.sizes.one_program_per_atom:
+            self._pack_rows()
         two_maps = self.takes_half_parts and buffers.sizes.tiles.two_maps is not None
         self.neutral = buffers.sizes.new(max(num_systems, 1))  # the total charge that messages see
         buffers.scratch.charged = ChargeScratch.allocate(
@@ -104,9 +135,24 @@ class FastTensorNet2(FastTensorNet):
         )
         return buffers
 
+    def _takes_rows(self, num_systems: int) -> bool:
+        """Whether one program per atom can be used: charges are summed over one system."""
+        fits = 2 * self.charged.charges <= self.weights.channels
+        return fits and num_systems == 1 and self.dot_precision == "tf32x3"
+
+    def _pack_rows(self) -> None:
+        from torchmdx.engines.fused.charged_rows import RowWeights  # needs Triton
+
+        self.row_weights = self.row_weights or RowWeights.of(self.charged)
+
     def choose_tiles(self, num_atoms: int) -> Tiles:
-        """Always blocks of atoms: the network of edges is enough work for tensor cores."""
-        tiles = replace(Tiles.choose(num_atoms), row=None)
+        """One program per atom up to FEW_CHARGED, unless priors need the last charges, for which it is untimed.
+
+        Beyond, the network of edges is enough work for tensor cores.
+        """
+        tiles = Tiles.choose(num_atoms)
+        if num_atoms > FEW_CHARGED or self.last_charges:
+            tiles = replace(tiles, row=None)
         if num_atoms < SOME_ATOMS:
             tiles = replace(tiles, product=Block(columns=32))
         many = num_atoms * 48 >= MANY_EDGE_ROWS
@@ -120,5 +166,6 @@ class FastTensorNet2(FastTensorNet):
 
     def chain_type(self, buffers: Buffers, whole: bool) -> type:
         from torchmdx.engines.fused.charged import ChargedChain
+        from torchmdx.engines.fused.charged_rows import ChargedRowChain
 
-        return ChargedChain
+        return ChargedRowChain if buffers.sizes.one_program_per_atom else ChargedChain

@@ -12,6 +12,7 @@ def forces(
     KNOT,
     PLACE,
     STRETCH,
+    REVERSE,
     HALF,
     FORCES,
     VIRIALS,
@@ -36,6 +37,7 @@ def forces(
     where the source matches: more bytes, less latency.
     SUM: if not 0, programs from N on sum the energies of a system, SUM atoms at a time, as `sum_systems` does.
     num_embedded: atoms whose rows hold gradients; they are the first so many.
+    REVERSE [E]: the slot of ē, or None.
     """
     i = tl.program_id(0)
     if SUM > 0:
@@ -47,7 +49,6 @@ def forces(
         num_embedded = tl.load(num_embedded)
     start, end = tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)
     lane = tl.arange(0, EDGES)
-    candidate = tl.arange(0, CANDIDATES)[None, :]
     fx = tl.zeros((EDGES,), tl.float32)
     fy = tl.zeros((EDGES,), tl.float32)
     fz = tl.zeros((EDGES,), tl.float32)
@@ -63,23 +64,10 @@ def forces(
         if PARTIAL:
             of_source = mask & (j < num_embedded)
             mask = mask & (i < num_embedded)
-        at = SHIFTS + e.to(tl.int64) * 3
-        sa = tl.load(at, mask=of_source, other=0)[:, None]
-        sb = tl.load(at + 1, mask=of_source, other=0)[:, None]
-        sc = tl.load(at + 2, mask=of_source, other=0)[:, None]
-        row = tl.load(ROW_PTR + j, mask=of_source, other=0)
-        length = tl.load(ROW_PTR + j + 1, mask=of_source, other=0) - row
-        longest = tl.max(length, 0)
-        back = tl.full((EDGES,), -1, tl.int32)
-        for step in range(0, longest, CANDIDATES):
-            other = row[:, None] + step + candidate
-            within = (step + candidate) < length[:, None]
-            there = SHIFTS + other.to(tl.int64) * 3
-            same = within & (tl.load(SOURCE + other, mask=within, other=-1) == i)
-            same = same & (tl.load(there, mask=within if AT_ONCE else same, other=0) == -sa)
-            same = same & (tl.load(there + 1, mask=within if AT_ONCE else same, other=0) == -sb)
-            same = same & (tl.load(there + 2, mask=within if AT_ONCE else same, other=0) == -sc)
-            back = tl.maximum(back, tl.max(tl.where(same, other, -1), 1))
+        if REVERSE is None:
+            back = opposite_edges(e, of_source, j, i, ROW_PTR, SOURCE, SHIFTS, CANDIDATES, AT_ONCE)
+        else:
+            back = tl.load(REVERSE + e, mask=of_source, other=-1)
         here = HALF + e.to(tl.int64) * 3
         there = HALF + back.to(tl.int64) * 3
         found = of_source & (back >= 0)
@@ -101,6 +89,29 @@ def forces(
     if VIRIAL:
         entry = tl.arange(0, 16)
         tl.store(VIRIALS + i.to(tl.int64) * 9 + entry, tl.sum(virial, 0), mask=entry < 9)
+
+
+@triton.jit
+def opposite_edges(e, mask, j, i, ROW_PTR, SOURCE, SHIFTS, CANDIDATES: tl.constexpr, AT_ONCE: tl.constexpr):
+    """The slots of the edges opposite to e [B] of row i, where mask is set, -1 if there is none; j: their sources."""
+    at = SHIFTS + e.to(tl.int64) * 3
+    sa = tl.load(at, mask=mask, other=0)[:, None]
+    sb = tl.load(at + 1, mask=mask, other=0)[:, None]
+    sc = tl.load(at + 2, mask=mask, other=0)[:, None]
+    row = tl.load(ROW_PTR + j, mask=mask, other=0)
+    length = tl.load(ROW_PTR + j + 1, mask=mask, other=0) - row
+    candidate = tl.arange(0, CANDIDATES)[None, :]
+    back = tl.full(e.shape, -1, tl.int32)
+    for step in range(0, tl.max(length, 0), CANDIDATES):
+        other = row[:, None] + step + candidate
+        within = (step + candidate) < length[:, None]
+        there = SHIFTS + other.to(tl.int64) * 3
+        same = within & (tl.load(SOURCE + other, mask=within, other=-1) == i)
+        same = same & (tl.load(there, mask=within if AT_ONCE else same, other=0) == -sa)
+        same = same & (tl.load(there + 1, mask=within if AT_ONCE else same, other=0) == -sb)
+        same = same & (tl.load(there + 2, mask=within if AT_ONCE else same, other=0) == -sc)
+        back = tl.maximum(back, tl.max(tl.where(same, other, -1), 1))
+    return back
 
 
 @triton.jit

@@ -284,7 +284,10 @@ def embed(
     WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr, APART: tl.constexpr,
     ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """Places the edges of atom i; its embedding, and Y of the first layer. The gradient needs GATE and MIXED."""
+    """Places the edges of atom i; its embedding, and Y of the first layer. The gradient needs GATE and MIXED.
+
+    MIX_IN: if None, Y is left out.
+    """
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts = work + PARTS * CHANNELS
@@ -305,8 +308,9 @@ def embed(
         parts, more, GATE_OUT_BIAS, GATE + i * (3 * CHANNELS), MIXED + row, x, INVERSE + i * CHANNELS,
         CHANNELS, GROUPS, ACTIVATION, KEEP,
     )  # fmt: skip
-    multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
-    one_atom_maps.put_sum9(parts, Y + row, CHANNELS, GROUPS)
+    if MIX_IN is not None:
+        multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
+        one_atom_maps.put_sum9(parts, Y + row, CHANNELS, GROUPS)
 
 
 @triton.jit
@@ -363,17 +367,40 @@ def layer(
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts = work + PARTS * CHANNELS
-    x = NEXT_X + row
     (_messages_apart if APART else _messages)(Y, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, parts, CHANNELS, DEGREE, DEPTH)
     tl.debug_barrier()
     one_atom_maps.message_out(parts, Y + row, OWN, CHARGE, SYSTEM, M + row, work, i, CHANNELS, DEPTH, REFLECTIONS, KEEP)
+    update_atom(
+        Y, M, CHARGE, SYSTEM, MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_IN, NEXT_Y, MIX_OUT_BACK, G, GY,
+        READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
+        CONSTANTS, REFERENCES, NUMBERS, ENERGIES, work, parts, i, epsilon,
+        WIDTH, CHANNELS, HEAD, GROUPS, UNROLL, APART, ACTIVATION, READOUT, GATED, REFLECTIONS, KEEP, LAST,
+    )  # fmt: skip
+
+
+@triton.jit
+def update_atom(
+    Y, M, CHARGE, SYSTEM, MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_IN, NEXT_Y, MIX_OUT_BACK, G, GY,
+    READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
+    CONSTANTS, REFERENCES, NUMBERS, ENERGIES, work, parts, i, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
+    APART: tl.constexpr, ACTIVATION: tl.constexpr, READOUT: tl.constexpr, GATED: tl.constexpr,
+    REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """What `layer` does from P̂ on, which is in `work`.
+
+    MIX_IN: if None, Y of the next layer is left out. MIX_OUT_BACK: if None, the backward pass ends with G.
+    """
+    row = i * (9 * CHANNELS)
+    x = NEXT_X + row
     multiply9(work, MIX_OUT, parts, CHANNELS, GROUPS, UNROLL, APART)
     one_atom_maps.updated(
         parts, X + row, D + row, CHARGE, SYSTEM, x, NEXT_INVERSE + i * CHANNELS, i, CHANNELS, GROUPS, KEEP, LAST
     )
     if not LAST:
-        multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
-        one_atom_maps.put_sum9(parts, NEXT_Y + row, CHANNELS, GROUPS)
+        if MIX_IN is not None:
+            multiply9(x, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
+            one_atom_maps.put_sum9(parts, NEXT_Y + row, CHANNELS, GROUPS)
     else:
         features, head = work + 9 * CHANNELS, work + 10 * CHANNELS
         tl.debug_barrier()
@@ -402,10 +429,11 @@ def layer(
                 parts, x, READ_SCALE, D + row, CHARGE, SYSTEM, G + row, work + 11 * CHANNELS, i, epsilon,
                 WIDTH, CHANNELS, GROUPS,
             )  # fmt: skip
-            multiply9(work + 11 * CHANNELS, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
-            one_atom_maps.product_gradient(
-                parts, Y + row, M + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS
-            )
+            if MIX_OUT_BACK is not None:
+                multiply9(work + 11 * CHANNELS, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
+                one_atom_maps.product_gradient(
+                    parts, Y + row, M + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS
+                )
 
 
 @triton.jit
@@ -426,19 +454,41 @@ def layer_gradient(
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts = work + PARTS * CHANNELS
-    x, inverse = X + row, INVERSE + i * CHANNELS
     (_messages_gradient_apart if APART else _messages_gradient)(
         Y, GM, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, PULL, parts, CHANNELS, DEGREE, DEPTH, FIRST
     )
     tl.debug_barrier()
     one_atom_maps.messages_back(parts, GM + row, GY + row, OWN, work, CHANNELS, DEPTH)
     multiply9(work, MIX_IN_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
+    input_back(
+        parts, None, GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, X, INVERSE, G, CHARGE, SYSTEM,
+        D, MIX_OUT_BACK, BEFORE_Y, BEFORE_M, A, HIDDEN, GATE, MIXED, GATE_SCALE, GATE_IN_BACK, GATE_OUT_BACK, MIX_BACK,
+        FILTERS, NUMBERS, TARGETS, SOURCES, work, parts, i, epsilon, WIDTH, CHANNELS, HIDDEN_WIDTH, DEGREE, WORK_WIDTH,
+        GROUPS, GROUPS, UNROLL, DEPTH, APART, ACTIVATION, REFLECTIONS, EMBEDDING,
+    )  # fmt: skip
+
+
+@triton.jit
+def input_back(
+    THROUGH_Y, MORE, GY, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, X, INVERSE, G, CHARGE, SYSTEM,
+    D, MIX_OUT_BACK, BEFORE_Y, BEFORE_M, A, HIDDEN, GATE, MIXED, GATE_SCALE, GATE_IN_BACK, GATE_OUT_BACK, MIX_BACK,
+    FILTERS, NUMBERS, TARGETS, SOURCES, work, parts, i, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HIDDEN_WIDTH: tl.constexpr, DEGREE: tl.constexpr,
+    WORK_WIDTH: tl.constexpr, SHARES: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
+    APART: tl.constexpr, ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, EMBEDDING: tl.constexpr,
+):  # fmt: skip
+    """What `layer_gradient` does from the gradient in X̂ through Y on, whose shares THROUGH_Y [SHARES,9,C] are.
+
+    MORE [9,C]: a gradient in X to be added, or None; in neither of the first 18 C of `work`.
+    """
+    row = i * (9 * CHANNELS)
+    x, inverse = X + row, INVERSE + i * CHANNELS
     if EMBEDDING:
         more, hidden = parts + (WORK_WIDTH - PARTS * CHANNELS) // 2, work + 3 * CHANNELS
         mixed, ga = work + 9 * CHANNELS, work + 18 * CHANNELS
         one_atom_maps.gate_gradient(
-            parts, G + row, x, inverse, GATE + i * (3 * CHANNELS), MIXED + row, work, mixed,
-            CHANNELS, GROUPS, ACTIVATION,
+            THROUGH_Y, MORE, G + row, x, inverse, GATE + i * (3 * CHANNELS), MIXED + row, work, mixed,
+            CHANNELS, SHARES, ACTIVATION,
         )  # fmt: skip
         multiply1(work, GATE_OUT_BACK, parts, 3 * CHANNELS, HIDDEN_WIDTH, GROUPS, UNROLL, APART)
         one_atom_maps.times_slope(parts, HIDDEN + i * HIDDEN_WIDTH, hidden, HIDDEN_WIDTH, GROUPS, ACTIVATION)
@@ -451,7 +501,9 @@ def layer_gradient(
             CHANNELS, DEGREE, DEPTH,
         )  # fmt: skip
     else:
-        one_atom_maps.input_gradient(parts, G + row, x, inverse, D + row, CHARGE, SYSTEM, work, i, CHANNELS, GROUPS)
+        one_atom_maps.input_gradient(
+            THROUGH_Y, MORE, G + row, x, inverse, D + row, CHARGE, SYSTEM, work, i, CHANNELS, SHARES
+        )
         multiply9(work, MIX_OUT_BACK, parts, CHANNELS, GROUPS, UNROLL, APART)
         one_atom_maps.product_gradient(
             parts, BEFORE_Y + row, BEFORE_M + row, CHARGE, SYSTEM, GY + row, i, CHANNELS, GROUPS, REFLECTIONS

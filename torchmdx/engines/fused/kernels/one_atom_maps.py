@@ -262,6 +262,17 @@ def _store_update_gradient(GD, D, CHARGE, SYSTEM, g, i, CHANNELS: tl.constexpr):
 
 
 @triton.jit(noinline=True)
+def add_output_gradient(MORE, D, CHARGE, SYSTEM, G, GD, i, CHANNELS: tl.constexpr):
+    """Adds MORE to the gradient G in X'; and GD, that in D."""
+    n = tl.arange(0, CHANNELS)
+    every = n < CHANNELS
+    g = add9(load9(G + n, every, CHANNELS), load9(MORE + n, every, CHANNELS))
+    tl.debug_barrier()
+    store9(G + n, g, every, CHANNELS)
+    _store_update_gradient(GD, D, CHARGE, SYSTEM, g, i, CHANNELS)
+
+
+@triton.jit(noinline=True)
 def product_gradient(
     PARTS, Y, M, CHARGE, SYSTEM, GY, i, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, REFLECTIONS: tl.constexpr
 ):  # fmt: skip
@@ -290,21 +301,24 @@ def messages_back(PARTS, GM, GY, OWN, OUT, CHANNELS: tl.constexpr, DEPTH: tl.con
 
 
 @triton.jit
-def _input_gradient(PARTS, G, X, INVERSE, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
-    """Gradient in a layer's input: through Y, and G, which reached X̂ from the layer's output."""
+def _input_gradient(PARTS, MORE, G, X, INVERSE, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
+    """Gradient in a layer's input: through Y, G, which reached X̂ from the layer's output, and MORE, if not None."""
     n = tl.arange(0, CHANNELS)
     every = n < CHANNELS
     g = add9(sum9(PARTS, CHANNELS, GROUPS), load9(G + n, every, CHANNELS))
-    return normalise_gradient(load9(X + n, every, CHANNELS), tl.load(INVERSE + n), g)
+    g = normalise_gradient(load9(X + n, every, CHANNELS), tl.load(INVERSE + n), g)
+    if MORE is not None:
+        g = add9(g, load9(MORE + n, every, CHANNELS))
+    return g
 
 
 @triton.jit(noinline=True)
 def input_gradient(
-    PARTS, G, X, INVERSE, D, CHARGE, SYSTEM, GD, i, CHANNELS: tl.constexpr, GROUPS: tl.constexpr
+    PARTS, MORE, G, X, INVERSE, D, CHARGE, SYSTEM, GD, i, CHANNELS: tl.constexpr, GROUPS: tl.constexpr
 ):  # fmt: skip
     """G becomes the gradient in the input, which is the output of the layer before; GD is that in this one's D."""
     n = tl.arange(0, CHANNELS)
-    g = _input_gradient(PARTS, G, X, INVERSE, CHANNELS, GROUPS)
+    g = _input_gradient(PARTS, MORE, G, X, INVERSE, CHANNELS, GROUPS)
     tl.debug_barrier()
     store9(G + n, g, n < CHANNELS, CHANNELS)
     _store_update_gradient(GD, D, CHARGE, SYSTEM, g, i, CHANNELS)
@@ -312,13 +326,13 @@ def input_gradient(
 
 @triton.jit(noinline=True)
 def gate_gradient(
-    PARTS, G, X, INVERSE, GATE, MIXED, GGATE, GMIXED,
+    PARTS, MORE, G, X, INVERSE, GATE, MIXED, GGATE, GMIXED,
     CHANNELS: tl.constexpr, GROUPS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """GGATE [3,C] and GMIXED [9,C]: the gradients in both factors of the first X = MIXED act(GATE)."""
     n = tl.arange(0, CHANNELS)
     every = n < CHANNELS
-    g = _input_gradient(PARTS, G, X, INVERSE, CHANNELS, GROUPS)
+    g = _input_gradient(PARTS, MORE, G, X, INVERSE, CHANNELS, GROUPS)
     z0, z1, z2 = load3(GATE + n, None, CHANNELS)
     s0, s1, s2 = dot_parts(g, load9(MIXED + n, every, CHANNELS))
     s = (s0 * slope(z0, ACTIVATION), s1 * slope(z1, ACTIVATION), s2 * slope(z2, ACTIVATION))

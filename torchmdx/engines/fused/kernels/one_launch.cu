@@ -9,48 +9,7 @@
 // Steps of dynamics are a loop around the evaluation, within the launch.
 
 #include "one_launch_motion.cuh"
-
-// Mean and 1/deviation of COUNT numbers of an atom by one warp; the numbers, standardised, scaled and moved, in `to`.
-template <int COUNT>
-DEV void standardise(const Block &b, const float *x, const float *scale, const float *offset, float epsilon, float *to,
-                     float *statistics)
-{
-    float v[COUNT / 32], sum = 0, square = 0;
-#pragma unroll
-    for (int k = 0; k < COUNT / 32; k++) sum += v[k] = x[b.lane + 32 * k];
-#pragma unroll
-    for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask);
-    const float mean = sum * (1.0f / COUNT);
-#pragma unroll
-    for (int k = 0; k < COUNT / 32; k++) v[k] -= mean, square += v[k] * v[k];
-#pragma unroll
-    for (int mask = 16; mask; mask >>= 1) square += exchange(square, mask);
-    const float inverse = rsqrtf(square * (1.0f / COUNT) + epsilon);
-#pragma unroll
-    for (int k = 0; k < COUNT / 32; k++)
-        to[b.lane + 32 * k] = v[k] * inverse * scale[b.lane + 32 * k] + offset[b.lane + 32 * k];
-    if (b.lane == 0) statistics[0] = mean, statistics[1] = inverse;
-}
-
-// Means of the gradient in standardised numbers, 1 / `part` of them, and of its product with them, from the gradient g
-// [COUNT] in what a linear map made of them, z [COUNT].
-template <int COUNT>
-DEV void back_statistics(const Block &b, const float *g, const float *z, const float *level, const float *shift,
-                         float *means, float part)
-{
-    float sum = 0, along = 0;
-#pragma unroll
-    for (int k = 0; k < COUNT; k += 32) {
-        const float gk = g[b.lane + k];
-        sum += gk * level[b.lane + k], along += gk * (z[b.lane + k] - shift[b.lane + k]);
-    }
-#pragma unroll
-    for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask), along += exchange(along, mask);
-    if (b.lane == 0) means[0] = sum * part, means[1] = along * part;
-}
-
-#define EACH_OWN(a)                                                                                                    \
-    _Pragma("unroll 1") for (int own_ = b.tid, a = own_ / WIDE; own_ < b.atoms * WIDE; own_ += THREADS, a = own_ / WIDE)
+#include "one_launch_norms.cuh"
 
 // X as the next layer reads it, to be pushed, and 1/(|X|^2+1).
 DEV void put_input(const Block &b, int a, int which, int l, N9 x)

@@ -1,0 +1,23 @@
+// The kernels of charged_cluster.cu, emulated on one core.
+#define EMULATED
+#include "charged_cluster.cu"
+
+static const Given *given;
+static void embed_thread() { embed(*given); }
+static void layer_thread() { layer(*given); }
+static void gradient_thread() { gradient(*given); }
+
+extern "C" void launch(const Given *g, int which, int clusters, int shared_bytes)
+{
+    void (*const functions[])() = {embed_thread, layer_thread, gradient_thread};
+    given = g;
+    run_grid(clusters * SHARES, THREADS, SHARES, shared_bytes, functions[which]);
+}
+
+// What Python has to know as well.
+extern "C" int constant(int which)
+{
+    const int values[] = {ALL_WEIGHTS,          CHARGE_VECTORS,     VECTORS,    (int)sizeof(Params), (int)sizeof(Charged),
+                          (int)sizeof(Given), ROOM_OF_A_BLOCK};
+    return values[which];
+}

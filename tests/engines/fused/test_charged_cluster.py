@@ -1,0 +1,225 @@
+"""TensorNet2's kernels of few atoms by clusters of blocks: emulated on the CPU, and on a GPU."""
+
+import copy
+import ctypes
+
+import pytest
+import torch
+from ase.build import molecule
+from emulated import compiled
+from interpreter import DEVICE, INTERPRETED, needs_kernels
+from test_fused_tensornet import batch_of, run, virial_of
+
+from torchmdx import Potential, TensorNet2Config
+from torchmdx.evaluate import evaluate
+from torchmdx.neighbors.brute_force import brute_force
+
+pytest.importorskip("triton")
+
+from torchmdx.engines.fused import charged_cluster, one_launch_weights
+from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, ChargedClusters, plan_of
+from torchmdx.engines.fused.charged_maps import SHARED_BYTES
+from torchmdx.engines.fused.launch_sizes import Tiles
+from torchmdx.engines.fused.one_launch_plan import Plan
+from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+
+only_interpreted = pytest.mark.skipif(not INTERPRETED, reason="the GPU has the kernels themselves")
+on_hopper = pytest.mark.skipif(
+    DEVICE == "cpu" or torch.cuda.get_device_capability() != (9, 0), reason="needs an H100 or H200"
+)
+
+
+def made(**settings):
+    """The usual network, with weights that leave no term out."""
+    torch.manual_seed(0)
+    potential = Potential(TensorNet2Config(**{"num_layers": 1, **settings})).requires_grad_(False)
+    for module in potential.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.weight += 0.3 * torch.randn_like(module.weight)
+            module.bias += 0.3 * torch.randn_like(module.bias)
+    for layer in potential.network.layers:
+        layer.filters[4].weight *= 4
+    potential.scale.fill_(1.3)
+    potential.shift.fill_(0.7)
+    potential.reference_energies += torch.randn_like(potential.reference_energies)
+    return potential
+
+
+@pytest.fixture(scope="module")
+def potential():
+    return made()
+
+
+@pytest.fixture(scope="module")
+def fast(potential):
+    return FastTensorNet2(potential.to(DEVICE))
+
+
+@pytest.fixture(scope="module")
+def charged():
+    atoms = molecule("CH3CH2OH")
+    atoms.rattle(0.05, seed=2)
+    atoms.info["charge"] = 1
+    return batch_of(atoms)
+
+
+class Emulated:
+    """Runs one of the kernels on one core, as `ClusterKernel` does on a GPU."""
+
+    def __init__(self, library, which):
+        self.library, self.which = library, which
+
+    def launch(self, clusters, shared_bytes, given):
+        self.library.launch(ctypes.byref(given), self.which, clusters, shared_bytes)
+
+
+def emulated(fast, library, plan, num_atoms, slots):
+    kernels = {name: Emulated(library[0], k) for k, name in enumerate((EMBED, LAYER, GRADIENT))}
+    kernels |= {name: Emulated(library[1], k) for k, name in enumerate(SHARED_BYTES)}
+    return ChargedClusters(fast, kernels, plan, num_atoms, slots)
+
+
+def run_with(fast, potential, batch, library, plan, monkeypatch, **options):
+    """The buffers after a run with the emulated kernels."""
+    allocate = FastTensorNet2.allocate
+
+    def allocated(model, num_atoms, num_systems, capacity, **settings):
+        buffers = allocate(model, num_atoms, num_systems, capacity, **settings)
+        model.clusters = emulated(model, library, plan, num_atoms, buffers.sizes.slots)
+        return buffers
+
+    monkeypatch.setattr(FastTensorNet2, "allocate", allocated)
+    return run(potential, batch, fast=fast, **options)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    folder, constants = tmp_path_factory.mktemp("clusters"), Plan(2, 1, 8, 2, True).constants
+    return compiled(folder, "charged_cluster", **constants), compiled(folder, "charged_maps")
+
+
+@needs_kernels
+@only_interpreted
+def test_python_and_the_kernels_agree_on_sizes(library, fast):
+    fast.allocate(9, 1, 10)
+    own = fast.row_weights.charges[0]
+    weights = charged_cluster.pack_matrices(fast)[0].numel() // one_launch_weights.THREADS
+    vectors = charged_cluster.pack_vectors(fast.charged.equilibrations[0], own.first).shape[1]
+    structures = (charged_cluster.Params, charged_cluster.Charged, charged_cluster.Given)
+    wanted = [weights, vectors, one_launch_weights.pack_vectors(fast.weights).shape[1]]
+    wanted += [ctypes.sizeof(structure) for structure in structures]
+    wanted.append(emulated(fast, library, Plan(2, 5, 8, 2, True), 9, 0).shared_bytes // 4)
+    assert [library[0].constant(k) for k in range(7)] == wanted
+
+
+@needs_kernels
+@only_interpreted
+def test_the_emulated_kernels_agree_with_the_exact_model(library, fast, potential, charged, monkeypatch):
+    plan = Plan(2, 5, 8, 2, True)  # the last cluster has one atom
+    found = run_with(fast, potential, charged, library, plan, monkeypatch, radius=potential.cutoff + 0.5)
+    exact = evaluate(copy.deepcopy(potential).double(), charged, brute_force(charged, potential.cutoff))
+    torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
+    assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
+    strain = virial_of(copy.deepcopy(potential).double(), charged, 0)
+    assert (found.virial[0] - strain).norm() < 3e-5 * strain.norm()
+
+
+@pytest.mark.nightly  # a quarter of a minute
+@needs_kernels
+@only_interpreted
+def test_the_order_in_which_threads_run_changes_nothing(library, fast, potential, charged, monkeypatch):
+    plan = Plan(2, 5, 8, 2, True)
+    wanted = run_with(fast, potential, charged, library, plan, monkeypatch).forces.clone()
+    for seed in "12":
+        monkeypatch.setenv("EMULATED_ORDER", seed)
+        assert torch.equal(run_with(fast, potential, charged, library, plan, monkeypatch).forces, wanted)
+
+
+@pytest.mark.nightly  # a quarter of a minute
+@needs_kernels
+@only_interpreted
+def test_what_pulls_on_charges_gives_the_same_forces_with_the_kernels(library, potential, charged):
+    fast, edges = FastTensorNet2(potential, priors=True), brute_force(charged, potential.cutoff)
+    pull = torch.randn(charged.num_atoms, 32, generator=torch.Generator().manual_seed(5))
+    single = charged.to(DEVICE, torch.float32)
+    inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
+    found = []
+    for clusters in (False, True):
+        tiles = Tiles.choose(charged.num_atoms)
+        buffers = fast.allocate(charged.num_atoms, 1, edges.capacity, tiles=tiles)
+        if clusters:
+            fast.clusters = emulated(fast, library, Plan(2, 5, 8, 2, True), charged.num_atoms, buffers.sizes.slots)
+        fast.run(*inputs, between=lambda chain: setattr(chain, "pull_on_charges", pull))
+        found.append(buffers.forces.clone())
+    assert (found[1] - found[0]).norm() <= 2e-6 * found[0].norm()
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (dict(num_layers=2), "they need 1 layer of 128 channels, got 2 of 128"),
+        (dict(num_channels=64), "they need 1 layer of 128 channels, got 1 of 64"),
+        (dict(num_charges=8), "they need 16 charges and 64 hidden channels of the head, got 8"),
+        (dict(activation="tanh"), r"they need the activation silu and the group O\(3\), got tanh and O\(3\)"),
+        (dict(group="SO(3)"), r"they need the activation silu and the group O\(3\), got silu and SO\(3\)"),
+    ],
+)
+def test_other_networks_are_refused(settings, reason, monkeypatch):
+    monkeypatch.setattr(charged_cluster, "on_hopper", lambda device: True)
+    model = FastTensorNet2(made(**settings), bound=1.0)
+    model.allocate(9, 1, 10)
+    with pytest.raises(ValueError, match=reason):
+        model.use_clusters()
+
+
+def test_buffers_of_other_kernels_are_refused(monkeypatch):
+    monkeypatch.setattr(charged_cluster, "on_hopper", lambda device: True)
+    model = FastTensorNet2(made(), bound=1.0)
+    with pytest.raises(RuntimeError, match="allocate must be called before use_clusters"):
+        model.use_clusters()
+    model.allocate(9, 2, 10)
+    with pytest.raises(ValueError, match="need buffers of few atoms with forces"):
+        model.use_clusters()
+    model.allocate(90, 1, 10)
+    with pytest.raises(ValueError, match="serve few atoms, got 90 with 10 edges"):
+        model.use_clusters()
+
+
+def test_few_atoms_have_a_plan():
+    assert plan_of(0) is None
+    assert [plan_of(n).per for n in (1, 15, 16, 60)] == [1, 1, 2, 4]
+    assert plan_of(61) is None
+
+
+@pytest.mark.gpu
+@on_hopper
+@pytest.mark.parametrize("num_atoms", [9, 22, 45, 60])
+def test_a_captured_graph_repeats_the_run_and_agrees(potential, fast, num_atoms):
+    generator = torch.Generator().manual_seed(num_atoms)
+    grid = torch.cartesian_prod(*[torch.arange(4.0)] * 3)[:num_atoms] * 1.7
+    positions = grid + 0.25 * torch.rand(grid.shape, generator=generator)
+    atoms = molecule("H2O") * 0
+    for z, x in zip(torch.randint(1, 9, (num_atoms,), generator=generator).tolist(), positions.numpy(), strict=True):
+        atoms.append(z)
+        atoms.positions[-1] = x
+    atoms.info["charge"] = -1
+    batch = batch_of(atoms)
+    edges = brute_force(batch, potential.cutoff)
+    buffers = fast.allocate(num_atoms, 1, edges.capacity)
+    fast.use_clusters()
+    single = batch.to(DEVICE, torch.float32)
+    inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
+    fast.run(*inputs)
+    torch.cuda.synchronize()
+    forces, energy = buffers.forces.clone(), buffers.energy.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fast.run(*inputs)
+    for _ in range(3):
+        buffers.forces.zero_()
+        graph.replay()
+        assert torch.equal(buffers.forces, forces)
+        assert torch.equal(buffers.energy, energy)
+    exact = evaluate(copy.deepcopy(potential).double(), batch, edges)
+    assert (forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
+    torch.testing.assert_close(buffers.energies, exact.energies, atol=2e-6, rtol=1e-7)

@@ -1,0 +1,203 @@
+"""What concerns atoms one by one in a TensorNet2 of few atoms, by clusters of blocks: kernels/charged_cluster.cu.
+
+They replace `embed`, `layer` and `layer_gradient` of charged_rows.py on an H100 or H200, for the usual network
+(`why_not`), where forces are wanted and `FastTensorNet2.use_clusters` has been called; charged_maps.py replaces most
+others. Blocks wait for those of their own cluster only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from torchmdx.engines.fused import charged_maps
+from torchmdx.engines.fused import one_launch_weights as packing
+from torchmdx.engines.fused.charged_maps import ChargedMaps
+from torchmdx.engines.fused.edge_maps import on_hopper
+from torchmdx.engines.fused.one_launch import ARCHITECTURE, SOURCES, Launcher, Params
+from torchmdx.engines.fused.one_launch_plan import EDGE_FLOATS, MOST_COMPILED, MOST_SHARED_BYTES, Plan
+from torchmdx.engines.fused.one_launch_weights import CHANNELS, HEAD, SHARES, THREADS, WIDE
+from torchmdx.models.charge_equilibration import LEAST_SHARE
+from torchmdx.runtime.cuda_kernel import ClusterKernel
+from torchmdx.runtime.cuda_source import cubin, members
+
+if TYPE_CHECKING:
+    from torchmdx.engines.fused.charged_rows import ChargedRowChain
+    from torchmdx.engines.fused.charged_weights import ChargeWeights
+    from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+
+MAIN, HEADER = "charged_cluster.cu", "charged_cluster_block.cuh"
+EMBED, LAYER, GRADIENT = "charged_embed", "charged_layer", "charged_gradient"
+CHARGES = 16
+# Clusters that run at the same time on an H200; with more, some would wait.
+MOST_CLUSTERS = 15
+MOST_SLOTS = 0xFFFF  # of edges
+
+
+class Charged(ctypes.Structure):
+    """`struct Charged` of charged_cluster_block.cuh."""
+
+    _fields_ = members((SOURCES / HEADER).read_text(), "Charged")
+
+
+class Given(ctypes.Structure):
+    """`struct Given`."""
+
+    _fields_ = (("common", Params), ("own", Charged))
+
+
+def why_not(model: FastTensorNet2) -> str | None:
+    """Why the kernels cannot evaluate a network on its device; None if they can."""
+    if not on_hopper(model.device):
+        return f"they need a GPU of the architecture {ARCHITECTURE}, got {model.device}"
+    return why_not_network(model)
+
+
+def why_not_network(model: FastTensorNet2) -> str | None:
+    """The same apart from the device."""
+    w, config = model.weights, model.config
+    if (w.width, len(w.layers), w.degree) != (CHANNELS, 1, 5):
+        return f"they need 1 layer of {CHANNELS} channels, got {len(w.layers)} of {w.width}"
+    if model.charged.charges != CHARGES or w.head.width != HEAD:
+        return f"they need {CHARGES} charges and {HEAD} hidden channels of the head, got {model.charged.num_charges}"
+    if config.activation not in ("silu", "swish") or config.group != "O(3)":
+        return f"they need the activation silu and the group O(3), got {config.activation} and {config.group}"
+    return None
+
+
+def plan_of(num_atoms: int) -> Plan | None:
+    """How many atoms a cluster has; None where these are too many."""
+    plan = Plan.choose(num_atoms, MOST_CLUSTERS) if num_atoms else None
+    return plan if plan is not None and plan.keep and plan.per <= MOST_COMPILED else None
+
+
+@functools.cache
+def launcher(device: torch.device, name: str, constants: tuple[tuple[str, int], ...]) -> ClusterKernel:
+    """A kernel on a device, compiled once with these constants by NVRTC, and kept in the cache.
+
+    Raises CompileError, CacheError or DriverError.
+    """
+    main, header = (MAIN, [HEADER]) if name in (EMBED, LAYER, GRADIENT) else (charged_maps.MAIN, [])
+    paths = (*sorted(SOURCES.glob("one_launch*.cuh")), *(SOURCES / other for other in (*header, main)))
+    files = {path.name: path.read_text() for path in paths}
+    code = cubin(main, files, ARCHITECTURE, dict(constants))
+    return ClusterKernel(
+        code, name, device, threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES, together=False
+    )
+
+
+def pack_matrices(model: FastTensorNet2) -> Tensor:
+    """[SHARES,F/4,THREADS,4]: the F weights of every thread, one product after the other, as in charged_cluster.cu."""
+    assert model.row_weights is not None
+    w, (layer,), own = model.weights, model.weights.layers, model.row_weights.charges[0]
+    third_back = torch.nn.functional.pad(own.third_back, (0, 0, 0, CHANNELS - len(own.third_back)))
+    pieces = [
+        packing.columns(w.gate_in, 2),
+        packing.fragments(w.mix),
+        packing.by_part(w.gate_out),
+        packing.fragments(layer.mix_in),
+        packing.columns(own.first, 1),
+        packing.columns(own.second, 1),
+        packing.whole(own.third),
+        packing.fragments(layer.mix_out),
+        packing.columns(w.read.flatten(0, 1), 1),
+        packing.whole(w.head.into),
+        packing.whole(w.head.back),
+        packing.by_part(w.read_back),
+        packing.fragments(layer.mix_out_back),
+        packing.columns(third_back, 1),
+        packing.columns(own.second_back, 1),
+        packing.by_part(own.first_back.unflatten(1, (3, CHANNELS))),
+        packing.fragments(layer.mix_in_back),
+        packing.columns(w.gate_out_back.flatten(0, 1), 2),
+        packing.fragments(w.mix_back),
+        packing.columns(w.gate_in_back, 1),
+    ]
+    return torch.cat(pieces, 1).contiguous()
+
+
+def pack_vectors(w: ChargeWeights, first: Tensor) -> Tensor:
+    """[SHARES,V]: the LayerNorm of the charges, sums for its gradient (one_launch_weights.pack_vectors), and biases."""
+    wide = torch.float64
+    scale, offset, matrix = w.scale.flatten().to(wide), w.offset.flatten().to(wide), first.to(wide)
+    common = [scale, offset, scale @ matrix, w.first_bias.to(wide) + offset @ matrix, w.third_bias]
+    rows = []
+    for share in range(SHARES):
+        mine = slice(WIDE * share, WIDE * (share + 1))
+        rows.append(torch.cat([x.float() for x in (*common, w.first_bias[mine], w.second_bias[mine])]))
+    return torch.stack(rows).contiguous()
+
+
+class ChargedClusters:
+    """The kernels with a model's weights, for one number of atoms and edge slots. kernels: by name."""
+
+    def __init__(self, model: FastTensorNet2, kernels: Mapping[str, Launcher], plan: Plan, num_atoms: int, slots: int):
+        assert model.row_weights is not None
+        w, new = model.weights, model.weights.own.new_zeros
+        charges = model.charged.equilibrations[0]
+        self.plan, self.kernels, self.maps = plan, kernels, ChargedMaps(model, kernels)
+        floats = plan.floats + plan.per * (3 * CHANNELS + 3 * WIDE) + 8 * CHANNELS + 2 * CHARGES + 2 * WIDE
+        room = (MOST_SHARED_BYTES // 4 - floats) // EDGE_FLOATS // 4 * 4
+        edge_room = min(room, -(-slots // 4) * 4)
+        self.shared_bytes = 4 * (floats + EDGE_FLOATS * edge_room)
+        self.memory = {
+            "weights": pack_matrices(model),
+            "vectors": packing.pack_vectors(w),
+            "table": packing.pack_table(w.table),
+            "stretch": w.stretch,
+            "constants": w.head.constants,
+            "references": w.references,
+            "targets": w.targets,
+            "sources": w.sources,
+            "edges": new(SHARES, slots, 8),
+            "pull": new(SHARES, slots),
+        }
+        self.own_memory = {
+            "charge_vectors": pack_vectors(charges, model.row_weights.charges[0].first),
+            "statistics": new(num_atoms, 4),
+        }
+        self.fixed = {"num_atoms": num_atoms, "num_systems": 1, "slots": slots, "edge_room": edge_room}
+        self.fixed |= {"per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk, "last_interval": w.num_intervals - 1}
+        self.fixed |= {"gate_epsilon": model.epsilons[0], "read_epsilon": model.epsilons[1]}
+        self.own_fixed = dict(charge_epsilon=charges.epsilon, least=LEAST_SHARE, slack=charges.slack)
+
+    @classmethod
+    def made(cls, model: FastTensorNet2, num_atoms: int, slots: int) -> ChargedClusters:
+        """The kernels for a model. Raises ValueError if they do not serve it, and as `launcher` does."""
+        plan = plan_of(num_atoms)
+        if (reason := why_not(model)) is not None:
+            raise ValueError(f"clusters of blocks do not serve this network: {reason}")
+        if plan is None or slots > MOST_SLOTS:
+            raise ValueError(f"clusters of blocks serve few atoms, got {num_atoms} with {slots} edges")
+        constants = tuple(plan.constants.items())
+        kernels = {name: launcher(model.device, name, constants) for name in (EMBED, LAYER, GRADIENT)}
+        kernels |= {name: launcher(model.device, name, ()) for name in charged_maps.SHARED_BYTES}
+        return cls(model, kernels, plan, num_atoms, slots)
+
+    def launch(self, name: str, chain: ChargedRowChain) -> None:
+        """One of the kernels, on the buffers of a chain."""
+        b, g, q, e, out = chain.b, chain.gradient, chain.q, chain.edges, chain.buffers
+        given: dict[str, Tensor] = dict(
+            positions=chain.positions, cell=chain.cell, charge=chain.total_charge, numbers=chain.numbers,
+            system=chain.system, row_ptr=e.row_ptr, source=e.source, target=e.target, shifts=e.shifts,
+            energies=out.energies, **self.memory,
+        )  # fmt: skip
+        own: dict[str, Tensor] = dict(
+            knot=b.knot, place=b.place, lengths=b.stretch, a=b.a, hidden=b.hidden, gate=b.gate, mixed=g.mixed,
+            x=b.x[0], inverse=b.inverse[0], y=b.y[0], gy=b.p, gm=g.m[0], g=g.x, z3=q.z3[0], first=q.first[0],
+            second=q.second[0], proposed=q.proposed[0], gq=q.charges_gradient, pull=g.pull, half=g.half,
+            **self.own_memory,
+        )  # fmt: skip
+        wide = {f"wide_{name}": given[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
+        common = Params(**_addresses(given), **self.fixed, **wide)
+        rest = Charged(**_addresses(own), **self.own_fixed, cutoff=chain.cutoff)
+        self.kernels[name].launch(self.plan.clusters, self.shared_bytes, Given(common, rest))
+
+
+def _addresses(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: tensor.data_ptr() for name, tensor in tensors.items()}

@@ -1,0 +1,444 @@
+// TensorNet2 of few atoms: what concerns atoms one by one, in three kernels, between which others work on edges
+// (charged_atom.py). As in one_launch.cu, each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE
+// of their channels, and blocks exchange products in distributed shared memory. Clusters do not wait for each other.
+//
+//     embed: edges, embedding, X and Y, what the charges' network makes of X
+//     layer: messages to the energy, and back to the gradients in messages and Y
+//     gradient: those in charges, Y and X to that of every edge
+#include "charged_cluster_block.cuh"
+
+DEV void embed(const Given &given)
+{
+    const Params &p = given.common;
+    const Charged &q = given.own;
+    Block b = {p};
+    const Rooms rooms = begin(b, given);
+    int turn = 0;
+    float w[12], gate_in[8], wide[24], first[12], second[4], third[8];
+    fetch(gate_in, b.weights, IN_GATE);
+    take_list(b);
+    __syncthreads();
+    if (b.rank == 0)
+        for (int u = b.tid; u < b.num_edges; u += THREADS) {
+            const Edge &e = b.edges[u];
+            const long long at = b.first_edge + u;
+            q.knot[at] = e.knot;
+            ((float4 *)q.place)[at] = make_float4(e.x, e.y, e.z, e.t);
+            q.lengths[2 * at] = e.stretch, q.lengths[2 * at + 1] = e.inverse;
+        }
+    embedding_sums(b);
+    EACH_OWN(a)
+    {
+        N9 x = load_own(b.result + a * NINE + b.col);
+        x.v[0] += b.own(0)[0] * b.with_itself(a)[b.col];
+        store_nine(q.a, b.first + a, b.channel, x);
+        store_own(b.stage + a * NINE + b.col, x);
+        b.features[a * WIDE + b.col] = squared_norm(x);
+    }
+    EXCHANGE_NINES_AND(b.xa, b.features, b.xb, 1);
+    fetch(w, b.weights, IN_MIX);
+    wait_for_cluster(turn++);
+    for (int a = b.warp; a < b.atoms; a += WARPS)
+        standardise<C>(b, b.xb + a * C, b.vectors + AT_GATE_SCALE, b.vectors + AT_GATE_OFFSET, p.gate_epsilon,
+                       b.xb + a * C, b.gate_statistics(a));
+    __syncthreads();
+    product1<C, 2>(b, gate_in, b.xb, C, [&](int o, float sum) {
+        const float z = sum + b.vectors[AT_GATE_IN_BIAS + o % 32];
+        if (o / 32 < b.atoms) q.hidden[(b.first + o / 32) * 2 * C + b.rank * 32 + o % 32] = z;
+        b.stage[o] = silu(z);
+    });
+    EXCHANGE(b.v1, 1, 32, 2 * C);
+    fetch(wide, b.weights, IN_GATE_OUT);
+    product9(b, w, b.xa, b.result);
+    fetch(w, b.weights, IN_SEND);
+    EACH_OWN(a) store_own(b.keep(a, KEEP_MIXED) + b.col, load_own(b.result + a * NINE + b.col));
+    wait_for_cluster(turn++);
+    product1<2 * C, 3>(b, wide, b.v1, 2 * C, [&](int o, float sum) { b.result[o] = sum; });
+    fetch(first, b.weights, IN_FIRST);
+    __syncthreads();
+    EACH_OWN(a)
+    {
+        const int i = b.first + a;
+        float z[3], numbers[3];
+#pragma unroll
+        for (int k = 0; k < 3; k++)
+            q.gate[(3 * i + k) * C + b.channel] = z[k] =
+                b.result[a * 3 * WIDE + k * WIDE + b.col] + b.vectors[AT_GATE_OUT_BIAS + k * WIDE + b.col];
+        const N9 mixed = load_own(b.keep(a, KEEP_MIXED) + b.col);
+        N9 x = scale_parts(mixed, silu(z[0]), silu(z[1]), silu(z[2]));
+        charge_numbers(x, numbers);
+#pragma unroll
+        for (int k = 0; k < 3; k++) b.features[(a * 3 + k) * WIDE + b.col] = numbers[k];
+        const float inverse = reciprocal(squared_norm(x) + 1.0f);
+        x = scale9(x, inverse);
+        q.inverse[i * C + b.channel] = inverse;
+        store_own(b.stage + a * NINE + b.col, x);
+        store_nine(q.mixed, i, b.channel, mixed), store_nine(q.x, i, b.channel, x);
+    }
+    EXCHANGE_NINES_AND(b.xb, b.features, rooms.three, 3);
+    fetch(second, b.weights, IN_SECOND), fetch(third, b.weights, IN_THIRD);
+    wait_for_cluster(turn++);
+    for (int a = b.warp; a < b.atoms; a += WARPS)
+        standardise<3 * C>(b, rooms.three + a * 3 * C, rooms.vectors + OF_SCALE, rooms.vectors + OF_OFFSET,
+                           q.charge_epsilon, rooms.three + a * 3 * C, b.readout(a));
+    __syncthreads();
+    product1<3 * C, 1>(b, first, rooms.three, 3 * C, [&](int o, float sum) {
+        const float z = sum + rooms.vectors[OF_FIRST + o % WIDE];
+        if (o / WIDE < b.atoms) q.first[(b.first + o / WIDE) * C + b.rank * WIDE + o % WIDE] = z;
+        b.stage[o] = silu(z);
+    });
+    EXCHANGE(b.v1, 1, WIDE, C);
+    product9(b, w, b.xb, b.result);
+    EACH_OWN(a) store_nine(q.y, b.first + a, b.channel, load_own(b.result + a * NINE + b.col));
+    wait_for_cluster(turn++);
+    product1<C, 1>(b, second, b.v1, C, [&](int o, float sum) {
+        const float z = sum + rooms.vectors[OF_SECOND + o % WIDE];
+        if (o / WIDE < b.atoms) q.second[(b.first + o / WIDE) * C + b.rank * WIDE + o % WIDE] = z;
+        b.stage[o] = silu(z);
+    });
+    EXCHANGE(b.xa, 1, WIDE, C);
+    if (b.rank == 1 && b.tid < b.atoms)
+        ((float4 *)q.statistics)[b.first + b.tid] = make_float4(b.gate_statistics(b.tid)[0], b.gate_statistics(b.tid)[1],
+                                                               b.readout(b.tid)[0], b.readout(b.tid)[1]);
+    wait_for_cluster(turn++);
+    product1<C, 2>(b, third, b.xa, C, [&](int o, float sum) {
+        if (b.rank == 0 && o / (2 * K) < b.atoms)
+            q.proposed[b.first * 2 * K + o] = sum + rooms.vectors[OF_THIRD + o % (2 * K)];
+    });
+}
+
+// cut(r) for r within the cutoff: see edge_geometry.py.
+DEV float cosine_cut(float r, float cutoff)
+{
+    const float x = 1.5707963267948966f / cutoff * r, t = x * x;
+    float c = 2.47601369e-05f - 2.60510548e-07f * t;
+    c = (((c * t - 1.38883609e-03f) * t + 4.16666362e-02f) * t - 4.99999994e-01f) * t + 1.0f;
+    return c * c;
+}
+
+// Sums over the neighbours of each atom, in `result`.
+DEV void charged_messages(const Block &b, const Charged &q)
+{
+    const Params &p = b.p;
+    enum { AT_ONCE = 2 };
+#pragma unroll 1
+    for (int unit = b.warp; unit < b.atoms * lanes_of(p); unit += WARPS) {
+        const int a = unit / lanes_of(p), share = unit % lanes_of(p), step = 2 * lanes_of(p);
+        const int end = p.row_ptr[b.first + a + 1];
+        N9 m = {};
+#pragma unroll 1
+        for (int base = p.row_ptr[b.first + a] + 2 * share + (b.lane >> 4); base - (b.lane >> 4) < end;
+             base += AT_ONCE * step) {
+            float z[AT_ONCE][3], cut[AT_ONCE];
+            N9 y[AT_ONCE];
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; r++) {
+                const int e = base + r * step, here = min(e, end - 1);
+                const bool inside = e < end && q.knot[here] >= 0;
+                const float length = 1.0f / q.lengths[2LL * here + 1];
+                cut[r] = inside ? cosine_cut(length, q.cutoff) : 0.0f;
+                const int source = inside ? p.source[here] : b.first + a;
+                // Rows beyond the cutoff are undefined; that of the atom itself is not.
+                const float *row = q.z3 + (long long)(inside ? p.num_atoms + here : b.first + a) * 3 * C + b.channel;
+#pragma unroll
+                for (int k = 0; k < 3; k++) z[r][k] = row[k * C];
+                y[r] = load_nine(q.y, source, b.channel);
+            }
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; r++) {
+                const float f[3] = {silu(z[r][0]) * cut[r], silu(z[r][1]) * cut[r], silu(z[r][2]) * cut[r]};
+                add_message(m, f, y[r]);
+            }
+        }
+        put_lane(b, a, share, m);
+    }
+    sum_lanes(b, b.result);
+}
+
+DEV void layer(const Given &given)
+{
+    const Params &p = given.common;
+    const Charged &q = given.own;
+    Block b = {p};
+    begin(b, given);
+    int turn = 0;
+    const double scale = p.constants[0], bias = p.constants[1];
+    float w[12], head[16], head_back[16], read_back[12];
+    fetch(w, b.weights, IN_RECEIVE);
+    charged_messages(b, q);
+    EACH_OWN(a)
+    {
+        const int i = b.first + a;
+        const float *own = q.z3 + 3LL * i * C + b.channel;
+        const N9 y = load_nine(q.y, i, b.channel);
+        const N9 m = add9(load_own(b.result + a * NINE + b.col), scale_parts(y, silu(own[0]), silu(own[C]), silu(own[2 * C])));
+        N9 product = message_product(y, m, 1.0f);
+        const float inverse = reciprocal(squared_norm(product) + 1.0f);
+        b.inverse(a, 2)[b.col] = inverse, product = scale9(product, inverse);
+        store_own(b.keep(a, KEEP_Y0) + b.col, y), store_own(b.keep(a, KEEP_M0) + b.col, m);
+        store_own(b.keep(a, KEEP_P0) + b.col, product), store_own(b.stage + a * NINE + b.col, product);
+    }
+    EXCHANGE_NINES(b.xa);
+    wait_for_cluster(turn++);
+    product9(b, w, b.xa, b.result);
+    fetch(w, b.weights, IN_READ);
+    EACH_OWN(a)
+    {
+        const N9 d = load_own(b.result + a * NINE + b.col);
+        const N9 x = add9(add9(load_nine(q.x, b.first + a, b.channel), d), square(d));
+        store_own(b.keep(a, KEEP_D0) + b.col, d), store_own(b.keep(a, KEEP_X2) + b.col, x);
+        float norms[3];
+        part_norms(x, norms);
+#pragma unroll
+        for (int k = 0; k < 3; k++) b.stage[(a * 3 + k) * WIDE + b.col] = norms[k];
+    }
+    EXCHANGE(b.xb, 3, WIDE, C);
+    fetch(head, b.weights, IN_HEAD);
+    wait_for_cluster(turn++);
+    for (int a = b.warp; a < b.atoms; a += WARPS)
+        standardise<3 * C>(b, b.xb + a * 3 * C, b.vectors + AT_READ_SCALE, b.vectors + AT_READ_OFFSET, p.read_epsilon,
+                           b.xa + a * 3 * C, b.readout(a));
+    __syncthreads();
+    product1<3 * C, 1>(b, w, b.xa, 3 * C,
+                       [&](int o, float sum) { b.stage[o] = sum + b.vectors[AT_READ_BIAS + o % WIDE]; });
+    EXCHANGE(b.features, 1, WIDE, C);
+    fetch(head_back, b.weights, IN_HEAD_BACK), fetch(read_back, b.weights, IN_READ_BACK);
+    wait_for_cluster(turn++);
+    for (int o = b.tid; o < b.atoms * C; o += THREADS) b.v1[o] = silu(b.features[o]);
+    __syncthreads();
+    product1<C, 4>(b, head, b.v1, C, [&](int o, float sum) { b.result[o] = sum; });
+    __syncthreads();
+    for (int a = b.warp; a < b.atoms; a += WARPS) {
+        double output = 0;
+#pragma unroll
+        for (int h = 0; h < HEAD; h += 32) {
+            const float z = b.result[a * HEAD + h + b.lane] + b.vectors[AT_HEAD_BIAS + h + b.lane],
+                        last = b.vectors[AT_HEAD_LAST + h + b.lane];
+            output += (double)(silu(z) * last);
+            b.stage[a * HEAD + h + b.lane] = silu_slope(z) * last * (float)scale;
+        }
+        if (b.rank == a % SHARES) {
+#pragma unroll
+            for (int mask = 16; mask; mask >>= 1) output += exchange(output, mask);
+            if (b.lane == 0) p.energies[b.first + a] = (output + bias) * scale + b.reference(a);
+        }
+    }
+    __syncthreads();
+    product1<HEAD, 8>(b, head_back, b.stage, HEAD,
+                      [&](int o, float sum) { b.xa[o] = sum * silu_slope(b.features[o]); });
+    __syncthreads();
+    product1<C, 3>(b, read_back, b.xa, C, [&](int o, float sum) { b.result[o] = sum; });
+    fetch(w, b.weights, IN_RECEIVE_BACK);
+    for (int a = b.warp; a < b.atoms; a += WARPS)
+        back_statistics<C>(b, b.xa + a * C, b.features + a * C, b.vectors + AT_READ_LEVEL, b.vectors + AT_READ_SHIFT,
+                           b.readout(a) + 2, 1.0f / (3 * C));
+    __syncthreads();
+    EACH_OWN(a)
+    {
+        const N9 x = load_own(b.keep(a, KEEP_X2) + b.col), d = load_own(b.keep(a, KEEP_D0) + b.col);
+        float norms[3], g[3];
+        part_norms(x, norms);
+#pragma unroll
+        for (int k = 0; k < 3; k++)
+            g[k] = through_norm(b.result[(a * 3 + k) * WIDE + b.col] * b.vectors[AT_READ_SCALE + k * C + b.channel],
+                                norms[k], b.readout(a), b.readout(a) + 2);
+        const N9 gx = part_norms_gradient(x, g[0], g[1], g[2]);
+        store_nine(q.g, b.first + a, b.channel, gx);
+        store_own(b.stage + a * NINE + b.col, add9(gx, square_gradient(d, gx)));
+    }
+    EXCHANGE_NINES(b.xb);
+    wait_for_cluster(turn++);
+    product9(b, w, b.xb, b.result);
+    const bool of_messages = b.warp < WARPS / 2;
+    for (int o = b.tid % (THREADS / 2); o < b.atoms * WIDE; o += THREADS / 2) {
+        const int a = o / WIDE;
+        const N9 product = load_own(b.keep(a, KEEP_P0) + b.col);
+        const N9 g = normalise_gradient(product, b.inverse(a, 2)[b.col], load_own(b.result + a * NINE + b.col));
+        const N9 other = load_own(b.keep(a, of_messages ? KEEP_Y0 : KEEP_M0) + b.col);
+        store_nine(of_messages ? q.gm : q.gy, b.first + a, b.channel, message_product_gradient(other, g, 1.0f));
+    }
+    end();
+}
+
+// v1 [atoms][C]: the gradient in what atoms proposed, and zeros behind it, from that in the charges of all atoms.
+DEV void proposed_gradient(const Block &b, const Charged &q)
+{
+    const Params &p = b.p;
+    const int k = b.lane % K, part = 2 * b.warp + b.lane / K;
+    double sums[3] = {0, 0, 0}; // of p, f^2, and f^2 times the gradient
+#pragma unroll 1
+    for (int j = part; j < p.num_atoms; j += 2 * WARPS) {
+        const float f = q.proposed[(2 * j + 1) * K + k];
+        const double share = (double)(f * f + q.least);
+        sums[0] += q.proposed[2 * j * K + k], sums[1] += share, sums[2] += share * q.gq[j * K + k];
+    }
+    double *all = (double *)b.scratch; // [WARPS][3][K]
+#pragma unroll
+    for (int s = 0; s < 3; s++) {
+        sums[s] += exchange(sums[s], K);
+        if (b.lane < K) all[(3 * b.warp + s) * K + k] = sums[s];
+    }
+    for (int o = b.tid; o < b.atoms * C; o += THREADS) b.v1[o] = 0;
+    __syncthreads();
+    for (int o = b.tid; o < b.atoms * K; o += THREADS) {
+        const int a = o / K, i = b.first + a;
+        double total[3] = {0, 0, 0};
+        for (int u = 0; u < WARPS; u++)
+            for (int s = 0; s < 3; s++) total[s] += all[(3 * u + s) * K + k];
+        const double missing = wide_value(p.charge, p.wide_charge, 0) - total[0], whole = total[1] + q.slack;
+        const double g = q.gq[i * K + k] - total[2] / whole;
+        b.v1[a * C + k] = (float)g;
+        b.v1[a * C + K + k] = (float)(2.0 * q.proposed[(2 * i + 1) * K + k] * (missing / whole) * g);
+    }
+    __syncthreads();
+}
+
+// h_e of edges of the cluster's atoms, each by one warp, from the gradient in A, xa [SHARES][atoms][9][WIDE].
+DEV void charged_edge_gradients(const Block &b, const Charged &q)
+{
+    const Params &p = b.p;
+    const int end = b.atoms ? p.row_ptr[b.first + b.atoms] : 0;
+#pragma unroll 1
+    for (int e = (b.atoms ? p.row_ptr[b.first] : 0) + b.warp * SHARES + b.rank; e < end; e += SHARES * WARPS) {
+        const int knot = q.knot[e], i = p.target[e], a = i - b.first;
+        if (knot < 0) continue;
+        const float4 place = ((const float4 *)q.place)[e];
+        const float x = place.x, y = place.y, z = place.z, stretch = q.lengths[2LL * e],
+                    inverse = q.lengths[2LL * e + 1], pull = q.pull[e];
+        const float *targets = p.targets + p.numbers[i] * C, *sources = p.sources + p.numbers[p.source[e]] * C;
+        float along = 0, sx = 0, sy = 0, sz = 0;
+        Row rows[C / 32];
+#pragma unroll
+        for (int c = 0; c < C / 32; c++) rows[c] = read_row(p.table + (long long)knot * INTERVAL + b.lane + 32 * c);
+#pragma unroll
+        for (int c = 0; c < C / 32; c++) {
+            const int channel = b.lane + 32 * c;
+            const N9 g = load_own(b.xa + (channel / WIDE * per_cluster(p) + a) * NINE + channel % WIDE);
+            const float pair = targets[channel] + sources[channel];
+            float f[3], slope[3];
+            filters_of<1>(rows[c], place.w, f, slope);
+            // Half the gradient of d.G d: contracted with d twice, it is the value itself.
+            const float qx = g.v[4] * x + 0.5f * (g.v[5] * y + g.v[6] * z),
+                        qy = g.v[7] * y + 0.5f * (g.v[5] * x + g.v[8] * z),
+                        qz = 0.5f * (g.v[6] * x + g.v[8] * y), third = (g.v[4] + g.v[7]) * (1.0f / 3.0f);
+            along += pair * (slope[0] * g.v[0] + slope[1] * (g.v[1] * x + g.v[2] * y + g.v[3] * z) +
+                             slope[2] * (qx * x + qy * y + qz * z - third));
+            sx += (f[1] * g.v[1] + 2.0f * f[2] * qx) * pair;
+            sy += (f[1] * g.v[2] + 2.0f * f[2] * qy) * pair;
+            sz += (f[1] * g.v[3] + 2.0f * f[2] * qz) * pair;
+        }
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1)
+            along += exchange(along, mask), sx += exchange(sx, mask), sy += exchange(sy, mask), sz += exchange(sz, mask);
+        const float radial = (along + pull) * stretch - (sx * x + sy * y + sz * z) * inverse;
+        if (b.lane == 0) {
+            float *half = q.half + 3LL * e;
+            half[0] = radial * x + sx * inverse, half[1] = radial * y + sy * inverse, half[2] = radial * z + sz * inverse;
+        }
+    }
+}
+
+DEV void gradient(const Given &given)
+{
+    const Params &p = given.common;
+    const Charged &q = given.own;
+    Block b = {p};
+    const Rooms rooms = begin(b, given);
+    int turn = 0;
+    float w[12], third[4], second[4], first[12], wide[24], gate_in[8];
+    fetch(third, b.weights, IN_THIRD_BACK), fetch(second, b.weights, IN_SECOND_BACK);
+    fetch(first, b.weights, IN_FIRST_BACK), fetch(w, b.weights, IN_SEND_BACK);
+    for (int o = b.tid; o < b.atoms * 9 * C; o += THREADS) {
+        const int a = o / (9 * C), component = o / C % 9, channel = o % C;
+        b.xa[(channel / WIDE * per_cluster(p) + a) * NINE + component * WIDE + channel % WIDE] =
+            q.gy[9LL * b.first * C + o];
+    }
+    proposed_gradient(b, q);
+    product1<C, 1>(b, third, b.v1, C, [&](int o, float sum) {
+        const int i = min(b.first + o / WIDE, p.num_atoms - 1);
+        b.stage[o] = sum * silu_slope(q.second[i * C + b.rank * WIDE + o % WIDE]);
+    });
+    EXCHANGE(b.hidden, 1, WIDE, C);
+    product9(b, w, b.xa, b.result);
+    fetch(wide, b.weights, IN_GATE_OUT_BACK), fetch(w, b.weights, IN_MIX_BACK);
+    wait_for_cluster(turn++);
+    product1<C, 1>(b, second, b.hidden, C, [&](int o, float sum) {
+        const int i = min(b.first + o / WIDE, p.num_atoms - 1);
+        b.stage[o] = sum * silu_slope(q.first[i * C + b.rank * WIDE + o % WIDE]);
+    });
+    EXCHANGE(b.v1, 1, WIDE, C);
+    fetch(gate_in, b.weights, IN_GATE_BACK);
+    wait_for_cluster(turn++);
+    product1<C, 3>(b, first, b.v1, C, [&](int o, float sum) { rooms.extra[o] = sum; });
+    for (int a = b.warp; a < b.atoms; a += WARPS)
+        back_statistics<C>(b, b.v1 + a * C, q.first + (b.first + a) * C, rooms.vectors + OF_LEVEL,
+                           rooms.vectors + OF_SHIFT, b.readout(a) + 2, 1.0f / (3 * C));
+    __syncthreads();
+    EACH_OWN(a)
+    {
+        const int i = b.first + a;
+        const N9 x = load_nine(q.x, i, b.channel);
+        const float inverse = q.inverse[i * C + b.channel];
+        N9 g = add9(load_own(b.result + a * NINE + b.col), load_nine(q.g, i, b.channel));
+        g = normalise_gradient(x, inverse, g);
+        const N9 whole = scale9(x, 1.0f / inverse);
+        float numbers[3], of_charges[3], z[3], dots[3];
+        charge_numbers(whole, numbers);
+#pragma unroll
+        for (int k = 0; k < 3; k++)
+            of_charges[k] =
+                through_norm(rooms.extra[(a * 3 + k) * WIDE + b.col] * rooms.vectors[OF_SCALE + k * C + b.channel],
+                             numbers[k], q.statistics + 4 * i + 2, b.readout(a) + 2);
+        g = add9(g, part_norms_gradient(whole, 0.0f, of_charges[1], of_charges[2]));
+        g.v[0] += of_charges[0];
+        dot_parts(g, load_nine(q.mixed, i, b.channel), dots);
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            z[k] = q.gate[(3 * i + k) * C + b.channel];
+            b.features[(a * 3 + k) * WIDE + b.col] = dots[k] * silu_slope(z[k]);
+        }
+        store_own(b.stage + a * NINE + b.col, scale_parts(g, silu(z[0]), silu(z[1]), silu(z[2])));
+    }
+    EXCHANGE_NINES_AND(b.xb, b.features, rooms.three, 3);
+    wait_for_cluster(turn++);
+    product1<3 * C, 2>(b, wide, rooms.three, 3 * C, [&](int o, float sum) {
+        const int i = min(b.first + o / 32, p.num_atoms - 1);
+        b.stage[o] = sum * silu_slope(q.hidden[i * 2 * C + b.rank * 32 + o % 32]);
+    });
+    EXCHANGE(b.v1, 1, 32, 2 * C);
+    product9(b, w, b.xb, b.result);
+    wait_for_cluster(turn++);
+    product1<2 * C, 1>(b, gate_in, b.v1, 2 * C, [&](int o, float sum) { rooms.extra[o] = sum; });
+    for (int a = b.warp; a < b.atoms; a += WARPS)
+        back_statistics<2 * C>(b, b.v1 + a * 2 * C, q.hidden + (b.first + a) * 2 * C, b.vectors + AT_GATE_LEVEL,
+                               b.vectors + AT_GATE_SHIFT, b.readout(a), 1.0f / C);
+    __syncthreads();
+    EACH_OWN(a)
+    {
+        const int i = b.first + a;
+        const N9 x = load_nine(q.a, i, b.channel);
+        const float g = through_norm(rooms.extra[a * WIDE + b.col] * b.vectors[AT_GATE_SCALE + b.channel],
+                                     squared_norm(x), q.statistics + 4 * i, b.readout(a));
+        store_own(b.stage + a * NINE + b.col,
+                  add9(load_own(b.result + a * NINE + b.col), part_norms_gradient(x, g, g, g)));
+    }
+    EXCHANGE_NINES(b.xa);
+    wait_for_cluster(turn++);
+    charged_edge_gradients(b, q);
+    end();
+}
+
+#ifndef EMULATED
+extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_embed(const __grid_constant__ Given given)
+{
+    embed(given);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_layer(const __grid_constant__ Given given)
+{
+    layer(given);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_gradient(const __grid_constant__ Given given)
+{
+    gradient(given);
+}
+#endif
