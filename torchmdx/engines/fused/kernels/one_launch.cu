@@ -410,7 +410,8 @@ DEV void evaluate(const Params &p)
         note_places(b);
         if (b.tid < p.num_atoms) round_place(b, b.tid);
         __syncthreads();
-    }
+    } else if (!MOVES && !makes_list(p))
+        __syncthreads(); // take_list reads what some threads have just prepared
     bool halted = false;
     int done = 0;
 #pragma unroll 1
