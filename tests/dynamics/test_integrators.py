@@ -67,6 +67,16 @@ def test_langevin_forgets_velocities_at_its_friction():
     require_variance(found, thermal)
 
 
+def test_kinetic_temperatures_of_langevin_are_those_of_the_thermostat_with_long_timesteps():
+    """Of oscillators with ωh = 1, whose velocities at whole steps have a quarter less than the thermal variance."""
+    loop = springs(Langevin(friction=50.0), 1.0 / FREQUENCY, [4000], temperature=TEMPERATURE)
+    found = last(loop, 400)
+    error = np.sqrt(2 / found.velocities.size)
+    thermal = THERMAL * FORCE_TO_ACCELERATION / MASS
+    assert (found.velocities**2).mean() / thermal == pytest.approx(0.75, abs=0.75 * 4.5 * error)
+    assert found.temperature[0] / TEMPERATURE == pytest.approx(1, abs=4.5 * error)
+
+
 def test_bussi_gives_kinetic_energies_of_the_canonical_ensemble():
     """Free particles in 800 structures: K / k T is gamma distributed, with half the degrees of freedom as shape."""
     loop = springs(Bussi(relaxation=0.02), 1.0, [3] * 800, stiffness=0.0, temperature=TEMPERATURE)

@@ -38,10 +38,10 @@ class CellRescaling:
         cell ← μ cell,  x ← μ x,  v ← v / μ
 
     This samples the isothermal-isobaric ensemble of the integrator's temperature: P has the kinetic energy K of the
-    step, and the virial of potential and restraints. Positions are scaled after the thermostat's move and before the
-    evaluation. The volume relaxes within about τ κ / β, κ being the compressibility of the substance; averages depend
-    on τ and β only through errors of order h / τ. h: timestep, T: temperature, k: the Boltzmann constant, ξ: a standard
-    normal number for each structure and step.
+    step (with Langevin of velocities half a kick later), and the virial of potential and restraints. Positions are
+    scaled after the thermostat's move and before the evaluation. The volume relaxes within about τ κ / β, κ being the
+    compressibility of the substance; averages depend on τ and β only through errors of order h / τ. h: timestep,
+    T: temperature, k: the Boltzmann constant, ξ: a standard normal number for each structure and step.
 
     pressure: P₀, bar. relaxation: τ, ps. compressibility: β, 1/bar; of water by default.
     """

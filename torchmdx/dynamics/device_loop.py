@@ -214,6 +214,7 @@ class DeviceLoop:
             temperatures=self.motion.temperatures.copy(),
             frame=pending.frame,
             particles=self.motion.particles,
+            kick=self.motion.thermal_kick,
             **dict(zip(names, arrays, strict=True)),
         )
 

@@ -61,7 +61,7 @@ class DeviceState:
         self.barostat = None
         if barostat is not None:
             constants = (barostat.mobility(motion.timestep), barostat.pressure * BAR, FORCE_TO_ACCELERATION)
-            self.barostat = kept(np.array(constants, dtype=np.float64))
+            self.barostat = kept(np.array((*constants, motion.thermal_kick), dtype=np.float64))
         self.ratio, self.scale, self.no_virial = torch.zeros(3, self.num_systems, dtype=torch.float64, device=device)
         terms = motion.restraints
         self.restraints = None if terms is None else DeviceRestraints(terms, self.num_atoms, device)
@@ -99,9 +99,9 @@ class DeviceState:
         """Writes the trial positions, and cells if they change, of the next step to the inputs of the captured step."""
         if self.barostat is not None:
             cells.rescale_cell[(self.num_systems,)](
-                self.velocities, self.masses, self.starts, self.seeds, self.thermal, self.cell, self.virial,
-                self.barostat, buffers.inputs["cell"], self.ratio, self.scale, self.control,
-                BLOCK=self.rescale_block, num_warps=4,
+                self.velocities, self.forces, self.masses, self.inverse_masses, self.starts, self.seeds,
+                self.thermal, self.cell, self.virial, self.barostat, buffers.inputs["cell"], self.ratio, self.scale,
+                self.control, BLOCK=self.rescale_block, num_warps=4,
             )  # fmt: skip
         kernels.advance[(triton.cdiv(self.num_atoms, BLOCK),)](
             self.positions, self.velocities, self.forces, buffers.inputs["positions"], self.faster,

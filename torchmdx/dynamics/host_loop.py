@@ -98,6 +98,7 @@ class HostLoop:
             cell=state.cell.copy(),
             frame=frame_of(self.step),
             particles=motion.particles,
+            kick=motion.thermal_kick,
         )
 
     def restore(self, given: Snapshot) -> None:
@@ -165,7 +166,8 @@ class HostLoop:
     def _scaling(self, barostat: CellRescaling, number: int) -> Floats:
         """The factors [S] of lengths of a step. Raises CellError."""
         state, motion = self._state, self.motion
-        kinetic = motion.particles.kinetic_energy(state.velocities)
+        velocities = state.velocities + self._kick * state.forces if motion.is_langevin else state.velocities
+        kinetic = motion.particles.kinetic_energy(velocities)
         noise = barostat_noise(motion.seeds, number)
         given = (volumes(state.cell), kinetic, state.virial, motion.temperatures, noise)
         return barostat.scaling(motion.timestep, *given)

@@ -38,6 +38,10 @@ class Langevin:
 
     Averages of positions have errors of fourth order in h in the limit of high friction, and none for harmonic forces.
     The motion of the centre of mass has the temperature too, so a molecule diffuses. friction: γ, 1/ps.
+
+    Velocities at whole steps lack (ω h)²/4 of the kinetic energy of an oscillation of frequency ω. Kinetic energies,
+    temperatures and pressures of snapshots, logs and the barostat are therefore of v + h/2 f(x)/m, which has none of
+    that error for harmonic forces.
     """
 
     friction: float = 1.0

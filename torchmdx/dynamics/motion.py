@@ -50,6 +50,11 @@ class Motion:
         return 0.5 * self.timestep * FORCE_TO_ACCELERATION
 
     @property
+    def thermal_kick(self) -> float:
+        """What is added to velocities, times f/m, before kinetic energies are taken; see `Langevin`."""
+        return self.half_kick if self.is_langevin else 0.0
+
+    @property
     def kept(self) -> float:
         """c of the integrator's equations."""
         return kept(self.integrator, self.timestep)

@@ -71,6 +71,10 @@ class Particles:
         """[N] 1/amu; 0 for frozen atoms."""
         return np.where(self.mobile, 1 / self.masses, 0.0)
 
+    def kicked(self, velocities: Floats, kick: float, forces: Floats) -> Floats:
+        """velocities + kick forces / m [N,3] Å/fs; kick as `Motion.half_kick`, forces eV/Å."""
+        return velocities + kick * self.inverse_masses()[:, None] * forces if kick else velocities
+
     def kinetic_energy(self, velocities: Floats) -> Floats:
         """Of each structure [S], eV; velocities [N,3] Å/fs."""
         each = self.masses * (velocities * velocities).sum(-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ class Snapshot:
     energy_spread [S] eV and largest_force_spread [S] eV/Å, of any atom, are standard deviations over the members of an
     ensemble, NaN of a single potential.
     temperatures [S] K are those of the thermostat, frame is internal: how the captured step wraps and orders atoms.
+    kick: `Motion.thermal_kick`, by which kinetic energies, temperatures and pressures are those of the thermostat.
     """
 
     step: int
@@ -47,6 +49,7 @@ class Snapshot:
     cell: Floats
     frame: dict[str, NDArray[np.generic]]
     particles: Particles
+    kick: float = 0.0
 
     @property
     def time(self) -> float:
@@ -55,8 +58,8 @@ class Snapshot:
 
     @property
     def kinetic_energy(self) -> Floats:
-        """Of each structure [S], eV."""
-        return self.particles.kinetic_energy(self.velocities)
+        """Of each structure [S], eV; with the Langevin integrator of velocities half a kick later."""
+        return self.particles.kinetic_energy(self.particles.kicked(self.velocities, self.kick, self.forces))
 
     @property
     def temperature(self) -> Floats:
@@ -108,6 +111,7 @@ def load_snapshot(path: str | Path, particles: Particles) -> Snapshot:
                 raise ValueError(f"{name} in {str(path)!r} must be finite")
         if not np.array_equal(np.sort(found["order"]), np.arange(num_atoms)):
             raise ValueError(f"order in {str(path)!r} must be a permutation of {num_atoms} atoms")
+        saved: dict[str, Any] = {name: found[name] for name in SAVED}
         return Snapshot(
             step=int(found["step"]),
             timestep=float(found["timestep"]),
@@ -115,5 +119,5 @@ def load_snapshot(path: str | Path, particles: Particles) -> Snapshot:
             particles=particles,
             energy_spread=np.full(num_systems, np.nan),  # files lack them: `restore` evaluates them
             largest_force_spread=np.full(num_systems, np.nan),
-            **{name: found[name] for name in SAVED},
+            **saved,
         )

@@ -27,6 +27,7 @@ def state():
     cell[1] = cell[1][::-1]
     return dict(
         velocities=0.02 * random.normal(size=(sum(SIZES), 3)),
+        forces=random.normal(size=(sum(SIZES), 3)),
         masses=random.uniform(1, 20, sum(SIZES)),
         seeds=np.array([2**40, 1, 2]),
         temperatures=np.array([100.0, 300.0, 700.0]),
@@ -35,32 +36,35 @@ def state():
     )
 
 
-def launched(state, barostat=BAROSTAT, halted=0):
+def launched(state, barostat=BAROSTAT, halted=0, kick=0.0):
     """(ratio, scale, trial cell) of the kernel; zeros if it does nothing."""
     from torchmdx.dynamics.kernels.cell import rescale_cell
 
     starts = on_device(np.concatenate([[0], np.cumsum(SIZES)]))
     thermal = on_device(BOLTZMANN * FORCE_TO_ACCELERATION * state["temperatures"])
-    constants = on_device(np.array([barostat.mobility(2.0), barostat.pressure * BAR, FORCE_TO_ACCELERATION]))
+    constants = on_device(np.array([barostat.mobility(2.0), barostat.pressure * BAR, FORCE_TO_ACCELERATION, kick]))
     given = {name: on_device(values) for name, values in state.items()}
     moved = torch.zeros_like(given["cell"])
     ratio, scale = torch.zeros(2, COUNT, dtype=torch.float64, device=DEVICE)
     rescale_cell[(COUNT,)](
-        given["velocities"], given["masses"], starts, given["seeds"], thermal, given["cell"], given["virial"],
-        constants, moved, ratio, scale, on_device(np.array([STEP, halted])), BLOCK=32, num_warps=4,
+        given["velocities"], given["forces"], given["masses"], 1 / given["masses"], starts, given["seeds"], thermal,
+        given["cell"], given["virial"], constants, moved, ratio, scale, on_device(np.array([STEP, halted])),
+        BLOCK=32, num_warps=4,
     )  # fmt: skip
     return [values.cpu().numpy() for values in (ratio, scale, moved)]
 
 
 @needs_kernels
-def test_scales_are_those_of_the_host(state):
+@pytest.mark.parametrize("kick", [0.0, 0.01])
+def test_scales_are_those_of_the_host(state, kick):
     system = np.repeat(np.arange(COUNT), SIZES)
-    each = state["masses"] * (state["velocities"] ** 2).sum(-1)
+    moving = state["velocities"] + kick * state["forces"] / state["masses"][:, None]
+    each = state["masses"] * (moving**2).sum(-1)
     kinetic = np.bincount(system, each) / (2 * FORCE_TO_ACCELERATION)
     noise = barostat_noise(state["seeds"], STEP + 1)
     given = (volumes(state["cell"]), kinetic, state["virial"], state["temperatures"], noise)
     expected = BAROSTAT.scaling(2.0, *given)
-    ratio, scale, moved = launched(state)
+    ratio, scale, moved = launched(state, kick=kick)
     assert (np.abs(expected - 1) > 1e-3).all()
     np.testing.assert_allclose(scale, expected, rtol=1e-12)
     np.testing.assert_allclose(ratio, expected**1.5, rtol=1e-12)

@@ -1,7 +1,8 @@
 """Stochastic cell rescaling on a GPU: the scale of each structure and its next cell, before `motion.advance`.
 
-CONSTANTS is (mobility, pressure, unit of accelerations), as in `barostat.CellRescaling`. A ratio of volumes that is out
-of range gives an infinite scale, so that the evaluation is not finite and the run halts.
+CONSTANTS is (mobility, pressure, unit of accelerations, kick), as in `barostat.CellRescaling` and
+`Motion.thermal_kick`. A ratio of volumes that is out of range gives an infinite scale, so that the evaluation is not
+finite and the run halts.
 """
 
 import triton
@@ -27,20 +28,22 @@ def determinant(CELL, system):
 
 @triton.jit
 def rescale_cell(
-    VELOCITIES, MASSES, STARTS, SEEDS, THERMAL, CELL, VIRIAL, CONSTANTS, MOVED_CELL, RATIO, SCALE, CONTROL,
-    BLOCK: tl.constexpr,
+    VELOCITIES, FORCES, MASSES, INVERSE_MASSES, STARTS, SEEDS, THERMAL, CELL, VIRIAL, CONSTANTS, MOVED_CELL, RATIO,
+    SCALE, CONTROL, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Ratio of √V, scale of lengths and trial cell of the next step: one program for each structure."""
     if tl.load(CONTROL + 1) == 0:
         system = tl.program_id(0)
         start, end = tl.load(STARTS + system), tl.load(STARTS + system + 1)
+        half_kick = tl.load(CONSTANTS + 3)
         twice = tl.zeros((BLOCK,), tl.float64)
         for low in range(start, end, BLOCK):
             i = (low + tl.arange(0, BLOCK)).to(tl.int64)
             mask = i < end
-            v0 = tl.load(VELOCITIES + 3 * i, mask=mask, other=0.0)
-            v1 = tl.load(VELOCITIES + 3 * i + 1, mask=mask, other=0.0)
-            v2 = tl.load(VELOCITIES + 3 * i + 2, mask=mask, other=0.0)
+            kick = half_kick * tl.load(INVERSE_MASSES + i, mask=mask, other=0.0)
+            v0 = tl.load(VELOCITIES + 3 * i, mask=mask, other=0.0) + kick * tl.load(FORCES + 3 * i, mask, 0.0)
+            v1 = tl.load(VELOCITIES + 3 * i + 1, mask=mask, other=0.0) + kick * tl.load(FORCES + 3 * i + 1, mask, 0.0)
+            v2 = tl.load(VELOCITIES + 3 * i + 2, mask=mask, other=0.0) + kick * tl.load(FORCES + 3 * i + 2, mask, 0.0)
             twice += tl.load(MASSES + i, mask=mask, other=0.0) * (v0 * v0 + v1 * v1 + v2 * v2)
         mobility, pressure, unit = tl.load(CONSTANTS), tl.load(CONSTANTS + 1), tl.load(CONSTANTS + 2)
         volume, thermal = tl.abs(determinant(CELL, system)), tl.load(THERMAL + system) / unit
