@@ -88,12 +88,15 @@ def test_elements(kernels):
 
 def test_charges(kernels):
     network = dict(model="tensornet2", channels=32)
-    few = of_kernels(kernels(30, **network))
     wanted = Evaluation(
         launches="charges", mixes="tf32x3", products="tf32x3", edges="tf32x3", edges_back="tf32x3", words=(15, 6, 6),
         kept_rows=("one", "two"),
     )  # fmt: skip
-    assert few == wanted
+    assert of_kernels(kernels(200, **network)) == wanted
+    # One program per atom: products of atoms on CUDA cores, and all coefficients of the table.
+    few = replace(wanted, launches="charges, few atoms", mixes="float32", products="float32", words=(18, 6, 6))
+    assert of_kernels(kernels(30, **network)) == few
+    assert "of edges tf32x3, their gradients tf32x3" in str(few)
     # Two maps in one kernel of half-precision parts; z₂ is kept, and its gradient made by products of TF32.
     assert of_kernels(kernels(3000, **network)) == replace(wanted, edges="fp16x3", kept_rows=("two",))
     model = kernels(3000, **network)

@@ -23,6 +23,7 @@ CHAINS = {
     "TileChain": "tiles of atoms",
     "LeanChain": "little memory",
     "ChargedChain": "charges",
+    "ChargedRowChain": "charges, few atoms",
 }
 
 
@@ -54,7 +55,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         parts = [self.launches, f"products of nine components {self.mixes}, others {self.products}"]
-        if self.launches == "charges":
+        if self.launches.startswith("charges"):
             parts.append(f"of edges {self.edges}, their gradients {self.edges_back}")
         if self.sent != self.number:
             parts.append(f"{self.sent} bytes of a number that atoms send")
@@ -106,9 +107,10 @@ def of_kernels(model: FastTensorNet) -> Evaluation:
         words = (table.shape[2] * table.shape[4],) * table.shape[0]  # [tables,intervals,words,C,words]
         return Evaluation(launches="one launch", mixes=THREE_TF32, words=words)
     launches = CHAINS[model.chain_type(buffers, True).__name__]
-    if launches == "few atoms":
+    if launches.endswith("few atoms"):
         terms = len(PARTS) * (model.weights.degree + 1)
-        return Evaluation(launches=launches, words=(terms,) * (1 + sizes.layers))
+        few = Evaluation(launches=launches, words=(terms,) * (1 + sizes.layers))
+        return _with_edges(few, model) if isinstance(model, FastTensorNet2) else few
     mixes = THREE_FP16 if launches == "tiles of atoms" else kind
     words = tuple(len(PARTS) * table.shape[1] for table in model.tables)
     found = Evaluation(launches=launches, mixes=mixes, products=kind, words=words, sent=sizes.sent.itemsize)
@@ -125,11 +127,12 @@ def _with_edges(found: Evaluation, model: FastTensorNet2) -> Evaluation:
     assert charged is not None
     two_maps = model.takes_half_parts and tiles.two_maps is not None
     parts_back = two_maps and (model.edge_maps is not None or not charged.z2)
+    whole = model.dot_precision
     kept = ("one",) * bool(charged.z1) + ("two",) * bool(charged.z2)
     return replace(
         found,
         words=(found.words[0], *(model.weights.degree + 1 for _ in found.words[1:])),
-        edges=THREE_FP16 if two_maps else found.products,
-        edges_back=THREE_FP16 if parts_back else found.products,
+        edges=THREE_FP16 if two_maps else whole,
+        edges_back=THREE_FP16 if parts_back else whole,
         kept_rows=kept,
     )
