@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from charged_buffers import require_equal_bits
 from interpreter import DEVICE, needs_kernels
 from model_kinds import kinds
 from test_fused_tensornet import CUTS, batch_of, run, virial_of
@@ -82,15 +83,7 @@ def test_equal_input_gives_equal_bits_and_poisoned_buffers_do_not_show(make_pote
     potential = make_potential(model="tensornet2", num_channels=16, num_layers=2, num_charges=4)
     fast, batch = FastTensorNet2(potential.to(DEVICE)), batch_of(cation)
     first = evaluated(potential, batch, fast=fast, radius=potential.cutoff + 0.5)
-    kept = [t.clone() for t in (first.energies, first.energy, first.forces, first.virial)]
-    for tensor in first.scratch.tensors():
-        tensor.fill_(float("nan") if tensor.is_floating_point() else -7)
-    edges = brute_force(batch, potential.cutoff + 0.5, capacity=first.sizes.capacity)
-    single = batch.to(DEVICE, torch.float32)
-    inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
-    again = fast.run(*inputs, virial=True)
-    for old, new in zip(kept, (again.energies, again.energy, again.forces, again.virial), strict=True):
-        assert torch.equal(old, new)
+    require_equal_bits(fast, first, batch, potential.cutoff + 0.5)
 
 
 @needs_kernels
