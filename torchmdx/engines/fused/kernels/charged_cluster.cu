@@ -209,14 +209,7 @@ DEV void layer(const Given &given)
     product1<C, 4>(b, head, b.v1, C, [&](int o, float sum) { b.result[o] = sum; });
     __syncthreads();
     for (int a = b.warp; a < b.atoms; a += WARPS) {
-        double output = 0;
-#pragma unroll
-        for (int h = 0; h < HEAD; h += 32) {
-            const float z = b.result[a * HEAD + h + b.lane] + b.vectors[AT_HEAD_BIAS + h + b.lane],
-                        last = b.vectors[AT_HEAD_LAST + h + b.lane];
-            output += (double)(silu(z) * last);
-            b.stage[a * HEAD + h + b.lane] = silu_slope(z) * last * (float)scale;
-        }
+        double output = head_output(b, a, (float)scale);
         if (b.rank == a % SHARES) {
 #pragma unroll
             for (int mask = 16; mask; mask >>= 1) output += exchange(output, mask);

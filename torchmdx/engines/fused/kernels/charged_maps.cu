@@ -102,17 +102,7 @@ DEV void finish()
 // The slot of the edge opposite to e; e itself if there is none. By a warp.
 DEV void find_opposite(const Maps &p, const Rows &b, int e)
 {
-    const int i = p.target[e], j = p.source[e], from = p.row_ptr[j], to = p.row_ptr[j + 1];
-    const int sa = -p.shifts[3LL * e], sb = -p.shifts[3LL * e + 1], sc = -p.shifts[3LL * e + 2];
-    int found = -1;
-#pragma unroll 1
-    for (int k = from + b.lane; k < to; k += 32) {
-        const bool same =
-            p.source[k] == i & p.shifts[3LL * k] == sa & p.shifts[3LL * k + 1] == sb & p.shifts[3LL * k + 2] == sc;
-        found = same ? k : found;
-    }
-#pragma unroll
-    for (int mask = 16; mask; mask >>= 1) found = max(found, exchange(found, mask));
+    const int found = opposite(p, b.lane, e);
     if (b.lane == 0) p.reverse[e] = found < 0 ? e : found;
 }
 

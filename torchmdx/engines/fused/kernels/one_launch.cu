@@ -232,14 +232,7 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
     __syncthreads();
 #pragma unroll 1
     for (int a = b.warp; a < atoms; a += WARPS) {
-        double output = 0;
-#pragma unroll
-        for (int h = 0; h < HEAD; h += 32) {
-            const float z = b.result[a * HEAD + h + b.lane] + b.vectors[AT_HEAD_BIAS + h + b.lane],
-                        last = b.vectors[AT_HEAD_LAST + h + b.lane];
-            output += (double)(silu(z) * last);
-            b.stage[a * HEAD + h + b.lane] = silu_slope(z) * last * (float)scale;
-        }
+        double output = head_output(b, a, (float)scale);
         if (b.rank == a % SHARES) {
 #pragma unroll
             for (int mask = 16; mask; mask >>= 1) output += exchange(output, mask);

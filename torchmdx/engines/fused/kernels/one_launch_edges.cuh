@@ -441,17 +441,7 @@ DEV void find_back(const Block &b)
     const Params &p = b.p;
 #pragma unroll 1
     for (int u = b.rank + SHARES * b.warp; u < b.num_edges; u += SHARES * WARPS) {
-        const int e = b.first_edge + u, i = p.target[e], j = p.source[e], from = p.row_ptr[j], to = p.row_ptr[j + 1];
-        const int sa = -p.shifts[3LL * e], sb = -p.shifts[3LL * e + 1], sc = -p.shifts[3LL * e + 2];
-        int found = -1;
-#pragma unroll 1
-        for (int k = from + b.lane; k < to; k += 32) {
-            const bool same =
-                p.source[k] == i & p.shifts[3LL * k] == sa & p.shifts[3LL * k + 1] == sb & p.shifts[3LL * k + 2] == sc;
-            found = same ? k : found;
-        }
-#pragma unroll
-        for (int mask = 16; mask; mask >>= 1) found = max(found, exchange(found, mask));
+        const int e = b.first_edge + u, found = opposite(p, b.lane, e);
         if (b.lane == 0) tell(p.back + e, told(b, __int_as_float(found), 0, 0));
     }
 }

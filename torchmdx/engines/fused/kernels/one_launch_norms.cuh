@@ -1,4 +1,4 @@
-// LayerNorms, whose backward pass needs no sums of its own, and loops over the block's own channels.
+// LayerNorms, whose backward pass needs no sums of its own, the head, and loops over the block's own channels.
 #pragma once
 #include "one_launch_products.cuh"
 
@@ -39,6 +39,20 @@ DEV void back_statistics(const Block &b, const float *g, const float *z, const f
 #pragma unroll
     for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask), along += exchange(along, mask);
     if (b.lane == 0) means[0] = sum * part, means[1] = along * part;
+}
+
+// A lane's part of the head's output for an atom, from `result`; the gradient in the hidden layer, scaled, in `stage`.
+DEV double head_output(const Block &b, int a, float scale)
+{
+    double output = 0;
+#pragma unroll
+    for (int h = 0; h < HEAD; h += 32) {
+        const float z = b.result[a * HEAD + h + b.lane] + b.vectors[AT_HEAD_BIAS + h + b.lane],
+                    last = b.vectors[AT_HEAD_LAST + h + b.lane];
+        output += (double)(silu(z) * last);
+        b.stage[a * HEAD + h + b.lane] = silu_slope(z) * last * scale;
+    }
+    return output;
 }
 
 #define EACH_OWN(a)                                                                                                    \

@@ -277,3 +277,20 @@ DEV N9 heard_of(const Block &b, int atom)
     }
     return x;
 }
+
+// The slot of the edge opposite to e in a list, on all lanes of a warp; -1 if there is none.
+template <class List> DEV int opposite(const List &p, int lane, int e)
+{
+    const int i = p.target[e], j = p.source[e], from = p.row_ptr[j], to = p.row_ptr[j + 1];
+    const int sa = -p.shifts[3LL * e], sb = -p.shifts[3LL * e + 1], sc = -p.shifts[3LL * e + 2];
+    int found = -1;
+#pragma unroll 1
+    for (int k = from + lane; k < to; k += 32) {
+        const bool same =
+            p.source[k] == i & p.shifts[3LL * k] == sa & p.shifts[3LL * k + 1] == sb & p.shifts[3LL * k + 2] == sc;
+        found = same ? k : found;
+    }
+#pragma unroll
+    for (int mask = 16; mask; mask >>= 1) found = max(found, exchange(found, mask));
+    return found;
+}
