@@ -3,6 +3,7 @@
 import copy
 import ctypes
 
+import numpy as np
 import pytest
 import torch
 from ase.build import molecule
@@ -10,7 +11,7 @@ from emulated import compiled
 from interpreter import DEVICE, INTERPRETED, needs_kernels
 from test_fused_tensornet import batch_of, run, virial_of
 
-from torchmdx import Potential, TensorNet2Config
+from torchmdx import Batch, CapturedStep, Potential, System, TensorNet2Config
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 
@@ -223,3 +224,24 @@ def test_a_captured_graph_repeats_the_run_and_agrees(potential, fast, num_atoms)
     exact = evaluate(copy.deepcopy(potential).double(), batch, edges)
     assert (forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
     torch.testing.assert_close(buffers.energies, exact.energies, atol=2e-6, rtol=1e-7)
+
+
+@pytest.mark.gpu
+@on_hopper
+@pytest.mark.parametrize("stress", [False, True])
+def test_a_step_takes_them_also_where_the_list_grows(crystal, stress):
+    potential = made().to("cuda")
+    exact = copy.deepcopy(potential).double()
+    step = CapturedStep(potential, System.from_ase(crystal), mode="graph", stress=stress)
+    for scale in (1.0, 0.8):  # the list grows
+        atoms = crystal.copy()
+        atoms.set_cell(scale * atoms.cell, scale_atoms=True)
+        for _ in range(3):
+            result = step(atoms.positions, atoms.cell.array)
+        assert step.engine.model.clusters is not None
+        wanted = evaluate(exact, Batch.of([System.from_ase(atoms)]).to("cuda"), stress=stress)
+        forces = wanted.forces.cpu().numpy()
+        assert np.linalg.norm(result.forces - forces) <= 4e-6 * np.linalg.norm(forces)
+        if stress:
+            np.testing.assert_allclose(result.stress, wanted.stress.cpu(), atol=3e-5 * float(wanted.stress.abs().max()))
+    assert step.num_recoveries > 0

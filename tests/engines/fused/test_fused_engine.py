@@ -18,7 +18,7 @@ from torchmdx.system import Batch
 
 pytest.importorskip("triton")
 
-from torchmdx.engines.fused import edge_maps
+from torchmdx.engines.fused import charged_cluster, edge_maps
 
 CHAIN, SINGLE = "kernels, float32", "kernels, float32, one launch"
 
@@ -105,6 +105,46 @@ def test_few_edges_and_other_machines_take_no_kernels_that_specialise(make_poten
     monkeypatch.setattr(edge_maps, "on_hopper", lambda device: True)
     engine.reserve(80)
     assert engine.model.edge_maps is None
+
+
+USUAL = dict(model="tensornet2", num_layers=1, num_channels=128, num_charges=16)
+
+
+@pytest.mark.parametrize("error", [None, CompileError("no NVRTC"), DriverError("no kernel")], ids=str)
+def test_few_atoms_of_a_tensornet2_take_clusters_where_they_can_be_had(
+    make_potential, ethanol, monkeypatch, caplog, error
+):
+    def make(model, num_atoms, slots):
+        if error is not None:
+            raise error
+        return f"{num_atoms} atoms, {slots} edges"
+
+    monkeypatch.setattr(charged_cluster, "on_hopper", lambda device: True)
+    monkeypatch.setattr(charged_cluster.ChargedClusters, "made", make)
+    potential = make_potential(torch.float32, **USUAL)
+    engine = engine_of(potential, System.from_ase(ethanol))
+    for capacity in (80, 90):
+        engine.reserve(capacity)
+        assert engine.model.clusters == (f"9 atoms, {capacity} edges" if error is None else None)
+    assert caplog.messages == ([] if error is None else 2 * [f"few atoms are evaluated by Triton's kernels: {error}"])
+    engine.reserve(charged_cluster.MOST_SLOTS + 1)
+    assert engine.model.clusters is None
+    pair = KernelEngine(potential, Batch.of([System.from_ase(ethanol)] * 2), stress=False, precision="float32")
+    pair.reserve(160)
+    assert pair.model.clusters is None
+
+
+def test_other_networks_and_machines_take_no_clusters(make_potential, ethanol, monkeypatch):
+    def clusters_of(**settings):
+        potential = make_potential(torch.float32, **{**USUAL, **settings})
+        engine = engine_of(potential, System.from_ase(ethanol))
+        engine.reserve(80)
+        return engine.model.clusters
+
+    assert clusters_of() is None
+    monkeypatch.setattr(charged_cluster, "on_hopper", lambda device: True)
+    assert clusters_of(num_layers=2) is None
+    assert clusters_of(num_channels=64) is None
 
 
 def steps_of(trained, structures, **settings):

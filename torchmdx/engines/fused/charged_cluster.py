@@ -70,6 +70,11 @@ def why_not_network(model: FastTensorNet2) -> str | None:
     return None
 
 
+def serves(model: FastTensorNet2, num_atoms: int, slots: int) -> bool:
+    """Whether the kernels can evaluate so many atoms and edge slots of a network on its device."""
+    return why_not(model) is None and plan_of(num_atoms) is not None and slots <= MOST_SLOTS
+
+
 def plan_of(num_atoms: int) -> Plan | None:
     """How many atoms a cluster has; None where these are too many."""
     plan = Plan.choose(num_atoms, MOST_CLUSTERS) if num_atoms else None

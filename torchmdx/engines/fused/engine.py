@@ -47,6 +47,8 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int) -> None:
     if isinstance(model, FastTensorNet2):
         _take_edge_maps(model, tiles)
     model.allocate(batch.num_atoms, batch.num_systems, capacity, tiles=tiles, elements=elements)
+    if isinstance(model, FastTensorNet2):
+        _take_clusters(model)
     _take_tiles(model)
 
 
@@ -60,6 +62,20 @@ def _take_edge_maps(model: FastTensorNet2, tiles: Tiles) -> None:
         model.use_edge_maps()
     except (CompileError, CacheError, DriverError) as error:
         log.warning("the network of edges is evaluated by Triton's kernels: %s", error)
+
+
+def _take_clusters(model: FastTensorNet2) -> None:
+    """Takes the kernels of few atoms by clusters of blocks, where they serve."""
+    from torchmdx.engines.fused.charged_cluster import serves  # needs Triton
+
+    assert model.buffers is not None
+    sizes = model.buffers.sizes
+    if not sizes.one_program_per_atom or not serves(model, sizes.num_atoms, sizes.slots):
+        return
+    try:
+        model.use_clusters()
+    except (CompileError, CacheError, DriverError) as error:
+        log.warning("few atoms are evaluated by Triton's kernels: %s", error)
 
 
 def _take_tiles(model: FastTensorNet) -> None:

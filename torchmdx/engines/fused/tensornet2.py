@@ -7,8 +7,8 @@ last activation. For up to MOST_ROWS rows it also reads z₂, and for many edges
 reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 other kernels do this (edge_maps.py): without
 pieces, and with the slopes of z₂'s activation in place of z₂.
 
-Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On request, clusters of blocks
-do the same on an H100 or H200 for the usual network (charged_cluster.py, `FastTensorNet2.use_clusters`).
+Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On an H100 or H200 clusters of
+blocks do the same for the usual network (charged_cluster.py, `FastTensorNet2.use_clusters`).
 """
 
 from __future__ import annotations
@@ -87,9 +87,8 @@ class FastTensorNet2(FastTensorNet):
     def use_clusters(self) -> None:
         """Makes `run` take the kernels of charged_cluster.py and charged_maps.py, in buffers of the last `allocate`.
 
-        Engines do not ask for them: they agree with the exact model in an emulation, and have yet to be run and timed
-        on a GPU. Raises ValueError if they do not serve this network, these buffers or
-        this GPU; CompileError, CacheError or DriverError.
+        Raises ValueError if they do not serve this network, these buffers or this GPU; CompileError, CacheError or
+        DriverError.
         """
         from torchmdx.engines.fused.charged_cluster import ChargedClusters  # needs Triton
 
