@@ -115,7 +115,12 @@ def test_python_and_the_kernels_agree_on_sizes(library, fast):
 
 @needs_kernels
 @only_interpreted
-def test_the_emulated_kernels_agree_with_the_exact_model(library, fast, potential, charged, monkeypatch):
+@pytest.mark.parametrize("most_map_slots", [0, 640])
+def test_the_emulated_kernels_agree_with_the_exact_model(
+    library, fast, potential, charged, monkeypatch, most_map_slots
+):
+    """Also where others evaluate the network of edges."""
+    monkeypatch.setattr(charged_cluster, "MOST_MAP_SLOTS", most_map_slots)
     plan = Plan(2, 5, 8, 2, True)  # the last cluster has one atom
     found = run_with(fast, potential, charged, library, plan, monkeypatch, radius=potential.cutoff + 0.5)
     exact = evaluate(copy.deepcopy(potential).double(), charged, brute_force(charged, potential.cutoff))

@@ -2,7 +2,7 @@
 
 They replace `embed`, `layer` and `layer_gradient` of charged_rows.py on an H100 or H200, for the usual network
 (`why_not`), where forces are wanted and `FastTensorNet2.use_clusters` has been called; charged_maps.py replaces most
-others. Blocks wait for those of their own cluster only.
+others where edges are few. Blocks wait for those of their own cluster only.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ CHARGES = 16
 # Clusters that run at the same time on an H200; with more, some would wait.
 MOST_CLUSTERS = 15
 MOST_SLOTS = 0xFFFF  # of edges
+# Up to so many edge slots clusters serve the network of edges too: those with edges run at the same time then. On an H200
+# its kernels take 33 us with 440 slots, and with 1,300 slots 79 us, those of charged_rows.py less.
+MOST_MAP_SLOTS = 640
 
 
 class Charged(ctypes.Structure):
@@ -145,7 +148,8 @@ class ChargedClusters:
         assert model.row_weights is not None
         w, new = model.weights, model.weights.own.new_zeros
         charges = model.charged.equilibrations[0]
-        self.plan, self.kernels, self.maps = plan, kernels, ChargedMaps(model, kernels)
+        self.plan, self.kernels = plan, kernels
+        self.maps = ChargedMaps(model, kernels) if slots <= MOST_MAP_SLOTS else None
         floats = plan.floats + plan.per * (3 * CHANNELS + 3 * WIDE) + 8 * CHANNELS + 2 * CHARGES + 2 * WIDE
         room = (MOST_SHARED_BYTES // 4 - floats) // EDGE_FLOATS // 4 * 4
         edge_room = min(room, -(-slots // 4) * 4)
@@ -181,7 +185,8 @@ class ChargedClusters:
             raise ValueError(f"clusters of blocks serve few atoms, got {num_atoms} with {slots} edges")
         constants = tuple(plan.constants.items())
         kernels = {name: launcher(model.device, name, constants) for name in (EMBED, LAYER, GRADIENT)}
-        kernels |= {name: launcher(model.device, name, ()) for name in charged_maps.SHARED_BYTES}
+        if slots <= MOST_MAP_SLOTS:
+            kernels |= {name: launcher(model.device, name, ()) for name in charged_maps.SHARED_BYTES}
         return cls(model, kernels, plan, num_atoms, slots)
 
     def launch(self, name: str, chain: ChargedRowChain) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmdx.engines.fused.charged import FEWEST_AT_ONCE, MOST_AT_ONCE
 from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, ChargedClusters
 from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
-from torchmdx.engines.fused.charged_maps import BACK, CHARGES_BACK, FORTH, MESSAGES_BACK
+from torchmdx.engines.fused.charged_maps import BACK, CHARGES_BACK, FORTH, MESSAGES_BACK, ChargedMaps
 from torchmdx.engines.fused.charged_weights import ChargedWeights, ChargeWeights
 from torchmdx.engines.fused.few_atoms import RowChain
 from torchmdx.engines.fused.kernels import charge_equilibration, charged_atom, charged_atom_gradient, edge_mlp
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
 # Rows and columns of z₂ that a program makes, and channels of z₁ at a time; the other products of edges.
-FIRST, EDGES = Block(16, 64, 32, 8), Block(16, 64, 32, 8, 4)
+FIRST, EDGES = Block(16, 64, 32, 8), Block(columns=32)
 
 
 def _whole(matrix: Split) -> Tensor:
@@ -81,6 +81,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         assert model.row_weights is not None
         self.own, self.model_clusters = model.row_weights, model.clusters
         self.clusters: ChargedClusters | None = None
+        self.edge_clusters: ChargedMaps | None = None
         self.total_charge, self.charge = self.charge, model.neutral
         self.tiles = replace(self.tiles, edge_product=EDGES)
         self.cutoff = model.table.stretch.cutoff
@@ -103,6 +104,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         if not self.n:
             return
         self.clusters = self.model_clusters if keep else None
+        self.edge_clusters = None if self.clusters is None else self.clusters.maps
         if self.clusters is not None:
             self.clusters.launch(EMBED, self)
         else:
@@ -144,13 +146,13 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         slot = i if self.sizes.with_forces else 0
         y, last = b.y[own], i == len(w.layers) - 1
         charges = not last or self.last_charges
-        if self.clusters is not None:
-            self.clusters.maps.launch(FORTH, self)
-            if not charges:
-                self.clusters.launch(LAYER, self)
-                return
+        if self.edge_clusters is not None:
+            self.edge_clusters.launch(FORTH, self)
         else:
             self._maps(i, slot, y, keep)
+        if self.clusters is not None and not charges:
+            self.clusters.launch(LAYER, self)
+            return
         options = self._options()
         del options["DEGREE"]
         charged_atom.layer[(self.n,)](
@@ -225,16 +227,18 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
 
     def _backward_layer(self, i: int, first: bool) -> None:
         pulled = self._take_pull(i)
+        if self.edge_clusters is not None:
+            self.edge_clusters.launch(MESSAGES_BACK, self)
+            self.edge_clusters.launch(BACK, self)
+            self.edge_clusters.launch(CHARGES_BACK, self, adds=pulled)
+        else:
+            self._messages_gradient(i)
+            self._maps_gradient(i)
+            self._charges_gradient(i, first, pulled)
         if self.clusters is not None:
-            self.clusters.maps.launch(MESSAGES_BACK, self)
-            self.clusters.maps.launch(BACK, self)
-            self.clusters.maps.launch(CHARGES_BACK, self, adds=pulled)
             self.clusters.launch(GRADIENT, self)
-            return
-        self._messages_gradient(i)
-        self._maps_gradient(i)
-        self._charges_gradient(i, first, pulled)
-        self._atoms_gradient(i)
+        else:
+            self._atoms_gradient(i)
 
     def _messages_gradient(self, i: int) -> None:
         """Gradients in z₃ and, through messages, in Y."""

@@ -90,7 +90,7 @@ DEV void exchange_rows(const Rows &b, const float *stage, const float *to)
     before_push();
     __syncthreads();
     if (b.tid == 0) expect(0, SHARES * ROWS * NARROW_ROW * 4);
-    if (b.warp < SHARES && b.lane == 0) push_all(b.remote, to + b.rank * ROWS * NARROW_ROW, stage, ROWS * NARROW_ROW * 4, 0);
+    push_copies(b.remote, b.warp, b.lane, to + b.rank * ROWS * NARROW_ROW, stage, ROWS * NARROW_ROW, 0);
 }
 // Other blocks may still copy this block's memory.
 DEV void finish()

@@ -184,12 +184,23 @@ template <int WIDTH, int ROWS> DEV void push(const Block &b, const float *stage,
     }
 }
 
+// Copies `count` floats at `stage` to the place that `to` is of this block's memory, in every block of the cluster: warp 0
+// to this block, others to those that their `remote` is. The first copies quads: compute-sanitizer takes a bulk copy from
+// a block to itself for an error.
+DEV void push_copies(const Remote &r, int warp, int lane, const float *to, const float *stage, int count, int turn)
+{
+    if (warp == 0)
+#pragma unroll 1
+        for (int k = lane; k < count / 4; k += 32) push4(r, to + 4 * k, *(const float4 *)(stage + 4 * k), turn);
+    else if (warp < SHARES && lane == 0)
+        push_all(r, to, stage, 4 * count, turn);
+}
+
 // Copies the nine components of this block's channels to every block of the cluster: to [SHARES][atoms][9][WIDE].
 // Each by a warp of its own: a warp starts its copies one after the other.
 DEV void push_nines(const Block &b, const float *stage, const float *to, int turn)
 {
-    if (b.warp < SHARES && b.lane == 0)
-        push_all(b.remote, to + b.rank * per_cluster(b.p) * NINE, stage, b.atoms * NINE * 4, turn);
+    push_copies(b.remote, b.warp, b.lane, to + b.rank * per_cluster(b.p) * NINE, stage, b.atoms * NINE, turn);
 }
 
 // What blocks of other clusters compute they tell in 16 bytes each, the last four of which are the number of the launch.
