@@ -104,6 +104,8 @@ def test_of_several_rows_the_fastest_counts():
         ("32", 9.71, "9.7"),
         ("0.8e-6", 1.26e-6, "1.3e-6"),
         ("2.0", 0.0, "0.0"),
+        ("105", -250.4, "-250"),
+        ("-250", -31.6, "-31.6"),
     ],
 )
 def test_new_numbers_have_the_digits_of_the_old_ones(printed, value, new):

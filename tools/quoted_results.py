@@ -170,12 +170,6 @@ SENTENCES: list[tuple[str, str, str, Callable[[list[Row]], list[float]]]] = [
     ),
     (
         "docs/openmm.md",
-        "dynamics",
-        r"`native` runs 22 atoms at ([\d,]+) ns/day, 166 at ([\d.]+) and 2,489 at ([\d.]+)",
-        lambda rows: [row["openmm_ns_day"] for row in rows if "openmm_ns_day" in row],
-    ),
-    (
-        "docs/openmm.md",
         "openmm",
         r"`native` is ([\d.]+), ([\d.]+) and ([\d.]+) times as fast as openmm-ml",
         times_openmm_ml,

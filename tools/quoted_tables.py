@@ -34,12 +34,13 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
         "docs/lammps.md",
         "lammps",
         {
-            "one process, ms": ({"ranks": 1}, "ms"),
+            "one GPU, ms": ({"ranks": 1}, "ms"),
             "its pair style, ms": ({"ranks": 1}, "pair_ms"),
-            "two that share the GPU, ms": ({"ranks": 2, "gpus": 1}, "ms"),
-            "their pair style, ms": ({"ranks": 2, "gpus": 1}, "pair_ms"),
-            "their communication, ms": ({"ranks": 2, "gpus": 1}, "communication_ms"),
-            "ratio": ({"ranks": 2, "gpus": 1}, "work_ratio"),
+            "two GPUs, ms": ({"ranks": 2, "gpus": 2}, "ms"),
+            "their pair style, ms": ({"ranks": 2, "gpus": 2}, "pair_ms"),
+            "their communication, ms": ({"ranks": 2, "gpus": 2}, "communication_ms"),
+            "speedup": ({"ranks": 2, "gpus": 2}, "speedup"),
+            "target": ({"by": "target"}, "speedup"),
         },
     ),
     (

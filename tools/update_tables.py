@@ -23,7 +23,7 @@ from quoted_tables import BY_ATOMS, BY_MEASUREMENT, Row, value_of
 ROOT = Path(__file__).parents[1]
 TARGETS: dict[str, list[Row]] = json.loads((ROOT / "benchmarks" / "targets.json").read_text())
 
-NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 TABLE = re.compile(r"(?:^\|.*\|\n)+", re.MULTILINE)
 BLOCK = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
 
@@ -148,7 +148,7 @@ def rounded_like(printed: str, value: float) -> str:
         return f"{value / 10.0 ** int(exponent):.{len(digits.partition('.')[2])}f}e{exponent}"
     if not value:
         return f"{0:.{len(digits.partition('.')[2])}f}"
-    significant = len(digits.replace(".", "").lstrip("0"))
+    significant = len(digits.replace(".", "").lstrip("-0"))
     decimals = significant - 1 - math.floor(math.log10(abs(value)))
     # 9.996 to three digits is 10.0, not 10.00.
     if abs(round(value, decimals)) >= 10.0 ** (significant - decimals):
