@@ -112,7 +112,7 @@ def run_case(options: argparse.Namespace, atoms: int, ranks: int, folder: Path) 
     row |= {"precision": options.precision, "skin": options.skin}
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        errors = [line for line in lines if re.match(r"ERROR|\w*(Error|Refused|Memory)\b|torchmdx", line)]
+        errors = [line for line in lines if re.search(r"ERROR|^\w*(Error|Refused|Memory)\b|^torchmdx", line)]
         return row | {"error": (errors or lines[-3:] or ["no message"])[0][:600]}, None
     log = Path(f"{out}.log").read_text().split("Loop time of")[-1]
     loop = float(log.split()[0])
