@@ -51,7 +51,7 @@ def audit(potential: Potential | Ensemble, structure: Batch, found: Tensor, prec
     of the same kind.
     """
     part, atoms, is_whole = sample(structure)
-    chosen = found.index_select(0, atoms) if is_whole else _evaluate_part(potential, part, precision)
+    chosen = found.index_select(0, atoms) if is_whole else _evaluate_part(potential, part, structure, precision)
     return relative_error(chosen, exact_results(potential, part)[1])
 
 
@@ -70,7 +70,7 @@ def judge_copies(
     """
     allowed = TOLERANCES[precision]
     part, atoms, is_whole = sample(structure)
-    found = compared.index_select(0, atoms) if is_whole else _evaluate_part(potential, part, precision)
+    found = compared.index_select(0, atoms) if is_whole else _evaluate_part(potential, part, structure, precision)
     exact_energy, exact = exact_results(potential, part)
     verdict = _verdict(relative_error(found, exact), allowed)
     if verdict.reason is not None or not is_whole or part.num_systems < structure.num_systems:
@@ -119,10 +119,11 @@ def _verdict(error: float, allowed: float) -> Verdict:
     return Verdict(error, text)
 
 
-def _evaluate_part(potential: Potential | Ensemble, part: Batch, precision: str) -> Tensor:
+def _evaluate_part(potential: Potential | Ensemble, part: Batch, structure: Batch, precision: str) -> Tensor:
+    """Forces on a part of a structure, by the kernels that evaluate the structure: no others need to be compiled."""
     batch = part.to(dtype=potential.dtype)
     batch = replace(batch, positions=(part.positions - part.positions.mean(0)).to(potential.dtype))
-    engine, _ = engine_for(potential, batch, stress=False, precision=precision)
+    engine, _ = engine_for(potential, batch, stress=False, precision=precision, like=structure)
     edges = brute_force(batch, potential.search_cutoff(batch))
     engine.reserve(edges.capacity)
     outputs = engine.run(part.positions - part.positions.mean(0), part.cell, edges)

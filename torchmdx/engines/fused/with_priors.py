@@ -35,14 +35,17 @@ class PriorKernelEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, and priors.
 
     Gradients of priors with respect to predicted charges enter the fused backward pass.
+    like: takes the kernels that serve this batch, of which the other is a part.
     """
 
-    def __init__(self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool) -> None:
+    def __init__(
+        self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool, like: Batch | None = None
+    ) -> None:
         from torchmdx.engines.fused.kernels.near_list import NearRows
 
         self.model, self.potential = model, copy.deepcopy(potential).requires_grad_(False)
         self.name, self.table_error = f"kernels and priors, {model.precision}", model.table.error
-        self.batch, self.stress = batch, stress
+        self.batch, self.stress, self.like = batch, stress, like
         priors = [cast(Prior, prior) for prior in self.potential.priors]
         # By type: a class derived from Coulomb may compute another energy.
         self.direct = [prior for prior in priors if type(prior) is Coulomb]
@@ -54,7 +57,7 @@ class PriorKernelEngine:
     def reserve(self, capacity: int) -> None:
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
         if self.near is None:
-            allocate(self.model, self.batch, capacity)
+            allocate(self.model, self.batch, capacity, self.like)
         else:
             self.near.capacity = None
 
@@ -78,7 +81,7 @@ class PriorKernelEngine:
             if shapes_are_fixed(batch.positions):
                 raise RuntimeError("an evaluation must have run before it is captured")
             capacity = with_head_room(int(self.near.counts(batch, edges).sum()), batch.num_atoms)
-            allocate(self.model, batch, capacity)
+            allocate(self.model, batch, capacity, self.like)
             self.near.capacity = capacity
         return self.near.edges(batch, edges)
 
