@@ -306,14 +306,15 @@ def test_what_can_not_be_divided_is_named():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("second", ["cuda:0", pytest.param("cuda:1", marks=pytest.mark.two_gpus)])
 @pytest.mark.parametrize("pbc", [True, (True, False, True)])
-def test_several_domains_on_a_gpu(pbc):
-    """Two domains of one GPU work at the same time, in threads; graphs survive the change of shares."""
+def test_several_domains_on_gpus(pbc, second):
+    """Two domains of one GPU or of two work at the same time, in threads; graphs survive the change of shares."""
     atoms = water(729)
     atoms.pbc = pbc
     model = potential(torch.float32, num_channels=64, num_radial=16).cuda()
     whole = CapturedStep(model, System.from_ase(atoms), stress=True)
-    step = divided(model, atoms, devices=["cuda:0", "cuda:0"])
+    step = divided(model, atoms, devices=["cuda:0", second])
     assert np.prod(step.grid) == 2
     rng = np.random.default_rng(0)
     drift = rng.normal(0, 0.1, atoms.positions.shape)
