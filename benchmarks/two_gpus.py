@@ -2,7 +2,7 @@
 
     python -m benchmarks.two_gpus [--atoms 24000 98304 999000] [--replicas 1024 8192]
 
-organic-1 in float32. by step: water, milliseconds from NumPy positions to NumPy forces, the mean of --steps evaluations;
+organic-1 in float32. by step: water, ms from NumPy positions to NumPy forces, the mean of --steps evaluations;
 a `CapturedStep` on one GPU, a `DividedStep` on two. by dynamics: copies of alanine dipeptide, Langevin at 300 K and 1
 fs, milliseconds a step of all of them. speedup: over one GPU. force_difference: relative, of two GPUs and one.
 """
