@@ -106,7 +106,7 @@ def of_kernels(model: FastTensorNet) -> Evaluation:
         assert table is not None
         words = (table.shape[2] * table.shape[4],) * table.shape[0]  # [tables,intervals,words,C,words]
         return Evaluation(launches="one launch", mixes=THREE_TF32, words=words)
-    launches = CHAINS[model.chain_type(buffers, True).__name__]
+    launches = CHAINS[model.chain_type(buffers).__name__]
     if launches.endswith("few atoms"):
         terms = len(PARTS) * (model.weights.degree + 1)
         few = Evaluation(launches=launches, words=(terms,) * (1 + sizes.layers))

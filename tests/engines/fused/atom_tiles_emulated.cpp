@@ -4,7 +4,10 @@
 
 static const Params *given;
 static void (*chosen)(const Params &, const Tile &);
-static void one_thread() { chosen(*given, shared_tile()); }
+static void one_thread()
+{
+    if (has_atoms(*given)) chosen(*given, shared_tile());
+}
 
 extern "C" void launch(const Params *p, int which, int blocks, int shared_bytes)
 {

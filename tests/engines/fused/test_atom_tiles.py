@@ -4,22 +4,29 @@ import copy
 import ctypes
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from ase import Atoms
 from ase.build import molecule
+from domains import divide
 from emulated import TileEmulator, compiled
 from test_fused_tensornet import batch_of
+from test_many_atoms import wire
 
-from torchmdx import Potential, TensorNetConfig
+from torchmdx import Potential, System, TensorNetConfig
+from torchmdx.cell import volume
+from torchmdx.domain import Domain
 from torchmdx.engines.fused import atom_tiles
 from torchmdx.engines.fused.atom_tiles import TileChain, TileKernels
 from torchmdx.engines.fused.launch_sizes import FEW_ATOMS, ByElements, Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.evaluate import evaluate
+from torchmdx.lammps.example import water
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.runtime import cuda_source
 from torchmdx.runtime.compile_cache import VARIABLE, CompileError
+from torchmdx.step.domain_step import DomainStep, reach
 
 pytest.importorskip("triton")
 
@@ -69,13 +76,66 @@ def test_the_emulated_kernels_agree_with_the_exact_model(kernels, layers, elemen
     for forces in (True, False):
         buffers = fast.allocate(*sizes, tiles=tiles, forces=forces, elements=elements)
         assert (buffers.present is None) == (not elements)
-        assert fast.chain_type(buffers, whole=True) is TileChain
+        assert fast.chain_type(buffers) is TileChain
         found = fast.run(*inputs(batch, edges), forces=forces)
         torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
         if forces:
             assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
             found = fast.run(*inputs(batch, edges), forces=False)  # in the same buffers
             torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
+
+
+def domain_of(atoms, num_owned, levels, cutoff):
+    """The first atoms are owned; the others by their steps from neighbour to neighbour, as far as they matter."""
+    near = atoms.get_all_distances(mic=True) < cutoff
+    hops = np.where(np.arange(len(atoms)) < num_owned, 0, levels)
+    for step in range(1, levels):
+        hops[(hops == levels) & near[hops < step].any(0)] = step
+    order = np.argsort(hops, kind="stable")
+    within = torch.tensor(np.searchsorted(hops[order], np.arange(levels), side="right"), dtype=torch.int32)
+    return Domain(**vars(batch_of(atoms[order])), hops=torch.tensor(hops[order], dtype=torch.int32), within=within)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize(
+    ("layers", "elements", "counts"),
+    [
+        (1, (), [[1, 3], [16, 18]]),
+        (2, (1, 6, 8), [[15, 17, 19], [1, 3, 5], [30, 32, 34]]),
+        (3, (), [[13, 15, 17, 19], [33, 35, 35, 35]]),
+    ],
+    ids=str,
+)
+def test_the_emulated_kernels_evaluate_the_atoms_of_a_domain_that_matter(kernels, layers, elements, counts):
+    """The same buffers of 35 atoms, three tiles, for numbers that differ by layer; nothing is read of other atoms."""
+    potential, atoms = potential_of(layers, num_radial=8, cutoff=2.0), wire(35)
+    fast, tiles = FastTensorNet(potential, bound=1e-6), replace(MANY, by_elements=ByElements(edges=0))
+    fast.tile_kernels = TileKernels(fast, kernels)
+    edges = brute_force(batch_of(atoms), potential.cutoff)
+    buffers = fast.allocate(len(atoms), 1, edges.capacity, tiles=tiles, elements=elements)
+    for within in counts:
+        domain = domain_of(atoms, within[0], layers + 1, potential.cutoff)
+        assert domain.within.tolist() == within
+        edges = brute_force(domain, potential.cutoff)
+        exact = evaluate(copy.deepcopy(potential).double(), domain, edges, stress=True)
+        for tensor in buffers.scratch.tensors():
+            if tensor.is_floating_point():
+                tensor.fill_(torch.nan)
+        found = fast.run(*inputs(domain, edges), virial=True, within=domain.within)
+        torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
+        torch.testing.assert_close(found.energy, exact.energy, atol=1e-6, rtol=1e-7)
+        assert (found.forces - exact.forces).norm() <= 1e-8 + 3e-6 * exact.forces.norm()  # those of one atom are small
+        virial = exact.stress * volume(domain.cell)
+        assert (found.virial - virial).norm() <= 1e-7 + 3e-6 * virial.norm()
+        assert found.forces[within[0] :].any()  # on atoms that are not owned
+        for i, (y, d) in enumerate(zip(buffers.scratch.y, buffers.scratch.gradient.d, strict=True)):
+            sent, updated = within[layers - i], within[layers - 1 - i]
+            assert y[:sent].isfinite().all()
+            assert y[sent:].isnan().all()
+            assert d[:updated].isfinite().all()
+            assert d[updated:].isnan().all()
+        found = fast.run(*inputs(domain, edges), forces=False, within=domain.within)
+        torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
 
 
 def test_matrices_are_kept_to_float32():
@@ -163,3 +223,34 @@ def test_a_position_that_is_not_a_number_reaches_the_energy():
     assert found.energies[:9].isnan().any()
     assert found.energies[9:].isfinite().all()
     assert found.forces[:9].isnan().any()
+
+
+@pytest.mark.gpu
+@needs_hopper
+def test_domains_take_tiles_and_keep_their_graph_while_atoms_change_hands():
+    """Two, then three parts of a structure, one after the other in one step, add up to the whole."""
+    potential, atoms = potential_of(num_radial=8, cutoff=3.0).cuda(), water(1000)
+    exact = evaluate(copy.deepcopy(potential).double(), System.from_ase(atoms), stress=True)
+    step, graphs, owned = DomainStep(potential, (False, True, True), mode="graph", capacity=4000), [], set()
+    for parts in (2, 3):
+        forces, energies, virial = np.zeros((len(atoms), 3)), np.zeros(len(atoms)), np.zeros((3, 3))
+        for part in divide(atoms, parts, reach(potential), potential.cutoff):
+            numbers, cell = atoms.numbers[part.atoms], atoms.cell.array
+            step.assign(part.positions, numbers, part.num_owned, cell, num_total=len(atoms), hops=part.hops)
+            found = step(part.positions, cell)
+            np.add.at(forces, part.atoms, found.forces)
+            energies[part.atoms[: part.num_owned]] = found.energies
+            virial += found.virial
+            owned.add(part.num_owned)
+            graphs.append(step.step.policy.graphs["host"])
+        wanted = exact.forces.double().cpu().numpy()
+        assert np.linalg.norm(forces - wanted) <= 3e-6 * np.linalg.norm(wanted)
+        assert np.abs(energies - exact.energies.cpu().numpy()).max() <= 2e-6
+        wanted = exact.stress[0].double().cpu().numpy() * atoms.get_volume()
+        assert np.linalg.norm(virial - wanted) <= 1e-5 * np.linalg.norm(wanted)
+    model = step.step.engine.model
+    assert model.buffers.sizes.num_atoms == 4000
+    assert model.chain_type(model.buffers) is TileChain
+    assert step.num_growths == 0
+    assert len(owned) > 1
+    assert all(graph is graphs[0] for graph in graphs)

@@ -13,7 +13,8 @@ chain of many_atoms.py has a kernel for each; here a block does all of them for 
 Products take rows and matrices as two halves each, in units of powers of two (fp16_product.py), with float32 sums of
 every 16 channels. Each of two warpgroups makes 64 outputs for the rows of a part, 5, 3 or 1 components of 16 atoms:
 matrices come from registers, rows from shared memory. The kernels serve the usual network in float32 (`why_not`), in
-memory for all tensors.
+memory for all tensors. Of a domain, a kernel reads on the device how many atoms it evaluates, as those of `Chain` do;
+blocks beyond return.
 """
 
 from __future__ import annotations
@@ -164,9 +165,18 @@ class TileChain(Chain):
         tensors: Mapping[str, Tensor | None],
         first: tuple[Tensor, float] | None = None,
         second: tuple[Tensor, float] | None = None,
+        *,
+        hops: int,
+        received: int | None = None,
     ) -> None:
-        """tensors: what `struct Params` names. first, second: matrices of the products."""
+        """tensors: what `struct Params` names. first, second: matrices of the products.
+
+        hops: as for `atoms`; received: of the atoms that have a gradient in X already.
+        """
         given: dict[str, Any] = {key: None if value is None else value.data_ptr() for key, value in tensors.items()}
+        if self.within is not None:
+            given["count"] = self.within[hops].data_ptr()
+            given["received"] = None if received is None else self.within[received].data_ptr()
         for key, matrices in (("first", first), ("second", second)):
             if matrices is not None:
                 given |= {key: matrices[0].data_ptr(), f"{key}_unit": matrices[1]}
@@ -182,7 +192,7 @@ class TileChain(Chain):
         self._surroundings()
         self._gate()
         made = dict(sums=b.a, gate=b.gate, mixed=g.mixed if g else None, out=b.x[0], out_inverse=b.inverse[0])
-        self._launch("embedded", {**made, "result": b.y[0]}, m.mix, m.mix_in[0])
+        self._launch("embedded", {**made, "result": b.y[0]}, m.mix, m.mix_in[0], hops=last + 1)
         norms = g.norms if g else b.gate
         for i in range(last + 1):
             # Without buffers of the backward pass, layers take turns in those of the first.
@@ -192,10 +202,10 @@ class TileChain(Chain):
             taken = dict(sums=b.p, x=b.x[now], d=g.d[i] if g else None)
             if i < last:
                 made = dict(out=b.x[after], out_inverse=b.inverse_of(after), result=b.y[i + 1 if own else 0])
-                self._launch("next_layer", {**taken, **made}, m.mix_out[i], m.mix_in[i + 1])
+                self._launch("next_layer", {**taken, **made}, m.mix_out[i], m.mix_in[i + 1], hops=last - i)
             else:
                 made = dict(scale=w.read_scale, offset=w.read_offset, norms=norms)
-                self._launch("last_layer", {**taken, **made}, m.mix_out[i])
+                self._launch("last_layer", {**taken, **made}, m.mix_out[i], hops=0)
         self._multiply(norms, self.split.read, w.read_bias, b.features, "bias", activation="none")
         self._head(keep, slice(0, self.n))
 
@@ -209,12 +219,13 @@ class TileChain(Chain):
             made = dict(gradient=g.x, d=g.d[i], y=b.y[i], m=g.m[i], result=b.p)
             if i == last:
                 made |= dict(x=b.x[i], norms=g.norms)
-                self._launch("last_layer_gradient", made, second=m.mix_out_back[i])
+                self._launch("last_layer_gradient", made, second=m.mix_out_back[i], hops=0)
             else:
                 made |= dict(sums=b.p, x=b.x[i + 1], inverse=b.inverse[i + 1])
-                self._launch("next_layer_gradient", made, m.mix_in_back[i + 1], m.mix_out_back[i])
+                hops = dict(hops=last - i, received=last - i - 1)
+                self._launch("next_layer_gradient", made, m.mix_in_back[i + 1], m.mix_out_back[i], **hops)
             self._messages_gradient_of(i, first=i == last)
         made = dict(sums=b.p, gradient=g.x, mixed=g.mixed, gate=b.gate, result=b.p)
-        self._launch("embedded_gradient", made, m.mix_in_back[0], m.mix_back)
+        self._launch("embedded_gradient", made, m.mix_in_back[0], m.mix_back, hops=last + 1, received=last)
         self._gate_gradient()
         self._forces(b.p, virial)

@@ -200,7 +200,7 @@ class FastTensorNet:
         self.one_launch = OneLaunch.made(self, self.buffers)
 
     def use_tiles(self) -> None:
-        """Makes `run` of many atoms take the kernels of atom_tiles.py, unless memory counts or it is of a domain.
+        """Makes `run` of many atoms take the kernels of atom_tiles.py, unless memory counts.
 
         Raises ValueError if they do not serve this network; CompileError, CacheError or DriverError.
         """
@@ -248,7 +248,7 @@ class FastTensorNet:
             return buffers
         inputs: tuple[Tensor | Edges, ...] = (positions, atomic_numbers, system_index, cell, charge, edges)
         inputs = inputs if within is None else (*inputs, within)
-        chain = self.chain_type(buffers, within is None)(self, buffers, *inputs)
+        chain = self.chain_type(buffers)(self, buffers, *inputs)
         chain.forward(keep=forces or virial)
         if between is not None:
             between(chain)
@@ -263,8 +263,8 @@ class FastTensorNet:
             return Tiles.choose(num_atoms)
         return Tiles.choose(num_atoms, first_lean(torch.cuda.get_device_properties(self.device).total_memory))
 
-    def chain_type(self, buffers: Buffers, whole: bool) -> type:
-        """The class of the launches: one program per atom, or blocks of atoms. whole: all atoms are evaluated."""
+    def chain_type(self, buffers: Buffers) -> type:
+        """The class of the launches: one program per atom, or blocks of atoms."""
         from torchmdx.engines.fused.atom_tiles import TileChain
         from torchmdx.engines.fused.few_atoms import RowChain
         from torchmdx.engines.fused.many_atoms import Chain
@@ -274,4 +274,4 @@ class FastTensorNet:
             return RowChain
         if buffers.sizes.lean:
             return LeanChain
-        return TileChain if self.tile_kernels and whole else Chain
+        return TileChain if self.tile_kernels else Chain

@@ -163,7 +163,7 @@ class FastTensorNet2(FastTensorNet):
             messages_gradient=Walk(1, 64 if num_atoms < MORE_ATOMS else 128, 1, 1) if many else tiles.messages_gradient,
         )
 
-    def chain_type(self, buffers: Buffers, whole: bool) -> type:
+    def chain_type(self, buffers: Buffers) -> type:
         from torchmdx.engines.fused.charged import ChargedChain
         from torchmdx.engines.fused.charged_rows import ChargedRowChain
 

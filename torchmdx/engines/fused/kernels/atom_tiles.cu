@@ -155,7 +155,7 @@ DEV void next_layer_gradient(const Params &p, const Tile &tile)
 {
     multiply_sums(p, tile);
     each_atom(p, [&](const Spot &at) {
-        Quad g = read_global(p.gradient, at);
+        Quad g = read_received(p, at);
         const Quad through = read_product(tile, at);
         {
             const Quad x = read_global(p.x, at);
@@ -176,7 +176,7 @@ DEV void embedded_gradient(const Params &p, const Tile &tile)
 {
     multiply_sums(p, tile);
     each_atom(p, [&](const Spot &at) {
-        Quad g = read_global(p.gradient, at);
+        Quad g = read_received(p, at);
         const Quad through = read_product(tile, at), mixed = read_global(p.mixed, at);
         float gate[3][4];
         read_channels(gate, p.gate, at);
@@ -197,13 +197,15 @@ DEV void embedded_gradient(const Params &p, const Tile &tile)
     multiply_to_result(p, tile);
 }
 
+// Whether this block has an atom: before all waits, for all of its threads.
+DEV bool has_atoms(const Params &p) { return (int)blockIdx.x * ATOMS < count_of(p, p.count); }
 DEV Tile shared_tile() { return {shared_base(), shared_base() + ATOMS * 9 * C}; }
 
 #ifndef EMULATED
 #define KERNEL(name)                                                                                                   \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) name##_kernel(const __grid_constant__ Params p)        \
     {                                                                                                                  \
-        name(p, shared_tile());                                                                                        \
+        if (has_atoms(p)) name(p, shared_tile());                                                                      \
     }
 KERNEL(embedded)
 KERNEL(next_layer)

@@ -16,6 +16,7 @@ struct Params {
     float *mixed, *gate, *norms;  // [N,9,C], [N,3,C], [N,3,C]
     float *out, *out_inverse;     // X̂ of the next layer
     float *result;                // [N,9,C] of the last product
+    const int *count, *received;  // of a domain: see `count_of` and `read_received`
     float first_unit, second_unit, epsilon;
     int num_atoms, wide_charge;
 };
@@ -30,13 +31,16 @@ struct Spot {
     int row, lane;
 };
 
+// How many atoms, the first ones: of a domain a number on the device, as its graphs stay while it changes.
+DEV int count_of(const Params &p, const int *count) { return count ? __ldg(count) : p.num_atoms; }
+
 // Runs a map of a spot on the atoms of this warp.
 template <class Map> DEV void each_atom(const Params &p, Map map)
 {
-    const int first = blockIdx.x * ATOMS, lane = threadIdx.x % 32;
+    const int first = blockIdx.x * ATOMS, count = count_of(p, p.count), lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int row = threadIdx.x / 32; row < ATOMS; row += WARPS)
-        if (first + row < p.num_atoms) map(Spot{first + row, row, lane});
+        if (first + row < count) map(Spot{first + row, row, lane});
 }
 template <class Map> DEV void each_channel(Map map)
 {
@@ -53,6 +57,12 @@ DEV Quad read_global(const float *from, const Spot &at)
 #pragma unroll
     for (int k = 0; k < 9; k++) set4(x, k, *(const float4 *)(from + (at.atom * 9 + k) * C + 4 * at.lane));
     return x;
+}
+// The gradient in X from behind a layer; zero for atoms that the layer did not update.
+DEV Quad read_received(const Params &p, const Spot &at)
+{
+    if (at.atom < count_of(p, p.received)) return read_global(p.gradient, at);
+    return Quad{};
 }
 DEV void write_global(float *to, const Spot &at, const Quad &x)
 {
