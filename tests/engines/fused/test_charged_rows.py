@@ -162,3 +162,10 @@ def test_other_kernels_are_taken_where_these_do_not_serve(make_potential):
         FastTensorNet2(potential, bound=1e-2, priors=True),
     ):
         assert not other.allocate(9, 1, 10).sizes.one_program_per_atom
+
+
+def test_more_edges_than_values_are_kept_of_take_the_other_kernels(make_potential, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr("torchmdx.engines.fused.tensornet2.MOST_ROWS", 50)
+    fast = FastTensorNet2(make_potential(torch.float32, model="tensornet2", num_channels=16, num_charges=5))
+    assert [fast.allocate(9, 1, edges).sizes.one_program_per_atom for edges in (41, 42)] == [True, False]

@@ -115,7 +115,7 @@ class FastTensorNet2(FastTensorNet):
         elements: Sequence[int] = (),
     ) -> Buffers:
         tiles = tiles or self.choose_tiles(num_atoms)
-        if tiles.row is not None and not self._takes_rows(num_systems):
+        if tiles.row is not None and not self._takes_rows(num_systems, num_atoms + max(capacity, 1)):
             tiles = replace(tiles, row=None)
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, elements=elements)
         self.clusters = None
@@ -134,9 +134,12 @@ class FastTensorNet2(FastTensorNet):
         )
         return buffers
 
-    def _takes_rows(self, num_systems: int) -> bool:
-        """Whether one program per atom can be used: charges are summed over one system."""
-        fits = 2 * self.charged.charges <= self.weights.channels
+    def _takes_rows(self, num_systems: int, rows: int) -> bool:
+        """Whether one program per atom can be used: charges are summed over one system, and all values of edges kept.
+
+        rows: of the network of edges.
+        """
+        fits = 2 * self.charged.charges <= self.weights.channels and rows <= MOST_ROWS
         return fits and num_systems == 1 and self.dot_precision == "tf32x3"
 
     def _pack_rows(self) -> None:

@@ -173,7 +173,8 @@ def first_maps(
         multiply9(X + row, MIX_IN, parts, CHANNELS, GROUPS, UNROLL, APART)
         one_atom_maps.put_sum9(parts, Y + row, CHANNELS, GROUPS)
     elif program >= tl.num_programs(0) - (num_atoms if KEEP else 0):
-        _find_opposite(program - (tl.num_programs(0) - num_atoms), ROW_PTR, SOURCE, SHIFTS, REVERSE)
+        if KEEP:  # REVERSE is None otherwise
+            _find_opposite(program - (tl.num_programs(0) - num_atoms), ROW_PTR, SOURCE, SHIFTS, REVERSE)
     else:
         BLOCKS: tl.constexpr = 2 * CHANNELS // COLUMNS
         program -= num_atoms
