@@ -27,12 +27,12 @@ from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.cpu_memory import available_bytes
 from torchmdx.system import Batch
 
-# Bytes of the values of a block, times ON_A_GPU there, where each block costs launches; and how many numbers each
-# channel of an edge and of an atom has there (measured).
-BLOCK_BYTES, ON_A_GPU = 64e6, 4
+# Bytes of the values of a block, and how many numbers each channel of an edge and of an atom has there (measured).
+BLOCK_BYTES = 64e6
 NUMBERS_OF_AN_EDGE, NUMBERS_OF_AN_ATOM = 128, 1000
 NUMBERS_WITHOUT_BLOCKS = 60  # without blocks, for each channel, edge and layer
-LEAST_ESTIMATE = 2**30  # bytes; smaller estimates are not compared with the memory of the machine
+# Bytes; smaller estimates are not compared with the memory of the machine.
+LEAST_ESTIMATE = 2**30
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,9 @@ class Plan:
 
 def plan_for(network: TensorNet | TensorNet2, edges: Edges, dtype: torch.dtype) -> Plan:
     """Blocks of about BLOCK_BYTES."""
-    size = BLOCK_BYTES * (ON_A_GPU if edges.source.is_cuda else 1) / (network.config.num_channels * dtype.itemsize)
-    most_edges, most_atoms = int(size / NUMBERS_OF_AN_EDGE), int(size / NUMBERS_OF_AN_ATOM)
+    bytes_of_a_number = network.config.num_channels * dtype.itemsize
+    most_edges = int(BLOCK_BYTES / (NUMBERS_OF_AN_EDGE * bytes_of_a_number))
+    most_atoms = int(BLOCK_BYTES / (NUMBERS_OF_AN_ATOM * bytes_of_a_number))
     return Plan(edges, blocks_of(edges, max(1, most_atoms), max(1, most_edges)))
 
 
