@@ -2,7 +2,7 @@
 
     python -m benchmarks.two_gpus [--atoms 24000 98304 999000] [--replicas 1024 8192]
 
-organic-1 in float32. by step: water, ms from NumPy positions to NumPy forces, the mean of --steps evaluations;
+organic-1 in float32. by step: water, ms from NumPy positions to NumPy forces, the median of stretches of --steps;
 a `CapturedStep` on one GPU, a `DividedStep` on two. by dynamics: copies of alanine dipeptide, Langevin at 300 K and 1
 fs, milliseconds a step of all of them. speedup: over one GPU. force_difference: relative, of two GPUs and one.
 """
@@ -10,8 +10,6 @@ fs, milliseconds a step of all of them. speedup: over one GPU. force_difference:
 from __future__ import annotations
 
 import argparse
-import functools
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,26 +18,20 @@ import torch
 
 import torchmdx
 from benchmarks import record, systems
+from benchmarks.ase_md import milliseconds
 from torchmdx import CapturedStep, DividedStep, Dynamics, Potential, System
 
 GPUS = ["cuda:0", "cuda:1"]
-WARM_UP = 5
 
 
-def milliseconds(work: Callable[[int], object], count: int) -> float:
-    """The mean of `count` calls; each takes its number."""
-    start = time.perf_counter()
-    for number in range(count):
-        work(number)
-    return (time.perf_counter() - start) / count * 1e3
+def evaluations(step: Any, places: list[np.ndarray]) -> Callable[[int], None]:
+    """A function that evaluates so many times, in turn at each of the places."""
 
+    def work(count: int) -> None:
+        for k in range(count):
+            step(places[k % len(places)])
 
-def _evaluate(step: Any, places: list[np.ndarray], number: int) -> None:
-    step(places[number % len(places)])
-
-
-def _run(dynamics: Dynamics, steps: int, _: int) -> None:
-    dynamics.run(steps)
+    return work
 
 
 def divided(potential: Potential, atoms: int, steps: int) -> list[dict[str, Any]]:
@@ -54,10 +46,10 @@ def divided(potential: Potential, atoms: int, steps: int) -> list[dict[str, Any]
             if gpus == 1
             else DividedStep(potential, system, devices=GPUS, mode="graph")
         )
-        for k in range(WARM_UP):
-            step(moved[k % 2])
+        for place in (*moved, *moved):  # captures
+            step(place)
         forces.append(np.array(step(positions).forces))
-        ms = milliseconds(functools.partial(_evaluate, step, moved), steps)
+        ms = milliseconds(evaluations(step, moved), steps)
         rows.append(dict(by="step", atoms=atoms, gpus=gpus, ms=round(ms, 3)))
         if gpus == 2:
             report = step.report()
@@ -82,8 +74,7 @@ def replicas(potential: Potential, count: int, steps: int) -> list[dict[str, Any
             seed=1,
             devices=gpus,
         )
-        dynamics.run(steps)
-        ms = milliseconds(functools.partial(_run, dynamics, steps), 3) / steps
+        ms = milliseconds(dynamics.run, steps)
         rows.append(dict(by="dynamics", atoms=22 * count, replicas=count, gpus=gpus, ms=round(ms, 4)))
         dynamics.close()
         del dynamics
