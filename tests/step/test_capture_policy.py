@@ -339,9 +339,14 @@ def test_a_large_structure_is_audited_by_a_part_of_it(trained, crystal, device, 
     monkeypatch.setattr(audit, "MOST_ATOMS", 10)
     atoms = crystal.repeat(2)
     atoms.pbc = periodic
+    chosen, plain = [], audit.engine_for
+    monkeypatch.setattr(
+        audit, "engine_for", lambda *given, **options: chosen.append(options) or plain(*given, **options)
+    )
     step = CapturedStep(trained(device), System.from_ase(atoms), audit_every=1)
     step(atoms.positions)
     assert 0 < step.error < 1e-5
+    assert {options["like"].num_atoms for options in chosen} == {len(atoms)}  # the kernels of the whole structure
 
 
 @pytest.mark.parametrize("model", ["tensornet", "tensornet2"])
