@@ -29,10 +29,10 @@ from torchmdx.system import Batch
 
 # Bytes of the values of a block, and how many numbers each channel of an edge and of an atom has there (measured).
 BLOCK_BYTES = 64e6
+LARGER_ON_GPU = 4  # times as large on a GPU, where launches of many blocks take the time (measured)
 NUMBERS_OF_AN_EDGE, NUMBERS_OF_AN_ATOM = 128, 1000
 NUMBERS_WITHOUT_BLOCKS = 60  # without blocks, for each channel, edge and layer
-# Bytes; smaller estimates are not compared with the memory of the machine.
-LEAST_ESTIMATE = 2**30
+LEAST_ESTIMATE = 2**30  # bytes; smaller ones are not compared with the memory of the machine
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,9 @@ class Plan:
 
 
 def plan_for(network: TensorNet | TensorNet2, edges: Edges, dtype: torch.dtype) -> Plan:
-    """Blocks of about BLOCK_BYTES, of four times as much on a GPU, where more blocks cost more launches."""
-    numbers = BLOCK_BYTES * (4 if edges.row_ptr.is_cuda else 1) / (network.config.num_channels * dtype.itemsize)
+    """Blocks of about BLOCK_BYTES, larger on a GPU."""
+    larger = LARGER_ON_GPU if edges.row_ptr.is_cuda else 1
+    numbers = larger * BLOCK_BYTES / (network.config.num_channels * dtype.itemsize)
     most_edges, most_atoms = int(numbers / NUMBERS_OF_AN_EDGE), int(numbers / NUMBERS_OF_AN_ATOM)
     return Plan(edges, blocks_of(edges, max(1, most_atoms), max(1, most_edges)))
 
