@@ -8,8 +8,10 @@ import torch
 from ase.build import molecule
 
 from torchmdx import Batch, System, evaluate
+from torchmdx.step import batch_pool
 from torchmdx.step.batch_pool import BatchPool
-from torchmdx.step.results import NonFiniteError
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.results import NonFiniteError, OutOfDeviceMemory
 
 NAMES = ("CH3CH2OH", "H2O", "CH4", "C6H6", "CH3COOH", "NH3", "C2H4")
 
@@ -88,6 +90,87 @@ def test_a_pool_keeps_few_steps(potential):
         assert len(pool.steps) <= 2
 
 
+@pytest.fixture
+def sharing(monkeypatch):
+    """Batches share steps, as on a GPU."""
+    monkeypatch.setattr(BatchPool, "_shares", True)
+
+
+def sizes_of(pool: BatchPool) -> list[tuple[int, int]]:
+    return [(step.batch.num_atoms, step.batch.num_systems) for step in pool.steps]
+
+
+@pytest.mark.usefixtures("sharing")
+def test_a_batch_uses_a_step_that_is_little_larger(potential):
+    pool = BatchPool(potential)
+    pool.hold(batch_of([0]))
+    for kinds, systems in (([0] * 14, 16), ([0] * 12, 16), ([0] * 13, 16)):  # 126, 108 and 117 atoms
+        batch = batch_of(kinds)
+        pool.hold(batch)
+        require_equal(pool, batch)
+        assert sizes_of(pool)[-1] == (128, systems)
+    batch = batch_of([0] * 9)  # 81 atoms: the step has 1.6 times as many
+    pool.hold(batch)
+    require_equal(pool, batch)
+    assert sizes_of(pool) == [(9, 1), (128, 16), (88, 16)]
+
+
+@pytest.mark.usefixtures("sharing")
+def test_a_size_that_is_evaluated_often_gets_a_step_of_its_own(potential, crystal, monkeypatch):
+    monkeypatch.setattr(batch_pool, "OWN_AFTER", 2)
+    pool = BatchPool(potential, stress=True)
+    pool.hold(batch_of([0], crystal=crystal))
+    large, small = batch_of([0] * 13, crystal=crystal), batch_of([0] * 11, crystal=crystal)
+    pool.hold(large)
+    pool.hold(small)
+    strained = Batch(**{**vars(small), "cell": 1.01 * small.cell})
+    require_equal(pool, small)
+    require_equal(pool, strained)
+    assert len(pool.steps) == 2
+    wanted = evaluate(potential, strained, stress=True)
+    found = pool(small.positions, None)  # in the new step, with the cell of the last call
+    assert len(pool.steps) == 3
+    assert sizes_of(pool)[-1] < sizes_of(pool)[-2]
+    torch.testing.assert_close(found.forces, wanted.forces, rtol=0, atol=1e-11)
+    torch.testing.assert_close(found.stress, wanted.stress, rtol=0, atol=1e-11, equal_nan=True)
+    pool.hold(large)
+    pool.hold(small)
+    require_equal(pool, small)
+    assert len(pool.steps) == 3
+
+
+def test_steps_are_kept_by_memory(potential, monkeypatch):
+    monkeypatch.setattr(CapturedStep, "memory_bytes", lambda step: 1000 * step.batch.num_atoms)
+    pool = BatchPool(potential, most_steps=20, most_memory=200_000)
+    for count, kept in ((2, [18]), (9, [18, 88]), (11, [88, 104]), (20, [192]), (30, [288]), (1, [16])):
+        batch = batch_of([0] * count)
+        pool.hold(batch)
+        require_equal(pool, batch)
+        assert [step.batch.num_atoms for step in pool.steps] == kept
+
+
+@pytest.mark.parametrize("place", ["hold", "call"])
+def test_other_steps_are_dropped_when_memory_runs_out(potential, monkeypatch, place):
+    pool = BatchPool(potential)
+    for count in (2, 9):
+        pool.hold(batch_of([0] * count))
+    whole = CapturedStep.__init__ if place == "hold" else CapturedStep.__call__
+    batch = batch_of([0] * 20)
+    if place == "call":
+        pool.hold(batch)
+
+    def limited(step, *args, **options):
+        if len(pool.steps) > (0 if place == "hold" else 1):
+            raise OutOfDeviceMemory("too much")
+        return whole(step, *args, **options)
+
+    monkeypatch.setattr(CapturedStep, "__init__" if place == "hold" else "__call__", limited)
+    if place == "hold":
+        pool.hold(batch)
+    require_equal(pool, batch)
+    assert sizes_of(pool) == [(192, 24)]
+
+
 def test_after_an_error_no_results_of_another_batch_are_given(potential):
     pool = BatchPool(potential)
     batch = batch_of(range(3))
@@ -137,9 +220,10 @@ def test_copies_have_no_steps(potential):
     np.testing.assert_array_equal(other(batch.positions, batch.cell).forces, pool(batch.positions, batch.cell).forces)
 
 
-def test_the_number_of_steps_must_be_positive(potential):
-    with pytest.raises(ValueError, match="most_steps must be >= 1, got 0"):
-        BatchPool(potential, most_steps=0)
+def test_limits_must_be_positive(potential):
+    for name in ("most_steps", "most_memory"):
+        with pytest.raises(ValueError, match=f"{name} must be >= 1, got 0"):
+            BatchPool(potential, **{name: 0})
 
 
 @pytest.mark.gpu

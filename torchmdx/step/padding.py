@@ -91,3 +91,17 @@ def padded_batch(batch: Batch, num_atoms: int, num_systems: int, cutoff: float) 
         charge=torch.cat([batch.charge, batch.charge.new_zeros(systems)]),
         partial_charges=None if given is None else torch.cat([given, given.new_zeros(atoms)]),
     )
+
+
+def without_padding(batch: Batch, num_atoms: int, num_systems: int) -> Batch:
+    """The first atoms and systems of a batch from `padded_batch`, as views."""
+    given = batch.partial_charges
+    return Batch(
+        positions=batch.positions[:num_atoms],
+        atomic_numbers=batch.atomic_numbers[:num_atoms],
+        system_index=batch.system_index[:num_atoms],
+        cell=batch.cell[:num_systems],
+        pbc=batch.pbc[:num_systems],
+        charge=batch.charge[:num_systems],
+        partial_charges=None if given is None else given[:num_atoms],
+    )

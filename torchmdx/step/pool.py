@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,14 +14,13 @@ from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.kept_steps import chosen_limits, drop_for_one_more, drop_until_they_fit, require_limits
 from torchmdx.step.padding import padded, padded_size
 from torchmdx.step.results import OutOfDeviceMemory, StepResult
 from torchmdx.system import Batch, System
 
 # Steps that are kept on the CPU, where making another costs little.
 MOST_CPU_STEPS = 8
-# The part of a GPU's memory that the steps of a pool may take together.
-MEMORY_SHARE = 0.25
 # Up to so many atoms a GPU has a multiprocessor for each, and a step of twice the atoms takes hardly longer.
 SHARED_UP_TO = 128
 # A size that was asked for so often gets a step of its own: its capture then costs less than it saves.
@@ -90,16 +88,12 @@ class StepPool:
         most_steps: int | None = None,
         most_memory: int | None = None,
     ) -> None:
-        for name, most in (("most_steps", most_steps), ("most_memory", most_memory)):
-            if most is not None and most < 1:
-                raise ValueError(f"{name} must be >= 1, got {most}")
+        require_limits(most_steps, most_memory)
         self.lock = ThreadLock()
-        self.potential, self.most_steps, self.most_memory = frozen(potential), most_steps, most_memory
-        if self.potential.device.type != "cuda":
-            self.most_steps = most_steps or MOST_CPU_STEPS
-        elif most_memory is None:
-            properties = torch.cuda.get_device_properties(self.potential.device)
-            self.most_memory = int(MEMORY_SHARE * properties.total_memory)
+        self.potential = frozen(potential)
+        self.most_steps, self.most_memory = chosen_limits(
+            self.potential.device, most_steps, most_memory, MOST_CPU_STEPS
+        )
         self.mode, self.stress, self.precision, self.audit_every = mode, stress, precision, audit_every
         self._slots: OrderedDict[_Key, _Slot] = OrderedDict()
         self._asked: Counter[_Key] = Counter()  # evaluations of a size in a step of another
@@ -128,7 +122,7 @@ class StepPool:
         slot.positions[:count] = system.positions.numpy() if positions is None else positions
         slot.cell[0] = system.cell.numpy()
         result = slot.step(slot.inputs["positions"], slot.inputs["cell"], copy=False)
-        self._make_room(slot)
+        drop_until_they_fit(self._slots, slot, self.most_memory)
         return StepResult(
             energy=result.energy[:1].copy(),
             forces=result.forces[:count].copy(),
@@ -165,15 +159,6 @@ class StepPool:
         self._asked[own] += key != own
         return key
 
-    def _make_room(self, used: _Slot) -> None:
-        """Drops the least recently used steps until the others fit into `most_memory`."""
-        num_bytes = used.step.memory_bytes()
-        if num_bytes == used.num_bytes or self.most_memory is None:
-            return
-        used.num_bytes = num_bytes
-        while len(self._slots) > 1 and sum(slot.num_bytes for slot in self._slots.values()) > self.most_memory:
-            self._slots.popitem(last=False)
-
     def _slot(self, system: System, positions: NDArray[np.float64] | None, key: _Key) -> _Slot:
         """The slot of a step that holds the system."""
         # Put back only once it holds the system: an interruption below drops the step.
@@ -189,8 +174,7 @@ class StepPool:
         """The slot, or a new one, after its step has taken the system."""
         batch = padded(system, key[0], self.potential.cutoff)
         if slot is None:
-            while self.most_steps is not None and len(self._slots) >= self.most_steps:
-                self._slots.popitem(last=False)
+            drop_for_one_more(self._slots, self.most_steps)
             slot = _Slot(self._make_step(batch))
         else:
             slot.step.assign(batch)

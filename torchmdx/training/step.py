@@ -166,7 +166,9 @@ class TrainStep:
 
     def compute(self, slot: Slot) -> Tensor:
         """Computes gradient and values of the batch of the slot into flat.buffer; returns the values."""
-        with torch.enable_grad():
+        # In one thread: each numbers its own operations, so that with two the order of theirs, in which gradients are
+        # added, would depend on what ran before.
+        with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
             result, overflow = self._predict(slot, create_graph=True)
             values, errors = self._losses(result, slot.labelled)
             loss = total(values, self.weights)
