@@ -26,23 +26,28 @@ class DeviceDomain:
     def __init__(self, step: DomainStep, device: torch.device) -> None:
         self.step, self.device = step, device
         self.share: Share | None = None
+        self._cell, self._moves = np.zeros((3, 3)), np.zeros((0, 3))  # moves of the copies that are shifted, in a cell
 
     def evaluate(
         self, batch: Batch, share: Share, positions: NDArray[np.float64], cell: NDArray[np.float64]
     ) -> DomainResult:
         """Results for a share of the atoms at positions [N,3], given to the step if it has another."""
-        moves = share.shifts @ cell if share.shifts.any() else 0.0
+        moved, shifts = share.moved
+        if self.share is not share or not np.array_equal(cell, self._cell):
+            self._cell, self._moves = cell.copy(), shifts @ cell
         if self.share is not share:
             self.share = None
+            places = positions[share.atoms]
+            places[moved] += self._moves
             self.step.assign(
-                positions[share.atoms] + moves, batch.atomic_numbers.numpy()[share.atoms], share.num_owned, cell,
+                places, batch.atomic_numbers.numpy()[share.atoms], share.num_owned, cell,
                 num_total=batch.num_atoms, hops=share.hops,
             )  # fmt: skip
             self.share = share
         if share.num_owned:
             inputs = self.step.inputs
             np.take(positions, share.atoms, axis=0, out=inputs, mode="clip")
-            inputs += moves
+            inputs[moved] += self._moves
         return self.step(None, cell)
 
 
@@ -100,17 +105,15 @@ class DividedStructure:
 
     def summed(self, found: list[DomainResult], *, stress: bool, energies: bool) -> StepResult:
         assert self.division is not None
-        count = self.batch.num_atoms
-        energy, virial, forces, of_atoms = 0.0, np.zeros((3, 3)), np.zeros((count, 3)), np.zeros(count)
-        for share, part in zip(self.division.shares, found, strict=True):
-            energy += part.energy
-            virial += part.virial
-            of_atoms[share.atoms[: share.num_owned]] = part.energies
-            share.sum_into(forces, part.forces)
+        energy, virial = sum(part.energy for part in found), sum((part.virial for part in found), np.zeros((3, 3)))
+        of_atoms = np.zeros(self.batch.num_atoms) if energies else None
+        if of_atoms is not None:
+            for share, part in zip(self.division.shares, found, strict=True):
+                of_atoms[share.atoms[: share.num_owned]] = part.energies
         size = float(lattice.volume(self.cell)[0])
         return StepResult(
             energy=np.array([energy]),
-            forces=forces,
-            energies=of_atoms if energies else None,
+            forces=self.division.summed([part.forces for part in found]),
+            energies=of_atoms,
             stress=(virial / size if size > 0 else np.full((3, 3), np.nan))[None] if stress else None,
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -30,22 +31,18 @@ class Share:
     hops: NDArray[np.int32]
     num_owned: int
 
-    def sum_into(self, whole: Floats, parts: Floats) -> None:
-        """Adds vectors [M,3] of the copies to those [N,3] of their atoms, always in the same order."""
-        owned = self.num_owned
-        whole[self.atoms[:owned]] += parts[:owned]  # no atom has two owned copies
-        whole += np.bincount(self._ghost_entries, parts[owned:].ravel(), whole.size).reshape(whole.shape)
-
     @functools.cached_property
-    def _ghost_entries(self) -> NDArray[np.int64]:
-        return (3 * self.atoms[self.num_owned :, None] + np.arange(3)).ravel()
+    def moved(self) -> tuple[NDArray[np.int64], Floats]:
+        """The copies that are shifted, and their shifts."""
+        moved = np.flatnonzero(self.shifts.any(1))
+        return moved, self.shifts[moved]
 
 
 @dataclass(frozen=True, eq=False)
 class Division:
     """The shares of all domains, and positions [N,3] Å and cell [3,3] Å at which they were made.
 
-    reach, skin: Å; ghosts reach `reach + skin` from the bricks.
+    reach, skin: Å; ghosts reach `reach + skin` from the bricks. Torch's operations share the work among threads.
     """
 
     shares: list[Share]
@@ -59,14 +56,26 @@ class Division:
 
         A change of the cell moves all atoms with it; of the skin, that takes the largest shrinkage of `reach + skin`.
         """
-        if np.array_equal(cell, self.cell):
-            moved, shrinkage = positions - self.positions, 0.0
-        else:
+        before, shrinkage = torch.from_numpy(self.positions), 0.0
+        if not np.array_equal(cell, self.cell):
             deform = np.linalg.solve(self.cell, cell)
-            moved = positions - self.positions @ deform
+            before = before @ torch.from_numpy(deform)
             shrinkage = max(0.0, 1 - float(np.linalg.svd(deform, compute_uv=False)[-1]))
-        farthest = math.sqrt(np.einsum("ij,ij->i", moved, moved).max(initial=0.0))
+        if not len(before):
+            return shrinkage * (self.reach + self.skin) <= self.skin
+        x, y, z = (torch.from_numpy(positions) - before).square_().unbind(1)
+        farthest = math.sqrt(float((x + y).add_(z).max()))
         return shrinkage * (self.reach + self.skin) + 2 * farthest <= self.skin
+
+    def summed(self, parts: Sequence[Floats]) -> Floats:
+        """Vectors [N,3] of atoms: the sums of those of their copies, [M,3] for each share, in a fixed order."""
+        whole = torch.empty(self.positions.shape, dtype=torch.float64)
+        given = [torch.from_numpy(part) for part in parts]
+        for share, part in zip(self.shares, given, strict=True):  # each atom has one owner
+            whole.index_copy_(0, torch.from_numpy(share.atoms[: share.num_owned]), part[: share.num_owned])
+        for share, part in zip(self.shares, given, strict=True):
+            whole.index_add_(0, torch.from_numpy(share.atoms[share.num_owned :]), part[share.num_owned :])
+        return whole.numpy()
 
 
 def divide(
