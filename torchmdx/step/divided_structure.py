@@ -13,11 +13,15 @@ from numpy.typing import NDArray
 
 from torchmdx import cell as lattice
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.step.buffers import copy_checked
 from torchmdx.step.division import Division, Grid, Share, choose_grid, divide
 from torchmdx.step.domain_step import DomainResult, DomainStep, reach
 from torchmdx.step.results import StepResult
 from torchmdx.system import Batch
+
+# Up to so many atoms, waking the threads of all cores takes longer than they save.
+ONE_THREAD_UP_TO = 300_000
 
 
 class DeviceDomain:
@@ -97,8 +101,11 @@ class DividedStructure:
     def prepare(self) -> bool:
         """Divides the structure anew if its atoms have moved too far; returns whether they have."""
         places = self.positions.numpy()
-        if self.division is not None and self.division.holds(places, self.frame):
-            return False
+        if self.division is not None:
+            with limited_to(self._threads):
+                holds = self.division.holds(places, self.frame)
+            if holds:
+                return False
         settings = dict(reach=self.reach, skin=self.skin, cutoff=self.cutoff)
         self.division = divide(places, self.frame, self.pbc, self.grid, **settings)
         return True
@@ -110,10 +117,17 @@ class DividedStructure:
         if of_atoms is not None:
             for share, part in zip(self.division.shares, found, strict=True):
                 of_atoms[share.atoms[: share.num_owned]] = part.energies
+        with limited_to(self._threads):
+            forces = self.division.summed([part.forces for part in found])
         size = float(lattice.volume(self.cell)[0])
         return StepResult(
             energy=np.array([energy]),
-            forces=self.division.summed([part.forces for part in found]),
+            forces=forces,
             energies=of_atoms,
             stress=(virial / size if size > 0 else np.full((3, 3), np.nan))[None] if stress else None,
         )
+
+    @property
+    def _threads(self) -> int | None:
+        """Threads for sums and differences of all atoms; None: as many as torch is set to."""
+        return 1 if self.batch.num_atoms <= ONE_THREAD_UP_TO else None
