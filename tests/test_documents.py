@@ -42,7 +42,7 @@ RUNNING = [page for page in pages() if any(block.language in ("python", *COMMAND
 # Of other programs, and of scripts in tools/ and recipes/.
 FOREIGN_OPTIONS = {
     "--logdir", "--index-url", "--no-cache-dir", "--store", "--checkpoint", "--no-as-needed", "--one-launch",
-    "--batches", "--peers",
+    "--batches", "--peers", "--sweep", "--peer",
 }  # fmt: skip
 
 

@@ -123,6 +123,15 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
         },
     ),
     (
+        "docs/parallel.md",
+        "two_gpus",
+        {
+            "one GPU, ms": ({"gpus": 1}, "ms"),
+            "two GPUs, ms": ({"gpus": 2}, "ms"),
+            "speedup": ({"gpus": 2}, "speedup"),
+        },
+    ),
+    (
         "docs/performance.md",
         "first_step",
         {
@@ -175,6 +184,18 @@ CPU_COLUMNS = {
     "training, 8 x 22": {"what": "training", "system": "8"},
     "32 x 22": {"what": "training", "system": "32"},
 }
+MODELS = {
+    f"{layers} x {channels}": {"num_layers": layers, "num_channels": channels}
+    for layers in (0, 1, 2)
+    for channels in (64, 128)
+}
+MODELS_ATOMS = {
+    "alanine dipeptide, 22 atoms": 22,
+    "testosterone, 49": 49,
+    "chignolin, 166": 166,
+    "DHFR, 2,489": 2489,
+    "Factor IX, 5,807": 5807,
+}
 CAPTURED, NETWORK = {"by": "torchmdx float32"}, {"by": "torchmd-net 3.1.0"}
 # Tables with one measurement per row: the records quoted by columns and rows.
 BY_MEASUREMENT: list[tuple[str, str, dict[str, Row], dict[str, tuple[Row, str]]]] = [
@@ -193,6 +214,24 @@ BY_MEASUREMENT: list[tuple[str, str, dict[str, Row], dict[str, tuple[Row, str]]]
             "torchmd-net's memory, GB": (NETWORK, "gb"),
             "reading, padding and copying a batch, alone": ({"by": "reading and batching alone"}, "ms"),
         },
+    ),
+    (
+        "docs/performance.md",
+        "step_models",
+        MODELS,
+        {name: ({**OURS, "atoms": atoms}, "ms") for name, atoms in MODELS_ATOMS.items()}
+        | {f"torchmd-net, {atoms:,}": ({**PEER, "atoms": atoms}, "ms") for atoms in MODELS_ATOMS.values()},
+    ),
+    (
+        "docs/performance.md",
+        "pool",
+        {
+            "`StepPool`": {"by": "pool"},
+            "one step of the largest size": {"by": "one size"},
+            "`BatchPool`, 64 at a time": {"by": "batches"},
+            "torchmd-net 3.1.0": {"by": "torchmd-net"},
+        },
+        {"all rounds, with captures": ({}, "molecules_s"), "the last round": ({}, "last_round_s")},
     ),
     (
         "docs/performance.md",

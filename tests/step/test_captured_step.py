@@ -164,6 +164,8 @@ KINDS = {
     "numpy, read-only": lambda x: read_only(x),
     "a list": lambda x: x.tolist(),
     "a tensor": torch.tensor,
+    "a tensor, float32": lambda x: torch.tensor(x, dtype=torch.float32),
+    "a tensor, transposed": lambda x: torch.tensor(x.T.copy()).T,
     "a tensor that wants gradients": lambda x: torch.tensor(x, requires_grad=True),
 }
 
