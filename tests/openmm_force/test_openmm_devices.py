@@ -14,6 +14,7 @@ from torchmdx.lammps.example import water  # noqa: E402
 from torchmdx.models.ensemble import Ensemble  # noqa: E402
 from torchmdx.openmm_force import add_potential  # noqa: E402
 from torchmdx.openmm_force.settings import ForceSettings  # noqa: E402
+from torchmdx.step import division  # noqa: E402
 
 TWO = ["cpu", "cpu"]
 
@@ -21,6 +22,11 @@ TWO = ["cpu", "cpu"]
 @pytest.fixture
 def potential(make_potential):
     return make_potential(num_channels=8, num_layers=1, cutoff=3.0)
+
+
+@pytest.fixture(autouse=True)
+def small_structures_are_divided(monkeypatch):
+    monkeypatch.setattr(division, "WORTH_DIVIDING", 1.0)
 
 
 @pytest.fixture

@@ -83,6 +83,10 @@ def test_grids_with_the_least_work():
     assert sorted(choose_grid(places @ cube, cube, everywhere, 4, 10.0)) == [1, 1, 4]
     assert sorted(choose_grid(places @ cube, cube, everywhere, 27, 10.0)) == [3, 3, 3]
     assert choose_grid(places @ cube, cube, everywhere, 1, 10.0) == (1, 1, 1)
+    # A half with 10 Å of ghosts on both sides is 3/4 of the work, which is not worth it; a quarter is half of it.
+    assert choose_grid(places * 40, np.eye(3) * 40, everywhere, 2, 10.0) == (1, 1, 1)
+    assert sorted(choose_grid(places * 42, np.eye(3) * 42, everywhere, 2, 10.0)) == [1, 1, 2]
+    assert sorted(choose_grid(places * 40, np.eye(3) * 40, everywhere, 4, 10.0)) == [1, 1, 4]
     small = np.eye(3) * 12
     assert choose_grid(places @ small, small, everywhere, 4, 10.0) == (1, 1, 1)
     # Without periodic directions the extent of the atoms counts, not that of a cell.

@@ -18,6 +18,8 @@ Grid = tuple[int, int, int]
 RIGHT_ANGLE = 1e-9
 # The cost of a ghost, in owned atoms: layers evaluate it only as far as it matters, on average in half of them.
 GHOST_COST = 0.5
+# A domain's part of the work below which a division pays: the host chooses positions and adds forces.
+WORTH_DIVIDING = 0.75
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,13 +109,13 @@ def divide(
 def choose_grid(positions: Floats, cell: Floats, pbc: NDArray[np.bool_], parts: int, reach: float) -> Grid:
     """The grid of at most `parts` bricks with the least work for a domain, ghosts included.
 
-    Fewer than `parts`, or one, if more would not make it less: where ghosts outweigh what is divided.
+    Fewer than `parts` if more would not make it less, where ghosts outweigh what is divided; one if it is hardly less.
     """
     inverse = np.linalg.inv(cell)
     spans = 1 / np.linalg.norm(inverse, axis=0)
     if len(positions):
         spans = spans * np.where(pbc, 1.0, np.ptp(positions @ inverse, axis=0))
-    best, least = (1, 1, 1), 1.0
+    best, least = (1, 1, 1), WORTH_DIVIDING
     for count in range(parts, 1, -1):
         for grid in grids(count):
             shares = [_share(span, n, bool(p), reach) for span, n, p in zip(spans, grid, pbc, strict=True)]
