@@ -1,6 +1,8 @@
 """Pools of batches against `evaluate`: compositions that change, sizes that are shared, errors between."""
 
 import copy
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -137,6 +139,29 @@ def test_a_size_that_is_evaluated_often_gets_a_step_of_its_own(potential, crysta
     pool.hold(small)
     require_equal(pool, small)
     assert len(pool.steps) == 3
+
+
+@pytest.mark.usefixtures("sharing")
+def test_the_shared_step_makes_room_for_one_of_its_own_size(potential, monkeypatch):
+    monkeypatch.setattr(batch_pool, "OWN_AFTER", 1)
+    pool = BatchPool(potential)
+    for count in (1, 13):
+        pool.hold(batch_of([0] * count))
+    batch = batch_of([0] * 11)
+    pool.hold(batch)
+    require_equal(pool, batch)
+    assert sizes_of(pool)[-1] == (120, 16)
+    shared, whole = weakref.ref(pool.steps[-1]), CapturedStep.__init__
+
+    def limited(step, *args, **options):
+        gc.collect()
+        if shared() is not None:
+            raise OutOfDeviceMemory("too much")
+        whole(step, *args, **options)
+
+    monkeypatch.setattr(CapturedStep, "__init__", limited)
+    require_equal(pool, batch)
+    assert sizes_of(pool) == [(104, 16)]
 
 
 def test_steps_are_kept_by_memory(potential, monkeypatch):

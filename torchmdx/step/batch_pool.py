@@ -23,9 +23,8 @@ MOST_CPU_STEPS = 4
 # a capture takes longer than these lose.
 MOST_PADDING, OWN_AFTER = 1.25, 1000
 
-_Key = tuple[
-    int, int, bool, bool
-]  # atoms and systems with padding, whether periodic, whether partial charges are given
+# Atoms and systems with padding, whether periodic, whether partial charges are given.
+_Key = tuple[int, int, bool, bool]
 
 
 @dataclass(eq=False)
@@ -178,8 +177,9 @@ class BatchPool:
             return held.slot
         batch = without_padding(held.slot.step.batch, held.num_atoms, held.num_systems)
         of_last_call = replace(batch, cell=held.slot.cell[: held.num_systems]).clone()
-        self._held = None
-        return self._hold(of_last_call, held.own, held.own).slot
+        own, self._held = held.own, None
+        del held, batch  # if memory runs out, nothing else may refer to the step
+        return self._hold(of_last_call, own, own).slot
 
     def _evaluated(self, slot: _Slot, copy: bool) -> StepResult:
         try:
