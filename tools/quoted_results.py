@@ -129,7 +129,7 @@ SENTENCES: list[tuple[str, str, str, Callable[[list[Row]], list[float]]]] = [
     (
         "docs/performance.md",
         "step_models",
-        r"it takes ([\d.]+) to ([\d.]+) times as long as torchmdx",
+        r"torchmd-net takes ([\d.]+) to ([\d.]+) times as long as torchmdx",
         speedups,
     ),
     ("docs/performance.md", "search", rf"\| torchmdx, ms{CELL * 5} ", searches(True, *SEARCHED)),
