@@ -91,6 +91,41 @@ def test_the_old_layout_is_read(edited, data, name, flag):
     assert_same(edited(change, name), data / name)
 
 
+def name_head_as_before(weights):
+    """Names of the head's layers as torchmd-net wrote them until April 2024."""
+    for key in [key for key in weights if "output_network.layers" in key]:
+        weights[key.replace("output_network.layers", "output_network")] = weights.pop(key)
+
+
+# How torchmd-net's files of the old layout differ from those of the new one, by the time when they were written.
+TIMES = {
+    "June 2023 to January 2024": (("static_shapes", "output_mlp_num_layers"), True),
+    "without old names": (("static_shapes",), False),
+    "without old settings": ((), True),
+}
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_files_of_2023_have_the_old_layout(edited, data, time):
+    missing, old_names = TIMES[time]
+
+    def change(options, weights):
+        put_rows_in_old_order(weights)
+        for name in missing:
+            options.pop(name, None)
+        if old_names:
+            name_head_as_before(weights)
+
+    reading = read(edited(change))
+    record = json.loads((data / "tensornet.json").read_text())[0]
+    result = evaluate(reading.potential.double(), system(record))
+    assert float(result.energy[0]) == pytest.approx(record["energy"], abs=2e-6)
+    np.testing.assert_allclose(result.forces, record["forces"], rtol=0, atol=1e-6)
+    reason = "no 'static_shapes' in its settings" if missing else "old names of the head's layers"
+    rows = "embedding.gate.2, layers.0.filters.4, layers.1.filters.4"
+    assert f"old layout ({reason}): rows of {rows}" in reading.report.remapped
+
+
 @pytest.mark.parametrize("name", ["tensornet", "tensornet2"])
 def test_the_old_layout_matters(edited, data, name):
     path = edited(lambda options, weights: put_rows_in_old_order(weights), f"{name}.ckpt")
@@ -107,8 +142,7 @@ def test_names_from_before_the_release_are_read(edited, data, alias, old, name):
         if old:
             options["check_errors"] = False
             put_rows_in_old_order(weights)
-            for key in [key for key in weights if "output_network.layers" in key]:
-                weights[key.replace("output_network.layers", "output_network")] = weights.pop(key)
+            name_head_as_before(weights)
             weights.pop("representation_model.distance.box")
 
     assert_same(edited(change, name), data / name)
@@ -123,16 +157,14 @@ def test_the_name_of_a_file_does_not_matter(edited, data):
 
 def test_old_names_are_read(edited, data):
     def change(options, weights):
-        for index in (0, 2):
-            for kind in ("weight", "bias"):
-                value = weights.pop(f"output_model.output_network.layers.{index}.{kind}")
-                weights[f"output_model.output_network.{index}.{kind}"] = value
+        put_rows_in_old_order(weights)
+        name_head_as_before(weights)
         weights.pop("representation_model.distance.box", None)
 
     assert_same(edited(change), data / "tensornet.ckpt")
 
 
-def test_no_option_but_the_one_makes_a_file_old(edited, data):
+def test_no_other_option_makes_a_file_old(edited, data):
     others = {
         "check_error": True,
         "old_layout": True,
@@ -290,8 +322,8 @@ def test_half_precision_becomes_single(edited, data):
 
 def test_a_head_of_more_layers_is_read_with_either_naming(edited, data):
     def change(options, weights):
-        for key in [key for key in weights if "output_network.layers" in key]:
-            weights[key.replace("output_network.layers", "output_network")] = weights.pop(key)
+        put_rows_in_old_order(weights)
+        name_head_as_before(weights)
 
     assert torchmdx.load(data / "tensornet2-cut.ckpt").config.num_head_layers == 1
     assert_same(edited(change, "tensornet2-cut.ckpt"), data / "tensornet2-cut.ckpt")

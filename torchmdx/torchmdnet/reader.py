@@ -13,7 +13,7 @@ from torchmdx.torchmdnet.container import Content, read_bytes, read_file
 from torchmdx.torchmdnet.priors import read_priors, read_references
 from torchmdx.torchmdnet.report import Reading, Report
 from torchmdx.torchmdnet.settings import read_config
-from torchmdx.torchmdnet.weights import Remaining, reorder_old_rows, translate
+from torchmdx.torchmdnet.weights import Remaining, arrange_rows, translate
 
 
 def read_torchmdnet(path: Path, *, total_energy: bool = False) -> Reading:
@@ -47,8 +47,5 @@ def _read(content: Content, total_energy: bool) -> Reading:
     potential = Potential(config, priors)
     report.read.append(f"{state.num_tensors} tensors")
     potential.fill(tensors, repr(content.origin))
-    # Checkpoints from the time when torchmd-net had this setting order the rows of the last filter layer by channel,
-    # then part; torchmdx and newer checkpoints order them by part, then channel.
-    if "check_errors" in content.options:
-        reorder_old_rows(potential, report)
+    arrange_rows(potential, content.options, state.old_names, report)
     return Reading(potential, report)

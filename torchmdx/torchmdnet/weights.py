@@ -29,7 +29,8 @@ class Remaining:
             re.sub(r"^output_model\.output_network\.(\d+)\.", rf"{HEAD}.\1.", name): value
             for name, value in weights.items()
         }
-        if self.weights.keys() != weights.keys():
+        self.old_names = self.weights.keys() != weights.keys()
+        if self.old_names:
             report.remapped.append("names of the head's layers: written before torchmd-net renamed them")
         self.to_float32()
 
@@ -114,8 +115,25 @@ def _charges(take: Callable[[str], Tensor], config: TensorNet2Config) -> dict[st
     return new
 
 
-def reorder_old_rows(potential: Potential, report: Report) -> None:
-    """Reorders rows from channel, then part, to part, then channel."""
+def arrange_rows(potential: Potential, options: dict[str, Any], old_names: bool, report: Report) -> None:
+    """Reorders the rows of a file with the old layout, and reports which layout was read.
+
+    Since March 2026 torchmd-net orders the rows of the last filter layer by part, then channel, as torchmdx does; until
+    then it ordered them by channel, then part. No file says so. From January 2024 until shortly before the change,
+    files have the setting `check_errors`. Those of 2023 have neither this nor `static_shapes`, which came with it and
+    is in every later file. The head has its old names in files from before April 2024.
+
+    options: of the file alone. old_names: of the layers of the head.
+    """
+    if "check_errors" in options:
+        reason = "'check_errors' in its settings"
+    elif "static_shapes" not in options:
+        reason = "no 'static_shapes' in its settings"
+    elif old_names:
+        reason = "old names of the head's layers"
+    else:
+        report.read.append("new layout: rows by part, then channel")
+        return
     tensors = potential.state_dict()  # shares memory with the potential
     layers = ["embedding.gate.2"]
     if not isinstance(potential.config, TensorNet2Config):
@@ -124,4 +142,4 @@ def reorder_old_rows(potential: Potential, report: Report) -> None:
         for kind in ("weight", "bias"):
             old = tensors[f"network.{layer}.{kind}"]
             old.copy_(old.unflatten(0, (-1, 3)).transpose(0, 1).flatten(0, 1))
-    report.remapped.append(f"old layout ('check_errors' in its settings): rows of {', '.join(layers)}")
+    report.remapped.append(f"old layout ({reason}): rows of {', '.join(layers)}")
