@@ -48,6 +48,7 @@ KINDS = {
         readout_activation=False,
         charge_factor=False,
     ),
+    "tensornet-target": dict(messages="target", self_message=False),
     "tensornet2": dict(model="tensornet2"),
     "tensornet2-SO(3)": dict(model="tensornet2", group="SO(3)", num_head_layers=1),
     "coulomb": dict(model="tensornet2", priors=[coulomb]),

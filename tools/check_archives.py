@@ -39,6 +39,7 @@ NEEDED = (
     "torchmdx/engines/cpu/tensornet_gradient.c",
     "torchmdx/engines/cpu/tensornet_head.c",
     "torchmdx/engines/cpu/tensornet_nine.c",
+    "torchmdx/engines/cpu/tensornet_own.c",
     "torchmdx/engines/cpu/tensornet_product.c",
     "torchmdx/engines/cpu/tensornet_vectors.h",
     "torchmdx/neighbors/backends/cell_list.c",

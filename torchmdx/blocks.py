@@ -8,7 +8,7 @@ pass evaluates each block a second time. The formulas are those of the reference
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -196,20 +196,20 @@ class BlockedTensorNet(nn.Module):
         network, plan = self.network, plan_for(self.network, edges, vectors.dtype)
         x = embed(network, plan, vectors, atomic_numbers)
         charge = charge * network.config.charge_factor
-        for module in network.layers:
-            layer = cast(Interaction, module)
+        for layer in cast(Iterable[Interaction], network.layers):
             y = plan.run(_sending(layer), (x,))
-            x = plan.run(self._receiving(layer, plan, charge), (x, y), (y,), (vectors,))
+            x = plan.run(self._receiving(layer, plan, charge), (x, y), (y,) if layer.gathers else (), (vectors,))
         return plan.run(lambda block, x: network.features(x), (x,))
 
     def _receiving(self, layer: Interaction, plan: Plan, charge: Tensor) -> Callable[..., Tensor]:
-        """The new tensors of a block from X and Y of its atoms, Y of the sources and the vectors of its edges."""
+        """The new tensors of a block from X and Y of its atoms, Y of the sources, if it is gathered, and the vectors."""
         at_zero = radial_of(self.network, charge.new_zeros(1))
         alone = to_components(layer.filter(*at_zero)).detach() * self.network.config.self_message
 
-        def work(block: Block, x: Tensor, y: Tensor, sent: Tensor, vectors: Tensor) -> Tensor:
+        def work(block: Block, x: Tensor, y: Tensor, *of_edges: Tensor) -> Tensor:
+            (*gathered, vectors), target = of_edges, plan.target(block)
             filters = layer.filter(*radial_of(self.network, torch.linalg.vector_norm(vectors, dim=-1)))
-            m = (alone * y).index_add(0, plan.target(block), to_components(filters) * sent)
+            m = (alone * y).index_add(0, target, to_components(filters) * (gathered[0] if gathered else y[target]))
             return layer.receive(_normalized(x), y, m, charge[block.atoms])
 
         return work

@@ -96,7 +96,7 @@ def test_every_setting_is_kept(make_potential, tmp_path):
         charge_slack=0.5,
     )
     default = TensorNet2Config()
-    fixed = {"head", "self_message", "readout_activation", "charge_factor"}
+    fixed = {"head", "messages", "self_message", "readout_activation", "charge_factor"}
     assert all(getattr(config, name) != getattr(default, name) for name in vars(default) if name not in fixed)
     path = tmp_path / "model.safetensors"
     torchmdx.save(torchmdx.Potential(config), path)
@@ -104,7 +104,7 @@ def test_every_setting_is_kept(make_potential, tmp_path):
 
 
 def test_settings_of_a_tensornet_alone_are_kept(tmp_path):
-    options = dict(head="gated", self_message=False, readout_activation=False, charge_factor=False)
+    options = dict(head="gated", self_message=False, readout_activation=False, charge_factor=False, messages="target")
     config = torchmdx.TensorNetConfig(num_channels=4, num_layers=1, num_radial=3, radial_basis="bessel", **options)
     torchmdx.save(torchmdx.Potential(config), tmp_path / "model.safetensors")
     assert torchmdx.load(tmp_path / "model.safetensors").config == config

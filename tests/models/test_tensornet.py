@@ -29,6 +29,8 @@ SETTINGS = [
     dict(head="gated", num_head_layers=1),
     dict(self_message=False),
     dict(readout_activation=False),
+    dict(messages="target"),
+    dict(messages="target", self_message=False, group="SO(3)", num_layers=3, num_channels=4),
 ]
 
 
@@ -90,6 +92,7 @@ def test_weights_of_every_part_are_reachable_for_training(make_potential, ethano
         (dict(radial_basis="sine"), "radial_basis must be one of expnorm, gauss, bessel, got 'sine'"),
         (dict(radial_basis="bessel", trainable_basis=True), "trainable_basis must be False for the basis bessel"),
         (dict(head="wide"), "head must be one of scalar, gated, got 'wide'"),
+        (dict(messages="own"), "messages must be one of source, target, got 'own'"),
         (dict(self_message=1), "self_message must be True or False, got 1"),
         (dict(charge_factor=None), "charge_factor must be True or False, got None"),
         (dict(activation="relu"), "activation must be one of silu, .*, got 'relu'"),

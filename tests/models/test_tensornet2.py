@@ -209,6 +209,7 @@ def test_no_atoms_have_no_energy_and_no_dipole(make_potential):
         (dict(num_channels=1), "num_channels must be a whole number >= 2, got 1"),
         (dict(num_head_layers=-1), "num_head_layers must be a whole number >= 0, got -1"),
         (dict(head="gated"), "head of a TensorNet2 must be 'scalar', got 'gated'"),
+        (dict(messages="target"), "messages of a TensorNet2 must be 'source', got 'target'"),
         (dict(self_message=False), "self_message of a TensorNet2 must be True, got False"),
     ],
 )

@@ -11,7 +11,7 @@ from torchmdx.neighbors.edges import Edges
 class Interaction(nn.Module):
     """X̂ = X / (|X|² + 1)
     Y = W₁ X̂
-    M_i = Σ_j f(r_ij) Y_j + f(0) Y_i
+    M_i = Σ_j f(r_ij) Y_j + f(0) Y_i,  or with `gathers` False  (Σ_j f(r_ij) + f(0)) Y_i
     P = (1 + q/10) (Y M + M Y)  under O(3),  2 Y M  under SO(3)
     D = W₂ P / (|P|² + 1)
     X ← X̂ + D + (1 + q/10) D D
@@ -25,12 +25,16 @@ class Interaction(nn.Module):
     | factor | 1 + q/10 |
 
     The product of O(3) keeps parity (see `symmetric_product`); that of SO(3) may distinguish mirror images.
+    gathers: messages carry the tensors of neighbours, else those of the atom that receives them.
     """
 
-    def __init__(self, num_channels: int, num_radial: int, activation: nn.Module, reflections: bool) -> None:
+    def __init__(
+        self, num_channels: int, num_radial: int, activation: nn.Module, reflections: bool, gathers: bool = True
+    ) -> None:
         super().__init__()
         self.num_channels = num_channels
         self.reflections = reflections
+        self.gathers = gathers
         self.filters = nn.Sequential(
             nn.Linear(num_radial, num_channels),
             activation,
@@ -50,7 +54,7 @@ class Interaction(nn.Module):
         """New tensors [N,9,C] from X [N,9,C], filters [E+1,3,C], whose last row is at distance 0, and charge [N]."""
         x, y = self.send(x)
         weights = to_components(weights)
-        messages = weights[:-1] * y.index_select(0, edges.source)
+        messages = weights[:-1] * y.index_select(0, edges.source if self.gathers else edges.target)
         m = (weights[-1] * y).index_add(0, edges.target, messages)
         return self.receive(x, y, m, charge)
 

@@ -38,6 +38,7 @@ class TensorNetConfig:
     group: str = "O(3)"  # "O(3)": mirror images have equal energies; "SO(3)": they may differ
     num_head_layers: int = 0  # hidden layers of the head beyond the first
     head: str = "scalar"  # "scalar"; "gated": wider, times the sigmoid of a second network of the same size
+    messages: str = "source"  # whose tensors a message carries: "source", the neighbour's; "target", the atom's own
     self_message: bool = True  # an atom is its own neighbour at distance 0
     readout_activation: bool = True  # the activation is applied to the features
     charge_factor: bool = True  # the total charge q scales tensor products, by 1 + q/10
@@ -64,6 +65,7 @@ class TensorNetConfig:
             "activation": tuple(ACTIVATIONS),
             "group": ("O(3)", "SO(3)"),
             "head": tuple(HEADS),
+            "messages": ("source", "target"),
         }
         for name, known in choices.items():
             value = getattr(self, name)
@@ -93,7 +95,9 @@ class TensorNet(nn.Module):
         self.activation = ACTIVATIONS[config.activation]()
         self.embedding = TensorEmbedding(channels, config.num_radial, self.activation, config.max_z)
         self.layers = nn.ModuleList(
-            Interaction(channels, config.num_radial, self.activation, config.group == "O(3)")
+            Interaction(
+                channels, config.num_radial, self.activation, config.group == "O(3)", config.messages == "source"
+            )
             for _ in range(config.num_layers)
         )
         self.norm = nn.LayerNorm(3 * channels)

@@ -32,7 +32,7 @@ class TensorNet2Config(TensorNetConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         plain = {field.name: field.default for field in fields(TensorNetConfig)}
-        for name in ("head", "self_message", "readout_activation", "charge_factor"):
+        for name in ("head", "messages", "self_message", "readout_activation", "charge_factor"):
             if getattr(self, name) != plain[name]:
                 raise ValueError(f"{name} of a TensorNet2 must be {plain[name]!r}, got {getattr(self, name)!r}")
         value = self.num_charges

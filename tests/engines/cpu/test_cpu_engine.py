@@ -49,6 +49,8 @@ def test_many_systems_of_any_size_with_charges(trained, ethanol, cation, crystal
         dict(num_channels=24, head="gated", num_head_layers=2),
         dict(head="gated", activation="tanh", readout_activation=False),
         dict(charge_factor=False, self_message=False, radial_basis="bessel", num_radial=3),
+        dict(messages="target", num_channels=24),
+        dict(messages="target", num_layers=3, self_message=False, head="gated", group="SO(3)"),
     ],
     ids=str,
 )

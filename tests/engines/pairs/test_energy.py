@@ -45,6 +45,8 @@ CONFIGS = {
     "SO(3), gauss": dict(group="SO(3)", num_layers=1, radial_basis="gauss"),
     "no layer": dict(num_layers=0),
     "tanh, trained basis": dict(activation="tanh", num_layers=3, trainable_basis=True),
+    "messages of own tensors": dict(messages="target"),
+    "the same, SO(3)": dict(messages="target", self_message=False, group="SO(3)"),
 }
 
 

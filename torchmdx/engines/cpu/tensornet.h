@@ -34,10 +34,11 @@ struct layer {
 
 #include "tensornet2.h"
 
-/* The weights of a potential. charges: of a TensorNet2, else 0. Every field has eight bytes, as in engines/cpu/engine.py. */
+/* The weights of a potential. gathers: messages carry the tensors of neighbours, else those of the atom that receives
+   them. charges: of a TensorNet2, else 0. Every field has eight bytes, as in engines/cpu/engine.py. */
 struct model {
     int64_t slices, width, layers, intervals, head_slices, head_layers, activation, reflections;
-    int64_t head_networks, readout_activation, charge_factor;
+    int64_t head_networks, readout_activation, charge_factor, gathers;
     double stretch[3], alpha, cutoff, gate_epsilon, read_epsilon, scale, shift, last_bias[MOST_NETWORKS];
     const double *references;
     const float *real; /* [C]: 1 in real channels, 0 in padded ones */

@@ -166,8 +166,10 @@ static void NAME(interact)(const struct work *w, int64_t b, int64_t l, struct NA
     NAME(factors)(w, b, room);
     if (model->charges)
         NAME(network_messages)(w, b, l, room);
-    else
+    else if (model->gathers)
         NAME(message_sum)(w, b, l, room->factor, room->nine);
+    else
+        NAME(own_message_sum)(w, b, l, room->factor, room->nine);
     NAME(mix)(&room->places, slices, stride9, n, room->nine, model->each_layer[l].out, 0, t->d[l] + at9);
     EACH_CHANNEL(s, a, lane) {
         const N9 d = NAME(load9)(t->d[l] + at9 + AT9);

@@ -3,6 +3,7 @@
 #include "tensornet_nine.c"
 #include "tensornet_product.c"
 #include "tensornet_edges.c"
+#include "tensornet_own.c"
 #include "tensornet_atoms.c"
 #include "tensornet_head.c"
 #include "tensornet_gradient.c"

@@ -105,6 +105,14 @@ static void NAME(embedding_sum)(const struct work *w, int64_t b)
             }
 }
 
+/* Stores M, and in `product` P / (|P|^2 + 1) with P the product of Y and M. */
+INLINE void NAME(store_message)(const struct work *w, int64_t l, int64_t here, N9 y, N9 m, V factor, float *product)
+{
+    NAME(store9)(w->tensors.m[l] + here, m);
+    N9 p = NAME(message_product)(y, m, factor, w->model->reflections);
+    NAME(store9)(product, NAME(scale9)(p, 1.0f / (NAME(squared_norm)(p) + 1.0f)));
+}
+
 /* M_i = sum_j f(r_ij) Y_j + f(0) Y_i, and, in `product`, P / (|P|^2 + 1) with P the product of Y and M. */
 static void NAME(message_sum)(const struct work *w, int64_t b, int64_t l, const V factor[], float *product)
 {
@@ -127,10 +135,7 @@ static void NAME(message_sum)(const struct work *w, int64_t b, int64_t l, const 
 #pragma GCC unroll 8
                     for (int k = 1; k < 9; k++) m.v[k] += (k < 4 ? vector : symmetric) * NAME(load)(there + k * SLICE);
                 }
-                NAME(store9)(w->tensors.m[l] + here, m);
-                N9 p = NAME(message_product)(y, m, factor[a], model->reflections);
-                NAME(store9)(product + s * stride9 + a * NINE + lane,
-                             NAME(scale9)(p, 1.0f / (NAME(squared_norm)(p) + 1.0f)));
+                NAME(store_message)(w, l, here, y, m, factor[a], product + s * stride9 + a * NINE + lane);
             }
 }
 

@@ -103,7 +103,10 @@ static void NAME(input_gradient)(const struct work *w, int64_t b, int64_t l, str
 /* The gradient through the messages of layer l to X_l, and on from there. */
 static void NAME(interact_gradient)(const struct work *w, int64_t b, int64_t l, struct NAME(room) *room)
 {
-    NAME(message_gradient)(w, b, l);
+    if (w->model->gathers)
+        NAME(message_gradient)(w, b, l);
+    else
+        NAME(own_message_gradient)(w, b, l);
     NAME(input_gradient)(w, b, l, room);
     NAME(descend)(w, b, l, room);
 }

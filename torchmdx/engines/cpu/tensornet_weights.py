@@ -49,7 +49,7 @@ class Model(ctypes.Structure):
     _fields_ = [
         *((name, INTEGER) for name in ("slices", "width", "layers", "intervals", "head_slices", "head_layers")),
         *((name, INTEGER) for name in ("activation", "reflections")),
-        *((name, INTEGER) for name in ("head_networks", "readout_activation", "charge_factor")),
+        *((name, INTEGER) for name in ("head_networks", "readout_activation", "charge_factor", "gathers")),
         ("stretch", REAL * 3),
         *((name, REAL) for name in ("alpha", "cutoff", "gate_epsilon", "read_epsilon", "scale", "shift")),
         ("last_bias", REAL * MOST_NETWORKS),
@@ -89,6 +89,7 @@ class TensorNetWeights:
         m.intervals = table.stretch.num_intervals
         m.activation, m.reflections = ACTIVATION_NUMBERS[config.activation], config.group == "O(3)"
         m.readout_activation, m.charge_factor = config.readout_activation, config.charge_factor
+        m.gathers = config.messages == "source"
         m.stretch[:] = table.stretch.coefficients
         m.alpha, m.cutoff = table.stretch.alpha, table.stretch.cutoff
         m.gate_epsilon, m.read_epsilon = embedding.norm.eps, network.norm.eps

@@ -117,6 +117,8 @@ class FastTensorNet:
         if potential.prior_configs and not priors:
             names = ", ".join(config.name for config in potential.prior_configs)
             return f"it must have no priors, got {names}"
+        if potential.config.messages != "source":
+            return f"messages must be 'source', got {potential.config.messages!r}"
         if potential.config.head == "scalar" and potential.config.num_head_layers:
             return f"num_head_layers must be 0, got {potential.config.num_head_layers}"
         channels = potential.config.num_channels

@@ -120,10 +120,11 @@ def _interaction(layer: Interaction, messages: Form, x: Tensor, weights: Tensor,
 
 
 def interaction(layer: Interaction, x: Tensor, charge: Tensor | None, received: Callable[[Tensor], Tensor]) -> Tensor:
-    """As `Interaction`, tensors [N,9,C]; received: computes M from Y. charge [N]: None means 0."""
+    """As `Interaction`, tensors [N,9,C]; received: computes M from Y of the sources. charge [N]: None means 0."""
     x = normalised(x)
     y = _mixed(layer.mix_in, x)
-    m = received(y)
+    # Without gathering, the sum of filters is what neighbours send whose tensors are ones.
+    m = received(y) if layer.gathers else received(torch.ones_like(y)) * y
     factor = None if charge is None else (1 + 0.1 * charge)[:, None]
     p = product(y, m, factor) if layer.reflections else 2 * partial(Products(symmetric=False), 2, y, m, None)
     return updated(x, _mixed(layer.mix_out, normalised(p)), factor)
