@@ -23,6 +23,7 @@ CONFIGS = (
     dict(num_channels=16, num_radial=8, num_layers=2),
     dict(num_channels=40, num_radial=6, num_layers=1, group="SO(3)", num_head_layers=2),
     dict(num_channels=10, num_radial=4, num_layers=0, activation="ssp"),
+    dict(num_channels=24, num_radial=4, num_layers=2, messages="target"),
     dict(num_channels=24, num_radial=3, num_layers=1, head="gated", num_head_layers=2, readout_activation=False),
 )
 CHARGED = (

@@ -35,6 +35,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     dict(num_channels=10, num_radial=4, num_layers=0, activation="ssp"),
     dict(num_channels=33, num_radial=8, num_layers=3, activation="mish", radial_basis="gauss"),
     dict(num_channels=16, num_radial=8, num_layers=2, head="gated", readout_activation=False, charge_factor=False),
+    dict(num_channels=24, num_radial=6, num_layers=2, messages="target", self_message=False),
     dict(num_channels=16, num_radial=8, num_layers=1, num_charges=4),
 )
 Structure = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # positions, numbers, cell, pbc

@@ -217,9 +217,10 @@ def test_a_gpu_takes_kernels_with_priors_beside_them_or_pairs_where_there_are_no
         (dict(priors=[zbl, d2]), "it must have no priors, got zbl, d2"),
         (dict(model="tensornet2"), "its network must be a TensorNet, got TensorNet2"),
         (dict(num_head_layers=1), "num_head_layers must be 0, got 1"),
+        (dict(messages="target"), "messages must be 'source', got 'target'"),
         (dict(), None),
     ],
-    ids=["priors", "tensornet2", "longer head", "plain"],
+    ids=["priors", "tensornet2", "longer head", "messages of own tensors", "plain"],
 )
 def test_the_kernels_are_for_a_plain_tensornet_alone(make_potential, settings, reason):
     pytest.importorskip("triton")

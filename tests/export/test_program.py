@@ -38,10 +38,11 @@ def test_it_is_the_exact_model(name, potential, request):
         dict(group="SO(3)"),
         dict(head="gated", num_layers=1),
         dict(radial_basis="bessel", self_message=False, charge_factor=False, readout_activation=False),
+        dict(messages="target"),
         dict(priors=[zbl]),
         dict(priors=[lambda: zbl(cutoff=6.0, radii="covalent"), d2]),
     ],
-    ids=["SO(3)", "gated", "other options", "zbl", "zbl and d2"],
+    ids=["SO(3)", "gated", "other options", "messages of own tensors", "zbl", "zbl and d2"],
 )
 def test_every_kind_of_tensornet_and_priors_over_edges(make_potential, settings, crystal, cation):
     potential = make_potential(**settings)

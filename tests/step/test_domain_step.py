@@ -7,6 +7,7 @@ from ase import Atoms
 from domains import divide
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
+from torchmdx.engines.pairs.engine import PairwiseEngine
 from torchmdx.lammps.example import water
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.priors.coulomb import CoulombConfig
@@ -93,6 +94,21 @@ def test_priors(dtype):
     assert reach(model) == 6.0
     found = summed(lambda _: DomainStep(model, (False, True, True)), divide(atoms, 2, reach(model), 3.0), atoms)
     require_equal(found, model.double(), atoms, 2e-13 if dtype == torch.float64 else 3e-6)
+
+
+@pytest.mark.parametrize("engine", ["exact", "compiled", "pairs"])
+def test_messages_of_an_atoms_own_tensors_reach_one_cutoff(engine, monkeypatch):
+    model, atoms = potential(torch.float32, num_layers=2, messages="target"), water(64)
+    if engine == "pairs":  # as on a GPU
+        monkeypatch.setattr(
+            "torchmdx.engines.choose.choose_engine",
+            lambda potential, batch, *, stress, **_: (PairwiseEngine(potential, batch, stress=stress), "asked for"),
+        )
+    if engine != "compiled":
+        model = model.double()
+    assert (num_hops(model), reach(model)) == (1, 3.0)
+    found = summed(lambda _: DomainStep(model, (False, True, True)), divide(atoms, 3, reach(model), 3.0), atoms)
+    require_equal(found, model.double(), atoms, 3e-6 if engine == "compiled" else 2e-13)
 
 
 def test_an_ensemble():

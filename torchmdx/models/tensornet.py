@@ -74,6 +74,11 @@ class TensorNetConfig:
         if self.trainable_basis and self.radial_basis == "bessel":
             raise ValueError("trainable_basis must be False for the basis bessel, which has no parameters, got True")
 
+    @property
+    def num_hops(self) -> int:
+        """How many steps from neighbour to neighbour lead to the atoms that the energy of an atom depends on."""
+        return 1 + self.num_layers if self.messages == "source" else 1
+
 
 class TensorNet(nn.Module):
     """Features [N,C] of atoms, invariant under translation, rotation and, with the group O(3), reflection.

@@ -201,15 +201,15 @@ def why_not(potential: Potential | Ensemble) -> str | None:
 
 
 def num_hops(potential: Potential | Ensemble) -> int:
-    """How many times the network looks at neighbours: once per layer and once in the embedding."""
-    return max(int(member.config.num_layers) for member in _members(potential)) + 1
+    """How many times the network gathers from neighbours: in the embedding and, as a rule, in each layer."""
+    return max(int(member.config.num_hops) for member in _members(potential))
 
 
 def reach(potential: Potential | Ensemble) -> float:
     """The distance, Å, up to which atoms influence the energy of an atom."""
     found = []
     for member in _members(potential):
-        found.append((int(member.config.num_layers) + 1) * float(member.config.cutoff))
+        found.append(int(member.config.num_hops) * float(member.config.cutoff))
         found += [(prior.reach or 0) * max(prior.cutoff(True), prior.cutoff(False)) for prior in _priors(member)]
     return max(found)
 

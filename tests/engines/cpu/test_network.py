@@ -177,6 +177,17 @@ def test_it_is_the_exact_model_within_its_bound(trained, structure, dtype):
 
 
 @pytest.mark.usefixtures("way")
+def test_messages_of_an_atoms_own_tensors(make_potential, crystal):
+    potential = make_potential(messages="target", num_layers=2)
+    batch = Batch.from_systems([System.from_ase(crystal)])
+    wanted = evaluate(potential, batch, stress=True)
+    found = tabulated(potential, batch, brute_force(batch, potential.cutoff), stress=True)
+    for name, bound in (("energies", 1e-6), ("forces", 1e-5), ("stress", 1e-5)):
+        expected = getattr(wanted, name)
+        assert float((getattr(found, name) - expected).abs().max()) < bound * float(expected.abs().max())
+
+
+@pytest.mark.usefixtures("way")
 def test_its_forces_are_the_slope_of_its_energy(trained, crystal):
     potential = trained("cpu", torch.float64)
     engine_of = Batch.from_systems([System.from_ase(crystal)])
