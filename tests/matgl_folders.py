@@ -21,7 +21,7 @@ def frames(name: str | Path) -> list[dict]:
 
 def structure(frame: dict) -> System:
     cell = frame["cell"] if frame.get("cell") else None
-    return System.from_ase(Atoms(frame["numbers"], frame["positions"], cell=cell, pbc=frame["pbc"]))
+    return System.from_ase(Atoms(frame["numbers"], frame["positions"], cell=cell, pbc=frame.get("pbc")))
 
 
 def description(name: str = "gauss") -> dict:
@@ -46,7 +46,11 @@ def errors(result, frame: dict) -> tuple[float, float, float]:
     """Largest deviations of energy, eV, forces, eV/Å, and stress, GPa."""
     of_energy = abs(float(result.energy) - frame["energy"])
     of_forces = np.abs(result.forces.numpy() - frame["forces"]).max()
-    of_stress = np.abs(result.stress[0].numpy() * GPA - frame["stress_GPa"]).max() if all(frame["pbc"]) else 0.0
+    of_stress = (
+        np.abs(result.stress[0].numpy() * GPA - frame["stress_GPa"]).max()
+        if "stress_GPa" in frame and all(frame["pbc"])
+        else 0.0
+    )
     return of_energy, float(of_forces), float(of_stress)
 
 

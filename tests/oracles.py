@@ -144,7 +144,9 @@ class TensorNet:
                 f = np.concatenate([f, charges[i], charges[j]])
             for k in (0, 2, 4):
                 f = self.activation(self._linear(f"{layer}filters.{k}", f))
-            messages[i] += self._scale_parts(y[j if self.config.messages == "source" else i], f * cut(r, self.config.cutoff))
+            messages[i] += self._scale_parts(
+                y[j if self.config.messages == "source" else i], f * cut(r, self.config.cutoff)
+            )
         out = np.zeros_like(x)
         factor = 1 + 0.1 * charge if self.config.charge_factor else 1.0
         for i in range(len(x)):

@@ -422,6 +422,16 @@ def test_info_describes_a_checkpoint(capsys, model):
         assert words in out
 
 
+def test_info_says_how_a_checkpoint_of_torchmdnet_was_read(capsys, data, tmp_path):
+    checkpoint = torch.load(data / "tensornet.ckpt", weights_only=True)
+    del checkpoint["hyper_parameters"]["static_shapes"]
+    torch.save(checkpoint, tmp_path / "old.ckpt")
+    assert cli.main(["info", str(data / "tensornet.ckpt")]) == 0
+    assert "\nread: new layout: rows by part, then channel\n" in capsys.readouterr().out
+    assert cli.main(["info", str(tmp_path / "old.ckpt")]) == 0
+    assert "\nconverted: old layout (no 'static_shapes' in its settings): rows of " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", [[], ["energy"], ["relax"], ["convert"], ["info"]])
 def test_help_explains_every_command_and_option(capsys, command):
     with pytest.raises(SystemExit) as ended:

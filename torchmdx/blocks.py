@@ -202,7 +202,7 @@ class BlockedTensorNet(nn.Module):
         return plan.run(lambda block, x: network.features(x), (x,))
 
     def _receiving(self, layer: Interaction, plan: Plan, charge: Tensor) -> Callable[..., Tensor]:
-        """The new tensors of a block from X and Y of its atoms, Y of the sources, if it is gathered, and the vectors."""
+        """The new tensors of a block from X and Y of its atoms, Y of the sources if it is gathered, and the vectors."""
         at_zero = radial_of(self.network, charge.new_zeros(1))
         alone = to_components(layer.filter(*at_zero)).detach() * self.network.config.self_message
 

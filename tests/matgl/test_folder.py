@@ -14,10 +14,11 @@ from ase.build import bulk, molecule
 from matgl_folders import DATA, NAMES, description, energy_of, frames, state, write
 
 import torchmdx
-from torchmdx import Batch, evaluate
+from torchmdx import Batch, cli, evaluate
 from torchmdx.matgl.folder import read_matgl
 
-RELEASED = os.environ.get("MATGL_RELEASED")
+# Folders of released potentials, each with NAME.json beside it: what matgl computed for them in float64.
+RELEASED = [Path(folder) for folder in os.environ.get("MATGL_RELEASED", "").split(os.pathsep) if folder]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -31,9 +32,9 @@ def test_results_are_those_of_matgl(name):
         assert stress < 1e-5, frame["name"]
 
 
-@pytest.mark.skipif(RELEASED is None, reason="needs a released potential of matgl, its folder in MATGL_RELEASED")
-def test_results_of_a_released_potential_are_those_of_matgl():
-    folder = Path(str(RELEASED))
+@pytest.mark.skipif(not RELEASED, reason="needs released potentials of matgl, their folders in MATGL_RELEASED")
+@pytest.mark.parametrize("folder", RELEASED, ids=lambda folder: folder.name)
+def test_results_of_a_released_potential_are_those_of_matgl(folder):
     potential = torchmdx.load(folder, dtype=torch.float64)
     for frame in json.loads(folder.with_name(f"{folder.name}.json").read_text()):
         result = evaluate(potential, Batch.from_systems([matgl_folders.structure(frame)]), stress=True)
@@ -48,6 +49,20 @@ def test_a_file_written_from_it_gives_the_same_energies(tmp_path):
     frame = frames("bessel-2")[0]
     assert energy_of(loaded, frame) == pytest.approx(frame["energy"], abs=1e-9)
     assert loaded.card.elements == reading.potential.card.elements
+
+
+def test_messages_of_own_tensors_are_kept_in_a_file_and_shown(tmp_path, capsys):
+    told = description()
+    told["kwargs"]["model"] |= {"@module": "matgl.models._tensornet_dgl", "@model_version": 1}
+    folder, file = write(tmp_path / "dgl", told, state()), tmp_path / "dgl.safetensors"
+    assert cli.main(["convert", str(folder), str(file)]) == 0
+    assert "_tensornet_dgl, version 1: messages carry the atom's own tensors" in capsys.readouterr().out
+    loaded, frame = torchmdx.load(file, dtype=torch.float64), frames("gauss")[0]
+    assert loaded.config.messages == "target"
+    assert energy_of(loaded, frame) == energy_of(torchmdx.load(folder, dtype=torch.float64), frame)
+    for source in (folder, file):
+        assert cli.main(["info", str(source)]) == 0
+        assert "gated head, messages of the atom's own tensors\n" in capsys.readouterr().out
 
 
 def test_the_card_lists_the_elements_and_others_are_refused():

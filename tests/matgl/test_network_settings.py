@@ -1,7 +1,7 @@
 """What is refused in the description of a matgl model, and how errors name it."""
 
 import pytest
-from matgl_folders import description, state, write
+from matgl_folders import description, energy_of, frames, state, write
 
 from torchmdx.matgl.folder import read_matgl
 from torchmdx.torchmdnet.report import UnsupportedCheckpoint
@@ -26,6 +26,11 @@ ARGUMENTS = "kwargs.model.init_args"
         (change("@class", "M3GNet"), "@class must be 'Potential', got 'M3GNet'"),
         (change("kwargs.model.@class", "QET"), "@class must be 'TensorNet', got 'QET'"),
         (change("kwargs.model.@model_version", 3), "@model_version of the TensorNet must be 1 or 2, got 3"),
+        (
+            change("kwargs.model.@module", "matgl.models._qet"),
+            "@module must be matgl.models._tensornet or .*, got '.*_qet'",
+        ),
+        (change("kwargs.model.@module", None), "@module must be matgl.models._tensornet or .*, got None"),
         (change("kwargs.calc_repuls", True), "calc_repuls must be False, got True"),
         (change("kwargs.spin", True), "torchmdx does not know the settings spin"),
         (change(f"{ARGUMENTS}.is_intensive", True), "is_intensive must be False, got True"),
@@ -43,6 +48,16 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path, changed, text):
     with pytest.raises(UnsupportedCheckpoint, match=text) as caught:
         read_matgl(write(tmp_path / "other", told, state()))
     assert "model.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("module", ["_tensornet", "_tensornet_dgl", "_tensornet_pyg"])
+def test_messages_of_version_2_carry_the_neighbours_tensors(tmp_path, module):
+    told = description()
+    change("kwargs.model.@module", f"matgl.models.{module}")(told)
+    potential = read_matgl(write(tmp_path / "new", told, state())).potential.double()
+    frame = frames("gauss")[0]
+    assert potential.config.messages == "source"
+    assert energy_of(potential, frame) == pytest.approx(frame["energy"], abs=2e-6)
 
 
 @pytest.mark.parametrize(

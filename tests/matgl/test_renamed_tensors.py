@@ -1,22 +1,61 @@
 """Tensors of all forms in which matgl stores them."""
 
+from dataclasses import replace
+
+import numpy as np
+import oracles
 import pytest
 import torch
+from ase import Atoms
+from matgl_dgl_oracle import Oracle
 from matgl_folders import description, energy_of, frames, state, write
 
+from torchmdx import Potential, System, evaluate
 from torchmdx.matgl.folder import read_matgl
 from torchmdx.torchmdnet.report import UnsupportedCheckpoint
 
 
-def test_version_1_has_source_and_target_exchanged(tmp_path):
-    told, tensors, width = description(), state(), 16
-    told["kwargs"]["model"]["@model_version"] = 1
+@pytest.mark.parametrize("module", ["_tensornet_pyg", "_tensornetwarp_pyg"])
+@pytest.mark.parametrize("name", ["gauss", "so3"])
+def test_version_1_has_source_and_target_exchanged(tmp_path, name, module):
+    told, tensors = description(name), state(name)
+    told["kwargs"]["model"] |= {"@module": f"matgl.models.{module}", "@model_version": 1}
     pair = tensors["model.tensor_embedding.emb2.weight"]
-    tensors["model.tensor_embedding.emb2.weight"] = torch.cat([pair[:, width:], pair[:, :width]], dim=1)
+    tensors["model.tensor_embedding.emb2.weight"] = torch.cat(pair.chunk(2, dim=1)[::-1], dim=1)
+    for kind in ("weight", "bias"):  # vectors lead to the target; under SO(3) that makes another energy
+        tensors[f"model.tensor_embedding.distance_proj2.{kind}"] *= -1
     reading = read_matgl(write(tmp_path / "old", told, tensors))
-    frame = frames("gauss")[0]
-    assert energy_of(reading.potential.double(), frame) == pytest.approx(frame["energy"], abs=2e-6)
-    assert "@model_version 1: source and target of the pair embedding exchanged" in reading.report.remapped
+    for frame in frames(name):
+        assert energy_of(reading.potential.double(), frame) == pytest.approx(frame["energy"], abs=2e-6)
+    exchanged = "source and target of the embedding exchanged: columns of pairs, signs of vectors"
+    assert exchanged in reading.report.remapped
+
+
+@pytest.mark.parametrize("module", ["_tensornet", "_tensornet_dgl"])
+@pytest.mark.parametrize("group", ["O(3)", "SO(3)"])
+def test_version_1_on_dgl_has_messages_of_the_atoms_own_tensors(tmp_path, group, module):
+    told, tensors = description(), state()
+    told["kwargs"]["model"] |= {"@module": f"matgl.models.{module}", "@model_version": 1}
+    told["kwargs"]["model"]["init_args"]["equivariance_invariance_group"] = group
+    reading = read_matgl(write(tmp_path / "dgl", told, tensors))
+    potential = reading.potential.double()
+    assert potential.config.messages == "target"
+    assert f"matgl.models.{module}, version 1: messages carry the atom's own tensors" in reading.report.read
+    chiral = Atoms("HOFNaP", [[0, 0, 0], [1.1, 0.1, 0], [0.2, 1.4, 0.3], [-0.9, 0.4, 2.0], [0.3, -1.2, 0.8]])
+    oracle = Oracle(told, tensors)
+
+    def energy(positions):
+        return oracle.energy(chiral.numbers, positions, chiral.get_chemical_symbols())
+
+    result = evaluate(potential, System.from_ase(chiral))
+    assert float(result.energy[0]) == pytest.approx(energy(chiral.positions), abs=1e-9)
+    forces = oracles.central_forces(lambda moved: [energy(p) for p, _ in moved], chiral.positions)
+    np.testing.assert_allclose(result.forces, forces, rtol=0, atol=1e-6)
+    # Read as the other form, or with vectors in the other direction, it would be another energy.
+    neighbours = Potential(replace(potential.config, messages="source")).double()
+    neighbours.load_state_dict(potential.state_dict())
+    assert abs(float(evaluate(neighbours, System.from_ase(chiral)).energy[0] - result.energy[0])) > 1e-4
+    assert (abs(energy(-chiral.positions) - energy(chiral.positions)) > 1e-6) == (group == "SO(3)")
 
 
 def test_merged_maps_of_warp_and_unused_tensors(tmp_path):

@@ -66,11 +66,11 @@ def add_parser(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.checkpoint:
-        from torchmdx.checkpoints.save_load import holds_several, load_ensemble, load_one
+        from torchmdx.checkpoints.save_load import holds_several, read, read_ensemble
 
         source = options.checkpoint
-        potentials = load_ensemble(source) if holds_several(source) else [load_one(source)]
-        print("\n\n".join(map(describe, potentials)))
+        readings = read_ensemble(source) if holds_several(source) else [read(source)]
+        print("\n\n".join("\n".join([describe(r.potential), *r.report.conversion()]) for r in readings))
         return 0
     print(f"torchmdx {torchmdx.__version__}, Python {platform.python_version()}, {platform.platform()}")
     broken = _print_torch()
@@ -200,10 +200,11 @@ def _architecture(config: ModelConfig) -> str:
     if isinstance(config, TensorNet2Config):
         kind, charges = "TensorNet2", f"{counted(config.num_charges, 'charge')} a layer, "
     head = "" if config.head == "scalar" else f", {config.head} head"
+    own = "" if config.messages == "source" else ", messages of the atom's own tensors"
     radial = counted(config.num_radial, f"{config.radial_basis} radial function")
     return (
         f"{kind}, {counted(config.num_layers, 'layer')}, {counted(config.num_channels, 'channel')}, {charges}{radial}, "
-        f"{config.activation}, {config.group}{head}"
+        f"{config.activation}, {config.group}{head}{own}"
     )
 
 

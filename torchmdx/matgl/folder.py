@@ -37,15 +37,15 @@ def read_matgl(folder: Path) -> Reading:
         if description.stat().st_size > LARGEST_JSON:
             raise ValueError(f"it must have at most {LARGEST_JSON} bytes, got {description.stat().st_size}")
         text = description.read_bytes()
-        settings, version = network_of(parse_json(text), str(description))
+        settings, form = network_of(parse_json(text), str(description))
         numbers = atomic_numbers_of(settings, str(description))
     data = state.read_bytes()
     report = Report(str(folder), hashlib.sha256(data).hexdigest())
     with naming(description):
-        config = config_of(settings, numbers, report)
+        config = config_of(settings, form, numbers, report)
     with naming(state):
         tensors = StateDict(_load(data, str(state)), str(state), report)
-        found = rename(tensors, config, settings, version, numbers)
+        found = rename(tensors, config, settings, form.target_first, numbers)
         tensors.require_nothing_left()
         require_sizes(config, (), found, repr(str(state)))
         potential = Potential(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torchmdx.models.tensornet import TensorNetConfig
@@ -12,6 +13,11 @@ NUM_HEAD_LAYERS = 2
 # matgl's radial bases to torchmdx's.
 BASES = {"SphericalBessel": "bessel", "Gaussian": "gauss", "ExpNorm": "expnorm"}
 VERSIONS = (1, 2)
+# The modules of matgl's TensorNet: of matgl 1 (DGL) and 4 (PyG) the first, of the versions between both the others.
+MODULES = tuple(
+    f"matgl.models.{name}" for name in ("_tensornet", "_tensornet_dgl", "_tensornet_pyg", "_tensornetwarp_pyg")
+)
+OF_DGL = MODULES[:2]
 # A setting must have one of these values or be absent: any other value would change the energy.
 _NETWORK_VALUES: dict[str, tuple[Any, ...]] = {
     "rbf_type": tuple(BASES),
@@ -37,8 +43,33 @@ _POTENTIAL_WITHOUT_EFFECT = {
 }
 
 
-def network_of(description: Any, origin: str) -> tuple[dict[str, Any], int]:
-    """Settings and version of the TensorNet that a model.json describes, once every value is supported.
+@dataclass(frozen=True)
+class Form:
+    """What module and version of a TensorNet say about its formulas, which its settings do not.
+
+    messages: as in TensorNetConfig. Until version 2, layers on DGL summed the messages of an atom's own tensors.
+    target_first: pairs of elements are (target, source), and vectors lead to the source. Until version 2, the embedding
+    summed at the other end of each edge.
+    """
+
+    messages: str
+    target_first: bool
+    name: str  # in reports
+
+
+def form_of(network: dict[str, Any], origin: str) -> Form:
+    """The form of a TensorNet in a model.json. Raises UnsupportedCheckpoint for an unknown module or version."""
+    module, version = network.get("@module"), network.get("@model_version")
+    if version not in VERSIONS or isinstance(version, bool):
+        raise UnsupportedCheckpoint(f"{origin!r}: @model_version of the TensorNet must be 1 or 2, got {version!r}")
+    if module not in MODULES:
+        raise UnsupportedCheckpoint(f"{origin!r}: @module must be {' or '.join(MODULES)}, got {module!r}")
+    own = version == 1 and module in OF_DGL
+    return Form("target" if own else "source", version != 1, f"{module}, version {version}")
+
+
+def network_of(description: Any, origin: str) -> tuple[dict[str, Any], Form]:
+    """Settings and form of the TensorNet that a model.json describes, once every value is supported.
 
     Raises ValueError for a file of another kind, and UnsupportedCheckpoint, naming model or setting.
     """
@@ -46,11 +77,9 @@ def network_of(description: Any, origin: str) -> tuple[dict[str, Any], int]:
     options = description["kwargs"]
     network = options.get("model")
     _require_class(network, "TensorNet", origin)
-    settings, version = network.get("init_args"), network.get("@model_version")
+    settings, form = network.get("init_args"), form_of(network, origin)
     if not isinstance(settings, dict):
         raise ValueError(f"{origin!r} must hold the init_args of its TensorNet, got {settings!r}")
-    if version not in VERSIONS or isinstance(version, bool):
-        raise UnsupportedCheckpoint(f"{origin!r}: @model_version of the TensorNet must be 1 or 2, got {version!r}")
     missing = [name for name in _REQUIRED if name not in settings]
     if missing:
         raise ValueError(f"{origin!r} lacks the settings {', '.join(missing)}")
@@ -70,7 +99,7 @@ def network_of(description: Any, origin: str) -> tuple[dict[str, Any], int]:
         raise UnsupportedCheckpoint(
             f"{origin!r}: use_smooth must be True for spherical Bessel functions, got {settings.get('use_smooth')!r}"
         )
-    return settings, version
+    return settings, form
 
 
 def _require_class(description: Any, name: str, origin: str) -> None:
@@ -96,13 +125,15 @@ def atomic_numbers_of(settings: dict[str, Any], origin: str) -> list[int]:
     return [atomic_numbers[symbol] for symbol in symbols]
 
 
-def config_of(settings: dict[str, Any], numbers: list[int], report: Report) -> TensorNetConfig:
+def config_of(settings: dict[str, Any], form: Form, numbers: list[int], report: Report) -> TensorNetConfig:
     """The configuration. Raises ValueError for values that are out of range."""
     smooth = settings["rbf_type"] == "SphericalBessel"
     size = "max_n" if smooth else "num_rbf"
     if size not in settings:
         raise ValueError(f"{report.source!r} lacks the setting {size}")
     report.read.append(f"TensorNet of {settings['nblocks']!r} blocks, {len(numbers)} elements")
+    carried = "the neighbour's tensors" if form.messages == "source" else "the atom's own tensors"
+    report.read.append(f"{form.name}: messages carry {carried}")
     cutoff = settings["cutoff"]
     return TensorNetConfig(
         num_channels=settings["units"],
@@ -114,6 +145,7 @@ def config_of(settings: dict[str, Any], numbers: list[int], report: Report) -> T
         group=settings.get("equivariance_invariance_group", "O(3)"),
         num_head_layers=NUM_HEAD_LAYERS,
         head="gated",
+        messages=form.messages,
         self_message=False,
         readout_activation=False,
         charge_factor=False,

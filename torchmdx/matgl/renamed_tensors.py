@@ -43,15 +43,18 @@ class StateDict:
 
 
 def rename(
-    state: StateDict, config: TensorNetConfig, settings: dict[str, Any], version: int, numbers: list[int]
+    state: StateDict, config: TensorNetConfig, settings: dict[str, Any], target_first: bool, numbers: list[int]
 ) -> dict[str, Tensor]:
-    """All tensors of a potential. numbers: atomic number of each row of matgl's embedding."""
+    """All tensors of a potential. numbers: atomic number of each row of matgl's embedding; target_first: as in `Form`.
+
+    Where a file has the target last, its vectors lead to the target. Filters of the vector part change their sign then.
+    """
     embedding = "model.tensor_embedding"
     new = _basis(state, config, settings)
     for kind in ("weight", "bias"):
-        new[f"network.embedding.filters.{kind}"] = _distance_maps(state, embedding, kind)
-        pair = state.take(f"{embedding}.emb2.{kind}")
-        new[f"network.embedding.pair.{kind}"] = _target_first(pair, state, config) if version == 1 else pair
+        filters, pair = _distance_maps(state, embedding, kind), state.take(f"{embedding}.emb2.{kind}")
+        new[f"network.embedding.filters.{kind}"] = filters if target_first else _reversed(filters, config)
+        new[f"network.embedding.pair.{kind}"] = pair if target_first else _exchanged(pair, config)
         new[f"network.embedding.norm.{kind}"] = state.take(f"{embedding}.init_norm.{kind}")
         new[f"network.embedding.gate.0.{kind}"] = state.take(f"{embedding}.linears_scalar.0.{kind}")
         new[f"network.embedding.gate.2.{kind}"] = _by_part(state, f"{embedding}.linears_scalar.1.{kind}")
@@ -71,6 +74,8 @@ def rename(
             tensors = f"model.layers.{layer}.linears_tensor"
             new[f"network.layers.{layer}.mix_in.{part}.weight"] = state.take(f"{tensors}.{k}.weight")
             new[f"network.layers.{layer}.mix_out.{part}.weight"] = state.take(f"{tensors}.{k + 3}.weight")
+    if not target_first:
+        state.report.remapped.append("source and target of the embedding exchanged: columns of pairs, signs of vectors")
     elements = state.take(f"{embedding}.emb.weight")
     new["network.embedding.elements.weight"] = _by_atomic_number(elements, numbers, config, f"{embedding}.emb.weight")
     new["scale"], new["shift"] = state.take("data_std").double(), state.take("data_mean").double()
@@ -107,12 +112,16 @@ def _distance_maps(state: StateDict, embedding: str, kind: str) -> Tensor:
     return torch.cat([state.take(f"{embedding}.distance_proj{k}.{kind}") for k in (1, 2, 3)])
 
 
-def _target_first(pair: Tensor, state: StateDict, config: TensorNetConfig) -> Tensor:
-    """Columns for (target, source) from those of @model_version 1, which are for (source, target)."""
-    if pair.ndim < 2:
-        return pair
-    state.report.remapped.append("@model_version 1: source and target of the pair embedding exchanged")
-    return torch.cat([pair[:, config.num_channels :], pair[:, : config.num_channels]], dim=1)
+def _exchanged(pair: Tensor, config: TensorNetConfig) -> Tensor:
+    """Columns for (target, source) from those for (source, target); a bias stays."""
+    width = config.num_channels
+    return pair if pair.ndim < 2 else torch.cat([pair[:, width:], pair[:, :width]], dim=1)
+
+
+def _reversed(filters: Tensor, config: TensorNetConfig) -> Tensor:
+    """Rows of the filters for vectors in the opposite direction."""
+    width = config.num_channels
+    return torch.cat([filters[:width], -filters[width : 2 * width], filters[2 * width :]])
 
 
 def _by_part(state: StateDict, name: str) -> Tensor:

@@ -21,6 +21,10 @@ class Report:
     remapped: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
 
+    def conversion(self) -> list[str]:
+        """A line for each thing that was read, and each that was converted."""
+        return [*(f"read: {entry}" for entry in self.read), *(f"converted: {entry}" for entry in self.remapped)]
+
     def __str__(self) -> str:
         lines = [f"source: {self.source}", f"sha256: {self.sha256}"]
         for title in ("read", "remapped", "ignored"):

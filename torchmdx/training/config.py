@@ -44,7 +44,8 @@ class ModelSection(Section):
         default="scalar", description="gated: a wider energy head, times the sigmoid of a second network"
     )
     messages: Literal["source", "target"] = Field(
-        default="source", description="messages carry the tensors of the neighbour (source) or of the atom itself (target)"
+        default="source",
+        description="messages carry the tensors of the neighbour (source) or of the atom itself (target)",
     )
     self_message: bool = Field(default=True, description="atoms are their own neighbours at distance 0")
     readout_activation: bool = Field(default=True, description="apply the activation to the features")
