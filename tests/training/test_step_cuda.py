@@ -78,6 +78,7 @@ OTHER_SETTINGS = dict(
 )  # fmt: skip
 POTENTIALS = {
     "other settings": lambda: Potential(TensorNetConfig(**SIZES, **OTHER_SETTINGS)),
+    "messages of own tensors": lambda: Potential(TensorNetConfig(**SIZES, messages="target")),
     "tensornet": lambda: Potential(TensorNetConfig(**SIZES)),
     "with a prior": lambda: Potential(TensorNetConfig(**SIZES), [ZBLConfig(cutoff=3.0)]),
     "tensornet2": lambda: Potential(TensorNet2Config(num_charges=4, **SIZES)),
