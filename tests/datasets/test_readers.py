@@ -263,6 +263,30 @@ def test_hdf5_of_torchmdnet(tmp_path, water, shared):
     assert not store.gather([0]).pbc.any()
 
 
+@pytest.mark.parametrize("way", ["external storage", "virtual", "external link", "linked group"])
+def test_hdf5_files_do_not_read_other_files(tmp_path, water, way):
+    positions, energy, forces = water
+    (tmp_path / "secret").write_bytes(positions.tobytes())
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["g/pos"] = positions
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        group = file.create_group("g")
+        group["types"], group["energy"], group["forces"] = NUMBERS, energy, forces
+        if way == "external storage":
+            place = [(str(tmp_path / "secret"), 0, positions.nbytes)]
+            group.create_dataset("pos", positions.shape, positions.dtype, external=place)
+        elif way == "virtual":
+            layout = h5py.VirtualLayout(positions.shape, positions.dtype)
+            layout[...] = h5py.VirtualSource(str(tmp_path / "other.h5"), "g/pos", positions.shape)
+            group.create_virtual_dataset("pos", layout)
+        else:
+            group["pos"] = positions if way == "linked group" else h5py.ExternalLink("other.h5", "g/pos")
+            if way == "linked group":
+                file["h"] = h5py.ExternalLink("other.h5", "g")
+    with pytest.raises(ValueError, match=r"'[/gh]*(pos)?' must be (stored )?in the file itself, got (a link|values)"):
+        opened(tmp_path, tmp_path / "set.h5", format="torchmdnet-hdf5")
+
+
 def test_hdf5_of_torchmdnet_with_boxes(tmp_path):
     with h5py.File(tmp_path / "w.h5", "w") as file:
         group = file.create_group("all")
