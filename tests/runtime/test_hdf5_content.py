@@ -27,7 +27,7 @@ def test_arrays_and_links_of_the_file_itself_are_its_own(tmp_path):
     with h5py.File(tmp_path / "run.h5", "w") as file:
         file["coordinates"] = np.zeros((2, 3, 3))
         file["again"], file["soft"] = file["coordinates"], h5py.SoftLink("/coordinates")
-        layout = h5py.VirtualLayout((2, 3, 3))
+        layout = h5py.VirtualLayout((2, 3, 3), float)
         layout[...] = h5py.VirtualSource(file["coordinates"])
         file.create_virtual_dataset("view", layout)
         require_own(file)

@@ -17,7 +17,7 @@ class CutShort(ValueError):
 
 
 class XyzFrames(Sequence["Atoms"]):
-    """The frames of an XYZ file. Raises ValueError for a file that does not consist of frames, CutShort if one is cut."""
+    """The frames of an XYZ file. Raises ValueError if it does not consist of frames, CutShort if one is cut."""
 
     def __init__(self, path: str) -> None:
         self._path = path
