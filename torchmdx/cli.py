@@ -27,7 +27,7 @@ from torchmdx.commands import (
     train,
     view,
 )
-from torchmdx.commands.console import BAD_INPUT, end_of_pipe, plain_warnings, print_error
+from torchmdx.commands.console import BAD_INPUT, end_of_pipe, open_closed_streams, plain_warnings, print_error
 from torchmdx.commands.spelling import Parser
 
 COMMANDS = (
@@ -73,6 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status: that of the command, or 2 after an error in its input."""
+    open_closed_streams()
     try:
         try:
             return _run(arguments)

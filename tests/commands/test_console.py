@@ -75,3 +75,27 @@ def test_a_pipe_that_is_closed_during_a_command_is_no_error(capsys, monkeypatch)
     monkeypatch.setattr(cli, "build_parser", lambda: SimpleNamespace(parse_args=parse))
     assert cli.main([]) == 141
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("closed", "left"), [(">&-", "stderr"), ("2>&-", "stdout")])
+def test_a_closed_output_is_nobodys_file(tmp_path, closed, left):
+    """The next file that is opened has its number otherwise, and what libraries print goes there."""
+    lines = (
+        "import os, sys",
+        "from torchmdx import cli",
+        "def run(options):",
+        "    with open('file', 'w') as file:",
+        "        assert file.fileno() > 2, file.fileno()",
+        "    print('out'); print('err', file=sys.stderr)",
+        "    os.write(1, b'raw'); os.write(2, b'raw')",
+        "    return 0",
+        "parser = type('P', (), {'parse_args': lambda self, words: type('O', (), {'run': staticmethod(run)})})",
+        "cli.build_parser = parser",
+        "sys.exit(cli.main([]))",
+    )
+    (tmp_path / "program.py").write_text("\n".join(lines))
+    command = f"{sys.executable} program.py {closed}"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "file").read_text() == ""
+    assert sorted((done.stdout + done.stderr).replace("raw", " raw ").split()) == sorted(["raw", left[3:]])

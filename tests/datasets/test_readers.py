@@ -71,6 +71,50 @@ def test_formats_of_ase(tmp_path, water, name):
     same(opened(tmp_path, tmp_path / name), water, atol=1e-8 if name.endswith("xyz") else 0)  # which has eight decimals
 
 
+def with_two_energies(water, name, tmp_path) -> np.ndarray:
+    """Writes waters whose `energy` differs from the energy that belongs to the forces; returns the latter."""
+    found = structures(water)
+    for number, atoms in enumerate(found):
+        atoms.calc.results["free_energy"] = atoms.calc.results["energy"] - 0.1 * (number + 1)
+    ase.io.write(tmp_path / name, found)
+    return water[1] - 0.1 * np.arange(1, 6)
+
+
+@pytest.mark.parametrize("name", ["w.extxyz", "w.traj"])
+def test_the_energy_is_the_one_that_belongs_to_the_forces(tmp_path, water, name):
+    free = with_two_energies(water, name, tmp_path)
+    report = convert([tmp_path / name], tmp_path / "out")
+    frames = Store.open(tmp_path / "out").gather(np.arange(5))
+    np.testing.assert_allclose(frames.energy, free, rtol=1e-9)
+    assert len(report.warnings) == 1
+    assert "is read from free_energy, whose derivative the forces are" in report.warnings[0]
+    assert "differs from it by up to 0.5 " in report.warnings[0]
+    assert "--energy-key energy" in report.warnings[0]
+
+
+def test_the_other_energy_on_request_and_without_forces(tmp_path, water):
+    with_two_energies(water, "w.traj", tmp_path)
+    report = convert([tmp_path / "w.traj"], tmp_path / "asked", keys={"energy": "energy"})
+    np.testing.assert_allclose(Store.open(tmp_path / "asked").gather(np.arange(5)).energy, water[1], rtol=1e-9)
+    assert not report.warnings
+    found = ase.io.read(tmp_path / "w.traj", ":")
+    for atoms in found[2:]:
+        del atoms.calc.results["forces"]
+    ase.io.write(tmp_path / "some.traj", found)
+    report = convert([tmp_path / "some.traj"], tmp_path / "some")
+    energies = Store.open(tmp_path / "some").gather(np.arange(5)).energy
+    np.testing.assert_allclose(energies, [*(water[1][:2] - [0.1, 0.2]), *water[1][2:]], rtol=1e-9)
+    assert any("3 frames of " in text and "2 frames have both" in text for text in report.warnings)
+
+
+def test_equal_energies_are_not_mentioned(tmp_path, water):
+    found = structures(water)
+    for atoms in found:
+        atoms.calc.results["free_energy"] = atoms.calc.results["energy"]
+    ase.io.write(tmp_path / "w.traj", found)
+    assert not convert([tmp_path / "w.traj"], tmp_path / "out").warnings
+
+
 def test_keys_and_units_of_extended_xyz(tmp_path, water):
     ase.io.write(tmp_path / "w.xyz", structures(water, 1 / KCAL, named=True))
     store = opened(
@@ -217,6 +261,30 @@ def test_hdf5_of_torchmdnet(tmp_path, water, shared):
     store = opened(tmp_path, tmp_path / "w.h5")
     same(store, water)
     assert not store.gather([0]).pbc.any()
+
+
+@pytest.mark.parametrize("way", ["external storage", "virtual", "external link", "linked group"])
+def test_hdf5_files_do_not_read_other_files(tmp_path, water, way):
+    positions, energy, forces = water
+    (tmp_path / "secret").write_bytes(positions.tobytes())
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["g/pos"] = positions
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        group = file.create_group("g")
+        group["types"], group["energy"], group["forces"] = NUMBERS, energy, forces
+        if way == "external storage":
+            place = [(str(tmp_path / "secret"), 0, positions.nbytes)]
+            group.create_dataset("pos", positions.shape, positions.dtype, external=place)
+        elif way == "virtual":
+            layout = h5py.VirtualLayout(positions.shape, positions.dtype)
+            layout[...] = h5py.VirtualSource(str(tmp_path / "other.h5"), "g/pos", positions.shape)
+            group.create_virtual_dataset("pos", layout)
+        else:
+            group["pos"] = positions if way == "linked group" else h5py.ExternalLink("other.h5", "g/pos")
+            if way == "linked group":
+                file["h"] = h5py.ExternalLink("other.h5", "g")
+    with pytest.raises(ValueError, match=r"'[/gh]*(pos)?' must be (stored )?in the file itself, got (a link|values)"):
+        opened(tmp_path, tmp_path / "set.h5", format="torchmdnet-hdf5")
 
 
 def test_hdf5_of_torchmdnet_with_boxes(tmp_path):

@@ -18,7 +18,7 @@ from torchmdx.labelling.workers import Task, Workers
 
 def crew(tmp_path, num_workers=1, timeout=None, stopped=lambda: False, name="toys:Springs", **options) -> Workers:
     options |= {"log": str(tmp_path / "evaluations")} if name == "toys:Springs" else {}
-    work = LabelWork(Choice(name, options))
+    work = LabelWork(Choice(name, options), tmp_path / "files")
     return Workers(work, num_workers, timeout=timeout, log=tmp_path / "log", stopped=stopped)
 
 

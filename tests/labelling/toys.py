@@ -11,7 +11,7 @@ from pathlib import Path
 import ase.io
 import numpy as np
 from ase import Atoms
-from ase.calculators.calculator import Calculator, all_changes
+from ase.calculators.calculator import Calculator, FileIOCalculator, all_changes
 
 STIFFNESS = 2.0  # eV/Å²
 
@@ -99,6 +99,25 @@ class Bonds(Calculator):
                 moved[index] += sign * step
                 forces[index] -= sign * energy_of_bonds(moved) / (2 * step)
         self.results = {"energy": energy_of_bonds(atoms.positions), "forces": forces}
+
+
+class Files(FileIOCalculator):
+    """The springs of `Springs`, by a program that reads and writes files of one name in its directory, slowly."""
+
+    implemented_properties = ["energy", "forces"]
+
+    def __init__(self, **options):
+        super().__init__(command="true", label="springs", **options)
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        self.atoms = atoms.copy()
+        written, read = (Path(self.directory, f"springs.{ending}") for ending in ("in", "out"))
+        np.savetxt(written, atoms.positions, fmt="%.17g")
+        time.sleep(0.02)
+        np.savetxt(read, [float((np.loadtxt(written) ** 2).sum())], fmt="%.17g")
+        time.sleep(0.02)
+        energy = STIFFNESS / 2 * float(np.loadtxt(read))
+        self.results = {"energy": energy, "forces": -STIFFNESS * np.loadtxt(written)}
 
 
 def energy_of_bonds(positions) -> float:

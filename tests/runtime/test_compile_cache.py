@@ -88,6 +88,19 @@ def test_a_chosen_folder_that_cannot_be_used_is_refused(monkeypatch, tmp_path):
         usable_directory()
 
 
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_quotes_around_a_chosen_folder_are_refused(monkeypatch, tmp_path, quote):
+    """Some readers of files of variables keep them, and the path would be relative."""
+    monkeypatch.setenv("TORCHMDX_CACHE", f"{quote}{tmp_path}{quote}")
+    with pytest.raises(CacheError, match="TORCHMDX_CACHE must be a path without quotes around it, got "):
+        cache_directory()
+
+
+def test_quotes_inside_a_chosen_folder_are_part_of_its_name(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHMDX_CACHE", f"{tmp_path}/o'br\"ien")
+    assert cache_directory() == tmp_path / "o'br\"ien"
+
+
 def test_a_folder_that_everybody_may_write_is_refused(monkeypatch, tmp_path):
     folder = tmp_path / "open"
     folder.mkdir()

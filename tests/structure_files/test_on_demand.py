@@ -1,10 +1,14 @@
 """Frames on demand, compared with ASE's reader of the whole file."""
 
+from pathlib import Path
+
 import ase.io
 import numpy as np
 import pytest
 from ase.build import bulk, molecule
 
+from torchmdx.labelling.sources import read
+from torchmdx.structure_files import read_structures
 from torchmdx.structure_files.on_demand import TrajectoryFrames, XyzFrames
 
 
@@ -32,4 +36,24 @@ def test_other_files_are_refused(tmp_path, text, words):
     path = tmp_path / "bad.xyz"
     path.write_text(text)
     with pytest.raises(ValueError, match=words):
+        XyzFrames(str(path))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [lambda path: XyzFrames(path), lambda path: read_structures(path, "0"), lambda path: list(read(Path(path)))],
+)
+def test_an_absurd_number_of_atoms_is_told_at_once(tmp_path, frames):
+    """ASE would count the missing lines, which takes minutes."""
+    path = tmp_path / "cut.xyz"
+    path.write_text("1\n\nH 0 0 0\n999999999\n\nO 0 0 0\n")
+    with pytest.raises(ValueError, match=r"frame 1 of .*cut.xyz' must have 999999999 atoms, got 1"):
+        frames(str(path))
+
+
+@pytest.mark.parametrize("count", ["-1", "99999999999999999999"])
+def test_a_number_of_atoms_that_is_none(tmp_path, count):
+    path = tmp_path / "bad.xyz"
+    path.write_text(f"{count}\n\nO 0 0 0\n")
+    with pytest.raises(ValueError, match=f"the number of atoms of a frame of .* must be at least 0, got {count}"):
         XyzFrames(str(path))

@@ -125,3 +125,42 @@ def test_the_short_configuration_of_the_documentation_is_valid(tmp_path):
             (None, "keep", None),
         )[number]
         assert (config.data.train, config.finetune.references, config.data.energy_key) == expected
+
+
+def bomb(levels: int) -> str:
+    """Each level has the one before nine times."""
+    lines = ["model:", "  a0: &a0 [x,x,x,x,x,x,x,x,x]"]
+    for level in range(1, levels):
+        lines.append(f"  a{level}: &a{level} [{','.join([f'*a{level - 1}'] * 9)}]")
+    return "\n".join(lines)
+
+
+def merges(levels: int) -> str:
+    lines = ["a0: &a0 {k: 1}"]
+    for level in range(1, levels):
+        lines.append(f"a{level}: &a{level} {{<<: [{','.join([f'*a{level - 1}'] * 9)}]}}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (bomb(12), "must have at most 100000 values, got .*e.1. with its aliases"),
+        (merges(12), "must have at most 100000 values"),
+        ("[" * 20000, "nested too deeply|not valid YAML"),
+        ("a: " + "{b: " * 5000 + "1" + "}" * 5000, "nested too deeply"),
+        ("model: &m\n  a: *m", "must not be inside of what it stands for"),
+    ],
+)
+def test_files_that_grow_or_are_nested_too_deeply_are_refused(tmp_path, text, words):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match=words) as error:
+        read_config(tmp_path / "config.yaml")
+    assert "config.yaml" in str(error.value)
+
+
+def test_aliases_are_read(tmp_path):
+    (tmp_path / "config.yaml").write_text("training: &t {epochs: 3}\nmodel: {}\nschedule: {}\n")
+    (tmp_path / "other.yaml").write_text("data: {seed: &s 7}\ntraining: {seed: *s, epochs: 3}\n")
+    assert read_config(tmp_path / "config.yaml").training.epochs == 3
+    assert read_config(tmp_path / "other.yaml").training.seed == 7

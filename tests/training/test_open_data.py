@@ -15,7 +15,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 import torchmdx
 from torchmdx.cli import main
 from torchmdx.datasets.references import fit_references, isolated_energies
-from torchmdx.datasets.splits import read_split
+from torchmdx.datasets.splits import read_split, remarks_on_copies
 from torchmdx.datasets.store import Store
 from torchmdx.evaluate import evaluate
 from torchmdx.models.potential import Potential
@@ -65,6 +65,29 @@ def test_each_part_may_have_its_own_files(tmp_path):
     assert [len(parts[name]) for name in ("train", "validation", "test")] == [5, 2, 3]
     assert origins(store, parts["test"]) == [test]
     assert origins(store, [*parts["train"], *parts["validation"]]) == train
+
+
+def test_training_frames_that_are_also_in_a_file_of_another_part_are_left_out(tmp_path):
+    train = [write(tmp_path / "a.xyz", 9), write(tmp_path / "copy.xyz", 6, seed=2)]
+    validation = write(tmp_path / "v.xyz", 4, seed=2)
+    store, parts = opened(tmp_path / "run", train=train, validation=validation)
+    assert [len(parts[name]) for name in ("train", "validation", "test")] == [11, 4, 0]
+    assert not np.isin(store.copies[parts["train"]], store.copies[parts["validation"]]).any()
+    assert remarks_on_copies(store, parts) == ["4 frames left out, with the same structure as frames of a part"]
+
+
+def test_a_new_run_says_how_many_copies_there_are(tmp_path, capsys):
+    data = write(tmp_path / "a.xyz", 12), write(tmp_path / "b.xyz", 12)
+    config = tmp_path / "config.yaml"
+    settings = {
+        "data": {"path": list(data), "validation": 4, "test": 0},
+        "model": {"num_channels": 4, "num_layers": 0, "num_radial": 4},
+        "training": {"epochs": 1, "batch_size": 8, "device": "cpu"},
+        "output": {"directory": str(tmp_path / "run")},
+    }
+    config.write_text(yaml.safe_dump(settings))
+    assert main(["train", str(config)]) == 0
+    assert "12 frames of 24 with the same structure as another frame" in capsys.readouterr().err
 
 
 def test_files_of_parts_that_cannot_be_are_refused(tmp_path):

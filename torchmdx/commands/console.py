@@ -60,6 +60,22 @@ def is_explained(error: BaseException) -> bool:
     return frame is not None and frame.tb_frame.f_code.co_filename.startswith(PACKAGE + os.sep)
 
 
+def open_closed_streams() -> None:
+    """Replaces an output that was closed before Python started, as by `>&-`, by the null device.
+
+    The next file that is opened would get its number, and then everything that libraries print.
+    """
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(nowhere, number)
+        setattr(sys, name, os.fdopen(nowhere, "w"))
+
+
 def end_of_pipe() -> int:
     """The exit status after a reader of the output has closed its pipe; nothing more is written."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -126,7 +126,7 @@ def run_stats(options: argparse.Namespace) -> int:
 
 def run_split(options: argparse.Namespace) -> int:
     from torchmdx.datasets.index_files import checked, read_indices, read_torchmdnet
-    from torchmdx.datasets.splits import PARTS, split, write_split
+    from torchmdx.datasets.splits import PARTS, remarks_on_copies, split, write_split
     from torchmdx.datasets.store import Store
     from torchmdx.runtime.files import require_new
 
@@ -145,5 +145,7 @@ def run_split(options: argparse.Namespace) -> int:
     else:
         splits = split(store, **drawn)
     write_split(options.output, splits, store)
+    for text in remarks_on_copies(store, splits):
+        print(text, file=sys.stderr)
     print(f"wrote {options.output}: " + ", ".join(f"{part} {len(splits[part])}" for part in PARTS))
     return 0

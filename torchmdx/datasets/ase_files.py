@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable, block, tensor
 from torchmdx.datasets.label_names import NoLabels, no_labels, unread
 from torchmdx.structure_files import charge_of, own_frames
+from torchmdx.wording import counted
 
 XYZ = (".xyz", ".extxyz")
 CHARGES = ("charge", "total_charge")
@@ -23,6 +25,10 @@ SHAPES = {"charges": lambda atoms: ((atoms,), (atoms, 1)), "dipole": lambda atom
 NO_VALUES = {"unique_id", "tags", "initial_magmoms", "initial_charges", "momenta", "masses", "spacegroup", "unit_cell"}
 NO_VALUES |= {"spacegroup_kinds", "occupancy", "castep_custom_species", "move_mask", "ncfile"}
 NO_VALUES |= {"config_type", "config_weight"}
+# The energy whose derivative the forces are, in ASE. With smearing of occupations, as in VASP, `energy` is another one:
+# extrapolated to zero width.
+FREE = "free_energy"
+SAME_ENERGY = 1e-9  # eV, or the unit of the file
 
 
 def read(path: Path, keys: Keys) -> Blocks:
@@ -37,6 +43,7 @@ def read(path: Path, keys: Keys) -> Blocks:
             raise ValueError(f"{str(path)!r} is read by ASE, which needs no {name} key, got {key!r}")
     seen: set[str] = set()
     used: dict[str, str] = {}
+    energies = _Energies()
     number = -1
     for number, found in enumerate(_structures(path)):
         if isinstance(found, str):
@@ -44,7 +51,9 @@ def read(path: Path, keys: Keys) -> Blocks:
             continue
         have = _values(found)
         seen |= {name for name, value in have.items() if value is not None}
-        used |= _names(have, keys, len(found))
+        names = _names(have, keys, len(found))
+        used |= names
+        energies.add(have, names)
         missing = {name: key for name, key in missing.items() if key not in have}
         try:
             yield _block(number, found, have, keys)
@@ -58,7 +67,7 @@ def read(path: Path, keys: Keys) -> Blocks:
     others = seen - set(CHARGES) - NO_VALUES
     if others and not used.keys() - {"charge"}:
         raise NoLabels(no_labels(repr(str(path)), ("energy", "forces", "stress"), others))
-    for text in unread(repr(str(path)), keys, others, used):
+    for text in (*energies.remarks(repr(str(path))), *unread(repr(str(path)), keys, others - {"energy"}, used)):
         yield Remark(text)
 
 
@@ -151,7 +160,46 @@ def _names(have: dict[str, Any], keys: Keys, num_atoms: int) -> dict[str, str]:
         # Programs write other things under these names too.
         if found and (named or quantity not in SHAPES or np.shape(have[found[0]]) in SHAPES[quantity](num_atoms)):
             names[quantity] = found[0]
+    if keys.energy is None and "forces" in names and _is_number(have.get(FREE)):
+        names["energy"] = FREE
     return names
+
+
+def _is_number(value: Any) -> bool:
+    return value is not None and np.size(value) == 1 and np.issubdtype(np.asarray(value).dtype, np.number)
+
+
+@dataclass
+class _Energies:
+    """Which energies of a file were read: of how many frames, and how far the two energies of a frame are apart."""
+
+    num_free: int = 0
+    num_others: int = 0
+    most: float = 0.0
+
+    def add(self, have: dict[str, Any], names: dict[str, str]) -> None:
+        if names.get("energy") == FREE:
+            self.num_free += 1
+            if _is_number(have.get("energy")):
+                self.most = max(self.most, abs(float(np.squeeze(have[FREE])) - float(np.squeeze(have["energy"]))))
+        elif "energy" in names:
+            self.num_others += 1
+
+    def remarks(self, where: str) -> list[str]:
+        """A warning if the energies differ, or if only some frames have the one that belongs to the forces."""
+        said = []
+        if self.num_free and self.most > SAME_ENERGY:
+            said.append(
+                f"the energy of {where} is read from {FREE}, whose derivative the forces are; energy differs from it "
+                f"by up to {self.most:.3g} (in the unit of the file), and --energy-key energy (data.energy_key in the "
+                "configuration of a training) reads that instead"
+            )
+        if self.num_free and self.num_others:
+            said.append(
+                f"{counted(self.num_others, 'frame')} of {where} with an energy have no forces or no {FREE}, and "
+                f"{counted(self.num_free, 'frame')} have both: the two energies may differ"
+            )
+        return said
 
 
 def _block(number: int, atoms: Any, have: dict[str, Any], keys: Keys) -> Block:

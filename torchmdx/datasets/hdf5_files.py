@@ -14,6 +14,7 @@ import numpy as np
 from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable, block, is_shared, rows_of_a_block
 from torchmdx.datasets.npz_files import WHOLE, choose, unread_arrays
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming
+from torchmdx.runtime.hdf5_content import require_own_array, require_own_link
 
 TORCHMDNET: dict[str, tuple[str, ...]] = {
     "positions": ("pos",),
@@ -105,6 +106,8 @@ def _groups(group: Any, positions: str | None, seen: set[Any] | None = None) -> 
     if (info.fileno, info.addr) in seen:
         return
     seen.add((info.fileno, info.addr))
+    for name in group:
+        require_own_link(group, name)
     if positions in group if positions else any(_is_array(group, name) for name in group):
         yield group.name, group
     for name in group:
@@ -148,7 +151,8 @@ def _blocks(group: Any, chosen: dict[str, str], usual: dict[str, tuple[str, ...]
     shape = group[chosen["positions"]].shape
     if len(shape) != 3:
         raise ValueError(f"{chosen['positions']!r} must be [frames, atoms, 3], got {list(shape)}")
-    for key in chosen.values():
+    for key in (*chosen.values(), *(["smiles"] if "smiles" in group else [])):
+        require_own_array(group[key])
         _require_stored(group[key])
     # A group is read completely or not at all: its shapes are checked before its first block is yielded.
     constant: dict[str, Any] = {}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torchmdx.datasets.store import Store
 from torchmdx.runtime.damaged_file import WRONG_VALUES, parse_json
 from torchmdx.runtime.files import write_whole
+from torchmdx.wording import counted
 
 PARTS = ("train", "validation", "test")
 DRAWN = PARTS[::-1]  # test first: it stays the same when the others change size
@@ -35,7 +36,8 @@ def split(
 
     An integer is a count, a number below one a fraction of all frames; train None: all remaining frames.
     by: "frame", or "formula" or "file", whose frames then stay together: a part takes whole groups until it has at
-    least the requested number. among: frames to draw from; None: all. Isolated atoms, which only give reference
+    least the requested number. Copies of a structure stay together as well: by "file", all of them join that part of
+    theirs which is drawn first. among: frames to draw from; None: all. Isolated atoms, which only give reference
     energies, are never drawn. Raises ValueError for empty parts, and if there are too few frames.
     """
     if by not in GROUPINGS:
@@ -50,15 +52,16 @@ def split(
         asked = ", ".join(f"{name} {wanted[name]}" for name in PARTS)
         raise ValueError(f"train must be at least 1 and the parts at most the {total} frames of the store, got {asked}")
     generator = np.random.default_rng(seed)
-    if by == "frame":
+    copies = np.unique(store.copies[pool], return_inverse=True)[1].reshape(-1)
+    if by == "frame" and len(np.unique(copies)) == total:
         order = generator.permutation(total)
         ends = np.cumsum([wanted[name] for name in DRAWN])
         drawn = dict(zip(DRAWN, np.split(order, ends)[:3], strict=True))
     else:
         if train is None:
             del wanted["train"]
-        _, groups = np.unique(_groups(store, by)[pool], return_inverse=True)
-        drawn = _by_groups(groups.reshape(-1), wanted, generator, by)
+        groups = copies if by == "frame" else np.unique(_groups(store, by)[pool], return_inverse=True)[1].reshape(-1)
+        drawn = _joined(_by_groups(groups, wanted, generator, by), copies)
     return {name: np.sort(pool[drawn[name]]).astype(np.int64) for name in PARTS}
 
 
@@ -108,6 +111,40 @@ def _by_groups(groups: NDArray[np.int64], wanted: dict[str, int], generator: np.
             part_of[group] = number
             have += int(sizes[group])
     return {name: np.flatnonzero(part_of[groups] == k) for k, name in enumerate(DRAWN)}
+
+
+def _joined(drawn: Split, copies: NDArray[np.int64]) -> Split:
+    """The same parts, but for copies: all of them join the part that has one of them and is drawn first."""
+    part_of = np.full(len(copies), len(DRAWN))
+    for number, name in enumerate(DRAWN):
+        part_of[drawn[name]] = number
+    first = np.full(copies.max() + 1, len(DRAWN))
+    np.minimum.at(first, copies, part_of)
+    moved = np.where(part_of < len(DRAWN), first[copies], part_of)
+    return {name: np.flatnonzero(moved == number) for number, name in enumerate(DRAWN)}
+
+
+def remarks_on_copies(store: Store, parts: Split) -> list[str]:
+    """How many copies of a structure there are, and where; warnings about copies in different parts."""
+    groups = store.copies
+    frames = np.concatenate([parts[name] for name in PARTS if name in parts])
+    said = []
+    others = np.setdiff1d(np.flatnonzero(~store.isolated), frames)
+    left_out = int(np.isin(groups[others], groups[frames]).sum())
+    if left_out:
+        said.append(f"{counted(left_out, 'frame')} left out, with the same structure as frames of a part")
+    repeated = len(frames) - len(np.unique(groups[frames]))
+    if repeated:
+        said.append(f"{counted(repeated, 'frame')} of {len(frames)} with the same structure as another frame")
+    for number, name in enumerate(PARTS):
+        for other in PARTS[number + 1 :]:
+            both = int(np.isin(groups[parts.get(other, frames[:0])], groups[parts.get(name, frames[:0])]).sum())
+            if both:
+                said.append(
+                    f"warning: {counted(both, 'frame')} of {other} with the same structure as frames of {name}: errors "
+                    f"on {other} will be too small"
+                )
+    return said
 
 
 def write_split(path: str | Path, splits: Split, store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.datasets.copies import copy_groups
 from torchmdx.datasets.frames import Frames, Whole, rows_of
 from torchmdx.datasets.store_arrays import ARRAYS, DESCRIPTION, LABELS, OPTIONAL, Arrays, open_arrays
 from torchmdx.runtime.damaged_file import naming, parse_json
@@ -19,6 +21,7 @@ from torchmdx.runtime.damaged_file import naming, parse_json
 FORMAT = "torchmdx-store"
 # Version 2 may have optional arrays; a store without them has version 1.
 PLAIN, FORMAT_VERSION = 1, 2
+CHUNK = 4096  # frames
 ISOLATED = "IsolatedAtom"
 
 
@@ -127,6 +130,12 @@ class Store:
     def origin_files(self) -> Whole:
         """Index of the source file of each frame in `sources` [F]."""
         return np.asarray(self._arrays["origin_file"], np.int64)
+
+    @functools.cached_property
+    def copies(self) -> Whole:
+        """The first frame with the structure of each frame [F]; see `copy_groups`."""
+        starts = range(0, len(self), CHUNK)
+        return copy_groups(self.gather(np.arange(start, min(start + CHUNK, len(self)))) for start in starts)
 
     def origin(self, index: int) -> tuple[str, int]:
         """The source file of a frame, and its index in that file."""

@@ -29,6 +29,7 @@ import torchmdx
 from torchmdx.dynamics.trajectory import Frame
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.files import naming_writes
+from torchmdx.runtime.hdf5_content import require_own
 from torchmdx.units import KJ_PER_MOL, NANOMETER
 
 UNITS = {
@@ -205,6 +206,7 @@ def _value(name: str, frame: Frame) -> float | NDArray[np.float64]:
 def _require_layout(path: Path, file: h5py.File, num_atoms: int, names: list[str]) -> int:
     """The number of frames. Raises ValueError for other arrays and numbers of atoms."""
     with naming(path):
+        require_own(file)
         held = {name for name in UNITS if name in file}
         if held != set(names):
             raise ValueError(

@@ -11,10 +11,12 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torchmdx.labelling.file_folders import use_folder
 from torchmdx.labelling.geometry import Geometry, Labels
 
 if TYPE_CHECKING:
@@ -105,14 +107,20 @@ class Choice:
 
 
 class Labeller:
-    """Makes calculators and labels structures with them, in one process."""
+    """Makes calculators and labels structures with them, in one process.
 
-    def __init__(self, choice: Choice) -> None:
+    folder: for the files of a calculator that works through files, so that no other process writes the same ones; None
+    leaves them where the calculator has them, usually the working directory.
+    """
+
+    def __init__(self, choice: Choice, folder: Path | None = None) -> None:
         self._choice = choice
         self._kept: Any = None
         if not choice.made_for_each:
             none = np.zeros(0)
             self._kept = choice.make(Geometry(none, none, none, none))
+            if folder is not None:
+                use_folder(self._kept, folder)
 
     def attach(self, geometry: Geometry) -> Atoms:
         """ASE's atoms with a calculator without state from other structures."""

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from torchmdx.labelling.calculators import Choice
 from torchmdx.labelling.conformers import check_smiles, require_rdkit
+from torchmdx.labelling.file_folders import remove_empty
 from torchmdx.labelling.journal import Journal
 from torchmdx.labelling.ledger import Failure, Ledger
 from torchmdx.labelling.output import require_output, write_failures, write_structures
@@ -38,6 +39,11 @@ class Paths:
     @property
     def log(self) -> Path:
         return self._beside(".workers.log")
+
+    @property
+    def folder(self) -> Path:
+        """Of the files of calculators that work through files, with a folder for each worker."""
+        return self._beside(".files")
 
     @property
     def failures(self) -> Path:
@@ -112,7 +118,7 @@ def label(
         try:
             if retry_failed:
                 ledger.forget_failures()
-            work = LabelWork(choice, sampling)
+            work = LabelWork(choice, paths.folder, sampling)
             with Workers(work, crew.num_workers, timeout=crew.timeout, log=paths.log, stopped=crew.stopped) as workers:
                 if sampling is None:
                     stage, complete = LabelStage(ledger, frames_of_files(ledger, files, counts), sum(counts)), True
@@ -190,7 +196,8 @@ def _finish(paths: Paths, ledger: Ledger) -> None:
 
 
 def _tidy(paths: Paths, *, keep_journal: bool) -> None:
-    """Removes empty files."""
+    """Removes empty files and folders."""
+    remove_empty(paths.folder)
     if paths.log.exists() and not paths.log.stat().st_size:
         paths.log.unlink()
     if not keep_journal:

@@ -20,15 +20,18 @@ Pulse = Callable[[], None]
 class Work(Protocol):
     """What a worker does. It is pickled, so it is a small object of a module that workers can import."""
 
-    def prepare(self) -> Callable[[Any, Pulse], Any]:
-        """Runs in the worker, before the first task and after a failure: makes the function that does a task."""
+    def prepare(self, number: int) -> Callable[[Any, Pulse], Any]:
+        """Runs in the worker, before the first task and after a failure: makes the function that does a task.
+
+        number: of the worker. No two workers that run at the same time have the same.
+        """
 
 
-def serve(work: Work, link: Any, log: str) -> None:
+def serve(work: Work, number: int, link: Any, log: str) -> None:
     """Takes tasks from a connection and sends their results, until it is told to end or the parent has exited."""
     _settle(log)
     try:
-        do = work.prepare()
+        do = work.prepare(number)
     except Exception as error:
         link.send(("broken", str(error) or type(error).__name__))
         return
@@ -46,7 +49,7 @@ def serve(work: Work, link: Any, log: str) -> None:
         except (Exception, SystemExit) as error:
             answer = ("failed", _one_line(error))
             try:
-                do = work.prepare()  # the calculator may be in an invalid state
+                do = work.prepare(number)  # the calculator may be in an invalid state
             except Exception:
                 link.send(answer)
                 return  # the parent starts another worker

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchmdx.labelling.geometry import Geometry
 from torchmdx.structure_files import own_frames
+from torchmdx.structure_files.on_demand import CutShort
+from torchmdx.structure_files.read import frames_on_demand
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -101,14 +103,20 @@ def _all_frames(path: Path) -> Iterator[Atoms]:
     if own is not None:
         yield from own
         return
-    frames: Any = ase.io.iread(path, index=":")
+    try:
+        listed = frames_on_demand(str(path))
+    except CutShort:
+        raise
+    except Exception as error:  # ASE's readers raise errors of any kind
+        raise ValueError(f"ASE can't read {str(path)!r}: {type(error).__name__}: {error}") from error
+    frames: Any = ase.io.iread(path, index=":") if listed is None else iter(listed)
     number = 0
     while True:
         try:
             atoms = next(frames)
         except StopIteration:
             return
-        except Exception as error:  # ASE's readers raise errors of any kind
+        except Exception as error:  # as above
             raise ValueError(
                 f"ASE can't read {str(path)!r}, frame {number}: {type(error).__name__}: {error}"
             ) from error

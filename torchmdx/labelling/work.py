@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torchmdx.labelling.calculators import Choice, Labeller
@@ -13,16 +14,20 @@ from torchmdx.labelling.sampling import Molecule, Sampling, sample
 
 @dataclass(frozen=True)
 class LabelWork:
-    """Turns a Geometry into Labels and, with `sampling`, a Molecule into Sampled."""
+    """Turns a Geometry into Labels and, with `sampling`, a Molecule into Sampled.
+
+    folder: of the files that calculators write; each worker has one of its own in it.
+    """
 
     choice: Choice
+    folder: Path
     sampling: Sampling | None = None
 
-    def prepare(self) -> Callable[[Any, Callable[[], None]], Any]:
+    def prepare(self, number: int) -> Callable[[Any, Callable[[], None]], Any]:
         """Makes the calculator. Raises ValueError that names it if that fails."""
         self.choice.require()
         try:
-            labeller = Labeller(self.choice)
+            labeller = Labeller(self.choice, self.folder / str(number))
         except Exception as error:
             raise ValueError(
                 f"calculator {self.choice.name} could not be made with options {self.choice.options}: "

@@ -46,6 +46,7 @@ class Outcome:
 
 @dataclass(eq=False)
 class _Worker:
+    number: int
     process: Any
     connection: Any
     ready: bool = False
@@ -105,7 +106,11 @@ class Workers:
                 worker.task, worker.deadline = task, time.monotonic() + self._timeout
         starting = sum(not worker.ready for worker in self._workers)
         for _ in range(min(len(waiting) - starting, self._num_workers - len(self._workers))):
-            self._workers.append(_start(self._work, self._log))
+            self._workers.append(_start(self._work, self._free_number(), self._log))
+
+    def _free_number(self) -> int:
+        taken = {worker.number for worker in self._workers}
+        return next(number for number in itertools.count() if number not in taken)
 
     def _collect(self, waiting: deque[Task], pause: float = PATIENCE) -> Iterator[Outcome | None]:
         """Waits for messages, deaths and deadlines, and handles them."""
@@ -189,10 +194,10 @@ def usable_cores() -> int:
         return os.cpu_count() or 1
 
 
-def _start(work: Work, log: Path) -> _Worker:
+def _start(work: Work, number: int, log: Path) -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(work, theirs, str(log)), daemon=True)
+    process = context.Process(target=serve, args=(work, number, theirs, str(log)), daemon=True)
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)
     # Ctrl-C is sent to all processes of a terminal. It must not reach the worker, even while Python starts there.
@@ -207,7 +212,7 @@ def _start(work: Work, log: Path) -> _Worker:
             else:
                 os.environ[name] = value
     theirs.close()
-    return _Worker(process, ours)
+    return _Worker(number, process, ours)
 
 
 def _failed(task: Task, reason: str) -> Outcome:

@@ -40,8 +40,10 @@ class CompileError(RuntimeError):
 
 
 def cache_directory() -> Path:
-    """The folder of the cache, absolute; it need not exist."""
+    """The folder of the cache, absolute; it need not exist. Raises CacheError for a path in quotes."""
     if given := os.environ.get(VARIABLE):
+        if given[0] in "\"'" and given[-1] == given[0]:  # from a file of variables whose reader keeps them
+            raise CacheError(f"{VARIABLE} must be a path without quotes around it, got {given}")
         return Path(given).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
     if base and not os.path.isabs(base):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
@@ -11,8 +12,12 @@ if TYPE_CHECKING:
     from ase import Atoms
 
 
+class CutShort(ValueError):
+    """A file ends before the number of atoms that it states."""
+
+
 class XyzFrames(Sequence["Atoms"]):
-    """The frames of an XYZ file. Raises ValueError for a file that does not consist of frames alone."""
+    """The frames of an XYZ file. Raises ValueError if it does not consist of frames, CutShort if one is cut."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -24,9 +29,13 @@ class XyzFrames(Sequence["Atoms"]):
                     if file.read().strip():
                         raise ValueError(f"a blank line in {path!r} where the number of atoms should be")
                     break
-                lines = list(islice(file, int(line) + 1))
-                if len(lines) <= int(line):
-                    raise ValueError(f"the last frame of {path!r} must have {int(line)} atoms, got {len(lines) - 1}")
+                count = int(line)
+                if not 0 <= count < sys.maxsize:
+                    raise ValueError(f"the number of atoms of a frame of {path!r} must be at least 0, got {count}")
+                lines = list(islice(file, count + 1))
+                if len(lines) <= count:
+                    got = max(len(lines) - 1, 0)
+                    raise CutShort(f"frame {len(self._starts)} of {path!r} must have {count} atoms, got {got}")
                 self._starts.append(start)
                 start += len(line) + sum(map(len, lines))
             self._starts.append(start)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchmdx.structure_files import gro, mmcif, pdb, sdf
 from torchmdx.structure_files.charges import DEFAULT, charge_of
-from torchmdx.structure_files.on_demand import TrajectoryFrames, XyzFrames
+from torchmdx.structure_files.on_demand import CutShort, TrajectoryFrames, XyzFrames
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -145,18 +144,34 @@ def _read(path: str, index: str) -> tuple[list[Atoms], list[int], int]:
 def _with_ase(path: str) -> Sequence[Any]:
     """The structures of a file in a format of ASE; those of .traj and XYZ files are read when needed."""
     import ase.io
-    from ase.io.formats import filetype
 
     try:
-        kind = filetype(path)
-        if kind == "traj":
-            return TrajectoryFrames(path)
-        if kind in ("xyz", "extxyz"):
-            with contextlib.suppress(ValueError):  # ASE's own error names the line
-                return XyzFrames(path)
-        return list(ase.io.read(path, index=":"))
+        frames = frames_on_demand(path)
+        return list(ase.io.read(path, index=":")) if frames is None else frames
+    except CutShort:
+        raise
     except Exception as error:  # as above
         raise _unreadable(path, error) from error
+
+
+def frames_on_demand(path: str) -> Sequence[Any] | None:
+    """The frames of a .traj or XYZ file, each read when it is needed; None for other formats.
+
+    Raises CutShort for an XYZ file that ends in a frame: ASE would count the missing lines, one by one.
+    """
+    from ase.io.formats import filetype
+
+    kind = filetype(path)
+    if kind == "traj":
+        return TrajectoryFrames(path)
+    if kind in ("xyz", "extxyz"):
+        try:
+            return XyzFrames(path)
+        except CutShort:
+            raise
+        except ValueError:
+            return None  # ASE's own error names the line
+    return None
 
 
 def _unreadable(path: str, error: Exception) -> ValueError:

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from torchmdx.training.config import Config
 
+MOST_VALUES = 100_000  # of a configuration; atomic numbers and names of files may be many
+
 
 def read_config(path: str | Path, changes: Sequence[str] = ()) -> Config:
     """The configuration in a YAML file, with overrides such as ["--loss.energy.weight", "5"].
@@ -60,9 +62,11 @@ def _yaml_module() -> Any:
 def _yaml(text: str, name: str) -> dict[str, Any]:
     yaml = _yaml_module()
     try:
-        values = yaml.safe_load(text)
+        values = _loaded(yaml, text)
     except yaml.YAMLError as error:
         raise ValueError(f"{name!r} is not valid YAML: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{name!r}: {error}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -73,9 +77,39 @@ def _yaml(text: str, name: str) -> dict[str, Any]:
 def _yaml_value(text: str) -> Any:
     yaml = _yaml_module()
     try:
-        return _numbers(yaml.safe_load(text))
+        return _numbers(_loaded(yaml, text))
     except yaml.YAMLError:
         return text
+
+
+def _loaded(yaml: Any, text: str) -> Any:
+    """The values of a YAML text. Raises ValueError for one that is nested too deeply or whose aliases are too many."""
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        size = _size(node, {})
+        if size > MOST_VALUES:
+            raise ValueError(f"a configuration must have at most {MOST_VALUES} values, got {size:.3g} with its aliases")
+        return loader.construct_document(node)
+    except RecursionError:
+        raise ValueError("a configuration is nested too deeply") from None
+    finally:
+        loader.dispose()
+
+
+def _size(node: Any, known: dict[int, int | None]) -> int:
+    """The number of values of a YAML node, those of aliases counted each time. Raises ValueError for one in itself."""
+    if id(node) not in known:
+        known[id(node)] = None
+        parts = node.value if isinstance(node.value, list) else []
+        inner = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+        known[id(node)] = 1 + sum(_size(one, known) for one in inner)
+    size = known[id(node)]
+    if size is None:
+        raise ValueError("an alias of a configuration must not be inside of what it stands for")
+    return size
 
 
 def _numbers(value: Any) -> Any:

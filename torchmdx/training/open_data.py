@@ -102,7 +102,10 @@ def _parts(data: DataSection, store: Store) -> Split:
         return split(store, **draw)
     files = _files(data)
     part_of = np.array([files[name] for name in store.sources])[store.origin_files]
-    parts = split(store, among=np.flatnonzero(part_of == "train"), **draw)
+    pool = np.flatnonzero(part_of == "train")
+    # Frames that are copies of frames of another part are in no part: errors on that part would be too small.
+    copied = np.isin(store.copies[pool], store.copies[part_of != "train"])
+    parts = split(store, among=pool[~copied], **draw)
     for name, named in given.items():
         parts[name] = np.flatnonzero((part_of == name) & ~store.isolated)
         if not len(parts[name]):

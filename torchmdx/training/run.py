@@ -14,7 +14,7 @@ import torch
 
 import torchmdx
 from torchmdx.checkpoints.save_load import load_one
-from torchmdx.datasets.splits import Split, read_split, write_split
+from torchmdx.datasets.splits import Split, read_split, remarks_on_copies, write_split
 from torchmdx.datasets.store import Store
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.devices import choose_device
@@ -206,8 +206,9 @@ def _data(config: Config, directory: Path, resume: bool, update: bool = False) -
 
 def _begin(config: Config, directory: Path, store: Store, parts: Split, device: torch.device) -> None:
     """Writes the files of a new run, and says where its reference energies come from."""
-    if text := describe_references(config, store):
-        print(text, file=sys.stderr)
+    for text in (describe_references(config, store), *remarks_on_copies(store, parts)):
+        if text is not None:
+            print(text, file=sys.stderr)
     directory.mkdir(parents=True, exist_ok=True)
     for name in (STATE, BEST, LAST):
         (directory / name).unlink(missing_ok=True)

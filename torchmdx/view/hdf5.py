@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.runtime.damaged_file import naming
+from torchmdx.runtime.hdf5_content import require_own
 from torchmdx.units import NANOMETER, PICOSECOND
 from torchmdx.view.dcd import Dcd, open_dcd
 
@@ -36,6 +37,7 @@ class Hdf5:
         from ase.geometry import cellpar_to_cell
 
         with naming(self.path), h5py.File(self.path, "r") as file:
+            require_own(file)
             positions = NANOMETER * file["coordinates"][indices].astype(np.float64)
             if "cell_lengths" not in file:
                 return positions, None
@@ -58,6 +60,7 @@ def open_hdf5(path: str | Path) -> Hdf5:
     if path.is_file() and not h5py.is_hdf5(path):
         raise ValueError(f"{str(path)!r} must be an HDF5 file, got other content")
     with naming(path), h5py.File(path, "r") as file:
+        require_own(file)
         if "coordinates" not in file or file["coordinates"].ndim != 3:
             raise ValueError(f"{str(path)!r} must be a trajectory in MDTraj's layout, got other content")
         num_frames, num_atoms, _ = file["coordinates"].shape
