@@ -73,14 +73,31 @@ def evaluate(
         near = recentre(batch.positions, batch.cell, batch.pbc, batch.system_index)
         batch = replace(batch, positions=near).to(potential.device, potential.dtype)
         edges = brute_force(batch, potential.search_cutoff(batch))
-    batch = batch.to(potential.device, potential.dtype)
+    batch = _centred(batch.to(potential.device), potential.dtype)
     potential.require_elements(batch.atomic_numbers)
     if bool(edges.overflow):
         raise ValueError(f"edges needs room for {int(edges.needed)} edges, its capacity is {edges.capacity}")
     require_apart(edges, edges.vectors(batch.positions.detach(), batch.cell.detach(), batch.system_index))
     threads = num_threads(edges.capacity, exact=True) if potential.device.type == "cpu" else None
     with limited_to(threads):
-        return differentiate(potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph)
+        result = differentiate(potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph)
+    narrow = {name: getattr(result, name) for name in ("forces", "stress")}
+    return replace(result, **{name: x if x is None else x.to(potential.dtype) for name, x in narrow.items()})
+
+
+def _centred(batch: Batch, dtype: torch.dtype) -> Batch:
+    """The batch for a potential of this dtype; wider positions and cells stay wide, with every system at the origin.
+
+    Differences of positions are then taken before rounding, and positions that priors round are small. Images stay as
+    they are, since a list of edges may refer to them.
+    """
+    narrow = batch.to(dtype=dtype)
+    if torch.promote_types(batch.positions.dtype, dtype) == dtype:
+        return narrow
+    positions, index = batch.positions, batch.system_index
+    sums = positions.new_zeros(batch.num_systems, 3).index_add(0, index, positions.detach())
+    centres = sums / batch.counts().clamp(min=1)[:, None]
+    return replace(narrow, positions=positions - centres.index_select(0, index), cell=batch.cell)
 
 
 @runs_on(device_of_potential)
