@@ -21,8 +21,17 @@ from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.inference_mode import outside_inference_mode
 from torchmdx.system import Batch, System
 
-# Atoms closer than this, Å, count as coincident: their direction is only rounding error.
+# Atoms closer than this, Å, count as coincident: in float32 their direction is only rounding error. The engines in C and
+# CUDA C++ have the same number.
 SAME_PLACE = 1e-4
+
+
+class AtomsTogether(ValueError):
+    """Two atoms coincide, or an atom and its own image; `args` are their numbers."""
+
+    def __str__(self) -> str:
+        first, second = self.args
+        return f"atoms must be apart, got atoms {first} and {second} at the same place (within {SAME_PLACE:g} Å)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,16 +236,20 @@ def strained(vectors: Tensor, strain: Tensor, edges: Edges, system_index: Tensor
 
 
 def require_apart(edges: Edges, vectors: Tensor, order: Tensor | None = None) -> None:
-    """Raises ValueError if an edge has no length, because two atoms, or an atom and an image, coincide.
+    """Raises AtomsTogether if an edge is shorter than SAME_PLACE.
 
     order [N]: the caller's number of each atom, if it differs from the list's.
     """
-    together = (vectors.detach().abs() < SAME_PLACE).all(-1)
+    together = are_together(vectors)
     if together.any():
         edge = int(together.nonzero()[0])
         atoms = (edges.target[edge], edges.source[edge])
-        pair = sorted(int(atom if order is None else order[atom]) for atom in atoms)
-        raise ValueError(f"atoms must be apart, got atoms {pair[0]} and {pair[1]} at the same place")
+        raise AtomsTogether(*sorted(int(atom if order is None else order[atom]) for atom in atoms))
+
+
+def are_together(vectors: Tensor) -> Tensor:
+    """Whether edges with these vectors [E,3], Å, are shorter than SAME_PLACE, [E]."""
+    return torch.linalg.vector_norm(vectors.detach(), dim=-1) < SAME_PLACE
 
 
 def _gradients(

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import trained_potential
+
 from torchmdx import Batch, System, evaluate
 from torchmdx.neighbors.capacity import CapacityError
 from torchmdx.step import captured_step as step_module
@@ -376,6 +378,38 @@ def test_two_atoms_at_the_same_position_are_named(trained, ethanol, device):
     ethanol.positions[4] = ethanol.positions[2]
     with pytest.raises(ValueError, match="atoms must be apart, got atoms 2 and 4 at the same place"):
         step(ethanol.positions)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["tensornet", "tensornet2", "zbl", "coulomb"])
+@pytest.mark.parametrize("size", ["few", "periodic", "many"])
+def test_the_distance_at_which_atoms_coincide_is_that_of_evaluate(make_kind, device, dtype, kind, size, ethanol):
+    if device == "cuda" and kind == "tensornet":
+        potential = trained_potential("cuda", dtype)  # whose network the kernels of one launch serve
+    else:
+        potential = copy.deepcopy(make_kind(kind, dtype)).to(device)
+    atoms = ethanol
+    if size == "periodic":
+        atoms.set_cell([9, 10, 11])
+        atoms.pbc = True
+    elif size == "many":  # more than one launch serves
+        atoms.set_cell([9, 9, 9])
+        atoms = atoms.repeat((8, 1, 1)) if device == "cuda" else atoms.repeat((2, 1, 1))
+        atoms.pbc = False
+    step = CapturedStep(potential, System.from_ase(atoms), mode=insist(device))
+    wanted = step(atoms.positions).energy[0]
+    for gap, refused in ((0.0, True), (2e-6, True), (0.98e-4, True), (1.02e-4, False)):
+        near = atoms.copy()
+        near.positions[4] = near.positions[2] + gap * np.array([0.6, 0.0, 0.8])
+        if size == "periodic":
+            near.positions[4] += near.cell.array[1]
+        for door in (lambda at: step(at.positions), lambda at: evaluate(potential, System.from_ase(at))):
+            if refused:
+                with pytest.raises(ValueError, match="atoms must be apart, got atoms 2 and 4 at the same place"):
+                    door(near)
+            else:
+                assert np.isfinite(float(door(near).energy[0]))
+    assert step(atoms.positions).energy[0] == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize("far", [(3e4, -2e4, 1e4), (0, 0, 1e6)])

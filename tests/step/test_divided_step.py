@@ -220,8 +220,12 @@ def test_a_bad_call_changes_nothing():
     with pytest.raises(ValueError, match=r"cell must have shape"):
         step(atoms.positions, np.eye(2))
     require_equal(step(atoms.positions), model, atoms)
-    with pytest.raises(ValueError, match="atoms must be apart, got atoms"):
-        step(np.zeros_like(wrong))
+    for first, second in ((3, 190), (100, 7)):
+        wrong = atoms.positions.copy()
+        wrong[first] = wrong[second] + 5e-5
+        pair = " and ".join(map(str, sorted((first, second))))
+        with pytest.raises(ValueError, match=f"atoms must be apart, got atoms {pair} at the same place"):
+            step(wrong)
     require_equal(step(atoms.positions), model, atoms)
 
 

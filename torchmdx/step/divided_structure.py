@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from torchmdx import cell as lattice
+from torchmdx.evaluate import AtomsTogether
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.step.buffers import copy_checked
@@ -52,7 +53,10 @@ class DeviceDomain:
             inputs = self.step.inputs
             np.take(positions, share.atoms, axis=0, out=inputs, mode="clip")
             inputs[moved] += self._moves
-        return self.step(None, cell)
+        try:
+            return self.step(None, cell)
+        except AtomsTogether as error:  # by the numbers of the whole structure
+            raise AtomsTogether(*sorted(int(share.atoms[atom]) for atom in error.args)) from None
 
 
 class DividedStructure:
