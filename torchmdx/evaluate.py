@@ -21,8 +21,8 @@ from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.inference_mode import outside_inference_mode
 from torchmdx.system import Batch, System
 
-# Atoms closer than this, Å, count as coincident: in float32 their direction is only rounding error. The engines in C and
-# CUDA C++ have the same number.
+# Atoms closer than this, Å, count as coincident: in float32 their direction is only rounding error. The engines in C
+# and CUDA C++ have the same number.
 SAME_PLACE = 1e-4
 
 

@@ -6,14 +6,17 @@ import logging
 import numpy as np
 import pytest
 import torch
-
 from conftest import trained_potential
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.neighbors.capacity import CapacityError
 from torchmdx.step import captured_step as step_module
 from torchmdx.step import change as step_change
+from torchmdx.step.batch_pool import BatchPool
 from torchmdx.step.captured_step import REFRESH_EVERY, CapturedStep
+from torchmdx.step.divided_pool import DividedPool
+from torchmdx.step.divided_step import DividedStep
+from torchmdx.step.pool import StepPool
 from torchmdx.step.results import NonFiniteError
 
 # Relative error of forces against float64: tables within 1e-6, rounding, and the cancellation of a small molecule.
@@ -595,3 +598,47 @@ def test_one_cell_is_not_enough_for_two_systems(trained, ethanol, device):
     step = CapturedStep(trained(device), [System.from_ase(ethanol)] * 2)
     with pytest.raises(ValueError, match=r"cell must have shape \[2, 3, 3\], got \[3, 3\]"):
         step(np.zeros((18, 3)), np.eye(3))
+
+
+@pytest.mark.parametrize("pbc", [True, (True, False, False), False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_structure_without_atoms_has_the_results_of_evaluate_in_every_step(trained, device, dtype, pbc):
+    potential = copy.deepcopy(trained(device, dtype))
+    potential.shift.fill_(3.0)
+    cells = 5 * np.eye(3), np.diag([5.0, 0, 0]) if pbc is not True else 6 * np.eye(3)
+    step = None
+    for cell in cells:
+        system = System.create(np.zeros((0, 3)), np.zeros(0, dtype=int), cell, pbc)
+        wanted = evaluate(potential, system, stress=True).stress.cpu().numpy()
+        assert (wanted == 0).all() if abs(np.linalg.det(cell)) > 0 else np.isnan(wanted).all()
+        batch = Batch.of(system).to(device)
+        held = BatchPool(potential, stress=True)
+        held.hold(batch)
+        step = step or CapturedStep(potential, system, mode=insist(device), stress=True, energies=True)
+        found = [
+            step(system.positions, system.cell),
+            step(system.positions, system.cell),
+            DividedStep(potential, system, devices=[device] * 2, stress=True)(system.positions),
+            StepPool(potential, stress=True)(system),
+            DividedPool(potential, [device] * 2, stress=True)(system),
+            held(batch.positions, batch.cell),
+        ]
+        for result in found:
+            assert [float(energy) for energy in result.energy] == [0.0]
+            assert result.forces.shape == (0, 3)
+            np.testing.assert_array_equal(torch.as_tensor(result.stress).cpu().numpy(), wanted)
+
+
+@pytest.mark.parametrize("at", ["drop", "renew"])
+def test_a_step_whose_settling_is_interrupted_settles_at_the_next_evaluation(trained, ethanol, device, monkeypatch, at):
+    """After an evaluation that one launch gave up, or that ran out of memory, nothing else says so."""
+    step = CapturedStep(trained(device), System.from_ase(ethanol), mode=insist(device))
+    wanted = step(ethanol.positions).forces
+    holder = step.policy if at == "drop" else step.search
+    with monkeypatch.context() as patch:
+        patch.setattr(holder, at, lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            step_change.settle(step, "host")
+    assert step.unsettled
+    assert_close(step(ethanol.positions).forces, wanted)
+    assert not step.unsettled
