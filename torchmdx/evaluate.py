@@ -90,8 +90,12 @@ def evaluate(
     threads = num_threads(edges.capacity, exact=True) if potential.device.type == "cpu" else None
     with limited_to(threads):
         result = differentiate(potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph)
-    narrow = {name: getattr(result, name) for name in ("forces", "stress")}
-    return replace(result, **{name: x if x is None else x.to(potential.dtype) for name, x in narrow.items()})
+    found, tension, dtype = result.forces, result.stress, potential.dtype
+    return replace(
+        result,
+        forces=None if found is None else found.to(dtype),
+        stress=None if tension is None else tension.to(dtype),
+    )
 
 
 def _centred(batch: Batch, dtype: torch.dtype) -> Batch:

@@ -52,8 +52,8 @@ class PairwiseEngine:
             stale = torch.zeros_like(cell) if self.stress else None
             nothing = torch.zeros_like(positions, dtype=self.potential.dtype)
             return marked(Outputs(result.energy, result.energies, nothing, stale), batch, edges)
-        forces = result.forces.to(self.potential.dtype)
-        return marked(Outputs(result.energy, result.energies, forces, result.stress), batch, edges)
+        found = result.forces.to(self.potential.dtype)
+        return marked(Outputs(result.energy, result.energies, found, result.stress), batch, edges)
 
     def _nearer(self, batch: Batch, edges: Edges) -> PairList | None:
         """The pairs within the network's cutoff, if it has its own list.
