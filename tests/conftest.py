@@ -22,6 +22,8 @@ from warning_policy import TESTS, own_modules
 from torchmdx import Potential, System, TensorNetConfig, evaluate
 from torchmdx.models import registry
 from torchmdx.models.registry import model_from_dict
+from torchmdx.step import capture_policy
+from torchmdx.step.graph import Graph
 
 if INTERPRETED:
     quicken()
@@ -238,3 +240,16 @@ def trained_potential(device: str, dtype: torch.dtype = torch.float32, seed: int
 def trained():
     """trained_potential(device, dtype, seed)."""
     return trained_potential
+
+
+@pytest.fixture
+def graphs_pay(monkeypatch):
+    """Makes graphs appear faster than launches: tests must not depend on measured times."""
+    seconds_per_run = capture_policy.seconds_per_run
+
+    def seconds(run, device):
+        replay = getattr(run, "__func__", None) is Graph.replay
+        seconds_per_run(run, device)
+        return 1e-3 if replay else 2e-3
+
+    monkeypatch.setattr(capture_policy, "seconds_per_run", seconds)

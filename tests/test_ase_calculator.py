@@ -403,3 +403,41 @@ def test_what_the_calculator_remembers_does_not_follow_the_atoms(calculator, eth
     np.testing.assert_array_equal(remembered.positions, positions)
     np.testing.assert_array_equal(calculator.atoms.positions, ethanol.positions)
     assert calculator.atoms is not remembered
+
+
+def test_a_charge_that_is_changed_in_place_is_noticed(potential, ethanol):
+    ethanol.info["charge"] = np.array(0.0)
+    ethanol.calc = Calculator(potential, dtype="float64")
+    ethanol.get_potential_energy()
+    ethanol.info["charge"] += 1.0
+    wanted = float(evaluate(potential, System.from_ase(ethanol, 1.0)).energy)
+    assert ethanol.get_potential_energy() == pytest.approx(wanted, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda atoms: atoms.numbers.__setitem__(2, 7),
+        lambda atoms: atoms.cell.array.__setitem__((0, 0), 8.0),
+        lambda atoms: atoms.positions.__setitem__((0, 0), 0.2),
+        lambda atoms: atoms.info.update(charge=1),
+        lambda atoms: setattr(atoms, "pbc", False),
+    ],
+    ids=["numbers", "cell", "positions", "charge", "pbc"],
+)
+@pytest.mark.parametrize("how", ["calculate", "get_property", "given"])
+def test_changes_of_the_calculators_own_atoms_are_noticed(potential, ethanol, change, how):
+    ethanol.set_cell([7, 7, 7])
+    ethanol.pbc = True
+    calculator = Calculator(potential, dtype="float64")
+    before = calculator.get_potential_energy(ethanol)
+    change(calculator.atoms)
+    wanted = float(evaluate(potential, System.from_ase(calculator.atoms)).energy)
+    assert abs(wanted - before) > 1e-5
+    if how == "calculate":
+        calculator.calculate()
+        found = calculator.results["energy"]
+    else:
+        found = calculator.get_property("energy", calculator.atoms if how == "given" else None)
+    assert found == pytest.approx(wanted, abs=1e-9)
+    assert calculator.get_potential_energy(ethanol) == pytest.approx(before, abs=1e-9)

@@ -89,6 +89,23 @@ def test_a_list_of_edges_gives_what_a_search_gives(conforming, crystal):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["tensornet", "coulomb"])  # the second: an energy of all pairs, from positions
+@pytest.mark.parametrize("name", ["ethanol", "crystal"])
+def test_a_float32_potential_with_a_list_takes_differences_before_rounding(make_kind, kind, name, request):
+    atoms = request.getfixturevalue(name)
+    exact, potential = make_kind(kind), make_kind(kind, torch.float32)
+    wanted = evaluate(exact, System.from_ase(atoms), stress=True)
+    atoms.positions += [1e6, -3e5, 2e5]
+    batch = Batch.of(System.from_ase(atoms))
+    result = evaluate(potential, batch, brute_force(batch, exact.cutoff), stress=name == "crystal")
+    assert result.forces.dtype == torch.float32
+    assert (result.forces - wanted.forces).abs().max() < 2e-5 * wanted.forces.abs().max()
+    assert abs(float(result.energy - wanted.energy)) < 2e-5 * len(atoms)
+    if name == "crystal":
+        assert result.stress.dtype == torch.float32
+        assert (result.stress - wanted.stress).abs().max() < 2e-5 * wanted.stress.abs().max()
+
+
 def test_edges_beyond_the_cutoff_and_padding_change_nothing(conforming, crystal):
     batch = Batch.from_systems([System.from_ase(crystal)])
     exact = evaluate(conforming, batch, brute_force(batch, conforming.cutoff), stress=True)

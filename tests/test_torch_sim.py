@@ -266,7 +266,7 @@ def test_unknown_elements_are_refused_and_leave_no_results(model, ethanol):
 
 @pytest.mark.gpu
 def test_validation_on_a_gpu(make_potential):
-    model = TorchmdxModel(make_potential(torch.float32), device="cuda")
+    model = TorchmdxModel(make_potential(torch.float32), device="cuda", mode="graph")
     interface.validate_model_outputs(model, torch.device("cuda"), torch.float64)
     state = torch_sim.initialize_state([molecule("CH3CH2OH")] * 8, model.device, model.dtype)
     assert model.max_memory_scaler(state) > 10_000

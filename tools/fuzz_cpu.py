@@ -27,7 +27,6 @@ PART = 500  # structures of one process
 # Of differences, by the size of the terms that are summed.
 LIMIT = 1e-5
 CUTOFF = 4.0
-SAME_PLACE = 1e-3  # Å: below, directions are rounding errors, and the reference refuses
 MOST_EDGES = 10_000  # more take the reference too long
 CONFIGS: tuple[dict[str, Any], ...] = (
     dict(num_channels=16, num_radial=8, num_layers=2),
@@ -173,6 +172,7 @@ class Fuzz:
     def _compare(float32: Any, float64: Any, batch: Any, edges: Any, wanted: Any) -> str:
         """Every instruction set against the reference, by the size of what is summed."""
         from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledTensorNet
+        from torchmdx.evaluate import SAME_PLACE
 
         if not batch.num_atoms:
             return "empty"

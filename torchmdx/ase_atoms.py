@@ -12,11 +12,15 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
-from ase.calculators.calculator import all_changes
+from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 from numpy.typing import NDArray
 
+from torchmdx.evaluate import evaluate
+from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.potential import Potential
 from torchmdx.step.results import StepResult
+from torchmdx.system import System
 
 # Arrays of up to so many bytes are compared by their bytes, which takes a fraction of the time of NumPy's functions.
 FEW_BYTES = 16384
@@ -86,4 +90,19 @@ def results_of(result: StepResult, atoms: Atoms) -> dict[str, Any]:
         found["stress"] = full_3x3_to_voigt_6_stress(result.stress[0])
     if result.energy_spread is not None:
         found |= {"energy_spread": float(result.energy_spread[0]), "forces_spread": result.force_spread}
+    return found
+
+
+def charge_results(
+    potential: Potential | Ensemble, atoms: Atoms, charge: float, dipole_wanted: bool
+) -> dict[str, NDArray[np.float64]]:
+    """Charges, and the dipole of a structure that is not periodic, from the exact model; steps omit them."""
+    if dipole_wanted and atoms.pbc.any():
+        raise PropertyNotImplementedError(f"dipole needs a structure that is not periodic, got pbc {atoms.pbc}")
+    result = evaluate(potential, System.from_ase(atoms, charge), forces=False)
+    assert result.charges is not None
+    assert result.dipoles is not None
+    found = {"charges": result.charges.double().cpu().numpy()}
+    if not atoms.pbc.any():
+        found["dipole"] = result.dipoles[0].double().cpu().numpy()
     return found

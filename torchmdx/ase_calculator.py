@@ -15,10 +15,9 @@ from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from numpy.typing import NDArray
 
-from torchmdx.ase_atoms import changes_between, has_only_moved, results_of, snapshot
+from torchmdx.ase_atoms import changes_between, charge_results, has_only_moved, results_of, snapshot
 from torchmdx.ase_parameters import CHANGEABLE, require_changeable
 from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
-from torchmdx.evaluate import evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.properties.descriptors import descriptors
 from torchmdx.properties.hessian import hessian
@@ -29,7 +28,8 @@ from torchmdx.step.divided_step import DividedReport, chosen_devices
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import StepResult
 from torchmdx.step.spread_limit import SpreadLimit
-from torchmdx.system import System, checked_charge
+from torchmdx.system import System
+from torchmdx.total_charge import charge_of, checked_charge
 
 
 @one_thread_at_a_time(
@@ -48,7 +48,7 @@ class Calculator(AseCalculator):
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
     devices: several, such as ["cuda:0", "cuda:1"], which share each structure as `torchmdx.DividedStep` does.
     mode: "auto" captures a CUDA graph at the third evaluation of a structure, "graph" requires one, "eager" never does.
-    charge: total charge of every structure, in e; None reads `atoms.info["charge"]`, 0 if that is missing.
+    charge: total charge of every structure, in e; None: that of each structure, by `torchmdx.total_charge`.
     max_force_spread: for an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
         spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
 
@@ -82,6 +82,9 @@ class Calculator(AseCalculator):
         spread_file: str | Path | None = None,
     ) -> None:
         self.lock = ThreadLock()
+        # Of the last calculation: a copy that nobody else sees, and the one that has been given out as `atoms`.
+        self._kept: Atoms | None = None
+        self._shown: Atoms | None = None
         super().__init__()
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -91,13 +94,24 @@ class Calculator(AseCalculator):
             self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
         if isinstance(self.potential, Ensemble):
             self.implemented_properties = [*self.implemented_properties, "energy_spread", "forces_spread"]
-        self._last_charge: Any = None
+        self._last_charge: float | None = None
         self._system: System | None = None  # of the last calculation; None while it may not be that of `atoms`
         self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
         self.parameters.update(dtype=dtype, device=str(target), devices=several)
         self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
         self.pool = self._make_pool(stress=False)
+
+    @property
+    def atoms(self) -> Atoms | None:
+        """The structure of the last calculation; if it is changed in place, the next calculation is of that."""
+        if self._shown is None and self._kept is not None:
+            self._shown = snapshot(self._kept)
+        return self._shown
+
+    @atoms.setter
+    def atoms(self, value: Atoms | None) -> None:
+        self._kept, self._shown = None, value
 
     @property
     def dtype(self) -> str:
@@ -199,8 +213,8 @@ class Calculator(AseCalculator):
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """What changed since the last calculation: ASE's list, and the charge, which ASE does not check."""
-        changes = changes_between(self.atoms, atoms, tol, self.ignored_changes)
-        if self.atoms is not None and self._charge(atoms) != self._last_charge:
+        changes = changes_between(self._kept, atoms, tol, self.ignored_changes)
+        if self._kept is not None and self._charge(atoms) != self._last_charge:
             changes.append("charge")
         return changes
 
@@ -208,7 +222,8 @@ class Calculator(AseCalculator):
         """As ASE's, with one copy of the atoms less."""
         if name not in self.implemented_properties:
             raise PropertyNotImplementedError(f"{name} property not implemented")
-        changes = [] if atoms is None else self.check_state(atoms)
+        structure = self._shown if atoms is None else atoms
+        changes = [] if structure is None else self.check_state(structure)
         if changes or name not in self.results:
             if not allow_calculation:
                 if changes:
@@ -233,11 +248,11 @@ class Calculator(AseCalculator):
         self.results = {}  # results of other atoms must not remain after a failure or an interruption
         known, self._system = self._system, None
         structure = self._given_or_last(atoms)
-        charge, before = self._charge(structure), self.atoms
+        charge, before = self._charge(structure), self._kept
         if before is None or charge != self._last_charge or not has_only_moved(before, structure):
             known = before = None
-        structure = self.atoms = snapshot(structure, before)
-        self._last_charge = charge
+        structure = snapshot(structure, before)
+        self._shown, self._kept, self._last_charge = None, structure, charge
         if "stress" in properties:
             if structure.cell.rank != 3:
                 raise PropertyNotImplementedError(
@@ -248,7 +263,7 @@ class Calculator(AseCalculator):
         self._system, result = self._evaluate(structure, known)
         self.results = results_of(result, structure)
         if "charges" in properties or "dipole" in properties:
-            self._add_charges(structure, "dipole" in properties)
+            self.results |= charge_results(self.potential, structure, charge, "dipole" in properties)
 
     def _evaluate(self, structure: Atoms, known: System | None) -> tuple[System, StepResult]:
         """The results of the atoms; known: their system, possibly at earlier positions, if it is the last one."""
@@ -256,7 +271,7 @@ class Calculator(AseCalculator):
         if known is not None and self.limit is None and math.isfinite(np.vdot(positions, positions)):
             return known, self.pool(known, positions)
         if known is None:
-            system = System.from_ase(structure, self.charge)
+            system = System.from_ase(structure, self._last_charge)
             self._warn_of_doubts(system)
         else:
             system = known.at(positions)
@@ -275,23 +290,11 @@ class Calculator(AseCalculator):
             for doubt in self.potential.doubts(system.atomic_numbers.tolist(), system.charge, periodic):
                 warnings.warn(doubt, stacklevel=2)
 
-    def _add_charges(self, structure: Atoms, dipole_wanted: bool) -> None:
-        """Adds charges, and the dipole of a structure that is not periodic, from the exact model; steps omit them."""
-        if dipole_wanted and structure.pbc.any():
-            raise PropertyNotImplementedError(f"dipole needs a structure that is not periodic, got pbc {structure.pbc}")
-        system = System.from_ase(structure, self.charge)
-        found = evaluate(self.potential, system, forces=False)
-        assert found.charges is not None
-        assert found.dipoles is not None
-        self.results["charges"] = found.charges.double().cpu().numpy()
-        if not structure.pbc.any():
-            self.results["dipole"] = found.dipoles[0].double().cpu().numpy()
-
     def _given_or_last(self, atoms: Atoms | None) -> Atoms:
         structure = self.atoms if atoms is None else atoms
         if structure is None:
             raise ValueError("atoms must be given before the first calculation, got None")
         return structure
 
-    def _charge(self, atoms: Atoms) -> Any:
-        return atoms.info.get("charge", 0) if self.charge is None else self.charge
+    def _charge(self, atoms: Atoms) -> float:
+        return charge_of(atoms, self.charge)[0]

@@ -21,8 +21,17 @@ from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.inference_mode import outside_inference_mode
 from torchmdx.system import Batch, System
 
-# Atoms closer than this, Å, count as coincident: their direction is only rounding error.
+# Atoms closer than this, Å, count as coincident: in float32 their direction is only rounding error. The engines in C
+# and CUDA C++ have the same number.
 SAME_PLACE = 1e-4
+
+
+class AtomsTogether(ValueError):
+    """Two atoms coincide, or an atom and its own image; `args` are their numbers."""
+
+    def __str__(self) -> str:
+        first, second = self.args
+        return f"atoms must be apart, got atoms {first} and {second} at the same place (within {SAME_PLACE:g} Å)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +82,35 @@ def evaluate(
         near = recentre(batch.positions, batch.cell, batch.pbc, batch.system_index)
         batch = replace(batch, positions=near).to(potential.device, potential.dtype)
         edges = brute_force(batch, potential.search_cutoff(batch))
-    batch = batch.to(potential.device, potential.dtype)
+    batch = _centred(batch.to(potential.device), potential.dtype)
     potential.require_elements(batch.atomic_numbers)
     if bool(edges.overflow):
         raise ValueError(f"edges needs room for {int(edges.needed)} edges, its capacity is {edges.capacity}")
     require_apart(edges, edges.vectors(batch.positions.detach(), batch.cell.detach(), batch.system_index))
     threads = num_threads(edges.capacity, exact=True) if potential.device.type == "cpu" else None
     with limited_to(threads):
-        return differentiate(potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph)
+        result = differentiate(potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph)
+    found, tension, dtype = result.forces, result.stress, potential.dtype
+    return replace(
+        result,
+        forces=None if found is None else found.to(dtype),
+        stress=None if tension is None else tension.to(dtype),
+    )
+
+
+def _centred(batch: Batch, dtype: torch.dtype) -> Batch:
+    """The batch for a potential of this dtype; wider positions and cells stay wide, with every system at the origin.
+
+    Differences of positions are then taken before rounding, and positions that priors round are small. Images stay as
+    they are, since a list of edges may refer to them.
+    """
+    narrow = batch.to(dtype=dtype)
+    if torch.promote_types(batch.positions.dtype, dtype) == dtype:
+        return narrow
+    positions, index = batch.positions, batch.system_index
+    sums = positions.new_zeros(batch.num_systems, 3).index_add(0, index, positions.detach())
+    centres = sums / batch.counts().clamp(min=1)[:, None]
+    return replace(narrow, positions=positions - centres.index_select(0, index), cell=batch.cell)
 
 
 @runs_on(device_of_potential)
@@ -210,16 +240,20 @@ def strained(vectors: Tensor, strain: Tensor, edges: Edges, system_index: Tensor
 
 
 def require_apart(edges: Edges, vectors: Tensor, order: Tensor | None = None) -> None:
-    """Raises ValueError if an edge has no length, because two atoms, or an atom and an image, coincide.
+    """Raises AtomsTogether if an edge is shorter than SAME_PLACE.
 
     order [N]: the caller's number of each atom, if it differs from the list's.
     """
-    together = (vectors.detach().abs() < SAME_PLACE).all(-1)
+    together = are_together(vectors)
     if together.any():
         edge = int(together.nonzero()[0])
         atoms = (edges.target[edge], edges.source[edge])
-        pair = sorted(int(atom if order is None else order[atom]) for atom in atoms)
-        raise ValueError(f"atoms must be apart, got atoms {pair[0]} and {pair[1]} at the same place")
+        raise AtomsTogether(*sorted(int(atom if order is None else order[atom]) for atom in atoms))
+
+
+def are_together(vectors: Tensor) -> Tensor:
+    """Whether edges with these vectors [E,3], Å, are shorter than SAME_PLACE, [E]."""
+    return torch.linalg.vector_norm(vectors.detach(), dim=-1) < SAME_PLACE
 
 
 def _gradients(

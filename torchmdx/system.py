@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from torchmdx.cell import require_lattice
+from torchmdx.total_charge import charge_of
+from torchmdx.total_charge import checked_charge as checked_charge
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -84,12 +86,11 @@ class System:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> System:
-        """A System from ASE Atoms. Charge: the argument, else `atoms.info["charge"]`, else 0.
+        """A System from ASE Atoms. Charge: the argument, else as `charge_of` (total_charge.py), else 0.
 
         ASE's initial charges, if set, become its partial_charges.
         """
-        if charge is None:
-            charge = atoms.info.get("charge", 0.0)
+        charge, _ = charge_of(atoms, charge)
         given = atoms.get_initial_charges() if atoms.has("initial_charges") else None
         return cls.create(
             atoms.positions, atoms.numbers, atoms.cell.array, atoms.pbc, charge, given, dtype=dtype, device=device
@@ -284,14 +285,3 @@ def _flags(pbc: Any) -> np.ndarray:
     if array.shape not in ((), (3,)):
         raise ValueError(f"pbc must be one value or three, got shape {list(array.shape)}")
     return np.broadcast_to(array.astype(bool), (3,)).copy()
-
-
-def checked_charge(charge: Any) -> float:
-    """A total charge as a finite number; raises TypeError or ValueError."""
-    try:
-        number = float(charge)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"charge must be a number of elementary charges, got {charge!r}") from error
-    if not np.isfinite(number):
-        raise ValueError(f"charge must be finite, got {charge!r}")
-    return number

@@ -141,7 +141,7 @@ def test_loading(ethanol):
 
 
 @pytest.mark.gpu
-def test_beads_are_one_graph_on_a_gpu(ethanol):
+def test_beads_are_one_graph_on_a_gpu(ethanol, graphs_pay):
     exact = load_beads(None, ethanol, dtype="float64", device="cpu")
     fast = load_beads(None, ethanol, dtype="float32", device="cuda")
     for seed in range(4):

@@ -36,6 +36,16 @@ def test_reasons(potential, status, text):
         assert found.atoms.get_stress()[0] == 9.0
 
 
+def test_the_reason_of_coinciding_atoms_is_that_of_an_evaluation(potential):
+    atoms = ase.build.molecule("H2O")
+    atoms.positions[2] = atoms.positions[0] + 5e-5
+    task = task_of(0, atoms, potential, FireSettings(), None)
+    task.values |= {"status": fire.NOT_FINITE}
+    assert (
+        ": atoms must be apart, got atoms 0 and 2 at the same place" in relaxed(task, FireSettings(), {}, 0, 0).reason
+    )
+
+
 def test_a_failure_is_a_copy():
     atoms = ase.build.molecule("H2O")
     found = failed(2, atoms, "because")

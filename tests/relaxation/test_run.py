@@ -1,3 +1,5 @@
+import warnings
+
 import ase.build
 import numpy as np
 import pytest
@@ -221,3 +223,15 @@ def test_bad_arguments(potential):
     with pytest.raises(ValueError, match="fmax must be > 0 eV/Å, got -1"):
         torchmdx.relax([], potential, fmax=-1)
     assert torchmdx.relax([], potential, **CPU) == []
+
+
+def test_doubts_of_the_potential_are_told_once_with_the_number_of_structures():
+    radical, water = ase.build.molecule("CH3"), ase.build.molecule("H2O")
+    ice = Atoms(water, cell=[4, 4, 4], pbc=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torchmdx.relax([radical, water, radical, ice], steps=1, device="cpu")
+    found = sorted(str(warning.message) for warning in caught if "organic-1" in str(warning.message))
+    assert len(found) == 2
+    assert found[0].startswith("1 structure of 4: organic-1 was trained on molecules in vacuum")
+    assert found[1].startswith("2 structures of 4: organic-1 was trained on closed shells, got 9 electrons")

@@ -1,6 +1,8 @@
 import copy
 import os
 import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -61,8 +63,59 @@ def test_a_forked_process_finds_its_locks_free():
     held.wait()
     child = os.fork()
     if child == 0:
-        free = lock._lock.acquire(blocking=False)
+        free = lock.acquire(blocking=False)
         os._exit(0 if free else 1)
     done.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_that_is_forked_while_its_thread_holds_a_lock_can_release_it():
+    lock, other = ThreadLock(), ThreadLock()
+    with lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if lock._is_owned() and not other._is_owned() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+INTERRUPTED = """
+import random, signal, sys, threading
+from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
+
+@one_thread_at_a_time("work")
+class Shared:
+    def __init__(self):
+        self.lock = ThreadLock()
+    def work(self):
+        with self.lock:
+            return 1
+
+random.seed(0)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+shared = Shared()
+
+def answer():
+    with shared.lock:
+        answers.append(1)
+
+for number in range(1, 5001):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(5e-6, 3e-5))
+        while True:
+            shared.work()
+    except KeyboardInterrupt:
+        pass
+    answers = []
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    thread.join(5)
+    if not answers:
+        sys.exit(f"the lock is held after interrupt {number}")
+"""
+
+
+def test_no_interrupt_leaves_the_lock_held():
+    run = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr

@@ -17,7 +17,7 @@ from torchmdx.step import audit, capture_policy, change
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.device_memory import memory_explained
-from torchmdx.step.graph import Graph, record
+from torchmdx.step.graph import record
 from torchmdx.step.results import AuditError, GraphRefused, OutOfDeviceMemory
 
 KERNELS = "kernels, float32"
@@ -39,19 +39,6 @@ def spoil(step, factor=1.01):
         return replace(outputs, forces=factor * outputs.forces)
 
     step.engine.run = wrong
-
-
-@pytest.fixture
-def graphs_pay(monkeypatch):
-    """Makes graphs appear faster than launches: tests must not depend on measured times."""
-    seconds_per_run = capture_policy.seconds_per_run
-
-    def seconds(run, device):
-        replay = getattr(run, "__func__", None) is Graph.replay
-        seconds_per_run(run, device)
-        return 1e-3 if replay else 2e-3
-
-    monkeypatch.setattr(capture_policy, "seconds_per_run", seconds)
 
 
 # -- modes ---------------------------------------------------------------------------------------------------------

@@ -6,12 +6,17 @@ import logging
 import numpy as np
 import pytest
 import torch
+from conftest import trained_potential
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.neighbors.capacity import CapacityError
 from torchmdx.step import captured_step as step_module
 from torchmdx.step import change as step_change
+from torchmdx.step.batch_pool import BatchPool
 from torchmdx.step.captured_step import REFRESH_EVERY, CapturedStep
+from torchmdx.step.divided_pool import DividedPool
+from torchmdx.step.divided_step import DividedStep
+from torchmdx.step.pool import StepPool
 from torchmdx.step.results import NonFiniteError
 
 # Relative error of forces against float64: tables within 1e-6, rounding, and the cancellation of a small molecule.
@@ -378,6 +383,38 @@ def test_two_atoms_at_the_same_position_are_named(trained, ethanol, device):
         step(ethanol.positions)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["tensornet", "tensornet2", "zbl", "coulomb"])
+@pytest.mark.parametrize("size", ["few", "periodic", "many"])
+def test_the_distance_at_which_atoms_coincide_is_that_of_evaluate(make_kind, device, dtype, kind, size, ethanol):
+    if device == "cuda" and kind == "tensornet":
+        potential = trained_potential("cuda", dtype)  # whose network the kernels of one launch serve
+    else:
+        potential = copy.deepcopy(make_kind(kind, dtype)).to(device)
+    atoms = ethanol
+    if size == "periodic":
+        atoms.set_cell([9, 10, 11])
+        atoms.pbc = True
+    elif size == "many":  # more than one launch serves
+        atoms.set_cell([9, 9, 9])
+        atoms = atoms.repeat((8, 1, 1)) if device == "cuda" else atoms.repeat((2, 1, 1))
+        atoms.pbc = False
+    step = CapturedStep(potential, System.from_ase(atoms), mode=insist(device))
+    wanted = step(atoms.positions).energy[0]
+    for gap, refused in ((0.0, True), (2e-6, True), (0.98e-4, True), (1.02e-4, False)):
+        near = atoms.copy()
+        near.positions[4] = near.positions[2] + gap * np.array([0.6, 0.0, 0.8])
+        if size == "periodic":
+            near.positions[4] += near.cell.array[1]
+        for door in (lambda at: step(at.positions), lambda at: evaluate(potential, System.from_ase(at))):
+            if refused:
+                with pytest.raises(ValueError, match="atoms must be apart, got atoms 2 and 4 at the same place"):
+                    door(near)
+            else:
+                assert np.isfinite(float(door(near).energy[0]))
+    assert step(atoms.positions).energy[0] == pytest.approx(wanted, rel=1e-6)
+
+
 @pytest.mark.parametrize("far", [(3e4, -2e4, 1e4), (0, 0, 1e6)])
 def test_a_molecule_that_has_left_loses_no_precision(trained, ethanol, device, far):
     step = CapturedStep(trained(device), System.from_ase(ethanol), mode=insist(device))
@@ -561,3 +598,47 @@ def test_one_cell_is_not_enough_for_two_systems(trained, ethanol, device):
     step = CapturedStep(trained(device), [System.from_ase(ethanol)] * 2)
     with pytest.raises(ValueError, match=r"cell must have shape \[2, 3, 3\], got \[3, 3\]"):
         step(np.zeros((18, 3)), np.eye(3))
+
+
+@pytest.mark.parametrize("pbc", [True, (True, False, False), False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_structure_without_atoms_has_the_results_of_evaluate_in_every_step(trained, device, dtype, pbc):
+    potential = copy.deepcopy(trained(device, dtype))
+    potential.shift.fill_(3.0)
+    cells = 5 * np.eye(3), np.diag([5.0, 0, 0]) if pbc is not True else 6 * np.eye(3)
+    step = None
+    for cell in cells:
+        system = System.create(np.zeros((0, 3)), np.zeros(0, dtype=int), cell, pbc)
+        wanted = evaluate(potential, system, stress=True).stress.cpu().numpy()
+        assert (wanted == 0).all() if abs(np.linalg.det(cell)) > 0 else np.isnan(wanted).all()
+        batch = Batch.of(system).to(device)
+        held = BatchPool(potential, stress=True)
+        held.hold(batch)
+        step = step or CapturedStep(potential, system, mode=insist(device), stress=True, energies=True)
+        found = [
+            step(system.positions, system.cell),
+            step(system.positions, system.cell),
+            DividedStep(potential, system, devices=[device] * 2, stress=True)(system.positions),
+            StepPool(potential, stress=True)(system),
+            DividedPool(potential, [device] * 2, stress=True)(system),
+            held(batch.positions, batch.cell),
+        ]
+        for result in found:
+            assert [float(energy) for energy in result.energy] == [0.0]
+            assert result.forces.shape == (0, 3)
+            np.testing.assert_array_equal(torch.as_tensor(result.stress).cpu().numpy(), wanted)
+
+
+@pytest.mark.parametrize("at", ["drop", "renew"])
+def test_a_step_whose_settling_is_interrupted_settles_at_the_next_evaluation(trained, ethanol, device, monkeypatch, at):
+    """After an evaluation that one launch gave up, or that ran out of memory, nothing else says so."""
+    step = CapturedStep(trained(device), System.from_ase(ethanol), mode=insist(device))
+    wanted = step(ethanol.positions).forces
+    holder = step.policy if at == "drop" else step.search
+    with monkeypatch.context() as patch:
+        patch.setattr(holder, at, lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            step_change.settle(step, "host")
+    assert step.unsettled
+    assert_close(step(ethanol.positions).forces, wanted)
+    assert not step.unsettled

@@ -220,9 +220,25 @@ def test_a_bad_call_changes_nothing():
     with pytest.raises(ValueError, match=r"cell must have shape"):
         step(atoms.positions, np.eye(2))
     require_equal(step(atoms.positions), model, atoms)
-    with pytest.raises(ValueError, match="atoms must be apart, got atoms"):
-        step(np.zeros_like(wrong))
+    for first, second in ((3, 190), (100, 7)):
+        wrong = atoms.positions.copy()
+        wrong[first] = wrong[second] + 5e-5
+        pair = " and ".join(map(str, sorted((first, second))))
+        with pytest.raises(ValueError, match=f"atoms must be apart, got atoms {pair} at the same place"):
+            step(wrong)
     require_equal(step(atoms.positions), model, atoms)
+
+
+def test_a_refused_call_keeps_the_cell():
+    atoms, model = triclinic(), potential()
+    step = divided(model, atoms, grid=(2, 1, 1))
+    other, wrong = atoms.cell.array * 1.1, atoms.positions.copy()
+    wrong[5, 1] = np.nan
+    for refused, error in ((atoms.positions[:5], ValueError), ("here", TypeError), (wrong, NonFiniteError)):
+        with pytest.raises(error, match="positions"):
+            step(refused, other)
+        np.testing.assert_array_equal(step.batch.cell[0].numpy(), atoms.cell.array)
+        require_equal(step(atoms.positions), model, atoms)
 
 
 def test_assign_takes_structures_of_any_size():
@@ -315,7 +331,8 @@ def test_several_domains_on_gpus(pbc, second):
     atoms.pbc = pbc
     model = potential(torch.float32, num_channels=64, num_radial=16).cuda()
     whole = CapturedStep(model, System.from_ase(atoms), stress=True)
-    step = divided(model, atoms, devices=["cuda:0", second], grid=(1, 1, 2))
+    # "auto" would keep the graphs only if they are measured to be faster, which other work on the GPU can prevent.
+    step = divided(model, atoms, devices=["cuda:0", second], grid=(1, 1, 2), mode="graph")
     rng = np.random.default_rng(0)
     drift = rng.normal(0, 0.1, atoms.positions.shape)
     for _ in range(20):

@@ -22,10 +22,10 @@ def test_a_bad_cell_is_not_kept(potential):
     cell, frame = taken.cell.clone(), taken.frame.copy()
     for bad in (np.zeros((3, 3)), np.full((3, 3), np.nan)):
         with pytest.raises(ValueError, match="cell|lattice"):
-            taken.take_in(taken.positions.numpy(), bad)
+            taken.take_in(taken.positions.numpy(), bad, 1)
     torch.testing.assert_close(taken.cell, cell, rtol=0, atol=0)
     np.testing.assert_array_equal(taken.frame, frame)
-    taken.take_in(taken.positions.numpy(), cell.numpy() * 1.1)
+    taken.take_in(taken.positions.numpy(), cell.numpy() * 1.1, 1)
     torch.testing.assert_close(taken.cell, cell * 1.1)
 
 
@@ -69,7 +69,7 @@ def test_sums(potential):
 
 def test_stress_needs_a_volume(potential):
     taken = structure(potential, (True, True, False), (1, 2, 1))
-    taken.take_in(taken.positions.numpy(), taken.cell.numpy() * [[[1], [1], [0]]])
+    taken.take_in(taken.positions.numpy(), taken.cell.numpy() * [[[1], [1], [0]]], 1)
     taken.prepare()
     parts = [
         DomainResult(0.0, np.zeros(s.num_owned), np.zeros((len(s.atoms), 3)), np.eye(3)) for s in taken.division.shares

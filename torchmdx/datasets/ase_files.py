@@ -13,7 +13,8 @@ import numpy as np
 
 from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable, block, tensor
 from torchmdx.datasets.label_names import NoLabels, no_labels, unread
-from torchmdx.structure_files import charge_of, own_frames
+from torchmdx.structure_files import own_frames
+from torchmdx.total_charge import charge_of, stated_charge
 from torchmdx.wording import counted
 
 XYZ = (".xyz", ".extxyz")
@@ -57,7 +58,7 @@ def read(path: Path, keys: Keys) -> Blocks:
         missing = {name: key for name, key in missing.items() if key not in have}
         try:
             yield _block(number, found, have, keys)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             yield Unreadable(number, 1, str(error))
     if number < 0:
         raise ValueError(f"{str(path)!r} has no frames")
@@ -204,6 +205,8 @@ class _Energies:
 
 def _block(number: int, atoms: Any, have: dict[str, Any], keys: Keys) -> Block:
     values = {quantity: have[name] for quantity, name in _names(have, keys, len(atoms)).items()}
+    if keys.charge is None and all(have.get(key) is not None for key in CHARGES):
+        stated_charge(have)  # raises if they differ
     periodic = bool(atoms.pbc.any())
     stress = values.get("stress")
     if "virial" in values:

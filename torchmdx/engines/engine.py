@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
+from torchmdx.evaluate import are_together
 from torchmdx.neighbors.edges import Edges
+from torchmdx.system import Batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,19 @@ class Outputs:
         return (
             None if self.energy_spread is None or self.force_spread is None else (self.energy_spread, self.force_spread)
         )
+
+
+def marked(outputs: Outputs, batch: Batch, edges: Edges) -> Outputs:
+    """The outputs for a batch, with energies and forces that are NaN where atoms coincide, as those of the kernels.
+
+    A model has finite results for atoms that are apart by any distance, however wrong. Reads nothing on the host.
+    """
+    vectors = edges.vectors(batch.positions.detach(), batch.cell.detach(), batch.system_index)
+    flaws = torch.where(are_together(vectors), torch.nan, 0.0).to(outputs.energies.dtype)
+    of_atoms = torch.zeros_like(outputs.energies).index_add(0, edges.target, flaws)
+    of_systems = torch.zeros_like(outputs.energy).index_add(0, batch.system_index, of_atoms)
+    forces = outputs.forces + of_atoms[:, None].to(outputs.forces.dtype)
+    return replace(outputs, energy=outputs.energy + of_systems, energies=outputs.energies + of_atoms, forces=forces)
 
 
 class Engine(Protocol):

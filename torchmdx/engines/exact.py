@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.cpu.network import TabulatedTensorNet
-from torchmdx.engines.engine import Outputs
+from torchmdx.engines.engine import Outputs, marked
 from torchmdx.evaluate import differentiate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
@@ -35,4 +35,5 @@ class ModelEngine:
         with torch.set_grad_enabled(forces):
             result = differentiate(self.potential, batch, edges, forces=forces, stress=self.stress and forces)
         found = torch.zeros_like(positions) if result.forces is None else result.forces
-        return Outputs(result.energy, result.energies, found.to(self.potential.dtype), result.stress)
+        outputs = Outputs(result.energy, result.energies, found.to(self.potential.dtype), result.stress)
+        return marked(outputs, batch, edges)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchmdx.structure_files import charge_of
+from torchmdx.total_charge import charge_of
 
 if TYPE_CHECKING:
     from ase import Atoms

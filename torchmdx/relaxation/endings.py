@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from torchmdx.evaluate import SAME_PLACE, AtomsTogether
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.capacity import CapacityError
@@ -72,12 +73,14 @@ def _reason(atoms: Atoms, values: dict[str, Any], status: int, settings: FireSet
 
 
 def _closest(atoms: Atoms) -> str:
-    """The distance of the closest pair, in the words of a reason; nothing for one atom."""
+    """The distance of the closest pair, or that they coincide, in the words of a reason; nothing for one atom."""
     if len(atoms) < 2 or not np.isfinite(atoms.positions).all():
         return ""
     distances = atoms.get_all_distances(mic=bool(atoms.pbc.any()))
     distances[np.diag_indices(len(atoms))] = np.inf
     i, j = np.unravel_index(distances.argmin(), distances.shape)
+    if distances[i, j] < SAME_PLACE:
+        return f": {AtomsTogether(i, j)}"
     return f"; the closest atoms, {i} and {j}, are {distances[i, j]:.3g} Å apart"
 
 

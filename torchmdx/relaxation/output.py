@@ -20,6 +20,7 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.relaxation.tasks import Relaxed
 from torchmdx.runtime.files import naming_writes, whole_file
+from torchmdx.total_charge import charge_of
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -39,7 +40,8 @@ def key_of(atoms: Atoms, settings: str) -> str:
     parts = (atoms.numbers.astype(np.int64), atoms.positions, atoms.cell.array, atoms.pbc.astype(np.int8))
     for part in parts:
         digest.update(np.ascontiguousarray(part).tobytes())
-    digest.update(f"{atoms.info.get('charge', 0)} {constraints}".encode())
+    charge, _ = charge_of(atoms)
+    digest.update(f"{charge:g} {constraints}".encode())
     if atoms.has("initial_charges"):
         digest.update(atoms.get_initial_charges().tobytes())
     return digest.hexdigest()[:16]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from torchmdx.relaxation.tasks import Relaxed, Task, groups_of, task_of
 from torchmdx.runtime.devices import choose_device
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.units import GPA
+from torchmdx.wording import counted
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -120,7 +123,25 @@ def _run(
             tasks.append(task_of(index, atoms, model, settings, charge))
         except (ValueError, TypeError) as error:
             yield failed(index, atoms, str(error))
+    _warn_of_doubts(model, tasks)
     for group in groups_of(tasks):
         yield from Batches(
             model, group, settings, precision=dtype, mode=mode, batch_atoms=batch_atoms, stop=stop, report=report
         ).run()
+
+
+def _warn_of_doubts(model: Potential | Ensemble, tasks: list[Task]) -> None:
+    """Warns once of each kind of structure that the potential was not made for, with the number of structures."""
+    kinds: Counter[tuple[int, float, bool]] = Counter()
+    numbers: dict[tuple[int, float, bool], list[int]] = {}
+    for task in tasks:
+        system = task.system
+        key = (int(system.atomic_numbers.sum()) % 2, system.charge, bool(system.pbc.any()))
+        kinds[key] += 1
+        numbers.setdefault(key, system.atomic_numbers.tolist())
+    found: dict[str, int] = {}
+    for key, count in kinds.items():
+        for doubt in model.doubts(numbers[key], key[1], key[2]):
+            found[doubt] = found.get(doubt, 0) + count
+    for doubt, count in found.items():
+        warnings.warn(f"{counted(count, 'structure')} of {len(tasks)}: {doubt}", stacklevel=4)  # who called `relax`

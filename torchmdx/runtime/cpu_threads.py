@@ -35,9 +35,9 @@ def limited_to(count: int | None) -> Iterator[None]:
         yield
         return
     openmp, mkl = setters
-    openmp(count)
-    mkl(count)
     try:
+        openmp(count)
+        mkl(count)
         yield
     finally:
         openmp(before)

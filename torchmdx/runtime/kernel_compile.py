@@ -151,9 +151,10 @@ def _triton_is_supported() -> bool:
 @contextlib.contextmanager
 def _hooked(active: _ActiveHook) -> Iterator[None]:
     """A context in which the hook is called for missing kernels of this package that this thread launches."""
-    before, _thread.active = _thread.active, active
+    before = _thread.active
     _patch_triton(+1)
     try:
+        _thread.active = active
         yield
     finally:
         _thread.active = before

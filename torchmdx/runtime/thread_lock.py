@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 import weakref
+from _thread import RLock
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, TypeVar
 
 Of = TypeVar("Of", bound=type)
 
 
-class ThreadLock:
+class ThreadLock(RLock):  # type: ignore[misc]  # it can be subclassed, whatever typeshed says
     """A reentrant lock, used with `with`. A copy or a pickle of it is a new lock.
 
-    In a forked process it is free: the thread that held it does not exist there.
+    Acquired and released by the C code of its base class: Python delivers a Ctrl-C only between instructions, and would
+    also between an `acquire` in a method here and the return to `with`, which then never releases the lock.
+
+    In a forked process it is free, unless the forking thread holds it: other threads do not exist there.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        super().__init__()
         _locks.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ThreadLock:
         return ThreadLock()
@@ -41,13 +35,14 @@ class ThreadLock:
 _locks: weakref.WeakSet[ThreadLock] = weakref.WeakSet()
 
 
-def _free_all() -> None:
+def _free_those_of_other_threads() -> None:
     for lock in list(_locks):
-        lock._lock = threading.RLock()
+        if not lock._is_owned():  # type: ignore[attr-defined]
+            lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_all)
+    os.register_at_fork(after_in_child=_free_those_of_other_threads)
 
 
 def one_thread_at_a_time(*names: str) -> Callable[[Of], Of]:

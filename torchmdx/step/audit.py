@@ -85,11 +85,11 @@ def judge_copies(
 
 
 def require_finite(flags: Any, evaluation: int, edges: Edges, buffers: StepBuffers, ordered: Batch) -> None:
-    """Raises NonFiniteError for results that are not finite; ValueError if two atoms are at the same position."""
+    """Raises NonFiniteError for results that are not finite; AtomsTogether if two atoms coincide."""
     if not flags[NOT_FINITE]:
         return
-    # The usual cause: two atoms at the same position.
-    vectors = edges.vectors(buffers.positions, buffers.cell, ordered.system_index)
+    # The usual cause: two atoms at the same place. Engines see coordinates before rounding, too.
+    vectors = edges.vectors(buffers.places, buffers.box, ordered.system_index)
     require_apart(edges, vectors, buffers.order)
     raise NonFiniteError(
         f"evaluation {evaluation}: positions, energy or forces of {int(flags[NOT_FINITE])} atoms are not "

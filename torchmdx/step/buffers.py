@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchmdx.evaluate import per_volume
 from torchmdx.neighbors.edges import Edges
 from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN, BufferStorage
 from torchmdx.step.placement import FAR_FACTOR, LEAST_EXTENT, leave
@@ -142,6 +143,17 @@ class StepBuffers(BufferStorage):
             out["energy_spread"].copy_(spread[0])
             out["force_spread"].index_copy_(0, order, spread[1])
             out["flags"][UNCERTAIN] = (spread[1] > self.most_spread).sum()
+
+    def finish_without_atoms(self, *, from_host: bool) -> None:
+        """Fills the stress of systems without atoms, 0 or, without a volume, NaN; all else was created with zeros."""
+        if not self.stress_wanted:
+            return
+        if from_host:
+            self.copy_in()
+        cell = self.inputs["cell"]
+        self.outputs["stress"].copy_(per_volume(torch.zeros_like(cell), cell))
+        if self.on_gpu:
+            self.host_output.copy_(self.output, non_blocking=True)
 
     @np.errstate(all="ignore")
     def _set_flags(self, edges: Edges, energies: NDArray[Any], forces: NDArray[np.float64]) -> None:

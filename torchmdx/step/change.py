@@ -32,10 +32,11 @@ def refresh(step: StepState, kind: str) -> None:
     kind: "host" or "device", where the positions came from.
     """
     buffers, batch, ordered = step.buffers, step.batch, step.ordered
-    if not buffers.num_atoms:
-        return
     if kind == "host":
         buffers.copy_in()
+    if not buffers.num_atoms:
+        buffers.cell.copy_(buffers.inputs["cell"])
+        return
     before, step.unsettled = step.unsettled, True
     buffers.refresh(batch, choose_order(batch, buffers.inputs["positions"], buffers.inputs["cell"]))
     _copy_atoms(batch, ordered, buffers.order.long())
@@ -69,6 +70,7 @@ def gave_up(step: StepState) -> bool:
 
 def settle(step: StepState, kind: str) -> None:
     """After an incomplete change or evaluation: rebuilds neighbour list, order, scratch memory and graphs."""
+    step.unsettled = True  # until all of it is done
     kinds = step.policy.drop()
     step.search.renew()
     refresh(step, kind)
@@ -79,8 +81,8 @@ def grow(step: StepState, needed: int) -> None:
     """Enlarges the edge capacity; the caller then repeats the evaluation. Raises CapacityError."""
     step.search.require_growable()
     before = step.search.capacity
-    kinds = step.policy.drop()  # frees their memory, and the buffers to be replaced
     step.unsettled = True
+    kinds = step.policy.drop()  # frees their memory, and the buffers to be replaced
     step.search.grow()
     step.num_recoveries += 1
     log.info("neighbour list needed %d edges, had %d: grown to %d", needed, before, step.search.capacity)

@@ -9,9 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.models.ensemble import Ensemble, frozen
@@ -21,11 +19,11 @@ from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.step.divided_structure import DividedStructure
+from torchmdx.step.divided_structure import DividedStructure, require_finite_positions
 from torchmdx.step.division import Grid
 from torchmdx.step.domain_step import DomainResult, why_not
 from torchmdx.step.report import StepReport
-from torchmdx.step.results import NonFiniteError, StepResult
+from torchmdx.step.results import StepResult
 from torchmdx.step.state import checked_precision
 from torchmdx.system import Batch, System
 
@@ -107,7 +105,7 @@ class DividedStep:
             raise ValueError(f"only one structure can be divided, got a batch of {batch.num_systems}")
         self.potential.require_elements(batch.atomic_numbers)
         self._wait()
-        _require_finite(self.num_evaluations, batch.positions.numpy())
+        require_finite_positions(self.num_evaluations, batch.positions.numpy())
         options = dict(mode=self.mode, precision=self.precision, audit_every=self.audit_every)
         taken = DividedStructure(batch, self.potential, self.devices, self.asked_grid, self.skin, options)
         taken.prepare()
@@ -133,9 +131,8 @@ class DividedStep:
             check_fork(device)
         self._wait()
         taken = self._taken
-        taken.take_in(positions, cell)
+        taken.take_in(positions, cell, self.num_evaluations + 1)
         self.num_evaluations += 1
-        _require_finite(self.num_evaluations, taken.positions.numpy())
         self.num_assignments += taken.prepare()
         found = self._run(taken)
         result = taken.summed(found, stress=self.stress, energies=self.energies)
@@ -238,16 +235,6 @@ def chosen_devices(
         raise ValueError(f"device or devices can be given, not both, got {str(device)!r} and {devices!r}")
     found = checked_devices(devices, mode)
     return found[0], [str(each) for each in found]
-
-
-def _require_finite(evaluation: int, positions: NDArray[np.float64]) -> None:
-    if math.isfinite(positions.sum()):
-        return
-    bad = np.flatnonzero(~np.isfinite(positions).all(1))
-    if len(bad):
-        raise NonFiniteError(
-            f"evaluation {evaluation}: positions of {len(bad)} atoms are not finite, the first of them atom {bad[0]}"
-        )
 
 
 def _on_device(result: StepResult, positions: Any) -> StepResult:

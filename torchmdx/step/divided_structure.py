@@ -12,12 +12,13 @@ import torch
 from numpy.typing import NDArray
 
 from torchmdx import cell as lattice
+from torchmdx.evaluate import AtomsTogether
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.step.buffers import copy_checked
 from torchmdx.step.division import Division, Grid, Share, choose_grid, divide
 from torchmdx.step.domain_step import DomainResult, DomainStep, reach
-from torchmdx.step.results import StepResult
+from torchmdx.step.results import NonFiniteError, StepResult
 from torchmdx.system import Batch
 
 # Up to so many atoms, waking the threads of all cores takes longer than they save.
@@ -52,7 +53,10 @@ class DeviceDomain:
             inputs = self.step.inputs
             np.take(positions, share.atoms, axis=0, out=inputs, mode="clip")
             inputs[moved] += self._moves
-        return self.step(None, cell)
+        try:
+            return self.step(None, cell)
+        except AtomsTogether as error:  # by the numbers of the whole structure
+            raise AtomsTogether(*sorted(int(share.atoms[atom]) for atom in error.args)) from None
 
 
 class DividedStructure:
@@ -88,15 +92,21 @@ class DividedStructure:
             self.domains.append(DeviceDomain(step, device))
         self.division: Division | None = None
 
-    def take_in(self, positions: Any, cell: Any) -> None:
-        """Copies positions and cell in. Raises ValueError or TypeError, and keeps the last cell, if they do not fit."""
+    def take_in(self, positions: Any, cell: Any, evaluation: int) -> None:
+        """Copies positions and cell in, for the evaluation with this number.
+
+        Raises ValueError or TypeError if they do not fit, NonFiniteError for positions; then the last cell is kept.
+        """
+        given, frame = self.cell, self.frame
         if cell is not None:
             given = self.cell.clone()
             copy_checked("cell", given, cell)
             if not torch.equal(given, self.cell):
                 lattice.require_lattice(given, self.batch.pbc)
-                self.frame, self.cell = lattice.complete(given, self.batch.pbc)[0].numpy(), given
+                frame = lattice.complete(given, self.batch.pbc)[0].numpy()
         copy_checked("positions", self.positions, positions)
+        require_finite_positions(evaluation, self.positions.numpy())
+        self.cell, self.frame = given, frame
 
     def prepare(self) -> bool:
         """Divides the structure anew if its atoms have moved too far; returns whether they have."""
@@ -131,3 +141,14 @@ class DividedStructure:
     def _threads(self) -> int | None:
         """Threads for sums and differences of all atoms; None: as many as torch is set to."""
         return 1 if self.batch.num_atoms <= ONE_THREAD_UP_TO else None
+
+
+def require_finite_positions(evaluation: int, positions: NDArray[np.float64]) -> None:
+    """Raises NonFiniteError, with the number of the evaluation, for positions [N,3] that are NaN or infinite."""
+    if math.isfinite(positions.sum()):
+        return
+    bad = np.flatnonzero(~np.isfinite(positions).all(1))
+    if len(bad):
+        raise NonFiniteError(
+            f"evaluation {evaluation}: positions of {len(bad)} atoms are not finite, the first of them atom {bad[0]}"
+        )

@@ -82,7 +82,8 @@ class StepState:
         """
         buffers = self.buffers
         if not buffers.num_atoms:
-            return  # the buffers were created with zeros
+            buffers.finish_without_atoms(from_host=kind == "host")
+            return
         whole = self.with_forces and not self.periodic
         if whole and launch_whole(self.engine, buffers, self.search, self.ordered, kind):
             return

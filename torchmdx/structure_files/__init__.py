@@ -1,6 +1,5 @@
-"""Structures from files, in any format of ASE; every record of SDF, PDB and GRO files; total charges."""
+"""Structures from files, in any format of ASE; every record of SDF, PDB and GRO files."""
 
-from torchmdx.structure_files.charges import charge_of as charge_of
 from torchmdx.structure_files.read import Record as Record
 from torchmdx.structure_files.read import own_frames as own_frames
 from torchmdx.structure_files.read import read_record as read_record
@@ -8,4 +7,4 @@ from torchmdx.structure_files.read import read_records as read_records
 from torchmdx.structure_files.read import read_structure as read_structure
 from torchmdx.structure_files.read import read_structures as read_structures
 
-__all__ = ["Record", "charge_of", "own_frames", "read_record", "read_records", "read_structure", "read_structures"]
+__all__ = ["Record", "own_frames", "read_record", "read_records", "read_structure", "read_structures"]

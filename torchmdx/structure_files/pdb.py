@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchmdx.structure_files.charges import FORMAL
 from torchmdx.structure_files.elements import element_of, symbol_of
+from torchmdx.total_charge import FORMAL
 
 if TYPE_CHECKING:
     from ase import Atoms

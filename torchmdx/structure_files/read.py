@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.structure_files import gro, mmcif, pdb, sdf
-from torchmdx.structure_files.charges import DEFAULT, charge_of
 from torchmdx.structure_files.on_demand import CutShort, TrajectoryFrames, XyzFrames
+from torchmdx.total_charge import DEFAULT, charge_of, set_charge
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -63,7 +63,7 @@ def read_records(path: str, index: str, charge: float | None = None) -> list[Rec
         except ValueError as error:
             raise ValueError(f"structure {number} of {path!r}: {error}") from error
         if origin != DEFAULT:
-            atoms.info["charge"] = int(total) if total.is_integer() else total
+            set_charge(atoms, total)
         records.append(Record(atoms, number, count, total, origin))
     return records
 

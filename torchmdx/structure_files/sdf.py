@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchmdx.structure_files.charges import FORMAL
 from torchmdx.structure_files.elements import symbol_of
+from torchmdx.total_charge import FORMAL
 
 if TYPE_CHECKING:
     from ase import Atoms

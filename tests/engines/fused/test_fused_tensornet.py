@@ -272,6 +272,19 @@ def test_a_position_that_is_not_a_number_reaches_the_energy(make_potential, chir
 
 
 @needs_kernels
+@pytest.mark.parametrize("cut", ["row", "coarse"])
+def test_atoms_that_coincide_have_no_energy_and_others_have(make_potential, cut, chiral):
+    together, nearly = chiral.copy(), chiral.copy()
+    for atoms, gap in ((together, 0.99e-4), (nearly, 1.01e-4)):
+        atoms.positions[3] = [2, 0, 0]
+        atoms.positions[1] = [2, 0.6 * gap, 0.8 * gap]
+    buffers = run(make_potential(torch.float32), batch_of(together, nearly), tiles=CUTS[cut])
+    for values in (buffers.energies, buffers.forces.sum(-1)):
+        assert not torch.isfinite(values[[1, 3]]).any()
+        assert torch.isfinite(values[5:]).all()
+
+
+@needs_kernels
 def test_atoms_without_neighbours_and_empty_systems_have_energies(make_potential, chiral):
     potential = make_potential(num_channels=16, num_layers=1).to(DEVICE)
     empty = System.create(np.zeros((0, 3)), [])

@@ -99,6 +99,20 @@ def test_the_emulated_kernel_agrees_with_the_exact_model(emulator, potential, fa
 
 
 @emulated
+@pytest.mark.parametrize(("gap", "refused"), [(0.99e-4, True), (1.01e-4, False)])
+def test_atoms_that_coincide_have_no_energy(emulator, potential, fast, gap, refused):
+    together, alone = systems("ethanol")[0], systems("ethanol")[0]
+    together.positions[4] = 0
+    together.positions[2] = [gap * 0.6, 0, gap * 0.8]
+    batch = batch_of(together, alone)
+    found = run(fast, emulator, batch, brute_force(batch, potential.cutoff), Plan(6, 3, 2, 2, False))
+    assert torch.isfinite(found.energies[[2, 4]]).any().item() != refused
+    assert torch.isfinite(found.forces[[2, 4]]).all().item() != refused
+    assert torch.isfinite(found.energies[9:]).all()
+    assert torch.isfinite(found.forces[9:]).all()
+
+
+@emulated
 def test_a_kernel_compiled_for_a_plan_gives_the_same_bits(emulator, potential, fast, tmp_path):
     batch = batch_of(*systems("ethanol"))
     edges, plan = brute_force(batch, potential.cutoff), Plan.choose(9, 4)

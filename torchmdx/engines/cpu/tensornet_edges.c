@@ -32,7 +32,7 @@ static void NAME(row_geometry)(const struct work *w, int64_t i)
                    (shift[0] * cell[k] + shift[1] * cell[3 + k] + shift[2] * cell[6 + k]);
         const double r = sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
         if (r >= model->cutoff) continue; /* NaN counts as inside, so that it reaches the energy */
-        const double inverse = 1 / r, decay = model->stretch[2] * exp(-model->alpha * r);
+        const double inverse = r < SAME_PLACE ? NAN : 1 / r, decay = model->stretch[2] * exp(-model->alpha * r);
         const double x = model->stretch[0] + model->stretch[1] * r + decay, last = model->intervals - 1;
         const int32_t knot = !(x > 0) ? 0 : x > last ? (int32_t)last : (int32_t)x;
         const float d[3] = {(float)(v[0] * inverse), (float)(v[1] * inverse), (float)(v[2] * inverse)};

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmdx.engines.engine import Outputs
+from torchmdx.engines.engine import Outputs, marked
 from torchmdx.engines.pairs import energy as pair_energy
 from torchmdx.engines.pairs.near_list import NearList
 from torchmdx.engines.pairs.pair_list import PairList
@@ -51,8 +51,9 @@ class PairwiseEngine:
         if result.forces is None:
             stale = torch.zeros_like(cell) if self.stress else None
             nothing = torch.zeros_like(positions, dtype=self.potential.dtype)
-            return Outputs(result.energy, result.energies, nothing, stale)
-        return Outputs(result.energy, result.energies, result.forces.to(self.potential.dtype), result.stress)
+            return marked(Outputs(result.energy, result.energies, nothing, stale), batch, edges)
+        found = result.forces.to(self.potential.dtype)
+        return marked(Outputs(result.energy, result.energies, found, result.stress), batch, edges)
 
     def _nearer(self, batch: Batch, edges: Edges) -> PairList | None:
         """The pairs within the network's cutoff, if it has its own list.

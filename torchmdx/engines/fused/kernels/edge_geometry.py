@@ -15,6 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchmdx.evaluate import SAME_PLACE
+
+CLOSEST = tl.constexpr(SAME_PLACE)
+
 
 @triton.jit(do_not_specialize=["num_atoms", "last_interval"])
 def place_edges(
@@ -57,7 +61,8 @@ def place(
     y = _component(POSITIONS, cell, i, j, sa, sb, sc, mask, 1)
     z = _component(POSITIONS, cell, i, j, sa, sb, sc, mask, 2)
     r = tl.where(mask, tl.sqrt(x * x + y * y + z * z), 1.0)
-    inverse = 1.0 / r
+    # The direction of atoms that coincide is NaN, and so are their energies and forces.
+    inverse = tl.where(r < CLOSEST, float("nan"), 1.0 / r)
     p, q, s = tl.load(CONSTANTS), tl.load(CONSTANTS + 1), tl.load(CONSTANTS + 2)
     alpha, cutoff = tl.load(CONSTANTS + 3), tl.load(CONSTANTS + 4)
     decay = s * tl.exp(-alpha * r)

@@ -74,11 +74,15 @@ DEV void place_edges(Block &b)
     }
 }
 
+const double SAME_PLACE = 1e-4; // Å, that of torchmdx/evaluate.py: the direction of shorter edges is NaN
+
 // Edge u along the vector v.
 DEV void put_edge(const Block &b, int u, const double *v, int source, int element)
 {
     const Params &p = b.p;
-    const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2], inverse = rsqrt(square), r = square * inverse;
+    double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
+    if (square < SAME_PLACE * SAME_PLACE) square = __uint_as_float(0x7fc00000);
+    const double inverse = rsqrt(square), r = square * inverse;
     const double decay = b.stretch[2] * exp(-b.stretch[3] * r), x = b.stretch[0] + b.stretch[1] * r + decay;
     // NaN counts as inside, so that it reaches the energy.
     const int knot = !(x > 0) ? 0 : x > p.last_interval ? p.last_interval : (int)x;
