@@ -96,7 +96,8 @@ def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]
 
 
 def _keys(records: list[Record], potential: Any, settings: Any, dtype: str) -> list[str]:
-    from torchmdx.relaxation.output import digest_of, key_of
+    from torchmdx.models.digest import digest_of
+    from torchmdx.relaxation.output import key_of
 
     how = f"{settings} {dtype} {digest_of(potential)}"
     return [key_of(record.atoms, how) for record in records]
