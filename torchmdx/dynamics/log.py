@@ -133,8 +133,8 @@ class Log:
 
     def write(self, row: Row) -> None:
         """Appends a row. Raises OSError, and leaves the rows before it."""
-        data = row.text().encode()
         with naming_writes(self._file.name):
+            data = row.text().encode()
             self._file.seek(self._end)
             try:
                 write_all(self._file, data)
