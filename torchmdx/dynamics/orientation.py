@@ -30,8 +30,8 @@ def standard(cell: Floats) -> tuple[Floats, Floats]:
     if np.abs(np.triu(cell, 1)).max() <= ROUNDED * np.abs(cell).max() and (np.diagonal(cell) > 0).all():
         return cell, np.eye(3)
     basis = cell if np.linalg.det(cell) > 0 else -cell
-    lower: Floats = np.linalg.cholesky(basis @ basis.T)
-    return lower, np.linalg.solve(lower, basis)
+    lower = np.asarray(np.linalg.cholesky(basis @ basis.T), dtype=np.float64)
+    return lower, np.asarray(np.linalg.solve(lower, basis), dtype=np.float64)
 
 
 def is_standard(cell: Floats) -> bool:

@@ -69,8 +69,8 @@ class Recording:
         self.saved_step: int | None = None
         self._row_clock: float | None = None
         self._checkpoint_clock = time.monotonic()
-        self._pbc = dynamics.batch.pbc.numpy()
-        self._periodic = self._pbc.all(1).tolist()
+        self._pbc = np.asarray(dynamics.batch.pbc)
+        self._periodic: list[bool] = dynamics.batch.pbc.all(1).tolist()
         self._restrained = dynamics.motion.restraints is not None
 
     @classmethod
@@ -214,8 +214,10 @@ class Recording:
         with contextlib.ExitStack() as files:  # closes all, even if one fails
             if self._lock is not None:
                 files.callback(self._lock.close)
-            for file in (*self.trajectories, *self.logs):
-                files.callback(file.close)
+            for trajectory in self.trajectories:
+                files.callback(trajectory.close)
+            for log in self.logs:
+                files.callback(log.close)
 
     def __enter__(self) -> Recording:
         return self
@@ -223,8 +225,6 @@ class Recording:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         with contextlib.suppress(*((OSError,) if kind else ())):  # the first error is the one to show
             self.close()
-
-    # -- what is written ---------------------------------------------------------------------------------------------
 
     def _columns(self, number: int) -> tuple[str, ...]:
         return columns_of(
@@ -263,7 +263,7 @@ class Recording:
     def _frames(self) -> list[tuple[Path, int, bool]]:
         """Of each structure: the path of its trajectory, its number of atoms, and whether frames have a cell."""
         counts = np.diff(self.dynamics.motion.particles.starts).tolist()
-        return list(zip(self.files.trajectories, counts, self._pbc.any(1).tolist(), strict=True))
+        return list(zip(self.files.trajectories, counts, self.dynamics.batch.pbc.any(1).tolist(), strict=True))
 
     @contextlib.contextmanager
     def _closing_after_errors(self) -> Iterator[None]:

@@ -28,7 +28,7 @@ class OutputLock:
     """
 
     def __init__(self, output: str | Path) -> None:
-        self.path = Path(f"{output}{ENDING}")
+        self.path = Path(f"{Path(output)}{ENDING}")  # without a slash at the end
         self._output = str(output)
         self._file = self._acquire()
 
