@@ -329,3 +329,22 @@ def test_only_one_process_records_to_a_prefix(make, prefix):
     with Recording.resume(make(), prefix, **INTERVALS) as recording:
         assert recording.saved_step == 8
     assert not os.path.exists(f"{prefix}.lock")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_nothing_is_lost_after_a_failed_write_and_an_interruption(
+    make_potential, ethanol, prefix, tmp_path, monkeypatch
+):
+    potential, systems = make_potential(dtype=torch.float32, **TINY).cuda(), [System.from_ase(ethanol)] * 2
+    record(Dynamics(potential, systems, seed=3), prefix, 200)
+    other = str(tmp_path / "other")
+    with Recording.begin(Dynamics(potential, systems, seed=3), other, **INTERVALS) as recording:
+        monkeypatch.setattr(
+            recording.trajectories[1]._file, "write", FailingOnce(recording.trajectories[1]._file.write)
+        )
+        with pytest.raises(OSError, match="No space left"):
+            recording.run(100)
+        recording.run(100, interrupted=lambda: recording.rows[0].step >= 30)
+        assert recording.dynamics.num_steps < 100
+        recording.run(200 - recording.dynamics.num_steps)
+    assert contents(other) == contents(prefix)
