@@ -17,6 +17,7 @@ import torchmdx.checkpoints.save_load
 from torchmdx import Calculator, cli
 from torchmdx.commands import info
 from torchmdx.runtime.compile_cache import CompileError
+from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.units import GPA, HARTREE
 
 
@@ -486,3 +487,31 @@ def test_info_counts_one_thing_as_one(capsys, make_potential, tmp_path):
     torchmdx.save(make_potential(num_layers=1), tmp_path / "small.safetensors")
     assert cli.main(["info", str(tmp_path / "small.safetensors")]) == 0
     assert "TensorNet, 1 layer, 8 channels, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "convert a.safetensors {}",
+        "data convert a.xyz -o {}",
+        "data split a.store -o {}",
+        "demo -o {}",
+        "energy a.xyz -o {}",
+        "evaluate a.xyz -o {}",
+        "evaluate a.xyz --predictions {}",
+        "export a.safetensors -o {}",
+        "label a.xyz -o {} --calculator lj",
+        "profile a.xyz -o {}",
+        "relax a.xyz -o {}",
+        "relax a.xyz -o b.xyz --trajectory {}",
+        "relax a.xyz -o {} --index :",
+        "view a.xyz -o {}",
+    ],
+)
+def test_an_output_that_another_process_writes_is_refused(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.xyz").write_text("1\n\nHe 0 0 0\n")
+    with OutputLock("out.xyz"):
+        assert cli.main(words.format("out.xyz").split()) == 2
+        assert "only one run at a time may write an output, and process" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.xyz"]

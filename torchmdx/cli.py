@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torchmdx
 from torchmdx.commands import (
@@ -29,6 +31,7 @@ from torchmdx.commands import (
 )
 from torchmdx.commands.console import BAD_INPUT, end_of_pipe, open_closed_streams, plain_warnings, print_error
 from torchmdx.commands.spelling import Parser
+from torchmdx.runtime.output_lock import OutputLock
 
 COMMANDS = (
     demo,
@@ -86,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     options = build_parser().parse_args(arguments)
     try:
-        with plain_warnings():
+        with plain_warnings(), _locked(options):
             status: int = options.run(options)
             return status
     except BrokenPipeError:
@@ -96,6 +99,17 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         print_error(error)
         return BAD_INPUT
+
+
+@contextlib.contextmanager
+def _locked(options: argparse.Namespace) -> Iterator[None]:
+    """Holds the outputs of commands whose options named in `options.locked` are files that they write."""
+    with contextlib.ExitStack() as locks:
+        given = [getattr(options, name) for name in getattr(options, "locked", ())]
+        for output in {Path(output).resolve(): output for output in given if output}.values():
+            if Path(output).parent.is_dir():  # otherwise the command says what is missing
+                locks.enter_context(OutputLock(output))
+        yield
 
 
 def _expected_errors() -> tuple[type[Exception], ...]:

@@ -208,3 +208,20 @@ def test_the_structure_file_is_never_the_output(relax, capsys, monkeypatch):
     assert cli.main(["relax", "in.xyz", "-o", "in.xyz", "--index", ":", "--overwrite"]) == 2
     assert "--output must not be the structure file" in capsys.readouterr().err
     assert Path("in.xyz").read_text() == before
+
+
+def test_a_signal_while_it_reads_leaves_an_output_to_resume(relax, capsys, monkeypatch):
+    from torchmdx.commands import relax_many
+
+    read = relax_many.structures_of
+
+    def slow(options):
+        signal.raise_signal(signal.SIGTERM)
+        return read(options)
+
+    monkeypatch.setattr(relax_many, "structures_of", slow)
+    assert relax(molecules(2)) == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM, 2 are not done; --resume continues" in capsys.readouterr().err
+    monkeypatch.setattr(relax_many, "structures_of", read)
+    assert relax(None, "--resume") == 0
+    assert indices() == [0, 1]

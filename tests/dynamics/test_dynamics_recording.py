@@ -20,6 +20,9 @@ from torchmdx.view.dcd import open_dcd
 INTERVALS = dict(save_every=4, log_every=3)
 TINY = dict(num_layers=0, num_channels=4, num_radial=4)
 
+# The cell of the crystal is rotated, of which a recording warns.
+pytestmark = pytest.mark.filterwarnings("ignore:trajectories hold lengths and angles of cells")
+
 
 @pytest.fixture
 def make(make_potential, ethanol, crystal):
@@ -63,7 +66,10 @@ def test_frames_and_rows_are_those_of_the_snapshots(make, prefix, ethanol):
         positions, cells = dcd.read(np.arange(3))
         assert (cells is not None) == (number == 1)
         for frame, step in enumerate((0, 4, 8)):
-            np.testing.assert_allclose(positions[frame], states[step].positions[own], atol=1e-6)
+            given = states[step].positions[own]
+            if number:  # in another orientation
+                given, positions[frame] = (np.linalg.norm(x[:, None] - x, axis=-1) for x in (given, positions[frame]))
+            np.testing.assert_allclose(positions[frame], given, atol=1e-6)
         log = read_log(RunFiles(prefix, 2).logs[number])
         assert log["step"].tolist() == [0, 3, 6, 9]
         for row, step in enumerate((0, 3, 6, 9)):
@@ -190,7 +196,7 @@ def test_a_full_disk_names_the_file_and_loses_nothing(make, prefix, monkeypatch)
         def full(file, data):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("torchmdx.dynamics.trajectory._write_all", full)
+        monkeypatch.setattr("torchmdx.dynamics.trajectory.write_all", full)
         with pytest.raises(OSError, match="run.0.dcd' could not be written"):
             recording.run(5)
     monkeypatch.undo()
@@ -225,3 +231,120 @@ def test_missing_files_of_a_restart_are_named(make, prefix):
     os.remove(f"{prefix}.1.log")
     with pytest.raises(FileNotFoundError, match="run.1.log"):
         Recording.resume(make(), prefix, **INTERVALS)
+
+
+def test_a_failed_write_loses_nothing_of_the_same_recording(make, prefix, tmp_path, monkeypatch):
+    """In one of two trajectories, in a log, and in the middle of a row: the next call writes what is missing."""
+    record(make(), prefix, 20)
+    other = str(tmp_path / "other")
+    with Recording.begin(make(), other, **INTERVALS) as recording:
+        for steps, method in ((5, recording.trajectories[1]._file.write), (7, recording.logs[1].write)):
+            fail = FailingOnce(method)
+            monkeypatch.setattr(method.__self__, "write", fail)
+            with pytest.raises(OSError, match="No space left"):
+                recording.run(steps)
+            assert fail.count
+        monkeypatch.setattr(recording.logs[0], "_file", partly := FullAfter(recording.logs[0]._file, 9))
+        with pytest.raises(OSError, match=r"other\.0\.log' could not be written \(No space left on device\)"):
+            recording.run(7)
+        partly.room = 10**6
+        recording.run(20 - recording.dynamics.num_steps)
+    assert contents(other) == contents(prefix)
+
+
+class FailingOnce:
+    """A method that fails at its first call."""
+
+    def __init__(self, method):
+        self.method, self.count = method, 0
+
+    def __call__(self, *given):
+        self.count += 1
+        if self.count == 1:
+            raise OSError(28, "No space left on device")
+        return self.method(*given)
+
+
+class FullAfter:
+    """A file on a disk with room for so many bytes."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, data):
+        if not self.room:
+            raise OSError(28, "No space left on device")
+        written = self.file.write(data[: self.room])
+        self.room -= written
+        return written
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_a_run_that_is_ahead_of_its_files_returns_to_them(make, prefix, tmp_path, monkeypatch):
+    """As on a GPU, which takes the next steps before a frame is written: after an error and an interruption."""
+    record(make(), prefix, 16)
+    other, dynamics = str(tmp_path / "other"), make()
+    snapshots = dynamics.snapshots
+
+    def ahead(num_steps, every, **options):
+        waiting = None
+        for found in snapshots(num_steps, every):
+            if waiting is not None:
+                yield waiting
+            waiting = found
+        yield waiting
+
+    monkeypatch.setattr(dynamics, "snapshots", ahead)
+    with Recording.begin(dynamics, other, **INTERVALS) as recording:
+        monkeypatch.setattr(recording.logs[0], "write", FailingOnce(recording.logs[0].write))
+        with pytest.raises(OSError, match="No space left"):
+            recording.run(8)
+        assert dynamics.num_steps == 3
+        assert recording.run(8, interrupted=lambda: dynamics.num_steps >= 6) == 4
+        assert dynamics.num_steps == 4
+        assert recording.run(12) == 16
+    assert contents(other) == contents(prefix)
+
+
+def test_steps_outside_of_a_recording_are_an_error(make, prefix):
+    dynamics = make()
+    with Recording.begin(dynamics, prefix, **INTERVALS) as recording:
+        recording.run(4)
+        dynamics.run(6)
+        with pytest.raises(ValueError, match=r"step 8 is not recorded, but the dynamics is at step 10: between"):
+            recording.run(4)
+
+
+def test_only_one_process_records_to_a_prefix(make, prefix):
+    with Recording.begin(make(), prefix, **INTERVALS) as recording:
+        recording.run(4)
+        for again in (Recording.resume, Recording.begin):
+            with pytest.raises(BlockingIOError, match=f"process {os.getpid()} on .* holds '{prefix}'"):
+                again(make(), prefix, **INTERVALS)
+        recording.run(4)
+    with pytest.raises(FileExistsError):
+        Recording.begin(make(), prefix, **INTERVALS)
+    with Recording.resume(make(), prefix, **INTERVALS) as recording:
+        assert recording.saved_step == 8
+    assert not os.path.exists(f"{prefix}.lock")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_nothing_is_lost_after_a_failed_write_and_an_interruption(
+    make_potential, ethanol, prefix, tmp_path, monkeypatch
+):
+    potential, systems = make_potential(dtype=torch.float32, **TINY).cuda(), [System.from_ase(ethanol)] * 2
+    record(Dynamics(potential, systems, seed=3), prefix, 200)
+    other = str(tmp_path / "other")
+    with Recording.begin(Dynamics(potential, systems, seed=3), other, **INTERVALS) as recording:
+        monkeypatch.setattr(
+            recording.trajectories[1]._file, "write", FailingOnce(recording.trajectories[1]._file.write)
+        )
+        with pytest.raises(OSError, match="No space left"):
+            recording.run(100)
+        recording.run(100, interrupted=lambda: recording.rows[0].step >= 30)
+        assert recording.dynamics.num_steps < 100
+        recording.run(200 - recording.dynamics.num_steps)
+    assert contents(other) == contents(prefix)

@@ -12,6 +12,7 @@ import textwrap
 import numpy as np
 import pytest
 import torch
+from ase.geometry import cellpar_to_cell
 
 from torchmdx import Dynamics, System
 from torchmdx.dynamics.recording import Recording
@@ -21,6 +22,8 @@ h5py = pytest.importorskip("h5py")
 
 HDF5 = TrajectoryFormat("hdf5", velocities=True)
 INTERVALS = dict(save_every=4, log_every=3, trajectory=HDF5)
+# The cell of the crystal is rotated, of which a recording warns.
+pytestmark = pytest.mark.filterwarnings("ignore:trajectories hold lengths and angles of cells")
 EV_IN_KJ_PER_MOL = 1.602176634e-19 * 6.02214076e23 / 1000
 
 
@@ -58,7 +61,8 @@ def test_the_layout_is_that_of_mdtraj(make, prefix, ethanol, crystal):
         "kineticEnergy": b"kilojoules_per_mole", "potentialEnergy": b"kilojoules_per_mole", "temperature": b"kelvin",
     }  # fmt: skip
     for number, (atoms, own) in enumerate([(ethanol, slice(0, 9)), (crystal, slice(9, 12))]):
-        cell_units = {"cell_lengths": b"nanometers", "cell_angles": b"degrees"} if number else {}
+        cell_units = {"cell_lengths": b"nanometers", "cell_angles": b"degrees", "cell_vectors": b"nanometers"}
+        cell_units = cell_units if number else {}
         with h5py.File(f"{prefix}.{number}.h5", "r") as file:
             assert file.attrs["conventions"] == b"Pande"
             assert file.attrs["conventionVersion"] == b"1.1"
@@ -86,6 +90,11 @@ def test_the_layout_is_that_of_mdtraj(make, prefix, ethanol, crystal):
         if number:
             expected["cell_lengths"] = [0.1 * crystal.cell.lengths()] * 3
             expected["cell_angles"] = [crystal.cell.angles()] * 3
+            expected["cell_vectors"] = [0.1 * crystal.cell.array] * 3
+            rotated = cellpar_to_cell(crystal.cell.cellpar())  # the orientation that MDTraj makes of them
+            turn = np.linalg.solve(crystal.cell.array, rotated)
+            for name in ("coordinates", "velocities"):
+                expected[name] = [values @ turn for values in expected[name]]
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], values, rtol=2e-6, atol=1e-6, err_msg=name)
 

@@ -161,6 +161,20 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(number):
         toys.assert_labelled("out.xyz", wanted)
 
 
+def test_a_second_run_of_the_same_output_is_refused(capsys):
+    wanted = toys.write_frames("a.xyz", 8)
+    command = ["a.xyz", "-o", "out.xyz", *SPRINGS, "--workers", 1]
+    process = start(*command, *option(delay=0.2, log="evaluations"))
+    wait_for_evaluations(1, process)
+    for further in ([], ["--overwrite"]):
+        error = refused(capsys, *command, *option(delay=0.2, log="evaluations"), *further)
+        assert f"only one run at a time may write an output, and process {process.pid} on " in error
+    process.communicate()
+    assert process.returncode == 0
+    toys.assert_labelled("out.xyz", wanted)
+    assert not Path("out.xyz.lock").exists()
+
+
 def test_going_on_with_something_else_is_refused(capsys):
     toys.write_frames("a.xyz", 4)
     command = ["a.xyz", "-o", "out.xyz", *SPRINGS, "--workers", 1]

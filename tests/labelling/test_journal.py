@@ -1,7 +1,5 @@
 import errno
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -117,17 +115,6 @@ def test_another_file_is_refused_and_kept(tmp_path):
         with pytest.raises(ValueError, match="must be a journal of torchmdx label, got another file"):
             Journal(path, SETTINGS, anew=anew)
     assert path.read_text() == "somebody's notes"
-
-
-def test_one_process_at_a_time(tmp_path):
-    path = tmp_path / "j"
-    code = (
-        f"from torchmdx.labelling.journal import Journal; from pathlib import Path; Journal(Path({str(path)!r}), {{}})"
-    )
-    with Journal(path, SETTINGS):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert "BlockingIOError: only one run at a time may write an output" in done.stderr
-    write(path, [1])
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):

@@ -7,13 +7,11 @@ from ase import Atoms, units
 from ase.constraints import FixAtoms
 from structures import DATA
 
-from torchmdx import Calculator
-
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
-from openmm import Vec3, app, unit
+from openmm import app, unit
 
-from torchmdx.md.structure import oriented, read, with_heavy_hydrogens, write_structure
+from torchmdx.md.structure import read, with_heavy_hydrogens, write_structure
 
 PDB = str(DATA / "alanine_dipeptide.pdb")
 TWO_WATERS = """\
@@ -115,31 +113,6 @@ def test_cif_files_of_crystals_are_read_with_ase(tmp_path, crystal):
     structure = read(str(path))
     assert structure.suffix == ".xyz"
     assert abs(np.linalg.det(structure.cell)) == pytest.approx(crystal.cell.volume, rel=1e-4)
-
-
-@pytest.mark.parametrize("handedness", [1, -1])
-@pytest.mark.parametrize("seed", range(3))
-def test_an_oriented_crystal_is_the_same_crystal(potential, chiral, handedness, seed):
-    """In the orientation of OpenMM, right-handed, not deformed or mirrored: the energies are the same."""
-    cell = np.random.default_rng(seed).normal(0, 3, (3, 3)) + np.diag([5.0, -6.0, 7.0])
-    cell *= np.sign(np.linalg.det(cell)) * handedness
-    chiral.set_cell(cell)
-    chiral.pbc = True
-    positions, oriented_cell = oriented(chiral.positions, cell)
-    (ax, ay, az), (bx, by, bz), (cx, cy, cz) = oriented_cell
-    assert (ay, az, bz) == (0, 0, 0)
-    assert min(ax, by, cz) > 0
-    assert max(abs(bx) / ax, abs(cx) / ax, abs(cy) / by) <= 0.5 + 1e-9
-    app.Topology().setPeriodicBoxVectors([Vec3(*row) for row in oriented_cell / 10] * unit.nanometer)
-    calculator = Calculator(potential, dtype="float64", device="cpu")
-    other = Atoms(chiral.numbers, positions, cell=oriented_cell, pbc=True)
-    assert calculator.get_potential_energy(other) == pytest.approx(calculator.get_potential_energy(chiral), abs=1e-9)
-
-    # A mirror image has the same energy under O(3); the handedness of the four bonds tells.
-    def handed(atoms):
-        return np.linalg.det(atoms.positions[1:4] - atoms.positions[0])
-
-    assert handed(other) == pytest.approx(handed(chiral), rel=1e-9)
 
 
 def refuse(match, *arguments, **options):

@@ -17,10 +17,12 @@ import torch
 import yaml
 
 import torchmdx
+import torchmdx.training.run as training_run
 from torchmdx.cli import main
 from torchmdx.datasets.store import Store
 from torchmdx.evaluate import evaluate
 from torchmdx.report.history import read_table
+from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import read_config
 from torchmdx.training.state import read_state
@@ -353,3 +355,37 @@ def test_files_are_converted_once_in_the_directory_of_the_run(tmp_path, capsys):
     capsys.readouterr()
     assert main([*words[:2], "--data.path", str(store.path), "--data.energy_unit", "eV"]) == 2
     assert "data.energy_unit applies to files" in capsys.readouterr().err
+
+
+def test_a_second_training_of_a_directory_is_refused(config, tmp_path, capsys):
+    directory, one = tmp_path / "run", ["--training.epochs", "1"]
+    assert run(config, directory, *one) == 0
+    before = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+    with OutputLock(directory / "training"):  # as another process does
+        assert run(config, directory, "--resume", "--training.epochs", "2") == 2
+        assert f"only one run at a time may write an output, and process {os.getpid()} on " in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()} == before
+    assert run(config, directory, "--resume", "--training.epochs", "2") == 0
+
+
+def test_a_signal_while_data_are_read_leaves_a_state_to_resume(config, whole, tmp_path, monkeypatch):
+    read, directory = training_run.open_data, tmp_path / "run"
+
+    def slow(*given):
+        signal.raise_signal(signal.SIGTERM)
+        monkeypatch.undo()
+        return read(*given)
+
+    monkeypatch.setattr(training_run, "open_data", slow)
+    assert run(config, directory, *SIX_EPOCHS) == 128 + signal.SIGTERM
+    assert run(config, directory, *SIX_EPOCHS, "--resume") == 0
+    assert (directory / "epochs.csv").read_bytes() == (whole / "epochs.csv").read_bytes()
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(config, tmp_path, monkeypatch):
+    def failing(*given):
+        raise ValueError("no frames")
+
+    monkeypatch.setattr(training_run, "make_potential", failing)
+    assert run(config, tmp_path / "run", "--training.epochs", "1") == 2
+    assert not (tmp_path / "run").exists()

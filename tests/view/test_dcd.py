@@ -2,6 +2,7 @@ import struct
 
 import numpy as np
 import pytest
+from ase.geometry import cellpar_to_cell
 
 from torchmdx.dynamics.trajectory import Trajectory
 from torchmdx.view.dcd import open_dcd
@@ -87,3 +88,40 @@ def test_fixed_atoms_are_refused(tmp_path, frames):
     path.write_bytes(bytes(content))
     with pytest.raises(ValueError, match="must have no fixed atoms"):
         open_dcd(path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (6e-18, -7e-14, 2e-313, 3e-4, 2e-313, 6e-10),  # random bytes: a length of 0
+        (9.0, 120.0, 9.0, 30.0, 30.0, 9.0),  # angles of no three vectors
+        (9.0, 180.0, 9.0, 90.0, 90.0, 9.0),
+        (9.0, 90.0, -9.0, 90.0, 90.0, 9.0),
+        (np.inf, 90.0, 9.0, 90.0, 90.0, 9.0),
+        (9.0, np.nan, 9.0, 90.0, 90.0, 9.0),
+        (9.0, 450.0, 9.0, 90.0, 90.0, 9.0),
+    ],
+)
+def test_lengths_and_angles_of_no_cell_are_refused(tmp_path, frames, wrong):
+    path = written(tmp_path / "a.dcd", frames, CELLS)
+    second = 276 + 56 + 3 * (4 * 7 + 8) + 4  # the cell of frame 1
+    content = bytearray(path.read_bytes())
+    content[second : second + 48] = struct.pack("<6d", *wrong)
+    path.write_bytes(bytes(content))
+    dcd = open_dcd(path)
+    assert dcd.read(np.array([0]))[1] == pytest.approx(CELLS[:1], abs=1e-6)
+    words = r"a\.dcd': the cell of .* lengths of at least 0.001 Å and angles that three vectors can have, got .* 1$"
+    with pytest.raises(ValueError, match=words):
+        dcd.read(np.arange(2))
+
+
+def test_angles_may_be_degrees_and_a_cell_of_zeros_is_none(tmp_path, frames):
+    path = written(tmp_path / "a.dcd", frames[:1], CELLS[:1])
+    content = bytearray(path.read_bytes())
+    content[280:328] = struct.pack("<6d", 9.0, 60.0, 8.0, 70.0, 80.0, 7.0)
+    path.write_bytes(bytes(content))
+    assert open_dcd(path).read(np.array([0]))[1][0] == pytest.approx(cellpar_to_cell([9, 8, 7, 80, 70, 60]), abs=1e-12)
+    for angle in (0.0, 90.0):
+        content[280:328] = struct.pack("<6d", 0.0, angle, 0.0, angle, angle, 0.0)
+        path.write_bytes(bytes(content))
+        assert open_dcd(path).read(np.array([0]))[1] is None

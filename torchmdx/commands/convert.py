@@ -55,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--sha256", metavar="HASH", help="stop if the SHA-256 of the source is not HASH")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing target and its report")
     _add_card_options(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, locked=("target",))
 
 
 def run(options: argparse.Namespace) -> int:

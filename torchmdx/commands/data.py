@@ -35,7 +35,7 @@ def _add_convert(inner: Any) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="STORE", help="the directory to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
     add_reading_options(parser)
-    parser.set_defaults(run=run_convert)
+    parser.set_defaults(run=run_convert, locked=("output",))
 
 
 def _add_stats(inner: Any) -> None:
@@ -78,7 +78,7 @@ def _add_split(inner: Any) -> None:
     parser.add_argument(
         "--from", dest="source", metavar="FILE", help="a splits.npz file of torchmd-net, instead of a random split"
     )
-    parser.set_defaults(run=run_split)
+    parser.set_defaults(run=run_split, locked=("output",))
 
 
 def _size(word: str) -> int | float:

@@ -42,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="S",
         help="random seed of velocities and thermostat (default: 1); the same one gives the same run",
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, locked=("output",))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead of a table")
     parser.add_argument("-o", "--output", metavar="FILE.xyz", help="write structures and results as extended XYZ")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output file")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, locked=("output",))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -76,7 +76,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print every number as JSON instead of a table")
     add_reading_options(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, locked=("output", "predictions"))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
         "--device", metavar="NAME", help="device that the program is for: cpu, cuda or cuda:1 (default: cpu)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output file")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, locked=("output",))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import importlib.util
 from typing import Any
 
 from torchmdx.commands.options import CHARGE_HELP, add_model_option
+from torchmdx.runtime.interrupt import Interrupts
 
 ENGINES = ("openmm", "torchmdx")
 EPILOG = """\
@@ -45,10 +46,15 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    with Interrupts() as interrupts:  # while it reads and compiles as well
+        return _run(options, interrupts)
+
+
+def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     if options.engine == "torchmdx":
         from torchmdx.md import device_run
 
-        return device_run.run(options)
+        return device_run.run(options, interrupts)
     names = ("replicas", "temperatures", "exchange_every", "exchange_on_device", "restraints", "devices", "trajectory")
     others = {name: getattr(options, name) for name in (*names, "save_velocities", "relaxation")}
     for name, given in others.items():
@@ -61,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         raise ImportError("--engine openmm needs OpenMM, which is not installed: pip install 'torchmdx[openmm]'")
     from torchmdx.md import run as md
 
-    return md.run(options)
+    return md.run(options, interrupts)
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:

@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("-o", "--output", default="trace.json", metavar="FILE", help="trace file (default: trace.json)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing trace")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, locked=("output",))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -72,7 +72,7 @@ def add_parser(subparsers: Any) -> None:
     )
     _add_cell_options(parser)
     add_many_options(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, locked=("output", "trajectory"))
 
 
 def _add_cell_options(parser: argparse.ArgumentParser) -> None:

@@ -46,6 +46,11 @@ def is_many(options: argparse.Namespace) -> bool:
 def run_many(options: argparse.Namespace) -> int:
     """Relaxes the structures at --index; options.fmax, steps and pressure are checked."""
     _require_output(options)
+    with Interrupts() as interrupts:  # while it reads as well: the output then exists, and can be continued
+        return _run(options, interrupts)
+
+
+def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     records = structures_of(options)
     from torchmdx.relaxation.output import RelaxationOutput
 
@@ -63,22 +68,21 @@ def run_many(options: argparse.Namespace) -> int:
     start = time.perf_counter()
     from torchmdx.relaxation.run import relax_each
 
-    with Interrupts() as interrupts:
-        found = relax_each(
-            [records[place].atoms for place in waiting],
-            potential,
-            settings,
-            dtype=dtype,
-            device=options.device,
-            batch_atoms=options.batch_atoms,
-            stop=lambda: interrupts.received is not None,
-            report=lambda text: print(text, flush=True),
-        )
-        for one in found:
-            place = waiting[one.index]
-            output.add(one, place)
-            print(_line(one, records[place], options.cell), flush=True)
-        output.sort()
+    found = relax_each(
+        [records[place].atoms for place in waiting],
+        potential,
+        settings,
+        dtype=dtype,
+        device=options.device,
+        batch_atoms=options.batch_atoms,
+        stop=lambda: interrupts.received is not None,
+        report=lambda text: print(text, flush=True),
+    )
+    for one in found:
+        place = waiting[one.index]
+        output.add(one, place)
+        print(_line(one, records[place], options.cell), flush=True)
+    output.sort()
     return _finish(output, interrupts, time.perf_counter() - start)
 
 
@@ -96,7 +100,8 @@ def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]
 
 
 def _keys(records: list[Record], potential: Any, settings: Any, dtype: str) -> list[str]:
-    from torchmdx.relaxation.output import digest_of, key_of
+    from torchmdx.models.digest import digest_of
+    from torchmdx.relaxation.output import key_of
 
     how = f"{settings} {dtype} {digest_of(potential)}"
     return [key_of(record.atoms, how) for record in records]

@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--log", metavar="FILE", help="log of the run of a DCD (default: the one beside it, if any)")
     parser.add_argument("--title", metavar="TEXT", help="title of the page (default: the name of the file)")
     parser.add_argument("--overwrite", action="store_true", help="replace a file that is not a page of torchmdx")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, locked=("output",))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -99,7 +99,7 @@ class Dynamics:
         require_mode(mode, potential.device)
         if steps_per_replay is not None and steps_per_replay < 1:
             raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")
-        self.lock, self.device, self.is_ensemble = ThreadLock(), potential.device, isinstance(potential, Ensemble)
+        self.potential, self.lock, self.device = potential, ThreadLock(), potential.device
         self.batch = Batch.of(structures).to("cpu", torch.float64).clone()
         chosen = integrator_of(integrator)
         timestep = checked_timestep(timestep)
@@ -216,6 +216,10 @@ class Dynamics:
     def _next(self, snapshots: Iterator[Snapshot]) -> Any:
         """The next snapshot, None after the last."""
         return next(snapshots, None)
+
+    @property
+    def is_ensemble(self) -> bool:
+        return isinstance(self.potential, Ensemble)
 
     @property
     def num_steps(self) -> int:

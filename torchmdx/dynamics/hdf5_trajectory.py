@@ -1,12 +1,13 @@
-"""Trajectories in HDF5, in the layout of MDTraj, which MDTraj, MDAnalysis and h5py read.
+"""Trajectories in HDF5, in the layout of MDTraj, which MDTraj and h5py read.
 
 The root has the attributes `conventions` ("Pande") and `conventionVersion` ("1.1"), and the arrays
 
     coordinates [F,N,3] nm, time [F] ps, potentialEnergy and kineticEnergy [F] kJ/mol, temperature [F] K,
     cell_lengths [F,3] nm and cell_angles [F,3] degrees if periodic, velocities [F,N,3] nm/ps if wanted,
-    topology [1]: JSON in ASCII
+    topology [1]: JSON in ASCII, and, beyond MDTraj's layout, cell_vectors [F,3,3] nm if periodic
 
-with the attribute `units`. All are float32.
+with the attribute `units`. All are float32. Coordinates and velocities are in the orientation that readers make of
+lengths and angles, cell_vectors in that of the run: `standard(cell_vectors)` is the rotation between the two.
 
 A file is complete on disk after each flush, at least once a second: metadata is written by flushes alone, and
 `coordinates`, whose length is the number of frames, last. A process that is killed between flushes leaves a file that
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import torchmdx
+from torchmdx.dynamics.orientation import standard
 from torchmdx.dynamics.trajectory import Frame
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.files import naming_writes
@@ -37,6 +39,7 @@ UNITS = {
     "time": "picoseconds",
     "cell_lengths": "nanometers",
     "cell_angles": "degrees",
+    "cell_vectors": "nanometers",
     "velocities": "nanometers/picosecond",
     "kineticEnergy": "kilojoules_per_mole",
     "potentialEnergy": "kilojoules_per_mole",
@@ -104,7 +107,8 @@ class Hdf5Trajectory:
 
     def append(self, frame: Frame) -> None:
         """Adds a frame, and flushes if the last flush is a second ago. Raises OSError."""
-        self._frames.append({name: np.asarray(_value(name, frame), dtype="<f4") for name in self._arrays})
+        turned = _turned(frame)
+        self._frames.append({name: np.asarray(_value(name, frame, turned), dtype="<f4") for name in self._arrays})
         full = len(self._frames) * frame.positions.size * 8 > MOST_BUFFERED
         if full or time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
@@ -180,15 +184,27 @@ def _shape(name: str, num_atoms: int) -> tuple[int, ...]:
     """Of the value of a frame."""
     if name in ("coordinates", "velocities"):
         return (num_atoms, 3)
+    if name == "cell_vectors":
+        return (3, 3)
     return (3,) if "cell" in name else ()
 
 
-def _value(name: str, frame: Frame) -> float | NDArray[np.float64]:
-    """The value of a frame in the units of the file."""
+def _turned(frame: Frame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Positions and velocities [N,3] of a frame, turned as `standard` turns its cell."""
+    if frame.cell is None:
+        return frame.positions, frame.velocities
+    rotation = standard(frame.cell)[1]
+    return frame.positions @ rotation.T, frame.velocities @ rotation.T
+
+
+def _value(
+    name: str, frame: Frame, turned: tuple[NDArray[np.float64], NDArray[np.float64]]
+) -> float | NDArray[np.float64]:
+    """The value of a frame in the units of the file. turned: its positions and velocities."""
     if name == "coordinates":
-        return frame.positions / NANOMETER
+        return turned[0] / NANOMETER
     if name == "velocities":
-        return frame.velocities * NM_PER_PS
+        return turned[1] * NM_PER_PS
     if name == "time":
         return frame.time
     if name == "temperature":
@@ -196,6 +212,8 @@ def _value(name: str, frame: Frame) -> float | NDArray[np.float64]:
     if name in ("kineticEnergy", "potentialEnergy"):
         return (frame.kinetic if name == "kineticEnergy" else frame.potential) / KJ_PER_MOL
     assert frame.cell is not None
+    if name == "cell_vectors":
+        return frame.cell / NANOMETER
     lengths = np.linalg.norm(frame.cell, axis=1)
     if name == "cell_lengths":
         return lengths / NANOMETER

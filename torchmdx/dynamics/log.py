@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.runtime.damaged_file import naming
-from torchmdx.runtime.files import naming_writes
+from torchmdx.runtime.files import naming_writes, write_all
 
 COLUMNS = ("step", "time_ps", "potential_eV", "kinetic_eV", "total_eV", "temperature_K")
 PERIODIC_COLUMNS = ("volume_A3", "density_g_per_cm3")
@@ -90,25 +91,26 @@ class Row:
 
 
 class Log:
-    """The CSV file, open for appending."""
+    """The CSV file, open for appending; num_rows: that are complete."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, num_rows: int, num_bytes: int) -> None:
+        self._file, self.num_rows, self._end = file, num_rows, num_bytes
 
     @classmethod
     def create(cls, path: Path, columns: tuple[str, ...]) -> Log:
         file = path.open("wb", buffering=0)
+        title = _title(columns)
         with naming_writes(path):
-            file.write(_title(columns))
-        return cls(file)
+            write_all(file, title)
+        return cls(file, 0, len(title))
 
     @classmethod
     def reopen(cls, path: Path, num_bytes: int) -> Log:
         """An existing file, truncated to its first num_bytes."""
         file = path.open("r+b", buffering=0)
         file.truncate(num_bytes)
-        file.seek(0, os.SEEK_END)
-        return cls(file)
+        file.seek(0)
+        return cls(file, file.read().count(b"\n") - 1, num_bytes)
 
     @staticmethod
     def bytes_up_to(step: int, path: Path, columns: tuple[str, ...], interval: int) -> int:
@@ -130,8 +132,17 @@ class Log:
         return sum(len(line) for line in lines[:kept])
 
     def write(self, row: Row) -> None:
+        """Appends a row. Raises OSError, and leaves the rows before it."""
         with naming_writes(self._file.name):
-            self._file.write(row.text().encode())
+            data = row.text().encode()
+            self._file.seek(self._end)
+            try:
+                write_all(self._file, data)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(self._end)
+                raise
+        self._end, self.num_rows = self._end + len(data), self.num_rows + 1
 
     def sync(self) -> None:
         """Waits until the file is on disk."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchmdx.dynamics.log import Row
+from torchmdx.dynamics.orientation import closed
 from torchmdx.dynamics.particles import Particles
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory import Frame
@@ -20,13 +22,13 @@ def atoms_of(particles: Particles) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(particles.starts.tolist())]
 
 
-def frames_of(snapshot: Snapshot, periodic: list[bool]) -> list[Frame]:
-    """A frame of each structure. periodic: which have a cell."""
+def frames_of(snapshot: Snapshot, pbc: NDArray[np.bool_]) -> list[Frame]:
+    """A frame of each structure, with a cell where pbc [S,3] has a periodic direction."""
     kinetic, temperature = snapshot.kinetic_energy, snapshot.temperature
     return [
         Frame(
             positions=snapshot.positions[atoms],
-            cell=snapshot.cell[number] if periodic[number] else None,
+            cell=closed(snapshot.cell[number], pbc[number], snapshot.positions[atoms]) if pbc[number].any() else None,
             velocities=snapshot.velocities[atoms],
             time=snapshot.time / PICOSECOND,
             potential=float(snapshot.energy[number]),
@@ -74,3 +76,16 @@ def rows_of(
             )
         )
     return rows
+
+
+def lacking(step: int, every: int, written: list[int]) -> list[int]:
+    """The structures whose file lacks the entry of a step. written: entries in each file, of the steps 0, every, ...
+
+    Raises ValueError if a file lacks an earlier one.
+    """
+    if min(written) < step // every + (step % every > 0):
+        raise ValueError(
+            f"step {min(written) * every} is not recorded, but the dynamics is at step {step}: between "
+            "Recording.begin and its end, Recording.run alone may move it"
+        )
+    return [number for number, count in enumerate(written) if step % every == 0 and count == step // every]

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.log import Log, Row, columns_of
-from torchmdx.dynamics.recorded import atoms_of, frames_of, rows_of
-from torchmdx.dynamics.run_files import RunFiles
+from torchmdx.dynamics.orientation import tell_of_cells
+from torchmdx.dynamics.recorded import atoms_of, frames_of, lacking, rows_of
+from torchmdx.dynamics.run_files import RunFiles, files_of
+from torchmdx.dynamics.run_settings import settings_of
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFile, TrajectoryFormat, topology_of
+from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.step.results import SpreadError, StepError
 from torchmdx.units import PICOSECOND
 
 CHECKPOINT_SECONDS = 60.0  # between restart files, unless a number of steps is given
 MOST_TEMPERATURE = 1e5  # K; at this temperature atoms have flown apart, even if all values are finite
 SECONDS_A_DAY = 86400.0
-SPARE_FILES = 64  # open files of everything else in the process
 DCD = TrajectoryFormat("dcd")
 
 
@@ -42,7 +43,12 @@ class Recording:
     `TrajectoryFormat("hdf5")` makes it PREFIX.h5, with energies and, if wanted, velocities.
     PREFIX.restart.npz, replaced atomically once a minute and at the end, is what `resume` continues from, to the bit.
     A run that is killed loses at most the time since then. saved_step: of the restart file. Where an ensemble disagrees
-    too much, the frame is appended to PREFIX.uncertain.xyz of its structure.
+    too much, the frame is appended to PREFIX.uncertain.xyz of its structure. One process at a time may record to a
+    prefix; the others get a BlockingIOError.
+
+    Both formats hold lengths and angles of cells. Frames are therefore rotated to a along x and b in the xy plane, of
+    which `begin` and `resume` warn; HDF5 files also have `cell_vectors`, the cell as it is. Cells of slabs and wires
+    have vectors along all directions, so long that images along those that are not periodic are far away.
     """
 
     def __init__(
@@ -53,17 +59,18 @@ class Recording:
         log_every: int,
         checkpoint_every: int | None,
         trajectory: TrajectoryFormat,
+        lock: OutputLock | None = None,
     ) -> None:
-        self.dynamics, self.files, self.format = dynamics, files, trajectory
+        self.dynamics, self.files, self.format, self._lock = dynamics, files, trajectory, lock
         self.save_every, self.log_every, self.checkpoint_every = save_every, log_every, checkpoint_every
         self.trajectories: list[TrajectoryFile] = []
         self.logs: list[Log] = []
         self.rows: list[Row] = []
         self.saved_step: int | None = None
-        self._recorded_step = -1
         self._row_clock: float | None = None
         self._checkpoint_clock = time.monotonic()
-        self._periodic = dynamics.batch.pbc.all(1).tolist()
+        self._pbc = np.asarray(dynamics.batch.pbc)
+        self._periodic: list[bool] = dynamics.batch.pbc.all(1).tolist()
         self._restrained = dynamics.motion.restraints is not None
 
     @classmethod
@@ -79,30 +86,34 @@ class Recording:
         settings: dict[str, Any] | None = None,
         trajectory: TrajectoryFormat = DCD,
         names: AtomNames | None = None,
+        lock: OutputLock | None = None,
     ) -> Recording:
         """Creates the files, with the current state. settings: further ones that a continuation must share.
 
-        names: of the atoms of each structure, if all have the same, for the topology in HDF5 files.
-        Raises FileExistsError for files of an earlier run, unless `overwrite`; OSError.
+        names: of the atoms of each structure, if all have the same, for the topology in HDF5 files. lock: of the
+        prefix, if the caller holds it. Raises FileExistsError for files of an earlier run, unless `overwrite`; OSError,
+        also if another process records to this prefix.
         """
-        files = _checked(dynamics, prefix, save_every, log_every, checkpoint_every, trajectory)
+        files = files_of(dynamics.batch.num_systems, prefix, save_every, log_every, checkpoint_every, trajectory.ending)
         if dynamics.num_steps:
             raise ValueError(f"a recording begins at step 0, got step {dynamics.num_steps}; resume continues one")
-        if not overwrite:
-            files.require_new()
-        recording = cls(dynamics, files, save_every, log_every, checkpoint_every, trajectory)
-        start = dynamics.snapshot()
-        files.remove()
-        files.write_settings(recording._settings(settings))
-        timestep = dynamics.motion.timestep
-        numbers = dynamics.batch.atomic_numbers.numpy()
-        for number, atoms in enumerate(atoms_of(dynamics.motion.particles)):
-            given = (files.trajectories[number], atoms.stop - atoms.start, save_every, recording._periodic[number])
-            topology = topology_of(numbers[atoms], names)
-            recording.trajectories.append(trajectory.create(*given, timestep, topology))
-            recording.logs.append(Log.create(files.logs[number], recording._columns(number)))
-        recording._record(start)
-        recording.save(start)
+        own = OutputLock(prefix) if lock is None else None
+        recording = cls(dynamics, files, save_every, log_every, checkpoint_every, trajectory, own)
+        with recording._closing_after_errors():
+            if not overwrite:
+                files.require_new()
+            start = dynamics.snapshot()
+            files.remove()
+            files.write_settings(recording._settings(settings))
+            timestep = dynamics.motion.timestep
+            numbers = dynamics.batch.atomic_numbers.numpy()
+            for number, (path, count, celled) in enumerate(recording._frames()):
+                topology = topology_of(numbers[atoms_of(dynamics.motion.particles)[number]], names)
+                recording.trajectories.append(trajectory.create(path, count, save_every, celled, timestep, topology))
+                recording.logs.append(Log.create(files.logs[number], recording._columns(number)))
+            recording._record(start)
+            recording.save(start)
+            tell_of_cells(dynamics.batch.cell.numpy(), recording._pbc, trajectory.name)
         return recording
 
     @classmethod
@@ -116,27 +127,33 @@ class Recording:
         checkpoint_every: int | None = None,
         settings: dict[str, Any] | None = None,
         trajectory: TrajectoryFormat = DCD,
+        lock: OutputLock | None = None,
     ) -> Recording:
         """Continues a recorded run from its restart file; later frames and rows are removed.
 
-        Raises FileNotFoundError without one; ValueError for other settings and damaged files, before any is changed.
+        dynamics: made as that of `begin`, with the same potential, structures and settings. Raises FileNotFoundError
+        without the files; ValueError for other settings and damaged files, before any is changed; OSError.
         """
-        files = _checked(dynamics, prefix, save_every, log_every, checkpoint_every, trajectory)
-        recording = cls(dynamics, files, save_every, log_every, checkpoint_every, trajectory)
-        files.require_settings(recording._settings(settings))
-        for path in (files.restart, *files.trajectories, *files.logs):
-            if not path.is_file():
-                raise FileNotFoundError(f"a restart continues {str(path)!r}, which does not exist")
-        dynamics.restore(files.restart)
-        step = dynamics.num_steps
-        log_bytes = [
-            Log.bytes_up_to(step, path, recording._columns(number), log_every) for number, path in enumerate(files.logs)
-        ]
-        for number, atoms in enumerate(atoms_of(dynamics.motion.particles)):
-            given = (files.trajectories[number], atoms.stop - atoms.start, save_every, recording._periodic[number])
-            recording.trajectories.append(trajectory.reopen(*given, step // save_every + 1))
-            recording.logs.append(Log.reopen(files.logs[number], log_bytes[number]))
-        recording.saved_step = recording._recorded_step = step
+        files = files_of(dynamics.batch.num_systems, prefix, save_every, log_every, checkpoint_every, trajectory.ending)
+        own = OutputLock(prefix) if lock is None else None
+        recording = cls(dynamics, files, save_every, log_every, checkpoint_every, trajectory, own)
+        with recording._closing_after_errors():
+            files.require_settings(recording._settings(settings))
+            for path in (files.restart, *files.trajectories, *files.logs):
+                if not path.is_file():
+                    raise FileNotFoundError(f"a restart continues {str(path)!r}, which does not exist")
+            dynamics.restore(files.restart)
+            step = dynamics.num_steps
+            log_bytes = [
+                Log.bytes_up_to(step, path, recording._columns(number), log_every)
+                for number, path in enumerate(files.logs)
+            ]
+            for number, (path, count, celled) in enumerate(recording._frames()):
+                num_frames = step // save_every + 1
+                recording.trajectories.append(trajectory.reopen(path, count, save_every, celled, num_frames))
+                recording.logs.append(Log.reopen(files.logs[number], log_bytes[number]))
+            recording.saved_step = step
+            tell_of_cells(dynamics.batch.cell.numpy(), recording._pbc, trajectory.name)
         return recording
 
     def run(
@@ -155,10 +172,12 @@ class Recording:
         intervals = [self.save_every, self.log_every]
         if self.checkpoint_every is not None:
             intervals.append(self.checkpoint_every)
-        last: Snapshot | None = None
+        last = self.dynamics.snapshot()
         try:
-            for last in self.dynamics.snapshots(num_steps, every=intervals, interrupted=interrupted):
-                self._require_stable(last)
+            self._record(last)  # what an earlier call could not write
+            for found in self.dynamics.snapshots(num_steps, every=intervals, interrupted=interrupted):
+                self._require_stable(found)
+                last = found
                 self._record(last)
                 if self._checkpoint_due(last.step):
                     self.save(last)
@@ -167,12 +186,17 @@ class Recording:
                     break
         except (StepError, ArithmeticError) as error:
             frame = self.files.keep_frame(error) if isinstance(error, SpreadError) else ""
-            if not isinstance(error, Unstable):
-                last = self.dynamics.snapshot()
-                self.save(last)
-            error.args = (f"{error}{frame}{self._after_failure()}",)
+            if isinstance(error, Unstable):
+                self._go_back(last)
+            else:
+                self.save(self.dynamics.snapshot())
+            saved = f"\nthe last valid state saved is of step {self.saved_step}, in {self.files.restart}"
+            error.args = (f"{error}{frame}{saved}",)
             raise
-        last = last or self.dynamics.snapshot()
+        except BaseException:
+            self._go_back(last)
+            raise
+        self._go_back(last)
         if last.step != self.saved_step:
             self.save(last)
         return last.step
@@ -186,10 +210,13 @@ class Recording:
         self.saved_step, self._checkpoint_clock = snapshot.step, time.monotonic()
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the files, and lets other processes record to the prefix."""
         with contextlib.ExitStack() as files:  # closes all, even if one fails
-            for trajectory, log in zip(self.trajectories, self.logs, strict=True):
+            if self._lock is not None:
+                files.callback(self._lock.close)
+            for trajectory in self.trajectories:
                 files.callback(trajectory.close)
+            for log in self.logs:
                 files.callback(log.close)
 
     def __enter__(self) -> Recording:
@@ -198,8 +225,6 @@ class Recording:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         with contextlib.suppress(*((OSError,) if kind else ())):  # the first error is the one to show
             self.close()
-
-    # -- what is written ---------------------------------------------------------------------------------------------
 
     def _columns(self, number: int) -> tuple[str, ...]:
         return columns_of(
@@ -211,14 +236,14 @@ class Recording:
         )
 
     def _record(self, snapshot: Snapshot) -> None:
-        """Writes what is due, once for each step: an interruption may end a run where it began."""
-        if snapshot.step == self._recorded_step:
-            return
-        self._recorded_step = snapshot.step
-        if snapshot.step % self.save_every == 0:
-            for file, frame in zip(self.trajectories, frames_of(snapshot, self._periodic), strict=True):
-                file.append(frame)
-        if snapshot.step % self.log_every == 0:
+        """Writes what is due and not written: an interruption may end a run where it began, or a write may fail."""
+        frames = lacking(snapshot.step, self.save_every, [file.num_frames for file in self.trajectories])
+        rows = lacking(snapshot.step, self.log_every, [log.num_rows for log in self.logs])
+        if frames:
+            found = frames_of(snapshot, self._pbc)
+            for number in frames:
+                self.trajectories[number].append(found[number])
+        if rows:
             self.rows = rows_of(
                 snapshot,
                 self._periodic,
@@ -227,8 +252,27 @@ class Recording:
                 restrained=self._restrained,
                 ensemble=self.dynamics.is_ensemble,
             )
-            for log, row in zip(self.logs, self.rows, strict=True):
-                log.write(row)
+            for number in rows:
+                self.logs[number].write(self.rows[number])
+
+    def _go_back(self, snapshot: Snapshot) -> None:
+        """Returns to the step of a snapshot: a GPU is ahead of what is recorded."""
+        if self.dynamics.num_steps != snapshot.step:
+            self.dynamics.restore(snapshot)
+
+    def _frames(self) -> list[tuple[Path, int, bool]]:
+        """Of each structure: the path of its trajectory, its number of atoms, and whether frames have a cell."""
+        counts = np.diff(self.dynamics.motion.particles.starts).tolist()
+        return list(zip(self.files.trajectories, counts, self.dynamics.batch.pbc.any(1).tolist(), strict=True))
+
+    @contextlib.contextmanager
+    def _closing_after_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is the one to show
+                self.close()
+            raise
 
     def _speed(self, timestep: float) -> float | None:
         """ns/day since the last row."""
@@ -252,48 +296,5 @@ class Recording:
             return step % self.checkpoint_every == 0
         return time.monotonic() - self._checkpoint_clock > CHECKPOINT_SECONDS
 
-    def _after_failure(self) -> str:
-        return f"\nthe last valid state saved is of step {self.saved_step}, in {self.files.restart}"
-
     def _settings(self, further: dict[str, Any] | None) -> dict[str, Any]:
-        motion, batch = self.dynamics.motion, self.dynamics.batch
-        particles = motion.particles
-        atoms = batch.atomic_numbers.numpy().tobytes() + particles.masses.tobytes() + particles.mobile.tobytes()
-        return {
-            "atoms (SHA-256 of elements, masses and which move)": hashlib.sha256(atoms).hexdigest(),
-            "atoms of the structures": np.diff(particles.starts).tolist(),
-            "charges in e": batch.charge.tolist(),
-            "integrator": repr(motion.integrator),
-            "timestep in fs": motion.timestep,
-            "seeds": motion.seeds.tolist(),
-            **({"barostat": repr(motion.barostat)} if motion.barostat is not None else {}),
-            **({"restraints (SHA-256)": motion.restraints.digest()} if motion.restraints is not None else {}),
-            "steps between exchanges": None if self.dynamics.exchange is None else self.dynamics.exchange.every,
-            "steps between frames": self.save_every,
-            "steps between log rows": self.log_every,
-            "trajectories": self.format.name + " with velocities" * self.format.velocities,
-            **(further or {}),
-        }
-
-
-def _checked(
-    dynamics: Dynamics,
-    prefix: str,
-    save_every: int,
-    log_every: int,
-    checkpoint_every: int | None,
-    trajectory: TrajectoryFormat,
-) -> RunFiles:
-    """The files of a run. Raises ValueError for intervals below 1, OSError if so many files cannot be open at once."""
-    for name, value in (("save_every", save_every), ("log_every", log_every), ("checkpoint_every", checkpoint_every)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be >= 1 step, got {value}")
-    needed = 2 * dynamics.batch.num_systems + SPARE_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        if hard != resource.RLIM_INFINITY and hard < needed:
-            raise OSError(
-                f"{dynamics.batch.num_systems} structures need {needed} open files, but this process may have {hard}"
-            )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return RunFiles(prefix, dynamics.batch.num_systems, trajectory.ending)
+        return {**settings_of(self.dynamics, self.save_every, self.log_every, self.format), **(further or {})}

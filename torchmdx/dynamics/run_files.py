@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import resource
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchmdx.dynamics.run_settings import ADDED, differences
 from torchmdx.dynamics.trajectory_formats import ENDINGS
 from torchmdx.runtime.damaged_file import WRONG_VALUES, parse_json
 from torchmdx.runtime.files import require_new, write_whole
@@ -14,6 +17,7 @@ from torchmdx.step.results import SpreadError
 from torchmdx.step.spread_limit import appended
 
 FORMAT = "torchmdx dynamics 1"
+SPARE_FILES = 64  # open files of everything else in the process
 UNCERTAIN = ".uncertain.xyz"  # ending of the file of frames with a large force spread
 
 
@@ -121,9 +125,36 @@ class RunFiles:
         return settings
 
     def require_settings(self, now: dict[str, Any]) -> None:
-        """Raises ValueError with the settings that differ between a run and its continuation."""
+        """Raises ValueError with the settings that differ between a run and its continuation.
+
+        Warns of those that earlier versions did not write.
+        """
         before = self.read_settings()
         now = json.loads(json.dumps(now))
-        differing = [f"{name} {now[name]}, was {before.get(name)}" for name in now if now[name] != before.get(name)]
-        if differing:
+        if differing := differences(now, before):
             raise ValueError(f"a restart needs the settings of the run, got {'; '.join(differing)}")
+        if missing := [name for name in now if name in ADDED and name not in before]:
+            warnings.warn(
+                f"{str(self.settings)!r} is of an earlier version, which did not write {', '.join(missing)}: whether "
+                "they are those of the run is not checked",
+                stacklevel=3,
+            )
+
+
+def files_of(
+    num_structures: int, prefix: str, save_every: int, log_every: int, checkpoint_every: int | None, trajectory: str
+) -> RunFiles:
+    """The files of a run, which this process may then open all at once. trajectory: the ending of trajectories.
+
+    Raises ValueError for intervals below 1, OSError if so many files cannot be open.
+    """
+    for name, value in (("save_every", save_every), ("log_every", log_every), ("checkpoint_every", checkpoint_every)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be >= 1 step, got {value}")
+    needed = 2 * num_structures + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise OSError(f"{num_structures} structures need {needed} open files, but this process may have {hard}")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return RunFiles(prefix, num_structures, trajectory)

@@ -1,7 +1,8 @@
 """DCD trajectories that can be truncated to a checkpoint and continued.
 
 The layout is CHARMM's, little-endian, as OpenMM, VMD, MDAnalysis and mdtraj read it: a header of 276 bytes, then for
-each frame the unit cell (if periodic) and x, y, z of all atoms in float32 Å, each between two record lengths.
+each frame the unit cell (if periodic) and x, y, z of all atoms in float32 Å, each between two record lengths. Cells are
+lengths and angles: positions are turned to the orientation that readers make of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.runtime.files import naming_writes
+from torchmdx.dynamics.orientation import standard
+from torchmdx.runtime.files import naming_writes, write_all
 from torchmdx.units import FORCE_TO_ACCELERATION, KCAL_PER_MOL
 
 Floats = NDArray[np.float64]
@@ -28,7 +30,10 @@ LARGEST_INT = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Positions [N,3] Å, cell [3,3] Å or None, velocities [N,3] Å/fs, time ps, energies eV, kinetic temperature K."""
+    """Positions [N,3] Å, cell [3,3] Å or None, velocities [N,3] Å/fs, time ps, energies eV, kinetic temperature K.
+
+    In the orientation of the run; the cell, if any, has three vectors.
+    """
 
     positions: Floats
     cell: Floats | None
@@ -51,7 +56,7 @@ class Trajectory:
         """A new file without frames. timestep: fs."""
         file = path.open("w+b", buffering=0)
         with naming_writes(path):
-            file.write(header(num_atoms, interval, periodic, timestep))
+            write_all(file, header(num_atoms, interval, periodic, timestep))
         return cls(file, num_atoms, interval, periodic, 0)
 
     @classmethod
@@ -80,12 +85,15 @@ class Trajectory:
 
     def write(self, positions: Floats, cell: Floats | None) -> None:
         """Appends a frame: positions [N,3] Å, cell [3,3] Å if periodic; updates the header after it."""
-        parts = [_record(_cell_parameters(cell))] if self.periodic and cell is not None else []
+        parts = []
+        if self.periodic and cell is not None:
+            parts = [_record(_cell_parameters(cell))]
+            positions = positions @ standard(cell)[1].T
         columns = np.ascontiguousarray(positions.T, dtype="<f4")
         parts += [_record(column.tobytes()) for column in columns]
         with naming_writes(self._file.name):
             self._file.seek(HEADER_BYTES + self.num_frames * frame_bytes(self.num_atoms, self.periodic))
-            _write_all(self._file, b"".join(parts))
+            write_all(self._file, b"".join(parts))
             self.num_frames += 1
             self._count()
 
@@ -141,10 +149,3 @@ def _cell_parameters(cell: Floats) -> bytes:
     a, b, c = np.linalg.norm(cell, axis=1)
     cosines = [cell[0] @ cell[1] / (a * b), cell[0] @ cell[2] / (a * c), cell[1] @ cell[2] / (b * c)]
     return struct.pack("<6d", a, cosines[0], b, cosines[1], cosines[2], c)
-
-
-def _write_all(file: BinaryIO, data: bytes) -> None:
-    """Writes all data: an unbuffered write may write only part of them."""
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]

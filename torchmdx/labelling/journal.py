@@ -3,7 +3,7 @@
     magic | record | record | ...      record = mark, lengths of both parts, checksum | header, JSON | arrays, bytes
 
 The first record holds the settings of the run. On opening, an incomplete record at the end is cut off, and a damaged
-one in the middle is skipped. One process at a time may hold a journal.
+one in the middle is skipped. Who opens one holds the lock of its output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Journal:
     """Records of one run, on disk. Opened with the settings of the run that wants to write.
 
     anew: delete all records. discarded: bytes of incomplete or damaged records, found on opening. Raises ValueError if
-    the file is not a journal or has other settings, OSError if another process holds it.
+    the file is not a journal or has other settings.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], *, anew: bool = False) -> None:
@@ -44,7 +44,6 @@ class Journal:
         settings = json.loads(json.dumps(settings))
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            self._lock()
             found = self._find_records()
             before = self._settings(found[0]) if found and not anew else settings
             if len(found) > 1 and not anew:
@@ -103,18 +102,6 @@ class Journal:
             header, _ = self.read(offset)
             if "settings" not in header:
                 yield offset, header
-
-    def _lock(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # Windows has no such locks
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BlockingIOError(
-                f"only one run at a time may write an output, and another one holds {str(self.path)!r}"
-            ) from None
 
     def _find_records(self) -> list[int]:
         """Offsets of all whole records. Sets `_end` to the end of the last one."""

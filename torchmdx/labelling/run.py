@@ -21,6 +21,7 @@ from torchmdx.labelling.sources import StructureFiles
 from torchmdx.labelling.stages import LabelStage, SampleStage, Stage, frames_of_files
 from torchmdx.labelling.work import LabelWork
 from torchmdx.labelling.workers import Workers, usable_cores
+from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.runtime.progress_line import ProgressLine
 
 SOON = 2.0  # s
@@ -98,11 +99,25 @@ def label(
     """Labels frames of files, or geometries sampled from them and from SMILES; continues a run that was stopped.
 
     Processes are spawned: a script must call this under `if __name__ == "__main__"`. Raises ValueError, ImportError
-    and OSError.
+    and OSError, also if another process writes this output.
     """
     crew = crew or Crew(usable_cores(), None, sys.stderr)
-    paths = Paths(output)
     require_output(output)
+    with OutputLock(output):
+        return _label(files, Paths(output), choice, smiles, sampling, crew, retry_failed, overwrite)
+
+
+def _label(
+    files: StructureFiles,
+    paths: Paths,
+    choice: Choice,
+    smiles: Sequence[str],
+    sampling: Sampling | None,
+    crew: Crew,
+    retry_failed: bool,
+    overwrite: bool,
+) -> Summary:
+    output = paths.output
     if output.exists() and not paths.journal.exists() and not overwrite:
         raise FileExistsError(f"--output must be new, got {str(output)!r}; --overwrite replaces it")
     choice.require()

@@ -8,25 +8,21 @@ import hashlib
 import math
 import sys
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ase.io
 import numpy as np
-from ase.constraints import FixAtoms
 from numpy.typing import NDArray
 
 from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
 from torchmdx.dynamics.dynamics import MOST_STEPS, Dynamics, default_steps_per_replay
 from torchmdx.dynamics.log import Row, read_log
-from torchmdx.dynamics.particles import with_heavy_hydrogens
 from torchmdx.dynamics.recording import Recording
 from torchmdx.dynamics.run_files import RunFiles
-from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFormat
 from torchmdx.md.device_options import features_of, integrator_of, refuse_others, temperatures_of, trajectory_of
-from torchmdx.md.motion import fixed_atoms, stored_velocities
+from torchmdx.md.motion import origin_of_velocities
+from torchmdx.md.moving import Moving, read, write_final
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress
 from torchmdx.md.settings import LARGEST_SEED, PotentialSettings, Schedule
@@ -35,9 +31,8 @@ from torchmdx.md.timestep import doubt_about_timestep
 from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.files import naming_writes
 from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.step.results import SpreadError
-from torchmdx.structure_files import Record, read_record
-from torchmdx.system import Batch, System
 from torchmdx.units import PICOSECOND
 from torchmdx.view.run_page import write_run_page
 
@@ -45,32 +40,35 @@ Floats = NDArray[np.float64]
 DIVISORS = range(32, 7, -1)  # steps of a replay that are worth a graph of their own
 
 
-@dataclass(frozen=True, eq=False)
-class Moving:
-    """One structure of a file: masses amu, which atoms are fixed [N], velocities Å/fs or None."""
+def run(options: argparse.Namespace, interrupts: Interrupts) -> int:
+    """Runs the dynamics of the command line; returns the exit status. `cli.main` prints the errors raised.
 
-    record: Record
-    system: System
-    masses: Floats
-    fixed: NDArray[np.bool_]
-    velocities: Floats | None
-
-    @property
-    def atomic_numbers(self) -> NDArray[np.int64]:
-        return self.record.atoms.numbers
-
-
-def run(options: argparse.Namespace) -> int:
-    """Runs the dynamics of the command line; returns the exit status. `cli.main` prints the errors raised."""
+    interrupts: a signal before the first step ends the run there, with a restart file.
+    """
     settings, schedule = Settings.from_options(options), Schedule.from_options(options)
     potential_settings = PotentialSettings.from_options(options)
     refuse_others(options)
     trajectory = trajectory_of(options)
     temperatures = temperatures_of(options, settings.temperature)
     files = RunFiles(options.output, len(temperatures), trajectory.ending)
+    with OutputLock(options.output) as lock:
+        return _run(options, settings, schedule, potential_settings, trajectory, temperatures, files, lock, interrupts)
+
+
+def _run(
+    options: argparse.Namespace,
+    settings: Settings,
+    schedule: Schedule,
+    potential_settings: PotentialSettings,
+    trajectory: TrajectoryFormat,
+    temperatures: Floats,
+    files: RunFiles,
+    lock: OutputLock,
+    interrupts: Interrupts,
+) -> int:
     if not (options.restart or options.overwrite):
         files.require_new()
-    moving = _read(options, settings.hydrogen_mass)
+    moving = read(options, settings.hydrogen_mass)
     velocities = None if options.velocities == "new" else moving.velocities
     if options.velocities == "file" and velocities is None:
         raise ValueError(f"--velocities file needs velocities in the file, got {options.file!r} without any")
@@ -84,33 +82,16 @@ def run(options: argparse.Namespace) -> int:
     features = features_of(options, settings.pressure)
     try:
         dynamics = _dynamics(moving, settings, schedule, potential_settings, temperatures, velocities, features)
-        print(_description(options, moving, dynamics, settings, velocities is not None))
+        origin = origin_of_velocities(velocities is not None, moving.scaled)
+        print(_description(options, moving, dynamics, settings, origin))
         names = AtomNames.of_arrays(moving.record.atoms.arrays)
-        recording = _recording(options, dynamics, settings, schedule, potential_settings, trajectory, names)
+        recording = _recording(options, dynamics, settings, schedule, potential_settings, trajectory, names, lock)
     except SpreadError as error:  # of a first evaluation, before there is a recording
         error.args = (f"{error}{files.keep_frame(error)}",)
         raise
-    status = _go(recording, dynamics, settings)
+    status = _go(recording, dynamics, settings, interrupts)
     _finish(options, recording, moving, complete=status == 0)
     return status
-
-
-def _read(options: argparse.Namespace, hydrogen_mass: float | None) -> Moving:
-    record = read_record(options.file, options.index, options.charge)
-    atoms = record.atoms
-    if options.vacuum:
-        atoms.pbc = False
-        atoms.cell = None
-    fixed = fixed_atoms(atoms, ignore=options.ignore_constraints)
-    if fixed.all():
-        raise ValueError(
-            f"at least one atom must move, but {options.file!r} fixes all {len(atoms)}; see --ignore-constraints"
-        )
-    system = System.from_ase(atoms, record.charge)
-    masses = atoms.get_masses().astype(np.float64)
-    if hydrogen_mass is not None:
-        masses = with_heavy_hydrogens(Batch.of(system), masses, hydrogen_mass)
-    return Moving(record, system, masses, fixed, stored_velocities(atoms))
 
 
 def _dynamics(
@@ -156,16 +137,21 @@ def _recording(
     potential_settings: PotentialSettings,
     trajectory: TrajectoryFormat,
     names: AtomNames | None,
+    lock: OutputLock,
 ) -> Recording:
     models = [hashlib.sha256(path.read_bytes()).hexdigest() for path in potential_settings.models]
     further: dict[str, Any] = {
         "model (SHA-256)": " ".join(models),
-        "temperatures in K": dynamics.motion.temperatures.tolist(),
         "seed": int(dynamics.motion.seeds[0]),
         "precision": potential_settings.precision,
         "hydrogen mass in amu": chosen.hydrogen_mass,
     }
-    given: dict[str, Any] = {**dataclasses.asdict(schedule), "settings": further, "trajectory": trajectory}
+    given: dict[str, Any] = {
+        **dataclasses.asdict(schedule),
+        "settings": further,
+        "trajectory": trajectory,
+        "lock": lock,
+    }
     if options.restart:
         recording = Recording.resume(dynamics, options.output, **given)
         print(f"continuing from step {dynamics.num_steps:,}")
@@ -173,7 +159,7 @@ def _recording(
     return Recording.begin(dynamics, options.output, **given, overwrite=options.overwrite, names=names)
 
 
-def _go(recording: Recording, dynamics: Dynamics, settings: Settings) -> int:
+def _go(recording: Recording, dynamics: Dynamics, settings: Settings, interrupts: Interrupts) -> int:
     """Integrates to the end or until a signal; returns the exit status."""
     step, end = dynamics.num_steps, settings.num_steps
     if step >= end:
@@ -184,7 +170,7 @@ def _go(recording: Recording, dynamics: Dynamics, settings: Settings) -> int:
     def show(step: int, row: Row | None) -> None:
         progress.update(step, row, last=step == end)
 
-    with Interrupts() as interrupts, recording:
+    with recording:
         try:
             reached = recording.run(end - step, interrupted=lambda: interrupts.received is not None, progress=show)
         except BrokenPipeError:
@@ -211,7 +197,7 @@ def _finish(options: argparse.Namespace, recording: Recording, moving: Moving, *
     written = [*files.trajectories, *files.logs]
     if complete:
         with naming_writes(files.final):
-            _write_final(files.final, moving, dynamics.snapshot())
+            write_final(files.final, moving, dynamics.snapshot())
         written.append(files.final)
     title = f"{Path(options.file).name}: {options.ensemble.upper()}, {dynamics.motion.timestep:g} fs"
     if files.num_structures == 1:
@@ -230,20 +216,6 @@ def _finish(options: argparse.Namespace, recording: Recording, moving: Moving, *
     names = [str(path) for path in [*written, files.restart]]
     shown = names if len(names) <= 8 else [*names[:3], f"... ({len(names) - 5} files)", *names[-2:]]
     print("wrote " + ", ".join(shown))
-
-
-def _write_final(path: Path, moving: Moving, snapshot: Snapshot) -> None:
-    starts, frames = snapshot.particles.starts, []
-    for number, start in enumerate(starts[:-1]):
-        own = slice(start, starts[number + 1])
-        atoms = moving.record.atoms.copy()
-        atoms.positions = snapshot.positions[own]
-        if atoms.pbc.all():
-            atoms.cell = snapshot.cell[number]
-        atoms.info |= {"charge": moving.system.charge, "replica": number}
-        atoms.set_constraint(FixAtoms(mask=moving.fixed) if moving.fixed.any() else None)
-        frames.append(atoms)
-    ase.io.write(path, frames, format="extxyz")
 
 
 def _summary(recording: Recording) -> str:
@@ -265,7 +237,7 @@ def _summary(recording: Recording) -> str:
 
 
 def _description(
-    options: argparse.Namespace, moving: Moving, dynamics: Dynamics, settings: Settings, stored: bool
+    options: argparse.Namespace, moving: Moving, dynamics: Dynamics, settings: Settings, velocities: str
 ) -> str:
     motion, record, atoms = dynamics.motion, moving.record, moving.record.atoms
     place = f"{record.place}, " if record.place else ""
@@ -285,6 +257,6 @@ def _description(
             f"{motion.integrator!r}, {target}{pressure}, {motion.timestep:g} fs{heavy}{replicas}; {num_steps:,} steps, "
             f"{length:g} ps; seed {motion.seeds[0]}",
             f"{dynamics.device.type}: {dynamics.why}",
-            f"velocities: {'from the file' if stored else 'drawn'}",
+            f"velocities: {velocities}",
         ]
     )

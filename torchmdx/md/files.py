@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from torchmdx.runtime.files import require_new, write_whole
 
 FORMAT = 1
 FIXED, NONE = "fixed atoms", "none"
+CELL, DECIMALS = "cell in Å", 6
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ def settings_of(
         FIXED: ranges_of(np.flatnonzero(structure.fixed)),
         "charge in e": structure.charge,
         "periodic": structure.cell is not None,
+        CELL: None if structure.cell is None else structure.cell.round(DECIMALS).tolist(),
         "ensemble": dynamics.ensemble,
         "timestep in fs": dynamics.timestep,
         "temperature in K": dynamics.temperature,
@@ -162,9 +165,13 @@ def ranges_of(numbers: NDArray[np.int64]) -> str:
     return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) or NONE
 
 
-def require_same(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises ValueError with the settings that differ between a run and its restart."""
-    before = {FIXED: NONE} | before  # which earlier versions did not write
+def require_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    """Raises ValueError with the settings that differ between a run and its restart. path: of the settings."""
+    if CELL not in before:
+        warnings.warn(
+            f"{str(path)!r} is of an earlier version, which did not write the cell: it is not compared", stacklevel=2
+        )
+    before = {FIXED: NONE, CELL: now[CELL]} | before  # which earlier versions did not write
     differing = [f"{name} {now[name]}, was {before.get(name)}" for name in now if now[name] != before.get(name)]
     if differing:
         raise ValueError(f"--restart needs the settings of the run, got {'; '.join(differing)}")

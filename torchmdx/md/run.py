@@ -8,22 +8,25 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openmm
 
 from torchmdx.dynamics.log import Row, read_log
 from torchmdx.md.files import Files, require_same, settings_of
+from torchmdx.md.motion import origin_of_velocities
 from torchmdx.md.plot import plot_log
 from torchmdx.md.progress import SimulationProgress
 from torchmdx.md.recorder import Recorder
 from torchmdx.md.settings import LARGEST_SEED, Dynamics, PotentialSettings, Schedule
 from torchmdx.md.simulation import Simulation, SimulationError
-from torchmdx.md.structure import Structure, read, with_heavy_hydrogens, write_structure
+from torchmdx.md.structure import Structure, read, require_movable, with_heavy_hydrogens, write_structure
 from torchmdx.md.timestep import doubt_about_timestep
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.files import naming_writes
 from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.units import PICOSECOND
 from torchmdx.view.run_page import write_run_page
 
@@ -31,8 +34,11 @@ STORED = "stored velocities"  # in the settings: whether the run began with them
 SECONDS_A_PIECE = 0.2  # longest delay before a signal is handled
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs the simulation of the command line; returns the exit status. `cli.main` prints the errors raised."""
+def run(options: argparse.Namespace, interrupts: Interrupts) -> int:
+    """Runs the simulation of the command line; returns the exit status. `cli.main` prints the errors raised.
+
+    interrupts: a signal before the first step ends the run there, with a checkpoint.
+    """
     dynamics, schedule = Dynamics.from_options(options), Schedule.from_options(options)
     potential_settings = PotentialSettings.from_options(options)
     structure = read(
@@ -42,26 +48,58 @@ def run(options: argparse.Namespace) -> int:
         vacuum=options.vacuum,
         ignore_constraints=options.ignore_constraints,
     )
+    read_masses = structure.masses
     if dynamics.hydrogen_mass is not None:
         structure = with_heavy_hydrogens(structure, dynamics.hydrogen_mass)
-    _require_movable(structure, dynamics, options.file)
+    require_movable(structure, dynamics.ensemble, options.file)
     files = Files(options.output, structure.suffix)
-    settings = settings_of(structure, dynamics, schedule, potential_settings)
+    with OutputLock(options.output):
+        settings = settings_of(structure, dynamics, schedule, potential_settings)
+        dynamics, stored = _continued(options, files, structure, dynamics, settings)
+        scaled = not np.array_equal(read_masses, structure.masses)
+        return _run(
+            options, structure, dynamics, schedule, potential_settings, files, settings, stored, scaled, interrupts
+        )
+
+
+def _continued(
+    options: argparse.Namespace, files: Files, structure: Structure, dynamics: Dynamics, settings: dict[str, Any]
+) -> tuple[Dynamics, bool]:
+    """The dynamics with a seed, which `settings` gets too, and whether the run starts with stored velocities.
+
+    Raises FileExistsError for files of an earlier run, and ValueError for a restart with other settings.
+    """
     if options.restart:
         _refuse_start_options(options)
         before = files.read_settings()
-        if dynamics.seed is None:
-            dynamics = dataclasses.replace(dynamics, seed=before.get("seed"))
-            settings["seed"] = dynamics.seed
-        require_same(before, settings)
+        seed = before.get("seed") if dynamics.seed is None else dynamics.seed
+        settings["seed"] = seed
+        require_same(before, settings, files.settings)
         stored = before.get(STORED, False)
     else:
         if not options.overwrite:
             files.require_new()
-        if dynamics.seed is None:
-            dynamics = dataclasses.replace(dynamics, seed=int(np.random.default_rng().integers(LARGEST_SEED + 1)))
-            settings["seed"] = dynamics.seed
+        seed = dynamics.seed
+        if seed is None:
+            seed = int(np.random.default_rng().integers(LARGEST_SEED + 1))
+        settings["seed"] = seed
         stored = _starts_with_stored(options, structure, dynamics)
+    return dataclasses.replace(dynamics, seed=seed), stored
+
+
+def _run(
+    options: argparse.Namespace,
+    structure: Structure,
+    dynamics: Dynamics,
+    schedule: Schedule,
+    potential_settings: PotentialSettings,
+    files: Files,
+    settings: dict[str, Any],
+    stored: bool,
+    scaled: bool,
+    interrupts: Interrupts,
+) -> int:
+    """The run itself. stored: whether it starts with velocities of the file, scaled: to other masses."""
     assert dynamics.seed is not None
     doubt = doubt_about_timestep(structure, dynamics.timestep)
     if doubt is not None:
@@ -73,25 +111,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         simulation.start(minimize=options.minimize, velocities=structure.velocities if stored else None)
         recorder = Recorder.begin(simulation, files, schedule, {**settings, STORED: stored})
-        print(f"velocities: {'from the file' if stored else 'drawn'}, {simulation.measure().temperature:.0f} K")
-    status = _go(simulation, recorder)
+        print(f"velocities: {origin_of_velocities(stored, scaled)}, {simulation.measure().temperature:.0f} K")
+    status = _go(simulation, recorder, interrupts)
     title = f"{Path(options.file).name}: {_ensemble(dynamics, stored)}"
     _finish(simulation, recorder, title, complete=status == 0, page=not options.no_page)
     return status
-
-
-def _require_movable(structure: Structure, dynamics: Dynamics, file: str) -> None:
-    """Raises ValueError for a barostat without a box, or with fixed atoms, and if nothing can move."""
-    num_fixed = int(structure.fixed.sum())
-    if dynamics.ensemble == "npt" and structure.cell is None:
-        raise ValueError(f"--ensemble npt needs a periodic structure, got {file!r} without a box")
-    if dynamics.ensemble == "npt" and num_fixed:
-        raise ValueError(
-            f"--ensemble npt moves all atoms with the box and cannot keep {num_fixed} atoms of {file!r} fixed; "
-            "--ignore-constraints moves them"
-        )
-    if num_fixed == structure.num_atoms:
-        raise ValueError(f"at least one atom must move, but {file!r} fixes all {num_fixed}; see --ignore-constraints")
 
 
 def _starts_with_stored(options: argparse.Namespace, structure: Structure, dynamics: Dynamics) -> bool:
@@ -131,27 +155,26 @@ def _resume(simulation: Simulation, files: Files, schedule: Schedule) -> Recorde
     return Recorder.resume(simulation, files, schedule)
 
 
-def _go(simulation: Simulation, recorder: Recorder) -> int:
+def _go(simulation: Simulation, recorder: Recorder, interrupts: Interrupts) -> int:
     """Integrates to the end or until a signal; returns the exit status. After a failure, saves the last valid state."""
     dynamics = simulation.dynamics
     progress = SimulationProgress(sys.stderr, simulation.current_step, dynamics.num_steps, dynamics.timestep)
-    with Interrupts() as interrupts:
-        try:
-            _integrate(simulation, recorder, progress, interrupts)
-            recorder.save_checkpoint()
-            progress.update(simulation.current_step, _newest(simulation, recorder), last=True)
-        except SimulationError as error:
-            raise SimulationError(f"{error}{_after_failure(recorder)}") from error
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OSError(
-                f"step {simulation.current_step:,}: {error.strerror or error}; when it can be, the same command with "
-                f"--restart continues from step {recorder.saved_step or 0:,}"
-            ) from error
-        finally:
-            progress.finish()
-            recorder.close()
+    try:
+        _integrate(simulation, recorder, progress, interrupts)
+        recorder.save_checkpoint()
+        progress.update(simulation.current_step, _newest(simulation, recorder), last=True)
+    except SimulationError as error:
+        raise SimulationError(f"{error}{_after_failure(recorder)}") from error
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(
+            f"step {simulation.current_step:,}: {error.strerror or error}; when it can be, the same command with "
+            f"--restart continues from step {recorder.saved_step or 0:,}"
+        ) from error
+    finally:
+        progress.finish()
+        recorder.close()
     if interrupts.received is not None:
         print(
             f"torchmdx: stopped by {interrupts.received.name} at step {simulation.current_step:,} of "
@@ -199,7 +222,7 @@ def _finish(simulation: Simulation, recorder: Recorder, title: str, *, complete:
     files, written = recorder.files, [recorder.files.trajectory, recorder.files.log]
     if complete:
         with naming_writes(files.final):
-            write_structure(simulation.structure, files.final, *simulation.geometry())
+            write_structure(simulation.structure, files.final, *simulation.geometry(), simulation.velocities())
         written.append(files.final)
     target = None if simulation.dynamics.ensemble == "nve" else simulation.dynamics.temperature
     try:

@@ -112,9 +112,8 @@ class Simulation:
         OpenMM's integrators keep the velocities of half a timestep earlier, so they are moved back by that time.
         """
         with self._guarded():
-            forces = self.context.getState(forces=True).getForces(asNumpy=True)._value  # kJ/mol/nm
-        earlier = velocities * (PICOSECOND / NANOMETER)
-        earlier = earlier - 0.5 * self.dynamics.timestep / PICOSECOND * forces / self.structure.masses[:, None]
+            state = self.context.getState(forces=True)
+        earlier = velocities * (PICOSECOND / NANOMETER) - self._half_kick(state)
         self.context.setVelocities(np.where(self.structure.fixed[:, None], 0.0, earlier))
 
     def step(self, num_steps: int) -> None:
@@ -158,6 +157,19 @@ class Simulation:
         if self.structure.cell is None:
             return positions, None
         return positions, np.array(state.getPeriodicBoxVectors(asNumpy=True).value_in_unit(unit.angstrom))
+
+    def velocities(self) -> NDArray[np.float64]:
+        """Velocities [N,3] Å/fs at the time of the positions: half a timestep after those of OpenMM's integrators."""
+        with self._guarded():
+            state = self.context.getState(velocities=True, forces=True)
+        found = state.getVelocities(asNumpy=True)._value + self._half_kick(state)
+        return np.where(self.structure.fixed[:, None], 0.0, found * (NANOMETER / PICOSECOND))
+
+    def _half_kick(self, state: openmm.State) -> NDArray[np.float64]:
+        """What forces add to velocities [N,3] in half a timestep, nm/ps."""
+        forces = state.getForces(asNumpy=True)._value  # kJ/mol/nm
+        found: NDArray[np.float64] = 0.5 * self.dynamics.timestep / PICOSECOND * forces / self.structure.masses[:, None]
+        return found
 
     def checkpoint(self) -> Checkpoint:
         """The current state. Raises SimulationError if it is not finite."""

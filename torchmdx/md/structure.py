@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from openmm import Vec3, app, unit
 
 from torchmdx.dynamics import particles
-from torchmdx.md.motion import fixed_atoms, stored_velocities, unread_velocities
+from torchmdx.md.motion import fixed_atoms, set_motion, stored_velocities, unread_velocities, with_masses
+from torchmdx.md.orientation import Orientation, orientation_of
 from torchmdx.structure_files import Record, pdb, read_record
 from torchmdx.structure_files.mmcif import is_mmcif
 from torchmdx.structure_files.read import CIF
@@ -32,7 +33,8 @@ class Structure:
 
     suffix: of a file format that keeps the residues and chains, for `write_structure`. charge: e, and a text on its
     origin. place: of a file with several structures, such as "frame 5 of 6". fixed [N]: atoms that do not move.
-    velocities [N,3] Å/fs: stored in the file. notes: what a user should know about the file.
+    velocities [N,3] Å/fs: stored in the file. notes: what a user should know about the file. orientation: against the
+    file, None for files whose cell is as OpenMM needs it.
     """
 
     topology: app.Topology
@@ -47,6 +49,7 @@ class Structure:
     fixed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     velocities: Array | None = None
     notes: tuple[str, ...] = ()
+    orientation: Orientation | None = None
 
     def __post_init__(self) -> None:
         if not len(self.fixed):
@@ -105,22 +108,50 @@ def read(
 def with_heavy_hydrogens(structure: Structure, mass: float) -> Structure:
     """The structure with bonded hydrogens of this mass, amu, taken from the atoms they are bonded to.
 
-    Raises ValueError if such an atom would be left with less; see `torchmdx.dynamics.particles.with_heavy_hydrogens`.
+    Velocities keep their temperature. Raises ValueError if such an atom would be left with less; see
+    `torchmdx.dynamics.particles.with_heavy_hydrogens`.
     """
     system = System.create(
         structure.positions, structure.atomic_numbers, cell=structure.cell, pbc=structure.cell is not None
     )
-    return replace(structure, masses=particles.with_heavy_hydrogens(Batch.of(system), structure.masses, mass))
+    masses, velocities = particles.with_heavy_hydrogens(Batch.of(system), structure.masses, mass), structure.velocities
+    if velocities is not None:
+        velocities = with_masses(velocities, structure.masses, masses, structure.fixed)
+    return replace(structure, masses=masses, velocities=velocities)
 
 
-def write_structure(structure: Structure, path: Path, positions: Array, cell: Array | None) -> None:
-    """Writes positions and cell in the format of `structure.suffix`."""
+def require_movable(structure: Structure, ensemble: str, file: str) -> None:
+    """Raises ValueError for a barostat without a box, or with fixed atoms, and if nothing can move."""
+    num_fixed = int(structure.fixed.sum())
+    if ensemble == "npt" and structure.cell is None:
+        raise ValueError(f"--ensemble npt needs a periodic structure, got {file!r} without a box")
+    if ensemble == "npt" and num_fixed:
+        raise ValueError(
+            f"--ensemble npt moves all atoms with the box and cannot keep {num_fixed} atoms of {file!r} fixed; "
+            "--ignore-constraints moves them"
+        )
+    if num_fixed == structure.num_atoms:
+        raise ValueError(f"at least one atom must move, but {file!r} fixes all {num_fixed}; see --ignore-constraints")
+
+
+def write_structure(
+    structure: Structure, path: Path, positions: Array, cell: Array | None, velocities: Array | None = None
+) -> None:
+    """Writes positions and cell, as OpenMM has them, in the format of `structure.suffix`.
+
+    XYZ files are in the orientation of the structure's file, and have velocities [N,3] Å/fs.
+    """
     if structure.suffix == ".xyz":
         import ase.io
         from ase import Atoms
         from ase.constraints import FixAtoms
 
+        if structure.orientation is not None and cell is not None:
+            turn = structure.orientation
+            positions, cell = turn.back(positions), turn.cell_back(cell)
+            velocities = None if velocities is None else turn.back(velocities)
         atoms = Atoms(structure.atomic_numbers, positions, cell=cell, pbc=cell is not None)
+        set_motion(atoms, structure.masses, velocities)
         atoms.info["charge"] = structure.charge
         if structure.fixed.any():
             atoms.set_constraint(FixAtoms(mask=structure.fixed))
@@ -195,18 +226,25 @@ def _from_ase(record: Record, vacuum: bool, ignore_constraints: bool) -> Structu
             "OpenMM needs a structure that is periodic in all three directions or in none, "
             f"got pbc {atoms.pbc.tolist()}; --vacuum ignores the box"
         )
-    positions, cell = atoms.positions.astype(np.float64), None
+    positions, cell, turn = atoms.positions.astype(np.float64), None, None
     velocities, unread = stored_velocities(atoms), unread_velocities(atoms)
+    notes = []
     if periodic:
         if abs(float(np.linalg.det(atoms.cell.array))) == 0:
             raise ValueError(f"a periodic structure needs a cell with a volume, got {atoms.cell.array.tolist()}")
-        if velocities is not None:
-            velocities, _ = oriented(velocities, atoms.cell.array)
-        positions, cell = oriented(positions, atoms.cell.array)
+        cell, turn = orientation_of(atoms.cell.array.astype(np.float64))
+        positions = turn.turned(positions)
+        velocities = None if velocities is None else turn.turned(velocities)
+        if turn.is_rotated:
+            notes.append(
+                "OpenMM needs a along x and b in the xy plane: the run and its trajectory are rotated; the final "
+                "structure is in the orientation of the file"
+            )
     topology = _topology([int(number) for number in atoms.numbers])
     if cell is not None:
         topology.setPeriodicBoxVectors([Vec3(*row) for row in cell / NANOMETER] * unit.nanometer)
-    note = f"the column {unread!r} of the file is not read, since its unit is unknown; ASE stores momenta"
+    if unread is not None and velocities is None:
+        notes.append(f"the column {unread!r} of the file is not read, since its unit is unknown; ASE stores momenta")
     return Structure(
         topology=topology,
         positions=positions,
@@ -219,7 +257,8 @@ def _from_ase(record: Record, vacuum: bool, ignore_constraints: bool) -> Structu
         place=record.place,
         fixed=fixed_atoms(atoms, ignore=ignore_constraints),
         velocities=velocities,
-        notes=() if unread is None or velocities is not None else (note,),
+        notes=tuple(notes),
+        orientation=turn,
     )
 
 
@@ -236,21 +275,3 @@ def _topology(atomic_numbers: list[int]) -> app.Topology:
             ) from None
         topology.addAtom(f"{element.symbol}{index + 1}", element, residue)
     return topology
-
-
-def oriented(positions: Array, cell: Array) -> tuple[Array, Array]:
-    """The crystal in the orientation of OpenMM: a along x, b in the xy plane, off-diagonals at most half the diagonal.
-
-    positions [N,3], cell [3,3] of either handedness, Å. Rotates, and chooses another basis of the same lattice; never
-    a mirror image.
-    """
-    basis = cell.copy()
-    if np.linalg.det(basis) < 0:
-        basis[2] = -basis[2]
-    lower = np.linalg.cholesky(basis @ basis.T)
-    rotation = np.linalg.solve(lower, basis)  # basis = lower @ rotation
-    a, b, c = lower
-    c = c - b * np.round(c[1] / b[1])
-    c = c - a * np.round(c[0] / a[0])
-    b = b - a * np.round(b[0] / a[0])
-    return positions @ rotation.T, np.array([a, b, c])

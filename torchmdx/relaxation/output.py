@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchmdx.models.ensemble import Ensemble
-from torchmdx.models.potential import Potential
 from torchmdx.relaxation.tasks import Relaxed
 from torchmdx.runtime.files import naming_writes, whole_file
 from torchmdx.total_charge import charge_of
@@ -44,15 +42,6 @@ def key_of(atoms: Atoms, settings: str) -> str:
     digest.update(f"{charge:g} {constraints}".encode())
     if atoms.has("initial_charges"):
         digest.update(atoms.get_initial_charges().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def digest_of(potential: Potential | Ensemble) -> str:
-    """Identifies the weights and constants of a potential."""
-    digest = hashlib.sha256()
-    for name, value in sorted(potential.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

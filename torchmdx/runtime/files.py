@@ -54,6 +54,13 @@ def naming_writes(path: str | Path) -> Iterator[None]:
         raise OSError(*arguments, f"{str(path)!r} could not be written ({reason})") from error
 
 
+def write_all(file: BinaryIO, data: bytes) -> None:
+    """Writes all data: an unbuffered write may write only part of them, without an error."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
 def _sync_folder(folder: Path) -> None:
     """Flushes the new name to disk, if the file system supports it."""
     with contextlib.suppress(OSError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 from types import FrameType
@@ -13,6 +15,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupts:
     """A context in which SIGINT and SIGTERM only set `received`; a second signal has its original effect.
 
+    The first one is answered by a line on stderr, since it may take a while until what is done can be kept.
     patient: a second signal has no effect either, for processes whose launcher forwards signals that the terminal has
     already sent. Outside the main thread, where Python handles no signals, the context does nothing.
     """
@@ -39,6 +42,9 @@ class Interrupts:
         self.received = signal.Signals(number)
         if not self._patient:
             self._restore()
+            text = f"\ntorchmdx: {self.received.name} received: keeping what is done; a second signal ends at once\n"
+            with contextlib.suppress(OSError):
+                os.write(2, text.encode())  # print must not be called while it runs
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

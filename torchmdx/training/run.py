@@ -7,6 +7,8 @@ import os
 import platform
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.files import write_whole
 from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import write_text
 from torchmdx.training.distributed import Group, join, launch, launched, leave
@@ -39,17 +42,21 @@ SHOWN = {OLD: "old frames"}  # names of parts in the report
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32, "float64": torch.float64}
 
 
-def train(config: Config, resume: bool = False) -> int:
+def train(config: Config, resume: bool = False, interrupts: Interrupts | None = None) -> int:
     """Trains as configured, in as many processes as configured; returns the exit status, 128 + its number for a signal.
 
     Raises before anything is written: ValueError, FileNotFoundError and others for a configuration that cannot be
-    used, FileExistsError if output.directory already holds a training run and `resume` is false.
+    used, FileExistsError if output.directory already holds a training run and `resume` is false, BlockingIOError if
+    another process trains there. interrupts: a signal that comes while data are read ends the run with its first state.
     """
+    if interrupts is None:
+        with Interrupts(patient=launched()) as interrupts:
+            return train(config, resume, interrupts)
     device = _device(config)
     _require_directory(config, resume)
     _require_possible(config)
     if launched():
-        return _worker(config, resume)
+        return _worker(config, resume, interrupts)
     if resume:
         warn_of_changes(config.data, Path(config.output.directory))
     store, parts = _data(config, Path(config.output.directory), resume, update=not resume)
@@ -59,9 +66,12 @@ def train(config: Config, resume: bool = False) -> int:
         for one, place in _places(config):
             potential = make_potential(one, store, parts["train"], DTYPES[config.training.precision])
             with_replay(one, potential, store, parts, place, device, resume)
+        if interrupts.received is not None:
+            print("torchmdx: stopped before the first epoch; the same command starts again", file=sys.stderr)
+            return interrupts.status
         status = launch(config.training, device, _worker, config, resume)
     else:
-        status = _members(config, resume, Group(), device)
+        status = _members(config, resume, Group(), device, interrupts)
     return status
 
 
@@ -70,8 +80,11 @@ def _device(config: Config) -> torch.device:
     return choose_device(None if asked == "auto" else asked, "training.device")
 
 
-def _worker(config: Config, resume: bool) -> int:
+def _worker(config: Config, resume: bool, interrupts: Interrupts | None = None) -> int:
     """Trains as one of several processes."""
+    if interrupts is None:
+        with Interrupts(patient=True) as interrupts:
+            return _worker(config, resume, interrupts)
     device = _device(config)
     group = join(device)
     failed = True
@@ -82,21 +95,35 @@ def _worker(config: Config, resume: bool) -> int:
                 f"training.batch_size must be a multiple of the number of processes, {group.size}, got {batch_size}"
             )
         _data(config, Path(config.output.directory), resume, update=not resume)
-        status = _members(config, resume, group, device)
+        status = _members(config, resume, group, device, interrupts)
         failed = False
         return status
     finally:
         leave(failed)
 
 
-def _members(config: Config, resume: bool, group: Group, device: torch.device) -> int:
+def _members(config: Config, resume: bool, group: Group, device: torch.device, interrupts: Interrupts) -> int:
     """Trains one potential, or the members of an ensemble, each in its own directory."""
-    with Interrupts(patient=group.size > 1) as interrupts:
+    with _locked(config, resume) if not group.rank else nullcontext():
         for one, place in _places(config):
             if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
                 # The same in all processes, whichever of them received the signal.
                 return interrupts.status or 128 + signal.SIGTERM
     return 0
+
+
+@contextmanager
+def _locked(config: Config, resume: bool) -> Iterator[None]:
+    """Holds the directory, whose runs are as they were when the configuration was checked. Raises BlockingIOError."""
+    directory = Path(config.output.directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with OutputLock(directory / "training"):
+            _require_directory(config, resume)
+            yield
+    finally:
+        with suppress(OSError):  # which holds files, unless the run has failed before its first one
+            directory.rmdir()
 
 
 def _places(config: Config) -> list[tuple[Config, Path]]:

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.cell import FLATTEST
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.units import FORCE_TO_ACCELERATION, KCAL_PER_MOL
 
 Floats = NDArray[np.float64]
 
+SHORTEST = 1e-3  # Å, of a lattice vector
 CHARMM_TIME = (KCAL_PER_MOL * FORCE_TO_ACCELERATION) ** -0.5  # fs: 1 amu, 1 Å, 1 kcal/mol
 
 
@@ -35,12 +37,16 @@ class Dcd:
         return self.start + self.interval * np.arange(self.num_frames)
 
     def read(self, indices: NDArray[np.int64]) -> tuple[Floats, Floats | None]:
-        """Positions [F,N,3] Å and cells [F,3,3] Å, None without a cell, of the frames at indices."""
+        """Positions [F,N,3] Å and cells [F,3,3] Å, None without a cell, of the frames at indices.
+
+        Raises ValueError for lengths and angles that are of no cell.
+        """
         frame = _frame(self.num_atoms, self.periodic, self.order)
         content = np.memmap(self.path, frame, "r", self.offset, (self.num_frames,))
         records = content[indices]
         positions = np.stack([records[name] for name in "xyz"], axis=-1).astype(np.float64)
-        return positions, _cells(records["cell"]) if self.periodic else None
+        with naming(self.path):
+            return positions, _cells(records["cell"], indices) if self.periodic else None
 
 
 def open_dcd(path: str | Path) -> Dcd:
@@ -76,14 +82,38 @@ def _frame(num_atoms: int, periodic: bool, order: str) -> np.dtype[np.void]:
     return np.dtype(fields)
 
 
-def _cells(records: NDArray[np.float64]) -> Floats:
+def _cells(records: NDArray[np.float64], indices: NDArray[np.int64]) -> Floats | None:
     """Cells from a, γ, b, β, α, c, where the angles are cosines or degrees."""
-    from ase.geometry import cellpar_to_cell
+    a, gamma, b, beta, alpha, c = records.astype(np.float64).T
+    angles = np.stack([alpha, beta, gamma], axis=-1)
+    cosines = (np.abs(angles) <= 1).all(1)
+    angles[cosines] = np.degrees(np.arccos(angles[cosines]))
+    return cells_of(np.stack([a, b, c], axis=-1), angles, indices)
 
-    cells = []
-    for a, gamma, b, beta, alpha, c in records.astype(np.float64):
-        angles = np.array([alpha, beta, gamma])
-        if (np.abs(angles) <= 1).all():
-            angles = np.degrees(np.arccos(angles))
-        cells.append(cellpar_to_cell([a, b, c, *angles]))
-    return np.array(cells)
+
+def cells_of(lengths: Floats, angles: Floats, indices: NDArray[np.int64]) -> Floats | None:
+    """Cells [F,3,3] Å with a along x and b in the xy plane, from lengths [F,3] Å and angles α, β, γ [F,3] in degrees.
+
+    None if all lengths are 0, as some programs write it without a cell. indices [F]: of the frames. Raises ValueError
+    that names the first frame whose values are of no cell.
+    """
+    if not lengths.any():
+        return None
+    with np.errstate(all="ignore"):
+        cosines = np.cos(np.radians(angles))
+        alpha, beta, gamma = cosines.T
+        # The square of the volume of a cell of unit lengths.
+        volume = 1 - (cosines * cosines).sum(1) + 2 * alpha * beta * gamma
+        between = ((angles > 0) & (angles < 180)).all(1)
+        usable = (lengths >= SHORTEST).all(1) & np.isfinite(lengths).all(1) & between & (volume > FLATTEST**2)
+    if not usable.all():
+        bad = int(np.argmin(usable))
+        raise ValueError(
+            f"the cell of every frame must have lengths of at least {SHORTEST} Å and angles that three vectors can "
+            f"have, got {lengths[bad].tolist()} Å and {angles[bad].tolist()} degrees in frame {indices[bad]}"
+        )
+    sine = np.sqrt(1 - gamma * gamma)
+    zero = np.zeros_like(gamma)
+    third = np.stack([beta, (alpha - beta * gamma) / sine, np.sqrt(volume) / sine], axis=-1)
+    rows = [np.stack([zero + 1, zero, zero], axis=-1), np.stack([gamma, sine, zero], axis=-1), third]
+    return np.asarray(np.stack(rows, axis=1) * lengths[:, :, None])

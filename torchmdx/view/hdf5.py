@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.dynamics.orientation import standard
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.hdf5_content import require_own
 from torchmdx.units import NANOMETER, PICOSECOND
-from torchmdx.view.dcd import Dcd, open_dcd
+from torchmdx.view.dcd import Dcd, cells_of, open_dcd
 
 Floats = NDArray[np.float64]
 
@@ -32,9 +33,12 @@ class Hdf5:
         return self.interval * np.arange(self.num_frames)
 
     def read(self, indices: NDArray[np.int64]) -> tuple[Floats, Floats | None]:
-        """Positions [F,N,3] Å and cells [F,3,3] Å, None without a cell, of the frames at ascending indices."""
+        """Positions [F,N,3] Å and cells [F,3,3] Å, None without a cell, of the frames at ascending indices.
+
+        In the orientation of the run, if the file says which that is. Raises ValueError for lengths and angles of no
+        cell.
+        """
         import h5py
-        from ase.geometry import cellpar_to_cell
 
         with naming(self.path), h5py.File(self.path, "r") as file:
             require_own(file)
@@ -43,8 +47,11 @@ class Hdf5:
                 return positions, None
             lengths = NANOMETER * file["cell_lengths"][indices].astype(np.float64)
             angles = file["cell_angles"][indices].astype(np.float64)
-        cells = [cellpar_to_cell([*length, *angle]) for length, angle in zip(lengths, angles, strict=True)]
-        return positions, np.array(cells)
+            if "cell_vectors" not in file:
+                return positions, cells_of(lengths, angles, indices)
+            cells = NANOMETER * file["cell_vectors"][indices].astype(np.float64)
+            rotations = [standard(cell)[1] for cell in cells]
+        return positions @ np.array(rotations), cells
 
 
 def open_hdf5(path: str | Path) -> Hdf5:
