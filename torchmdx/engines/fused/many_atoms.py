@@ -165,12 +165,12 @@ class Chain(Products):
         b, w, h, count = self.b, self.weights, self.weights.head, rows.stop - rows.start
         numbers, energies = self.numbers[rows], self.buffers.energies[rows]
         atoms = count if self.within is None else self.atoms(0)
-        if h.num_gated:
+        if h.gated:
             self._gated_head(keep, numbers, energies, atoms)
             return
         readout.read_energies[(triton.cdiv(count, ATOMS),)](
-            b.features, b.features if b.gradient is None else b.gradient.features, h.into, h.bias,
-            h.last, h.constants, w.references, numbers, energies, atoms, HEAD=h.width,
+            b.features, b.features if b.gradient is None else b.gradient.features, b.head, h.into, h.more, h.bias,
+            h.last, h.constants, w.references, numbers, energies, atoms, HEAD=h.width, LAYERS=h.num_layers,
             GRADIENT=keep, CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c), PRECISION=self.head_precision,
             READOUT=self.readout, **self.activation, num_warps=self.tiles.head_warps,
         )  # fmt: skip
@@ -179,14 +179,14 @@ class Chain(Products):
         """`_head` of a gated head."""
         b, h, z = self.b, self.weights.head, self.b.head
         self._multiply(b.features, self.split.head[0], h.bias[0], z[0], "bias", activation=self.readout)
-        for k in range(1, h.num_gated):
+        for k in range(1, h.num_layers):
             self._multiply_halves(z[k - 1], self.split.head[k], h.bias[k], z[k], atoms, back=False)
         gated_head.gated_energies[(triton.cdiv(len(numbers), ATOMS),)](
             z[-1], h.last, h.constants, self.weights.references, numbers, energies, atoms,
             CHANNELS=self.c, ATOMS=ATOMS, GRADIENT=keep, **self.activation,
         )  # fmt: skip
         if keep:
-            for k in reversed(range(1, h.num_gated)):
+            for k in reversed(range(1, h.num_layers)):
                 self._multiply_halves(z[k], self.split.head_back[k], z[k - 1], z[k - 1], atoms, back=True)
             self._multiply(
                 z[0], self.split.head_back[0], b.features, self.gradient.features, "slope", activation=self.readout

@@ -117,8 +117,6 @@ class FastTensorNet:
         if potential.prior_configs and not priors:
             names = ", ".join(config.name for config in potential.prior_configs)
             return f"it must have no priors, got {names}"
-        if potential.config.head == "scalar" and potential.config.num_head_layers:
-            return f"num_head_layers must be 0, got {potential.config.num_head_layers}"
         channels = potential.config.num_channels
         if channels > MOST_CHANNELS:
             return f"num_channels must be at most {MOST_CHANNELS}, got {channels}"
@@ -153,6 +151,7 @@ class FastTensorNet:
         """
         tiles = tiles or self.choose_tiles(num_atoms)
         tiles = replace(tiles, lean=tiles.lean and self.can_recompute)
+        head = self.weights.head
         sizes = Sizes(
             num_atoms=num_atoms,
             num_systems=num_systems,
@@ -160,7 +159,9 @@ class FastTensorNet:
             channels=self.weights.channels,
             hidden=self.weights.hidden,
             layers=len(self.weights.layers),
-            head_layers=self.weights.head.num_gated,
+            head_layers=head.num_layers,
+            head_width=2 * head.width if head.gated else head.width,
+            head_gated=head.gated,
             tiles=tiles,
             with_forces=forces,
             device=self.device,
