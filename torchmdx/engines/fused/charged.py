@@ -38,9 +38,6 @@ class ChargedChain(EdgeNetworkChain):
     def __init__(self, model: FastTensorNet2, *inputs: Any) -> None:
         super().__init__(model, *inputs)
         self.total_charge, self.charge = self.charge, model.neutral
-        self.last_charges = self.q.read_norms is not None
-        # Gradient of other energies in all charges [N,(L+1)K]; to be set before `backward`.
-        self.pull_on_charges: Tensor | None = None
         self.cutoff = model.table.stretch.cutoff
         systems, parts = self.sizes.num_systems, self.q.parts_sums.shape[1]
         each = triton.next_power_of_2(max(1, triton.cdiv(self.n, max(1, systems * parts))))
@@ -101,13 +98,8 @@ class ChargedChain(EdgeNetworkChain):
                 proposed, gradient, self.system, self.q.parts_sums, self.n, LEAST_SHARE, BACK=back, **self.sums
             )
 
-    def channels(self) -> Tensor:
-        """Charges [N,(L+1)K] of embedding and layers, if the last are evaluated."""
-        k = self.charged.num_charges
-        return torch.cat([self.q.charges[i][:, :k] for i in range(len(self.weights.layers) + 1)], dim=1)
-
     def _read_gradient(self, last: int) -> None:
-        if self.pull_on_charges is None:
+        if not self.pulled:
             super()._read_gradient(last)
             return
         b, g, w, n, read_norms = self.b, self.gradient, self.weights, self.n, self.q.read_norms
@@ -153,18 +145,15 @@ class ChargedChain(EdgeNetworkChain):
     def _charges_gradient(self, i: int) -> None:
         """The gradient behind the LayerNorm, in `norms`, from those in the charges and in their shares."""
         g, q, w, n = self.gradient, self.q, self.charged.equilibrations[i], self.n
-        proposed, second, first = q.proposed[i], q.second[i], q.first[i]
-        if self.pull_on_charges is not None:
-            k = self.charged.num_charges
-            q.charges_gradient.zero_()[:, :k].copy_(self.pull_on_charges[:, i * k : (i + 1) * k])
+        proposed, second, first, pull = q.proposed[i], q.second[i], q.first[i], self.pull_on(i)
         if i < len(self.weights.layers):
             charge_equilibration.shares_gradient[(triton.cdiv(n, 4),)](
-                q.shares, self.charged.filters[i].shares, q.charges_gradient, n, K=self.charged.charges,
-                CHANNELS=self.c, ROWS=4, ADD=self.pull_on_charges is not None,
+                q.shares, self.charged.filters[i].shares, pull, n, K=self.charged.charges, CHANNELS=self.c, ROWS=4,
+                ADD=self.pulled,
             )  # fmt: skip
-        self._sum_parts(proposed, q.charges_gradient, back=True)
+        self._sum_parts(proposed, pull, back=True)
         charge_equilibration.equilibrate_gradient[self.parts](
-            proposed, q.charges_gradient, self.system, q.sums[i], q.parts_sums, n, LEAST_SHARE, **self.sums
+            proposed, pull, self.system, q.sums[i], q.parts_sums, n, LEAST_SHARE, **self.sums
         )
         self._multiply(proposed, w.third_back, second, second, "slope")
         self._multiply(second, w.second_back, first, first, "slope")

@@ -200,7 +200,7 @@ class ChargedClusters:
         own: dict[str, Tensor] = dict(
             knot=b.knot, place=b.place, lengths=b.stretch, a=b.a, hidden=b.hidden, gate=b.gate, mixed=g.mixed,
             x=b.x[0], inverse=b.inverse[0], y=b.y[0], gy=b.p, gm=g.m[0], g=g.x, z3=q.z3[0], first=q.first[0],
-            second=q.second[0], proposed=q.proposed[0], gq=q.charges_gradient, pull=g.pull, half=g.half,
+            second=q.second[0], proposed=q.proposed[0], gq=chain.pull_on(0), pull=g.pull, half=g.half,
             **self.own_memory,
         )  # fmt: skip
         wide = {f"wide_{name}": given[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}

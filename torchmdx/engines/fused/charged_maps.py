@@ -90,7 +90,7 @@ class ChargedMaps:
             row_ptr=e.row_ptr, source=e.source, target=e.target, shifts=e.shifts, knot=b.knot, place=b.place,
             lengths=b.stretch, y=b.y[0], gm=g.m[0], gy=b.p, proposed=q.proposed[0], charge=chain.total_charge,
             z1=q.z1[0], z2=q.z2[0], z3=q.z3[0], reverse=q.reverse, pull_parts=q.pull, pull=g.pull,
-            gq=q.charges_gradient, **self.memory,
+            gq=chain.pull_on(0), **self.memory,
         )  # fmt: skip
         given = Maps(
             **{key: tensor.data_ptr() for key, tensor in tensors.items()}, **self.fixed, num_atoms=chain.n,

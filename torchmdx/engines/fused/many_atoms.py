@@ -55,6 +55,8 @@ class Chain(Products):
         self.cell, self.charge, self.edges = cell, charge, edges
         self.n, self.c, self.within = buffers.sizes.num_atoms, self.weights.channels, within
         self.split, self.tables = model.split_weights, model.tables
+        # Forces [N,3] and virials [N,9] of other energies, to be set before `backward`.
+        self.beside: tuple[Tensor | None, Tensor | None] = (None, None)
         self.head_precision = "tf32x3" if model.dot_precision == "tf32x3" else "tf32"
         rows = max(1, buffers.sizes.tiles.elements // self.c)
         self.each_atom, self.elements = (triton.cdiv(self.n, rows),), dict(CHANNELS=self.c, ROWS=rows)
@@ -228,7 +230,7 @@ class Chain(Products):
             SLICES=len(g.pull), **walk,
         )  # fmt: skip
         force_kernels.forces[(n,)](
-            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, None, g.half, self.buffers.forces,
+            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, None, g.half, *self.beside, self.buffers.forces,
             g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, n, self.atoms(reach),
             VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=False, SUM=0,
         )  # fmt: skip

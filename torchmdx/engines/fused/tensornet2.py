@@ -148,12 +148,9 @@ class FastTensorNet2(FastTensorNet):
         self.row_weights = self.row_weights or RowWeights.of(self.charged)
 
     def choose_tiles(self, num_atoms: int) -> Tiles:
-        """One program per atom up to FEW_CHARGED, unless priors need the last charges, for which it is untimed.
-
-        Beyond, the network of edges is enough work for tensor cores.
-        """
+        """One program per atom up to FEW_CHARGED. Beyond, the network of edges is enough work for tensor cores."""
         tiles = Tiles.choose(num_atoms)
-        if num_atoms > FEW_CHARGED or self.last_charges:
+        if num_atoms > FEW_CHARGED:
             tiles = replace(tiles, row=None)
         if num_atoms < SOME_ATOMS:
             tiles = replace(tiles, product=Block(columns=32))

@@ -144,6 +144,23 @@ def equilibrate(
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
+def equilibrate_alone(PROPOSED, CHARGE, Q, num_atoms, least, slack, K: tl.constexpr, BLOCK: tl.constexpr):
+    """`equilibrate` of one system and several layers, one a program: PROPOSED [layers,N,2,K], Q [layers,N,K]."""
+    PROPOSED += tl.program_id(0).to(tl.int64) * num_atoms * (2 * K)
+    Q += tl.program_id(0).to(tl.int64) * num_atoms * K
+    proposed, shares = _sums_of(PROPOSED, 0, num_atoms, least, BLOCK, K, BLOCK)
+    each = ((tl.load(CHARGE).to(tl.float64) - proposed) / (shares + slack))[None, :]
+    k = tl.arange(0, K)[None, :]
+    for start in range(0, num_atoms, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        mask = (row < num_atoms)[:, None]
+        at = PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + k
+        f = tl.load(at + K, mask=mask, other=0.0)
+        q = tl.load(at, mask=mask, other=0.0) + (f * f + least) * each
+        tl.store(Q + row.to(tl.int64)[:, None] * K + k, q.to(tl.float32), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
 def equilibrate_gradient(
     PROPOSED, GQ, SYSTEM, SUMS, PARTS_SUMS, num_atoms, least, K: tl.constexpr, BLOCK: tl.constexpr,
     SEARCH: tl.constexpr, PARTS: tl.constexpr, ALONE: tl.constexpr,

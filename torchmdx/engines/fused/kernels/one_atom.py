@@ -409,8 +409,8 @@ def update_atom(
     Y, M, CHARGE, SYSTEM, MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_IN, NEXT_Y, MIX_OUT_BACK, G, GY,
     READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
     HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, work, parts, i, epsilon,
-    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, LAYERS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
-    APART: tl.constexpr, ACTIVATION: tl.constexpr, READOUT: tl.constexpr, GATED: tl.constexpr,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, LAYERS: tl.constexpr, GROUPS: tl.constexpr,
+    UNROLL: tl.constexpr, APART: tl.constexpr, ACTIVATION: tl.constexpr, READOUT: tl.constexpr, GATED: tl.constexpr,
     REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """What `layer` does from P̂ on, which is in `work`.
