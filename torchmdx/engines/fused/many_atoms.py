@@ -154,13 +154,17 @@ class Chain(Products):
 
     def _read(self, x: Tensor, keep: bool) -> None:
         b, w = self.b, self.weights
-        norms = self.gradient.norms if keep else b.gate
+        norms = self.norms(keep)
         readout.read_norms[self.each_atom](
             x, None, self.charge, self.system, w.read_scale, w.read_offset, norms, self.atoms(0), self.epsilons[1],
             WIDTH=w.width, **self.elements,
         )  # fmt: skip
         self._multiply(norms, self.split.read, w.read_bias, b.features, "bias", activation="none")
         self._head(keep, slice(0, self.n))
+
+    def norms(self, keep: bool) -> Tensor:
+        """The buffer of the standardised norms of the readout, then of their gradient."""
+        return self.gradient.norms if keep else self.b.gate
 
     def _head(self, keep: bool, rows: slice) -> None:
         """Energies of some atoms from their features, and the gradient of the features if `keep`."""
@@ -236,10 +240,14 @@ class Chain(Products):
         )  # fmt: skip
 
     def _read_gradient(self, last: int) -> None:
+        self._multiply(self.gradient.features, self.split.read_back, self.weights.read_scale, self.norms(True), "scale")
+        self.norms_gradient(last)
+
+    def norms_gradient(self, last: int) -> None:
+        """The gradient in the last tensors from that in their norms."""
         b, g, w = self.b, self.gradient, self.weights
-        self._multiply(g.features, self.split.read_back, w.read_scale, g.norms, "scale")
         readout.read_features_gradient[self.each_atom](
-            g.norms, b.x[last], g.x, *self._made_by(last), self.atoms(0), self.epsilons[1], WIDTH=w.width,
+            self.norms(True), b.x[last], g.x, *self._made_by(last), self.atoms(0), self.epsilons[1], WIDTH=w.width,
             EMBEDDING=last == 0, UPDATED=True, **self.activation, **self.elements,
         )  # fmt: skip
 

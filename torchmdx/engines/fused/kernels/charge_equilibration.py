@@ -203,15 +203,17 @@ def shares(Q, W, SHARES, num_atoms, K: tl.constexpr, CHANNELS: tl.constexpr, ROW
 def shares_gradient(
     SHARES, W, GQ, num_atoms, K: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
 ):
-    """GQ [N,K] from the gradient in SHARES. ADD: adds to GQ instead of overwriting it."""
-    row, c, valid = atoms_here(num_atoms, ROWS, 2 * CHANNELS)
-    g = tl.load(SHARES + row.to(tl.int64)[:, None] * (2 * CHANNELS) + c, mask=valid, other=0.0)
-    for k in range(K):
-        at = GQ + row.to(tl.int64) * K + k
-        total = tl.sum(g * tl.load(W + k * (2 * CHANNELS) + c), 1)
-        if ADD:
-            total += tl.load(at, mask=row < num_atoms, other=0.0)
-        tl.store(at, total, mask=row < num_atoms)
+    """GQ [N,K] from the gradient in SHARES. ADD: adds to GQ instead of overwriting it. All charges at a time."""
+    k, c = tl.arange(0, K), tl.arange(0, 2 * CHANNELS)
+    w = tl.load(W + k[:, None] * (2 * CHANNELS) + c[None, :])
+    for step in range(ROWS):
+        row = (tl.program_id(0) * ROWS + step).to(tl.int64)
+        if row < num_atoms:
+            g = tl.load(SHARES + row * (2 * CHANNELS) + c)
+            total = tl.sum(w * g[None, :], 1)
+            if ADD:
+                total += tl.load(GQ + row * K + k)
+            tl.store(GQ + row * K + k, total)
 
 
 @triton.jit

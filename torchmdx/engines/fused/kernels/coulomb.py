@@ -60,6 +60,7 @@ def shape_of(r, LOWER: tl.constexpr, UPPER: tl.constexpr, SWITCH: tl.constexpr):
 
 FEWEST = 16  # rows, columns and channels of a product of blocks
 COLUMNS, DEPTH = 64, 32  # partners at a time, of 16 atoms and of one
+MOST_PARTS = 8  # of the partners of an atom: few programs leave most of a GPU idle
 
 
 @triton.jit
@@ -106,14 +107,58 @@ def put(at, value, mask, ADD: tl.constexpr):
     tl.store(at, value, mask=mask)
 
 
+@triton.jit
+def _store_pairs(
+    E, F, PULL, VIRIAL, i, seen, own, at, w, wq, field, fx, fy, fz, STRENGTH: tl.constexpr, STRESS: tl.constexpr,
+    ADD: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The results of rows of atoms, from the sums over their partners."""
+    put(E + i, (0.5 * STRENGTH * tl.sum(wq * field, 1)).to(tl.float64), seen, True)
+    put(PULL + at, STRENGTH * w * field, own, ADD)
+    put(F + i * 3, STRENGTH * fx, seen, ADD)
+    put(F + i * 3 + 1, STRENGTH * fy, seen, ADD)
+    put(F + i * 3 + 2, STRENGTH * fz, seen, ADD)
+    if STRESS and not ADD:
+        for k in tl.static_range(9):
+            tl.store(VIRIAL + i * 9 + k, tl.zeros((ROWS,), tl.float32), mask=seen)
+
+
+@triton.jit(do_not_specialize=["num_atoms", "apart"])
+def sum_pairs(
+    X, Q, W, SYSTEM, OPEN, E, F, PULL, VIRIAL, FIELDS, FORCES, num_atoms, apart,
+    STRENGTH: tl.constexpr, M: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    STRESS: tl.constexpr, ADD: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """The results of `every_pair`, from the sums over parts of the partners that it has left."""
+    i, _, _, seen, _, _, _ = open_atoms(X, SYSTEM, OPEN, num_atoms, ROWS)
+    m = tl.arange(0, CHANNELS)
+    w = tl.load(W + m, mask=m < M, other=0.0)[None, :]
+    at = i.to(tl.int64)[:, None] * WIDE + (m // WIDE).to(tl.int64)[None, :] * apart + (m % WIDE)[None, :]
+    own = seen[:, None] & (m < M)[None, :]
+    field = tl.zeros((ROWS, CHANNELS), tl.float32)
+    fx, fy, fz = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
+    for part in tl.static_range(PARTS):
+        row = part * num_atoms + i
+        field += tl.load(FIELDS + row.to(tl.int64)[:, None] * CHANNELS + m[None, :], mask=seen[:, None], other=0.0)
+        fx += tl.load(FORCES + row * 3, mask=seen, other=0.0)
+        fy += tl.load(FORCES + row * 3 + 1, mask=seen, other=0.0)
+        fz += tl.load(FORCES + row * 3 + 2, mask=seen, other=0.0)
+    wq = tl.load(Q + at, mask=own, other=0.0) * w
+    _store_pairs(E, F, PULL, VIRIAL, i, seen, own, at, w, wq, field, fx, fy, fz, STRENGTH, STRESS, ADD, ROWS)
+
+
 @triton.jit(do_not_specialize=["num_atoms", "apart"])
 def every_pair(
-    X, Q, W, SYSTEM, PTR, OPEN, E, F, PULL, VIRIAL, num_atoms, apart,
+    X, Q, W, SYSTEM, PTR, OPEN, E, F, PULL, VIRIAL, FIELDS, FORCES, num_atoms, apart,
     STRENGTH: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr, SWITCH: tl.constexpr, M: tl.constexpr,
     WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, STRESS: tl.constexpr,
-    ADD: tl.constexpr,
+    ADD: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Rows of atoms in open systems, with all atoms of their system; VIRIAL there is zero: they have no cell."""
+    """Rows of atoms in open systems, with all atoms of their system; VIRIAL there is zero: they have no cell.
+
+    PARTS: if several, a program takes a part of the partners, and leaves its sums in FIELDS [PARTS,N,CHANNELS] and
+    FORCES [PARTS,N,3].
+    """
     i, _, system, seen, x, y, z = open_atoms(X, SYSTEM, OPEN, num_atoms, ROWS)
     m = tl.arange(0, CHANNELS)
     w = tl.load(W + m, mask=m < M, other=0.0)[None, :]
@@ -124,7 +169,8 @@ def every_pair(
     field = tl.zeros((ROWS, CHANNELS), tl.float32)
     fx, fy, fz = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
     first, end = partner_range(SYSTEM, PTR, seen, num_atoms, ROWS)
-    for start in range(first, end, COLUMNS):
+    part = tl.program_id(1)
+    for start in range(first + part * COLUMNS, end, PARTS * COLUMNS):
         j = start + tl.arange(0, COLUMNS)
         there, pair, xj, yj, zj = partners(X, SYSTEM, i, system, seen, j, end)
         ux = (xj - x[:, None]).to(tl.float32)
@@ -140,14 +186,14 @@ def every_pair(
         fx += tl.sum(force * ux, 1)
         fy += tl.sum(force * uy, 1)
         fz += tl.sum(force * uz, 1)
-    put(E + i, (0.5 * STRENGTH * tl.sum(wq * field, 1)).to(tl.float64), seen, True)
-    put(PULL + at, STRENGTH * w * field, own, ADD)
-    put(F + i * 3, STRENGTH * fx, seen, ADD)
-    put(F + i * 3 + 1, STRENGTH * fy, seen, ADD)
-    put(F + i * 3 + 2, STRENGTH * fz, seen, ADD)
-    if STRESS and not ADD:
-        for k in tl.static_range(9):
-            tl.store(VIRIAL + i * 9 + k, tl.zeros((ROWS,), tl.float32), mask=seen)
+    if PARTS == 1:
+        _store_pairs(E, F, PULL, VIRIAL, i, seen, own, at, w, wq, field, fx, fy, fz, STRENGTH, STRESS, ADD, ROWS)
+    else:
+        row = part * num_atoms + i
+        tl.store(FIELDS + row.to(tl.int64)[:, None] * CHANNELS + m[None, :], field, mask=seen[:, None])
+        tl.store(FORCES + row * 3, fx, mask=seen)
+        tl.store(FORCES + row * 3 + 1, fy, mask=seen)
+        tl.store(FORCES + row * 3 + 2, fz, mask=seen)
 
 
 @triton.jit(do_not_specialize=["apart"])
@@ -250,16 +296,19 @@ class DirectCoulomb:
         lower, upper = (0.0, float(config.damping)) if config.switch is None else config.switch
         square, level = prior.field
         channels = max(FEWEST, triton.next_power_of_2(len(self.weights)))
-        self.shape = dict(
-            STRENGTH=config.strength, LOWER=lower, UPPER=upper, SWITCH=config.switch is not None,
-            M=len(self.weights), WIDE=wide, CHANNELS=channels,
-        )  # fmt: skip
+        self.distances = dict(LOWER=lower, UPPER=upper, SWITCH=config.switch is not None)
+        self.channels = dict(STRENGTH=config.strength, M=len(self.weights), WIDE=wide, CHANNELS=channels)
         self.field = dict(CUTOFF=float(config.cutoff), SQUARE=square, LEVEL=level, EVERY=not prior.sees_all_pairs)
         self.periodic, device = bool(batch.pbc.any()), batch.positions.device
         self.open = None if self.periodic else torch.ones(max(batch.num_systems, 1), dtype=torch.int32, device=device)
         self.ends = torch.arange(batch.num_systems + 1, dtype=batch.system_index.dtype, device=device)
         alone = torch.tensor([0, batch.num_atoms], dtype=torch.int32, device=device)
         self.bounds = alone if batch.num_systems == 1 else None  # of the atoms of a system
+        partners = batch.num_atoms // max(batch.num_systems, 1)
+        self.parts = min(MOST_PARTS, triton.cdiv(max(partners, 1), COLUMNS))
+        rows = batch.num_atoms * self.parts if self.parts > 1 else 0
+        new = self.weights.new_zeros
+        self.scratch = (new(rows, channels), new(rows, 3))
 
     def run(self, batch: Batch, edges: Edges, charges: Tensor, out: Found, *, add: bool) -> None:
         """Adds the prior's energies to those in `out`; writes the other results or, if `add`, adds to them too.
@@ -269,18 +318,24 @@ class DirectCoulomb:
         open_ = open_systems(batch).int() if self.open is None else self.open
         index, stress = batch.system_index, out.virial is not None
         given = (out.energies, out.forces, out.pull, out.forces if out.virial is None else out.virial)
-        options = self.shape | dict(STRESS=stress, ADD=add)
-        apart = charges.stride(0)
+        both, apart = dict(STRESS=stress, ADD=add), charges.stride(0)
         if self.prior.sees_all_pairs:
             bounds = torch.searchsorted(index, self.ends, out_int32=True) if self.bounds is None else self.bounds
-            every_pair[(triton.cdiv(batch.num_atoms, FEWEST),)](
-                batch.positions, charges, self.weights, index, bounds, open_, *given, batch.num_atoms, apart, **options,
-                ROWS=FEWEST, COLUMNS=COLUMNS, num_warps=4,
+            blocks, ways = triton.cdiv(batch.num_atoms, FEWEST), dict(ROWS=FEWEST, PARTS=self.parts, num_warps=4)
+            every_pair[(blocks, self.parts)](
+                batch.positions, charges, self.weights, index, bounds, open_, *given, *self.scratch, batch.num_atoms,
+                apart, **self.distances, **self.channels, **both, **ways, COLUMNS=COLUMNS,
             )  # fmt: skip
+            if self.parts > 1:
+                sum_pairs[(blocks,)](
+                    batch.positions, charges, self.weights, index, open_, *given, *self.scratch, batch.num_atoms, apart,
+                    **self.channels, **both, **ways,
+                )  # fmt: skip
         if self.periodic or not self.prior.sees_all_pairs:
             within_cutoff[(batch.num_atoms,)](
                 batch.positions, batch.cell, charges, self.weights, index, open_, edges.row_ptr, edges.source,
-                edges.shifts, *given, apart, **options, **self.field, DEPTH=DEPTH, num_warps=1,
+                edges.shifts, *given, apart, **self.distances, **self.channels, **both, **self.field, DEPTH=DEPTH,
+                num_warps=1,
             )  # fmt: skip
 
 

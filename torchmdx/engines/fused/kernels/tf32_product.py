@@ -54,7 +54,8 @@ def product(acc, x, W, SMALL, at, PRECISION: tl.constexpr):
     else:
         tl.static_assert(PRECISION == "tf32x3")
         w, w_rest = tl.load(W + at).T, tl.load(SMALL + at).T
-        big = (x.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
+        # Rounded, not cut off: the rest is then shorter by a bit, and errors have either sign.
+        big = nearest(x)
         total = tl.dot(x - big, w, input_precision="tf32")
         total = tl.dot(big, w_rest, total, input_precision="tf32")
         acc += tl.dot(big, w, total, input_precision="tf32")
