@@ -120,6 +120,8 @@ def chain(network, atoms):
         fast.takes_half_parts = False
     size = dict(few=20, priors=20, some=200, many=20000, large=300000, domain=20000)[atoms]
     tiles = fast.choose_tiles(size)
+    if priors and atoms == "few":
+        tiles = replace(tiles, row=None)
     if atoms == "priors":
         tiles = Tiles.choose(size)
     charge_buffers.FEWEST_TO_DIVIDE, charge_buffers.PART = (1, 1) if atoms == "many" else (1024, 128)

@@ -10,7 +10,16 @@ import triton
 from torch import Tensor
 
 from torchmdx.engines.fused.charged import FEWEST_AT_ONCE, MOST_AT_ONCE
-from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, ChargedClusters
+from torchmdx.engines.fused.charged_cluster import (
+    EMBED,
+    GRADIENT,
+    LAST,
+    LAYER,
+    MIDDLE,
+    MIDDLE_GRADIENT,
+    OUTPUT,
+    ChargedClusters,
+)
 from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
 from torchmdx.engines.fused.charged_maps import BACK, CHARGES_BACK, FORTH, MESSAGES_BACK, ChargedMaps
 from torchmdx.engines.fused.charged_weights import ChargedWeights, ChargeWeights
@@ -140,11 +149,12 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         y, last = b.y[own], i == len(w.layers) - 1
         charges = not last or self.last_charges
         if self.edge_clusters is not None:
-            self.edge_clusters.launch(FORTH, self)
+            self.edge_clusters.launch(FORTH, self, i)
         else:
             self._maps(i, slot, y, keep)
-        if self.clusters is not None and not charges:
-            self.clusters.launch(LAYER, self)
+        if self.clusters is not None:
+            self.clusters.launch(MIDDLE if not last else LAST if charges else LAYER, self, i + 1)
+            self._equilibrate(i + 1)
             return
         options = self._options()
         del options["DEGREE"]
@@ -202,6 +212,9 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         b, g, w, last = self.b, self.gradient, self.weights, len(self.weights.layers)
         if not self.pulled:
             self.pull_on(last).zero_()
+        if self.clusters is not None:
+            self.clusters.launch(OUTPUT, self, last)
+            return
         options = self._options()
         del options["DEGREE"], options["DEPTH"]
         charged_atom_gradient.output_gradient[(self.n,)](
@@ -212,15 +225,15 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
 
     def _backward_layer(self, i: int, first: bool) -> None:
         if self.edge_clusters is not None:
-            self.edge_clusters.launch(MESSAGES_BACK, self)
-            self.edge_clusters.launch(BACK, self)
-            self.edge_clusters.launch(CHARGES_BACK, self, adds=self.pulled)
+            self.edge_clusters.launch(MESSAGES_BACK, self, i)
+            self.edge_clusters.launch(BACK, self, i)
+            self.edge_clusters.launch(CHARGES_BACK, self, i)
         else:
             self._messages_gradient(i)
             self._maps_gradient(i)
             self._charges_gradient(i, first)
         if self.clusters is not None:
-            self.clusters.launch(GRADIENT, self)
+            self.clusters.launch(MIDDLE_GRADIENT if i else GRADIENT, self, i)
         else:
             self._atoms_gradient(i)
 
