@@ -114,10 +114,11 @@ class FastTensorNet2(FastTensorNet):
         tiles: Tiles | None = None,
         elements: Sequence[int] = (),
     ) -> Buffers:
+        """elements: not used. Sums by elements cancel, and tensor cores round them too coarsely for charges."""
         tiles = tiles or self.choose_tiles(num_atoms)
         if tiles.row is not None and not self._takes_rows(num_systems, num_atoms + max(capacity, 1)):
             tiles = replace(tiles, row=None)
-        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, elements=elements)
+        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
         self.clusters = None
         if buffers.sizes.one_program_per_atom:
             self._pack_rows()

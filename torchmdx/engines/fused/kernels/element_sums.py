@@ -30,7 +30,7 @@ from torchmdx.engines.fused.kernels.edge_walk import (
     sum_of_slices,
 )
 from torchmdx.engines.fused.kernels.nine import store9
-from torchmdx.engines.fused.kernels.tf32_product import product
+from torchmdx.engines.fused.kernels.tf32_product import nearest
 
 
 @triton.jit
@@ -159,6 +159,16 @@ def element_sums(
         tl.store(RARE + row, tl.max(rare, 1), mask=valid)
 
 
+@triton.jit
+def add_product(acc, x, W, SMALL, at):
+    """acc + x w, as tf32_product.product; parts are rounded to the nearest, since sums of many edges cancel."""
+    w, w_rest = tl.load(W + at).T, tl.load(SMALL + at).T
+    big = nearest(x)
+    total = tl.dot(x - big, w, input_precision="tf32")
+    total = tl.dot(big, w_rest, total, input_precision="tf32")
+    return acc + tl.dot(big, w, total, input_precision="tf32")
+
+
 @triton.jit(do_not_specialize=["num_atoms"])
 def multiply_sums(
     SUMS,
@@ -201,10 +211,10 @@ def multiply_sums(
     for s in range(ELEMENTS):
         x = tl.load(base + s * FUNCTIONS, mask=valid, other=0.0)
         total += x
-        acc = product(acc, x, WV, WV_SMALL, column * STRIDE + s * FUNCTIONS + k, "tf32x3")
+        acc = add_product(acc, x, WV, WV_SMALL, column * STRIDE + s * FUNCTIONS + k)
     element = tl.load(NUMBERS + row, mask=row < num_atoms, other=0)[:, None]
     target = tl.load(TARGETS + element * CHANNELS + n[None, :])
-    acc += target * product(tl.zeros((ROWS, COLUMNS), tl.float32), total, W, SMALL, column * FUNCTIONS + k, "tf32x3")
+    acc += target * add_product(tl.zeros((ROWS, COLUMNS), tl.float32), total, W, SMALL, column * FUNCTIONS + k)
     if component == 0:
         # The message of an atom to itself has no direction, so it contributes to the scalar part only.
         acc += tl.load(OWN + n)[None, :] * (target + tl.load(SOURCES + element * CHANNELS + n[None, :]))
@@ -254,10 +264,10 @@ def multiply_sums_back(
     for first in range(0, CHANNELS, STEP):
         n = first + tl.arange(0, STEP)[None, :]
         g = tl.load(base + n, mask=valid, other=0.0)
-        common = product(common, g * tl.load(TARGETS + element * CHANNELS + n), W, SMALL, at + n, "tf32x3")
-        a = product(a, g, WV, WV_SMALL, slot + n, "tf32x3")
+        common = add_product(common, g * tl.load(TARGETS + element * CHANNELS + n), W, SMALL, at + n)
+        a = add_product(a, g, WV, WV_SMALL, slot + n)
         if ELEMENTS > 1:
-            b = product(b, g, WV, WV_SMALL, slot + NEXT + n, "tf32x3")
+            b = add_product(b, g, WV, WV_SMALL, slot + NEXT + n)
     tl.store(out, a + common, mask=valid)
     if ELEMENTS > 1:
         tl.store(out + FUNCTIONS, b + common, mask=valid)
@@ -267,8 +277,8 @@ def multiply_sums_back(
         for first in range(0, CHANNELS, STEP):
             n = first + tl.arange(0, STEP)[None, :]
             g = tl.load(base + n, mask=valid, other=0.0)
-            a = product(a, g, WV, WV_SMALL, slot + s * (FUNCTIONS * CHANNELS) + n, "tf32x3")
-            b = product(b, g, WV, WV_SMALL, slot + other * (FUNCTIONS * CHANNELS) + n, "tf32x3")
+            a = add_product(a, g, WV, WV_SMALL, slot + s * (FUNCTIONS * CHANNELS) + n)
+            b = add_product(b, g, WV, WV_SMALL, slot + other * (FUNCTIONS * CHANNELS) + n)
         tl.store(out + s * FUNCTIONS, a, mask=valid)
         tl.store(out + other * FUNCTIONS, b, mask=valid & (other > s))
 
