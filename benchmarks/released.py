@@ -48,11 +48,11 @@ def toluene() -> ase.Atoms:
 
 
 def structures(names: list[str], files: list[Path]) -> Iterator[tuple[str, ase.Atoms]]:
+    for path in files:
+        yield path.stem, read(path, index=0)
     for name in names:
         numbers, positions, _ = systems.load(name) if name != "toluene" else (None, None, None)
         yield name, toluene() if numbers is None else ase.Atoms(numbers, positions)
-    for path in files:
-        yield path.stem, read(path, index=0)
 
 
 def ours(potential: Potential, batch: Batch) -> tuple[dict[str, Any], torch.Tensor]:
