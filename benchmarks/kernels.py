@@ -27,8 +27,8 @@ from torchmdx import Potential, TensorNetConfig
 from torchmdx import load as load_potential
 from torchmdx.engines.filter_table import TabulatedFilters
 from torchmdx.engines.fused import engine
-from torchmdx.engines.fused.launch_sizes import Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.plan.launch_sizes import Tiles
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.step.atom_order import curve_order

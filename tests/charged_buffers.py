@@ -15,6 +15,13 @@ def batch_of(atoms):
     return Batch.from_systems([System.from_ase(atoms)]).to(DEVICE, torch.float32)
 
 
+def replanned(fast, **changes):
+    """The kernels, with plans in which these entries are changed."""
+    planned = fast.planned
+    fast.planned = lambda work, tiles=None: replace(planned(work, tiles), **changes)
+    return fast
+
+
 def buffers_of(fast, batch, radius, *, rows, forces=True):
     """The buffers after a run with a list of this radius."""
     edges = brute_force(batch.to(DEVICE, torch.float64), radius)

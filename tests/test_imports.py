@@ -26,7 +26,7 @@ structure_files neighbors
 models
 blocks
 evaluate
-engines/engine engines/filter_table engines/fused/kernels
+engines/engine engines/filter_table engines/plan engines/fused/kernels
 engines/cpu
 engines/pairs
 engines/fused

@@ -30,7 +30,7 @@ datasets/test_store.py              datasets: frames references splits
 demo/test_demo.py                   demo: pictures run torsions
 engines/test_choose.py              engines: engine exact
 engines/cpu/test_network.py         engines/cpu: build edge_values messages threads
-engines/fused/test_fused_tensornet.py   engines/fused: buffers few_atoms launch_sizes
+engines/fused/test_fused_tensornet.py   engines/fused: buffers few_atoms
 engines/fused/test_fused_tensornet2.py  engines/fused: charged charged_weights
 engines/fused/test_element_sums.py  engines/fused/kernels: element_sums
 engines/fused/test_kernels.py       engines/fused/kernels: activations forces nine tf32_product

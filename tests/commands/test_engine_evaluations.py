@@ -11,8 +11,8 @@ from torchmdx import Ensemble, System
 from torchmdx.commands.engine_evaluations import Evaluation, evaluations_of, of_kernels
 from torchmdx.engines.choose import engine_for
 from torchmdx.engines.fused.engine import kernels_for
-from torchmdx.engines.fused.launch_sizes import ByElements, Tiles, first_lean
 from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.engines.plan.launch_sizes import ByElements
 from torchmdx.system import Batch
 
 H200 = 141 * 10**9  # bytes of memory
@@ -27,9 +27,8 @@ def kernels(make_potential):
         settings = dict(num_layers=2, num_channels=channels, num_radial=8, cutoff=2.5) | settings
         potential = make_potential(torch.float32, **settings).requires_grad_(False)
         model = kernels_for(potential)(potential, bound=1e-3, precision=precision)
+        model.machine = replace(model.machine, memory=H200)
         tiles = model.choose_tiles(num_atoms)
-        if model.can_recompute:
-            tiles = Tiles.choose(num_atoms, first_lean(H200))
         if elements:
             tiles = replace(tiles, by_elements=ByElements(edges=0))
         model.allocate(2, 1, 2, tiles=tiles, elements=elements)
@@ -63,10 +62,10 @@ def test_few_atoms_multiply_on_cuda_cores(kernels):
 
 def test_one_launch_reads_five_times_four_words(kernels):
     from torchmdx.engines.fused.one_launch import OneLaunch
-    from torchmdx.engines.fused.one_launch_plan import Plan
+    from torchmdx.engines.plan.clusters import AtomClusters
 
     model = kernels(22, channels=128)
-    model.one_launch = OneLaunch(model, model.buffers, Plan.choose(2, 16), None)
+    model.one_launch = OneLaunch(model, model.buffers, AtomClusters.choose(2, 16), None)
     assert of_kernels(model) == Evaluation(launches="one launch", mixes="tf32x3", words=(20, 20, 20))
 
 

@@ -9,7 +9,7 @@ from torchmdx import Batch, System
 from torchmdx.commands import tensor_traffic
 from torchmdx.commands.tensor_traffic import DIGITS, ROWS, Traffic, traffic
 from torchmdx.engines.fused.engine import kernels_for
-from torchmdx.engines.fused.launch_sizes import ByElements
+from torchmdx.engines.plan.launch_sizes import ByElements
 from torchmdx.neighbors.brute_force import brute_force
 
 # Of one byte each, so that bytes are numbers of tensors; by element, and of the network of edges, others.

@@ -13,8 +13,10 @@ from torchmdx.engines.choose import choose_engine, say_slower
 from torchmdx.engines.cpu.build import library, tensornet_library
 from torchmdx.engines.exact import ModelEngine
 from torchmdx.engines.fused.engine import kernels_for
-from torchmdx.engines.fused.tensornet import MOST_CHANNELS, FastTensorNet
+from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.engines.plan import machine_named
+from torchmdx.engines.plan.serves import MOST_CHANNELS
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.captured_step import CapturedStep
 
@@ -116,11 +118,11 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, c
         assert (engine.name, why) == COMPILED
 
 
-def test_without_a_compiler_the_exact_model_is_the_faster_one(make_kind, ethanol, monkeypatch):
-    for room in ("choose.library", "cpu.engine.tensornet_library"):
-        monkeypatch.setattr(f"torchmdx.engines.{room}", lambda: None)
+def test_without_a_compiler_the_exact_model_is_the_faster_one(make_kind, ethanol):
+    machine = dataclasses.replace(machine_named("CPU"), compiled=False, pair_kernels=False)
     potential = make_kind("tensornet2", torch.float32)
-    engine, why = choose_engine(potential, batch_of(potential, ethanol), stress=False, precision="float32")
+    batch = batch_of(potential, ethanol)
+    engine, why = choose_engine(potential, batch, stress=False, precision="float32", machine=machine)
     assert engine.name == "exact"
     assert why == "exact model: it needs the compiled library"
 

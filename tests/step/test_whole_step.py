@@ -19,7 +19,7 @@ from torchmdx.system import Batch
 
 pytest.importorskip("triton")
 from torchmdx.engines.fused.one_launch import OneLaunch
-from torchmdx.engines.fused.one_launch_plan import Plan
+from torchmdx.engines.plan.clusters import AtomClusters
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +103,9 @@ def several():
 
 
 CASES = {
-    "ethanol": (lambda: [molecule("CH3CH2OH")], Plan(3, 3, 2, 2, True)),
-    "several": (several, Plan(3, 4, 2, 3, True)),
-    "alone": (lambda: [Atoms("He")], Plan(1, 1, 8, 1, True)),
+    "ethanol": (lambda: [molecule("CH3CH2OH")], AtomClusters(3, 3, 2, 2, True)),
+    "several": (several, AtomClusters(3, 4, 2, 3, True)),
+    "alone": (lambda: [Atoms("He")], AtomClusters(1, 1, 8, 1, True)),
 }
 
 
@@ -131,7 +131,7 @@ def test_a_whole_step_writes_what_its_parts_write(emulator, potential, name):
 @pytest.mark.nightly
 @pytest.mark.parametrize("special", [False, True])
 def test_the_order_in_which_blocks_run_changes_nothing(emulator, potential, monkeypatch, tmp_path, special):
-    plan = Plan.choose(9, 4)
+    plan = AtomClusters.choose(9, 4)
     kernel = Emulator(tmp_path, **plan.constants) if special else emulator
     case = Case(kernel, potential, [molecule("CH3CH2OH")], plan, energies=True)
     case.run("host")
@@ -145,7 +145,7 @@ def test_the_order_in_which_blocks_run_changes_nothing(emulator, potential, monk
 
 @pytest.mark.nightly
 def test_too_many_edges_are_flagged_and_nothing_is_written_beyond_the_list(emulator, potential):
-    case = Case(emulator, potential, [molecule("CH3CH2OH")], Plan(3, 3, 2, 2, True), capacity=40)
+    case = Case(emulator, potential, [molecule("CH3CH2OH")], AtomClusters(3, 3, 2, 2, True), capacity=40)
     case.run()
     other = case.reference()
     for name in ("row_ptr", "num_edges", "needed", "overflow"):
@@ -157,7 +157,7 @@ def test_too_many_edges_are_flagged_and_nothing_is_written_beyond_the_list(emula
 
 @pytest.mark.nightly
 def test_bad_and_far_coordinates_are_flagged(emulator, potential):
-    case = Case(emulator, potential, [molecule("CH3CH2OH")], Plan(3, 3, 2, 2, True))
+    case = Case(emulator, potential, [molecule("CH3CH2OH")], AtomClusters(3, 3, 2, 2, True))
     good = case.buffers.inputs["positions"].clone()
     case.buffers.inputs["positions"][4, 1] = torch.nan
     case.run()
@@ -177,7 +177,7 @@ def test_bad_and_far_coordinates_are_flagged(emulator, potential):
 
 @pytest.mark.nightly
 def test_only_steps_that_the_kernel_serves_are_launched_whole(emulator, potential):
-    case = Case(emulator, potential, [molecule("CH4")], Plan(1, 5, 8, 1, True))
+    case = Case(emulator, potential, [molecule("CH4")], AtomClusters(1, 5, 8, 1, True))
     given = (case.engine, case.buffers, case.search, case.ordered)
     assert not launch_whole(*given, "energy")
     assert not launch_whole(*given, "device")  # the search is not that of a GPU
@@ -247,7 +247,7 @@ def test_steps_inside_one_launch_are_those_of_the_host(emulator, mover, potentia
 
 @pytest.mark.nightly
 def test_steps_of_a_kernel_compiled_for_a_plan_have_the_same_bits(mover, potential, tmp_path):
-    plan = Plan.choose(9, 6)
+    plan = AtomClusters.choose(9, 6)
     constants = plan.constants_of_steps(9)
     assert constants == dict(ATOMS_PER_CLUSTER=2, LANES=8, STEPS_INSIDE=1, NEAR_ONLY=1)
     assert "NEAR_ONLY" not in plan.constants_of_steps(34)
@@ -264,7 +264,7 @@ def test_steps_of_a_kernel_compiled_for_a_plan_have_the_same_bits(mover, potenti
 def test_a_bad_step_inside_a_launch_halts_all_blocks_at_the_step_before(mover, potential, monkeypatch, seed):
     if seed:
         monkeypatch.setenv("EMULATED_ORDER", seed)
-    one, many = (Run(mover, potential, [molecule("CH3CH2OH")], Plan(3, 3, 2, 2, True)) for _ in range(2))
+    one, many = (Run(mover, potential, [molecule("CH3CH2OH")], AtomClusters(3, 3, 2, 2, True)) for _ in range(2))
     for run in (one, many):
         run.case.buffers.far.fill_(80.0)
         run.state.velocities[4] = torch.tensor([100.0, 0.0, 0.0])  # 50 Å in the first step, too far in the second
@@ -291,7 +291,7 @@ def test_a_bad_step_inside_a_launch_halts_all_blocks_at_the_step_before(mover, p
 
 @pytest.mark.nightly
 def test_too_many_edges_halt_the_run_before_the_first_step(mover, potential):
-    run = Run(mover, potential, [molecule("CH3CH2OH")], Plan(3, 3, 2, 2, True), capacity=40)
+    run = Run(mover, potential, [molecule("CH3CH2OH")], AtomClusters(3, 3, 2, 2, True), capacity=40)
     kept = run.state.block.clone()
     run.launch(3)
     assert run.done() == [0, 1]

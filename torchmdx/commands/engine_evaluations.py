@@ -123,9 +123,9 @@ def of_kernels(model: FastTensorNet) -> Evaluation:
 def _with_edges(found: Evaluation, model: FastTensorNet2) -> Evaluation:
     """With the network of edges, of which a table has the radial part of the first map."""
     assert model.buffers is not None
-    charged, tiles = model.buffers.scratch.charged, model.buffers.sizes.tiles
+    charged = model.buffers.scratch.charged
     assert charged is not None
-    two_maps = model.takes_half_parts and tiles.two_maps is not None
+    two_maps = model.plan.two_maps
     parts_back = two_maps and (model.edge_maps is not None or not charged.z2)
     whole = model.dot_precision
     kept = ("one",) * bool(charged.z1) + ("two",) * bool(charged.z2)

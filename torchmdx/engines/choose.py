@@ -1,4 +1,4 @@
-"""The fastest engine that can evaluate a potential on its device.
+"""The engine that engines/plan decides on for a potential on its device.
 
 An engine reads positions, cell and edges from fixed buffers and never synchronises with the host, so its work can be
 captured.
@@ -8,69 +8,83 @@ from __future__ import annotations
 
 import functools
 import logging
+from dataclasses import replace
 
-from torchmdx.engines.cpu.build import library
-from torchmdx.engines.cpu.engine import CompiledEngine, unsupported
+from torchmdx.engines.cpu.engine import CompiledEngine
 from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
 from torchmdx.engines.exact import ModelEngine
-from torchmdx.engines.fused.engine import KernelEngine, kernels_for, make_kernels
+from torchmdx.engines.fused.engine import KernelEngine, make_kernels, workload_of
 from torchmdx.engines.fused.with_priors import PriorKernelEngine
-from torchmdx.engines.pairs import energy as pair_energy
 from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.engines.plan import Machine, Network, Plan, plan
+from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS, TABLES
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.models.tensornet import TensorNet
-from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.system import Batch
 
 log = logging.getLogger(__name__)
 
-PRECISIONS = ("float64", "float32", "half", "tf32", "bfloat16")
+
+def plan_for(
+    potential: Potential,
+    batch: Batch,
+    *,
+    stress: bool,
+    precision: str,
+    capacity: int = 0,
+    like: Batch | None = None,
+    alone: bool = True,
+    machine: Machine | None = None,
+) -> Plan:
+    """The plan for a potential and a batch, on their device or another machine. capacity: slots for edges.
+
+    The engine does not depend on the capacity, as some of its kernels do. Raises ValueError for a precision that is
+    unknown or not served.
+    """
+    given = batch if like is None else like
+    work = workload_of(batch, capacity, len(given.atomic_numbers.unique()), stress=stress, alone=alone, like=like)
+    work = replace(work, search_cutoff=potential.search_cutoff(batch))
+    network = Network.of(potential)
+    machine = machine or Machine.of(potential.device, code=network.is_built_in and precision != "float64")
+    return plan(potential.config, potential.prior_configs, work, precision, machine, network)
 
 
 def choose_engine(
-    potential: Potential, batch: Batch, *, stress: bool, precision: str, like: Batch | None = None
+    potential: Potential,
+    batch: Batch,
+    *,
+    stress: bool,
+    precision: str,
+    like: Batch | None = None,
+    machine: Machine | None = None,
 ) -> tuple[Engine, str]:
-    """The fastest engine for this potential on its device, and why it is that one.
+    """The engine of the plan for this potential on its device, and why it is that one.
 
-    like: the kernels on a GPU are those that serve this batch, of which the other is a part.
+    like: the kernels on a GPU are those that serve this batch, of which the other is a part. machine: None: that of the
+    device.
     """
     if batch.positions.device.type == "cpu":
         keep_freed_memory()
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if precision == "float64":
-        return ModelEngine(potential, batch, stress=stress, tabulated=False), "float64 takes the exact model"
-    if potential.device.type == "cuda":
-        reason = kernels_for(potential).why_not(potential, priors=True)
-        if reason is None and potential.prior_configs:
-            model = make_kernels(potential, precision, priors=True)
-            engine = PriorKernelEngine(model, potential, batch, stress=stress, like=like)
-            return engine, "fused kernels, and priors beside them"
-        if reason is None:
-            return KernelEngine(potential, batch, stress=stress, precision=precision, like=like), "fused kernels"
-        if precision in ("half", "tf32", "bfloat16"):
-            raise ValueError(f"precision {precision!r} needs the fused kernels, which do not serve it: {reason}")
-        if isinstance(potential.network, (TensorNet, TensorNet2)):
-            say_slower(reason)
-        if pair_energy.serves(potential):
-            return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
-        return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
-    if precision in ("half", "tf32", "bfloat16"):
-        raise ValueError(f"precision {precision!r} needs a GPU, got a potential on the CPU")
-    if (reason := unsupported(potential)) is None:
-        if potential.prior_configs:
-            return CompiledPriorEngine(potential, batch, stress=stress), "network in C on the CPU, and priors beside it"
-        return CompiledEngine(potential, batch, stress=stress), "one call into C on the CPU"
-    if type(potential.network) is not TensorNet:  # a subclass may compute other filters
-        if pair_energy.serves(potential) and library() is not None:
-            return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
-        return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
-    # Replaces only the network: heads and priors are those of the exact model.
-    return ModelEngine(potential, batch, stress=stress, tabulated=True), f"filters from tables on the CPU: {reason}"
+    found = plan_for(potential, batch, stress=stress, precision=precision, like=like, machine=machine)
+    if found.warning is not None:
+        say_slower(found.warning)
+    return _engine(found, potential, batch, stress, like), found.why
+
+
+def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool, like: Batch | None) -> Engine:
+    if found.engine == FUSED and potential.prior_configs:
+        model = make_kernels(potential, found.precision, priors=True)
+        return PriorKernelEngine(model, potential, batch, stress=stress, like=like)
+    if found.engine == FUSED:
+        return KernelEngine(potential, batch, stress=stress, precision=found.precision, like=like)
+    if found.engine == PAIRS:
+        return PairwiseEngine(potential, batch, stress=stress)
+    if found.engine == COMPILED:
+        return (CompiledPriorEngine if potential.prior_configs else CompiledEngine)(potential, batch, stress=stress)
+    return ModelEngine(potential, batch, stress=stress, tabulated=found.engine == TABLES)
 
 
 @functools.cache

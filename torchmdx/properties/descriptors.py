@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmdx.engines.pairs.energy import serves
 from torchmdx.engines.pairs.network import features
+from torchmdx.engines.plan import Network
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.properties.pairs import Pairs
@@ -31,7 +31,7 @@ def descriptors(potential: Potential | Ensemble, system: System) -> Tensor:
 
 def _features(potential: Potential, pairs: Pairs) -> Tensor:
     batch, edges, dtype = pairs.batch, pairs.edges, potential.dtype
-    if serves(potential):
+    if Network.of(potential).has_pairs:
         found = pairs.list()
         vectors = found.vectors(batch.positions, batch.cell, batch.system_index).to(dtype)
         return features(potential.network, found, vectors, batch)[0]

@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmdx.engines.pairs.energy import pairwise_energy, serves
+from torchmdx.engines.pairs.energy import pairwise_energy
+from torchmdx.engines.plan import Network
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.properties.pairs import Pairs
@@ -49,7 +50,7 @@ def _rows(potential: Potential, pairs: Pairs, components: Tensor) -> Tensor:
 def _energy(potential: Potential, pairs: Pairs, positions: Tensor) -> Tensor:
     """The energy [1], from the network on pairs, or for other models from the reference."""
     batch, edges = pairs.batch, pairs.edges
-    if serves(potential):
+    if Network.of(potential).has_pairs:
         return pairwise_energy(potential, batch, edges, pairs.reverse, positions)[0]
     dtype = potential.dtype
     vectors = edges.vectors(positions, batch.cell, batch.system_index).to(dtype)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchmdx.engines.pairs import energy as pair_energy
 from torchmdx.engines.pairs.near_list import NearList
+from torchmdx.engines.plan import Network
 from torchmdx.evaluate import Result, differentiate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
@@ -87,7 +88,7 @@ class TrainStep:
         named = [(name, weight) for name, weight in potential.named_parameters() if weight.requires_grad]
         self.flat = FlatParameters(named, extra=len(VALUES))
         self.optimizer = AdamW(self.flat, potential, optimizer)
-        self.pairwise = pair_energy.serves(potential)
+        self.pairwise = Network.of(potential).has_pairs
         self.graphs = StepGraphs() if record and self.device.type == "cuda" else None
         self.weights = self.flat.values.new_zeros(len(TERMS))
         self.stop = self.flat.values.new_zeros(())

@@ -1,5 +1,7 @@
 """TensorNet in one call into C: against the exact model in float64, for every option, size and instruction set."""
 
+from dataclasses import replace
+
 import numpy as np
 import oracles
 import pytest
@@ -14,8 +16,9 @@ import torchmdx
 from torchmdx import Batch, System
 from torchmdx.engines.choose import choose_engine
 from torchmdx.engines.cpu import build
-from torchmdx.engines.cpu import engine as cpu_engine
 from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledEngine, CompiledTensorNet
+from torchmdx.engines.plan import Network, machine_named
+from torchmdx.engines.plan.decide import why_not_compiled
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.captured_step import CapturedStep
 
@@ -174,11 +177,13 @@ def test_charges_and_atoms_are_those_of_the_batch_at_each_run(trained, ethanol):
     assert relative(before.forces, after.forces.double()) > 1e-3
 
 
-def test_a_potential_it_cannot_evaluate_takes_the_table(make_potential, trained, ethanol, monkeypatch):
-    assert cpu_engine.unsupported(trained("cpu")) is None
-    assert cpu_engine.unsupported(make_potential()) == "its weights must be torch.float32, got torch.float64"
-    monkeypatch.setattr(cpu_engine, "tensornet_library", lambda: None)
-    engine, why = choose_engine(trained("cpu"), batch_of(ethanol), stress=False, precision="float32")
+def test_a_potential_it_cannot_evaluate_takes_the_table(make_potential, trained, ethanol):
+    machine = machine_named("CPU")
+    assert why_not_compiled(Network.of(trained("cpu")), machine) is None
+    wide = why_not_compiled(Network.of(make_potential()), machine)
+    assert wide == "its weights must be torch.float32, got torch.float64"
+    machine, batch = replace(machine, compiled=False), batch_of(ethanol)
+    engine, why = choose_engine(trained("cpu"), batch, stress=False, precision="float32", machine=machine)
     assert engine.name == "table"
     assert why == "filters from tables on the CPU: it needs the compiled library"
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from torchmdx.engines.cpu.tensornet_weights import TensorNetWeights, packed, padded_size, why_not
+from torchmdx.engines.cpu.tensornet_weights import TensorNetWeights, packed, padded_size
 from torchmdx.engines.filter_table import table_of
+from torchmdx.engines.plan import Network, machine_named
+from torchmdx.engines.plan.decide import why_not_compiled
 
 
 def test_sizes_are_whole_slices():
@@ -32,9 +34,10 @@ def test_the_structure_has_the_potential_s_numbers(make_potential):
 
 def test_what_the_c_code_cannot_evaluate(make_potential):
     potential = make_potential(torch.float32)
-    assert why_not(potential) is None
+    assert why_not_compiled(Network.of(potential), machine_named("CPU")) is None
     potential.head = nn.Linear(2, 1)
-    assert why_not(potential) == "its head must be a ScalarHead or a GatedHead, got a Linear"
+    reason = why_not_compiled(Network.of(potential), machine_named("CPU"))
+    assert reason == "its head must be a ScalarHead or a GatedHead, got a Linear"
 
 
 def test_a_gated_head_has_two_networks(make_potential):

@@ -7,22 +7,23 @@ import torch
 
 from torchmdx.engines.fused.buffers import Sizes
 from torchmdx.engines.fused.charge_buffers import ChargeScratch, parts_of
-from torchmdx.engines.fused.launch_sizes import Tiles
+from torchmdx.engines.plan.launch_sizes import Tiles
 
 ATOMS, EDGES, LAYERS, CHANNELS = 30, 70, 2, 128
 SIZES = Sizes(
     num_atoms=ATOMS, num_systems=1, capacity=EDGES, channels=CHANNELS, hidden=2 * CHANNELS, layers=LAYERS,
-    head_layers=0, tiles=Tiles.choose(5000), with_forces=True, device=torch.device("cpu"),
+    head_layers=0, head_width=0, head_gated=False, tiles=Tiles.choose(5000), chain="blocks",
+    with_forces=True, device=torch.device("cpu"),
 )  # fmt: skip
 
 
-def scratch(sizes=SIZES, *, last_charges=False, two_maps=True, edge_maps=False, most_rows=ATOMS + EDGES):
-    settings = dict(last_charges=last_charges, two_maps=two_maps, edge_maps=edge_maps, most_rows=most_rows, piece=40)
+def scratch(sizes=SIZES, *, last_charges=False, two_maps=True, edge_maps=False, keeps=True):
+    settings = dict(last_charges=last_charges, two_maps=two_maps, edge_maps=edge_maps, keeps_slopes=keeps, piece=40)
     return ChargeScratch.allocate(sizes, 16, **settings)
 
 
 def test_values_are_kept_while_there_are_few_rows():
-    kept, again = scratch(), scratch(most_rows=ATOMS + EDGES - 1)
+    kept, again = scratch(), scratch(keeps=False)
     assert [z.shape for z in kept.z2] == LAYERS * [(ATOMS + EDGES, 2 * CHANNELS)]
     assert not kept.z1
     assert kept.piece is None
@@ -32,10 +33,10 @@ def test_values_are_kept_while_there_are_few_rows():
     assert again.units2.shape == (40, 2)
 
 
-@pytest.mark.parametrize("most_rows", [0, ATOMS + EDGES])
-def test_one_kernel_for_both_maps_needs_no_pieces(most_rows):
-    found = scratch(edge_maps=True, most_rows=most_rows)
-    assert len(found.z2) == (LAYERS if most_rows else 0)
+@pytest.mark.parametrize("keeps", [False, True])
+def test_one_kernel_for_both_maps_needs_no_pieces(keeps):
+    found = scratch(edge_maps=True, keeps=keeps)
+    assert len(found.z2) == (LAYERS if keeps else 0)
     assert found.piece is None
     assert found.units is None
     assert len(found.z1) == LAYERS

@@ -20,11 +20,12 @@ from torchmdx.neighbors.brute_force import brute_force
 pytest.importorskip("triton")
 
 from torchmdx.engines.fused import charged_cluster, one_launch_weights
-from torchmdx.engines.fused.charged_cluster import NAMES, ChargedClusters, plan_of
+from torchmdx.engines.fused.charged_cluster import NAMES, ChargedClusters
 from torchmdx.engines.fused.charged_maps import SHARED_BYTES
-from torchmdx.engines.fused.launch_sizes import Tiles
-from torchmdx.engines.fused.one_launch_plan import Plan
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+from torchmdx.engines.plan import machine_named
+from torchmdx.engines.plan.clusters import AtomClusters
+from torchmdx.engines.plan.launch_sizes import Tiles
 
 only_interpreted = pytest.mark.skipif(not INTERPRETED, reason="the GPU has the kernels themselves")
 on_hopper = pytest.mark.skipif(
@@ -76,19 +77,19 @@ class Emulated:
         self.library.launch(ctypes.byref(given), self.which, clusters, shared_bytes)
 
 
-def emulated(fast, library, plan, num_atoms, slots):
+def emulated(fast, library, plan, num_atoms, slots, maps=True):
     kernels = {name: Emulated(library[0], k) for k, name in enumerate(NAMES)}
     kernels |= {name: Emulated(library[1], k) for k, name in enumerate(SHARED_BYTES)}
-    return ChargedClusters(fast, kernels, plan, num_atoms, slots)
+    return ChargedClusters(fast, kernels, plan, num_atoms, slots, maps=maps)
 
 
-def run_with(fast, potential, batch, library, plan, monkeypatch, **options):
+def run_with(fast, potential, batch, library, plan, monkeypatch, maps=True, **options):
     """The buffers after a run with the emulated kernels."""
     allocate = FastTensorNet2.allocate
 
     def allocated(model, num_atoms, num_systems, capacity, **settings):
         buffers = allocate(model, num_atoms, num_systems, capacity, **settings)
-        model.clusters = emulated(model, library, plan, num_atoms, buffers.sizes.slots)
+        model.clusters = emulated(model, library, plan, num_atoms, buffers.sizes.slots, maps)
         return buffers
 
     monkeypatch.setattr(FastTensorNet2, "allocate", allocated)
@@ -97,7 +98,7 @@ def run_with(fast, potential, batch, library, plan, monkeypatch, **options):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    folder, constants = tmp_path_factory.mktemp("clusters"), Plan(2, 1, 8, 2, True).constants
+    folder, constants = tmp_path_factory.mktemp("clusters"), AtomClusters(2, 1, 8, 2, True).constants
     return compiled(folder, "charged_cluster", **constants), compiled(folder, "charged_maps")
 
 
@@ -111,20 +112,17 @@ def test_python_and_the_kernels_agree_on_sizes(library, fast):
     structures = (charged_cluster.Params, charged_cluster.Charged, charged_cluster.Given)
     wanted = [weights, vectors, one_launch_weights.pack_vectors(fast.weights).shape[1]]
     wanted += [ctypes.sizeof(structure) for structure in structures]
-    wanted.append(emulated(fast, library, Plan(2, 5, 8, 2, True), 9, 0).shared_bytes // 4)
+    wanted.append(emulated(fast, library, AtomClusters(2, 5, 8, 2, True), 9, 0).shared_bytes // 4)
     assert [library[0].constant(k) for k in range(7)] == wanted
 
 
 @needs_kernels
 @only_interpreted
-@pytest.mark.parametrize("most_map_slots", [0, 640])
-def test_the_emulated_kernels_agree_with_the_exact_model(
-    library, fast, potential, charged, monkeypatch, most_map_slots
-):
+@pytest.mark.parametrize("maps", [False, True])
+def test_the_emulated_kernels_agree_with_the_exact_model(library, fast, potential, charged, monkeypatch, maps):
     """Also where others evaluate the network of edges."""
-    monkeypatch.setattr(charged_cluster, "MOST_MAP_SLOTS", most_map_slots)
-    plan = Plan(2, 5, 8, 2, True)  # the last cluster has one atom
-    found = run_with(fast, potential, charged, library, plan, monkeypatch, radius=potential.cutoff + 0.5)
+    plan = AtomClusters(2, 5, 8, 2, True)  # the last cluster has one atom
+    found = run_with(fast, potential, charged, library, plan, monkeypatch, maps, radius=potential.cutoff + 0.5)
     exact = evaluate(copy.deepcopy(potential).double(), charged, brute_force(charged, potential.cutoff))
     torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
     assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
@@ -136,7 +134,7 @@ def test_the_emulated_kernels_agree_with_the_exact_model(
 @only_interpreted
 def test_several_layers_and_a_longer_head_agree_too(library, charged, monkeypatch):
     potential = made(num_layers=2, num_head_layers=2)
-    fast, plan = FastTensorNet2(potential), Plan(2, 5, 8, 2, True)
+    fast, plan = FastTensorNet2(potential), AtomClusters(2, 5, 8, 2, True)
     found = run_with(fast, potential, charged, library, plan, monkeypatch)
     exact = evaluate(copy.deepcopy(potential).double(), charged, brute_force(charged, potential.cutoff))
     torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
@@ -147,7 +145,7 @@ def test_several_layers_and_a_longer_head_agree_too(library, charged, monkeypatc
 @needs_kernels
 @only_interpreted
 def test_the_order_in_which_threads_run_changes_nothing(library, fast, potential, charged, monkeypatch):
-    plan = Plan(2, 5, 8, 2, True)
+    plan = AtomClusters(2, 5, 8, 2, True)
     wanted = run_with(fast, potential, charged, library, plan, monkeypatch).forces.clone()
     for seed in "12":
         monkeypatch.setenv("EMULATED_ORDER", seed)
@@ -169,7 +167,8 @@ def test_what_pulls_on_charges_gives_the_same_forces_with_the_kernels(library, c
         tiles = Tiles.choose(charged.num_atoms)
         buffers = fast.allocate(charged.num_atoms, 1, edges.capacity, tiles=tiles)
         if clusters:
-            fast.clusters = emulated(fast, library, Plan(2, 5, 8, 2, True), charged.num_atoms, buffers.sizes.slots)
+            plan = AtomClusters(2, 5, 8, 2, True)
+            fast.clusters = emulated(fast, library, plan, charged.num_atoms, buffers.sizes.slots)
         fast.run(*inputs, between=lambda chain: chain.take_pull(pull))
         found.append(buffers.forces.clone())
     assert (found[1] - found[0]).norm() <= 2e-6 * layers * found[0].norm()
@@ -180,22 +179,22 @@ def test_what_pulls_on_charges_gives_the_same_forces_with_the_kernels(library, c
     [
         (dict(num_channels=64), "they need layers of 128 channels, got 1 of 64"),
         (dict(num_head_layers=7), "they need at most 7 hidden layers of the head, got 8"),
-        (dict(num_charges=8), "they need 16 charges and 64 hidden channels of the head, got 8"),
+        (dict(num_charges=8), "they need 16 charges, got 8"),
         (dict(activation="tanh"), r"they need the activation silu and the group O\(3\), got tanh and O\(3\)"),
         (dict(group="SO(3)"), r"they need the activation silu and the group O\(3\), got silu and SO\(3\)"),
     ],
 )
-def test_other_networks_are_refused(settings, reason, monkeypatch):
-    monkeypatch.setattr(charged_cluster, "on_hopper", lambda device: True)
+def test_other_networks_are_refused(settings, reason):
     model = FastTensorNet2(made(**settings), bound=1.0)
+    model.machine = machine_named("H100")
     model.allocate(9, 1, 10)
     with pytest.raises(ValueError, match=reason):
         model.use_clusters()
 
 
-def test_buffers_of_other_kernels_are_refused(monkeypatch):
-    monkeypatch.setattr(charged_cluster, "on_hopper", lambda device: True)
+def test_buffers_of_other_kernels_are_refused():
     model = FastTensorNet2(made(), bound=1.0)
+    model.machine = machine_named("H100")
     with pytest.raises(RuntimeError, match="allocate must be called before use_clusters"):
         model.use_clusters()
     model.allocate(9, 2, 10)
@@ -204,12 +203,6 @@ def test_buffers_of_other_kernels_are_refused(monkeypatch):
     model.allocate(90, 1, 10)
     with pytest.raises(ValueError, match="serve few atoms, got 90 with 10 edges"):
         model.use_clusters()
-
-
-def test_few_atoms_have_a_plan():
-    assert plan_of(0) is None
-    assert [plan_of(n).per for n in (1, 15, 16, 60)] == [1, 1, 2, 4]
-    assert plan_of(61) is None
 
 
 @pytest.mark.gpu

@@ -4,27 +4,27 @@ from dataclasses import replace
 
 import pytest
 import torch
+from charged_buffers import replanned
 from interpreter import DEVICE, needs_kernels
 from test_fused_tensornet import CUTS, batch_of
 from test_fused_tensornet2 import assert_agrees, evaluated
 
-from torchmdx.engines.fused import tensornet2
-from torchmdx.engines.fused.launch_sizes import TwoMaps
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+from torchmdx.engines.plan.launch_sizes import TwoMaps
 from torchmdx.evaluate import evaluate
 
 
 @needs_kernels
-@pytest.mark.parametrize(("most_rows", "layers"), [(20, 1), (10**6, 2)])
-def test_two_maps_in_one_kernel_agree(make_potential, most_rows, layers, ethanol, wire, monkeypatch):
-    monkeypatch.setattr(tensornet2, "MOST_ROWS", most_rows)
-    monkeypatch.setattr(tensornet2, "PIECE", 48)
+@pytest.mark.parametrize(("keeps", "layers"), [(False, 1), (True, 2)])
+def test_two_maps_in_one_kernel_agree(make_potential, keeps, layers, ethanol, wire):
     potential = make_potential(model="tensornet2", num_channels=32, num_layers=layers)
     batch, tiles = batch_of(ethanol, wire), replace(CUTS["coarse"], two_maps=TwoMaps())
-    buffers = evaluated(potential, batch, tiles=tiles, forces=False)
+    fast = replanned(FastTensorNet2(potential.to(DEVICE)), keeps_slopes=keeps, piece=48)
+    buffers = evaluated(potential, batch, fast=fast, tiles=tiles, forces=False)
     assert buffers.scratch.charged.piece is None
     alone = buffers.energy.clone()
-    assert_agrees(potential.float(), batch, of_system=1, tiles=tiles)
+    fast = replanned(FastTensorNet2(potential.float().to(DEVICE)), keeps_slopes=keeps, piece=48)
+    assert_agrees(potential, batch, of_system=1, fast=fast, tiles=tiles)
     torch.testing.assert_close(alone, evaluate(potential.double(), batch).energy, atol=1e-5, rtol=1e-7)
 
 
@@ -38,14 +38,13 @@ def test_values_that_are_not_finite_show_behind_two_maps(make_potential, ethanol
 
 
 @needs_kernels
-def test_what_is_made_again_in_pieces_is_the_same(make_potential, ethanol, wire, monkeypatch):
+def test_what_is_made_again_in_pieces_is_the_same(make_potential, ethanol, wire):
     potential = make_potential(model="tensornet2", num_channels=16, num_layers=2)
     batch = batch_of(ethanol, wire)
     whole = evaluated(potential, batch)
     kept = [t.clone() for t in (whole.energies, whole.forces, whole.virial)]
-    monkeypatch.setattr(tensornet2, "MOST_ROWS", 20)
-    monkeypatch.setattr(tensornet2, "PIECE", 48)
-    pieces = evaluated(potential.float(), batch)
+    fast = replanned(FastTensorNet2(potential.float().to(DEVICE)), keeps_slopes=False, piece=48)
+    pieces = evaluated(potential, batch, fast=fast)
     assert len(pieces.scratch.charged.piece) == 48
     assert pieces.scratch.charged.z2 == []
     for old, new in zip(kept, (pieces.energies, pieces.forces, pieces.virial), strict=True):

@@ -11,9 +11,11 @@ from test_fused_tensornet import CUTS, batch_of, run, virial_of
 
 from torchmdx import System
 from torchmdx.engines.fused.engine import kernels_for
-from torchmdx.engines.fused.launch_sizes import Tiles
-from torchmdx.engines.fused.tensornet2 import FEW_CHARGED, FastTensorNet2
+from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 from torchmdx.engines.fused.with_priors import PriorKernelEngine
+from torchmdx.engines.plan import Workload
+from torchmdx.engines.plan.kernels import MOST_ROWS
+from torchmdx.engines.plan.launch_sizes import FEW_CHARGED, Tiles
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.system import Batch
@@ -132,12 +134,13 @@ def test_what_pulls_on_charges_reaches_the_forces(make_potential, charged, layer
 
 @needs_kernels
 @pytest.mark.parametrize("kind", kinds("coulomb"))
-def test_coulomb_energies_stand_beside_them(make_kind, kind, charged, monkeypatch):
+def test_coulomb_energies_stand_beside_them(make_kind, kind, charged):
     single = copy.deepcopy(make_kind(kind, torch.float32)).to(DEVICE)
     batch = batch_of(charged)
     exact = evaluate(make_kind(kind).to(DEVICE), batch)
     model = kernels_for(single)(single, priors=True)
-    monkeypatch.setattr(model, "choose_tiles", Tiles.choose)
+    planned = model.planned
+    model.planned = lambda work: planned(work, Tiles.choose(work.atoms))
     engine = PriorKernelEngine(model, single, batch.to(DEVICE, torch.float32), stress=False)
     edges = brute_force(batch, single.search_cutoff(batch))
     engine.reserve(edges.capacity)
@@ -163,8 +166,8 @@ def test_other_kernels_are_taken_where_these_do_not_serve(make_potential):
         assert not other.allocate(9, 1, 10).sizes.one_program_per_atom
 
 
-def test_more_edges_than_values_are_kept_of_take_the_other_kernels(make_potential, monkeypatch):
+def test_more_edges_than_values_are_kept_of_take_the_other_kernels(make_potential):
     pytest.importorskip("triton")
-    monkeypatch.setattr("torchmdx.engines.fused.tensornet2.MOST_ROWS", 50)
     fast = FastTensorNet2(make_potential(torch.float32, model="tensornet2", num_channels=16, num_charges=5))
-    assert [fast.allocate(9, 1, edges).sizes.one_program_per_atom for edges in (41, 42)] == [True, False]
+    plans = [fast.planned(Workload(atoms=9, capacity=MOST_ROWS - 9 + more)) for more in (0, 1)]
+    assert [plan.chain for plan in plans] == ["rows", "blocks"]

@@ -10,12 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from charged_buffers import replanned
 from emulated import compiled
 from interpreter import INTERPRETED, needs_kernels
 from test_fused_tensornet import CUTS, batch_of, run
 
 from torchmdx import CapturedStep, Potential, TensorNet2Config
-from torchmdx.engines.fused.launch_sizes import TwoMaps
+from torchmdx.engines.plan import Workload, machine_named
+from torchmdx.engines.plan.launch_sizes import TwoMaps
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.runtime import cuda_source
@@ -23,12 +25,15 @@ from torchmdx.runtime.compile_cache import VARIABLE, CompileError
 
 pytest.importorskip("triton")
 
-from torchmdx.engines.fused import edge_maps, tensornet2
+from torchmdx.engines.fused import edge_maps
 from torchmdx.engines.fused.edge_maps import BACKWARD, BY_SLOPES, FORWARD, WITH_SLOPES, EdgeMaps
 from torchmdx.engines.fused.kernels.fp16_product import HalfParts
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
 C = 128
+needs_hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs an H100 or H200"
+)
 
 
 class EmulatedMaps:
@@ -160,29 +165,30 @@ def test_a_value_that_is_not_a_number_stays_in_its_row(library, weights):
         (dict(), "float32", None),
     ],
 )
-def test_another_network_is_left_to_other_kernels(settings, precision, reason, monkeypatch):
+def test_another_network_is_left_to_other_kernels(settings, precision, reason):
     potential = Potential(TensorNet2Config(num_layers=1, num_radial=4, **settings))
     fast = FastTensorNet2(potential, bound=1e-2, precision=precision)
     with pytest.raises(ValueError, match="maps of edges in one kernel do not serve this network: they need a GPU of"):
         fast.use_edge_maps()
-    assert edge_maps.why_not(fast) == "they need a GPU of the architecture sm_90a, got cpu"
-    monkeypatch.setattr(edge_maps, "on_hopper", lambda device: True)
-    assert edge_maps.why_not(fast) == reason
+    work, tiles = Workload(atoms=9, capacity=72), replace(fast.choose_tiles(9), two_maps=TwoMaps())
+    assert not fast.planned(work, tiles).edge_maps
+    fast.machine = machine_named("H100")
+    assert fast.planned(work, tiles).edge_maps == (reason is None)
+    if reason is not None:
+        with pytest.raises(ValueError, match=f"do not serve this network: {reason}"):
+            fast.use_edge_maps()
 
 
 @needs_kernels
 @pytest.mark.skipif(not INTERPRETED, reason="the emulated kernel reads memory of the CPU")
-@pytest.mark.parametrize("most_rows", [0, 10**6])
-def test_a_potential_with_emulated_maps_agrees_with_the_exact_model(
-    library, make_potential, ethanol, cation, most_rows, monkeypatch
-):
-    monkeypatch.setattr(tensornet2, "MOST_ROWS", most_rows)
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_potential_with_emulated_maps_agrees_with_the_exact_model(library, make_potential, ethanol, cation, keeps):
     potential = make_potential(model="tensornet2", num_channels=C, num_layers=2)
     batch, tiles = batch_of(ethanol, cation), replace(CUTS["coarse"], two_maps=TwoMaps())
-    fast = FastTensorNet2(potential)
+    fast = replanned(FastTensorNet2(potential), keeps_slopes=keeps)
     fast.edge_maps = maps_of(library, fast.charged.filters)
     found = run(potential, batch, fast=fast, tiles=tiles)
-    assert (found.scratch.charged.z2 == []) == (most_rows == 0)
+    assert (found.scratch.charged.z2 == []) == (not keeps)
     assert found.scratch.charged.piece is None
     wanted = evaluate(potential.double(), batch, brute_force(batch, potential.cutoff))
     torch.testing.assert_close(found.energies, wanted.energies, atol=1e-6, rtol=1e-7)
@@ -213,7 +219,7 @@ def test_the_kernels_compile_from_the_files_that_the_package_names(tmp_path, mon
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not edge_maps.on_hopper(torch.device("cuda")), reason="needs an H100 or H200")
+@needs_hopper
 @pytest.mark.parametrize("count", [5, 300, 70_001])
 def test_maps_on_a_gpu_agree_with_float64_and_repeat_their_bits(weights, count):
     z1, g3, row_ptr = (x.cuda() for x in rows_of(count, spare=40))
@@ -244,7 +250,7 @@ def test_maps_on_a_gpu_agree_with_float64_and_repeat_their_bits(weights, count):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not edge_maps.on_hopper(torch.device("cuda")), reason="needs an H100 or H200")
+@needs_hopper
 def test_a_step_on_a_gpu_takes_the_maps_and_agrees_with_the_exact_model(make_potential, ethanol, cation):
     potential = make_potential(torch.float32, model="tensornet2", num_channels=C, num_layers=2).cuda()
     batch = batch_of(*[ethanol, cation] * 60)

@@ -9,8 +9,8 @@ from interpreter import DEVICE, needs_kernels
 from test_fused_tensornet import CUTS, GATED, run
 
 from torchmdx import System, evaluate
-from torchmdx.engines.fused.launch_sizes import ByElements, Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.plan.launch_sizes import ByElements, Tiles
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.system import Batch
 

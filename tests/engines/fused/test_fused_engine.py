@@ -1,6 +1,7 @@
 """The kernels as an engine: when few atoms are evaluated in one launch, and what happens where that fails."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,10 +9,13 @@ import torch
 from ase.build import molecule
 
 from torchmdx import CapturedStep, Dynamics, System, evaluate, relax
-from torchmdx.engines.fused import one_launch, tensornet2
+from torchmdx.engines.fused import one_launch
 from torchmdx.engines.fused.engine import KernelEngine
-from torchmdx.engines.fused.launch_sizes import FEW_ATOMS
 from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.plan import machine_named
+from torchmdx.engines.plan.kernels import MOST_ONE_LAUNCH
+from torchmdx.engines.plan.launch_sizes import FEW_ATOMS, TwoMaps
+from torchmdx.engines.plan.serves import MOST_SLOTS
 from torchmdx.runtime.compile_cache import CompileError
 from torchmdx.runtime.cuda_kernel import DriverError
 from torchmdx.step.results import NonFiniteError
@@ -37,14 +41,20 @@ def engine_of(potential, structure, **settings):
     return KernelEngine(potential, batch, stress=False, precision="float32", **settings)
 
 
+def on_h100(engine):
+    """The engine, with the plan for an H100."""
+    engine.model.machine = machine_named("H100")
+    return engine
+
+
 @pytest.mark.parametrize("error", [CompileError("no NVRTC"), ValueError("no room")], ids=lambda e: type(e).__name__)
-def test_where_one_launch_cannot_be_had_the_engine_says_why(trained, ethanol, monkeypatch, caplog, error):
+def test_where_one_launch_cannot_be_had_the_engine_says_why(make_potential, ethanol, monkeypatch, caplog, error):
     def refuse(model):
         raise error
 
-    monkeypatch.setattr(one_launch, "is_faster", lambda model, num_atoms: num_atoms == len(ethanol))
     monkeypatch.setattr(FastTensorNet, "use_one_launch", refuse)
-    engine = engine_of(trained("cpu"), System.from_ase(ethanol))
+    potential = make_potential(torch.float32, num_channels=128, num_layers=2)
+    engine = on_h100(engine_of(potential, System.from_ase(ethanol)))
     engine.reserve(80)
     assert engine.name == CHAIN  # something else may run at the same time
     engine.alone = True
@@ -52,6 +62,8 @@ def test_where_one_launch_cannot_be_had_the_engine_says_why(trained, ethanol, mo
     assert engine.name == f"{CHAIN}, several launches: {error}"
     assert caplog.messages == [f"few atoms are evaluated in several launches: {error}"]
     assert engine.model.one_launch is None
+    assert engine.model.plan.one_launch
+    assert engine.model.outcomes == caplog.messages
     assert not engine.gave_up()
 
 
@@ -62,12 +74,13 @@ def test_no_other_machine_takes_one_launch(trained, ethanol):
     assert engine.name == CHAIN
 
 
-def charged_engine(make_potential, ethanol, monkeypatch):
-    """Of a TensorNet2 on a device that looks like an H100, whose few edges count as many."""
-    monkeypatch.setattr(tensornet2, "MANY_EDGE_ROWS", 1)
-    monkeypatch.setattr(edge_maps, "on_hopper", lambda device: True)
+def charged_engine(make_potential, ethanol):
+    """Of a TensorNet2 with the plan for an H100, with the launch sizes for many edges."""
     potential = make_potential(torch.float32, model="tensornet2", num_channels=128, num_layers=1)
-    return engine_of(potential, System.from_ase(ethanol))
+    engine = on_h100(engine_of(potential, System.from_ase(ethanol)))
+    planned, tiles = engine.model.planned, replace(engine.model.choose_tiles(9), row=None, two_maps=TwoMaps())
+    engine.model.planned = lambda work: planned(work, tiles)
+    return engine
 
 
 @pytest.mark.parametrize("error", [None, CompileError("no NVRTC"), DriverError("no kernel")], ids=str)
@@ -82,7 +95,7 @@ def test_the_network_of_edges_takes_kernels_that_specialise_where_they_can_be_ha
 
     made = []
     monkeypatch.setattr(edge_maps.EdgeMaps, "made", make)
-    engine = charged_engine(make_potential, ethanol, monkeypatch)
+    engine = charged_engine(make_potential, ethanol)
     for capacity in (80, 90):
         engine.reserve(capacity)
     scratch = engine.model.buffers.scratch.charged
@@ -98,12 +111,13 @@ def test_the_network_of_edges_takes_kernels_that_specialise_where_they_can_be_ha
 
 
 def test_few_edges_and_other_machines_take_no_kernels_that_specialise(make_potential, ethanol, monkeypatch):
-    engine = charged_engine(make_potential, ethanol, monkeypatch)
-    monkeypatch.setattr(edge_maps, "on_hopper", lambda device: False)
+    engine = charged_engine(make_potential, ethanol)
+    engine.model.machine = machine_named("A100")
     engine.reserve(80)
     assert engine.model.edge_maps is None
-    monkeypatch.undo()
-    monkeypatch.setattr(edge_maps, "on_hopper", lambda device: True)
+    del engine.model.planned
+    monkeypatch.setattr(charged_cluster.ChargedClusters, "made", lambda model, num_atoms, slots: None)
+    on_h100(engine)
     engine.reserve(80)
     assert engine.model.edge_maps is None
 
@@ -120,32 +134,32 @@ def test_few_atoms_of_a_tensornet2_take_clusters_where_they_can_be_had(
             raise error
         return f"{num_atoms} atoms, {slots} edges"
 
-    monkeypatch.setattr(charged_cluster, "on_hopper", lambda device: True)
     monkeypatch.setattr(charged_cluster.ChargedClusters, "made", make)
     potential = make_potential(torch.float32, **USUAL)
-    engine = engine_of(potential, System.from_ase(ethanol))
+    engine = on_h100(engine_of(potential, System.from_ase(ethanol)))
     for capacity in (80, 90):
         engine.reserve(capacity)
         assert engine.model.clusters == (f"9 atoms, {capacity} edges" if error is None else None)
     assert caplog.messages == ([] if error is None else 2 * [f"few atoms are evaluated by Triton's kernels: {error}"])
-    engine.reserve(charged_cluster.MOST_SLOTS + 1)
+    assert bool(engine.model.outcomes) == (error is not None)
+    engine.reserve(MOST_SLOTS + 1)
     assert engine.model.clusters is None
-    pair = KernelEngine(potential, Batch.of([System.from_ase(ethanol)] * 2), stress=False, precision="float32")
+    pair = on_h100(engine_of(potential, [System.from_ase(ethanol)] * 2))
     pair.reserve(160)
     assert pair.model.clusters is None
 
 
-def test_other_networks_and_machines_take_no_clusters(make_potential, ethanol, monkeypatch):
-    def clusters_of(**settings):
+def test_other_networks_and_machines_take_no_clusters(make_potential, ethanol):
+    def clusters_of(machine, **settings):
         potential = make_potential(torch.float32, **{**USUAL, **settings})
         engine = engine_of(potential, System.from_ase(ethanol))
+        engine.model.machine = machine_named(machine)
         engine.reserve(80)
         return engine.model.clusters
 
-    assert clusters_of() is None
-    monkeypatch.setattr(charged_cluster, "on_hopper", lambda device: True)
-    assert clusters_of(num_layers=2) is None
-    assert clusters_of(num_channels=64) is None
+    assert clusters_of("A100") is None
+    assert clusters_of("H100", num_charges=3) is None
+    assert clusters_of("H100", num_channels=64) is None
 
 
 @pytest.mark.parametrize("model", ["tensornet", "tensornet2"])
@@ -196,7 +210,7 @@ def test_a_step_of_few_atoms_is_one_launch(trained, ethanol, cation, crystal):
 @gpu
 @needs_hopper
 def test_what_one_launch_does_not_serve_takes_several(trained, ethanol):
-    system, many = System.from_ase(ethanol), one_launch.MOST_ATOMS // len(ethanol) + 1
+    system, many = System.from_ase(ethanol), MOST_ONE_LAUNCH // len(ethanol) + 1
     for given, settings in ((system, dict(stress=True)), ([system] * many, {})):
         step = steps_of(trained, given, **settings)
         step(np.tile(ethanol.positions, (many if isinstance(given, list) else 1, 1)))

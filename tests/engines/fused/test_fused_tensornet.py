@@ -11,8 +11,8 @@ import torch
 from interpreter import DEVICE, INTERPRETED, needs_kernels
 
 from torchmdx import System, TensorNetConfig, load
-from torchmdx.engines.fused.launch_sizes import ByElements, Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.plan.launch_sizes import ByElements, Tiles
 from torchmdx.evaluate import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force

@@ -40,9 +40,10 @@ from dataclasses import replace
 import conftest
 from torchmdx import Batch, System
 from torchmdx.engines.fused import charge_buffers
-from torchmdx.engines.fused.launch_sizes import Tiles
+from torchmdx.engines.plan.launch_sizes import Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
-from torchmdx.engines.fused.tensornet2 import HALF_PARTS, FastTensorNet2
+from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+from torchmdx.engines.plan.machine import MUCH_SHARED
 from torchmdx.neighbors.brute_force import brute_force
 
 def step(kind):
@@ -116,8 +117,9 @@ def chain(network, atoms):
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
     edges = brute_force(batch, 3.0)
     fast = kind(potential, bound=1e-2, priors=priors, precision=precision)
-    if capability // 10 not in HALF_PARTS:
-        fast.takes_half_parts = False
+    if capability // 10 not in MUCH_SHARED:
+        planned = fast.planned
+        fast.planned = lambda work, tiles: replace(planned(work, tiles), two_maps=False)
     size = dict(few=20, priors=20, some=200, many=20000, large=300000, domain=20000)[atoms]
     tiles = fast.choose_tiles(size)
     if priors and atoms == "few":

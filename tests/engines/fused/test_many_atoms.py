@@ -11,8 +11,8 @@ from interpreter import DEVICE, needs_kernels
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
 from torchmdx.engines.fused.engine import KernelEngine
-from torchmdx.engines.fused.launch_sizes import ByElements, Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.plan.launch_sizes import ByElements, Tiles
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.domain_step import DomainStep, reach
 
@@ -33,7 +33,8 @@ def wire(count: int) -> Atoms:
 )
 def test_parts_add_up_to_the_whole(settings, lean, monkeypatch):
     tiles = replace(Tiles.choose(1000), lean=lean, piece=16, by_elements=ByElements(edges=0))
-    monkeypatch.setattr(FastTensorNet, "choose_tiles", staticmethod(lambda num_atoms: tiles))
+    planned = FastTensorNet.planned
+    monkeypatch.setattr(FastTensorNet, "planned", lambda model, work: planned(model, work, tiles))
     torch.manual_seed(0)
     given = dict(num_channels=16, num_radial=8, num_layers=1, cutoff=2.0) | settings
     model = Potential(TensorNetConfig(**given))

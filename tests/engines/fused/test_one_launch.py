@@ -12,10 +12,10 @@ from test_fused_tensornet import batch_of
 
 from torchmdx import Potential, TensorNetConfig
 from torchmdx.engines.fused import one_launch
-from torchmdx.engines.fused import one_launch_plan as plans
 from torchmdx.engines.fused.one_launch import OneLaunch
-from torchmdx.engines.fused.one_launch_plan import Plan
 from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.plan import clusters as plans
+from torchmdx.engines.plan.clusters import AtomClusters
 from torchmdx.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 
@@ -74,18 +74,18 @@ def test_python_and_the_kernel_agree_on_sizes(emulator, fast):
     weights = one_launch.pack_matrices(fast.weights)[0].numel() // one_launch.THREADS
     wanted = [plans.ROOM, plans.KEPT, vectors, weights, ctypes.sizeof(one_launch.Params), 32, plans.PARTICLE]
     assert sizes == wanted
-    assert Plan(1, 1, 1, 1, False).floats == plans.ROOM + 16 * plans.NINE + vectors + 12
+    assert AtomClusters(1, 1, 1, 1, False).floats == plans.ROOM + 16 * plans.NINE + vectors + 12
 
 
 @emulated
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
-        ("alone", Plan(1, 1, 8, 1, True)),
-        ("apart", Plan(2, 1, 8, 2, True)),
-        ("ethanol", Plan(3, 3, 2, 2, False)),
-        ("salt", Plan(2, 1, 3, 1, True)),
-        ("several", Plan(4, 4, 2, 4, True)),
+        ("alone", AtomClusters(1, 1, 8, 1, True)),
+        ("apart", AtomClusters(2, 1, 8, 2, True)),
+        ("ethanol", AtomClusters(3, 3, 2, 2, False)),
+        ("salt", AtomClusters(2, 1, 3, 1, True)),
+        ("several", AtomClusters(4, 4, 2, 4, True)),
     ],
 )
 def test_the_emulated_kernel_agrees_with_the_exact_model(emulator, potential, fast, name, plan):
@@ -105,7 +105,7 @@ def test_atoms_that_coincide_have_no_energy(emulator, potential, fast, gap, refu
     together.positions[4] = 0
     together.positions[2] = [gap * 0.6, 0, gap * 0.8]
     batch = batch_of(together, alone)
-    found = run(fast, emulator, batch, brute_force(batch, potential.cutoff), Plan(6, 3, 2, 2, False))
+    found = run(fast, emulator, batch, brute_force(batch, potential.cutoff), AtomClusters(6, 3, 2, 2, False))
     assert torch.isfinite(found.energies[[2, 4]]).any().item() != refused
     assert torch.isfinite(found.forces[[2, 4]]).all().item() != refused
     assert torch.isfinite(found.energies[9:]).all()
@@ -115,15 +115,15 @@ def test_atoms_that_coincide_have_no_energy(emulator, potential, fast, gap, refu
 @emulated
 def test_a_kernel_compiled_for_a_plan_gives_the_same_bits(emulator, potential, fast, tmp_path):
     batch = batch_of(*systems("ethanol"))
-    edges, plan = brute_force(batch, potential.cutoff), Plan.choose(9, 4)
-    assert plan == Plan(3, 3, 5, 3, True)
+    edges, plan = brute_force(batch, potential.cutoff), AtomClusters.choose(9, 4)
+    assert plan == AtomClusters(3, 3, 5, 3, True)
     assert plan.constants == dict(ATOMS_PER_CLUSTER=3, LANES=5)
     wanted = run(fast, emulator, batch, edges, plan)
     special = Emulator(tmp_path, **plan.constants)
     found = run(fast, special, batch, edges, plan)
     assert torch.equal(found.energies, wanted.energies)
     assert torch.equal(found.forces, wanted.forces)
-    batch, plan = batch_of(molecule("NH3")), Plan(3, 2, 5, 3, True)  # the last cluster has one atom
+    batch, plan = batch_of(molecule("NH3")), AtomClusters(3, 2, 5, 3, True)  # the last cluster has one atom
     edges = brute_force(batch, potential.cutoff)
     assert torch.equal(run(fast, special, batch, edges, plan).forces, run(fast, emulator, batch, edges, plan).forces)
 
@@ -131,7 +131,7 @@ def test_a_kernel_compiled_for_a_plan_gives_the_same_bits(emulator, potential, f
 @emulated
 def test_reading_what_atoms_tell_for_each_edge_gives_the_same_bits(emulator, potential, fast, monkeypatch):
     batch = batch_of(*systems("ethanol"))
-    edges, plan = brute_force(batch, potential.cutoff), Plan(3, 3, 2, 2, True)
+    edges, plan = brute_force(batch, potential.cutoff), AtomClusters(3, 3, 2, 2, True)
     wanted = run(fast, emulator, batch, edges, plan)
     monkeypatch.setattr(one_launch, "MOST_IN_STEP", 0)  # as of more atoms, whose tensors have no room in a block
     found = run(fast, emulator, batch, edges, plan)
@@ -142,7 +142,7 @@ def test_reading_what_atoms_tell_for_each_edge_gives_the_same_bits(emulator, pot
 @emulated
 def test_the_order_in_which_threads_run_changes_nothing(emulator, potential, fast, monkeypatch):
     batch = batch_of(*systems("ethanol"))
-    edges, plan = brute_force(batch, potential.cutoff), Plan(4, 3, 2, 2, True)
+    edges, plan = brute_force(batch, potential.cutoff), AtomClusters(4, 3, 2, 2, True)
     wanted = run(fast, emulator, batch, edges, plan)
     for seed in "12":
         monkeypatch.setenv("EMULATED_ORDER", seed)
@@ -156,7 +156,7 @@ def test_a_position_that_is_not_a_number_reaches_the_energy(emulator, potential,
     batch = batch_of(*systems("ethanol"))
     edges = brute_force(batch, potential.cutoff)
     batch.positions[3, 1] = torch.nan
-    found = run(fast, emulator, batch, edges, Plan(3, 3, 2, 2, True))
+    found = run(fast, emulator, batch, edges, AtomClusters(3, 3, 2, 2, True))
     assert found.energy.isnan().all()
     assert found.forces.isnan().any()
 
@@ -164,7 +164,7 @@ def test_a_position_that_is_not_a_number_reaches_the_energy(emulator, potential,
 @emulated
 def test_blocks_that_give_up_waiting_end_and_say_so(emulator, potential, fast, monkeypatch):
     batch = batch_of(*systems("ethanol"))
-    edges, plan = brute_force(batch, potential.cutoff), Plan(3, 3, 2, 2, True)
+    edges, plan = brute_force(batch, potential.cutoff), AtomClusters(3, 3, 2, 2, True)
     wanted = run(fast, emulator, batch, edges, plan)
     monkeypatch.setattr(one_launch, "PATIENCE", 0)
     found = run(fast, emulator, batch, edges, plan)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
 
-from torchmdx.engines.fused.launch_sizes import Block, Tiles
+from torchmdx.engines.plan.launch_sizes import Block, Tiles
 
 ATOMS, CHANNELS = 21, 32
 TILES = Tiles.choose(5000)

@@ -8,8 +8,8 @@ from interpreter import DEVICE, needs_kernels
 from test_fused_tensornet import CUTS, batch_of, run
 
 from torchmdx.engines.fused.buffers import Buffers, Sizes
-from torchmdx.engines.fused.launch_sizes import LEAN_ATOMS, Block, Tiles, first_lean
 from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.plan.launch_sizes import LEAN_ATOMS, Block, Tiles, first_lean
 from torchmdx.neighbors.brute_force import brute_force
 
 
@@ -41,11 +41,17 @@ def test_tensors_computed_again_are_those_of_the_forward_pass(make_potential, pr
     assert (plain.forces - kept[1]).norm() < tolerance * plain.forces.norm()
 
 
+SHAPES = dict(
+    channels=128, hidden=256, layers=2, head_layers=1, head_width=64, head_gated=False, with_forces=True,
+    device=torch.device("meta"),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(("precision", "most"), [("float32", 37.5), ("half", 30.0)])
 def test_memory_of_an_atom_in_water(precision, most):
     atoms, edges = 998_784, 54 * 998_784
     sent = torch.float16 if precision == "half" else torch.float32
-    sizes = Sizes(atoms, 1, edges, 128, 256, 2, 0, Tiles.choose(atoms), True, torch.device("meta"), sent)
+    sizes = Sizes(atoms, 1, edges, tiles=Tiles.choose(atoms), chain="lean", sent=sent, **SHAPES)
     assert Buffers.allocate(sizes).num_bytes < most * 1e3 * atoms
 
 
@@ -55,5 +61,5 @@ def test_tensors_are_computed_again_where_they_would_take_much_of_the_memory():
     assert not Tiles.choose(98_304, large).lean
     assert Tiles.choose(98_304).lean
     assert Tiles.choose(998_784, large).lean
-    kept = Sizes(1000, 1, 54_000, 128, 256, 2, 0, Tiles.choose(1000), True, torch.device("meta"))
+    kept = Sizes(1000, 1, 54_000, tiles=Tiles.choose(1000), chain="blocks", **SHAPES)
     assert large * Buffers.allocate(kept).num_bytes / 1000 < 0.15 * 150_000_000_000

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmdx.domain import Domain
 from torchmdx.engines.cpu.build import tensornet_library
 from torchmdx.engines.cpu.tensornet2_weights import TensorNet2Weights, kept_bytes
-from torchmdx.engines.cpu.tensornet_weights import INTEGER, POINTER, TensorNetWeights, why_not
+from torchmdx.engines.cpu.tensornet_weights import INTEGER, POINTER, TensorNetWeights
 from torchmdx.engines.cpu.threads import openmp
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.filter_table import RadialShares, table_of
@@ -58,14 +58,6 @@ class NetworkResult:
     forces: Tensor
     virial: Tensor
     channels: Tensor | None = None
-
-
-def unsupported(potential: Potential) -> str | None:
-    """Why this engine cannot evaluate the network of a potential; None if it can."""
-    reason = why_not(potential)
-    if reason is None and tensornet_library() is None:
-        return "it needs the compiled library"
-    return reason
 
 
 class CompiledTensorNet:

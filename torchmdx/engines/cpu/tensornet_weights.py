@@ -65,17 +65,6 @@ class Model(ctypes.Structure):
     ]
 
 
-def why_not(potential: Potential) -> str | None:
-    """Why the C code cannot evaluate this potential, apart from its priors; None if it can."""
-    if type(potential.network) not in (TensorNet, TensorNet2):  # a subclass may compute something else
-        return f"its network must be a TensorNet or a TensorNet2, got a {type(potential.network).__name__}"
-    if type(potential.head) not in (ScalarHead, GatedHead):
-        return f"its head must be a ScalarHead or a GatedHead, got a {type(potential.head).__name__}"
-    if potential.dtype != torch.float32:
-        return f"its weights must be torch.float32, got {potential.dtype}"
-    return None
-
-
 class TensorNetWeights:
     """A potential's weights, and `model`, the structure that points to them."""
 

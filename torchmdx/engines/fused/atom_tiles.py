@@ -12,9 +12,9 @@ chain of many_atoms.py has a kernel for each; here a block does all of them for 
 
 Products take rows and matrices as two halves each, in units of powers of two (fp16_product.py), with float32 sums of
 every 16 channels. Each of two warpgroups makes 64 outputs for the rows of a part, 5, 3 or 1 components of 16 atoms:
-matrices come from registers, rows from shared memory. The kernels serve the usual network in float32 (`why_not`), in
-memory for all tensors. Of a domain, a kernel reads on the device how many atoms it evaluates, as those of `Chain` do;
-blocks beyond return.
+matrices come from registers, rows from shared memory. The kernels serve the usual network in float32
+(`serves.atom_tiles` of engines/plan), in memory for all tensors. Of a domain, a kernel reads on the device how many
+atoms it evaluates, as those of `Chain` do; blocks beyond return.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from torch import Tensor
 from torchmdx.engines.fused.kernels.fp16_product import HalfParts
 from torchmdx.engines.fused.many_atoms import Chain
 from torchmdx.engines.fused.weights import Weights
+from torchmdx.engines.plan import serves
+from torchmdx.engines.plan.clusters import CHANNELS
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.runtime.cuda_kernel import GridKernel
 from torchmdx.runtime.cuda_source import cubin, members
@@ -46,8 +48,7 @@ FILES = (
     MAIN, "atom_tiles.cuh", "atom_tiles_machine.cuh", "one_launch_nine.cuh", "one_launch_machine.cuh",
     "warpgroup_products.cuh",
 )  # fmt: skip
-ARCHITECTURE, CAPABILITY = "sm_90a", (9, 0)
-CHANNELS = 128
+ARCHITECTURE = "sm_90a"
 KERNELS = (
     "embedded", "next_layer", "last_layer", "last_layer_gradient", "next_layer_gradient", "embedded_gradient",
 )  # fmt: skip
@@ -102,28 +103,6 @@ class Launcher(Protocol):
     def launch(self, blocks: int, given: ctypes.Structure) -> None: ...
 
 
-def why_not(model: FastTensorNet) -> str | None:
-    """Why the kernels cannot evaluate a network; None if they can."""
-    w, config = model.weights, model.config
-    if model.network_type is not TensorNet:
-        return f"it needs a TensorNet, got {model.network_type.__name__}"
-    if w.width != CHANNELS or not w.layers:
-        return f"it needs layers of {CHANNELS} channels, got {len(w.layers)} of {w.width}"
-    if config.activation not in ("silu", "swish"):
-        return f"it needs the activation silu, got {config.activation}"
-    if config.group != "O(3)":
-        return f"it needs the group O(3), got {config.group}"
-    if model.precision != "float32":
-        return f"it needs the precision float32, got {model.precision}"
-    return None
-
-
-def served(model: FastTensorNet) -> bool:
-    """Whether the kernels serve a network and its device."""
-    on_gpu = model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) == CAPABILITY
-    return on_gpu and why_not(model) is None
-
-
 def code() -> bytes:
     """The kernels, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
     files = {name: (SOURCES / name).read_text() for name in FILES}
@@ -146,7 +125,9 @@ class TileKernels:
     @classmethod
     def made(cls, model: FastTensorNet) -> TileKernels:
         """The kernels for a model. Raises ValueError if they do not serve it, and as `launchers` does."""
-        if (reason := why_not(model)) is not None:
+        if model.network_type is not TensorNet:
+            raise ValueError(f"tiles of atoms need a TensorNet, got {model.network_type.__name__}")
+        if (reason := serves.atom_tiles(model.config, model.precision)) is not None:
             raise ValueError(f"tiles of atoms do not serve this network: {reason}")
         return cls(model, launchers(model.device))
 

@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from torchmdx.engines.fused.launch_sizes import Tiles
+from torchmdx.engines.plan.kernels import LEAN, ROWS
+from torchmdx.engines.plan.launch_sizes import Tiles
 
 if TYPE_CHECKING:
     from torchmdx.engines.fused.charge_buffers import ChargeScratch
     from torchmdx.engines.fused.element_functions import PresentElements
 
-# Channels of all hidden layers of a head for which a program of one atom has memory, in units of C.
-ROW_HEAD_CHANNELS = 8
-
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the shapes of buffers depend on. sent: dtype of the tensors that atoms send each other."""
+    """What the shapes of buffers depend on. chain: of `KernelPlan`; sent: dtype of what atoms send each other."""
 
     num_atoms: int
     num_systems: int
@@ -37,6 +35,7 @@ class Sizes:
     head_width: int  # channels of each: 2C of a gated head
     head_gated: bool
     tiles: Tiles
+    chain: str
     with_forces: bool
     device: torch.device
     sent: torch.dtype = torch.float32
@@ -48,9 +47,8 @@ class Sizes:
 
     @property
     def one_program_per_atom(self) -> bool:
-        """Whether the launches are those of few_atoms.py, which need a layer to attach the embedding to."""
-        has_room = self.head_layers * self.head_width <= ROW_HEAD_CHANNELS * self.channels
-        return self.tiles.row is not None and self.layers > 0 and has_room
+        """Whether the launches are those of few_atoms.py."""
+        return self.chain == ROWS
 
     @property
     def head_shape(self) -> tuple[int, ...]:
@@ -63,7 +61,7 @@ class Sizes:
     @property
     def lean(self) -> bool:
         """Whether the launches are those of recompute.py."""
-        return self.tiles.lean and self.with_forces and self.layers > 0 and not self.one_program_per_atom
+        return self.chain == LEAN
 
     @property
     def in_place(self) -> bool:

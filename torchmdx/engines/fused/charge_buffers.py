@@ -54,16 +54,16 @@ class ChargeScratch:
         last_charges: bool,
         two_maps: bool,
         edge_maps: bool,
-        most_rows: int,
+        keeps_slopes: bool,
         piece: int,
     ) -> ChargeScratch:
-        """z₂ is kept for up to `most_rows` rows; beyond, it is evaluated again for `piece` rows at a time.
+        """two_maps, keeps_slopes, piece: of `KernelPlan`.
 
         edge_maps: kernels/edge_maps.cu, which keeps slopes in z₂ and needs no pieces.
         """
         n, c, k, layers, new = sizes.num_atoms, sizes.channels, charges, sizes.layers, sizes.new
         systems, rows = max(sizes.num_systems, 1), n + sizes.slots
-        keep = sizes.with_forces and rows <= most_rows
+        keep = sizes.with_forces and keeps_slopes
         in_pieces = sizes.with_forces and not keep and not edge_maps
         parts = in_pieces and two_maps
         slices = c // min(sizes.tiles.messages_gradient.slice, c)

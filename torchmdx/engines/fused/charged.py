@@ -23,8 +23,8 @@ from torch import Tensor
 from torchmdx.engines.fused.branches import beside
 from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
 from torchmdx.engines.fused.kernels import charge_equilibration, edge_mlp, interaction
-from torchmdx.engines.fused.launch_sizes import SOME_ATOMS
 from torchmdx.engines.fused.many_atoms import SUM_BLOCK
+from torchmdx.engines.plan.launch_sizes import SOME_ATOMS
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.neighbors.reverse import find_reverse
 

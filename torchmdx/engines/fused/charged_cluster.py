@@ -1,8 +1,8 @@
 """What concerns atoms one by one in a TensorNet2 of few atoms, by clusters of blocks: kernels/charged_cluster.cu.
 
 They replace `embed`, `layer`, `output_gradient` and `layer_gradient` of charged_rows.py on an H100 or H200, for the
-usual network (`why_not`), where forces are wanted and `FastTensorNet2.use_clusters` has been called; charged_maps.py
-replaces most others where edges are few. Blocks wait for those of their own cluster only.
+usual network (`serves.charged_clusters` of engines/plan), where forces are wanted and `FastTensorNet2.use_clusters` has
+been called; charged_maps.py replaces most others where edges are few. Blocks wait for those of their own cluster only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ from torch import Tensor
 from torchmdx.engines.fused import charged_maps
 from torchmdx.engines.fused import one_launch_weights as packing
 from torchmdx.engines.fused.charged_maps import ChargedMaps
-from torchmdx.engines.fused.edge_maps import on_hopper
 from torchmdx.engines.fused.one_launch import ARCHITECTURE, SOURCES, Launcher, Params
-from torchmdx.engines.fused.one_launch_plan import EDGE_FLOATS, MOST_COMPILED, MOST_SHARED_BYTES, Plan
-from torchmdx.engines.fused.one_launch_weights import CHANNELS, HEAD, SHARES, THREADS, WIDE
+from torchmdx.engines.plan import serves
+from torchmdx.engines.plan.clusters import (
+    CHANNELS,
+    EDGE_FLOATS,
+    MOST_SHARED_BYTES,
+    SHARES,
+    THREADS,
+    WIDE,
+    AtomClusters,
+)
+from torchmdx.engines.plan.serves import CLUSTER_CHARGES as CHARGES
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.runtime.cuda_kernel import ClusterKernel
 from torchmdx.runtime.cuda_source import cubin, members
@@ -38,14 +46,6 @@ EMBED, MIDDLE, LAYER, LAST = "charged_embed", "charged_middle", "charged_layer",
 OUTPUT, MIDDLE_GRADIENT, GRADIENT = "charged_output", "charged_middle_gradient", "charged_gradient"
 NAMES = (EMBED, MIDDLE, LAYER, LAST, OUTPUT, MIDDLE_GRADIENT, GRADIENT)
 BACK = (OUTPUT, MIDDLE_GRADIENT, GRADIENT)
-CHARGES = 16
-MOST_HEAD_LAYERS = 7  # that there is room for
-# Clusters that run at the same time on an H200; with more, some would wait.
-MOST_CLUSTERS = 15
-MOST_SLOTS = 0xFFFF  # of edges
-# Up to so many edge slots clusters serve the network of edges too: then all that have edges run at the same time. On an
-# H200 its kernels take 33 us with 440 slots; with 1,300 slots they take 79 us, more than those of charged_rows.py.
-MOST_MAP_SLOTS = 640
 
 
 class Charged(ctypes.Structure):
@@ -58,38 +58,6 @@ class Given(ctypes.Structure):
     """`struct Given`."""
 
     _fields_ = (("common", Params), ("own", Charged))
-
-
-def why_not(model: FastTensorNet2) -> str | None:
-    """Why the kernels cannot evaluate a network on its device; None if they can."""
-    if not on_hopper(model.device):
-        return f"they need a GPU of the architecture {ARCHITECTURE}, got {model.device}"
-    return why_not_network(model)
-
-
-def why_not_network(model: FastTensorNet2) -> str | None:
-    """The same apart from the device."""
-    w, config = model.weights, model.config
-    if (w.width, w.degree) != (CHANNELS, 5) or not w.layers:
-        return f"they need layers of {CHANNELS} channels, got {len(w.layers)} of {w.width}"
-    if w.head.num_layers > MOST_HEAD_LAYERS:
-        return f"they need at most {MOST_HEAD_LAYERS} hidden layers of the head, got {w.head.num_layers}"
-    if model.charged.charges != CHARGES or w.head.width != HEAD:
-        return f"they need {CHARGES} charges and {HEAD} hidden channels of the head, got {model.charged.num_charges}"
-    if config.activation not in ("silu", "swish") or config.group != "O(3)":
-        return f"they need the activation silu and the group O(3), got {config.activation} and {config.group}"
-    return None
-
-
-def serves(model: FastTensorNet2, num_atoms: int, slots: int) -> bool:
-    """Whether the kernels can evaluate so many atoms and edge slots of a network on its device."""
-    return why_not(model) is None and plan_of(num_atoms) is not None and slots <= MOST_SLOTS
-
-
-def plan_of(num_atoms: int) -> Plan | None:
-    """How many atoms a cluster has; None where these are too many."""
-    plan = Plan.choose(num_atoms, MOST_CLUSTERS) if num_atoms else None
-    return plan if plan is not None and plan.keep and plan.per <= MOST_COMPILED else None
 
 
 @functools.cache
@@ -162,15 +130,27 @@ def pack_vectors(w: ChargeWeights, first: Tensor) -> Tensor:
 
 
 class ChargedClusters:
-    """The kernels with a model's weights, for one number of atoms and edge slots. kernels: by name."""
+    """The kernels with a model's weights, for one number of atoms and edge slots.
 
-    def __init__(self, model: FastTensorNet2, kernels: Mapping[str, Launcher], plan: Plan, num_atoms: int, slots: int):
+    kernels: by name. plan: how atoms are divided. maps: whether they evaluate the network of edges too.
+    """
+
+    def __init__(
+        self,
+        model: FastTensorNet2,
+        kernels: Mapping[str, Launcher],
+        plan: AtomClusters,
+        num_atoms: int,
+        slots: int,
+        *,
+        maps: bool,
+    ) -> None:
         assert model.row_weights is not None
         w, new = model.weights, model.weights.own.new_zeros
         charges = model.charged.equilibrations
         stages = range(len(w.layers) + 1)
         self.plan, self.kernels = plan, kernels
-        self.maps = ChargedMaps(model, kernels) if slots <= MOST_MAP_SLOTS else None
+        self.maps = ChargedMaps(model, kernels) if maps else None
         floats = plan.floats + plan.per * (3 * CHANNELS + 3 * WIDE) + 8 * CHANNELS + 2 * CHARGES + 2 * WIDE
         room = (MOST_SHARED_BYTES // 4 - floats) // EDGE_FLOATS // 4 * 4
         edge_room = min(room, -(-slots // 4) * 4)
@@ -201,17 +181,17 @@ class ChargedClusters:
 
     @classmethod
     def made(cls, model: FastTensorNet2, num_atoms: int, slots: int) -> ChargedClusters:
-        """The kernels for a model. Raises ValueError if they do not serve it, and as `launcher` does."""
-        plan = plan_of(num_atoms)
-        if (reason := why_not(model)) is not None:
+        """The kernels for a model. Raises ValueError if its plan has none, and as `launcher` does."""
+        plan, maps = model.plan.clusters, model.plan.cluster_maps
+        if (reason := serves.charged_clusters(model.config, model.machine)) is not None:
             raise ValueError(f"clusters of blocks do not serve this network: {reason}")
-        if plan is None or slots > MOST_SLOTS:
+        if plan is None:
             raise ValueError(f"clusters of blocks serve few atoms, got {num_atoms} with {slots} edges")
         constants = tuple(plan.constants.items())
         kernels = {name: launcher(model.device, name, constants) for name in NAMES}
-        if slots <= MOST_MAP_SLOTS:
+        if maps:
             kernels |= {name: launcher(model.device, name, ()) for name in charged_maps.SHARED_BYTES}
-        return cls(model, kernels, plan, num_atoms, slots)
+        return cls(model, kernels, plan, num_atoms, slots, maps=maps)
 
     def launch(self, name: str, chain: ChargedRowChain, k: int = 0) -> None:
         """One of the kernels, on the buffers of a chain, for the tensors that go into layer k, or out of the last.

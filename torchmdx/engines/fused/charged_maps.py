@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.fused.one_launch import SOURCES, Launcher
-from torchmdx.engines.fused.one_launch_weights import CHANNELS, SHARES, THREADS
+from torchmdx.engines.plan.clusters import CHANNELS, SHARES, THREADS
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.runtime.cuda_source import members
 

@@ -26,7 +26,7 @@ from torchmdx.engines.fused.charged_weights import ChargedWeights, ChargeWeights
 from torchmdx.engines.fused.few_atoms import RowChain
 from torchmdx.engines.fused.kernels import charge_equilibration, charged_atom, charged_atom_gradient, edge_mlp
 from torchmdx.engines.fused.kernels.tf32_product import Split
-from torchmdx.engines.fused.launch_sizes import Block
+from torchmdx.engines.plan.launch_sizes import Block
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 
 if TYPE_CHECKING:

@@ -11,18 +11,13 @@ from torchmdx.engines.fused.head_weights import padded
 from torchmdx.engines.fused.kernels.edge_geometry import cosine_cut_at
 from torchmdx.engines.fused.kernels.fp16_product import HalfParts
 from torchmdx.engines.fused.kernels.tf32_product import Split
+from torchmdx.engines.plan.padding import padded_charges
 from torchmdx.models.charge_equilibration import ChargeEquilibration
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet2 import TensorNet2
 
 CUTOFF_PROBES, CUTOFF_ERROR = 11, 1e-9
-FEWEST_CHARGES = 8  # twice as many are the fewest columns of a product
-
-
-def padded_charges(count: int) -> int:
-    """The smallest power of two that is at least `count` and at least FEWEST_CHARGES."""
-    return max(FEWEST_CHARGES, 1 << (count - 1).bit_length())
 
 
 def check_cutoff_function(cutoff: float) -> None:

@@ -1,6 +1,7 @@
 """The maps of TensorNet2's filters and their gradient by warps that specialise: kernels/edge_maps.cu, sm_90 only.
 
-It does the work of edge_mlp_forward.py and edge_mlp_backward.py on an H100 or H200, for the usual network (`why_not`).
+It does the work of edge_mlp_forward.py and edge_mlp_backward.py on an H100 or H200, for the usual network
+(`serves.edge_maps` of engines/plan).
 A warp of each block copies matrices while others multiply, and blocks in clusters of two share what they copy.
 
 Matrices are packed as the kernel reads them (`pack_forward`, `pack_backward`): in stages of STAGE bytes, half for the
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from torchmdx.engines.plan import serves
+from torchmdx.engines.plan.clusters import CHANNELS
 from torchmdx.runtime.cuda_kernel import ClusterKernel
 from torchmdx.runtime.cuda_source import cubin
 
@@ -31,8 +34,7 @@ if TYPE_CHECKING:
 SOURCES = Path(__file__).with_name("kernels")
 MAIN = "edge_maps.cu"
 FILES = (MAIN, "edge_maps_machine.cuh", "warpgroup_products.cuh")
-ARCHITECTURE, CAPABILITY = "sm_90a", (9, 0)
-CHANNELS = 128
+ARCHITECTURE = "sm_90a"
 CLUSTER, THREADS, ROWS = 2, 384, 128  # blocks of a cluster; threads and edges of a block
 STAGE, BARRIERS = 32768, 256  # bytes
 # The forward pass may keep the slopes of z₂'s activation, so that the backward pass does not evaluate z₂ again.
@@ -106,24 +108,6 @@ def pack_backward(middle: HalfParts, last: HalfParts, *, slopes: bool) -> Tensor
     return torch.stack(stages).to(middle.big.device)
 
 
-def on_hopper(device: torch.device) -> bool:
-    """Whether a device is a GPU that the kernels are made for."""
-    return (
-        device.type == "cuda" and torch.cuda.is_available() and torch.cuda.get_device_capability(device) == CAPABILITY
-    )
-
-
-def why_not(model: FastTensorNet2) -> str | None:
-    """Why the kernels cannot evaluate a network on its device; None if they can."""
-    if not on_hopper(model.device):
-        return f"they need a GPU of the architecture {ARCHITECTURE}, got {model.device}"
-    if not model.takes_half_parts or model.weights.channels != CHANNELS:
-        return f"they need float32 and {CHANNELS} channels, got {model.precision} and {model.weights.channels}"
-    if model.config.activation not in ("silu", "swish"):
-        return f"they need the activation silu, got {model.config.activation}"
-    return None
-
-
 def code() -> bytes:
     """The kernels, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
     files = {name: (SOURCES / name).read_text() for name in FILES}
@@ -160,10 +144,9 @@ class EdgeMaps:
     @classmethod
     def made(cls, model: FastTensorNet2) -> EdgeMaps:
         """The kernels for a model. Raises ValueError if they do not serve it, and as `launcher` does."""
-        if (reason := why_not(model)) is not None:
+        if (reason := serves.edge_maps(model.config, model.precision, model.machine)) is not None:
             raise ValueError(f"maps of edges in one kernel do not serve this network: {reason}")
-        device = model.device
-        most = torch.cuda.get_device_properties(device).multi_processor_count // CLUSTER
+        device, most = model.device, model.machine.multiprocessors // CLUSTER
         return cls(model.charged.filters, {name: launcher(device, name) for name in SHARED_BYTES}, most)
 
     @staticmethod

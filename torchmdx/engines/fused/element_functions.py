@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchmdx.engines.filter_table import Stretch
 from torchmdx.engines.fused.kernels.tf32_product import Split
+from torchmdx.engines.plan.kernels import MOST_ELEMENTS
 
 # Error of the combinations, of the largest value and of the largest slope of the filters.
 BOUND = 2e-7
@@ -21,8 +22,7 @@ SHORTEST, SHORTEST_SHARE = 0.4, 0.08
 # Weight of shorter distances. Not zero, so that functions to spare describe these.
 SHORT_WEIGHT = 1e-6
 COUNTS = (16, 32, 64)
-# Elements of neighbours that have sums of their own, and these times functions.
-MOST_ELEMENTS, MOST_SUMS = 8, 256
+MOST_SUMS = 256  # elements times functions
 PROBES = (0.0, 0.25, 0.5, 0.75, 1.0)  # where values and slopes are compared, in every interval
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Callable
 
 from torch import Tensor
 
 from torchmdx.domain import Domain
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.filter_table import table_of
-from torchmdx.engines.fused.launch_sizes import FEW_ATOMS, TILE_ATOMS, Tiles
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+from torchmdx.engines.plan import Workload
 from torchmdx.evaluate import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
@@ -23,6 +23,9 @@ from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.system import Batch
 
 log = logging.getLogger(__name__)
+
+# What is raised where kernels of CUDA C++ cannot be had.
+UNAVAILABLE: tuple[type[Exception], ...] = (CompileError, CacheError, DriverError)
 
 
 def kernels_for(potential: Potential) -> type[FastTensorNet]:
@@ -37,62 +40,58 @@ def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastT
     return kind(potential, precision=precision, table=table, priors=priors)
 
 
-def allocate(model: FastTensorNet, batch: Batch, capacity: int, like: Batch | None = None) -> None:
-    """Allocates kernels for a batch. Only kernels for many atoms evaluate a part of the atoms, as of a domain.
+def workload_of(
+    batch: Batch, capacity: int, elements: int, *, stress: bool, alone: bool, like: Batch | None = None
+) -> Workload:
+    """What an engine evaluates. like: takes the kernels that serve this batch, of which the other is a part."""
+    given = batch if like is None else like
+    return Workload(
+        atoms=batch.num_atoms,
+        systems=batch.num_systems,
+        capacity=capacity,
+        elements=elements,
+        stress=stress,
+        alone=alone,
+        whole=None if like is None else like.num_atoms,
+        domain=isinstance(given, Domain),
+    )
 
-    like: takes the kernels that serve this batch, of which the other is a part.
+
+def allocate(
+    model: FastTensorNet,
+    batch: Batch,
+    capacity: int,
+    *,
+    stress: bool,
+    like: Batch | None = None,
+    alone: bool = False,
+) -> None:
+    """Takes the kernels of the plan, and allocates for a batch. `model.outcomes` tells of what cannot be had.
+
+    like, alone: as for `workload_of`.
     """
-    like = batch if like is None else like
-    if isinstance(like, Domain):  # its atoms are counted on the device, so kernels take all of them at once
-        tiles = replace(model.choose_tiles(max(like.num_atoms, FEW_ATOMS + 1)), piece=0)
-    else:
-        tiles = model.choose_tiles(like.num_atoms)
-    elements = like.atomic_numbers.unique().tolist()
-    if isinstance(model, FastTensorNet2):
-        _take_edge_maps(model, tiles)
-    model.allocate(batch.num_atoms, batch.num_systems, capacity, tiles=tiles, elements=elements)
-    if isinstance(model, FastTensorNet2):
-        _take_clusters(model)
-    _take_tiles(model, like.num_atoms)
+    elements = (batch if like is None else like).atomic_numbers.unique().tolist()
+    plan = model.planned(workload_of(batch, capacity, len(elements), stress=stress, alone=alone, like=like))
+    model.outcomes = []
+    if isinstance(model, FastTensorNet2) and plan.edge_maps:
+        _take(model, model.use_edge_maps, "the network of edges is evaluated by Triton's kernels")
+    model.allocate(batch.num_atoms, batch.num_systems, capacity, elements=elements, plan=plan)
+    if isinstance(model, FastTensorNet2) and plan.clusters is not None:
+        _take(model, model.use_clusters, "few atoms are evaluated by Triton's kernels")
+    if plan.atom_tiles:
+        _take(model, model.use_tiles, "products with weights are launched one by one")
+    if plan.one_launch:
+        # Only the driver knows whether all blocks have room.
+        _take(model, model.use_one_launch, "few atoms are evaluated in several launches", ValueError)
 
 
-def _take_edge_maps(model: FastTensorNet2, tiles: Tiles) -> None:
-    """Takes the kernels for the network of edges by warps that specialise, where they serve."""
-    from torchmdx.engines.fused.edge_maps import why_not  # needs Triton
-
-    if tiles.two_maps is None or why_not(model) is not None:
-        return
+def _take(model: FastTensorNet, use: Callable[[], None], otherwise: str, *more: type[Exception]) -> None:
+    """Takes kernels of CUDA C++, unless they cannot be compiled or loaded: then others do their work."""
     try:
-        model.use_edge_maps()
-    except (CompileError, CacheError, DriverError) as error:
-        log.warning("the network of edges is evaluated by Triton's kernels: %s", error)
-
-
-def _take_clusters(model: FastTensorNet2) -> None:
-    """Takes the kernels of few atoms by clusters of blocks, where they serve."""
-    from torchmdx.engines.fused.charged_cluster import serves  # needs Triton
-
-    assert model.buffers is not None
-    sizes = model.buffers.sizes
-    if not sizes.one_program_per_atom or not serves(model, sizes.num_atoms, sizes.slots):
-        return
-    try:
-        model.use_clusters()
-    except (CompileError, CacheError, DriverError) as error:
-        log.warning("few atoms are evaluated by Triton's kernels: %s", error)
-
-
-def _take_tiles(model: FastTensorNet, num_atoms: int) -> None:
-    """Takes the kernels for tiles of atoms where they serve and are faster: fewer tiles leave part of the chip idle."""
-    from torchmdx.engines.fused.atom_tiles import served  # needs Triton
-
-    assert model.buffers is not None
-    if num_atoms < TILE_ATOMS or model.buffers.sizes.lean or not served(model):
-        return
-    try:
-        model.use_tiles()
-    except (CompileError, CacheError, DriverError) as error:
-        log.warning("products with weights are launched one by one: %s", error)
+        use()
+    except UNAVAILABLE + more as error:
+        log.warning("%s: %s", otherwise, error)
+        model.outcomes.append(f"{otherwise}: {error}")
 
 
 def within_of(batch: Batch) -> Tensor | None:
@@ -118,24 +117,12 @@ class KernelEngine:
         self.batch, self.stress, self.like = batch, stress, like
 
     def reserve(self, capacity: int) -> None:
-        allocate(self.model, self.batch, capacity, self.like)
+        allocate(self.model, self.batch, capacity, stress=self.stress, like=self.like, alone=self.alone)
         self.name = f"kernels, {self.model.precision_used}"
-        if self.alone and not self.stress and self.like is None and not isinstance(self.batch, Domain):
-            self._use_one_launch()
-
-    def _use_one_launch(self) -> None:
-        """Takes one launch where it is faster; the name tells, also of why a machine cannot."""
-        from torchmdx.engines.fused.one_launch import is_faster  # needs Triton
-
-        if not is_faster(self.model, self.batch.num_atoms):
-            return
-        try:
-            self.model.use_one_launch()
-        except (ValueError, CompileError, CacheError, DriverError) as error:
-            log.warning("few atoms are evaluated in several launches: %s", error)
-            self.name += f", several launches: {error}"
-        else:
+        if self.model.one_launch is not None:
             self.name += ", one launch"
+        elif self.model.plan.one_launch:
+            self.name += f", several launches: {self.model.outcomes[-1].partition(': ')[2]}"
 
     def gave_up(self) -> bool:
         """Whether a launch ended with NaN, because other work kept some of its blocks from starting; reads the device.

@@ -7,13 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchmdx.engines.plan.padding import power_of_two
 from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.potential import Potential
-
-
-def power_of_two(count: int) -> int:
-    """The smallest power of two that is at least `count` and at least 16, the least a block product takes."""
-    return max(16, 1 << (count - 1).bit_length())
 
 
 def padded(values: Tensor, *shape: int) -> Tensor:

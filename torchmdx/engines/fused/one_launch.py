@@ -4,16 +4,17 @@
     here:                  one kernel, whose blocks all run at the same time and wait for each other
 
 Each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE of their channels. The kernel serves the
-usual network (`why_not`), and energies with forces; for structures without periodic directions also a whole step, from
-coordinates to results (one_launch_step.cuh, `run_step`), or several steps of dynamics (one_launch_motion.cuh).
+usual network (`serves.one_launch` of engines/plan), and energies with forces; for structures without periodic
+directions also a whole step, from coordinates to results (one_launch_step.cuh, `run_step`), or several steps of
+dynamics (one_launch_motion.cuh).
 Energies alone, virials, and evaluations with work between forward and backward pass take the chain.
 
 For few atoms in a cluster the kernel is compiled with the numbers of its plan as constants; for steps of dynamics
 once more.
 
 Blocks wait for blocks of other clusters, so all must run at the same time. They fit on the device, or there is no
-`Plan`, and a cooperative launch starts them together. Should another program or stream keep some from starting all the
-same, the others give up after PATIENCE looks, and energies and forces are NaN (`OneLaunch.gave_up`).
+`AtomClusters`, and a cooperative launch starts them together. Should another program or stream keep some from starting
+all the same, the others give up after PATIENCE looks, and energies and forces are NaN (`OneLaunch.gave_up`).
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from torchmdx.engines.fused.one_launch_plan import EDGE_FLOATS, KEPT, MOST_SHARED_BYTES, OF_AN_ATOM, WARPS, Plan
-from torchmdx.engines.fused.one_launch_weights import (
+from torchmdx.engines.fused.one_launch_weights import pack_matrices, pack_tables, pack_vectors
+from torchmdx.engines.plan import serves
+from torchmdx.engines.plan.clusters import (
     CHANNELS,
-    HEAD,
+    EDGE_FLOATS,
+    KEPT,
+    MOST_SHARED_BYTES,
+    OF_AN_ATOM,
     SHARES,
     THREADS,
-    pack_matrices,
-    pack_tables,
-    pack_vectors,
+    WARPS,
+    AtomClusters,
 )
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
@@ -53,10 +57,6 @@ log = logging.getLogger(__name__)
 SOURCES = Path(__file__).with_name("kernels")
 MAIN = "one_launch.cu"
 ARCHITECTURE, CAPABILITY = "sm_90", (9, 0)
-# Up to so many atoms it is faster than the chain (measured on an H200: 60 atoms, a fifth; 90 atoms are slower).
-MOST_ATOMS = 60
-# Numbers of edges have 16 bits in the kernel, and one number that means none.
-MOST_SLOTS = 0xFFFF
 MOST_IN_STEP = 64  # atoms
 # How often a block looks whether others have arrived: for about two seconds.
 PATIENCE = 1 << 22
@@ -76,28 +76,6 @@ class Launcher(Protocol):
     def launch(self, clusters: int, shared_bytes: int, given: ctypes.Structure) -> None: ...
 
 
-def why_not(model: FastTensorNet) -> str | None:
-    """Why the kernel cannot evaluate a network; None if it can."""
-    w, config = model.weights, model.config
-    if model.network_type is not TensorNet:
-        return f"it needs a TensorNet, got {model.network_type.__name__}"
-    if (w.width, len(w.layers), w.degree) != (CHANNELS, 2, 5):
-        return f"it needs 2 layers of {CHANNELS} channels, got {len(w.layers)} of {w.width}"
-    if w.head.gated or w.head.num_layers != 1 or w.head.width != HEAD:
-        return f"it needs the scalar head of 1 hidden layer, got {config.head} of {w.head.num_layers}"
-    if config.activation not in ("silu", "swish") or not config.readout_activation:
-        return "it needs the activation silu, also of the features"
-    if config.group != "O(3)":
-        return f"it needs the group O(3), got {config.group}"
-    return None
-
-
-def is_faster(model: FastTensorNet, num_atoms: int) -> bool:
-    """Whether the kernel serves a network and its device, and is faster than the chain for so many atoms."""
-    on_gpu = model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) == CAPABILITY
-    return on_gpu and 0 < num_atoms <= MOST_ATOMS and why_not(model) is None
-
-
 @functools.cache
 def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> ClusterKernel:
     """The kernel on a device, compiled once with these constants, by NVRTC, and kept in the cache.
@@ -114,14 +92,14 @@ def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> Cl
     )
 
 
-def planned(num_atoms: int, device: torch.device) -> tuple[Plan, ClusterKernel]:
+def planned(num_atoms: int, device: torch.device) -> tuple[AtomClusters, ClusterKernel]:
     """The plan for so many atoms on a device, and its kernel. Raises ValueError if there is no room, and as `launcher`.
 
     How many clusters run at the same time, the driver tells of a kernel only: it may be fewer than multiprocessors
     allow.
     """
     most = torch.cuda.get_device_properties(device).multi_processor_count // SHARES
-    while (plan := Plan.choose(num_atoms, most)) is not None:
+    while (plan := AtomClusters.choose(num_atoms, most)) is not None:
         kernel = launcher(device, tuple(plan.constants.items()))
         found = kernel.most_clusters(MOST_SHARED_BYTES)
         if plan.clusters <= found:
@@ -137,7 +115,7 @@ class OneLaunch:
         self,
         model: FastTensorNet,
         buffers: Buffers,
-        plan: Plan,
+        plan: AtomClusters,
         kernel: Launcher,
         make_moving: Callable[[], Launcher] | None = None,
     ) -> None:
@@ -186,12 +164,14 @@ class OneLaunch:
     def made(cls, model: FastTensorNet, buffers: Buffers) -> OneLaunch:
         """The kernel for a model and these buffers. Raises ValueError if it does not serve them, as `launcher` does."""
         sizes = buffers.sizes
-        if (reason := why_not(model)) is not None:
+        if model.network_type is not TensorNet:
+            raise ValueError(f"one launch needs a TensorNet, got {model.network_type.__name__}")
+        if (reason := serves.one_launch(model.config)) is not None:
             raise ValueError(f"one launch does not serve this network: {reason}")
         if sizes.device.type != "cuda" or not sizes.with_forces or not sizes.num_atoms:
             raise ValueError(f"one launch needs atoms on a GPU and buffers for forces, got {sizes.num_atoms} atoms")
-        if sizes.slots > MOST_SLOTS:
-            raise ValueError(f"one launch has numbers for {MOST_SLOTS} edges, got {sizes.slots}")
+        if sizes.slots > serves.MOST_SLOTS:
+            raise ValueError(f"one launch has numbers for {serves.MOST_SLOTS} edges, got {sizes.slots}")
         plan, kernel = planned(sizes.num_atoms, sizes.device)
         constants = tuple(plan.constants_of_steps(sizes.num_atoms).items())
         return cls(model, buffers, plan, kernel, functools.partial(launcher, sizes.device, constants))

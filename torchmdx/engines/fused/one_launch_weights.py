@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.fused.weights import Weights
+from torchmdx.engines.plan.clusters import CHANNELS, SHARES, THREADS, WIDE
 
-# Channels of the network; blocks of a cluster, which share them; threads of a block; hidden channels of the head.
-CHANNELS, SHARES, THREADS, HEAD = 128, 8, 512, 64
-WIDE = CHANNELS // SHARES
 SPLITS = THREADS // WIDE  # threads that share an inner sum
 
 

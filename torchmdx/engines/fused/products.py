@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchmdx.engines.fused.kernels import gated_head, tf32_product
 from torchmdx.engines.fused.kernels.tf32_product import Split
-from torchmdx.engines.fused.launch_sizes import Tiles
+from torchmdx.engines.plan.launch_sizes import Tiles
 
 
 class Products:

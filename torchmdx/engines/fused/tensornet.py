@@ -26,7 +26,6 @@ For few atoms (`Tiles.row`), one program per atom does most of this:
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -37,7 +36,10 @@ from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
 from torchmdx.engines.fused.buffers import Buffers, Sizes
-from torchmdx.engines.fused.launch_sizes import Tiles, first_lean
+from torchmdx.engines.plan import KernelPlan, Machine, Network, Workload, plan_kernels
+from torchmdx.engines.plan.decide import why_not_fused
+from torchmdx.engines.plan.kernels import LEAN, ROWS
+from torchmdx.engines.plan.launch_sizes import Tiles, launch_sizes
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
@@ -51,9 +53,6 @@ if TYPE_CHECKING:
 
 # Rounding of matrix products: three TF32 products make one of float32.
 PRECISIONS = {"float32": "tf32x3", "half": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
-# In which atoms send each other tensors.
-SENT = {"half": torch.float16, "bfloat16": torch.bfloat16}
-MOST_CHANNELS = 256
 
 
 class FastTensorNet:
@@ -68,7 +67,7 @@ class FastTensorNet:
     """
 
     network_type: type[nn.Module] = TensorNet
-    can_recompute = True  # whether there are launches in little memory
+    plan: KernelPlan  # of the last `allocate`
 
     def __init__(
         self,
@@ -88,7 +87,8 @@ class FastTensorNet:
         from torchmdx.engines.fused.weights import SplitWeights, Weights, dense_table, packed_table
 
         self.config = potential.config
-        self.device = potential.device
+        self.device, self.priors = potential.device, priors
+        self.machine = Machine.of(self.device, code=False)
         self.precision, self.dot_precision = precision, PRECISIONS[precision]
         self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound)
         self.weights = Weights.pack(potential, self.table)
@@ -100,6 +100,7 @@ class FastTensorNet:
         self.buffers: Buffers | None = None
         self.one_launch: OneLaunch | None = None
         self.tile_kernels: TileKernels | None = None
+        self.outcomes: list[str] = []  # what of the plan could not be had, and why
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
@@ -109,20 +110,13 @@ class FastTensorNet:
     @classmethod
     def why_not(cls, potential: Potential, *, priors: bool = False) -> str | None:
         """Why the kernels cannot evaluate this potential; None if they can. priors: apart from its priors."""
-        if importlib.util.find_spec("triton") is None:
-            return "it needs triton, which is not installed"
-        network: object = potential.network
-        if type(network) is not cls.network_type:  # one derived from it may compute something else
-            return f"its network must be a {cls.network_type.__name__}, got {type(network).__name__}"
+        network = Network.of(potential)
+        if network.kind != cls.network_type.__name__:
+            return f"its network must be a {cls.network_type.__name__}, got {network.kind}"
         if potential.prior_configs and not priors:
             names = ", ".join(config.name for config in potential.prior_configs)
             return f"it must have no priors, got {names}"
-        if potential.config.messages != "source":
-            return f"messages must be 'source', got {potential.config.messages!r}"
-        channels = potential.config.num_channels
-        if channels > MOST_CHANNELS:
-            return f"num_channels must be at most {MOST_CHANNELS}, got {channels}"
-        return None
+        return why_not_fused(network, potential.config, Machine.of(potential.device, code=False))
 
     @property
     def precision_used(self) -> str:
@@ -145,14 +139,18 @@ class FastTensorNet:
         forces: bool = True,
         tiles: Tiles | None = None,
         elements: Sequence[int] = (),
+        plan: KernelPlan | None = None,
     ) -> Buffers:
         """Allocates buffers for N atoms, S systems and E edge slots. forces=False: none for the backward pass.
 
+        plan: what is launched; None: what `planned` decides, with these launch sizes if `tiles` are given.
         elements: atomic numbers of the atoms that will be evaluated, each once, as far as they are known. Sums over
         neighbours are faster where these are few, and where neighbours have no others.
         """
-        tiles = tiles or self.choose_tiles(num_atoms)
-        tiles = replace(tiles, lean=tiles.lean and self.can_recompute)
+        work = Workload(
+            atoms=num_atoms, systems=num_systems, capacity=capacity, elements=len(elements), forces=forces, alone=False
+        )
+        self.plan = plan = plan or self.planned(work, tiles)
         head = self.weights.head
         sizes = Sizes(
             num_atoms=num_atoms,
@@ -164,30 +162,23 @@ class FastTensorNet:
             head_layers=head.num_layers,
             head_width=2 * head.width if head.gated else head.width,
             head_gated=head.gated,
-            tiles=tiles,
+            tiles=plan.tiles,
+            chain=plan.chain,
             with_forces=forces,
             device=self.device,
+            sent=getattr(torch, plan.sent),
         )
-        if self.precision in SENT and not sizes.one_program_per_atom:
-            sizes = replace(sizes, sent=SENT[self.precision])
-        if sizes.sent == torch.float16:  # an atom's unit is found by the one program that has all channels
-            sizes = replace(sizes, tiles=tiles.of_half(MOST_CHANNELS))
-        present = self._present(elements, sizes)
+        present = self._present(elements) if plan.by_elements else None
         sizes = replace(sizes, sums=0 if present is None else present.count * present.functions.count)
         self.one_launch = None
         self.buffers = Buffers.allocate(sizes, present)
         self.no_charge = sizes.new(max(num_systems, 1))
         return self.buffers
 
-    def _present(self, elements: Sequence[int], sizes: Sizes) -> PresentElements | None:
-        """What sums by elements need, where they are faster."""
-        from torchmdx.engines.fused.element_functions import MOST_ELEMENTS, PresentElements
+    def _present(self, elements: Sequence[int]) -> PresentElements | None:
+        """What sums by elements need; None where many functions make the filters."""
+        from torchmdx.engines.fused.element_functions import PresentElements
 
-        ways, count = sizes.tiles.by_elements, len(elements)
-        if ways is None or sizes.one_program_per_atom or not 0 < count <= MOST_ELEMENTS:
-            return None
-        if sizes.capacity < ways.edges * count * sizes.num_atoms:
-            return None
         return PresentElements.of(self.element_functions, elements, self.weights.sources)
 
     def use_one_launch(self) -> None:
@@ -261,10 +252,13 @@ class FastTensorNet:
         return buffers
 
     def choose_tiles(self, num_atoms: int) -> Tiles:
-        """Launch sizes for so many atoms."""
-        if self.device.type != "cuda":  # Triton's interpreter
-            return Tiles.choose(num_atoms)
-        return Tiles.choose(num_atoms, first_lean(torch.cuda.get_device_properties(self.device).total_memory))
+        """The fastest launch sizes for so many atoms."""
+        return launch_sizes(self.network_type.__name__, Workload(atoms=num_atoms), self.machine)
+
+    def planned(self, work: Workload, tiles: Tiles | None = None) -> KernelPlan:
+        """The kernels for so much work. tiles: launch sizes; None: the fastest."""
+        kind = self.network_type.__name__
+        return plan_kernels(kind, self.config, work, self.precision, self.machine, priors=self.priors, tiles=tiles)
 
     def chain_type(self, buffers: Buffers) -> type:
         """The class of the launches: one program per atom, or blocks of atoms."""
@@ -273,8 +267,5 @@ class FastTensorNet:
         from torchmdx.engines.fused.many_atoms import Chain
         from torchmdx.engines.fused.recompute import LeanChain
 
-        if buffers.sizes.one_program_per_atom:
-            return RowChain
-        if buffers.sizes.lean:
-            return LeanChain
-        return TileChain if self.tile_kernels else Chain
+        blocks = TileChain if self.tile_kernels else Chain
+        return {ROWS: RowChain, LEAN: LeanChain}.get(buffers.sizes.chain, blocks)

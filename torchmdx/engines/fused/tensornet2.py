@@ -3,8 +3,8 @@
 As `FastTensorNet`, but filters depend on the charges of both atoms. The part of their network that depends on the
 distance is read from a table; the rest is evaluated for every edge on tensor cores, exact to float32
 (kernels/edge_mlp.py, and for many edges kernels/edge_mlp_forward.py). The backward pass reads the values z₃ before the
-last activation. For up to MOST_ROWS rows it also reads z₂, and for many edges evaluates z₁ again; for more rows it
-reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 other kernels do this (edge_maps.py): without
+last activation. For few rows it also reads z₂, and for many edges evaluates z₁ again; for more rows it reads z₁ and
+evaluates z₂ again, some rows at a time. On an H100 or H200 other kernels do this (edge_maps.py): without
 pieces, and with the slopes of z₂'s activation in place of z₂.
 
 Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On an H100 or H200 clusters of
@@ -14,17 +14,16 @@ blocks do the same for the usual network (charged_cluster.py, `FastTensorNet2.us
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from torchmdx.engines.filter_table import BOUND, RadialShares, TabulatedFilters
 from torchmdx.engines.fused.buffers import Buffers
 from torchmdx.engines.fused.charge_buffers import ChargeScratch
-from torchmdx.engines.fused.launch_sizes import MANY_EDGE_ROWS, MORE_ATOMS, SOME_ATOMS, Block, Tiles, TwoMaps, Walk
 from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.plan import KernelPlan
+from torchmdx.engines.plan.launch_sizes import Tiles
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
 
@@ -33,20 +32,11 @@ if TYPE_CHECKING:
     from torchmdx.engines.fused.charged_rows import RowWeights
     from torchmdx.engines.fused.edge_maps import EdgeMaps
 
-MOST_ROWS, PIECE = 196608, 49152
-# Atoms of one system, up to which a program takes one atom: on an H100 with two layers and Coulomb energies, a quarter
-# faster with 50 atoms, a fifth with 90.
-FEW_CHARGED = 192
-FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
-# Compute capabilities (major) with the 139 to 199 kB of shared memory that a program takes: GeForce cards have 99.
-HALF_PARTS = (9, 10)
-
 
 class FastTensorNet2(FastTensorNet):
     """A TensorNet2 potential's energy and forces by kernels. See FastTensorNet."""
 
     network_type: type[nn.Module] = TensorNet2
-    can_recompute = False
 
     def __init__(
         self,
@@ -64,17 +54,10 @@ class FastTensorNet2(FastTensorNet):
         from torchmdx.engines.fused.charged_weights import ChargedWeights
 
         self.last_charges = priors
-        self.takes_half_parts = self._takes_half_parts()
         self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
         self.edge_maps: EdgeMaps | None = None
         self.row_weights: RowWeights | None = None
         self.clusters: ChargedClusters | None = None
-
-    def _takes_half_parts(self) -> bool:
-        """Whether kernels/edge_mlp_forward.py can be used: a program has to fit into a multiprocessor."""
-        if self.dot_precision != "tf32x3" or not FEWEST_CHANNELS <= self.weights.channels <= MOST_CHANNELS:
-            return False
-        return self.device.type != "cuda" or torch.cuda.get_device_capability(self.device)[0] in HALF_PARTS
 
     def use_edge_maps(self) -> None:
         """Makes `run` of many edges take the kernels of edge_maps.py from the next `allocate` on.
@@ -114,56 +97,29 @@ class FastTensorNet2(FastTensorNet):
         forces: bool = True,
         tiles: Tiles | None = None,
         elements: Sequence[int] = (),
+        plan: KernelPlan | None = None,
     ) -> Buffers:
         """elements: not used. Sums by elements cancel, and tensor cores round them too coarsely for charges."""
-        tiles = tiles or self.choose_tiles(num_atoms)
-        if tiles.row is not None and not self._takes_rows(num_systems, num_atoms + max(capacity, 1)):
-            tiles = replace(tiles, row=None)
-        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
+        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, plan=plan)
         self.clusters = None
         if buffers.sizes.one_program_per_atom:
             self._pack_rows()
-        two_maps = self.takes_half_parts and buffers.sizes.tiles.two_maps is not None
         self.neutral = buffers.sizes.new(max(num_systems, 1))  # the total charge that messages see
         buffers.scratch.charged = ChargeScratch.allocate(
             buffers.sizes,
             self.charged.charges,
             last_charges=self.last_charges,
-            two_maps=two_maps,
-            edge_maps=two_maps and self.edge_maps is not None,
-            most_rows=MOST_ROWS,
-            piece=PIECE,
+            two_maps=self.plan.two_maps,
+            edge_maps=self.plan.two_maps and self.edge_maps is not None,
+            keeps_slopes=self.plan.keeps_slopes,
+            piece=self.plan.piece,
         )
         return buffers
-
-    def _takes_rows(self, num_systems: int, rows: int) -> bool:
-        """Whether one program per atom can be used: charges are summed over one system, and all values of edges kept.
-
-        rows: of the network of edges.
-        """
-        fits = 2 * self.charged.charges <= self.weights.channels and rows <= MOST_ROWS
-        return fits and num_systems == 1 and self.dot_precision == "tf32x3"
 
     def _pack_rows(self) -> None:
         from torchmdx.engines.fused.charged_rows import RowWeights  # needs Triton
 
         self.row_weights = self.row_weights or RowWeights.of(self.charged)
-
-    def choose_tiles(self, num_atoms: int) -> Tiles:
-        """One program per atom up to FEW_CHARGED. Beyond, the network of edges is enough work for tensor cores."""
-        tiles = Tiles.choose(num_atoms)
-        if num_atoms > FEW_CHARGED:
-            tiles = replace(tiles, row=None)
-        if num_atoms < SOME_ATOMS:
-            tiles = replace(tiles, product=Block(columns=32))
-        many = num_atoms * 48 >= MANY_EDGE_ROWS
-        return replace(
-            tiles,
-            edge_product=Block(128, 64, 32, 8) if many else Block(columns=32),
-            two_maps=TwoMaps() if many else None,
-            messages=Walk(1, 256, 2, 1) if many else tiles.messages,
-            messages_gradient=Walk(1, 64 if num_atoms < MORE_ATOMS else 128, 1, 1) if many else tiles.messages_gradient,
-        )
 
     def chain_type(self, buffers: Buffers) -> type:
         from torchmdx.engines.fused.charged import ChargedChain

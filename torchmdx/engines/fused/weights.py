@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import TabulatedFilters
-from torchmdx.engines.fused.head_weights import HeadWeights, padded, power_of_two
+from torchmdx.engines.fused.head_weights import HeadWeights, padded
 from torchmdx.engines.fused.kernels.edge_walk import LEADING
 from torchmdx.engines.fused.kernels.fp16_product import LARGEST
 from torchmdx.engines.fused.kernels.tf32_product import Split
+from torchmdx.engines.plan.padding import power_of_two
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensors import PartwiseLinear

@@ -20,6 +20,7 @@ from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.pairs.energy import strained_positions
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
+from torchmdx.engines.plan.padding import padded_charges
 from torchmdx.evaluate import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Prior, shapes_are_fixed
@@ -64,7 +65,6 @@ class PriorKernelEngine:
         self.near = NearRows(cutoff) if potential.search_cutoff(batch) > cutoff else None
 
     def _made_for(self, prior: Coulomb) -> DirectCoulomb:
-        from torchmdx.engines.fused.charged_weights import padded_charges
         from torchmdx.engines.fused.kernels.coulomb import DirectCoulomb
 
         if prior.config.charges != "predicted":
@@ -75,7 +75,7 @@ class PriorKernelEngine:
     def reserve(self, capacity: int) -> None:
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
         if self.near is None:
-            allocate(self.model, self.batch, capacity, self.like)
+            allocate(self.model, self.batch, capacity, stress=self.stress, like=self.like)
         else:
             self.near.capacity = None
 
@@ -97,7 +97,7 @@ class PriorKernelEngine:
             if shapes_are_fixed(batch.positions):
                 raise RuntimeError("an evaluation must have run before it is captured")
             capacity = with_head_room(int(self.near.counts(batch, edges).sum()), batch.num_atoms)
-            allocate(self.model, batch, capacity, self.like)
+            allocate(self.model, batch, capacity, stress=self.stress, like=self.like)
             self.near.capacity = capacity
         return self.near.edges(batch, edges)
 

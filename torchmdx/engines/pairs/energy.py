@@ -21,8 +21,6 @@ from torchmdx.evaluate import EnergyParts, Result, differentiate_energy
 from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry
-from torchmdx.models.tensornet import TensorNet
-from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.system import Batch
@@ -121,8 +119,3 @@ def differentiate_pairwise(
         return differentiate_energy(
             energy, batch, positions, forces=forces, stress=stress, create_graph=create_graph, dipoles_of=_dipoles
         )
-
-
-def serves(potential: Potential) -> bool:
-    """Whether this module supports a potential: TensorNet and TensorNet2, with any priors."""
-    return type(potential.network) in (TensorNet, TensorNet2) and type(potential.head) in (ScalarHead, GatedHead)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchmdx.engines.fused.one_launch_weights import THREADS, WIDE
-
+# Channels of the network; blocks of a cluster, which share them; threads of a block; hidden channels of the head.
+CHANNELS, SHARES, THREADS, HEAD = 128, 8, 512, 64
+WIDE = CHANNELS // SHARES
 # Shared memory that a block can have, less what the kernel itself declares.
 MOST_SHARED_BYTES = 227 * 1024 - 64
 NINE = 9 * WIDE
@@ -18,8 +19,8 @@ OF_AN_ATOM = PARTICLE + 3 * 4 * WIDE  # floats of each atom, of any cluster, in 
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How a number of atoms is divided: `per` atoms for each cluster; `lanes` pairs of edges of an atom at a time.
+class AtomClusters:
+    """How atoms are divided among clusters of blocks: `per` for each; `lanes` pairs of edges of an atom at a time.
 
     chunk: atoms whose products are in scratch memory at a time. keep: what atoms keep lies in shared memory.
     """
@@ -31,8 +32,8 @@ class Plan:
     keep: bool
 
     @classmethod
-    def choose(cls, num_atoms: int, most_clusters: int) -> Plan | None:
-        """The plan for so many atoms and clusters; None if they do not fit."""
+    def choose(cls, num_atoms: int, most_clusters: int) -> AtomClusters | None:
+        """The fastest for so many atoms and clusters; None if they do not fit."""
         per = -(-num_atoms // most_clusters)
         lanes = max(1, min(8, 16 // per)) if per <= 8 else 4
         chunk = min(per, 4 if per <= 4 else 2)
@@ -43,9 +44,14 @@ class Plan:
         return None
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether a kernel is compiled for this division: for few atoms in a cluster. Else loops would be too long."""
+        return self.per <= MOST_COMPILED
+
+    @property
     def constants(self) -> dict[str, int]:
-        """What a kernel for this plan is compiled with; nothing for many atoms, whose loops would be too long."""
-        return {"ATOMS_PER_CLUSTER": self.per, "LANES": self.lanes} if self.per <= MOST_COMPILED else {}
+        """What a kernel for this division is compiled with; nothing for many atoms, whose loops would be too long."""
+        return {"ATOMS_PER_CLUSTER": self.per, "LANES": self.lanes} if self.is_compiled else {}
 
     def constants_of_steps(self, num_atoms: int) -> dict[str, int]:
         """What the kernel of steps of dynamics is compiled with: also whether all edges of an atom are read ahead."""

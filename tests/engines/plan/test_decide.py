@@ -1,0 +1,183 @@
+"""Which engine evaluates a potential, why, and how the plan prints itself."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
+import pytest
+from torch import nn
+
+from torchmdx import Potential, TensorNet2Config, TensorNetConfig
+from torchmdx.engines.plan import Network, Workload, machine_named, plan
+from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.priors.zbl import ZBLConfig
+from torchmdx.models.tensornet import TensorNet
+
+ETHANOL = Workload.usual(9)
+
+
+def found(config, machine, precision="float32", priors=(), **facts):
+    network = replace(Network.of_config(config), **facts.pop("network", {}))
+    return plan(config, priors, ETHANOL, precision, replace(machine_named(machine), **facts), network)
+
+
+@pytest.mark.parametrize(
+    ("case", "engine", "why"),
+    [
+        (dict(machine="H100"), "fused", "fused kernels"),
+        (dict(machine="RTX 4090", priors=[ZBLConfig()]), "fused", "fused kernels, and priors beside them"),
+        (dict(machine="H100", precision="float64"), "exact", "float64 takes the exact model"),
+        (dict(machine="CPU", precision="float64"), "exact", "float64 takes the exact model"),
+        (dict(machine="H100", triton=False), "pairs", "network of pairs: it needs triton, which is not installed"),
+        (dict(machine="CPU"), "C", "one call into C on the CPU"),
+        (dict(machine="CPU", priors=[ZBLConfig()]), "C", "network in C on the CPU, and priors beside it"),
+        (
+            dict(machine="CPU", compiled=False),
+            "tables",
+            "filters from tables on the CPU: it needs the compiled library",
+        ),
+        (
+            dict(machine="CPU", network=dict(dtype="float64")),
+            "tables",
+            "filters from tables on the CPU: its weights must be torch.float32, got torch.float64",
+        ),
+        (
+            dict(machine="CPU", network=dict(kind="Mine")),
+            "exact",
+            "exact model: its network must be a TensorNet or a TensorNet2, got a Mine",
+        ),
+        (
+            dict(machine="H100", network=dict(kind="Mine")),
+            "exact",
+            "exact model: its network must be a TensorNet, got Mine",
+        ),
+    ],
+    ids=str,
+)
+def test_a_tensornet(case, engine, why):
+    plan = found(TensorNetConfig(), **case)
+    assert (plan.engine, plan.why) == (engine, why)
+    assert plan.stages
+
+
+@pytest.mark.parametrize(
+    ("case", "engine", "why"),
+    [
+        (dict(machine="A100"), "fused", "fused kernels"),
+        (dict(machine="CPU"), "C", "one call into C on the CPU"),
+        (dict(machine="CPU", compiled=False), "pairs", "network of pairs: it needs the compiled library"),
+        (
+            dict(machine="CPU", compiled=False, pair_kernels=False),
+            "exact",
+            "exact model: it needs the compiled library",
+        ),
+        (
+            dict(machine="CPU", network=dict(head="torch.nn.Linear")),
+            "exact",
+            "exact model: its head must be a ScalarHead or a GatedHead, got a Linear",
+        ),
+    ],
+    ids=str,
+)
+def test_a_tensornet2(case, engine, why):
+    plan = found(TensorNet2Config(), **case)
+    assert (plan.engine, plan.why) == (engine, why)
+
+
+def test_who_leaves_the_kernels_on_a_gpu_is_warned():
+    wide, reason = TensorNetConfig(num_channels=320), "num_channels must be at most 256, got 320"
+    plan = found(wide, "H100")
+    assert (plan.engine, plan.warning) == ("pairs", reason)
+    assert plan.stages[0].why == reason
+    assert found(TensorNetConfig(), "H100").warning is None
+    assert found(wide, "CPU").warning is None
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (dict(machine="H100", precision="float16"), "precision must be one of float64, float32, half, tf32, bfloat16"),
+        (dict(machine="CPU", precision="tf32"), "precision 'tf32' needs a GPU, got a potential on the CPU"),
+        (
+            dict(machine="H100", precision="half", triton=False),
+            "precision 'half' needs the fused kernels, which do not serve it: it needs triton",
+        ),
+    ],
+    ids=str,
+)
+def test_precisions_that_no_engine_has_are_refused(case, message):
+    with pytest.raises(ValueError, match=message):
+        found(TensorNetConfig(), **case)
+
+
+def test_half_precision_is_that_of_a_tensornet():
+    with pytest.raises(ValueError, match="precision 'half' is that of a TensorNet's messages, got a TensorNet2"):
+        found(TensorNet2Config(), "H100", "half")
+
+
+def test_priors_have_kernels_of_their_own_or_none():
+    work = replace(ETHANOL, search_cutoff=10.0)
+    priors = [ZBLConfig(), CoulombConfig()]
+    stages = {s.name: s.runs for s in plan(TensorNet2Config(), priors, work, "float32", machine_named("H100")).stages}
+    assert stages["prior zbl"] == "torch, by autograd"
+    assert stages["prior coulomb"] == "Triton"
+    assert stages["list"] == "one of the network's own"
+    cpu = replace(machine_named("CPU"), pair_kernels=False)
+    stages = {s.name: s.runs for s in plan(TensorNet2Config(), priors, work, "float32", cpu).stages}
+    assert stages["prior coulomb"] == "torch, by autograd"
+    assert "list" not in stages
+
+
+@dataclass(frozen=True)
+class OtherConfig:
+    cutoff: float = 5.0
+    max_z: int = 9
+
+
+class Derived(TensorNet):
+    pass
+
+
+def test_a_network_is_what_the_potential_has():
+    potential = Potential(TensorNetConfig(num_channels=8, head="gated"))
+    assert Network.of(potential) == Network.of_config(potential.config) == Network("TensorNet", "GatedHead")
+    assert Network.of(potential.double()).dtype == "float64"
+    potential.head = nn.Linear(8, 1)
+    assert not Network.of(potential).has_pairs
+    potential = Potential(TensorNetConfig(num_channels=8))
+    potential.network = Derived(potential.config)
+    assert (Network.of(potential).kind, Network.of(potential).is_built_in) == ("Derived", False)
+    derived = type("TensorNet", (Derived,), {})
+    potential.network = derived(potential.config)
+    assert not Network.of(potential).is_built_in  # the same name is not enough
+    assert Network.of_config(OtherConfig()).kind == "Other"
+
+
+def test_a_plan_prints_itself():
+    text = str(plan(TensorNetConfig(), [], Workload.usual(2489), "float32", machine_named("A100")))
+    first, *rows = text.splitlines()
+    assert first == "2,489 atoms on A100 (sm_80, 79 GiB), float32: fused kernels"
+    assert [row.split()[0] for row in rows] == ["launches", "within", "embedding", "messages"]
+    assert all("otherwise" in row for row in rows)
+    assert "tiles of atoms need a GPU of the architecture sm_90a, got A100" in text
+    batch = replace(ETHANOL, atoms=18, systems=2)
+    assert str(plan(TensorNetConfig(), [], batch, "float32", machine_named("CPU"))).startswith("18 atoms in 2 systems")
+
+
+PURE = """
+import sys
+from torchmdx.engines.plan import Workload, machine_named, plan
+from torchmdx.models.tensornet2 import TensorNet2Config
+import torch
+def touched(*args, **settings): raise AssertionError("the GPU was asked")
+torch.cuda._lazy_init = torch.cuda.get_device_properties = torch.cuda.is_available = touched
+for card in ("H100", "CPU"):
+    plan(TensorNet2Config(), [], Workload.usual(22), "float32", machine_named(card))
+print([name for name in sys.modules if name == "triton" or name.startswith("torchmdx.engines.")
+       and not name.startswith("torchmdx.engines.plan")])
+"""
+
+
+def test_a_plan_needs_no_gpu_no_triton_and_no_engine():
+    done = subprocess.run([sys.executable, "-c", PURE], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

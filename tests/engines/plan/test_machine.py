@@ -1,0 +1,49 @@
+"""Facts about machines: committed ones, and those that the driver tells."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from torchmdx.engines.plan import MACHINES, Machine, machine_named
+from torchmdx.engines.plan import machine as machines
+
+
+@pytest.mark.parametrize("name", ["RTX 4090", "rtx4090", "RTX-4090", "rtx_4090"])
+def test_a_card_has_a_name_in_any_spelling(name):
+    assert machine_named(name) is MACHINES["RTX 4090"]
+    assert str(MACHINES["RTX 4090"]) == "RTX 4090 (sm_89, 24 GiB)"
+
+
+def test_an_unknown_card_is_refused():
+    with pytest.raises(ValueError, match="card must be one of H200, H100, A100, .*, CPU, got 'V100'"):
+        machine_named("V100")
+
+
+@pytest.mark.parametrize(("count", "clusters"), [(132, 15), (16, 2)], ids=["whole chip", "part of one"])
+def test_the_driver_tells_the_facts(monkeypatch, count, clusters):
+    told = SimpleNamespace(
+        name="NVIDIA H100", major=9, minor=0, multi_processor_count=count, total_memory=85 * 10**9,
+        shared_memory_per_block_optin=232448,
+    )  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: told)
+    machines._gpu.cache_clear()
+    found = Machine.of(torch.device("cuda", 0))
+    machines._gpu.cache_clear()
+    assert (found.is_hopper, found.has_much_shared, found.memory) == (True, True, 85 * 10**9)
+    assert found.most_clusters(8) == clusters
+
+
+def test_a_cpu_has_compiled_code_or_not(monkeypatch):
+    monkeypatch.setattr("torchmdx.runtime.c_library.c_library", lambda name: None)
+    found = Machine.of(torch.device("cpu"))
+    assert (found.is_gpu, found.compiled, found.pair_kernels) == (False, False, False)
+    assert Machine.of(torch.device("cpu"), code=False).compiled
+
+
+def test_shared_memory_is_what_kernels_need():
+    much = {name for name, machine in MACHINES.items() if machine.has_much_shared}
+    assert much == {"H200", "H100", "B200", "CPU"}
+    assert all(
+        machine.shared_bytes >= 199_000 for machine in MACHINES.values() if machine.is_gpu and machine.name in much
+    )

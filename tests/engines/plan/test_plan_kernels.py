@@ -1,0 +1,183 @@
+"""The table: configurations, sizes and cards, and the fused kernels that each of them gets."""
+
+from dataclasses import replace
+
+import pytest
+
+from torchmdx import TensorNet2Config, TensorNetConfig
+from torchmdx.engines.plan import Workload, machine_named, plan_kernels
+from torchmdx.engines.plan.kernels import MOST_MAP_SLOTS, MOST_ROWS
+from torchmdx.engines.plan.launch_sizes import Tiles
+
+HOPPER, GENERAL = ("H100", "H200"), ("A100", "RTX 3090", "RTX 4090", "RTX 5090", "B200")
+CARDS = HOPPER + GENERAL
+
+
+def planned(config, work, card, precision="float32", **options):
+    kind = type(config).__name__.removesuffix("Config")
+    work = Workload.usual(work) if isinstance(work, int) else work
+    return plan_kernels(kind, config, work, precision, machine_named(card), **options)
+
+
+def named(plan):
+    """The chain, and what is used in it."""
+    uses = ("one_launch", "atom_tiles", "by_elements", "clusters", "cluster_maps", "edge_maps", "two_maps")
+    return " ".join([plan.chain, *(name for name in uses if getattr(plan, name))])
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize(
+    ("atoms", "wanted", "elsewhere"),
+    [
+        (15, "rows one_launch", "rows"),
+        (22, "rows one_launch", "rows"),
+        (49, "rows one_launch", "rows"),
+        (60, "rows one_launch", "rows"),
+        (61, "rows", "rows"),
+        (166, "rows", "rows"),
+        (448, "rows", "rows"),
+        (449, "blocks by_elements", "blocks by_elements"),
+        (1999, "blocks by_elements", "blocks by_elements"),
+        (2000, "blocks atom_tiles by_elements", "blocks by_elements"),
+        (24_000, "blocks atom_tiles by_elements", "blocks by_elements"),
+        (10**6, "lean by_elements", "lean by_elements"),
+    ],
+)
+def test_a_tensornet(card, atoms, wanted, elsewhere):
+    assert named(planned(TensorNetConfig(), atoms, card)) == (wanted if card in HOPPER else elsewhere)
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize(
+    ("atoms", "wanted", "elsewhere"),
+    [
+        (15, "rows clusters cluster_maps", "rows"),
+        (26, "rows clusters", "rows"),
+        (60, "rows clusters", "rows"),
+        (61, "rows", "rows"),
+        (192, "rows", "rows"),
+        (193, "blocks", "blocks"),
+        (682, "blocks", "blocks"),
+        (683, "blocks edge_maps two_maps", "blocks"),
+        (24_000, "blocks edge_maps two_maps", "blocks"),
+    ],
+)
+def test_a_tensornet2(card, atoms, wanted, elsewhere):
+    if card == "B200" and atoms >= 683:  # as much shared memory, without the kernels of CUDA C++
+        elsewhere = "blocks two_maps"
+    assert named(planned(TensorNet2Config(), atoms, card)) == (wanted if card in HOPPER else elsewhere)
+
+
+LIMITS = {
+    "stress": dict(stress=True),
+    "energies alone": dict(forces=False),
+    "beside others": dict(alone=False),
+    "a part of a structure": dict(whole=61),
+    "many edges": dict(capacity=0x10000),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_one_launch_needs_forces_without_stress_and_the_whole_gpu(limit):
+    work = Workload(atoms=22, capacity=400)
+    assert planned(TensorNetConfig(), work, "H100").one_launch
+    found = planned(TensorNetConfig(), replace(work, **LIMITS[limit]), "H100")
+    assert named(found) == "rows"
+    assert found.stages[1].otherwise == "one launch of CUDA C++"
+
+
+def test_one_launch_leaves_out_priors_domains_and_chips_without_room():
+    work, config = Workload(atoms=22, capacity=400), TensorNetConfig()
+    assert not planned(config, work, "H100", priors=True).one_launch
+    assert named(planned(config, replace(work, domain=True), "H100")) == "blocks"
+    part = replace(machine_named("H100"), multiprocessors=16, clusters=())
+    found = plan_kernels("TensorNet", config, replace(work, atoms=60), "float32", part)
+    assert found.stages[1].why == "one launch has no room for 60 atoms in 2 clusters"
+
+
+def test_sums_by_elements_need_few_elements_with_many_neighbours():
+    work = Workload(atoms=1000, capacity=24_000, elements=2)
+    assert planned(TensorNetConfig(), work, "A100").by_elements
+    for other in (dict(capacity=23_999), dict(elements=3), dict(elements=0)):
+        assert not planned(TensorNetConfig(), replace(work, **other), "A100").by_elements
+    assert planned(TensorNetConfig(), replace(work, elements=8, capacity=96_000), "A100").by_elements
+    assert not planned(TensorNetConfig(), replace(work, elements=9, capacity=10**6), "A100").by_elements
+
+
+@pytest.mark.parametrize(
+    ("precision", "atoms", "sent", "used"),
+    [
+        ("float32", 3000, "float32", "float32"),
+        ("half", 3000, "float16", "half"),
+        ("tf32", 3000, "float32", "tf32"),
+        ("bfloat16", 3000, "bfloat16", "bfloat16"),
+        ("half", 22, "float32", "float32"),
+        ("tf32", 22, "float32", "float32"),
+    ],
+)
+def test_precisions(precision, atoms, sent, used):
+    found = planned(TensorNetConfig(), atoms, "H100", precision)
+    assert (found.sent, found.precision) == (sent, used)
+    assert found.atom_tiles == (atoms == 3000 and precision == "float32")
+    assert found.tiles.messages.slice >= 256 or sent != "float16"
+
+
+def test_heads_and_layers_that_one_program_per_atom_does_not_have():
+    assert named(planned(TensorNetConfig(num_layers=0), 22, "H100")) == "blocks"
+    assert named(planned(TensorNetConfig(head="gated", num_head_layers=4), 22, "H100")) == "blocks"
+    assert named(planned(TensorNetConfig(head="gated"), 22, "H100")) == "rows"
+
+
+def test_what_one_program_per_atom_of_a_tensornet2_does_not_have():
+    work, config = Workload(atoms=9, capacity=MOST_ROWS - 9), TensorNet2Config()
+    assert named(planned(config, work, "A100")) == "rows"
+    reasons = {
+        "systems": planned(config, replace(work, systems=2), "A100"),
+        "rows": planned(config, replace(work, capacity=MOST_ROWS - 8), "A100"),
+        "precision": planned(config, work, "A100", "tf32"),
+        "charges": planned(TensorNet2Config(num_channels=16), work, "A100"),
+    }
+    assert {name: found.stages[0].why for name, found in reasons.items()} == {
+        "systems": "one program per atom sums charges over one system, got 2",
+        "rows": "values of 196,608 atoms and edges can be kept, got 196,609",
+        "precision": "one program per atom is for the precision float32, got tf32",
+        "charges": "one program per atom has room for 16 numbers of charges, got 32",
+    }
+    assert {found.chain for found in reasons.values()} == {"blocks"}
+
+
+def test_clusters_serve_the_network_of_edges_of_few_edges():
+    work = Workload(atoms=22, capacity=MOST_MAP_SLOTS)
+    assert named(planned(TensorNet2Config(), work, "H100")) == "rows clusters cluster_maps"
+    assert named(planned(TensorNet2Config(), replace(work, capacity=MOST_MAP_SLOTS + 1), "H100")) == "rows clusters"
+    assert named(planned(TensorNet2Config(), replace(work, forces=False), "H100")) == "rows"
+    assert named(planned(TensorNet2Config(), replace(work, capacity=0x10000), "H100")) == "rows"
+
+
+def test_hidden_values_are_kept_of_so_many_rows():
+    work = Workload(atoms=1000, capacity=MOST_ROWS - 1000)
+    kept, again = (
+        planned(TensorNet2Config(), replace(work, capacity=work.capacity + more), "RTX 4090") for more in (0, 1)
+    )
+    assert (kept.keeps_slopes, again.keeps_slopes) == (True, False)
+    assert "evaluated again, 49,152 rows at a time" in [stage.runs for stage in again.stages]
+    assert not planned(TensorNet2Config(), replace(work, forces=False), "RTX 4090").keeps_slopes
+
+
+def test_launch_sizes_may_be_given():
+    found = planned(TensorNetConfig(), 22, "A100", tiles=Tiles.choose(5000))
+    assert (found.chain, found.tiles) == ("blocks", Tiles.choose(5000))
+    lean = replace(Tiles.choose(5000), lean=True)
+    assert planned(TensorNetConfig(), 22, "A100", tiles=lean).chain == "lean"
+    assert planned(TensorNet2Config(), 22, "A100", tiles=lean).chain == "blocks"
+    assert planned(TensorNetConfig(), Workload(atoms=9, forces=False), "A100", tiles=lean).chain == "blocks"
+
+
+def test_every_stage_says_why_and_what_would_run_otherwise():
+    for config in (TensorNetConfig(), TensorNet2Config()):
+        for atoms in (15, 166, 600, 2489, 24_000, 10**6):
+            for card in CARDS:
+                for stage in planned(config, atoms, card).stages:
+                    assert stage.why
+                    assert stage.otherwise
+                    assert stage.otherwise != stage.runs

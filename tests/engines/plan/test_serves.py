@@ -1,0 +1,101 @@
+"""Which networks and machines each group of kernels serves, and the reason why not."""
+
+import pytest
+
+from torchmdx import TensorNet2Config, TensorNetConfig
+from torchmdx.engines.plan import machine_named, serves
+
+H100, A100 = machine_named("H100"), machine_named("A100")
+
+
+def test_the_usual_networks_are_served_everywhere():
+    config, charged = TensorNetConfig(), TensorNet2Config()
+    assert serves.fused_kernels(config) is serves.one_launch(config) is serves.row_head(config) is None
+    assert serves.atom_tiles(config, "float32") is serves.edge_maps(charged, "float32", H100) is None
+    assert serves.half_parts(charged, "float32", H100) is serves.charged_clusters(charged, H100) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (dict(num_channels=256), None),
+        (dict(num_channels=257), "num_channels must be at most 256, got 257"),
+        (dict(messages="target"), "messages must be 'source', got 'target'"),
+    ],
+)
+def test_fused_kernels(settings, reason):
+    assert serves.fused_kernels(TensorNetConfig(**settings)) == reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (dict(num_layers=3), "it needs 2 layers of 128 channels, got 3 of 128"),
+        (dict(num_head_layers=1), "it needs the scalar head of 1 hidden layer, got scalar of 2"),
+        (dict(head="gated"), "it needs the scalar head of 1 hidden layer, got gated of 1"),
+        (dict(readout_activation=False), "it needs the activation silu, also of the features"),
+        (dict(group="SO(3)"), "it needs the group O(3), got SO(3)"),
+        (dict(activation="swish"), None),
+    ],
+)
+def test_one_launch(settings, reason):
+    assert serves.one_launch(TensorNetConfig(**settings)) == reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (dict(num_channels=64), "it needs layers of 128 channels, got 2 of 64"),
+        (dict(activation="tanh"), "it needs the activation silu, got tanh"),
+        (dict(group="SO(3)"), "it needs the group O(3), got SO(3)"),
+        (dict(head="gated"), None),
+    ],
+)
+def test_atom_tiles(settings, reason):
+    assert serves.atom_tiles(TensorNetConfig(**settings), "float32") == reason
+    assert serves.atom_tiles(TensorNetConfig(), "tf32") == "it needs the precision float32, got tf32"
+
+
+def test_a_program_of_one_atom_has_memory_for_some_heads():
+    assert serves.row_head(TensorNetConfig(num_head_layers=15)) is None
+    reason = "a head may have 1024 hidden channels in all, got 1088"
+    assert serves.row_head(TensorNetConfig(num_head_layers=16)) == reason
+    assert serves.row_head(TensorNetConfig(head="gated", num_head_layers=3)) is None
+    assert serves.row_head(TensorNetConfig(head="gated", num_head_layers=4)) is not None
+
+
+def test_two_maps_in_one_kernel():
+    charged = TensorNet2Config()
+    assert serves.half_parts(charged, "float32", A100) == "it needs up to 199 kB of shared memory, got 163 KiB"
+    assert serves.half_parts(charged, "tf32", H100) == "it needs the precision float32, got tf32"
+    wide, narrow = TensorNet2Config(num_channels=129), TensorNet2Config(num_channels=16)
+    assert serves.half_parts(wide, "float32", H100) == "it needs 32 to 128 channels, got 256"
+    assert serves.half_parts(narrow, "float32", H100) == "it needs 32 to 128 channels, got 16"
+
+
+def test_maps_of_edges():
+    assert serves.edge_maps(TensorNet2Config(num_channels=100), "float32", H100) is None  # padded to 128
+    wanted = "they need a GPU of the architecture sm_90a, got A100"
+    assert serves.edge_maps(TensorNet2Config(), "float32", A100) == wanted
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (dict(num_layers=0), "they need layers of 128 channels, got 0 of 128"),
+        (dict(num_head_layers=6), None),
+        (dict(num_head_layers=7), "they need at most 7 hidden layers of the head, got 8"),
+        (dict(num_charges=9), None),  # padded to 16
+        (dict(num_charges=8), "they need 16 charges, got 8"),
+        (dict(group="SO(3)"), "they need the activation silu and the group O(3), got silu and SO(3)"),
+    ],
+)
+def test_clusters_of_a_tensornet2(settings, reason):
+    assert serves.charged_clusters(TensorNet2Config(**settings), H100) == reason
+    assert serves.charged_clusters(TensorNet2Config(), A100) == "they need a GPU of the architecture sm_90, got A100"
+
+
+def test_few_atoms_fit_into_clusters():
+    assert serves.atom_clusters(0) is None
+    assert [serves.atom_clusters(n).per for n in (1, 15, 16, 60)] == [1, 1, 2, 4]
+    assert serves.atom_clusters(61) is None

@@ -1,0 +1,19 @@
+"""What runs: the one place that decides which engine and which kernels evaluate a potential, and says why."""
+
+from torchmdx.engines.plan.decide import Network, Plan, plan
+from torchmdx.engines.plan.kernels import KernelPlan, plan_kernels
+from torchmdx.engines.plan.machine import MACHINES, Machine, machine_named
+from torchmdx.engines.plan.workload import Stage, Workload
+
+__all__ = [
+    "MACHINES",
+    "KernelPlan",
+    "Machine",
+    "Network",
+    "Plan",
+    "Stage",
+    "Workload",
+    "machine_named",
+    "plan",
+    "plan_kernels",
+]

@@ -1,0 +1,285 @@
+"""Which of the fused kernels evaluate a TensorNet or a TensorNet2: one function for each stage of the evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torchmdx.engines.plan import serves
+from torchmdx.engines.plan.clusters import SHARES, AtomClusters
+from torchmdx.engines.plan.launch_sizes import FEW_CHARGED, TILE_ATOMS, Tiles, launch_sizes
+from torchmdx.engines.plan.machine import Machine
+from torchmdx.engines.plan.padding import padded_charges, power_of_two
+from torchmdx.engines.plan.workload import Stage, Workload
+
+if TYPE_CHECKING:
+    from torchmdx.models.tensornet import TensorNetConfig
+    from torchmdx.models.tensornet2 import TensorNet2Config
+
+# Chains of launches: one program per atom, blocks of atoms, and blocks of atoms in little memory.
+ROWS, BLOCKS, LEAN = "rows", "blocks", "lean"
+# In which numbers atoms send each other tensors.
+SENT = {"half": "float16", "bfloat16": "bfloat16"}
+# Up to so many atoms one launch is faster than the chain (measured on an H200: 60 atoms, a fifth; 90 atoms are slower).
+MOST_ONE_LAUNCH = 60
+# Up to so many edge slots clusters serve the network of edges too: then all that have edges run at the same time. On an
+# H200 its kernels take 33 us with 440 slots; with 1,300 slots they take 79 us, more than those of charged_rows.py.
+MOST_MAP_SLOTS = 640
+# Rows of the network of edges up to which z₂ is kept for the backward pass; rows that are evaluated again at a time.
+MOST_ROWS, PIECE = 196608, 49152
+MOST_ELEMENTS = 8  # of sums by elements
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelPlan:
+    """What the classes of engines/fused launch. At run time a compiler or driver may refuse kernels of CUDA C++.
+
+    chain: ROWS, BLOCKS or LEAN. tiles: launch sizes. precision: of products with weights.
+    sent: numbers in which atoms send each other tensors. by_elements: the embedding's sums, where few functions do.
+    one_launch, atom_tiles, edge_maps, cluster_maps: whether these kernels of CUDA C++ are used; clusters: how
+    charged_cluster.cu divides atoms.
+    two_maps: the network of edges in one kernel. keeps_slopes: z₂, or the slopes of its activation, is kept for the
+    backward pass; else it is evaluated again, `piece` rows at a time.
+    """
+
+    chain: str
+    tiles: Tiles
+    precision: str
+    sent: str = "float32"
+    by_elements: bool = False
+    one_launch: bool = False
+    atom_tiles: bool = False
+    clusters: AtomClusters | None = None
+    cluster_maps: bool = False
+    edge_maps: bool = False
+    two_maps: bool = False
+    keeps_slopes: bool = False
+    piece: int = PIECE
+    stages: tuple[Stage, ...] = ()
+
+
+def plan_kernels(
+    kind: str,
+    config: Any,
+    work: Workload,
+    precision: str,
+    machine: Machine,
+    *,
+    priors: bool = False,
+    tiles: Tiles | None = None,
+) -> KernelPlan:
+    """The kernels for a network of this kind, "TensorNet" or "TensorNet2", that `serves.fused_kernels`.
+
+    priors: other energies are evaluated between the forward and the backward pass. tiles: launch sizes; None: the
+    fastest.
+    """
+    tiles = tiles or launch_sizes(kind, work, machine)
+    if kind == "TensorNet2":
+        return _charged(config, work, precision, machine, replace(tiles, lean=False))
+    return _plain(config, work, precision, machine, tiles, priors)
+
+
+def _plain(
+    config: TensorNetConfig, work: Workload, precision: str, machine: Machine, tiles: Tiles, priors: bool
+) -> KernelPlan:
+    chain, stage = _chain(config, work, tiles)
+    sent = SENT.get(precision, "float32") if chain != ROWS else "float32"
+    if sent == "float16":  # an atom's unit is found by the one program that has all channels
+        tiles = tiles.of_half(serves.MOST_CHANNELS)
+    single, single_stage = _one_launch(config, work, machine, priors)
+    tiled, tiles_stage = _atom_tiles(config, work, precision, machine, chain)
+    summed, sums_stage = _sums(work, tiles, chain)
+    stages = [stage, single_stage] if chain == ROWS else [stage, tiles_stage, sums_stage, _sent(sent)]
+    return KernelPlan(
+        chain=chain,
+        tiles=tiles,
+        precision="float32" if chain == ROWS else precision,
+        sent=sent,
+        by_elements=summed,
+        one_launch=single and chain == ROWS,
+        atom_tiles=tiled,
+        stages=tuple(stages),
+    )
+
+
+def _charged(config: TensorNet2Config, work: Workload, precision: str, machine: Machine, tiles: Tiles) -> KernelPlan:
+    reason = _no_rows(config, work, precision) if tiles.row is not None else None
+    if reason is not None:
+        tiles = replace(tiles, row=None)
+    chain, stage = _chain(config, work, tiles, reason)
+    clusters, within = _clusters(config, work, machine, chain)
+    cluster_maps = clusters is not None and work.slots <= MOST_MAP_SLOTS
+    two_maps = tiles.two_maps is not None and serves.half_parts(config, precision, machine) is None
+    maps = two_maps and serves.edge_maps(config, precision, machine) is None
+    keeps = work.forces and work.rows <= MOST_ROWS
+    sent = SENT.get(precision, "float32") if chain != ROWS else "float32"
+    edges = _edge_stage(config, work, precision, machine, chain, (cluster_maps, maps, two_maps), clusters is not None)
+    stages = [stage, *within, edges, *_kept(work, keeps, maps, cluster_maps)]
+    if chain != ROWS:
+        beside = "opposite edges are found beside the forward pass, and the readout beside the last charges"
+        stages.append(Stage("branches", "two streams", beside, "one stream"))
+    return KernelPlan(
+        chain=chain,
+        tiles=tiles,
+        precision="float32" if chain == ROWS else precision,
+        sent=sent,
+        clusters=clusters,
+        cluster_maps=cluster_maps,
+        edge_maps=maps,
+        two_maps=two_maps,
+        keeps_slopes=keeps,
+        stages=tuple(stages),
+    )
+
+
+def _chain(config: TensorNetConfig, work: Workload, tiles: Tiles, reason: str | None = None) -> tuple[str, Stage]:
+    """The chain of launches. reason: why one program per atom was ruled out before."""
+    rows, blocks, lean = "one program per atom", "blocks of atoms", "blocks of atoms, tensors computed again"
+    if tiles.row is not None:
+        reason = serves.row_head(config) if config.num_layers else "one program per atom needs a layer, got 0"
+        if reason is None:
+            return ROWS, Stage("launches", rows, f"{work.like:,} atoms are few", blocks)
+    if tiles.lean and work.forces and config.num_layers:
+        many = f"all tensors of {work.like:,} atoms would take more than an eighth of the memory"
+        return LEAN, Stage("launches", lean, many, blocks)
+    why = reason or f"{work.like:,} atoms fill tensor cores"
+    return BLOCKS, Stage("launches", blocks, why, rows)
+
+
+def _one_launch(config: TensorNetConfig, work: Workload, machine: Machine, priors: bool) -> tuple[bool, Stage]:
+    several, single = "several launches", "one launch of CUDA C++"
+
+    def no(reason: str) -> tuple[bool, Stage]:
+        return False, Stage("few atoms", several, reason, single)
+
+    if not machine.is_hopper:
+        return no(f"one launch needs a GPU of the architecture sm_90, got {machine.name}")
+    if not 0 < work.atoms <= MOST_ONE_LAUNCH:
+        return no(f"one launch is faster for 1 to {MOST_ONE_LAUNCH} atoms, got {work.atoms:,}")
+    if (reason := serves.one_launch(config)) is not None:
+        return no(reason)
+    if priors:
+        return no("priors are evaluated between the forward and the backward pass")
+    if work.stress or not work.forces:
+        return no("one launch computes energies with forces, and no stress")
+    if not work.alone or work.domain or work.whole is not None:
+        return no("other work may run at the same time, and its blocks wait for each other")
+    if work.slots > serves.MOST_SLOTS:
+        return no(f"one launch has numbers for {serves.MOST_SLOTS:,} edges, got {work.slots:,}")
+    most = machine.most_clusters(SHARES)
+    found = AtomClusters.choose(work.atoms, most) if most else None
+    if found is None:
+        return no(f"one launch has no room for {work.atoms} atoms in {most} clusters")
+    return True, Stage("few atoms", single, f"{found.clusters} clusters of {SHARES} blocks run together", several)
+
+
+def _atom_tiles(
+    config: TensorNetConfig, work: Workload, precision: str, machine: Machine, chain: str
+) -> tuple[bool, Stage]:
+    apart, tiled = "a launch for each product", "tiles of atoms in CUDA C++"
+
+    def no(reason: str) -> tuple[bool, Stage]:
+        return False, Stage("within atoms", apart, reason, tiled)
+
+    if work.like < TILE_ATOMS:
+        return no(f"tiles of atoms are faster from {TILE_ATOMS:,} atoms on, got {work.like:,}")
+    if chain != BLOCKS:
+        return no("tiles of atoms need memory for all tensors")
+    if not machine.is_hopper:
+        return no(f"tiles of atoms need a GPU of the architecture sm_90a, got {machine.name}")
+    if (reason := serves.atom_tiles(config, precision)) is not None:
+        return no(reason)
+    return True, Stage("within atoms", tiled, f"from {TILE_ATOMS:,} atoms on they fill the chip", apart)
+
+
+def _sums(work: Workload, tiles: Tiles, chain: str) -> tuple[bool, Stage]:
+    ways, by_pairs = tiles.by_elements, "sums over neighbours"
+
+    def no(reason: str) -> tuple[bool, Stage]:
+        return False, Stage("embedding", by_pairs, reason, "sums by elements")
+
+    if ways is None or chain == ROWS:
+        return no("sums by elements need blocks of atoms")
+    if not 0 < work.elements <= MOST_ELEMENTS:
+        return no(f"sums by elements need 1 to {MOST_ELEMENTS} elements that are known, got {work.elements}")
+    if work.capacity < ways.edges * work.elements * work.atoms:
+        each = work.capacity / max(work.atoms, 1)
+        return no(f"sums by elements need {ways.edges} neighbours for each of {work.elements} elements, got {each:.0f}")
+    why = f"{work.elements} elements are few for {work.capacity / max(work.atoms, 1):.0f} neighbours"
+    return True, Stage("embedding", "sums by elements", why, by_pairs)
+
+
+def _sent(sent: str) -> Stage:
+    why = "the precision asked for" if sent != "float32" else "precisions half and bfloat16 send fewer bytes"
+    return Stage("messages", sent, why, "float32" if sent != "float32" else "float16")
+
+
+def _no_rows(config: TensorNet2Config, work: Workload, precision: str) -> str | None:
+    """Why one program per atom cannot be used: charges are summed over one system, and all values of edges kept."""
+    charges, channels = 2 * padded_charges(config.num_charges), power_of_two(config.num_channels)
+    if charges > channels:
+        return f"one program per atom has room for {channels} numbers of charges, got {charges}"
+    if work.rows > MOST_ROWS:
+        return f"values of {MOST_ROWS:,} atoms and edges can be kept, got {work.rows:,}"
+    if work.systems != 1:
+        return f"one program per atom sums charges over one system, got {work.systems}"
+    if precision != "float32":
+        return f"one program per atom is for the precision float32, got {precision}"
+    return None
+
+
+def _clusters(
+    config: TensorNet2Config, work: Workload, machine: Machine, chain: str
+) -> tuple[AtomClusters | None, list[Stage]]:
+    if chain != ROWS:
+        return None, []
+    plain, clustered = "Triton, a program per atom", "CUDA C++, clusters of blocks"
+
+    def no(reason: str) -> tuple[None, list[Stage]]:
+        return None, [Stage("within atoms", plain, reason, clustered)]
+
+    if (reason := serves.charged_clusters(config, machine)) is not None:
+        return no(reason)
+    if not work.forces:
+        return no("clusters of blocks need buffers of few atoms with forces")
+    if work.slots > serves.MOST_SLOTS or (found := serves.atom_clusters(work.atoms)) is None:
+        return no(f"clusters of blocks serve few atoms, got {work.atoms:,} with {work.slots:,} edges")
+    return found, [Stage("within atoms", clustered, f"{found.clusters} clusters of {SHARES} blocks", plain)]
+
+
+def _edge_stage(
+    config: TensorNet2Config,
+    work: Workload,
+    precision: str,
+    machine: Machine,
+    chain: str,
+    taken: tuple[bool, bool, bool],
+    clustered: bool,
+) -> Stage:
+    """The network of edges. taken: by clusters, by warps that specialise, by one kernel of Triton."""
+    name, (cluster_maps, maps, two_maps) = "network of edges", taken
+    apart, together = "Triton, a launch for each map", "Triton, both maps in one kernel"
+    special = "CUDA C++, warps that specialise"
+    if cluster_maps:
+        return Stage(name, "CUDA C++, clusters of blocks", f"{work.slots:,} edges are few", apart)
+    if maps:
+        return Stage(name, special, f"{work.atoms:,} atoms have many edges", together)
+    if two_maps:
+        return Stage(name, together, serves.edge_maps(config, precision, machine) or "", special)
+    if chain == ROWS:
+        few = f"clusters serve up to {MOST_MAP_SLOTS} edges, got {work.slots:,}"
+        why = few if clustered else f"up to {FEW_CHARGED} atoms a launch for each map fills the chip"
+        return Stage(name, apart, why, "CUDA C++, clusters of blocks")
+    reason = serves.half_parts(config, precision, machine)
+    return Stage(name, apart, reason or f"{work.like:,} atoms have few edges", together)
+
+
+def _kept(work: Workload, keeps: bool, maps: bool, cluster_maps: bool) -> list[Stage]:
+    """What the backward pass reads of the network of edges."""
+    if not work.forces:
+        return []
+    name, kept = "hidden values", "slopes are kept" if maps else "kept"
+    if keeps or cluster_maps:
+        return [Stage(name, kept, f"{work.rows:,} atoms and edges, of at most {MOST_ROWS:,}", "evaluated again")]
+    again = "evaluated again" if maps else f"evaluated again, {PIECE:,} rows at a time"
+    return [Stage(name, again, f"{work.rows:,} atoms and edges, of more than {MOST_ROWS:,}", kept)]

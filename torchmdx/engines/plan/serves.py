@@ -1,0 +1,114 @@
+"""Which networks and machines each group of kernels serves: the reason why not, or None.
+
+Every function takes the configuration of a TensorNet or TensorNet2, and says what the kernels need and what they got.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchmdx.engines.plan.clusters import CHANNELS, AtomClusters
+from torchmdx.engines.plan.machine import Machine
+from torchmdx.engines.plan.padding import padded_charges, power_of_two
+
+if TYPE_CHECKING:
+    from torchmdx.models.tensornet import TensorNetConfig
+    from torchmdx.models.tensornet2 import TensorNet2Config
+
+SILU = ("silu", "swish")
+MOST_CHANNELS = 256  # of Triton's kernels
+MOST_SLOTS = 0xFFFF  # of edges: their numbers have 16 bits in kernels of clusters, and one number that means none
+CLUSTER_CHARGES, CLUSTER_HEAD_LAYERS = 16, 7  # that charged_cluster.cu has room for
+# Clusters of 8 blocks that run at the same time on an H200; with more, some would wait.
+MOST_CHARGED_CLUSTERS = 15
+HALF_PART_CHANNELS = (32, 128)  # fewest and most of two maps in one kernel
+ROW_HEAD_CHANNELS = 8  # of all hidden layers of a head for which a program of one atom has memory, in units of C
+
+
+def fused_kernels(config: TensorNetConfig) -> str | None:
+    """The fused kernels in Triton."""
+    if config.messages != "source":
+        return f"messages must be 'source', got {config.messages!r}"
+    if config.num_channels > MOST_CHANNELS:
+        return f"num_channels must be at most {MOST_CHANNELS}, got {config.num_channels}"
+    return None
+
+
+def one_launch(config: TensorNetConfig) -> str | None:
+    """kernels/one_launch.cu."""
+    if (config.num_channels, config.num_layers) != (CHANNELS, 2):
+        return f"it needs 2 layers of {CHANNELS} channels, got {config.num_layers} of {config.num_channels}"
+    if config.head != "scalar" or config.num_head_layers:
+        return f"it needs the scalar head of 1 hidden layer, got {config.head} of {1 + config.num_head_layers}"
+    if config.activation not in SILU or not config.readout_activation:
+        return "it needs the activation silu, also of the features"
+    if config.group != "O(3)":
+        return f"it needs the group O(3), got {config.group}"
+    return None
+
+
+def atom_tiles(config: TensorNetConfig, precision: str) -> str | None:
+    """kernels/atom_tiles.cu."""
+    if config.num_channels != CHANNELS or not config.num_layers:
+        return f"it needs layers of {CHANNELS} channels, got {config.num_layers} of {config.num_channels}"
+    if config.activation not in SILU:
+        return f"it needs the activation silu, got {config.activation}"
+    if config.group != "O(3)":
+        return f"it needs the group O(3), got {config.group}"
+    if precision != "float32":
+        return f"it needs the precision float32, got {precision}"
+    return None
+
+
+def row_head(config: TensorNetConfig) -> str | None:
+    """The head by one program per atom (kernels/one_atom.py)."""
+    channels, layers = power_of_two(config.num_channels), 1 + config.num_head_layers
+    width = 2 * channels if config.head == "gated" else power_of_two(config.num_channels // 2)
+    if layers * width > ROW_HEAD_CHANNELS * channels:
+        return f"a head may have {ROW_HEAD_CHANNELS * channels} hidden channels in all, got {layers * width}"
+    return None
+
+
+def half_parts(config: TensorNetConfig, precision: str, machine: Machine) -> str | None:
+    """kernels/edge_mlp_forward.py: a program, with its 139 to 199 kB, has to fit into a multiprocessor."""
+    fewest, most = HALF_PART_CHANNELS
+    if precision not in ("float32", "half"):
+        return f"it needs the precision float32, got {precision}"
+    if not fewest <= (channels := power_of_two(config.num_channels)) <= most:
+        return f"it needs {fewest} to {most} channels, got {channels}"
+    if not machine.has_much_shared:
+        return f"it needs up to 199 kB of shared memory, got {machine.shared_bytes // 1024} KiB"
+    return None
+
+
+def edge_maps(config: TensorNetConfig, precision: str, machine: Machine) -> str | None:
+    """kernels/edge_maps.cu."""
+    if not machine.is_hopper:
+        return f"they need a GPU of the architecture sm_90a, got {machine.name}"
+    channels = power_of_two(config.num_channels)
+    if half_parts(config, precision, machine) is not None or channels != CHANNELS:
+        return f"they need float32 and {CHANNELS} channels, got {precision} and {channels}"
+    if config.activation not in SILU:
+        return f"they need the activation silu, got {config.activation}"
+    return None
+
+
+def charged_clusters(config: TensorNet2Config, machine: Machine) -> str | None:
+    """kernels/charged_cluster.cu and charged_maps.cu."""
+    if not machine.is_hopper:
+        return f"they need a GPU of the architecture sm_90, got {machine.name}"
+    if config.num_channels != CHANNELS or not config.num_layers:
+        return f"they need layers of {CHANNELS} channels, got {config.num_layers} of {config.num_channels}"
+    if 1 + config.num_head_layers > CLUSTER_HEAD_LAYERS:
+        return f"they need at most {CLUSTER_HEAD_LAYERS} hidden layers of the head, got {1 + config.num_head_layers}"
+    if padded_charges(config.num_charges) != CLUSTER_CHARGES:
+        return f"they need {CLUSTER_CHARGES} charges, got {config.num_charges}"
+    if config.activation not in SILU or config.group != "O(3)":
+        return f"they need the activation silu and the group O(3), got {config.activation} and {config.group}"
+    return None
+
+
+def atom_clusters(atoms: int) -> AtomClusters | None:
+    """How many atoms a cluster of charged_cluster.cu has; None where these are too many."""
+    found = AtomClusters.choose(atoms, MOST_CHARGED_CLUSTERS) if atoms else None
+    return found if found is not None and found.keep and found.is_compiled else None

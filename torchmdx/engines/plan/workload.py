@@ -1,0 +1,60 @@
+"""What is evaluated, and the rows of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Neighbours of an atom within 5 Å in water and proteins, where no list is known yet.
+USUAL_NEIGHBOURS = 48
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """How much is evaluated: atoms, systems, edge slots, and the number of elements (0: not known).
+
+    whole: atoms of the structure whose kernels are taken, where these atoms are a part of it; None: they are all.
+    domain: the atoms are those of a `Domain`, of which kernels evaluate a part.
+    alone: no other engine runs on the device at the same time.
+    search_cutoff: of the list of edges, Å, where priors need a longer one than the network; 0: that of the network.
+    """
+
+    atoms: int
+    systems: int = 1
+    capacity: int = 0
+    elements: int = 0
+    forces: bool = True
+    stress: bool = False
+    alone: bool = True
+    whole: int | None = None
+    domain: bool = False
+    search_cutoff: float = 0.0
+
+    @classmethod
+    def usual(cls, atoms: int, search_cutoff: float = 0.0) -> Workload:
+        """One system of so many atoms and four elements; an atom has USUAL_NEIGHBOURS, or all others if fewer."""
+        neighbours = min(max(atoms - 1, 0), USUAL_NEIGHBOURS)
+        return cls(atoms=atoms, capacity=atoms * neighbours, elements=4, search_cutoff=search_cutoff)
+
+    @property
+    def like(self) -> int:
+        """The number of atoms that launch sizes are chosen for."""
+        return self.atoms if self.whole is None else self.whole
+
+    @property
+    def slots(self) -> int:
+        return max(self.capacity, 1)
+
+    @property
+    def rows(self) -> int:
+        """Of the network of edges: those of the atoms themselves, then those of the edges."""
+        return self.atoms + self.slots
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of a plan: what runs for a stage of the evaluation, why, and what would run otherwise."""
+
+    name: str
+    runs: str
+    why: str
+    otherwise: str = ""
