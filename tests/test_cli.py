@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -421,6 +422,27 @@ def test_info_describes_a_checkpoint(capsys, model):
     out = capsys.readouterr().out
     for words in ("2 layers, 8 channels, 6 expnorm", "O(3)", "cutoff 4.0 Å", "up to 35", "float64", "scale 1.7 eV"):
         assert words in out
+
+
+def test_info_says_what_runs(capsys, model):
+    assert cli.main(["info", model]) == 0
+    assert len(re.findall(r"^(22|2,500) atoms on .*: ", capsys.readouterr().out, re.M)) == 2
+    assert cli.main(["info", model, "--atoms", "600", "--card", "rtx4090"]) == 0
+    out = capsys.readouterr().out
+    assert "\n600 atoms on RTX 4090 (sm_89, 24 GiB), float32: fused kernels\n" in out
+    assert "tiles of atoms are faster from 2,000 atoms on, got 600" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--card", "V100"], "card must be one of H200, H100, A100"),
+        (["--atoms", "-1"], "--atoms must be >= 0, got -1"),
+    ],
+)
+def test_info_refuses_other_cards_and_numbers(capsys, model, options, words):
+    assert_refused(capsys, ["info", model, *options], words)
+    assert_refused(capsys, ["info", *options], "--atoms and --card need a CHECKPOINT, got none")
 
 
 def test_info_says_how_a_checkpoint_of_torchmdnet_was_read(capsys, data, tmp_path):

@@ -26,7 +26,8 @@ structure_files neighbors
 models
 blocks
 evaluate
-engines/engine engines/filter_table engines/plan engines/fused/kernels
+engines/plan
+engines/engine engines/filter_table engines/fused/kernels
 engines/cpu
 engines/pairs
 engines/fused

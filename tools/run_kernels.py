@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.systems import load
 from torchmdx import Dynamics, Potential, System, TensorNet2Config, TensorNetConfig
-from torchmdx.engines.fused import edge_maps, engine, tensornet2
+from torchmdx.engines.plan import kernels, launch_sizes, machine
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.step.captured_step import CapturedStep
 
@@ -33,31 +35,31 @@ SMALL, BOX = "alanine_dipeptide", "water150"
 class Case:
     """A structure, with a TensorNet or a TensorNet2 with Coulomb energy, and what makes a step take special kernels.
 
-    constants: of engines/fused/tensornet2.py, with which few edges use the kernels for many.
-    edge_maps: kernels of CUDA C++ for the network of edges, not Triton's.
+    constants: of engines/plan, (module, name, value), with which few atoms and edges use the kernels for many.
+    hopper: kernels of CUDA C++, not only Triton's.
     coulomb: whether a TensorNet2 has Coulomb energy.
-    tile_atoms: from how many atoms on tiles of atoms are used.
     """
 
     structure: str
     charged: bool = False
-    constants: dict[str, int] = field(default_factory=dict)
-    tile_atoms: int = engine.TILE_ATOMS
-    edge_maps: bool = False
+    constants: tuple[tuple[ModuleType, str, int], ...] = ()
+    hopper: bool = True
     coulomb: bool = True
 
 
+MANY_EDGES = ((launch_sizes, "MANY_EDGE_ROWS", 1),)
+PIECES = ((kernels, "MOST_ROWS", 0), (kernels, "PIECE", 4096))
 CASES = {
     "few": Case(SMALL),
     "some": Case("chignolin"),
     "many": Case("water200"),
-    "tiles": Case("water200", tile_atoms=1),
+    "tiles": Case("water200", constants=((kernels, "TILE_ATOMS", 1),)),
     "charged-few": Case(SMALL, charged=True),
     "charged-rows": Case(SMALL, charged=True, coulomb=False),
     "charged-box": Case(BOX, charged=True),
-    "charged-two-maps": Case(BOX, charged=True, constants={"MANY_EDGE_ROWS": 1}),
-    "charged-pieces": Case(BOX, charged=True, constants={"MANY_EDGE_ROWS": 1, "MOST_ROWS": 0, "PIECE": 4096}),
-    "charged-maps": Case(BOX, charged=True, constants={"MANY_EDGE_ROWS": 1}, edge_maps=True),
+    "charged-two-maps": Case(BOX, charged=True, constants=MANY_EDGES, hopper=False),
+    "charged-pieces": Case(BOX, charged=True, constants=(*MANY_EDGES, *PIECES), hopper=False),
+    "charged-maps": Case(BOX, charged=True, constants=MANY_EDGES),
 }
 DYNAMICS = "dynamics"  # also a case: steps of few atoms inside one launch
 
@@ -72,9 +74,9 @@ def potential_of(case: Case) -> Potential:
 
 def run(name: str, case: Case) -> None:
     """Runs two evaluations without a graph: the first builds the list, the second reuses it."""
-    places = [(engine, "TILE_ATOMS", case.tile_atoms), *((tensornet2, k, v) for k, v in case.constants.items())]
-    if not case.edge_maps:
-        places.append((edge_maps, "CAPABILITY", None))
+    places: list[tuple[ModuleType, str, Any]] = list(case.constants)
+    if not case.hopper:
+        places.append((machine, "HOPPER", None))
     before = [getattr(module, key) for module, key, _ in places]
     for module, key, value in places:
         setattr(module, key, value)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from model_kinds import d2, kinds, zbl
 
-from torchmdx import Batch, Potential, System, evaluate
+from torchmdx import Batch, Ensemble, Potential, System, evaluate
 from torchmdx.engines.choose import choose_engine, say_slower
 from torchmdx.engines.cpu.build import library, tensornet_library
 from torchmdx.engines.exact import ModelEngine
@@ -251,6 +251,15 @@ def test_a_wide_network_on_a_gpu_says_why_it_is_slow(make_potential, ethanol, ca
         choose_engine(wide, batch_of(wide, ethanol), stress=False, precision="float32")
     (record,) = caplog.records
     assert record.getMessage().endswith("fused GPU kernels: num_channels must be at most 256, got 258")
+
+
+def test_a_report_ends_with_the_plan(trained, ethanol):
+    step = CapturedStep(trained("cpu"), System.from_ase(ethanol))
+    report = step.report()
+    assert report.plan.startswith(f"9 atoms on CPU, float32: {report.engine_why}\n")
+    assert str(report).endswith(report.plan.replace("\n", "\n" + 15 * " "))
+    members = CapturedStep(Ensemble([trained("cpu"), trained("cpu", seed=3)]), System.from_ase(ethanol))
+    assert members.report().plan == report.plan
 
 
 def test_positions_of_the_batch_are_not_those_of_the_evaluation(trained, ethanol):

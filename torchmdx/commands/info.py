@@ -7,7 +7,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torchmdx
@@ -45,6 +45,7 @@ OPTIONAL = (
     ("huggingface_hub", "released potentials by name", "pip install 'torchmdx[hub]'"),
 )
 
+USUAL_ATOMS = (22, 2500)  # for which `info CHECKPOINT` says what runs
 # (library, purpose)
 COMPILED = (
     ("tensornet", "TensorNet and TensorNet2 on the CPU"),
@@ -58,9 +59,11 @@ def add_parser(subparsers: Any) -> None:
         "info",
         help="list installed packages and potentials, or describe a checkpoint",
         description="Lists versions, devices, installed and missing packages, and potentials available by name; or "
-        "describes a checkpoint.",
+        "describes a checkpoint and says which kernels evaluate it, on this machine or on another.",
     )
     parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help="potential to describe: a file or a name")
+    parser.add_argument("--atoms", type=int, metavar="N", help="say what runs for so many atoms (default: 22 and 2500)")
+    parser.add_argument("--card", metavar="NAME", help="say what runs on this card, such as H100, or on a CPU")
     parser.set_defaults(run=run)
 
 
@@ -70,8 +73,12 @@ def run(options: argparse.Namespace) -> int:
 
         source = options.checkpoint
         readings = read_ensemble(source) if holds_several(source) else [read(source)]
+        plans = _plans_of(readings[0].potential, options.atoms, options.card)
         print("\n\n".join("\n".join([describe(r.potential), *r.report.conversion()]) for r in readings))
+        print("\nwhat runs in float32, for one structure whose atoms have about 48 neighbours:\n" + "\n".join(plans))
         return 0
+    if options.atoms is not None or options.card is not None:
+        raise ValueError("--atoms and --card need a CHECKPOINT, got none")
     print(f"torchmdx {torchmdx.__version__}, Python {platform.python_version()}, {platform.platform()}")
     broken = _print_torch()
     for title, parts in (("required", REQUIRED), ("optional", OPTIONAL)):
@@ -96,6 +103,26 @@ def run(options: argparse.Namespace) -> int:
     broken |= DEFAULT_POTENTIAL not in shipped()
     print("\nthe installation is " + ("incomplete" if broken else "complete"))
     return 1 if broken else 0
+
+
+def _plans_of(potential: Potential, atoms: int | None, card: str | None) -> list[str]:
+    """What evaluates a potential on a card, or on this machine."""
+    import torch
+
+    from torchmdx.engines.plan import Machine, Network, Workload, machine_named, plan
+
+    if atoms is not None and atoms < 0:
+        raise ValueError(f"--atoms must be >= 0, got {atoms}")
+    if card is not None:
+        machine = machine_named(card)
+    else:
+        machine = Machine.of(torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"))
+    network = replace(Network.of(potential), dtype="float32")
+    found = []
+    for count in USUAL_ATOMS if atoms is None else (atoms,):
+        work = Workload.usual(count, potential.cutoff)
+        found.append(str(plan(potential.config, potential.prior_configs, work, "float32", machine, network)))
+    return found
 
 
 def one_launch_state() -> tuple[bool, str] | None:

@@ -71,7 +71,9 @@ def choose_engine(
     found = plan_for(potential, batch, stress=stress, precision=precision, like=like, machine=machine)
     if found.warning is not None:
         say_slower(found.warning)
-    return _engine(found, potential, batch, stress, like), found.why
+    engine = _engine(found, potential, batch, stress, like)
+    engine.plan = found
+    return engine, found.why
 
 
 def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool, like: Batch | None) -> Engine:
@@ -91,6 +93,16 @@ def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool, like:
 def say_slower(reason: str) -> None:
     """Logs, once for each reason, that a network of a kind that has fused kernels does without them."""
     log.warning("a potential is evaluated several times slower than by the fused GPU kernels: %s", reason)
+
+
+def planned_and_actual(engine: Engine) -> str | None:
+    """The plan of an engine, and what of it could not be had at run time; None for an engine without a plan."""
+    if isinstance(engine, EnsembleEngine):
+        return "\n".join(dict.fromkeys(filter(None, map(planned_and_actual, engine.engines)))) or None
+    if engine.plan is None:
+        return None
+    outcomes = engine.model.outcomes if isinstance(engine, KernelEngine | PriorKernelEngine) else []
+    return "\n".join([str(engine.plan), *(f"  instead: {outcome}" for outcome in outcomes)])
 
 
 def engine_for(

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from torchmdx.engines.plan import Plan
 from torchmdx.evaluate import are_together
 from torchmdx.neighbors.edges import Edges
 from torchmdx.system import Batch
@@ -52,6 +53,8 @@ class Engine(Protocol):
     """Evaluates one batch repeatedly, at changing positions and cell."""
 
     name: str
+    # Of `choose_engine`; None for an engine that was made otherwise.
+    plan: Plan | None
     # Largest error of tabulated filters against the exact ones, relative to the largest; 0 without a table.
     table_error: float
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from torchmdx.engines.engine import Engine, Outputs
 from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.engines.plan import Plan
 from torchmdx.models.ensemble import mean_of, spread_of
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
@@ -49,6 +50,8 @@ class Stack:
 
 class EnsembleEngine:
     """The engines of the members, on one device and batch, with the interface of a single engine."""
+
+    plan: Plan | None = None
 
     def __init__(self, engines: Sequence[Engine], batch: Batch, *, stress: bool) -> None:
         self.engines, self.stress = list(engines), stress

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchmdx.engines.cpu.network import TabulatedTensorNet
 from torchmdx.engines.engine import Outputs, marked
+from torchmdx.engines.plan import Plan
 from torchmdx.evaluate import differentiate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
@@ -17,6 +18,8 @@ from torchmdx.system import Batch
 
 class ModelEngine:
     """The potential differentiated by autograd: exact, or with filters from tables if `tabulated`."""
+
+    plan: Plan | None = None
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool, tabulated: bool) -> None:
         self.name, self.table_error = "exact", 0.0

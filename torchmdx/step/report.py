@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from torchmdx.engines.choose import planned_and_actual
 from torchmdx.engines.engine import Engine
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
@@ -20,7 +21,7 @@ class StepReport:
     eager_ms: time of an evaluation with and without the graph. error: relative force error against the exact model in
     float64. table_error: largest error of a tabulated filter or its slope, relative to the largest value; 0 without
     tables. members: number of members of an ensemble; None for a single potential. threads: of an evaluation on
-    the CPU; None on a GPU.
+    the CPU; None on a GPU. plan: which kernels were planned, why, and what runs instead of those that could not be had.
     """
 
     mode: str
@@ -44,6 +45,7 @@ class StepReport:
     table_error: float
     error: float | None
     threads: int | None
+    plan: str | None = None
 
     @classmethod
     def of(
@@ -85,6 +87,7 @@ class StepReport:
             table_error=engine.table_error,
             error=error,
             threads=threads,
+            plan=planned_and_actual(engine),
         )
 
     def __str__(self) -> str:
@@ -93,5 +96,6 @@ class StepReport:
             if value is None:
                 continue
             shown = f"{value:.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+            shown = shown.replace("\n", "\n" + 15 * " ")
             lines.append(f"{name.replace('_', ' '):>13}  {shown}")
         return "\n".join(lines)

@@ -9,10 +9,11 @@ import torch
 from ase.build import molecule
 
 from torchmdx import CapturedStep, Dynamics, System, evaluate, relax
+from torchmdx.engines.choose import planned_and_actual
 from torchmdx.engines.fused import one_launch
 from torchmdx.engines.fused.engine import KernelEngine
 from torchmdx.engines.fused.tensornet import FastTensorNet
-from torchmdx.engines.plan import machine_named
+from torchmdx.engines.plan import Workload, machine_named, plan
 from torchmdx.engines.plan.kernels import MOST_ONE_LAUNCH
 from torchmdx.engines.plan.launch_sizes import FEW_ATOMS, TwoMaps
 from torchmdx.engines.plan.serves import MOST_SLOTS
@@ -65,6 +66,24 @@ def test_where_one_launch_cannot_be_had_the_engine_says_why(make_potential, etha
     assert engine.model.plan.one_launch
     assert engine.model.outcomes == caplog.messages
     assert not engine.gave_up()
+
+
+def test_a_report_shows_what_was_planned_and_what_runs_instead(make_potential, ethanol, monkeypatch):
+    def refuse(model):
+        raise CompileError("no NVRTC")
+
+    monkeypatch.setattr(FastTensorNet, "use_one_launch", refuse)
+    potential = make_potential(torch.float32, num_channels=128, num_layers=2)
+    engine = on_h100(engine_of(potential, System.from_ase(ethanol)))
+    assert planned_and_actual(engine) is None  # nobody made a plan for it
+    machine, work = engine.model.machine, Workload(atoms=9)
+    engine.plan, engine.alone = plan(potential.config, [], work, "float32", machine), True
+    engine.reserve(80)
+    lines = planned_and_actual(engine).splitlines()
+    assert lines[0] == "9 atoms on H100 (sm_90, 79 GiB), float32: fused kernels"
+    assert lines[2].split()[:5] == ["few", "atoms", "one", "launch", "of"]
+    assert lines[-1] == "  instead: few atoms are evaluated in several launches: no NVRTC"
+    assert engine.plan.work.capacity == 80
 
 
 def test_no_other_machine_takes_one_launch(trained, ethanol):

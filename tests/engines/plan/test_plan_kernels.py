@@ -55,8 +55,8 @@ def test_a_tensornet(card, atoms, wanted, elsewhere):
         (26, "rows clusters", "rows"),
         (60, "rows clusters", "rows"),
         (61, "rows", "rows"),
-        (192, "rows", "rows"),
-        (193, "blocks", "blocks"),
+        (128, "rows", "rows"),
+        (129, "blocks", "blocks"),
         (682, "blocks", "blocks"),
         (683, "blocks edge_maps two_maps", "blocks"),
         (24_000, "blocks edge_maps two_maps", "blocks"),
@@ -171,6 +171,10 @@ def test_launch_sizes_may_be_given():
     assert planned(TensorNetConfig(), 22, "A100", tiles=lean).chain == "lean"
     assert planned(TensorNet2Config(), 22, "A100", tiles=lean).chain == "blocks"
     assert planned(TensorNetConfig(), Workload(atoms=9, forces=False), "A100", tiles=lean).chain == "blocks"
+    pieces = replace(lean, piece=16)
+    assert planned(TensorNetConfig(), 22, "A100", tiles=pieces).tiles.piece == 16
+    domain = Workload(atoms=22, domain=True)  # its atoms are counted on the device, so there are no pieces
+    assert planned(TensorNetConfig(), domain, "A100", tiles=pieces).tiles.piece == 0
 
 
 def test_every_stage_says_why_and_what_would_run_otherwise():

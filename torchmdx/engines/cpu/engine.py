@@ -16,6 +16,7 @@ from torchmdx.engines.cpu.tensornet_weights import INTEGER, POINTER, TensorNetWe
 from torchmdx.engines.cpu.threads import openmp
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.filter_table import RadialShares, table_of
+from torchmdx.engines.plan import Plan
 from torchmdx.evaluate import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
@@ -184,6 +185,8 @@ class CompiledTensorNet:
 
 class CompiledEngine:
     """A TensorNet or TensorNet2 without priors, in C."""
+
+    plan: Plan | None = None
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
         self.network = CompiledTensorNet(potential, batch.num_atoms, batch.num_systems)

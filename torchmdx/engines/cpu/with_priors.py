@@ -19,6 +19,7 @@ from torchmdx.engines.cpu import coulomb
 from torchmdx.engines.cpu.coulomb import PriorResult
 from torchmdx.engines.cpu.engine import CompiledTensorNet
 from torchmdx.engines.engine import Outputs
+from torchmdx.engines.plan import Plan
 from torchmdx.evaluate import per_volume, strained, strained_positions
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry, Prior
@@ -33,6 +34,8 @@ class CompiledPriorEngine:
 
     Gradients of priors with respect to predicted charges enter the backward pass in C.
     """
+
+    plan: Plan | None = None
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
         self.charged = potential.predicts_charges  # any prior may read them

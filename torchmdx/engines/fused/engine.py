@@ -12,7 +12,7 @@ from torchmdx.engines.engine import Outputs
 from torchmdx.engines.filter_table import table_of
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.fused.tensornet2 import FastTensorNet2
-from torchmdx.engines.plan import Workload
+from torchmdx.engines.plan import Plan, Workload
 from torchmdx.evaluate import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
@@ -94,6 +94,11 @@ def _take(model: FastTensorNet, use: Callable[[], None], otherwise: str, *more: 
         model.outcomes.append(f"{otherwise}: {error}")
 
 
+def planned_for(model: FastTensorNet, plan: Plan | None) -> Plan | None:
+    """A plan with the kernels for the capacity of the last `allocate`."""
+    return None if plan is None else plan.with_kernels(model.plan, model.capacity)
+
+
 def within_of(batch: Batch) -> Tensor | None:
     """The numbers of atoms by hops of a domain; None of another batch."""
     return batch.within if isinstance(batch, Domain) else None
@@ -108,6 +113,7 @@ class KernelEngine:
     """
 
     alone = False
+    plan: Plan | None = None
 
     def __init__(
         self, potential: Potential, batch: Batch, *, stress: bool, precision: str, like: Batch | None = None
@@ -118,6 +124,7 @@ class KernelEngine:
 
     def reserve(self, capacity: int) -> None:
         allocate(self.model, self.batch, capacity, stress=self.stress, like=self.like, alone=self.alone)
+        self.plan = planned_for(self.model, self.plan)
         self.name = f"kernels, {self.model.precision_used}"
         if self.model.one_launch is not None:
             self.name += ", one launch"

@@ -67,7 +67,8 @@ class FastTensorNet:
     """
 
     network_type: type[nn.Module] = TensorNet
-    plan: KernelPlan  # of the last `allocate`
+    plan: KernelPlan  # of the last `allocate`, as its `capacity`
+    capacity: int
 
     def __init__(
         self,
@@ -150,7 +151,8 @@ class FastTensorNet:
         work = Workload(
             atoms=num_atoms, systems=num_systems, capacity=capacity, elements=len(elements), forces=forces, alone=False
         )
-        self.plan = plan = plan or self.planned(work, tiles)
+        plan = plan or self.planned(work, tiles)
+        self.plan, self.capacity = plan, capacity
         head = self.weights.head
         sizes = Sizes(
             num_atoms=num_atoms,

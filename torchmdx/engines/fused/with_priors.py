@@ -15,11 +15,12 @@ from torch import Tensor
 
 from torchmdx.domain import of_owned
 from torchmdx.engines.engine import Outputs
-from torchmdx.engines.fused.engine import allocate, within_of
+from torchmdx.engines.fused.engine import allocate, planned_for, within_of
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.pairs.energy import strained_positions
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
+from torchmdx.engines.plan import Plan
 from torchmdx.engines.plan.padding import padded_charges
 from torchmdx.evaluate import per_volume
 from torchmdx.models.potential import Potential
@@ -41,6 +42,8 @@ class PriorKernelEngine:
     Gradients of priors with respect to predicted charges enter the fused backward pass.
     like: takes the kernels that serve this batch, of which the other is a part.
     """
+
+    plan: Plan | None = None
 
     def __init__(
         self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool, like: Batch | None = None
@@ -76,6 +79,7 @@ class PriorKernelEngine:
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
         if self.near is None:
             allocate(self.model, self.batch, capacity, stress=self.stress, like=self.like)
+            self.plan = planned_for(self.model, self.plan)
         else:
             self.near.capacity = None
 
@@ -98,6 +102,7 @@ class PriorKernelEngine:
                 raise RuntimeError("an evaluation must have run before it is captured")
             capacity = with_head_room(int(self.near.counts(batch, edges).sum()), batch.num_atoms)
             allocate(self.model, batch, capacity, stress=self.stress, like=self.like)
+            self.plan = planned_for(self.model, self.plan)
             self.near.capacity = capacity
         return self.near.edges(batch, edges)
 

@@ -12,6 +12,7 @@ from torchmdx.engines.engine import Outputs, marked
 from torchmdx.engines.pairs import energy as pair_energy
 from torchmdx.engines.pairs.near_list import NearList
 from torchmdx.engines.pairs.pair_list import PairList
+from torchmdx.engines.plan import Plan
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import shapes_are_fixed
 from torchmdx.neighbors.capacity import with_head_room
@@ -25,6 +26,7 @@ class PairwiseEngine:
     """The network that training uses, without gradients of weights: any TensorNet or TensorNet2, with any priors."""
 
     table_error = 0.0
+    plan: Plan | None = None
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
         self.name = f"pairs, {str(potential.dtype).removeprefix('torch.')}"

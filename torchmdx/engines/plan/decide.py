@@ -25,6 +25,7 @@ ON_KERNELS = ("half", "tf32", "bfloat16")  # of the fused kernels alone
 KINDS: dict[type[Any], str] = {TensorNet: "TensorNet", TensorNet2: "TensorNet2"}
 HEAD_KINDS = tuple(head.__name__ for head in HEADS.values())
 FUSED, PAIRS, COMPILED, TABLES, EXACT = "fused", "pairs", "C", "tables", "exact"
+SHORT = ("launches", "few atoms", "within atoms", "network of edges", "network")  # stages of a plan in a few words
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,18 @@ class Plan:
     kernels: KernelPlan | None = None
     warning: str | None = None
 
+    @property
+    def short(self) -> str:
+        """What runs, in a few words."""
+        return "; ".join(stage.runs for stage in self.stages if stage.name in SHORT)
+
+    def with_kernels(self, kernels: KernelPlan, capacity: int) -> Plan:
+        """The same with the kernels for so many edges; stages that do not depend on these stay."""
+        own = () if self.kernels is None else self.kernels.stages
+        others = tuple(stage for stage in self.stages if stage not in own)
+        work = replace(self.work, capacity=capacity)
+        return replace(self, work=work, kernels=kernels, stages=(*kernels.stages, *others))
+
     def __str__(self) -> str:
         work = self.work
         systems = f" in {work.systems:,} systems" if work.systems != 1 else ""
@@ -92,6 +105,8 @@ class Plan:
         for row in rows:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             lines.append(("  " + "  ".join(cells)).rstrip())
+        if self.warning is not None:
+            lines.append(f"  several times slower than the fused kernels: {self.warning}")
         return "\n".join(lines)
 
 

@@ -54,7 +54,7 @@ class KernelPlan:
     edge_maps: bool = False
     two_maps: bool = False
     keeps_slopes: bool = False
-    piece: int = PIECE
+    piece: int = 0
     stages: tuple[Stage, ...] = ()
 
 
@@ -74,6 +74,8 @@ def plan_kernels(
     fastest.
     """
     tiles = tiles or launch_sizes(kind, work, machine)
+    if work.domain:  # its atoms are counted on the device, so kernels take all of them at once
+        tiles = replace(tiles, piece=0)
     if kind == "TensorNet2":
         return _charged(config, work, precision, machine, replace(tiles, lean=False))
     return _plain(config, work, precision, machine, tiles, priors)
@@ -116,8 +118,7 @@ def _charged(config: TensorNet2Config, work: Workload, precision: str, machine: 
     edges = _edge_stage(config, work, precision, machine, chain, (cluster_maps, maps, two_maps), clusters is not None)
     stages = [stage, *within, edges, *_kept(work, keeps, maps, cluster_maps)]
     if chain != ROWS:
-        beside = "opposite edges are found beside the forward pass, and the readout beside the last charges"
-        stages.append(Stage("branches", "two streams", beside, "one stream"))
+        stages.append(Stage("branches", "two streams", "opposite edges and readout need nothing else", "one stream"))
     return KernelPlan(
         chain=chain,
         tiles=tiles,
@@ -128,6 +129,7 @@ def _charged(config: TensorNet2Config, work: Workload, precision: str, machine: 
         edge_maps=maps,
         two_maps=two_maps,
         keeps_slopes=keeps,
+        piece=PIECE,
         stages=tuple(stages),
     )
 

@@ -26,8 +26,8 @@ PIECE = 16384
 # From this many rows of edges on, wide blocks of a product fill the chip.
 MANY_EDGE_ROWS = 32768
 # Atoms of one system, up to which a program takes one atom of a TensorNet2: on an H100 with two layers and Coulomb
-# energies, a quarter faster with 50 atoms, a fifth with 90.
-FEW_CHARGED = 192
+# energies, a quarter faster with 50 atoms and a fifth with 90; on an H200 with one layer 8 % with 128.
+FEW_CHARGED = 128
 
 
 @dataclass(frozen=True)
@@ -202,12 +202,7 @@ def first_lean(memory: int) -> int:
 
 def launch_sizes(kind: str, work: Workload, machine: Machine) -> Tiles:
     """The fastest launch sizes for a network of this kind. Only kernels for many atoms evaluate a part of the atoms."""
-    if work.domain:  # its atoms are counted on the device, so kernels take all of them at once
-        return replace(_sizes_of(kind, max(work.like, FEW_ATOMS + 1), machine), piece=0)
-    return _sizes_of(kind, work.like, machine)
-
-
-def _sizes_of(kind: str, atoms: int, machine: Machine) -> Tiles:
+    atoms = max(work.like, FEW_ATOMS + 1) if work.domain else work.like
     return _charged_sizes(atoms) if kind == "TensorNet2" else Tiles.choose(atoms, first_lean(machine.memory))
 
 
