@@ -8,14 +8,14 @@ import pytest
 import torch
 from model_kinds import d2, kinds, zbl
 
-from torchmdx import Batch, Ensemble, Potential, System, evaluate
+from torchmdx import Batch, Ensemble, Potential, System, TensorNetConfig, evaluate
 from torchmdx.engines.choose import choose_engine, say_slower
 from torchmdx.engines.cpu.build import library, tensornet_library
 from torchmdx.engines.exact import ModelEngine
 from torchmdx.engines.fused.engine import kernels_for
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.pairs.engine import PairwiseEngine
-from torchmdx.engines.plan import machine_named
+from torchmdx.engines.plan import Workload, machine_named, plan
 from torchmdx.engines.plan.serves import MOST_CHANNELS
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.captured_step import CapturedStep
@@ -251,6 +251,14 @@ def test_a_wide_network_on_a_gpu_says_why_it_is_slow(make_potential, ethanol, ca
         choose_engine(wide, batch_of(wide, ethanol), stress=False, precision="float32")
     (record,) = caplog.records
     assert record.getMessage().endswith("fused GPU kernels: num_channels must be at most 256, got 258")
+
+
+def test_a_step_says_why_it_is_slow(trained, ethanol):
+    step = CapturedStep(trained("cpu"), System.from_ase(ethanol))
+    assert "fused" not in step.why
+    wide = TensorNetConfig(num_channels=320)
+    step.engine.plan = plan(wide, [], Workload(atoms=9), "float32", machine_named("H100"))
+    assert step.why.endswith("; without the fused kernels: num_channels must be at most 256, got 320")
 
 
 def test_a_report_ends_with_the_plan(trained, ethanol):

@@ -95,6 +95,12 @@ def say_slower(reason: str) -> None:
     log.warning("a potential is evaluated several times slower than by the fused GPU kernels: %s", reason)
 
 
+def slower_because(engine: Engine) -> str | None:
+    """Why a network of a kind that has fused kernels does without them on a GPU; None if it does not."""
+    engines = engine.engines if isinstance(engine, EnsembleEngine) else [engine]
+    return next((each.plan.warning for each in engines if each.plan is not None and each.plan.warning), None)
+
+
 def planned_and_actual(engine: Engine) -> str | None:
     """The plan of an engine, and what of it could not be had at run time; None for an engine without a plan."""
     if isinstance(engine, EnsembleEngine):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.engines.choose import engine_for
+from torchmdx.engines.choose import engine_for, slower_because
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
@@ -108,7 +108,8 @@ class CapturedStep(StepState):
 
     @property
     def why(self) -> str:
-        return self.policy.why
+        slower = slower_because(self.engine)
+        return self.policy.why if slower is None else f"{self.policy.why}; without the fused kernels: {slower}"
 
     def _allocate(self, dtype: torch.dtype, stress: bool, energies: bool) -> None:
         self.block = block = StructureBlock.of(self.batch, dtype)
