@@ -60,7 +60,8 @@ class Dynamics:
     seed: one for each structure, or that of the first, which the others continue (seed + 1, ...). Random numbers are
         functions of seed, step and atom: a run with the same seed on the same machine is the same to the bit, whatever
         `steps_per_replay` is.
-    velocities [N,3] Å/fs: initial ones; None draws them. masses [N] amu: None takes those of the elements.
+    velocities [N,3] Å/fs: initial ones; None draws them. Except with "langevin", a drift of the centre of mass stays,
+        and is not counted in temperatures. masses [N] amu: None takes those of the elements.
     hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep.
     frozen: indices or a mask of atoms that do not move.
     barostat: `torchmdx.dynamics.barostat.CellRescaling` for constant pressure, with cells periodic in all directions.
@@ -112,6 +113,7 @@ class Dynamics:
             self.batch, own_masses, checked_frozen(self.batch, frozen), momentum_kept=keeps_momentum(chosen)
         )
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
+        particles = particles.tied(terms.in_place())
         if barostat is not None:
             limits = dict(constant_energy=constant_energy, exchanging=exchange_every is not None)
             checked_barostat(barostat, self.batch, particles, terms, **limits)
