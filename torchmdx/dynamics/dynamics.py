@@ -57,9 +57,9 @@ class Dynamics:
     integrator: "verlet" (constant energy), "langevin" or "bussi" (constant temperature), or an object of
         `torchmdx.dynamics.integrators` with its parameters.
     timestep: fs. temperature: K, one for all structures or one for each: of the thermostat and of initial velocities.
-    seed: one for each structure, or that of the first, which the others continue (seed + 1, ...). Random numbers are
-        functions of seed, step and atom: a run with the same seed on the same machine is the same to the bit, whatever
-        `steps_per_replay` is.
+    seed: one for each structure, or one for all, from which each structure gets its own (`motion.seeds`): runs with
+        other seeds share no random numbers. These are functions of seed, step and atom: a run with the same seed on the
+        same machine is the same to the bit, whatever `steps_per_replay` is.
     velocities [N,3] Å/fs: initial ones; None draws them. Except with "langevin", a drift of the centre of mass stays,
         and is not counted in temperatures. masses [N] amu: None takes those of the elements.
     hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep.
