@@ -99,7 +99,7 @@ class DomainStep:
         hops = (np.arange(count) >= num_owned).astype(np.int32) if hops is None else np.asarray(hops, dtype=np.int32)
         _require_atoms(positions, numbers, hops, num_owned, num_total)
         self.num_atoms, self.num_owned = count, num_owned
-        self._share = self.shift / num_total
+        self._share = self.shift / num_total if num_total else 0.0
         if num_owned == 0:
             return
         if count > self.capacity or (self.step is not None and count < self.capacity and bool(self.pbc.all())):
