@@ -73,6 +73,18 @@ def test_replicas_are_what_single_runs_are(potential32, system, other):
         start += one.num_atoms
 
 
+@pytest.mark.parametrize("integrator", ["verlet", Bussi(relaxation=0.01)])
+def test_a_drift_stays_and_is_no_heat(potential32, system, other, integrator):
+    """A run with a drift is the run without, seen from a moving frame."""
+    still, moving = (make(potential32, [system, other], integrator=integrator, temperature=600) for _ in range(2))
+    drift = np.array([0.02, -0.01, 0.015])
+    moving.set_velocities(still.snapshot().velocities + drift)
+    expected, found = still.run(12), moving.run(12)
+    np.testing.assert_allclose(found.velocities - drift, expected.velocities, atol=1e-5)
+    np.testing.assert_allclose(found.positions - found.time * drift, expected.positions, atol=1e-5)
+    np.testing.assert_allclose(found.temperature, expected.temperature, rtol=1e-3)
+
+
 @pytest.mark.parametrize("integrator", [Langevin(friction=20.0), Bussi(relaxation=0.01)])
 def test_runs_with_other_seeds_share_no_trajectory(potential32, system, integrator):
     """Of any two structures of runs with adjacent seeds: neither the first velocities nor the random forces."""

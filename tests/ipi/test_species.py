@@ -5,7 +5,6 @@ import ase.io
 import ipi_runs as runs
 import numpy as np
 import pytest
-from test_driver import direct
 
 from torchmdx.ipi.species import check_species, require_species
 
@@ -59,7 +58,8 @@ def test_a_run_with_atoms_in_another_order_ends(tmp_path, swapped):
     pytest.importorskip("ipi.pes")
     ase.io.write(tmp_path / "init.xyz", ETHANOL[[0, 2, 1, *range(3, 9)]] if swapped else ETHANOL)
     ase.io.write(tmp_path / "template.xyz", ETHANOL)
-    runs.write(tmp_path, direct(1).replace("init.xyz", "template.xyz"), steps=2)
+    direct = runs.DIRECT.replace("BATCH", "1").replace("THREADED", "False").replace("init.xyz", "template.xyz")
+    runs.write(tmp_path, direct, steps=2)
     process = runs.start(tmp_path)
     assert (process.wait(60) != 0) == swapped
     said = (tmp_path / "log").read_text()

@@ -113,12 +113,11 @@ class Dynamics:
             self.batch, own_masses, checked_frozen(self.batch, frozen), momentum_kept=keeps_momentum(chosen)
         )
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
-        particles = particles.tied(terms.in_place())
         if barostat is not None:
             limits = dict(constant_energy=constant_energy, exchanging=exchange_every is not None)
             checked_barostat(barostat, self.batch, particles, terms, **limits)
         seeds, kept_terms = checked_seeds(seed, self.batch.num_systems), terms if len(terms) else None
-        motion = Motion(chosen, timestep, particles, temperatures, seeds, kept_terms, barostat)
+        motion = Motion(chosen, timestep, particles.tied(terms.in_place()), temperatures, seeds, kept_terms, barostat)
         self.exchange = exchange_of(exchange_every, self.batch, motion)
         start = None if velocities is None else checked_velocities(velocities, self.batch.num_atoms)
         start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]

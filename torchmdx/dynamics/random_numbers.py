@@ -44,8 +44,8 @@ def structure_seeds(seed: int, count: int) -> NDArray[np.int64]:
     That of the first is the seed of the run, so that it moves as a single structure does. The others are random
     numbers of seed and structure: runs with other seeds, also adjacent ones, have no seed in common.
     """
-    structure, key = np.arange(count, dtype=np.uint64), np.uint64(seed)
-    zero = np.zeros_like(structure)
+    structure = np.arange(count, dtype=np.uint64)
+    key, zero = np.full_like(structure, seed), np.zeros_like(structure)
     counter = (structure & LOW, structure >> HALF, zero, zero + np.uint64(SEEDS))
     low, high, _, _ = philox(counter, (key & LOW, key >> HALF))
     found = (low | (high << HALF)).view(np.int64) & np.int64(2**63 - 1)

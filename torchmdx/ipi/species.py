@@ -34,7 +34,7 @@ def require_species(names: Sequence[str], numbers: Sequence[int]) -> None:
         warnings.warn(f"i-PI's names {shown} are no elements, and were not compared with the template", stacklevel=2)
 
 
-def check_species(driver_class: type) -> None:
+def check_species(driver_class: type[Any]) -> None:
     """Makes i-PI give the names of a system's atoms to `require_names` of every driver of this class that it uses."""
     from ipi.engine.forces import Forces
 
@@ -45,7 +45,8 @@ def check_species(driver_class: type) -> None:
     @functools.wraps(original)
     def bind(self: Any, beads: Any, cell: Any, components: Any, forcefields: Any, *others: Any, **named: Any) -> Any:
         used = {component.ffield for component in components} & set(forcefields)
-        for driver in (driver for name in used for driver in _drivers(forcefields[name])):
+        drivers: list[Any] = [driver for name in used for driver in _drivers(forcefields[name])]
+        for driver in drivers:
             if isinstance(driver, driver_class):
                 driver.require_names([str(name) for name in beads.names])
         return original(self, beads, cell, components, forcefields, *others, **named)
