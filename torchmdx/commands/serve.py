@@ -57,6 +57,8 @@ def run(options: argparse.Namespace) -> int:
         model_of(options), record.atoms, dtype=options.dtype, device=options.device, charge=record.charge
     )
     client = Client(beads, address, wait=options.wait, report=_report)
+    formula = record.atoms.symbols.get_chemical_formula("reduce")
+    _report(f"elements and their order are those of {options.file}, {formula}; a server sends positions only")
     try:
         client.run()
     except KeyboardInterrupt:

@@ -38,10 +38,11 @@ class CellRescaling:
         cell ← μ cell,  x ← μ x,  v ← v / μ
 
     This samples the isothermal-isobaric ensemble of the integrator's temperature: P has the kinetic energy K of the
-    step (with Langevin of velocities half a kick later), and the virial of potential and restraints. Positions are
-    scaled after the thermostat's move and before the evaluation. The volume relaxes within about τ κ / β, κ being the
-    compressibility of the substance; averages depend on τ and β only through errors of order h / τ. h: timestep,
-    T: temperature, k: the Boltzmann constant, ξ: a standard normal number for each structure and step.
+    step (with Langevin of velocities half a kick later; with Bussi K + 3/2 k T, since the centre of mass has no thermal
+    motion), and the virial of potential and restraints. Positions are scaled after the thermostat's move and before the
+    evaluation. The volume relaxes within about τ κ / β, κ being the compressibility of the substance; averages depend
+    on τ and β only through errors of order h / τ. h: timestep, T: temperature, k: the Boltzmann constant, ξ: a standard
+    normal number for each structure and step.
 
     pressure: P₀, bar. relaxation: τ, ps. compressibility: β, 1/bar; of water by default.
     """
@@ -65,9 +66,12 @@ class CellRescaling:
     def scaling(
         self, timestep: float, volume: Floats, kinetic: Floats, virial: Floats, temperatures: Floats, noise: Floats
     ) -> Floats:
-        """μ [S] from volumes Å³, K and virials eV, temperatures K and ξ, all [S]. Raises CellError."""
+        """μ [S] from volumes Å³, 2 K and virials eV, temperatures K and ξ, all [S]. Raises CellError.
+
+        kinetic: 2 K as of `Particles.kinetic_virial`.
+        """
         thermal, mobility = BOLTZMANN * temperatures, self.mobility(timestep)
-        missing = self.pressure * BAR - (2 * kinetic + virial) / (3 * volume) - thermal / (2 * volume)
+        missing = self.pressure * BAR - (kinetic + virial) / (3 * volume) - thermal / (2 * volume)
         ratio = 1 - mobility * missing + np.sqrt(thermal * mobility / volume) * noise
         self.require_steady(volume, ratio)
         found: Floats = ratio ** (2 / 3)
