@@ -1,29 +1,156 @@
-"""Leaving torch.inference_mode for work that needs gradients.
+"""Work whose numbers do not depend on settings that the rest of the process has made for itself.
 
-Under torch.inference_mode no operation is recorded for gradients, and tensors created there can never be
-differentiated. Weights, buffers and tables must therefore be created outside it.
+Inference mode, autocast and the default device belong to a thread: the work leaves them. The precision of float32
+products (TF32 on a GPU, bfloat16 on some CPUs) belongs to the process: while work of any thread needs exact products,
+they are exact, and the last one restores what was set. The default dtype also belongs to the process, and must not be
+changed for other threads: allocations name their dtype instead.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import ParamSpec, TypeVar
 
 import torch
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+EXACT, TF32 = "highest", "high"  # the names of torch.set_float32_matmul_precision
+_AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
-def outside_inference_mode(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """A decorator: the function runs outside torch.inference_mode."""
+def isolated(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """A decorator: the function runs in its own thread state, and its products of float32 are exact."""
 
     @functools.wraps(function)
     def run(*args: Given.args, **options: Given.kwargs) -> Result:
-        if not torch.is_inference_mode_enabled():  # the usual case, kept fast for steps of 100 µs
+        if _thread_is_plain() and _products_stay_exact():  # the usual case, kept fast for steps of 100 µs
             return function(*args, **options)
-        with torch.inference_mode(False):
+        with ExitStack() as stack:
+            _leave_thread_state(stack)
+            stack.enter_context(float32_products(EXACT))
             return function(*args, **options)
 
     return run
+
+
+def in_own_thread_state(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """A decorator as `isolated`, for a function that chooses the precision of its products itself."""
+
+    @functools.wraps(function)
+    def run(*args: Given.args, **options: Given.kwargs) -> Result:
+        if _thread_is_plain():
+            return function(*args, **options)
+        with ExitStack() as stack:
+            _leave_thread_state(stack)
+            return function(*args, **options)
+
+    return run
+
+
+class float32_products:
+    """A context with products of float32 in this precision, EXACT or TF32.
+
+    EXACT prevails where threads disagree. It is kept by CUDA graphs that are captured in it.
+    """
+
+    def __init__(self, precision: str) -> None:
+        self.precision = precision
+
+    def __enter__(self) -> None:
+        try:
+            _hold(self)
+        except BaseException:  # an interrupt
+            _release(self)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        _release(self)
+
+
+def products_are_exact() -> bool:
+    """Whether torch computes products of float32 in float32."""
+    try:
+        return torch.get_float32_matmul_precision() == EXACT
+    except RuntimeError:  # coarser precisions are set by `fp32_precision`, which this function of torch refuses to name
+        return False
+
+
+_lock = threading.RLock()
+_holders: list[float32_products] = []
+_before: tuple[str, str, str] | None = None  # the settings of the process while there are holders
+
+
+def _products_stay_exact() -> bool:
+    return not _holders and products_are_exact()
+
+
+def _hold(holder: float32_products) -> None:
+    global _before
+    with _lock:
+        if not _holders:
+            _before = _settings()
+        _holders.append(holder)
+        _apply()
+
+
+def _release(holder: float32_products) -> None:
+    global _before
+    with _lock:
+        if holder in _holders:
+            _holders.remove(holder)
+        if _holders:
+            _apply()
+        elif _before is not None:
+            _restore(*_before)
+            _before = None
+
+
+def _apply() -> None:
+    precision = EXACT if any(holder.precision == EXACT for holder in _holders) else TF32
+    if precision != EXACT or not products_are_exact():
+        torch.set_float32_matmul_precision(precision)
+
+
+def _settings() -> tuple[str, str, str]:
+    """Precisions by the names of `fp32_precision`, for CUDA and for oneDNN, and by the older name; makes them exact."""
+    of_cuda, of_cpu = torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+    return of_cuda, of_cpu, _exact_but_older_name()
+
+
+def _exact_but_older_name() -> str:
+    """torch refuses to tell the older name where the others contradict it: these become exact first."""
+    for kind in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul):
+        kind.fp32_precision = "ieee"
+    return torch.get_float32_matmul_precision()
+
+
+def _restore(of_cuda: str, of_cpu: str, older: str) -> None:
+    if _exact_but_older_name() != older:
+        torch.set_float32_matmul_precision(older)
+    for kind, precision in ((torch.backends.cuda.matmul, of_cuda), (torch.backends.mkldnn.matmul, of_cpu)):
+        kind.fp32_precision = "none"  # inherits `torch.backends.fp32_precision`
+        if kind.fp32_precision != precision:
+            kind.fp32_precision = precision
+
+
+def _thread_is_plain() -> bool:
+    return not (
+        torch.is_inference_mode_enabled()
+        or any(map(torch.is_autocast_enabled, _AUTOCAST_DEVICES))
+        or torch._C._len_torch_function_stack()  # a default device is one; torch.get_default_device takes 2 µs
+    )
+
+
+def _leave_thread_state(stack: ExitStack) -> None:
+    """In inference mode nothing is recorded for gradients, and tensors made there can never be differentiated."""
+    if torch.is_inference_mode_enabled():
+        stack.enter_context(torch.inference_mode(False))
+    for kind in _AUTOCAST_DEVICES:
+        if torch.is_autocast_enabled(kind):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+    if torch.get_default_device().type != "cpu":
+        stack.enter_context(torch.device("cpu"))
