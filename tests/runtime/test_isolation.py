@@ -1,5 +1,7 @@
 """Work is isolated from inference mode, autocast, default devices and coarse products, and restores them."""
 
+import contextlib
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -162,6 +164,17 @@ def test_exact_products_prevail_over_tf32_which_is_asked_for():
         assert CUDA.fp32_precision == "tf32"
     assert products_are_exact()
     assert precisions() == before
+
+
+def test_products_are_as_set_after_an_interrupt_at_the_end_of_isolated_work(coarse, monkeypatch):
+    def interrupted(self, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(float32_products, "__exit__", interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        isolated(products_are_exact)()
+    gc.collect()
+    assert precisions() == coarse
 
 
 @pytest.mark.parametrize("decorator", [isolated, in_own_thread_state])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import ParamSpec, TypeVar
@@ -19,7 +20,6 @@ import torch
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 EXACT, TF32 = "highest", "high"  # the names of torch.set_float32_matmul_precision
-_AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
 def isolated(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -27,8 +27,11 @@ def isolated(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
     @functools.wraps(function)
     def run(*args: Given.args, **options: Given.kwargs) -> Result:
-        if _thread_is_plain() and _products_stay_exact():  # the usual case, kept fast for steps of 100 µs
-            return function(*args, **options)
+        if _thread_is_plain():
+            if _products_stay_exact():  # the usual case, kept fast for steps of 100 µs
+                return function(*args, **options)
+            with float32_products(EXACT):
+                return function(*args, **options)
         with ExitStack() as stack:
             _leave_thread_state(stack)
             stack.enter_context(float32_products(EXACT))
@@ -59,16 +62,14 @@ class float32_products:
 
     def __init__(self, precision: str) -> None:
         self.precision = precision
+        # Also released if it is forgotten: an interrupt may raise on entering __exit__.
+        self._key = weakref.ref(self, _release)
 
     def __enter__(self) -> None:
-        try:
-            _hold(self)
-        except BaseException:  # an interrupt
-            _release(self)
-            raise
+        _hold(self._key, self.precision)
 
     def __exit__(self, *_: object) -> None:
-        _release(self)
+        _release(self._key)
 
 
 def products_are_exact() -> bool:
@@ -80,28 +81,31 @@ def products_are_exact() -> bool:
 
 
 _lock = threading.RLock()
-_holders: list[float32_products] = []
+_holders: dict[weakref.ref[float32_products], tuple[int, str]] = {}  # with thread and precision
 _before: tuple[str, str, str] | None = None  # the settings of the process while there are holders
 
 
 def _products_stay_exact() -> bool:
-    return not _holders and products_are_exact()
+    """Whether nobody will restore a coarser precision before this thread has finished."""
+    if not _holders:
+        return products_are_exact()
+    with _lock:
+        return (threading.get_ident(), EXACT) in _holders.values()
 
 
-def _hold(holder: float32_products) -> None:
+def _hold(key: weakref.ref[float32_products], precision: str) -> None:
     global _before
     with _lock:
         if not _holders:
             _before = _settings()
-        _holders.append(holder)
+        _holders[key] = threading.get_ident(), precision
         _apply()
 
 
-def _release(holder: float32_products) -> None:
+def _release(key: weakref.ref[float32_products]) -> None:
     global _before
     with _lock:
-        if holder in _holders:
-            _holders.remove(holder)
+        _holders.pop(key, None)
         if _holders:
             _apply()
         elif _before is not None:
@@ -110,7 +114,7 @@ def _release(holder: float32_products) -> None:
 
 
 def _apply() -> None:
-    precision = EXACT if any(holder.precision == EXACT for holder in _holders) else TF32
+    precision = EXACT if any(precision == EXACT for _, precision in _holders.values()) else TF32
     if precision != EXACT or not products_are_exact():
         torch.set_float32_matmul_precision(precision)
 
@@ -140,7 +144,8 @@ def _restore(of_cuda: str, of_cpu: str, older: str) -> None:
 def _thread_is_plain() -> bool:
     return not (
         torch.is_inference_mode_enabled()
-        or any(map(torch.is_autocast_enabled, _AUTOCAST_DEVICES))
+        or torch.is_autocast_enabled("cpu")
+        or torch.is_autocast_enabled("cuda")
         or torch._C._len_torch_function_stack()  # a default device is one; torch.get_default_device takes 2 µs
     )
 
@@ -149,7 +154,7 @@ def _leave_thread_state(stack: ExitStack) -> None:
     """In inference mode nothing is recorded for gradients, and tensors made there can never be differentiated."""
     if torch.is_inference_mode_enabled():
         stack.enter_context(torch.inference_mode(False))
-    for kind in _AUTOCAST_DEVICES:
+    for kind in ("cpu", "cuda"):
         if torch.is_autocast_enabled(kind):
             stack.enter_context(torch.autocast(kind, enabled=False))
     if torch.get_default_device().type != "cpu":
