@@ -57,11 +57,13 @@ def of_evaluate(kind: str, dtype: torch.dtype, make: Any, device: str) -> Iterab
 def of_a_step(kind: str, dtype: torch.dtype, make: Any, device: str, engine: Any = None) -> Iterable[Any]:
     for atoms in structures():
         potential, system = on(device, make(kind, dtype)), System.from_ase(atoms)
-        step = CapturedStep(potential, system, stress=True, energies=True, mode="eager")
+        step = CapturedStep(potential, system, stress=True, energies=True)
         if engine is not None:
             step.engine = engine(step.potential, step.ordered, stress=True)
             step.engine.reserve(step.search.capacity)
-        yield from numbers_of(step(atoms.positions), "energy", "energies", "forces", "stress")
+        for _ in range(1 if device == "cpu" else 4):  # a GPU's third evaluation is captured
+            found = step(atoms.positions)
+        yield from numbers_of(found, "energy", "energies", "forces", "stress")
         atoms.rattle(0.02, seed=5)
         step.assign(System.from_ase(atoms))
         yield from numbers_of(step(atoms.positions, atoms.cell.array), "energy", "forces")
@@ -209,7 +211,8 @@ def test_results_on_a_gpu_do_not_depend_on_the_state_of_the_process(make_kind, u
 def same_results(make: Any, wanted: list[np.ndarray], work: str, state: str, device: str) -> None:
     with STATES[state]():
         found = list(WORK[work](make, device))
+    tolerance = 3e-6 if device == "cpu" else 3e-5  # sums of torch on a GPU have no fixed order; TF32 is off by 1e-3
     for one, other in zip(arrays(found), wanted, strict=True):
         assert one.dtype == other.dtype
         scale = max(1.0, np.abs(other[np.isfinite(other)]).max(initial=0.0))
-        np.testing.assert_allclose(one, other, rtol=0, atol=scale * (3e-6 if other.dtype == np.float32 else 1e-6))
+        np.testing.assert_allclose(one, other, rtol=0, atol=scale * tolerance)

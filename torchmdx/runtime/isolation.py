@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -80,6 +80,8 @@ def products_are_exact() -> bool:
         return False
 
 
+# Products on GPUs and on CPUs, by the newer settings.
+_KINDS: tuple[Any, Any] = (torch.backends.cuda.matmul, cast(Any, torch.backends.mkldnn).matmul)
 _lock = threading.RLock()
 _holders: dict[weakref.ref[float32_products], tuple[int, str]] = {}  # with thread and precision
 _before: tuple[str, str, str] | None = None  # the settings of the process while there are holders
@@ -121,13 +123,13 @@ def _apply() -> None:
 
 def _settings() -> tuple[str, str, str]:
     """Precisions by the names of `fp32_precision`, for CUDA and for oneDNN, and by the older name; makes them exact."""
-    of_cuda, of_cpu = torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+    of_cuda, of_cpu = (kind.fp32_precision for kind in _KINDS)
     return of_cuda, of_cpu, _exact_but_older_name()
 
 
 def _exact_but_older_name() -> str:
     """torch refuses to tell the older name where the others contradict it: these become exact first."""
-    for kind in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul):
+    for kind in _KINDS:
         kind.fp32_precision = "ieee"
     return torch.get_float32_matmul_precision()
 
@@ -135,7 +137,7 @@ def _exact_but_older_name() -> str:
 def _restore(of_cuda: str, of_cpu: str, older: str) -> None:
     if _exact_but_older_name() != older:
         torch.set_float32_matmul_precision(older)
-    for kind, precision in ((torch.backends.cuda.matmul, of_cuda), (torch.backends.mkldnn.matmul, of_cpu)):
+    for kind, precision in zip(_KINDS, (of_cuda, of_cpu), strict=True):
         kind.fp32_precision = "none"  # inherits `torch.backends.fp32_precision`
         if kind.fp32_precision != precision:
             kind.fp32_precision = precision
