@@ -19,7 +19,7 @@ MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for 
 # imports from rungs above its own and from its own room; rooms on one rung do not import each other. The page
 # docs/architecture.md shows the same list and says what each room is for.
 LADDER = """
-units cell runtime potentials moved wording total_charge
+units cell runtime potentials moved wording total_charge system_fields
 system
 domain
 structure_files neighbors

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchmdx.runtime.isolation import isolated
 from torchmdx.runtime.own_streams import own_stream
 from torchmdx.step.audit import judge_copies, structure_of
 from torchmdx.step.captured_step import CapturedStep
@@ -63,6 +64,7 @@ class BackgroundAudit:
         """Waits for the current audit; a failure is in the log even if no later evaluation raises it."""
         self._worker.shutdown(wait=True)
 
+    @isolated
     def _compare(self, title: str, *results: Any) -> str | None:
         try:
             with self._aside():

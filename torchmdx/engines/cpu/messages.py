@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from torchmdx.engines.cpu.build import SLICE, library
-from torchmdx.engines.cpu.threads import checked, run_rows, shares
+from torchmdx.engines.cpu.threads import addresses, lists_of, run_rows, shares
 from torchmdx.models.tensors import PARTS, to_components
 from torchmdx.neighbors.edges import Edges
 
@@ -130,6 +130,6 @@ def _call(name: str, edges: Edges, channels: int, t: Tensor, table: Tensor, *arr
     if t.device.type != "cpu" or library() is None:
         return False
     terms, intervals = table.shape[2], table.shape[1]
-    given = edges.row_ptr, edges.source, interval, *checked(t, table, *arrays)
+    given = *lists_of(edges, edges.source, interval), *addresses(name, t.dtype, t, table, *arrays)
     run_rows(name, t.dtype, shares(edges), channels, terms, intervals, *given)
     return True

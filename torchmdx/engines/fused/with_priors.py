@@ -142,11 +142,12 @@ class _Priors:
             seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
             geometry = pair_geometry(seen, pairs, vectors, places, channels)
             energies = of_owned(potential.prior_energies(geometry, self.engine.others), batch)
+            total = energies.sum()
         self.energies = self.energies + energies.detach()
         if not self.with_forces:
             return None
         inputs = [x for x in (positions, strain, channels) if x is not None]
-        found = iter(torch.autograd.grad(energies.sum(), inputs, allow_unused=True))
+        found = iter(torch.autograd.grad(total, inputs, allow_unused=True))
         self.forces = self.forces - _or_zeros(next(found), positions)
         if strain is not None:
             self.virial = self.virial + _or_zeros(next(found), strain)
