@@ -81,28 +81,32 @@ class Findings:
         try:
             self._compare_atoms(who, drawn.draw_centres(self.structure, system, number))
         except NotAffordable as error:
-            self.left_out.append(f"{who}: {error}")
+            limit = str(error)
         except torch.cuda.OutOfMemoryError as error:
             self._without_memory(who, error)
-        else:
-            names = [title for name, title in TITLES.items() if name in self.found and name not in OF_ATOMS]
-            self.left_out.append(f"{_listed([*names, 'the other atoms'])} of {who}: {limit}")
+            return
+        names = [title for name, title in TITLES.items() if name in self.found and name not in OF_ATOMS]
+        self.left_out.append(f"{_listed([*names, 'the other atoms'])} of {who}: {limit}")
 
     def _compare_atoms(self, who: str, centres: Sequence[int]) -> None:
-        num_forces = num_energies = num_around = 0
-        done: list[str] = []
-        exact = exact_copy(self.potential)
-        for centre in centres:
-            local = local_results(exact, self.structure, centre)
-            chosen = {name: self.found[name][local.atoms] for name in OF_ATOMS if name in self.found}
-            self._add(compare_atoms(chosen, local.results, self.allowed, EXACT))
-            num_forces, num_energies = num_forces + len(local.results["forces"]), num_energies + len(local.atoms)
-            num_around += local.num_around
-            done.append(f"{centre:,}")
-            if num_around + local.num_around > ENOUGH_AROUND:
-                break
-        energies = f" and energies of {num_energies:,}" if "energies" in self.found else ""
-        self.compared.append(f"forces on {num_forces:,}{energies} of {who}, around {_named('atom', done)}")
+        """Compares the environments of these atoms in turn, until there are enough."""
+        exact, done, num_around = exact_copy(self.potential), [], 0
+        num_forces = num_energies = 0
+        try:
+            for centre in centres:
+                local = local_results(exact, self.structure, centre)
+                chosen = {name: self.found[name][local.atoms] for name in OF_ATOMS if name in self.found}
+                self._add(compare_atoms(chosen, local.results, self.allowed, EXACT))
+                num_forces, num_energies = num_forces + len(local.results["forces"]), num_energies + len(local.atoms)
+                num_around += local.num_around
+                done.append(f"{centre:,}")
+                if num_around + local.num_around > ENOUGH_AROUND:
+                    break
+        finally:  # what was compared counts, if another environment is too large
+            if done:
+                energies = f" and energies of {num_energies:,}" if "energies" in self.found else ""
+                forces = f"forces on {num_forces:,}{energies}"
+                self.compared.append(f"{forces} of {who}, around {_named('atom', done)}")
 
     def skip(self, count: int) -> None:
         """Notes that so many systems were not drawn."""
