@@ -23,7 +23,7 @@ units cell runtime potentials moved wording total_charge system_fields
 system
 domain
 structure_files neighbors
-models
+models block_plan
 blocks
 evaluate
 engines/engine engines/filter_table engines/fused/kernels
@@ -292,7 +292,7 @@ def test_comparing_a_step_with_the_exact_model_needs_no_compiler_of_torch():
     """On a GPU each first step does that."""
     loaded = modules_after(
         "import torchmdx",
-        "from torchmdx.step.audit import exact_results",
+        "from torchmdx.step.exact import exact_results",
         "potential = torchmdx.Potential(torchmdx.TensorNetConfig(num_layers=1, num_channels=8, num_radial=4))",
         "batch = torchmdx.Batch.of(torchmdx.System.create([[0, 0, 0], [0, 0, 1.0]], [8, 1]))",
         "exact_results(potential, batch)",

@@ -81,7 +81,7 @@ step/test_interrupted.py            runtime: interrupt
 md/test_md_files.py                 runtime: progress_line
 step/test_captured_step.py          step: atom_order change graph report results
 step/test_captured_step.py           step: buffer_storage device_memory state
-step/test_capture_policy.py         step: audit
+step/test_audit.py                  step: findings
 step/test_buffer_kernels.py         step: buffers
 engines/test_ensemble.py            step: spread_limit
 torchmdnet/test_reader.py           torchmdnet: archive container priors report settings weights

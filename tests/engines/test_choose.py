@@ -163,7 +163,7 @@ def test_a_network_that_sees_less_than_its_priors_has_a_list_of_its_own(make_kin
 
 
 def test_a_step_grows_both_lists_of_pairs(make_kind, crystal, monkeypatch):
-    def pairs(potential, batch, *, stress, precision, like):
+    def pairs(potential, batch, *, stress, precision):
         return PairwiseEngine(potential, batch, stress=stress), "asked for"
 
     monkeypatch.setattr("torchmdx.engines.choose.choose_engine", pairs)

@@ -25,13 +25,8 @@ from torchmdx.system import Batch
 PRECISIONS = ("float64", "float32", "half", "tf32", "bfloat16")
 
 
-def choose_engine(
-    potential: Potential, batch: Batch, *, stress: bool, precision: str, like: Batch | None = None
-) -> tuple[Engine, str]:
-    """The fastest engine for this potential on its device, and why it is that one.
-
-    like: the kernels on a GPU are those that serve this batch, of which the other is a part.
-    """
+def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:
+    """The fastest engine for this potential on its device, and why it is that one."""
     if batch.positions.device.type == "cpu":
         keep_freed_memory()
     if precision not in PRECISIONS:
@@ -42,10 +37,10 @@ def choose_engine(
         reason = kernels_for(potential).why_not(potential, priors=True)
         if reason is None and potential.prior_configs:
             model = make_kernels(potential, precision, priors=True)
-            engine = PriorKernelEngine(model, potential, batch, stress=stress, like=like)
+            engine = PriorKernelEngine(model, potential, batch, stress=stress)
             return engine, "fused kernels, and priors beside them"
         if reason is None:
-            return KernelEngine(potential, batch, stress=stress, precision=precision, like=like), "fused kernels"
+            return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"
         if precision in ("half", "tf32", "bfloat16"):
             raise ValueError(f"precision {precision!r} needs the fused kernels, which do not serve it: {reason}")
         if pair_energy.serves(potential):
@@ -65,16 +60,14 @@ def choose_engine(
     return ModelEngine(potential, batch, stress=stress, tabulated=True), f"filters from tables on the CPU: {reason}"
 
 
-def engine_for(
-    potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str, like: Batch | None = None
-) -> tuple[Engine, str]:
+def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:
     """As `choose_engine`, for a potential or an ensemble."""
     if not isinstance(potential, Ensemble):
-        engine, why = choose_engine(potential, batch, stress=stress, precision=precision, like=like)
+        engine, why = choose_engine(potential, batch, stress=stress, precision=precision)
         if isinstance(engine, KernelEngine):
             engine.alone = True
         return engine, why
-    chosen = [choose_engine(member, batch, stress=stress, precision=precision, like=like) for member in potential]
+    chosen = [choose_engine(member, batch, stress=stress, precision=precision) for member in potential]
     reasons = list(dict.fromkeys(why for _, why in chosen))
     together = EnsembleEngine([engine for engine, _ in chosen], batch, stress=stress)
     order = "side by side" if together.streams else "one after the other"

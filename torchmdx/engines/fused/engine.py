@@ -37,23 +37,19 @@ def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastT
     return kind(potential, precision=precision, table=table, priors=priors)
 
 
-def allocate(model: FastTensorNet, batch: Batch, capacity: int, like: Batch | None = None) -> None:
-    """Allocates kernels for a batch. Only kernels for many atoms evaluate a part of the atoms, as of a domain.
-
-    like: takes the kernels that serve this batch, of which the other is a part.
-    """
-    like = batch if like is None else like
-    if isinstance(like, Domain):  # its atoms are counted on the device, so kernels take all of them at once
-        tiles = replace(model.choose_tiles(max(like.num_atoms, FEW_ATOMS + 1)), piece=0)
+def allocate(model: FastTensorNet, batch: Batch, capacity: int) -> None:
+    """Allocates kernels for a batch. Only kernels for many atoms evaluate a part of the atoms, as of a domain."""
+    if isinstance(batch, Domain):  # its atoms are counted on the device, so kernels take all of them at once
+        tiles = replace(model.choose_tiles(max(batch.num_atoms, FEW_ATOMS + 1)), piece=0)
     else:
-        tiles = model.choose_tiles(like.num_atoms)
-    elements = like.atomic_numbers.unique().tolist()
+        tiles = model.choose_tiles(batch.num_atoms)
+    elements = batch.atomic_numbers.unique().tolist()
     if isinstance(model, FastTensorNet2):
         _take_edge_maps(model, tiles)
     model.allocate(batch.num_atoms, batch.num_systems, capacity, tiles=tiles, elements=elements)
     if isinstance(model, FastTensorNet2):
         _take_clusters(model)
-    _take_tiles(model, like.num_atoms)
+    _take_tiles(model, batch.num_atoms)
 
 
 def _take_edge_maps(model: FastTensorNet2, tiles: Tiles) -> None:
@@ -103,24 +99,21 @@ def within_of(batch: Batch) -> Tensor | None:
 class KernelEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward.
 
-    like: takes the kernels that serve this batch, of which the other is a part.
     alone: no other engine runs at the same time, so few atoms may take the kernel of one_launch.py, whose blocks wait
     for each other.
     """
 
     alone = False
 
-    def __init__(
-        self, potential: Potential, batch: Batch, *, stress: bool, precision: str, like: Batch | None = None
-    ) -> None:
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
         self.model = make_kernels(potential, precision, priors=False)
         self.name, self.table_error = f"kernels, {precision}", self.model.table.error
-        self.batch, self.stress, self.like = batch, stress, like
+        self.batch, self.stress = batch, stress
 
     def reserve(self, capacity: int) -> None:
-        allocate(self.model, self.batch, capacity, self.like)
+        allocate(self.model, self.batch, capacity)
         self.name = f"kernels, {self.model.precision_used}"
-        if self.alone and not self.stress and self.like is None and not isinstance(self.batch, Domain):
+        if self.alone and not self.stress and not isinstance(self.batch, Domain):
             self._use_one_launch()
 
     def _use_one_launch(self) -> None:

@@ -35,17 +35,14 @@ class PriorKernelEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, and priors.
 
     Gradients of priors with respect to predicted charges enter the fused backward pass.
-    like: takes the kernels that serve this batch, of which the other is a part.
     """
 
-    def __init__(
-        self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool, like: Batch | None = None
-    ) -> None:
+    def __init__(self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool) -> None:
         from torchmdx.engines.fused.kernels.near_list import NearRows
 
         self.model, self.potential = model, copy.deepcopy(potential).requires_grad_(False)
         self.name, self.table_error = f"kernels and priors, {model.precision}", model.table.error
-        self.batch, self.stress, self.like = batch, stress, like
+        self.batch, self.stress = batch, stress
         priors = [cast(Prior, prior) for prior in self.potential.priors]
         # By type: a class derived from Coulomb may compute another energy.
         self.direct = [prior for prior in priors if type(prior) is Coulomb]
@@ -57,7 +54,7 @@ class PriorKernelEngine:
     def reserve(self, capacity: int) -> None:
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
         if self.near is None:
-            allocate(self.model, self.batch, capacity, self.like)
+            allocate(self.model, self.batch, capacity)
         else:
             self.near.capacity = None
 
@@ -81,7 +78,7 @@ class PriorKernelEngine:
             if shapes_are_fixed(batch.positions):
                 raise RuntimeError("an evaluation must have run before it is captured")
             capacity = with_head_room(int(self.near.counts(batch, edges).sum()), batch.num_atoms)
-            allocate(self.model, batch, capacity, self.like)
+            allocate(self.model, batch, capacity)
             self.near.capacity = capacity
         return self.near.edges(batch, edges)
 
