@@ -70,6 +70,7 @@ def test_energies_and_forces_of_environments_are_those_of_the_structure(make_pot
     if priors == "given charges":
         for number, atoms in enumerate((first, salt)):
             atoms.set_initial_charges(np.random.default_rng(number).normal(0, 0.3, len(atoms)))
+            atoms.info.setdefault("charge", 0)
     batch = Batch.of([System.from_ase(first), System.from_ase(salt)])
     wanted, atom = evaluate(potential, batch), batch.num_atoms - 11
     found = local_results(potential.to(device), batch.to(device), atom)

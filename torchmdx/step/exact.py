@@ -21,7 +21,7 @@ from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.explicit import search_explicitly
 from torchmdx.runtime.cpu_threads import limited_to, num_threads
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
-from torchmdx.runtime.inference_mode import outside_inference_mode
+from torchmdx.runtime.isolation import isolated
 from torchmdx.step.environment import Around, Environment, around
 from torchmdx.system import Batch
 
@@ -99,7 +99,7 @@ class Local:
 
 
 @runs_on(device_of_potential)
-@outside_inference_mode
+@isolated
 def local_results(potential: Potential | Ensemble, batch: Batch, atom: int) -> Local:
     """Results of an atom of a large system and of those around it, by a potential in float64 without a `whole_only`.
 
