@@ -25,6 +25,7 @@ from torchmdx.openmm_force.add import add_potential
 from torchmdx.openmm_force.atoms import Region
 from torchmdx.openmm_force.link_atoms import LinkAtom
 from torchmdx.openmm_force.mixed_bonded import Factor, bonds_without_energy, scale, separate_bonded
+from torchmdx.openmm_force.mixed_bonds import bonds_inside, covalent_bonds
 from torchmdx.openmm_force.mixed_checks import (
     checked_region,
     require_free_group,
@@ -35,7 +36,7 @@ from torchmdx.openmm_force.mixed_checks import (
 from torchmdx.openmm_force.mixed_cuts import Border, LinkRequest, link_atoms_of
 from torchmdx.openmm_force.mixed_electrostatics import require_embedding, take_charges
 from torchmdx.openmm_force.mixed_pairs import exclude_custom_pairs, exclude_pairs
-from torchmdx.openmm_force.mixed_terms import Choice, bonds_inside, covalent_bonds
+from torchmdx.openmm_force.mixed_terms import Choice
 
 if TYPE_CHECKING:
     from openmm import app, unit
