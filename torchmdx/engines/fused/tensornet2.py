@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS, PIECE = 196608, 49152
 # Atoms of one system, up to which a program takes one atom: on an H100 with two layers and Coulomb energies, a quarter
-# faster with 50 atoms, a fifth with 90.
-FEW_CHARGED = 192
+# faster with 50 atoms and a fifth with 90; on an H200 with one layer 8 % with 128.
+FEW_CHARGED = 128
 FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
 # Compute capabilities (major) with the 139 to 199 kB of shared memory that a program takes: GeForce cards have 99.
 HALF_PARTS = (9, 10)
