@@ -9,7 +9,7 @@ import torch
 from model_kinds import d2, kinds, zbl
 
 from torchmdx import Batch, Potential, System, evaluate
-from torchmdx.engines.choose import choose_engine
+from torchmdx.engines.choose import choose_engine, say_slower
 from torchmdx.engines.cpu.build import library, tensornet_library
 from torchmdx.engines.exact import ModelEngine
 from torchmdx.engines.fused.engine import kernels_for
@@ -216,11 +216,12 @@ def test_a_gpu_takes_kernels_with_priors_beside_them_or_pairs_where_there_are_no
     [
         (dict(priors=[zbl, d2]), "it must have no priors, got zbl, d2"),
         (dict(model="tensornet2"), "its network must be a TensorNet, got TensorNet2"),
-        (dict(num_head_layers=1), "num_head_layers must be 0, got 1"),
+        (dict(num_head_layers=1), None),
+        (dict(head="gated", num_head_layers=1), None),
         (dict(messages="target"), "messages must be 'source', got 'target'"),
         (dict(), None),
     ],
-    ids=["priors", "tensornet2", "longer head", "messages of own tensors", "plain"],
+    ids=["priors", "tensornet2", "longer head", "gated head", "messages of own tensors", "plain"],
 )
 def test_the_kernels_are_for_a_plain_tensornet_alone(make_potential, settings, reason):
     pytest.importorskip("triton")
@@ -229,6 +230,25 @@ def test_the_kernels_are_for_a_plain_tensornet_alone(make_potential, settings, r
     if reason is not None:
         with pytest.raises(ValueError, match=f"this potential has no fast path: {reason}"):
             FastTensorNet(potential)
+
+
+def test_who_leaves_the_kernels_is_told_once(caplog):
+    for _ in range(2):
+        say_slower("num_channels must be at most 256, got 320")
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "a potential is evaluated several times slower than by the fused GPU kernels: "
+        "num_channels must be at most 256, got 320"
+    )
+
+
+@pytest.mark.gpu
+def test_a_wide_network_on_a_gpu_says_why_it_is_slow(make_potential, ethanol, caplog):
+    wide = make_potential(torch.float32, num_channels=258, num_layers=1).to("cuda")
+    for _ in range(2):
+        choose_engine(wide, batch_of(wide, ethanol), stress=False, precision="float32")
+    (record,) = caplog.records
+    assert record.getMessage().endswith("fused GPU kernels: num_channels must be at most 256, got 258")
 
 
 def test_positions_of_the_batch_are_not_those_of_the_evaluation(trained, ethanol):

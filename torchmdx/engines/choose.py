@@ -6,6 +6,9 @@ captured.
 
 from __future__ import annotations
 
+import functools
+import logging
+
 from torchmdx.engines.cpu.build import library
 from torchmdx.engines.cpu.engine import CompiledEngine, unsupported
 from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
@@ -19,8 +22,11 @@ from torchmdx.engines.pairs.engine import PairwiseEngine
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNet
+from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.system import Batch
+
+log = logging.getLogger(__name__)
 
 PRECISIONS = ("float64", "float32", "half", "tf32", "bfloat16")
 
@@ -43,6 +49,8 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
             return KernelEngine(potential, batch, stress=stress, precision=precision), "fused kernels"
         if precision in ("half", "tf32", "bfloat16"):
             raise ValueError(f"precision {precision!r} needs the fused kernels, which do not serve it: {reason}")
+        if isinstance(potential.network, (TensorNet, TensorNet2)):
+            say_slower(reason)
         if pair_energy.serves(potential):
             return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
@@ -58,6 +66,12 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
         return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
     # Replaces only the network: heads and priors are those of the exact model.
     return ModelEngine(potential, batch, stress=stress, tabulated=True), f"filters from tables on the CPU: {reason}"
+
+
+@functools.cache
+def say_slower(reason: str) -> None:
+    """Logs, once for each reason, that a network of a kind that has fused kernels does without them."""
+    log.warning("a potential is evaluated several times slower than by the fused GPU kernels: %s", reason)
 
 
 def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:

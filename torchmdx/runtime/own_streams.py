@@ -17,9 +17,9 @@ NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: does not wait for the legacy default
 _streams = threading.local()
 
 
-def own_stream(device: torch.device, number: int = 0) -> torch.cuda.Stream:
-    """This thread's stream with this number on a GPU, created at the first call. Raises RuntimeError."""
-    made: dict[tuple[int, int], torch.cuda.Stream] = _streams.__dict__.setdefault("made", {})
+def own_stream(device: torch.device, number: int | tuple[int, int] = 0) -> torch.cuda.Stream:
+    """This thread's stream with this number, or these, on a GPU, created at the first call. Raises RuntimeError."""
+    made: dict[tuple[int, int | tuple[int, int]], torch.cuda.Stream] = _streams.__dict__.setdefault("made", {})
     index = torch.cuda.current_device() if device.index is None else device.index
     if (index, number) not in made:
         made[index, number] = _new_stream(torch.device("cuda", index))

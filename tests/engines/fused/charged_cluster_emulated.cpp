@@ -4,12 +4,17 @@
 
 static const Given *given;
 static void embed_thread() { embed(*given); }
+static void middle_thread() { middle(*given); }
 static void layer_thread() { layer(*given); }
+static void last_thread() { last(*given); }
+static void output_thread() { middle_gradient<true>(*given); }
+static void middle_gradient_thread() { middle_gradient<false>(*given); }
 static void gradient_thread() { gradient(*given); }
 
 extern "C" void launch(const Given *g, int which, int clusters, int shared_bytes)
 {
-    void (*const functions[])() = {embed_thread, layer_thread, gradient_thread};
+    void (*const functions[])() = {embed_thread,  middle_thread,          layer_thread,   last_thread,
+                                   output_thread, middle_gradient_thread, gradient_thread};
     given = g;
     run_grid(clusters * SHARES, THREADS, SHARES, shared_bytes, functions[which]);
 }

@@ -14,12 +14,13 @@ from test_fused_tensornet import batch_of, run, virial_of
 
 from torchmdx import Batch, CapturedStep, Potential, System, TensorNet2Config
 from torchmdx.evaluate import evaluate
+from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.neighbors.brute_force import brute_force
 
 pytest.importorskip("triton")
 
 from torchmdx.engines.fused import charged_cluster, one_launch_weights
-from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, ChargedClusters, plan_of
+from torchmdx.engines.fused.charged_cluster import NAMES, ChargedClusters, plan_of
 from torchmdx.engines.fused.charged_maps import SHARED_BYTES
 from torchmdx.engines.fused.launch_sizes import Tiles
 from torchmdx.engines.fused.one_launch_plan import Plan
@@ -31,10 +32,10 @@ on_hopper = pytest.mark.skipif(
 )
 
 
-def made(**settings):
+def made(priors=(), **settings):
     """The usual network, with weights that leave no term out."""
     torch.manual_seed(0)
-    potential = Potential(TensorNet2Config(**{"num_layers": 1, **settings})).requires_grad_(False)
+    potential = Potential(TensorNet2Config(**{"num_layers": 1, **settings}), priors).requires_grad_(False)
     for module in potential.modules():
         if isinstance(module, torch.nn.LayerNorm):
             module.weight += 0.3 * torch.randn_like(module.weight)
@@ -76,7 +77,7 @@ class Emulated:
 
 
 def emulated(fast, library, plan, num_atoms, slots):
-    kernels = {name: Emulated(library[0], k) for k, name in enumerate((EMBED, LAYER, GRADIENT))}
+    kernels = {name: Emulated(library[0], k) for k, name in enumerate(NAMES)}
     kernels |= {name: Emulated(library[1], k) for k, name in enumerate(SHARED_BYTES)}
     return ChargedClusters(fast, kernels, plan, num_atoms, slots)
 
@@ -105,7 +106,7 @@ def library(tmp_path_factory):
 def test_python_and_the_kernels_agree_on_sizes(library, fast):
     fast.allocate(9, 1, 10)
     own = fast.row_weights.charges[0]
-    weights = charged_cluster.pack_matrices(fast)[0].numel() // one_launch_weights.THREADS
+    weights = charged_cluster.pack_matrices(fast, 0)[0].numel() // one_launch_weights.THREADS
     vectors = charged_cluster.pack_vectors(fast.charged.equilibrations[0], own.first).shape[1]
     structures = (charged_cluster.Params, charged_cluster.Charged, charged_cluster.Given)
     wanted = [weights, vectors, one_launch_weights.pack_vectors(fast.weights).shape[1]]
@@ -134,6 +135,18 @@ def test_the_emulated_kernels_agree_with_the_exact_model(
 @pytest.mark.nightly  # a quarter of a minute
 @needs_kernels
 @only_interpreted
+def test_several_layers_and_a_longer_head_agree_too(library, charged, monkeypatch):
+    potential = made(num_layers=2, num_head_layers=2)
+    fast, plan = FastTensorNet2(potential), Plan(2, 5, 8, 2, True)
+    found = run_with(fast, potential, charged, library, plan, monkeypatch)
+    exact = evaluate(copy.deepcopy(potential).double(), charged, brute_force(charged, potential.cutoff))
+    torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
+    assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
+
+
+@pytest.mark.nightly  # a quarter of a minute
+@needs_kernels
+@only_interpreted
 def test_the_order_in_which_threads_run_changes_nothing(library, fast, potential, charged, monkeypatch):
     plan = Plan(2, 5, 8, 2, True)
     wanted = run_with(fast, potential, charged, library, plan, monkeypatch).forces.clone()
@@ -145,9 +158,11 @@ def test_the_order_in_which_threads_run_changes_nothing(library, fast, potential
 @pytest.mark.nightly  # a quarter of a minute
 @needs_kernels
 @only_interpreted
-def test_what_pulls_on_charges_gives_the_same_forces_with_the_kernels(library, potential, charged):
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_pulls_on_charges_gives_the_same_forces_with_the_kernels(library, charged, layers):
+    potential = made(num_layers=layers)
     fast, edges = FastTensorNet2(potential, priors=True), brute_force(charged, potential.cutoff)
-    pull = torch.randn(charged.num_atoms, 32, generator=torch.Generator().manual_seed(5))
+    pull = torch.randn(charged.num_atoms, 16 * (layers + 1), generator=torch.Generator().manual_seed(5))
     single = charged.to(DEVICE, torch.float32)
     inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
     found = []
@@ -156,16 +171,16 @@ def test_what_pulls_on_charges_gives_the_same_forces_with_the_kernels(library, p
         buffers = fast.allocate(charged.num_atoms, 1, edges.capacity, tiles=tiles)
         if clusters:
             fast.clusters = emulated(fast, library, Plan(2, 5, 8, 2, True), charged.num_atoms, buffers.sizes.slots)
-        fast.run(*inputs, between=lambda chain: setattr(chain, "pull_on_charges", pull))
+        fast.run(*inputs, between=lambda chain: chain.take_pull(pull))
         found.append(buffers.forces.clone())
-    assert (found[1] - found[0]).norm() <= 2e-6 * found[0].norm()
+    assert (found[1] - found[0]).norm() <= 2e-6 * layers * found[0].norm()
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (dict(num_layers=2), "they need 1 layer of 128 channels, got 2 of 128"),
-        (dict(num_channels=64), "they need 1 layer of 128 channels, got 1 of 64"),
+        (dict(num_channels=64), "they need layers of 128 channels, got 1 of 64"),
+        (dict(num_head_layers=7), "they need at most 7 hidden layers of the head, got 8"),
         (dict(num_charges=8), "they need 16 charges and 64 hidden channels of the head, got 8"),
         (dict(activation="tanh"), r"they need the activation silu and the group O\(3\), got tanh and O\(3\)"),
         (dict(group="SO(3)"), r"they need the activation silu and the group O\(3\), got silu and SO\(3\)"),
@@ -196,6 +211,26 @@ def test_few_atoms_have_a_plan():
     assert plan_of(0) is None
     assert [plan_of(n).per for n in (1, 15, 16, 60)] == [1, 1, 2, 4]
     assert plan_of(61) is None
+
+
+@pytest.mark.gpu
+@on_hopper
+@pytest.mark.parametrize("num_atoms", [9, 22, 60])
+def test_two_layers_with_coulomb_energies_and_a_longer_head_agree(num_atoms):
+    potential = made(num_layers=2, num_head_layers=1, priors=[CoulombConfig()]).to("cuda")
+    generator = torch.Generator().manual_seed(num_atoms)
+    grid = torch.cartesian_prod(*[torch.arange(4.0)] * 3)[:num_atoms] * 1.7
+    positions = grid + 0.25 * torch.rand(grid.shape, generator=generator)
+    numbers = torch.randint(1, 9, (num_atoms,), generator=generator)
+    system = System.create(positions.double(), numbers, charge=1)
+    step = CapturedStep(potential, system, mode="graph")
+    results = [step(positions.double().numpy()) for _ in range(3)]
+    assert step.engine.model.clusters is not None
+    exact = evaluate(copy.deepcopy(potential).double(), Batch.of([system]).to("cuda"))
+    forces = exact.forces.cpu().numpy()
+    assert np.linalg.norm(results[0].forces - forces) <= 3e-6 * np.linalg.norm(forces)
+    np.testing.assert_allclose(results[0].energy, exact.energy.cpu().numpy(), atol=2e-6 * num_atoms)
+    np.testing.assert_array_equal(results[1].forces, results[2].forces)
 
 
 @pytest.mark.gpu

@@ -45,7 +45,7 @@ def charged(ethanol):
 
 SETTINGS = [
     dict(num_layers=1, num_channels=32, num_charges=16),
-    dict(num_layers=2, num_channels=16, group="SO(3)", num_charges=5),
+    dict(num_layers=2, num_channels=16, group="SO(3)", num_charges=5, num_head_layers=2),
     dict(num_layers=2, num_channels=24, num_charges=8, radial_basis="gauss", charge_slack=1e-3, activation="tanh"),
 ]
 
@@ -121,7 +121,7 @@ def test_what_pulls_on_charges_reaches_the_forces(make_potential, charged, layer
 
     def pull(chain):
         torch.testing.assert_close(chain.channels().double(), channels.detach(), atol=1e-5, rtol=1e-5)
-        chain.pull_on_charges = weights
+        chain.take_pull(weights)
 
     inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
     found = fast.run(*inputs, between=pull)
@@ -159,7 +159,6 @@ def test_other_kernels_are_taken_where_these_do_not_serve(make_potential):
     for other in (
         FastTensorNet2(wide, bound=1e-2),
         FastTensorNet2(potential, bound=1e-2, precision="tf32"),
-        FastTensorNet2(potential, bound=1e-2, priors=True),
     ):
         assert not other.allocate(9, 1, 10).sizes.one_program_per_atom
 

@@ -143,7 +143,7 @@ def test_other_networks_and_machines_take_no_clusters(make_potential, ethanol, m
 
     assert clusters_of() is None
     monkeypatch.setattr(charged_cluster, "on_hopper", lambda device: True)
-    assert clusters_of(num_layers=2) is None
+    assert clusters_of(activation="tanh") is None
     assert clusters_of(num_channels=64) is None
 
 

@@ -100,6 +100,7 @@ SETTINGS = [
     dict(num_channels=24, radial_basis="gauss"),
     dict(num_channels=24, readout_activation=False, self_message=False),
     GATED,
+    dict(num_layers=1, num_channels=24, num_head_layers=2),
 ]
 
 
@@ -145,7 +146,11 @@ CUTS = {
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
     "settings",
-    [dict(num_layers=1, group="SO(3)"), dict(num_layers=2 if INTERPRETED else 3, num_channels=24), GATED],
+    [
+        dict(num_layers=1, group="SO(3)"),
+        dict(num_layers=2 if INTERPRETED else 3, num_channels=24, num_head_layers=2),
+        GATED,
+    ],
     ids=str,
 )
 def test_all_ways_of_cutting_the_work_agree(make_potential, cut, settings, ethanol, cation, wire):

@@ -29,7 +29,8 @@ def test_matrices_of_a_gated_head_compute_it(layers):
     _, bias, gate_bias = weights.constants
     out = (values @ weights.last[0] + bias) * torch.sigmoid(gates @ weights.last[1] + gate_bias)
     torch.testing.assert_close(out.float(), potential.head(features))
-    assert weights.num_gated == layers + 1
+    assert weights.gated
+    assert weights.num_layers == layers + 1
 
 
 def test_backward_matrices_are_the_transposed_ones():
@@ -38,10 +39,16 @@ def test_backward_matrices_are_the_transposed_ones():
         assert torch.equal(into.transpose(-1, -2), back)
 
 
-def test_a_plain_head_has_its_two_matrices():
-    potential, weights = packed()
+@pytest.mark.parametrize("layers", [0, 2])
+def test_matrices_of_a_plain_head_compute_it(layers):
+    potential, weights = packed(num_head_layers=layers)
     features = torch.randn(5, 12)
-    hidden = torch.nn.functional.silu(torch.nn.functional.pad(features, (0, 4)) @ weights.into + weights.bias)
+    x = torch.nn.functional.pad(features, (0, 4)) @ weights.into
+    for matrix, bias in zip(weights.more, weights.bias, strict=False):
+        x = torch.nn.functional.silu(x + bias) @ matrix
+    hidden = torch.nn.functional.silu(x + weights.bias[-1])
     torch.testing.assert_close((hidden @ weights.last + weights.constants[1]).float(), potential.head(features))
     assert torch.equal(weights.into.T, weights.back)
-    assert weights.num_gated == 0
+    assert torch.equal(weights.more.transpose(1, 2), weights.more_back)
+    assert not weights.gated
+    assert weights.num_layers == len(weights.bias) == layers + 1

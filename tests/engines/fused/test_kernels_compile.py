@@ -106,6 +106,8 @@ def chain(network, atoms):
         options = dict(head="gated", num_head_layers=2, readout_activation=False, charge_factor=False)
         network, settings = "tensornet", settings | options
     precision, priors = "float32", network == "tensornet2" or atoms == "priors"
+    if network == "headed":
+        network, settings = "tensornet", settings | dict(num_head_layers=2)
     if network == "charged":
         network = "tensornet2"
     if network in ("half", "tf32"):
@@ -118,13 +120,15 @@ def chain(network, atoms):
         fast.takes_half_parts = False
     size = dict(few=20, priors=20, some=200, many=20000, large=300000, domain=20000)[atoms]
     tiles = fast.choose_tiles(size)
+    if priors and atoms == "few":
+        tiles = replace(tiles, row=None)
     if atoms == "priors":
         tiles = Tiles.choose(size)
     charge_buffers.FEWEST_TO_DIVIDE, charge_buffers.PART = (1, 1) if atoms == "many" else (1024, 128)
     if tiles.by_elements is not None:
         tiles = replace(tiles, by_elements=replace(tiles.by_elements, edges=0))
     fast.allocate(2, 1, edges.capacity, tiles=tiles, elements=[6, 8])
-    pull = (lambda chain: setattr(chain, "pull_on_charges", chain.channels())) if priors else None
+    pull = (lambda chain: chain.take_pull(chain.channels())) if priors else None
     inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
     if atoms == "domain":
         fast.run(*inputs, virial=True, within=torch.tensor([1, 2, 2], dtype=torch.int32))
@@ -160,7 +164,9 @@ EXPECTED = {
     ("gated", "many"): {"multiply", "multiply_halves", "gated_energies"},
     ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
     ("charged", "few"): {"embed", "layer", "layer_gradient", "first_maps", "charges_gradient", "last_map_gradient"},
-    ("charged", "priors"): {"embed", "layer", "output_gradient", "layer_gradient", "equilibrate"},
+    ("charged", "priors"): {"embed", "layer", "output_gradient", "layer_gradient", "equilibrate_alone"},
+    ("headed", "few"): {"embed", "layer"},
+    ("headed", "many"): {"read_energies"},
     ("step", "float32"): {"_prepare", "_finish"},
     ("priors", "damped"): {"every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"},
     ("priors", "switched"): {"every_pair", "within_cutoff"},
@@ -196,7 +202,7 @@ EXPECTED = {
 TOGETHER = [
     ("tensornet",),
     ("half", "tf32"),
-    ("gated",),
+    ("gated", "headed"),
     ("tensornet2", "charged"),
     ("step", "priors"),
     ("search", "training"),

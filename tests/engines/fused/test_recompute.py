@@ -45,7 +45,7 @@ def test_tensors_computed_again_are_those_of_the_forward_pass(make_potential, pr
 def test_memory_of_an_atom_in_water(precision, most):
     atoms, edges = 998_784, 54 * 998_784
     sent = torch.float16 if precision == "half" else torch.float32
-    sizes = Sizes(atoms, 1, edges, 128, 256, 2, 0, Tiles.choose(atoms), True, torch.device("meta"), sent)
+    sizes = Sizes(atoms, 1, edges, 128, 256, 2, 1, 64, False, Tiles.choose(atoms), True, torch.device("meta"), sent)
     assert Buffers.allocate(sizes).num_bytes < most * 1e3 * atoms
 
 
@@ -55,5 +55,5 @@ def test_tensors_are_computed_again_where_they_would_take_much_of_the_memory():
     assert not Tiles.choose(98_304, large).lean
     assert Tiles.choose(98_304).lean
     assert Tiles.choose(998_784, large).lean
-    kept = Sizes(1000, 1, 54_000, 128, 256, 2, 0, Tiles.choose(1000), True, torch.device("meta"))
+    kept = Sizes(1000, 1, 54_000, 128, 256, 2, 1, 64, False, Tiles.choose(1000), True, torch.device("meta"))
     assert large * Buffers.allocate(kept).num_bytes / 1000 < 0.15 * 150_000_000_000

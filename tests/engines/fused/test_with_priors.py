@@ -62,7 +62,7 @@ def test_what_pulls_on_charges_of_every_layer_reaches_the_forces(make_potential,
     single = batch.to(DEVICE, torch.float32)
 
     def pull(chain):
-        chain.pull_on_charges = weights
+        chain.take_pull(weights)
 
     inputs = (single.positions, single.atomic_numbers, single.system_index, single.cell, single.charge, edges)
     found = fast.run(*inputs, between=pull)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torchmdx.engines.fused.charge_buffers import ChargeScratch
     from torchmdx.engines.fused.element_functions import PresentElements
 
-# Hidden layers of a gated head for which a program of one atom has memory.
-MOST_ROW_HEAD_LAYERS = 4
+# Channels of all hidden layers of a head for which a program of one atom has memory, in units of C.
+ROW_HEAD_CHANNELS = 8
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Sizes:
     channels: int
     hidden: int
     layers: int
-    head_layers: int  # hidden layers of a gated head; 0 for a plain one
+    head_layers: int  # hidden layers of the head
+    head_width: int  # channels of each: 2C of a gated head
+    head_gated: bool
     tiles: Tiles
     with_forces: bool
     device: torch.device
@@ -47,7 +49,16 @@ class Sizes:
     @property
     def one_program_per_atom(self) -> bool:
         """Whether the launches are those of few_atoms.py, which need a layer to attach the embedding to."""
-        return self.tiles.row is not None and self.layers > 0 and self.head_layers <= MOST_ROW_HEAD_LAYERS
+        has_room = self.head_layers * self.head_width <= ROW_HEAD_CHANNELS * self.channels
+        return self.tiles.row is not None and self.layers > 0 and has_room
+
+    @property
+    def head_shape(self) -> tuple[int, ...]:
+        """Of the hidden layers of a head, where they are in memory; a plain head of one layer needs none."""
+        if self.one_program_per_atom or (self.head_layers == 1 and not self.head_gated):
+            return (0,)
+        count, width = self.head_layers, self.head_width
+        return (count, self.piece, width) if self.head_gated else (self.piece, count, width)
 
     @property
     def lean(self) -> bool:
@@ -129,7 +140,8 @@ class Scratch:
     hidden: Tensor  # [N,H] hidden layer of the gate
     gate: Tensor  # [N,3,C]
     features: Tensor  # [N,C] standardised norms, then features
-    head: list[Tensor]  # [N,2C] hidden layers of a gated head before their activations, then their gradients
+    # Hidden layers of a head before their activations, then their gradients: [D,N,2C] gated, [N,D,H] plain.
+    head: Tensor
     x: list[Tensor]  # [N,9,C]
     y: list[Tensor]  # [N,9,C] x after the first linear maps; then the gradient
     inverse: list[Tensor]  # [N,C] 1 / (|x|² + 1)
@@ -152,7 +164,7 @@ class Scratch:
             hidden=new(piece, sizes.hidden),
             gate=new(n, 3, c),
             features=new(piece, c),
-            head=[] if sizes.one_program_per_atom else [new(piece, 2 * c) for _ in range(sizes.head_layers)],
+            head=new(*sizes.head_shape),
             x=[new(n, 9, c) for _ in range(kept + 1)],
             y=[new(n, 9, c, dtype=sizes.sent) for _ in range(kept)],
             inverse=[] if sizes.lean else [new(n, c) for _ in range(max(kept, 1))],

@@ -24,15 +24,15 @@ class ChargeScratch:
     """What a TensorNet2 needs beyond `Scratch`. "rows": N atoms, then E edges (see kernels/edge_mlp.py).
 
     Lists have an entry for each layer, and charges, first, second, proposed and sums one more if the charges behind the
-    last layer are evaluated. Without a gradient all layers use the first entry of every list but `charges`.
+    last layer are evaluated. Without a gradient all layers use the first entry of everything but `charges`.
     """
 
     shares: Tensor  # [N,2,C] what the charges of target and source add to z₁; then the gradient
-    charges: list[Tensor]  # [N,K]
-    charges_gradient: Tensor  # [N,K]
+    charges: Tensor  # [layers,N,K]
+    charges_gradient: Tensor  # [N,K] of one layer at a time; if there are last charges, of every layer: [layers,N,K]
     first: list[Tensor]  # [N,C] first map of the charges' network
     second: list[Tensor]  # [N,C] second map
-    proposed: list[Tensor]  # [N,2K] third map
+    proposed: Tensor  # [layers,N,2K] third map
     sums: list[Tensor]  # [S,2,K] sums over systems, float64
     parts_sums: Tensor  # [S,parts,2,K] sums over parts of systems, float64
     z3: list[Tensor]  # [rows,3,C]
@@ -72,11 +72,11 @@ class ChargeScratch:
         filters = range(layers if sizes.with_forces else min(layers, 1))
         return cls(
             shares=new(n, 2, c),
-            charges=[new(n, k) for _ in charged],
-            charges_gradient=new(n, k),
+            charges=new(len(charged), n, k),
+            charges_gradient=new(len(charged) if last_charges else 1, n, k),
             first=[new(n, c) for _ in own],
             second=[new(n, c) for _ in own],
-            proposed=[new(n, 2 * k) for _ in own],
+            proposed=new(len(own), n, 2 * k),
             sums=[new(systems, 2, k, dtype=torch.float64) for _ in own],
             parts_sums=new(systems, parts_of(n, systems), 2, k, dtype=torch.float64),
             z3=[new(rows, 3, c) for _ in filters],

@@ -20,8 +20,10 @@ import torch
 import triton
 from torch import Tensor
 
+from torchmdx.engines.fused.branches import beside
 from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
 from torchmdx.engines.fused.kernels import charge_equilibration, edge_mlp, interaction
+from torchmdx.engines.fused.launch_sizes import SOME_ATOMS
 from torchmdx.engines.fused.many_atoms import SUM_BLOCK
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.neighbors.reverse import find_reverse
@@ -29,6 +31,7 @@ from torchmdx.neighbors.reverse import find_reverse
 if TYPE_CHECKING:
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
+OPPOSITE, READOUT = 1, 2  # numbers of branches
 FEWEST_AT_ONCE, MOST_AT_ONCE = 16, 512  # atoms of a system, in the sums over it
 
 
@@ -38,9 +41,6 @@ class ChargedChain(EdgeNetworkChain):
     def __init__(self, model: FastTensorNet2, *inputs: Any) -> None:
         super().__init__(model, *inputs)
         self.total_charge, self.charge = self.charge, model.neutral
-        self.last_charges = self.q.read_norms is not None
-        # Gradient of other energies in all charges [N,(L+1)K]; to be set before `backward`.
-        self.pull_on_charges: Tensor | None = None
         self.cutoff = model.table.stretch.cutoff
         systems, parts = self.sizes.num_systems, self.q.parts_sums.shape[1]
         each = triton.next_power_of_2(max(1, triton.cdiv(self.n, max(1, systems * parts))))
@@ -71,11 +71,36 @@ class ChargedChain(EdgeNetworkChain):
         )  # fmt: skip
         return out
 
+    def forward(self, keep: bool) -> None:
+        """The opposite edges are found beside the forward pass, which does not need them."""
+        with beside(self.positions.device, OPPOSITE) as branch:
+            if keep and self.n and self.weights.layers:
+                branch.run(lambda: find_reverse(self.edges, self._reverse))
+            super().forward(keep)
+
+    @property
+    def _reverse(self) -> Tensor:
+        assert self.q.reverse is not None
+        return self.q.reverse
+
     def _read(self, x: Tensor, keep: bool) -> None:
-        if self.last_charges:
-            last = len(self.weights.layers)
-            self._charges(last, last if self.sizes.with_forces else 0, x, keep)
+        """The energies and, beside them, the last charges."""
+        last = len(self.weights.layers)
+        with beside(self.positions.device, READOUT) as branch:
+            branch.run(lambda: self._read_out(x, keep))
+            if self.last_charges:
+                self._charges(last, last if self.sizes.with_forces else 0, x, keep)
+
+    def _read_out(self, x: Tensor, keep: bool) -> None:
+        """The energies and, if there are last charges, the gradient in the norms of the readout."""
         super()._read(x, keep)
+        if keep and self.last_charges:
+            self._multiply(
+                self.gradient.features, self.split.read_back, self.weights.read_scale, self.norms(keep), "scale"
+            )
+
+    def norms(self, keep: bool) -> Tensor:
+        return super().norms(keep) if self.q.read_norms is None else self.q.read_norms
 
     def _charges(self, i: int, slot: int, x: Tensor, keep: bool) -> None:
         """Charges of the tensors x before layer i, or after the last."""
@@ -101,18 +126,14 @@ class ChargedChain(EdgeNetworkChain):
                 proposed, gradient, self.system, self.q.parts_sums, self.n, LEAST_SHARE, BACK=back, **self.sums
             )
 
-    def channels(self) -> Tensor:
-        """Charges [N,(L+1)K] of embedding and layers, if the last are evaluated."""
-        k = self.charged.num_charges
-        return torch.cat([self.q.charges[i][:, :k] for i in range(len(self.weights.layers) + 1)], dim=1)
-
     def _read_gradient(self, last: int) -> None:
-        if self.pull_on_charges is None:
+        b, g, w, n, read_norms = self.b, self.gradient, self.weights, self.n, self.q.read_norms
+        if read_norms is None:
             super()._read_gradient(last)
             return
-        b, g, w, n, read_norms = self.b, self.gradient, self.weights, self.n, self.q.read_norms
-        assert read_norms is not None
-        self._multiply(g.features, self.split.read_back, w.read_scale, read_norms, "scale")
+        if not self.pulled:
+            self.norms_gradient(last)
+            return
         self._charges_gradient(last)
         charge_equilibration.charged_read_gradient[self.each_atom](
             read_norms, g.norms, b.x[last], g.x, *self._made_by(last), n, self.epsilons[1],
@@ -124,8 +145,6 @@ class ChargedChain(EdgeNetworkChain):
         b, g, q, e, t, n = self.b, self.gradient, self.q, self.edges, self.tiles, self.n
         y, gm, gy, reverse = b.y[i], g.m[i], b.p, q.reverse
         assert reverse is not None
-        if first:
-            find_reverse(e, reverse)
         self._multiply_parts(g.d[i], self.split.mix_out_back[i], gy)
         interaction.update_gradient[self.each_atom](
             gy, y, gm, self.charge, self.system, gm, n, 1.0, **self.reflections, **self.elements
@@ -153,18 +172,16 @@ class ChargedChain(EdgeNetworkChain):
     def _charges_gradient(self, i: int) -> None:
         """The gradient behind the LayerNorm, in `norms`, from those in the charges and in their shares."""
         g, q, w, n = self.gradient, self.q, self.charged.equilibrations[i], self.n
-        proposed, second, first = q.proposed[i], q.second[i], q.first[i]
-        if self.pull_on_charges is not None:
-            k = self.charged.num_charges
-            q.charges_gradient.zero_()[:, :k].copy_(self.pull_on_charges[:, i * k : (i + 1) * k])
+        proposed, second, first, pull = q.proposed[i], q.second[i], q.first[i], self.pull_on(i)
         if i < len(self.weights.layers):
-            charge_equilibration.shares_gradient[(triton.cdiv(n, 4),)](
-                q.shares, self.charged.filters[i].shares, q.charges_gradient, n, K=self.charged.charges,
-                CHANNELS=self.c, ROWS=4, ADD=self.pull_on_charges is not None,
+            rows = 1 if n < SOME_ATOMS else 4
+            charge_equilibration.shares_gradient[(triton.cdiv(n, rows),)](
+                q.shares, self.charged.filters[i].shares, pull, n, K=self.charged.charges, CHANNELS=self.c, ROWS=rows,
+                ADD=self.pulled,
             )  # fmt: skip
-        self._sum_parts(proposed, q.charges_gradient, back=True)
+        self._sum_parts(proposed, pull, back=True)
         charge_equilibration.equilibrate_gradient[self.parts](
-            proposed, q.charges_gradient, self.system, q.sums[i], q.parts_sums, n, LEAST_SHARE, **self.sums
+            proposed, pull, self.system, q.sums[i], q.parts_sums, n, LEAST_SHARE, **self.sums
         )
         self._multiply(proposed, w.third_back, second, second, "slope")
         self._multiply(second, w.second_back, first, first, "slope")

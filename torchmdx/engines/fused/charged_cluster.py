@@ -1,8 +1,8 @@
 """What concerns atoms one by one in a TensorNet2 of few atoms, by clusters of blocks: kernels/charged_cluster.cu.
 
-They replace `embed`, `layer` and `layer_gradient` of charged_rows.py on an H100 or H200, for the usual network
-(`why_not`), where forces are wanted and `FastTensorNet2.use_clusters` has been called; charged_maps.py replaces most
-others where edges are few. Blocks wait for those of their own cluster only.
+They replace `embed`, `layer`, `output_gradient` and `layer_gradient` of charged_rows.py on an H100 or H200, for the
+usual network (`why_not`), where forces are wanted and `FastTensorNet2.use_clusters` has been called; charged_maps.py
+replaces most others where edges are few. Blocks wait for those of their own cluster only.
 """
 
 from __future__ import annotations
@@ -29,11 +29,17 @@ from torchmdx.runtime.cuda_source import cubin, members
 if TYPE_CHECKING:
     from torchmdx.engines.fused.charged_rows import ChargedRowChain
     from torchmdx.engines.fused.charged_weights import ChargeWeights
+    from torchmdx.engines.fused.head_weights import HeadWeights
     from torchmdx.engines.fused.tensornet2 import FastTensorNet2
 
 MAIN, HEADER = "charged_cluster.cu", "charged_cluster_block.cuh"
-EMBED, LAYER, GRADIENT = "charged_embed", "charged_layer", "charged_gradient"
+# What they begin and end with: charged_cluster.cu.
+EMBED, MIDDLE, LAYER, LAST = "charged_embed", "charged_middle", "charged_layer", "charged_last"
+OUTPUT, MIDDLE_GRADIENT, GRADIENT = "charged_output", "charged_middle_gradient", "charged_gradient"
+NAMES = (EMBED, MIDDLE, LAYER, LAST, OUTPUT, MIDDLE_GRADIENT, GRADIENT)
+BACK = (OUTPUT, MIDDLE_GRADIENT, GRADIENT)
 CHARGES = 16
+MOST_HEAD_LAYERS = 7  # that there is room for
 # Clusters that run at the same time on an H200; with more, some would wait.
 MOST_CLUSTERS = 15
 MOST_SLOTS = 0xFFFF  # of edges
@@ -64,8 +70,10 @@ def why_not(model: FastTensorNet2) -> str | None:
 def why_not_network(model: FastTensorNet2) -> str | None:
     """The same apart from the device."""
     w, config = model.weights, model.config
-    if (w.width, len(w.layers), w.degree) != (CHANNELS, 1, 5):
-        return f"they need 1 layer of {CHANNELS} channels, got {len(w.layers)} of {w.width}"
+    if (w.width, w.degree) != (CHANNELS, 5) or not w.layers:
+        return f"they need layers of {CHANNELS} channels, got {len(w.layers)} of {w.width}"
+    if w.head.num_layers > MOST_HEAD_LAYERS:
+        return f"they need at most {MOST_HEAD_LAYERS} hidden layers of the head, got {w.head.num_layers}"
     if model.charged.charges != CHARGES or w.head.width != HEAD:
         return f"they need {CHARGES} charges and {HEAD} hidden channels of the head, got {model.charged.num_charges}"
     if config.activation not in ("silu", "swish") or config.group != "O(3)":
@@ -90,7 +98,7 @@ def launcher(device: torch.device, name: str, constants: tuple[tuple[str, int], 
 
     Raises CompileError, CacheError or DriverError.
     """
-    main, header = (MAIN, [HEADER]) if name in (EMBED, LAYER, GRADIENT) else (charged_maps.MAIN, [])
+    main, header = (MAIN, [HEADER]) if name in NAMES else (charged_maps.MAIN, [])
     paths = (*sorted(SOURCES.glob("one_launch*.cuh")), *(SOURCES / other for other in (*header, main)))
     files = {path.name: path.read_text() for path in paths}
     code = cubin(main, files, ARCHITECTURE, dict(constants))
@@ -99,10 +107,16 @@ def launcher(device: torch.device, name: str, constants: tuple[tuple[str, int], 
     )
 
 
-def pack_matrices(model: FastTensorNet2) -> Tensor:
-    """[SHARES,F/4,THREADS,4]: the F weights of every thread, one product after the other, as in charged_cluster.cu."""
+def pack_matrices(model: FastTensorNet2, k: int) -> Tensor:
+    """[SHARES,F/4,THREADS,4]: the F weights of every thread, one product after the other, as in charged_cluster.cu.
+
+    k: of the kernels around the tensors that go into layer k, or come out of the last. Each has the matrices of the
+    embedding and of the readout; the charges behind the last layer are in no kernel unless they are evaluated.
+    """
     assert model.row_weights is not None
-    w, (layer,), own = model.weights, model.weights.layers, model.row_weights.charges[0]
+    w, layers = model.weights, model.weights.layers
+    own = model.row_weights.charges[min(k, len(model.row_weights.charges) - 1)]
+    before, layer = layers[max(k - 1, 0)], layers[min(k, len(layers) - 1)]
     third_back = torch.nn.functional.pad(own.third_back, (0, 0, 0, CHANNELS - len(own.third_back)))
     pieces = [
         packing.columns(w.gate_in, 2),
@@ -112,12 +126,12 @@ def pack_matrices(model: FastTensorNet2) -> Tensor:
         packing.columns(own.first, 1),
         packing.columns(own.second, 1),
         packing.whole(own.third),
-        packing.fragments(layer.mix_out),
+        packing.fragments(before.mix_out),
         packing.columns(w.read.flatten(0, 1), 1),
         packing.whole(w.head.into),
         packing.whole(w.head.back),
         packing.by_part(w.read_back),
-        packing.fragments(layer.mix_out_back),
+        packing.fragments(before.mix_out_back),
         packing.columns(third_back, 1),
         packing.columns(own.second_back, 1),
         packing.by_part(own.first_back.unflatten(1, (3, CHANNELS))),
@@ -127,6 +141,12 @@ def pack_matrices(model: FastTensorNet2) -> Tensor:
         packing.columns(w.gate_in_back, 1),
     ]
     return torch.cat(pieces, 1).contiguous()
+
+
+def pack_head(w: HeadWeights) -> Tensor:
+    """[D-1,2,2,THREADS,4]: the matrices of hidden layers beyond the first, forward and back; every block has all."""
+    pairs = [[packing.whole(matrix)[0] for matrix in pair] for pair in zip(w.more, w.more_back, strict=True)]
+    return torch.stack([torch.stack(pair) for pair in pairs]) if pairs else w.bias.new_zeros(4)
 
 
 def pack_vectors(w: ChargeWeights, first: Tensor) -> Tensor:
@@ -147,7 +167,8 @@ class ChargedClusters:
     def __init__(self, model: FastTensorNet2, kernels: Mapping[str, Launcher], plan: Plan, num_atoms: int, slots: int):
         assert model.row_weights is not None
         w, new = model.weights, model.weights.own.new_zeros
-        charges = model.charged.equilibrations[0]
+        charges = model.charged.equilibrations
+        stages = range(len(w.layers) + 1)
         self.plan, self.kernels = plan, kernels
         self.maps = ChargedMaps(model, kernels) if slots <= MOST_MAP_SLOTS else None
         floats = plan.floats + plan.per * (3 * CHANNELS + 3 * WIDE) + 8 * CHANNELS + 2 * CHARGES + 2 * WIDE
@@ -155,7 +176,6 @@ class ChargedClusters:
         edge_room = min(room, -(-slots // 4) * 4)
         self.shared_bytes = 4 * (floats + EDGE_FLOATS * edge_room)
         self.memory = {
-            "weights": pack_matrices(model),
             "vectors": packing.pack_vectors(w),
             "table": packing.pack_table(w.table),
             "stretch": w.stretch,
@@ -166,14 +186,18 @@ class ChargedClusters:
             "edges": new(SHARES, slots, 8),
             "pull": new(SHARES, slots),
         }
-        self.own_memory = {
-            "charge_vectors": pack_vectors(charges, model.row_weights.charges[0].first),
-            "statistics": new(num_atoms, 4),
-        }
+        self.own_memory = {"head_weights": pack_head(w.head), "head_biases": w.head.bias}
+        # Of the kernels around the tensors that go into each layer, and come out of the last.
+        self.weights = [pack_matrices(model, k) for k in stages]
+        self.charge_vectors = [
+            pack_vectors(charge, own.first) for charge, own in zip(charges, model.row_weights.charges, strict=True)
+        ]
+        self.statistics = [new(num_atoms, 4) for _ in stages]
         self.fixed = {"num_atoms": num_atoms, "num_systems": 1, "slots": slots, "edge_room": edge_room}
         self.fixed |= {"per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk, "last_interval": w.num_intervals - 1}
         self.fixed |= {"gate_epsilon": model.epsilons[0], "read_epsilon": model.epsilons[1]}
-        self.own_fixed = dict(charge_epsilon=charges.epsilon, least=LEAST_SHARE, slack=charges.slack)
+        self.own_fixed = dict(charge_epsilon=charges[0].epsilon, least=LEAST_SHARE, slack=charges[0].slack)
+        self.own_fixed["more_head"] = w.head.num_layers - 1
 
     @classmethod
     def made(cls, model: FastTensorNet2, num_atoms: int, slots: int) -> ChargedClusters:
@@ -184,29 +208,42 @@ class ChargedClusters:
         if plan is None or slots > MOST_SLOTS:
             raise ValueError(f"clusters of blocks serve few atoms, got {num_atoms} with {slots} edges")
         constants = tuple(plan.constants.items())
-        kernels = {name: launcher(model.device, name, constants) for name in (EMBED, LAYER, GRADIENT)}
+        kernels = {name: launcher(model.device, name, constants) for name in NAMES}
         if slots <= MOST_MAP_SLOTS:
             kernels |= {name: launcher(model.device, name, ()) for name in charged_maps.SHARED_BYTES}
         return cls(model, kernels, plan, num_atoms, slots)
 
-    def launch(self, name: str, chain: ChargedRowChain) -> None:
-        """One of the kernels, on the buffers of a chain."""
-        b, g, q, e, out = chain.b, chain.gradient, chain.q, chain.edges, chain.buffers
+    def launch(self, name: str, chain: ChargedRowChain, k: int = 0) -> None:
+        """One of the kernels, on the buffers of a chain, for the tensors that go into layer k, or out of the last.
+
+        Forward it makes them; back it starts from the gradient in them.
+        """
+        e, out = chain.edges, chain.buffers
         given: dict[str, Tensor] = dict(
             positions=chain.positions, cell=chain.cell, charge=chain.total_charge, numbers=chain.numbers,
             system=chain.system, row_ptr=e.row_ptr, source=e.source, target=e.target, shifts=e.shifts,
-            energies=out.energies, **self.memory,
-        )  # fmt: skip
-        own: dict[str, Tensor] = dict(
-            knot=b.knot, place=b.place, lengths=b.stretch, a=b.a, hidden=b.hidden, gate=b.gate, mixed=g.mixed,
-            x=b.x[0], inverse=b.inverse[0], y=b.y[0], gy=b.p, gm=g.m[0], g=g.x, z3=q.z3[0], first=q.first[0],
-            second=q.second[0], proposed=q.proposed[0], gq=q.charges_gradient, pull=g.pull, half=g.half,
-            **self.own_memory,
+            energies=out.energies, weights=self.weights[k], **self.memory,
         )  # fmt: skip
         wide = {f"wide_{name}": given[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
         common = Params(**_addresses(given), **self.fixed, **wide)
-        rest = Charged(**_addresses(own), **self.own_fixed, cutoff=chain.cutoff)
-        self.kernels[name].launch(self.plan.clusters, self.shared_bytes, Given(common, rest))
+        own = _addresses(self._own(chain, k, back=name in BACK))
+        self.kernels[name].launch(
+            self.plan.clusters, self.shared_bytes, Given(common, Charged(**own, **self.own_fixed, cutoff=chain.cutoff))
+        )
+
+    def _own(self, chain: ChargedRowChain, k: int, *, back: bool) -> dict[str, Tensor]:
+        """What `struct Charged` names."""
+        b, g, q, before = chain.b, chain.gradient, chain.q, max(k - 1, 0)
+        last, here = len(b.x) - 1, k if back else before  # x: of the gradient, or of the layer that makes the next one
+        charged = min(k, len(self.charge_vectors) - 1, len(q.first) - 1)
+        return dict(
+            knot=b.knot, place=b.place, lengths=b.stretch, a=b.a, hidden=b.hidden, gate=b.gate, mixed=g.mixed,
+            x=b.x[here], inverse=b.inverse_of(here), next_x=b.x[k], next_inverse=b.inverse_of(k),
+            y=b.y[before], next_y=b.y[min(k, last - 1)], gy=b.p, gm=g.m[before], d=g.d[before], g=g.x,
+            z3=q.z3[before], first=q.first[charged], second=q.second[charged], proposed=q.proposed[charged],
+            gq=chain.pull_on(k), pull=g.pull, half=g.half, charge_vectors=self.charge_vectors[charged],
+            statistics=self.statistics[k], **self.own_memory,
+        )  # fmt: skip
 
 
 def _addresses(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -36,6 +36,26 @@ class EdgeNetworkChain(Chain):
         self.two_maps = self.tiles.two_maps if model.takes_half_parts else None
         self.edge_maps = model.edge_maps if self.two_maps is not None else None
         self.rows = self.n + max(self.edges.capacity, 1)
+        self.last_charges = self.q.read_norms is not None
+        self.pulled = False  # whether other energies depend on the charges
+
+    def channels(self) -> Tensor:
+        """Charges [N,(L+1)K] of embedding and layers, if the last are evaluated."""
+        return self.q.charges[..., : self.charged.num_charges].transpose(0, 1).flatten(1)
+
+    def take_pull(self, gradient: Tensor, *, add: bool = False) -> None:
+        """Takes the gradient of other energies in all charges [N,(L+1)K], before `backward`. add: to what is there."""
+        given, count = self.q.charges_gradient, self.charged.num_charges
+        values = gradient.unflatten(1, (len(given), count)).transpose(0, 1)
+        if add:
+            given[..., :count].add_(values)
+        else:
+            given.zero_()[..., :count].copy_(values)
+        self.pulled = True
+
+    def pull_on(self, i: int) -> Tensor:
+        """The gradient in the charges before layer i, of other energies if `pulled`."""
+        return self.q.charges_gradient[i if self.pulled else 0]
 
     def _filters(self, i: int, slot: int) -> None:
         w = self.charged.filters[i]

@@ -66,35 +66,41 @@ class ChargedMaps:
 
     def __init__(self, model: FastTensorNet2, kernels: Mapping[str, Launcher]) -> None:
         assert model.row_weights is not None
-        (filters,), (layer,), (shares,) = model.charged.filters, model.weights.layers, model.row_weights.shares
+        own = model.row_weights
         self.kernels = kernels
-        self.memory = dict(
-            table=layer.table,
-            own=layer.own,
-            shares=shares.T.contiguous(),
-            shares_back=shares,
-            weights=pack_matrices(model.row_weights.middle[0], filters.last.big + filters.last.small),
-            middle_bias=filters.middle_bias,
-            last_bias=filters.last_bias,
-        )
-        slack = model.charged.equilibrations[0].slack
-        self.fixed = dict(least=LEAST_SHARE, slack=slack, interval=layer.table[0].numel())
+        self.memory = [
+            dict(
+                table=layer.table,
+                own=layer.own,
+                shares=shares.T.contiguous(),
+                shares_back=shares,
+                weights=pack_matrices(middle, filters.last.big + filters.last.small),
+                middle_bias=filters.middle_bias,
+                last_bias=filters.last_bias,
+            )
+            for filters, layer, shares, middle in zip(
+                model.charged.filters, model.weights.layers, own.shares, own.middle, strict=True
+            )
+        ]
+        slack, table = model.charged.equilibrations[0].slack, model.weights.layers[0].table
+        self.fixed = dict(least=LEAST_SHARE, slack=slack, interval=table[0].numel())
 
-    def launch(self, name: str, chain: ChargedRowChain, *, adds: bool = False) -> None:
-        """One of the kernels, on the buffers of a chain. adds: CHARGES_BACK adds to the gradient in the charges."""
+    def launch(self, name: str, chain: ChargedRowChain, i: int) -> None:
+        """One of the kernels, on the buffers of a chain, for layer i. The last layer is the first to go back."""
         b, g, q, e = chain.b, chain.gradient, chain.q, chain.edges
         assert q.pull is not None
         assert len(q.pull) == SHARES, "of the kernel's blocks, each with its channels"
         assert q.reverse is not None
         tensors = dict(
             row_ptr=e.row_ptr, source=e.source, target=e.target, shifts=e.shifts, knot=b.knot, place=b.place,
-            lengths=b.stretch, y=b.y[0], gm=g.m[0], gy=b.p, proposed=q.proposed[0], charge=chain.total_charge,
-            z1=q.z1[0], z2=q.z2[0], z3=q.z3[0], reverse=q.reverse, pull_parts=q.pull, pull=g.pull,
-            gq=q.charges_gradient, **self.memory,
+            lengths=b.stretch, y=b.y[i], gm=g.m[i], gy=b.p, proposed=q.proposed[i], charge=chain.total_charge,
+            z1=q.z1[i], z2=q.z2[i], z3=q.z3[i], reverse=q.reverse, pull_parts=q.pull, pull=g.pull,
+            gq=chain.pull_on(i), **self.memory[i],
         )  # fmt: skip
         given = Maps(
             **{key: tensor.data_ptr() for key, tensor in tensors.items()}, **self.fixed, num_atoms=chain.n,
-            capacity=e.capacity, cutoff=chain.cutoff, wide_charge=chain.total_charge.dtype == torch.float64, adds=adds,
+            capacity=e.capacity, cutoff=chain.cutoff, wide_charge=chain.total_charge.dtype == torch.float64,
+            adds=chain.pulled, adds_pull=i < len(self.memory) - 1,
         )  # fmt: skip
         clusters = {MESSAGES_BACK: chain.n, CHARGES_BACK: -(-chain.n // SHARES)}.get(name, -(-chain.rows // ROWS))
         self.kernels[name].launch(clusters, SHARED_BYTES[name], given)

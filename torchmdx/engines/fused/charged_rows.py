@@ -10,7 +10,16 @@ import triton
 from torch import Tensor
 
 from torchmdx.engines.fused.charged import FEWEST_AT_ONCE, MOST_AT_ONCE
-from torchmdx.engines.fused.charged_cluster import EMBED, GRADIENT, LAYER, ChargedClusters
+from torchmdx.engines.fused.charged_cluster import (
+    EMBED,
+    GRADIENT,
+    LAST,
+    LAYER,
+    MIDDLE,
+    MIDDLE_GRADIENT,
+    OUTPUT,
+    ChargedClusters,
+)
 from torchmdx.engines.fused.charged_edges import EdgeNetworkChain
 from torchmdx.engines.fused.charged_maps import BACK, CHARGES_BACK, FORTH, MESSAGES_BACK, ChargedMaps
 from torchmdx.engines.fused.charged_weights import ChargedWeights, ChargeWeights
@@ -85,9 +94,6 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         self.total_charge, self.charge = self.charge, model.neutral
         self.tiles = replace(self.tiles, edge_product=EDGES)
         self.cutoff = model.table.stretch.cutoff
-        self.last_charges = self.q.read_norms is not None
-        # Gradient of other energies in all charges [N,(L+1)K]; to be set before `backward`.
-        self.pull_on_charges: Tensor | None = None
         at_once = min(MOST_AT_ONCE, max(FEWEST_AT_ONCE, triton.next_power_of_2(self.n)))
         self.sums = dict(K=self.charged.charges, BLOCK=at_once)
 
@@ -125,19 +131,15 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         )  # fmt: skip
 
     def _equilibrate(self, i: int) -> None:
-        """Charges before layer i, or after the last, for `channels`."""
-        if self.last_charges:
-            q, slot = self.q, i if self.sizes.with_forces else 0
-            charge_equilibration.equilibrate[(1, 1)](
-                q.proposed[slot], self.system, self.total_charge, q.charges[i], q.sums[slot], q.parts_sums, self.n,
-                LEAST_SHARE, self.charged.equilibrations[i].slack, SEARCH=1, PARTS=1, ALONE=True, num_warps=8,
-                **self.sums,
-            )  # fmt: skip
-
-    def channels(self) -> Tensor:
-        """Charges [N,(L+1)K] of embedding and layers, if the last are evaluated."""
-        k = self.charged.num_charges
-        return torch.cat([charges[:, :k] for charges in self.q.charges], dim=1)
+        """Charges after layer i, of those before it too if what these are made of has been kept, for other energies."""
+        q, keeps, last = self.q, self.sizes.with_forces, i == len(self.weights.layers)
+        if not self.last_charges or (keeps and not last):
+            return
+        charges = q.charges if keeps else q.charges[i]
+        charge_equilibration.equilibrate_alone[(len(q.charges) if keeps else 1,)](
+            q.proposed, self.total_charge, charges, self.n, LEAST_SHARE, self.charged.equilibrations[i].slack,
+            num_warps=8, **self.sums,
+        )  # fmt: skip
 
     def _forward_layer(self, i: int, keep: bool) -> None:
         b, w, h, q, e = self.b, self.weights, self.weights.head, self.q, self.edges
@@ -147,11 +149,12 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         y, last = b.y[own], i == len(w.layers) - 1
         charges = not last or self.last_charges
         if self.edge_clusters is not None:
-            self.edge_clusters.launch(FORTH, self)
+            self.edge_clusters.launch(FORTH, self, i)
         else:
             self._maps(i, slot, y, keep)
-        if self.clusters is not None and not charges:
-            self.clusters.launch(LAYER, self)
+        if self.clusters is not None:
+            self.clusters.launch(MIDDLE if not last else LAST if charges else LAYER, self, i + 1)
+            self._equilibrate(i + 1)
             return
         options = self._options()
         del options["DEGREE"]
@@ -162,10 +165,10 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             b.inverse_of(after), None if self.last_charges else w.layers[i].mix_out_back,
             y if b.gradient is None else b.gradient.x, b.p,
             w.read_scale, w.read_offset, w.read, w.read_bias, w.read_back, h.into, h.bias, h.last,
-            h.back, h.constants, w.references, self.numbers, self.buffers.energies, self.work, self.epsilons[1],
-            *self._charges_of(i + 1 if charges else i),
-            HEAD=h.width, K=self.charged.charges, READOUT=self.readout, KEEP=keep, LAST=last, CHARGES=charges,
-            **self.reflections, **options,
+            h.back, h.more, h.more_back, h.constants, w.references, self.numbers, self.buffers.energies, self.work,
+            self.epsilons[1], *self._charges_of(i + 1 if charges else i),
+            HEAD=h.width, LAYERS=h.num_layers, K=self.charged.charges, READOUT=self.readout, KEEP=keep, LAST=last,
+            CHARGES=charges, **self.reflections, **options,
         )  # fmt: skip
         if charges:
             self._equilibrate(i + 1)
@@ -196,27 +199,22 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             self._backward_layer(i, first=i == len(self.weights.layers) - 1)
         self._row_forces(virial, self.q.reverse)
 
-    def _take_pull(self, i: int) -> bool:
-        """Writes the gradient of other energies in the charges before layer i, if there is one."""
-        if self.pull_on_charges is None:
-            return False
-        k = self.charged.num_charges
-        self.q.charges_gradient.zero_()[:, :k].copy_(self.pull_on_charges[:, i * k : (i + 1) * k])
-        return True
-
     def _through_charges(self, i: int) -> tuple[Any, ...]:
         """The arguments of the gradient through the charges before layer i."""
         q, w, own = self.q, self.charged.equilibrations[i], self.own.charges[i]
         return (
-            q.proposed[i], q.charges_gradient, self.total_charge, q.first[i], q.second[i], w.scale,
+            q.proposed[i], self.pull_on(i), self.total_charge, q.first[i], q.second[i], w.scale,
             own.first_back, own.second_back, own.third_back, self.n, LEAST_SHARE, w.slack, w.epsilon,
         )  # fmt: skip
 
     def _output_gradient(self) -> None:
         """Gradients in messages and Y of the last layer, where there are charges behind it."""
         b, g, w, last = self.b, self.gradient, self.weights, len(self.weights.layers)
-        if not self._take_pull(last):
-            self.q.charges_gradient.zero_()
+        if not self.pulled:
+            self.pull_on(last).zero_()
+        if self.clusters is not None:
+            self.clusters.launch(OUTPUT, self, last)
+            return
         options = self._options()
         del options["DEGREE"], options["DEPTH"]
         charged_atom_gradient.output_gradient[(self.n,)](
@@ -226,17 +224,16 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         )  # fmt: skip
 
     def _backward_layer(self, i: int, first: bool) -> None:
-        pulled = self._take_pull(i)
         if self.edge_clusters is not None:
-            self.edge_clusters.launch(MESSAGES_BACK, self)
-            self.edge_clusters.launch(BACK, self)
-            self.edge_clusters.launch(CHARGES_BACK, self, adds=pulled)
+            self.edge_clusters.launch(MESSAGES_BACK, self, i)
+            self.edge_clusters.launch(BACK, self, i)
+            self.edge_clusters.launch(CHARGES_BACK, self, i)
         else:
             self._messages_gradient(i)
             self._maps_gradient(i)
-            self._charges_gradient(i, first, pulled)
+            self._charges_gradient(i, first)
         if self.clusters is not None:
-            self.clusters.launch(GRADIENT, self)
+            self.clusters.launch(MIDDLE_GRADIENT if i else GRADIENT, self, i)
         else:
             self._atoms_gradient(i)
 
@@ -252,14 +249,14 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             **self.activation, **self.tiles.messages_gradient.options(self.c),
         )  # fmt: skip
 
-    def _charges_gradient(self, i: int, first: bool, pulled: bool) -> None:
+    def _charges_gradient(self, i: int, first: bool) -> None:
         """The gradient in the charges before layer i, and that in the distances of edges."""
         b, q, e, w, depth = self.b, self.q, self.edges, self.weights, self._options()["DEPTH"]
         assert q.pull is not None
         charged_atom_gradient.charges_gradient[(self.n,)](
             q.z1[i], self.own.shares[i], w.layers[i].table, e.row_ptr, e.source, q.reverse, b.knot, b.place, q.pull,
-            self.gradient.pull, q.charges_gradient, self.n, e.capacity, CHANNELS=self.c, K=self.charged.charges,
-            DEGREE=w.degree, DEPTH=depth, SLICES=len(q.pull), FIRST=first, ADD=pulled, num_warps=depth,
+            self.gradient.pull, self.pull_on(i), self.n, e.capacity, CHANNELS=self.c, K=self.charged.charges,
+            DEGREE=w.degree, DEPTH=depth, SLICES=len(q.pull), FIRST=first, ADD=self.pulled, num_warps=depth,
         )  # fmt: skip
 
     def _maps_gradient(self, i: int) -> None:

@@ -66,9 +66,9 @@ class RowChain(Chain):
             b.inverse_of(after), following.mix_in, y if last else b.y[after],
             here.mix_out_back, y if b.gradient is None else b.gradient.x, b.p,
             w.read_scale, w.read_offset, w.read, w.read_bias, w.read_back, h.into, h.bias, h.last,
-            h.back, h.constants, w.references, self.numbers, self.buffers.energies, self.work, self.epsilons[1],
-            HEAD=h.width, GATED=h.num_gated, READOUT=self.readout, KEEP=keep, LAST=last, **self.reflections,
-            **self._options(),
+            h.back, h.more, h.more_back, h.constants, w.references, self.numbers, self.buffers.energies, self.work,
+            self.epsilons[1], HEAD=h.width, LAYERS=h.num_layers, GATED=h.gated, READOUT=self.readout, KEEP=keep,
+            LAST=last, **self.reflections, **self._options(),
         )  # fmt: skip
 
     def backward(self, virial: bool) -> None:
@@ -94,10 +94,10 @@ class RowChain(Chain):
         # Virials can be summed only after all forces; energies need not wait.
         systems = 0 if virial else self.sizes.num_systems
         force_kernels.forces[(self.n + systems,)](
-            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, reverse, g.half, self.buffers.forces,
-            g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, self.n, self.n, VIRIAL=virial,
-            EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=True, SUM=SUM_BLOCK if systems else 0,
-            num_warps=t.force_warps,
+            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, reverse, g.half, *self.beside,
+            self.buffers.forces, g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, self.n,
+            self.n, VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=True,
+            SUM=SUM_BLOCK if systems else 0, num_warps=t.force_warps,
         )  # fmt: skip
         self._summed = systems > 0
 

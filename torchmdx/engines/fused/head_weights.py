@@ -27,21 +27,24 @@ def padded(values: Tensor, *shape: int) -> Tensor:
 class HeadWeights:
     """Matrices and biases of a head; `into` has inputs, `back` outputs as rows.
 
-    | field | plain head | gated head of D hidden layers |
+    | field | plain head of D hidden layers | gated head of D hidden layers |
     |---|---|---|
     | width | hidden channels H | C |
-    | num_gated | 0 | D |
     | into | [C,H] | [D,2C²]: [C,2C] of the first layer, [2,C,C] of the others, layers before gates |
     | back | [H,C] | [D,2C²]: [2C,C] of the first layer, [2,C,C] of the others |
-    | bias | [H] | [D,2C] |
+    | more, more_back | [D-1,H,H] of the layers beyond the first | [0,C,C] |
+    | bias | [D,H] | [D,2C] |
     | last | [H] | [2,C] |
     | constants, float64 | scale, last bias | scale, last bias of layers, last bias of gates |
     """
 
     width: int
-    num_gated: int
+    num_layers: int
+    gated: bool
     into: Tensor
     back: Tensor
+    more: Tensor
+    more_back: Tensor
     bias: Tensor
     last: Tensor
     constants: Tensor
@@ -53,23 +56,34 @@ class HeadWeights:
         if isinstance(head, GatedHead):
             return _gated(head, scale, channels)
         assert isinstance(head, ScalarHead)
-        first, last = _linear_maps(head.network)
+        first, *others, last = _linear_maps(head.network)
         width = power_of_two(len(first.bias))
+        more = first.weight.new_zeros(len(others), width, width, dtype=torch.float32)
+        for matrix, linear in zip(more, others, strict=True):
+            matrix.copy_(padded(linear.weight.T, width, width))
         return cls(
             width=width,
-            num_gated=0,
+            num_layers=1 + len(others),
+            gated=False,
             into=padded(first.weight.T, channels, width),
             back=padded(first.weight, width, channels),
-            bias=padded(first.bias, width),
+            more=more,
+            more_back=more.transpose(1, 2).contiguous(),
+            bias=torch.stack([padded(linear.bias, width) for linear in (first, *others)]),
             last=padded(last.weight[0], width),
             constants=torch.stack([scale, last.bias[0].double()]).detach(),
         )
 
     def layers(self, matrices: Tensor) -> list[Tensor]:
-        """Of `into` or `back` of a gated head, the matrices of each layer as [rows,columns] or [2,C,C]."""
+        """Of `into` or `back` of a gated head, the matrices of each layer as [rows,columns] or [2,C,C].
+
+        None of a plain head, which has kernels of its own.
+        """
+        if not self.gated:
+            return []
         c = self.width
-        shapes = [(-1, 2 * c if matrices is self.into else c), *[(2, c, c)] * (self.num_gated - 1)]
-        return [matrix.reshape(shape) for matrix, shape in zip(matrices[: self.num_gated], shapes, strict=False)]
+        shapes = [(-1, 2 * c if matrices is self.into else c), *[(2, c, c)] * (self.num_layers - 1)]
+        return [matrix.reshape(shape) for matrix, shape in zip(matrices, shapes, strict=True)]
 
 
 def _gated(head: GatedHead, scale: Tensor, c: int) -> HeadWeights:
@@ -85,9 +99,12 @@ def _gated(head: GatedHead, scale: Tensor, c: int) -> HeadWeights:
     into = [pairs[0].flatten(0, 1).T, *(pair.transpose(1, 2) for pair in pairs[1:])]
     return HeadWeights(
         width=c,
-        num_gated=len(hidden),
+        num_layers=len(hidden),
+        gated=True,
         into=torch.stack([matrix.reshape(-1) for matrix in into]),
         back=torch.stack([pair.reshape(-1) for pair in pairs]),
+        more=pairs[0].new_zeros(0, c, c),
+        more_back=pairs[0].new_zeros(0, c, c),
         bias=torch.stack([torch.cat([padded(linear.bias, c) for linear in pair]) for pair in hidden]),
         last=torch.stack([padded(linear.weight[0], c) for linear in lasts]),
         constants=torch.stack([scale, *(linear.bias[0].double() for linear in lasts)]).detach(),

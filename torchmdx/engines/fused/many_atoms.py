@@ -55,6 +55,8 @@ class Chain(Products):
         self.cell, self.charge, self.edges = cell, charge, edges
         self.n, self.c, self.within = buffers.sizes.num_atoms, self.weights.channels, within
         self.split, self.tables = model.split_weights, model.tables
+        # Forces [N,3] and virials [N,9] of other energies, to be set before `backward`.
+        self.beside: tuple[Tensor | None, Tensor | None] = (None, None)
         self.head_precision = "tf32x3" if model.dot_precision == "tf32x3" else "tf32"
         rows = max(1, buffers.sizes.tiles.elements // self.c)
         self.each_atom, self.elements = (triton.cdiv(self.n, rows),), dict(CHANNELS=self.c, ROWS=rows)
@@ -152,7 +154,7 @@ class Chain(Products):
 
     def _read(self, x: Tensor, keep: bool) -> None:
         b, w = self.b, self.weights
-        norms = self.gradient.norms if keep else b.gate
+        norms = self.norms(keep)
         readout.read_norms[self.each_atom](
             x, None, self.charge, self.system, w.read_scale, w.read_offset, norms, self.atoms(0), self.epsilons[1],
             WIDTH=w.width, **self.elements,
@@ -160,17 +162,21 @@ class Chain(Products):
         self._multiply(norms, self.split.read, w.read_bias, b.features, "bias", activation="none")
         self._head(keep, slice(0, self.n))
 
+    def norms(self, keep: bool) -> Tensor:
+        """The buffer of the standardised norms of the readout, then of their gradient."""
+        return self.gradient.norms if keep else self.b.gate
+
     def _head(self, keep: bool, rows: slice) -> None:
         """Energies of some atoms from their features, and the gradient of the features if `keep`."""
         b, w, h, count = self.b, self.weights, self.weights.head, rows.stop - rows.start
         numbers, energies = self.numbers[rows], self.buffers.energies[rows]
         atoms = count if self.within is None else self.atoms(0)
-        if h.num_gated:
+        if h.gated:
             self._gated_head(keep, numbers, energies, atoms)
             return
         readout.read_energies[(triton.cdiv(count, ATOMS),)](
-            b.features, b.features if b.gradient is None else b.gradient.features, h.into, h.bias,
-            h.last, h.constants, w.references, numbers, energies, atoms, HEAD=h.width,
+            b.features, b.features if b.gradient is None else b.gradient.features, b.head, h.into, h.more, h.bias,
+            h.last, h.constants, w.references, numbers, energies, atoms, HEAD=h.width, LAYERS=h.num_layers,
             GRADIENT=keep, CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c), PRECISION=self.head_precision,
             READOUT=self.readout, **self.activation, num_warps=self.tiles.head_warps,
         )  # fmt: skip
@@ -179,14 +185,14 @@ class Chain(Products):
         """`_head` of a gated head."""
         b, h, z = self.b, self.weights.head, self.b.head
         self._multiply(b.features, self.split.head[0], h.bias[0], z[0], "bias", activation=self.readout)
-        for k in range(1, h.num_gated):
+        for k in range(1, h.num_layers):
             self._multiply_halves(z[k - 1], self.split.head[k], h.bias[k], z[k], atoms, back=False)
         gated_head.gated_energies[(triton.cdiv(len(numbers), ATOMS),)](
             z[-1], h.last, h.constants, self.weights.references, numbers, energies, atoms,
             CHANNELS=self.c, ATOMS=ATOMS, GRADIENT=keep, **self.activation,
         )  # fmt: skip
         if keep:
-            for k in reversed(range(1, h.num_gated)):
+            for k in reversed(range(1, h.num_layers)):
                 self._multiply_halves(z[k], self.split.head_back[k], z[k - 1], z[k - 1], atoms, back=True)
             self._multiply(
                 z[0], self.split.head_back[0], b.features, self.gradient.features, "slope", activation=self.readout
@@ -228,16 +234,20 @@ class Chain(Products):
             SLICES=len(g.pull), **walk,
         )  # fmt: skip
         force_kernels.forces[(n,)](
-            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, None, g.half, self.buffers.forces,
+            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, None, g.half, *self.beside, self.buffers.forces,
             g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, n, self.atoms(reach),
             VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=False, SUM=0,
         )  # fmt: skip
 
     def _read_gradient(self, last: int) -> None:
+        self._multiply(self.gradient.features, self.split.read_back, self.weights.read_scale, self.norms(True), "scale")
+        self.norms_gradient(last)
+
+    def norms_gradient(self, last: int) -> None:
+        """The gradient in the last tensors from that in their norms."""
         b, g, w = self.b, self.gradient, self.weights
-        self._multiply(g.features, self.split.read_back, w.read_scale, g.norms, "scale")
         readout.read_features_gradient[self.each_atom](
-            g.norms, b.x[last], g.x, *self._made_by(last), self.atoms(0), self.epsilons[1], WIDTH=w.width,
+            self.norms(True), b.x[last], g.x, *self._made_by(last), self.atoms(0), self.epsilons[1], WIDTH=w.width,
             EMBEDDING=last == 0, UPDATED=True, **self.activation, **self.elements,
         )  # fmt: skip
 

@@ -83,8 +83,8 @@ def why_not(model: FastTensorNet) -> str | None:
         return f"it needs a TensorNet, got {model.network_type.__name__}"
     if (w.width, len(w.layers), w.degree) != (CHANNELS, 2, 5):
         return f"it needs 2 layers of {CHANNELS} channels, got {len(w.layers)} of {w.width}"
-    if w.head.num_gated or w.head.width != HEAD:
-        return "it needs the scalar head"
+    if w.head.gated or w.head.num_layers != 1 or w.head.width != HEAD:
+        return f"it needs the scalar head of 1 hidden layer, got {config.head} of {w.head.num_layers}"
     if config.activation not in ("silu", "swish") or not config.readout_activation:
         return "it needs the activation silu, also of the features"
     if config.group != "O(3)":

@@ -65,7 +65,7 @@ def pack_vectors(w: Weights) -> Tensor:
     gate_shift = w.gate_in_bias.to(wide) + w.gate_offset.to(wide) @ gate
     read_shift = w.read_bias.to(wide) + offset @ read
     of_gate, of_read = (w.gate_scale, w.gate_offset, gate_level, gate_shift), (scale, offset, read_level, read_shift)
-    common = [*of_gate, *of_read, w.head.bias, w.head.last]
+    common = [*of_gate, *of_read, w.head.bias[-1], w.head.last]
     own = w.own.new_zeros(3, 3, CHANNELS)  # of embedding and layers
     for k, each in enumerate((w.own, *(layer.own for layer in w.layers))):
         own[k] = each

@@ -119,8 +119,6 @@ class FastTensorNet:
             return f"it must have no priors, got {names}"
         if potential.config.messages != "source":
             return f"messages must be 'source', got {potential.config.messages!r}"
-        if potential.config.head == "scalar" and potential.config.num_head_layers:
-            return f"num_head_layers must be 0, got {potential.config.num_head_layers}"
         channels = potential.config.num_channels
         if channels > MOST_CHANNELS:
             return f"num_channels must be at most {MOST_CHANNELS}, got {channels}"
@@ -155,6 +153,7 @@ class FastTensorNet:
         """
         tiles = tiles or self.choose_tiles(num_atoms)
         tiles = replace(tiles, lean=tiles.lean and self.can_recompute)
+        head = self.weights.head
         sizes = Sizes(
             num_atoms=num_atoms,
             num_systems=num_systems,
@@ -162,7 +161,9 @@ class FastTensorNet:
             channels=self.weights.channels,
             hidden=self.weights.hidden,
             layers=len(self.weights.layers),
-            head_layers=self.weights.head.num_gated,
+            head_layers=head.num_layers,
+            head_width=2 * head.width if head.gated else head.width,
+            head_gated=head.gated,
             tiles=tiles,
             with_forces=forces,
             device=self.device,

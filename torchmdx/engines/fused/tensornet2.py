@@ -8,7 +8,7 @@ reads z₁ and evaluates z₂ again, PIECE rows at a time. On an H100 or H200 ot
 pieces, and with the slopes of z₂'s activation in place of z₂.
 
 Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On an H100 or H200 clusters of
-blocks do the same for the usual network (charged_cluster.py, `FastTensorNet2.use_clusters`).
+blocks do the same for networks of the usual width (charged_cluster.py, `FastTensorNet2.use_clusters`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from torchmdx.engines.fused.edge_maps import EdgeMaps
 
 MOST_ROWS, PIECE = 196608, 49152
-# Atoms of one system, up to which a program takes one atom: on an H200, a quarter faster with 90, 8 % with 128.
-FEW_CHARGED = 96
+# Atoms of one system, up to which a program takes one atom: on an H100 with two layers and Coulomb energies, a quarter
+# faster with 50 atoms and a fifth with 90; on an H200 with one layer 8 % with 128.
+FEW_CHARGED = 128
 FEWEST_CHANNELS, MOST_CHANNELS = 32, 128  # of two maps in one kernel
 # Compute capabilities (major) with the 139 to 199 kB of shared memory that a program takes: GeForce cards have 99.
 HALF_PARTS = (9, 10)
@@ -114,10 +115,11 @@ class FastTensorNet2(FastTensorNet):
         tiles: Tiles | None = None,
         elements: Sequence[int] = (),
     ) -> Buffers:
+        """elements: not used. Sums by elements cancel, and tensor cores round them too coarsely for charges."""
         tiles = tiles or self.choose_tiles(num_atoms)
         if tiles.row is not None and not self._takes_rows(num_systems, num_atoms + max(capacity, 1)):
             tiles = replace(tiles, row=None)
-        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, elements=elements)
+        buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles)
         self.clusters = None
         if buffers.sizes.one_program_per_atom:
             self._pack_rows()
@@ -148,12 +150,9 @@ class FastTensorNet2(FastTensorNet):
         self.row_weights = self.row_weights or RowWeights.of(self.charged)
 
     def choose_tiles(self, num_atoms: int) -> Tiles:
-        """One program per atom up to FEW_CHARGED, unless priors need the last charges, for which it is untimed.
-
-        Beyond, the network of edges is enough work for tensor cores.
-        """
+        """One program per atom up to FEW_CHARGED. Beyond, the network of edges is enough work for tensor cores."""
         tiles = Tiles.choose(num_atoms)
-        if num_atoms > FEW_CHARGED or self.last_charges:
+        if num_atoms > FEW_CHARGED:
             tiles = replace(tiles, row=None)
         if num_atoms < SOME_ATOMS:
             tiles = replace(tiles, product=Block(columns=32))

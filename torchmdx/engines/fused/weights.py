@@ -142,7 +142,7 @@ class SplitWeights:
     units: tuple[float, ...]  # of each layer's Y in half precision
     read: Split
     read_back: Split
-    # Of a gated head, the matrices of each hidden layer; none of a plain one, which has a kernel of its own.
+    # Of a gated head, the matrices of each hidden layer; none of a plain one.
     head: tuple[Split, ...]
     head_back: tuple[Split, ...]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torchmdx.engines.engine import Outputs
 from torchmdx.engines.fused.engine import allocate, within_of
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.pairs.energy import strained_positions
-from torchmdx.engines.pairs.pair_list import PairList, sum_rows
+from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.evaluate import per_volume
 from torchmdx.models.potential import Potential
@@ -29,6 +29,9 @@ from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.system import Batch
+
+if TYPE_CHECKING:
+    from torchmdx.engines.fused.kernels.coulomb import DirectCoulomb
 
 
 class PriorKernelEngine:
@@ -45,11 +48,26 @@ class PriorKernelEngine:
         self.batch, self.stress = batch, stress
         priors = [cast(Prior, prior) for prior in self.potential.priors]
         # By type: a class derived from Coulomb may compute another energy.
-        self.direct = [prior for prior in priors if type(prior) is Coulomb]
+        coulombs = [prior for prior in priors if type(prior) is Coulomb]
         self.others = [prior for prior in priors if type(prior) is not Coulomb]
+        # The gradient in predicted charges is written by the first of them and added to by the others.
+        coulombs.sort(key=lambda prior: prior.config.charges != "predicted")
+        self.direct = [(prior, self._made_for(prior)) for prior in coulombs]
+        new = batch.positions.new_zeros
+        self.forces = new(batch.num_atoms, 3, dtype=torch.float32)
+        self.virials = new(batch.num_atoms, 9, dtype=torch.float32)
         # If priors have a larger cutoff than the network, the network gets a list of its own.
         cutoff = float(potential.config.cutoff)
         self.near = NearRows(cutoff) if potential.search_cutoff(batch) > cutoff else None
+
+    def _made_for(self, prior: Coulomb) -> DirectCoulomb:
+        from torchmdx.engines.fused.charged_weights import padded_charges
+        from torchmdx.engines.fused.kernels.coulomb import DirectCoulomb
+
+        if prior.config.charges != "predicted":
+            return DirectCoulomb(prior, self.batch)
+        count = self.potential.config.num_charges
+        return DirectCoulomb(prior, self.batch, count, padded_charges(count))
 
     def reserve(self, capacity: int) -> None:
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
@@ -67,9 +85,7 @@ class PriorKernelEngine:
         virial, within = self.stress and forces, within_of(batch)
         found = self.model.run(*inputs, forces=forces, virial=virial, between=priors.evaluate, within=within)
         stress = per_volume(found.virial + priors.virial, cell) if self.stress else None
-        of_systems = sum_rows(priors.energies, batch.system_index, batch.num_systems)
-        total = (found.forces + priors.forces).to(found.forces.dtype)
-        return Outputs(found.energy + of_systems, found.energies + priors.energies, total, stress)
+        return Outputs(found.energy, found.energies, found.forces, stress)
 
     def _nearer(self, batch: Batch, edges: Edges) -> Edges:
         """The network's own list. Its capacity is chosen at the first run after `reserve`, which reads the device."""
@@ -84,45 +100,46 @@ class PriorKernelEngine:
 
 
 class _Priors:
-    """Energies [N], forces [N,3] and virial [S,3,3] of the priors, once `evaluate` has been called."""
+    """One evaluation of the priors, between forward and backward pass of the kernels.
+
+    Energies are added to those of the network. Forces and virials reach the kernels that sum them over atoms.
+    virial: of priors differentiated by autograd, [S,3,3]
+    """
 
     def __init__(self, engine: PriorKernelEngine, batch: Batch, edges: Edges, forces: bool, stress: bool) -> None:
         self.engine, self.batch, self.edges = engine, batch, edges
         self.with_forces, self.with_stress = forces, stress
-        device = batch.positions.device
-        self.energies = torch.zeros(batch.num_atoms, dtype=torch.float64, device=device)
-        self.forces = torch.zeros(batch.num_atoms, 3, dtype=batch.positions.dtype, device=device)
-        self.virial = torch.zeros(batch.num_systems, 3, 3, dtype=batch.cell.dtype, device=device)
+        self.virial: Tensor | float = 0.0
 
     def evaluate(self, chain: Any) -> None:
-        """Called after the kernels' forward pass: reads their charges and sets the gradient for their backward pass."""
+        """Called after the kernels' forward pass: reads their charges and sets what their backward pass adds."""
+        engine = self.engine
+        if self.with_forces:
+            chain.beside = (engine.forces, engine.virials if self.with_stress else None)
+        for k, (prior, direct) in enumerate(engine.direct):
+            self._directly(prior, direct, chain, add=k > 0)
+        if engine.others:
+            self._by_autograd(chain)
+
+    def _directly(self, prior: Coulomb, direct: DirectCoulomb, chain: Any, *, add: bool) -> None:
+        """A prior that has kernels. add: to the forces and gradients that are there."""
+        from torchmdx.engines.fused.kernels.coulomb import Found
+
+        engine, virials = self.engine, self.engine.virials if self.with_stress else None
+        if prior.config.charges == "predicted":
+            charges, pull = chain.q.charges, chain.q.charges_gradient
+            chain.pulled = True
+        else:
+            charges = prior.given_charges(self.batch).to(engine.potential.dtype).contiguous()[None]
+            pull = torch.empty_like(charges)
+        found = Found(chain.buffers.energies, engine.forces, pull, virials)
+        direct.run(self.batch, self.edges, charges, found, add=add)
+
+    def _by_autograd(self, chain: Any) -> None:
+        """The other priors."""
+        batch, potential, direct = self.batch, self.engine.potential, bool(self.engine.direct)
         channels_of: Callable[[], Tensor] | None = getattr(chain, "channels", None)
         channels = None if channels_of is None else channels_of()
-        pulls = [self._directly(prior, channels) for prior in self.engine.direct]
-        if self.engine.others:
-            pulls.append(self._by_autograd(channels))
-        if channels is not None and self.with_forces:
-            chain.pull_on_charges = sum((pull for pull in pulls if pull is not None), torch.zeros_like(channels))
-
-    def _directly(self, prior: Coulomb, channels: Tensor | None) -> Tensor | None:
-        """Adds a prior that has kernels; returns its gradient in the predicted charges."""
-        from torchmdx.engines.fused.kernels import coulomb
-
-        batch, predicted = self.batch, prior.config.charges == "predicted"
-        charges = prior.given_charges(batch) if not predicted else channels
-        assert charges is not None, "the registry makes no such prior for other networks"
-        charges = charges.to(self.engine.potential.dtype).contiguous()
-        found = coulomb.evaluate(prior, batch, self.edges, charges, stress=self.with_stress)
-        self.energies = self.energies + found.energies
-        self.forces = self.forces + found.forces
-        if found.virial is not None:
-            of_systems = sum_rows(found.virial.flatten(1).double(), batch.system_index, batch.num_systems)
-            self.virial = self.virial + of_systems.unflatten(1, (3, 3)).to(self.virial.dtype)
-        return found.pull if predicted else None
-
-    def _by_autograd(self, channels: Tensor | None) -> Tensor | None:
-        """Adds the other priors; returns their gradient in the predicted charges."""
-        batch, potential = self.batch, self.engine.potential
         find_reverse(self.edges, self.engine.reverse)
         pairs = PairList.of(self.edges, self.engine.reverse)
         with torch.set_grad_enabled(self.with_forces):
@@ -140,15 +157,19 @@ class _Priors:
             geometry = pair_geometry(seen, pairs, vectors, places, channels)
             energies = of_owned(potential.prior_energies(geometry, self.engine.others), batch)
             total = energies.sum()
-        self.energies = self.energies + energies.detach()
+        chain.buffers.energies.add_(energies.detach())
         if not self.with_forces:
-            return None
+            return
         inputs = [x for x in (positions, strain, channels) if x is not None]
         found = iter(torch.autograd.grad(total, inputs, allow_unused=True))
-        self.forces = self.forces - _or_zeros(next(found), positions)
+        forces = -_or_zeros(next(found), positions)
+        (self.engine.forces.add_ if direct else self.engine.forces.copy_)(forces)
         if strain is not None:
-            self.virial = self.virial + _or_zeros(next(found), strain)
-        return None if channels is None else _or_zeros(next(found), channels)
+            self.virial = _or_zeros(next(found), strain)
+            if not direct:
+                self.engine.virials.zero_()
+        if channels is not None and (pull := next(found)) is not None:
+            chain.take_pull(pull, add=chain.pulled)
 
 
 def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:

@@ -144,6 +144,23 @@ def equilibrate(
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
+def equilibrate_alone(PROPOSED, CHARGE, Q, num_atoms, least, slack, K: tl.constexpr, BLOCK: tl.constexpr):
+    """`equilibrate` of one system and several layers, one a program: PROPOSED [layers,N,2,K], Q [layers,N,K]."""
+    PROPOSED += tl.program_id(0).to(tl.int64) * num_atoms * (2 * K)
+    Q += tl.program_id(0).to(tl.int64) * num_atoms * K
+    proposed, shares = _sums_of(PROPOSED, 0, num_atoms, least, BLOCK, K, BLOCK)
+    each = ((tl.load(CHARGE).to(tl.float64) - proposed) / (shares + slack))[None, :]
+    k = tl.arange(0, K)[None, :]
+    for start in range(0, num_atoms, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        mask = (row < num_atoms)[:, None]
+        at = PROPOSED + row.to(tl.int64)[:, None] * (2 * K) + k
+        f = tl.load(at + K, mask=mask, other=0.0)
+        q = tl.load(at, mask=mask, other=0.0) + (f * f + least) * each
+        tl.store(Q + row.to(tl.int64)[:, None] * K + k, q.to(tl.float32), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_atoms"])
 def equilibrate_gradient(
     PROPOSED, GQ, SYSTEM, SUMS, PARTS_SUMS, num_atoms, least, K: tl.constexpr, BLOCK: tl.constexpr,
     SEARCH: tl.constexpr, PARTS: tl.constexpr, ALONE: tl.constexpr,
@@ -186,15 +203,20 @@ def shares(Q, W, SHARES, num_atoms, K: tl.constexpr, CHANNELS: tl.constexpr, ROW
 def shares_gradient(
     SHARES, W, GQ, num_atoms, K: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
 ):
-    """GQ [N,K] from the gradient in SHARES. ADD: adds to GQ instead of overwriting it."""
-    row, c, valid = atoms_here(num_atoms, ROWS, 2 * CHANNELS)
-    g = tl.load(SHARES + row.to(tl.int64)[:, None] * (2 * CHANNELS) + c, mask=valid, other=0.0)
-    for k in range(K):
-        at = GQ + row.to(tl.int64) * K + k
-        total = tl.sum(g * tl.load(W + k * (2 * CHANNELS) + c), 1)
-        if ADD:
-            total += tl.load(at, mask=row < num_atoms, other=0.0)
-        tl.store(at, total, mask=row < num_atoms)
+    """GQ [N,K] from the gradient in SHARES. ADD: adds to GQ instead of overwriting it. Up to 16 charges at a time."""
+    GROUP: tl.constexpr = K if K < 16 else 16
+    c = tl.arange(0, 2 * CHANNELS)
+    for first in range(0, K, GROUP):
+        k = first + tl.arange(0, GROUP)
+        w = tl.load(W + k[:, None] * (2 * CHANNELS) + c[None, :])
+        for step in range(ROWS):
+            row = (tl.program_id(0) * ROWS + step).to(tl.int64)
+            if row < num_atoms:
+                g = tl.load(SHARES + row * (2 * CHANNELS) + c)
+                total = tl.sum(w * g[None, :], 1)
+                if ADD:
+                    total += tl.load(GQ + row * K + k)
+                tl.store(GQ + row * K + k, total)
 
 
 @triton.jit

@@ -1,11 +1,60 @@
-// TensorNet2 of few atoms: what concerns atoms one by one, in three kernels, between which others work on edges
+// TensorNet2 of few atoms: what concerns atoms one by one, in kernels between which others work on edges
 // (charged_atom.py). As in one_launch.cu, each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE
 // of their channels, and blocks exchange products in distributed shared memory. Clusters do not wait for each other.
 //
 //     embed: edges, embedding, X and Y, what the charges' network makes of X
+//     middle: messages to X and Y of the next layer, and what the charges' network makes of X
 //     layer: messages to the energy, and back to the gradients in messages and Y
+//     last: messages to the energy and the gradient in X, and what the charges' network makes of X
+//     output: gradients in the charges behind the last layer and in X to those in its messages and Y
+//     middle_gradient: those in charges, Y and X to those in messages and Y of the layer before
 //     gradient: those in charges, Y and X to that of every edge
 #include "charged_cluster_block.cuh"
+
+// What the charges' network makes of the numbers of X; SEND: also Y, by the matrix w, from X/(|X|^2+1) in `stage`.
+// The numbers [atoms][3][WIDE] are in `features` if SEND, else in `stage`. first: the network's first weights.
+template <bool SEND>
+DEV void propose(Block &b, const Charged &q, const Rooms &rooms, int &turn, const float (&w)[12], const float (&first)[12])
+{
+    const Params &p = b.p;
+    float second[4], third[8];
+    if (SEND) {
+        EXCHANGE_NINES_AND(b.xb, b.features, rooms.three, 3);
+    } else {
+        EXCHANGE(rooms.three, 3, WIDE, C);
+    }
+    fetch(second, b.weights, IN_SECOND), fetch(third, b.weights, IN_THIRD);
+    wait_for_cluster(turn++);
+    for (int a = b.warp; a < b.atoms; a += WARPS)
+        standardise<3 * C>(b, rooms.three + a * 3 * C, rooms.vectors + OF_SCALE, rooms.vectors + OF_OFFSET,
+                           q.charge_epsilon, rooms.three + a * 3 * C, b.readout(a));
+    __syncthreads();
+    product1<3 * C, 1>(b, first, rooms.three, 3 * C, [&](int o, float sum) {
+        const float z = sum + rooms.vectors[OF_FIRST + o % WIDE];
+        if (o / WIDE < b.atoms) q.first[(b.first + o / WIDE) * C + b.rank * WIDE + o % WIDE] = z;
+        b.stage[o] = silu(z);
+    });
+    EXCHANGE(b.v1, 1, WIDE, C);
+    if (SEND) {
+        product9(b, w, b.xb, b.result);
+        EACH_OWN(a) store_nine(q.next_y, b.first + a, b.channel, load_own(b.result + a * NINE + b.col));
+    }
+    wait_for_cluster(turn++);
+    product1<C, 1>(b, second, b.v1, C, [&](int o, float sum) {
+        const float z = sum + rooms.vectors[OF_SECOND + o % WIDE];
+        if (o / WIDE < b.atoms) q.second[(b.first + o / WIDE) * C + b.rank * WIDE + o % WIDE] = z;
+        b.stage[o] = silu(z);
+    });
+    EXCHANGE(b.xa, 1, WIDE, C);
+    if (b.rank == 1 && b.tid < b.atoms)
+        ((float4 *)q.statistics)[b.first + b.tid] = make_float4(b.gate_statistics(b.tid)[0], b.gate_statistics(b.tid)[1],
+                                                               b.readout(b.tid)[0], b.readout(b.tid)[1]);
+    wait_for_cluster(turn++);
+    product1<C, 2>(b, third, b.xa, C, [&](int o, float sum) {
+        if (b.rank == 0 && o / (2 * K) < b.atoms)
+            q.proposed[b.first * 2 * K + o] = sum + rooms.vectors[OF_THIRD + o % (2 * K)];
+    });
+}
 
 DEV void embed(const Given &given)
 {
@@ -14,7 +63,7 @@ DEV void embed(const Given &given)
     Block b = {p};
     const Rooms rooms = begin(b, given);
     int turn = 0;
-    float w[12], gate_in[8], wide[24], first[12], second[4], third[8];
+    float w[12], gate_in[8], wide[24], first[12];
     fetch(gate_in, b.weights, IN_GATE);
     take_list(b);
     __syncthreads();
@@ -71,42 +120,12 @@ DEV void embed(const Given &given)
         for (int k = 0; k < 3; k++) b.features[(a * 3 + k) * WIDE + b.col] = numbers[k];
         const float inverse = reciprocal(squared_norm(x) + 1.0f);
         x = scale9(x, inverse);
-        q.inverse[i * C + b.channel] = inverse;
+        q.next_inverse[i * C + b.channel] = inverse;
         store_own(b.stage + a * NINE + b.col, x);
-        store_nine(q.mixed, i, b.channel, mixed), store_nine(q.x, i, b.channel, x);
+        store_nine(q.mixed, i, b.channel, mixed), store_nine(q.next_x, i, b.channel, x);
     }
-    EXCHANGE_NINES_AND(b.xb, b.features, rooms.three, 3);
-    fetch(second, b.weights, IN_SECOND), fetch(third, b.weights, IN_THIRD);
-    wait_for_cluster(turn++);
-    for (int a = b.warp; a < b.atoms; a += WARPS)
-        standardise<3 * C>(b, rooms.three + a * 3 * C, rooms.vectors + OF_SCALE, rooms.vectors + OF_OFFSET,
-                           q.charge_epsilon, rooms.three + a * 3 * C, b.readout(a));
-    __syncthreads();
-    product1<3 * C, 1>(b, first, rooms.three, 3 * C, [&](int o, float sum) {
-        const float z = sum + rooms.vectors[OF_FIRST + o % WIDE];
-        if (o / WIDE < b.atoms) q.first[(b.first + o / WIDE) * C + b.rank * WIDE + o % WIDE] = z;
-        b.stage[o] = silu(z);
-    });
-    EXCHANGE(b.v1, 1, WIDE, C);
-    product9(b, w, b.xb, b.result);
-    EACH_OWN(a) store_nine(q.y, b.first + a, b.channel, load_own(b.result + a * NINE + b.col));
-    wait_for_cluster(turn++);
-    product1<C, 1>(b, second, b.v1, C, [&](int o, float sum) {
-        const float z = sum + rooms.vectors[OF_SECOND + o % WIDE];
-        if (o / WIDE < b.atoms) q.second[(b.first + o / WIDE) * C + b.rank * WIDE + o % WIDE] = z;
-        b.stage[o] = silu(z);
-    });
-    EXCHANGE(b.xa, 1, WIDE, C);
-    if (b.rank == 1 && b.tid < b.atoms)
-        ((float4 *)q.statistics)[b.first + b.tid] = make_float4(b.gate_statistics(b.tid)[0], b.gate_statistics(b.tid)[1],
-                                                               b.readout(b.tid)[0], b.readout(b.tid)[1]);
-    wait_for_cluster(turn++);
-    product1<C, 2>(b, third, b.xa, C, [&](int o, float sum) {
-        if (b.rank == 0 && o / (2 * K) < b.atoms)
-            q.proposed[b.first * 2 * K + o] = sum + rooms.vectors[OF_THIRD + o % (2 * K)];
-    });
+    propose<true>(b, q, rooms, turn, w, first);
 }
-
 // cut(r) for r within the cutoff: see edge_geometry.py.
 DEV float cosine_cut(float r, float cutoff)
 {
@@ -155,15 +174,22 @@ DEV void charged_messages(const Block &b, const Charged &q)
     sum_lanes(b, b.result);
 }
 
-DEV void layer(const Given &given)
+// P = product(Y, M), divided by |P|^2+1, and what its gradient needs, in the places of what an atom keeps.
+DEV N9 keep_product(const Block &b, int a, const N9 &y, const N9 &m)
 {
-    const Params &p = given.common;
-    const Charged &q = given.own;
-    Block b = {p};
-    begin(b, given);
-    int turn = 0;
-    const double scale = p.constants[0], bias = p.constants[1];
-    float w[12], head[16], head_back[16], read_back[12];
+    N9 product = message_product(y, m, 1.0f);
+    const float inverse = reciprocal(squared_norm(product) + 1.0f);
+    b.inverse(a, 2)[b.col] = inverse, product = scale9(product, inverse);
+    store_own(b.keep(a, KEEP_Y0) + b.col, y), store_own(b.keep(a, KEEP_M0) + b.col, m);
+    store_own(b.keep(a, KEEP_P0) + b.col, product);
+    return product;
+}
+
+// Messages to D and to the layer's result X, which atoms keep. KEEP: D and M are stored too.
+template <bool KEEP> DEV void receive(Block &b, const Charged &q, int &turn)
+{
+    const Params &p = b.p;
+    float w[12];
     fetch(w, b.weights, IN_RECEIVE);
     charged_messages(b, q);
     EACH_OWN(a)
@@ -172,23 +198,65 @@ DEV void layer(const Given &given)
         const float *own = q.z3 + 3LL * i * C + b.channel;
         const N9 y = load_nine(q.y, i, b.channel);
         const N9 m = add9(load_own(b.result + a * NINE + b.col), scale_parts(y, silu(own[0]), silu(own[C]), silu(own[2 * C])));
-        N9 product = message_product(y, m, 1.0f);
-        const float inverse = reciprocal(squared_norm(product) + 1.0f);
-        b.inverse(a, 2)[b.col] = inverse, product = scale9(product, inverse);
-        store_own(b.keep(a, KEEP_Y0) + b.col, y), store_own(b.keep(a, KEEP_M0) + b.col, m);
-        store_own(b.keep(a, KEEP_P0) + b.col, product), store_own(b.stage + a * NINE + b.col, product);
+        store_own(b.stage + a * NINE + b.col, keep_product(b, a, y, m));
+        if (KEEP) store_nine(q.gm, i, b.channel, m);
     }
     EXCHANGE_NINES(b.xa);
     wait_for_cluster(turn++);
     product9(b, w, b.xa, b.result);
-    fetch(w, b.weights, IN_READ);
     EACH_OWN(a)
     {
         const N9 d = load_own(b.result + a * NINE + b.col);
         const N9 x = add9(add9(load_nine(q.x, b.first + a, b.channel), d), square(d));
         store_own(b.keep(a, KEEP_D0) + b.col, d), store_own(b.keep(a, KEEP_X2) + b.col, x);
+        if (KEEP) store_nine(q.d, b.first + a, b.channel, d);
+    }
+}
+
+// The hidden layers of the head beyond the first: from `result`, before bias and activation, to `result` of the last one.
+// Their values before activations are kept in `three`.
+DEV void more_head(const Block &b, const Charged &q, const Rooms &rooms)
+{
+    const int size = per_cluster(b.p) * HEAD;
+#pragma unroll 1
+    for (int l = 0; l < q.more_head; l++) {
+        float w[8];
+        fetch(w, q.head_weights + l * 2 * 8 * THREADS, 0);
+        for (int o = b.tid; o < b.atoms * HEAD; o += THREADS) {
+            const float z = b.result[o] + q.head_biases[l * HEAD + o % HEAD];
+            rooms.three[l * size + o] = z, b.v1[o] = silu(z);
+        }
+        __syncthreads();
+        product1<HEAD, 4>(b, w, b.v1, HEAD, [&](int o, float sum) { b.result[o] = sum; });
+        __syncthreads();
+    }
+}
+// The gradient in the first hidden layer from that in the last one, both in `stage`.
+DEV void more_head_back(const Block &b, const Charged &q, const Rooms &rooms)
+{
+    const int size = per_cluster(b.p) * HEAD;
+#pragma unroll 1
+    for (int l = q.more_head - 1; l >= 0; l--) {
+        float w[8];
+        fetch(w, q.head_weights + (l * 2 + 1) * 8 * THREADS, 0);
+        product1<HEAD, 4>(b, w, b.stage, HEAD, [&](int o, float sum) { b.result[o] = sum; });
+        __syncthreads();
+        for (int o = b.tid; o < b.atoms * HEAD; o += THREADS) b.stage[o] = b.result[o] * silu_slope(rooms.three[l * size + o]);
+        __syncthreads();
+    }
+}
+
+// Energies from the tensors X that atoms keep, and the gradient in them: stored, and in their place.
+DEV void read_out(Block &b, const Charged &q, const Rooms &rooms, int &turn)
+{
+    const Params &p = b.p;
+    const double scale = p.constants[0], bias = p.constants[1];
+    float w[12], head[16], head_back[16], read_back[12];
+    fetch(w, b.weights, IN_READ);
+    EACH_OWN(a)
+    {
         float norms[3];
-        part_norms(x, norms);
+        part_norms(load_own(b.keep(a, KEEP_X2) + b.col), norms);
 #pragma unroll
         for (int k = 0; k < 3; k++) b.stage[(a * 3 + k) * WIDE + b.col] = norms[k];
     }
@@ -208,6 +276,7 @@ DEV void layer(const Given &given)
     __syncthreads();
     product1<C, 4>(b, head, b.v1, C, [&](int o, float sum) { b.result[o] = sum; });
     __syncthreads();
+    more_head(b, q, rooms);
     for (int a = b.warp; a < b.atoms; a += WARPS) {
         double output = head_output(b, a, (float)scale);
         if (b.rank == a % SHARES) {
@@ -217,18 +286,18 @@ DEV void layer(const Given &given)
         }
     }
     __syncthreads();
+    more_head_back(b, q, rooms);
     product1<HEAD, 8>(b, head_back, b.stage, HEAD,
                       [&](int o, float sum) { b.xa[o] = sum * silu_slope(b.features[o]); });
     __syncthreads();
     product1<C, 3>(b, read_back, b.xa, C, [&](int o, float sum) { b.result[o] = sum; });
-    fetch(w, b.weights, IN_RECEIVE_BACK);
     for (int a = b.warp; a < b.atoms; a += WARPS)
         back_statistics<C>(b, b.xa + a * C, b.features + a * C, b.vectors + AT_READ_LEVEL, b.vectors + AT_READ_SHIFT,
                            b.readout(a) + 2, 1.0f / (3 * C));
     __syncthreads();
     EACH_OWN(a)
     {
-        const N9 x = load_own(b.keep(a, KEEP_X2) + b.col), d = load_own(b.keep(a, KEEP_D0) + b.col);
+        const N9 x = load_own(b.keep(a, KEEP_X2) + b.col);
         float norms[3], g[3];
         part_norms(x, norms);
 #pragma unroll
@@ -236,9 +305,14 @@ DEV void layer(const Given &given)
             g[k] = through_norm(b.result[(a * 3 + k) * WIDE + b.col] * b.vectors[AT_READ_SCALE + k * C + b.channel],
                                 norms[k], b.readout(a), b.readout(a) + 2);
         const N9 gx = part_norms_gradient(x, g[0], g[1], g[2]);
-        store_nine(q.g, b.first + a, b.channel, gx);
-        store_own(b.stage + a * NINE + b.col, add9(gx, square_gradient(d, gx)));
+        store_nine(q.g, b.first + a, b.channel, gx), store_own(b.keep(a, KEEP_X2) + b.col, gx);
     }
+}
+
+// Gradients in messages and Y from that in D, which is in `stage`, and from what `keep_product` has kept; w: weights.
+DEV void messages_gradient(Block &b, const Charged &q, int &turn, const float (&w)[12])
+{
+    const Params &p = b.p;
     EXCHANGE_NINES(b.xb);
     wait_for_cluster(turn++);
     product9(b, w, b.xb, b.result);
@@ -250,6 +324,73 @@ DEV void layer(const Given &given)
         const N9 other = load_own(b.keep(a, of_messages ? KEEP_Y0 : KEEP_M0) + b.col);
         store_nine(of_messages ? q.gm : q.gy, b.first + a, b.channel, message_product_gradient(other, g, 1.0f));
     }
+}
+
+DEV void layer(const Given &given)
+{
+    const Charged &q = given.own;
+    Block b = {given.common};
+    const Rooms rooms = begin(b, given);
+    int turn = 0;
+    receive<false>(b, q, turn);
+    read_out(b, q, rooms, turn);
+    float w[12];
+    fetch(w, b.weights, IN_RECEIVE_BACK);
+    EACH_OWN(a)
+    {
+        const N9 gx = load_own(b.keep(a, KEEP_X2) + b.col), d = load_own(b.keep(a, KEEP_D0) + b.col);
+        store_own(b.stage + a * NINE + b.col, add9(gx, square_gradient(d, gx)));
+    }
+    messages_gradient(b, q, turn, w);
+    end();
+}
+
+DEV void middle(const Given &given)
+{
+    const Charged &q = given.own;
+    Block b = {given.common};
+    const Rooms rooms = begin(b, given);
+    int turn = 0;
+    receive<true>(b, q, turn);
+    float w[12], first[12];
+    fetch(w, b.weights, IN_SEND), fetch(first, b.weights, IN_FIRST);
+    EACH_OWN(a)
+    {
+        N9 x = load_own(b.keep(a, KEEP_X2) + b.col);
+        float numbers[3];
+        charge_numbers(x, numbers);
+#pragma unroll
+        for (int k = 0; k < 3; k++) b.features[(a * 3 + k) * WIDE + b.col] = numbers[k];
+        const float inverse = reciprocal(squared_norm(x) + 1.0f);
+        x = scale9(x, inverse);
+        q.next_inverse[(b.first + a) * C + b.channel] = inverse;
+        store_nine(q.next_x, b.first + a, b.channel, x), store_own(b.stage + a * NINE + b.col, x);
+    }
+    propose<true>(b, q, rooms, turn, w, first);
+    end();
+}
+
+DEV void last(const Given &given)
+{
+    const Charged &q = given.own;
+    Block b = {given.common};
+    const Rooms rooms = begin(b, given);
+    int turn = 0;
+    receive<true>(b, q, turn);
+    float first[12];
+    fetch(first, b.weights, IN_FIRST);
+    EACH_OWN(a)
+    {
+        const N9 x = load_own(b.keep(a, KEEP_X2) + b.col);
+        float numbers[3];
+        charge_numbers(x, numbers);
+#pragma unroll
+        for (int k = 0; k < 3; k++) b.stage[(a * 3 + k) * WIDE + b.col] = numbers[k];
+        store_nine(q.next_x, b.first + a, b.channel, x);
+    }
+    propose<false>(b, q, rooms, turn, first, first);
+    __syncthreads(); // statistics of the charges have been stored
+    read_out(b, q, rooms, turn);
     end();
 }
 
@@ -331,36 +472,36 @@ DEV void charged_edge_gradients(const Block &b, const Charged &q)
     }
 }
 
-DEV void gradient(const Given &given)
+// Calls use(a, g) for this thread's channel of each atom with the gradient g in X: through the charges predicted from it,
+// the readout or the layer's output (q.g) and, unless OUTPUT, Y. b.weights: w holds IN_SEND_BACK. fetch_more: is called
+// when w is free.
+template <bool OUTPUT, class Fetch, class Use>
+DEV void input_gradient(Block &b, const Charged &q, const Rooms &rooms, int &turn, float (&w)[12], Fetch fetch_more, Use use)
 {
-    const Params &p = given.common;
-    const Charged &q = given.own;
-    Block b = {p};
-    const Rooms rooms = begin(b, given);
-    int turn = 0;
-    float w[12], third[4], second[4], first[12], wide[24], gate_in[8];
+    const Params &p = b.p;
+    float third[4], second[4], first[12];
     fetch(third, b.weights, IN_THIRD_BACK), fetch(second, b.weights, IN_SECOND_BACK);
-    fetch(first, b.weights, IN_FIRST_BACK), fetch(w, b.weights, IN_SEND_BACK);
-    for (int o = b.tid; o < b.atoms * 9 * C; o += THREADS) {
-        const int a = o / (9 * C), component = o / C % 9, channel = o % C;
-        b.xa[(channel / WIDE * per_cluster(p) + a) * NINE + component * WIDE + channel % WIDE] =
-            q.gy[9LL * b.first * C + o];
-    }
+    fetch(first, b.weights, IN_FIRST_BACK);
+    if (!OUTPUT)
+        for (int o = b.tid; o < b.atoms * 9 * C; o += THREADS) {
+            const int a = o / (9 * C), component = o / C % 9, channel = o % C;
+            b.xa[(channel / WIDE * per_cluster(p) + a) * NINE + component * WIDE + channel % WIDE] =
+                q.gy[9LL * b.first * C + o];
+        }
     proposed_gradient(b, q);
     product1<C, 1>(b, third, b.v1, C, [&](int o, float sum) {
         const int i = min(b.first + o / WIDE, p.num_atoms - 1);
         b.stage[o] = sum * silu_slope(q.second[i * C + b.rank * WIDE + o % WIDE]);
     });
     EXCHANGE(b.hidden, 1, WIDE, C);
-    product9(b, w, b.xa, b.result);
-    fetch(wide, b.weights, IN_GATE_OUT_BACK), fetch(w, b.weights, IN_MIX_BACK);
+    if (!OUTPUT) product9(b, w, b.xa, b.result);
+    fetch_more();
     wait_for_cluster(turn++);
     product1<C, 1>(b, second, b.hidden, C, [&](int o, float sum) {
         const int i = min(b.first + o / WIDE, p.num_atoms - 1);
         b.stage[o] = sum * silu_slope(q.first[i * C + b.rank * WIDE + o % WIDE]);
     });
     EXCHANGE(b.v1, 1, WIDE, C);
-    fetch(gate_in, b.weights, IN_GATE_BACK);
     wait_for_cluster(turn++);
     product1<C, 3>(b, first, b.v1, C, [&](int o, float sum) { rooms.extra[o] = sum; });
     for (int a = b.warp; a < b.atoms; a += WARPS)
@@ -371,11 +512,13 @@ DEV void gradient(const Given &given)
     {
         const int i = b.first + a;
         const N9 x = load_nine(q.x, i, b.channel);
-        const float inverse = q.inverse[i * C + b.channel];
-        N9 g = add9(load_own(b.result + a * NINE + b.col), load_nine(q.g, i, b.channel));
-        g = normalise_gradient(x, inverse, g);
-        const N9 whole = scale9(x, 1.0f / inverse);
-        float numbers[3], of_charges[3], z[3], dots[3];
+        N9 g = load_nine(q.g, i, b.channel), whole = x;
+        if (!OUTPUT) {
+            const float inverse = q.inverse[i * C + b.channel];
+            g = normalise_gradient(x, inverse, add9(load_own(b.result + a * NINE + b.col), g));
+            whole = scale9(x, 1.0f / inverse);
+        }
+        float numbers[3], of_charges[3];
         charge_numbers(whole, numbers);
 #pragma unroll
         for (int k = 0; k < 3; k++)
@@ -384,14 +527,59 @@ DEV void gradient(const Given &given)
                              numbers[k], q.statistics + 4 * i + 2, b.readout(a) + 2);
         g = add9(g, part_norms_gradient(whole, 0.0f, of_charges[1], of_charges[2]));
         g.v[0] += of_charges[0];
-        dot_parts(g, load_nine(q.mixed, i, b.channel), dots);
-#pragma unroll
-        for (int k = 0; k < 3; k++) {
-            z[k] = q.gate[(3 * i + k) * C + b.channel];
-            b.features[(a * 3 + k) * WIDE + b.col] = dots[k] * silu_slope(z[k]);
-        }
-        store_own(b.stage + a * NINE + b.col, scale_parts(g, silu(z[0]), silu(z[1]), silu(z[2])));
+        use(a, g);
     }
+}
+
+// Gradients in messages and Y of a layer from those in the charges behind it and in its result, which go on in Y unless
+// OUTPUT.
+template <bool OUTPUT> DEV void middle_gradient(const Given &given)
+{
+    const Charged &q = given.own;
+    Block b = {given.common};
+    const Rooms rooms = begin(b, given);
+    int turn = 0;
+    float w[12];
+    if (!OUTPUT) fetch(w, b.weights, IN_SEND_BACK);
+    input_gradient<OUTPUT>(
+        b, q, rooms, turn, w, [&]() { fetch(w, b.weights, IN_RECEIVE_BACK); },
+        [&](int a, const N9 &g) {
+            const int i = b.first + a;
+            const N9 d = load_nine(q.d, i, b.channel);
+            store_nine(q.g, i, b.channel, g);
+            keep_product(b, a, load_nine(q.y, i, b.channel), load_nine(q.gm, i, b.channel));
+            store_own(b.stage + a * NINE + b.col, add9(g, square_gradient(d, g)));
+        });
+    messages_gradient(b, q, turn, w);
+    end();
+}
+
+DEV void gradient(const Given &given)
+{
+    const Params &p = given.common;
+    const Charged &q = given.own;
+    Block b = {p};
+    const Rooms rooms = begin(b, given);
+    int turn = 0;
+    float w[12], wide[24], gate_in[8];
+    fetch(w, b.weights, IN_SEND_BACK);
+    input_gradient<false>(
+        b, q, rooms, turn, w,
+        [&]() {
+            fetch(wide, b.weights, IN_GATE_OUT_BACK), fetch(w, b.weights, IN_MIX_BACK);
+            fetch(gate_in, b.weights, IN_GATE_BACK);
+        },
+        [&](int a, const N9 &g) {
+            const int i = b.first + a;
+            float z[3], dots[3];
+            dot_parts(g, load_nine(q.mixed, i, b.channel), dots);
+#pragma unroll
+            for (int k = 0; k < 3; k++) {
+                z[k] = q.gate[(3 * i + k) * C + b.channel];
+                b.features[(a * 3 + k) * WIDE + b.col] = dots[k] * silu_slope(z[k]);
+            }
+            store_own(b.stage + a * NINE + b.col, scale_parts(g, silu(z[0]), silu(z[1]), silu(z[2])));
+        });
     EXCHANGE_NINES_AND(b.xb, b.features, rooms.three, 3);
     wait_for_cluster(turn++);
     product1<3 * C, 2>(b, wide, rooms.three, 3 * C, [&](int o, float sum) {
@@ -429,6 +617,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_embed(const __g
 extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_layer(const __grid_constant__ Given given)
 {
     layer(given);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_middle(const __grid_constant__ Given given)
+{
+    middle(given);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_last(const __grid_constant__ Given given)
+{
+    last(given);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_output(const __grid_constant__ Given given)
+{
+    middle_gradient<true>(given);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_middle_gradient(const __grid_constant__ Given given)
+{
+    middle_gradient<false>(given);
 }
 extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_gradient(const __grid_constant__ Given given)
 {

@@ -42,13 +42,18 @@ enum {
 };
 
 // Buffers of the other kernels, see buffers.py and charge_buffers.py; N atoms, E edges. statistics [N,4]: mean and
-// 1/deviation of the gate's LayerNorm and of the charges'.
+// 1/deviation of the gate's LayerNorm and of the charges'. x, inverse, y: what a kernel reads; next_x, next_inverse,
+// next_y: what it makes for the next layer. gm: M, then its gradient. The head's hidden layers beyond the first:
+// head_weights [more_head][2][2][THREADS][4], forward and back, head_biases [more_head][HEAD] of those before them.
 struct Charged {
     const float *charge_vectors; // [SHARES][CHARGE_VECTORS]
     int *knot;
     float *place, *lengths, *a, *hidden, *gate, *mixed, *x, *inverse, *y, *gy, *gm, *g, *z3;
+    float *next_x, *next_inverse, *next_y, *d;
+    const float *head_weights, *head_biases;
     float *first, *second, *proposed, *gq, *statistics, *pull, *half;
     float charge_epsilon, cutoff, least, slack;
+    int more_head;
 };
 struct Given {
     Params common;

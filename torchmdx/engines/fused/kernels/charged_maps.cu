@@ -27,7 +27,7 @@ struct Maps {
     int *reverse;
     float *gy, *pull_parts, *pull, *gq; // pull_parts [SHARES,E]
     float least, slack, cutoff;
-    int num_atoms, capacity, wide_charge, interval, adds; // interval: floats of one in the table
+    int num_atoms, capacity, wide_charge, interval, adds, adds_pull; // interval: floats of one in the table
 };
 
 struct Rows {
@@ -416,7 +416,7 @@ DEV void charges_back(const Maps &p)
             float pull = pulls[4 * tid] + pulls[4 * tid + 1] + pulls[4 * tid + 2] + pulls[4 * tid + 3];
 #pragma unroll 1
             for (int s = 0; s < SHARES; s++) pull += p.pull_parts[(long long)s * p.capacity + e];
-            p.pull[e] = pull;
+            p.pull[e] = p.adds_pull ? p.pull[e] + pull : pull;
         }
         __syncthreads();
     }

@@ -14,6 +14,8 @@ def forces(
     STRETCH,
     REVERSE,
     HALF,
+    BESIDE,
+    VIRIALS_BESIDE,
     FORCES,
     VIRIALS,
     SYSTEM,
@@ -37,7 +39,7 @@ def forces(
     where the source matches: more bytes, less latency.
     SUM: if not 0, programs from N on sum the energies of a system, SUM atoms at a time, as `sum_systems` does.
     num_embedded: atoms whose rows hold gradients; they are the first so many.
-    REVERSE [E]: the slot of ē, or None.
+    REVERSE [E]: the slot of ē, or None. BESIDE [N,3], VIRIALS_BESIDE [N,9]: what other energies add, or None.
     """
     i = tl.program_id(0)
     if SUM > 0:
@@ -83,12 +85,19 @@ def forces(
             d = tl.load(PLACE + e.to(tl.int64)[:, None] * 4 + axis % 3, mask=mask[:, None] & (axis < 9), other=0.0)
             virial += h * d * distance[:, None]
     out = FORCES + i.to(tl.int64) * 3
-    tl.store(out, tl.sum(fx, 0))
-    tl.store(out + 1, tl.sum(fy, 0))
-    tl.store(out + 2, tl.sum(fz, 0))
+    x, y, z = tl.sum(fx, 0), tl.sum(fy, 0), tl.sum(fz, 0)
+    if BESIDE is not None:
+        at = BESIDE + i.to(tl.int64) * 3
+        x, y, z = x + tl.load(at), y + tl.load(at + 1), z + tl.load(at + 2)
+    tl.store(out, x)
+    tl.store(out + 1, y)
+    tl.store(out + 2, z)
     if VIRIAL:
         entry = tl.arange(0, 16)
-        tl.store(VIRIALS + i.to(tl.int64) * 9 + entry, tl.sum(virial, 0), mask=entry < 9)
+        total = tl.sum(virial, 0)
+        if VIRIALS_BESIDE is not None:
+            total += tl.load(VIRIALS_BESIDE + i.to(tl.int64) * 9 + entry, mask=entry < 9, other=0.0)
+        tl.store(VIRIALS + i.to(tl.int64) * 9 + entry, total, mask=entry < 9)
 
 
 @triton.jit

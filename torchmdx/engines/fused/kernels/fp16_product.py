@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchmdx.engines.fused.kernels.tf32_product import restored
+
 LARGEST = 14  # exponent of the largest number of a row; that of half precision is 15
 
 
@@ -57,4 +59,4 @@ def parts_product(big, small, w, w_small):
     """(big + small) (w + w_small) without the product of the two small ones, which is below float32's last bit."""
     total = tl.dot(small, w)
     total = tl.dot(big, w_small, total)
-    return tl.dot(big, w, total)
+    return restored(tl.dot(big, w, total), big.shape[1] // 16)

@@ -348,12 +348,39 @@ def _gated_head(
 
 
 @triton.jit
+def _plain_head(
+    X, Z, ACTED, G, PARTS, W, MORE, MORE_BACK, BIAS, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, i,
+    CHANNELS: tl.constexpr, HEAD: tl.constexpr, LAYERS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
+    APART: tl.constexpr, ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """The energy of atom i from its features X [C]; if KEEP, G [HEAD], its gradient in the first hidden layer.
+
+    Z [LAYERS-1,HEAD] and ACTED [HEAD]: memory for hidden layers before the last, and for one of them activated.
+    """
+    SQUARE: tl.constexpr = HEAD * HEAD
+    multiply1(X, W, PARTS, CHANNELS, HEAD, GROUPS, UNROLL, APART)
+    for layer in tl.static_range(1, LAYERS):
+        at = (layer - 1) * HEAD
+        one_atom_maps.activated(PARTS, BIAS + at, Z + at, ACTED, HEAD, GROUPS, ACTIVATION)
+        multiply1(ACTED, MORE + (layer - 1) * SQUARE, PARTS, HEAD, HEAD, GROUPS, UNROLL, True)
+    one_atom_maps.energy_out(
+        PARTS, BIAS + (LAYERS - 1) * HEAD, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, G, i, HEAD, GROUPS,
+        ACTIVATION,
+    )  # fmt: skip
+    if KEEP:
+        for step in tl.static_range(1, LAYERS):
+            at = LAYERS - step - 1
+            multiply1(G, MORE_BACK + at * SQUARE, PARTS, HEAD, HEAD, GROUPS, UNROLL, True)
+            one_atom_maps.times_slope(PARTS, Z + at * HEAD, G, HEAD, GROUPS, ACTIVATION)
+
+
+@triton.jit
 def layer(
     Y, M, CHARGE, SYSTEM, TABLE, OWN, ROW_PTR, SOURCE, KNOT, PLACE,
     MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_IN, NEXT_Y, MIX_OUT_BACK, G, GY,
     READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
-    CONSTANTS, REFERENCES, NUMBERS, ENERGIES, WORK, epsilon,
-    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, DEGREE: tl.constexpr,
+    HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, WORK, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, LAYERS: tl.constexpr, DEGREE: tl.constexpr,
     WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr, APART: tl.constexpr,
     ACTIVATION: tl.constexpr, READOUT: tl.constexpr, GATED: tl.constexpr,
     REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
@@ -361,8 +388,7 @@ def layer(
     """X' = X̂ + D + (1 + q/10) D D with D = P̂ W and P = product(Y, M): a layer of atom i; see interaction.py.
 
     Then Y of the next layer. LAST: the energy of atom i, and if KEEP what `layer_gradient` of this layer starts from:
-    G, GY, and M becomes the gradient in M. READOUT: the activation of the features. GATED: hidden layers of a gated
-    head, 0 for the plain one.
+    G, GY, and M becomes the gradient in M. READOUT: the activation of the features. LAYERS: hidden layers of the head.
     """
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
@@ -373,8 +399,8 @@ def layer(
     update_atom(
         Y, M, CHARGE, SYSTEM, MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_IN, NEXT_Y, MIX_OUT_BACK, G, GY,
         READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
-        CONSTANTS, REFERENCES, NUMBERS, ENERGIES, work, parts, i, epsilon,
-        WIDTH, CHANNELS, HEAD, GROUPS, UNROLL, APART, ACTIVATION, READOUT, GATED, REFLECTIONS, KEEP, LAST,
+        HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, work, parts, i, epsilon,
+        WIDTH, CHANNELS, HEAD, LAYERS, GROUPS, UNROLL, APART, ACTIVATION, READOUT, GATED, REFLECTIONS, KEEP, LAST,
     )  # fmt: skip
 
 
@@ -382,9 +408,9 @@ def layer(
 def update_atom(
     Y, M, CHARGE, SYSTEM, MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_IN, NEXT_Y, MIX_OUT_BACK, G, GY,
     READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
-    CONSTANTS, REFERENCES, NUMBERS, ENERGIES, work, parts, i, epsilon,
-    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
-    APART: tl.constexpr, ACTIVATION: tl.constexpr, READOUT: tl.constexpr, GATED: tl.constexpr,
+    HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, work, parts, i, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, LAYERS: tl.constexpr, GROUPS: tl.constexpr,
+    UNROLL: tl.constexpr, APART: tl.constexpr, ACTIVATION: tl.constexpr, READOUT: tl.constexpr, GATED: tl.constexpr,
     REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """What `layer` does from P̂ on, which is in `work`.
@@ -407,19 +433,20 @@ def update_atom(
         one_atom_maps.read_norms(x, READ_SCALE, READ_OFFSET, work, epsilon, WIDTH, CHANNELS)
         multiply1(work, READ, parts, 3 * CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
         one_atom_maps.activated(parts, READ_BIAS, features, work + 4 * CHANNELS, CHANNELS, GROUPS, READOUT)
-        if GATED > 0:
+        if GATED:
             gradient = work + 28 * CHANNELS
             _gated_head(
                 work + 4 * CHANNELS, work + 20 * CHANNELS, gradient, parts, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
-                CONSTANTS, REFERENCES, NUMBERS, ENERGIES, i, CHANNELS, GATED, GROUPS, UNROLL, ACTIVATION, KEEP,
+                CONSTANTS, REFERENCES, NUMBERS, ENERGIES, i, CHANNELS, LAYERS, GROUPS, UNROLL, ACTIVATION, KEEP,
             )  # fmt: skip
             if KEEP:
                 multiply1(gradient, HEAD_BACK, parts, 2 * CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
         else:
-            multiply1(work + 4 * CHANNELS, HEAD_IN, parts, CHANNELS, HEAD, GROUPS, UNROLL, APART)
-            one_atom_maps.energy_out(
-                parts, HEAD_BIAS, HEAD_OUT, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, head, i, HEAD, GROUPS, ACTIVATION
-            )
+            _plain_head(
+                work + 4 * CHANNELS, work + 20 * CHANNELS, work + 28 * CHANNELS, head, parts, HEAD_IN, HEAD_MORE,
+                HEAD_MORE_BACK, HEAD_BIAS, HEAD_OUT, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, i,
+                CHANNELS, HEAD, LAYERS, GROUPS, UNROLL, APART, ACTIVATION, KEEP,
+            )  # fmt: skip
             if KEEP:
                 multiply1(head, HEAD_BACK, parts, HEAD, CHANNELS, GROUPS, UNROLL, APART)
         if KEEP:

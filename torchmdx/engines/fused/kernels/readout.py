@@ -4,6 +4,7 @@
 |---|---|---|
 | FEATURES | [N,C] | the readout before its activation |
 | GFEATURES | [N,C] | the gradient of the energy there |
+| Z | [N,LAYERS,HEAD] | hidden layers of the head, if there are several; then their gradients |
 | NORMS | [N,3C] | the standardised norms of the three parts; its gradient in the backward pass |
 | ENERGIES | [N] float64 | scale · head + reference energy of the element |
 """
@@ -65,7 +66,9 @@ def last_tensors(X, D, CHARGE, SYSTEM, row, c, num_atoms, CHANNELS: tl.constexpr
 def read_energies(
     FEATURES,
     GFEATURES,
+    Z,
     W,
+    MORE,
     BIAS,
     LAST,
     CONSTANTS,
@@ -75,6 +78,7 @@ def read_energies(
     num_atoms,
     CHANNELS: tl.constexpr,
     HEAD: tl.constexpr,
+    LAYERS: tl.constexpr,
     ATOMS: tl.constexpr,
     STEP: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -84,6 +88,7 @@ def read_energies(
 ):
     """ENERGIES = scale (act(act'(FEATURES) W + b) · LAST + last bias) + reference. W [C,HEAD].
 
+    With LAYERS hidden layers there are as many biases, and the matrices beyond the first are MORE [LAYERS-1,HEAD,HEAD].
     READOUT: the activation act' of the features. CONSTANTS: scale and last bias, float64. GRADIENT: GFEATURES is
     written.
     """
@@ -96,6 +101,7 @@ def read_energies(
     keep = valid[:, None]
     base = FEATURES + row.to(tl.int64)[:, None] * CHANNELS
     h = tl.arange(0, HEAD)
+    HEAD_STEP: tl.constexpr = STEP if STEP < HEAD else HEAD
     z = tl.zeros((ATOMS, HEAD), tl.float32) + tl.load(BIAS + h)[None, :]
     for first in range(0, CHANNELS, STEP):
         k = first + tl.arange(0, STEP)
@@ -104,6 +110,21 @@ def read_energies(
         if PRECISION == "tf32":
             x, w = nearest(x), nearest(w)
         z = tl.dot(x, w, z, input_precision=PRECISION)
+    hidden = Z + row.to(tl.int64)[:, None] * (LAYERS * HEAD)
+    for layer in range(1, LAYERS):
+        tl.store(hidden + (layer - 1) * HEAD + h[None, :], z, mask=keep)
+        x = activate(z, ACTIVATION)
+        if PRECISION == "tf32":
+            x = nearest(x)
+        for first in range(0, HEAD, HEAD_STEP):
+            k = first + tl.arange(0, HEAD_STEP)
+            w = tl.load(MORE + (layer - 1) * (HEAD * HEAD) + h[:, None] * HEAD + k[None, :])
+            if PRECISION == "tf32":
+                w = nearest(w)
+            y = tl.dot(x, w, input_precision=PRECISION) + tl.load(BIAS + layer * HEAD + k)[None, :]
+            tl.store(hidden + layer * HEAD + k[None, :], y, mask=keep)
+        tl.debug_barrier()
+        z = tl.load(hidden + layer * HEAD + h[None, :], mask=keep, other=0.0)
     last = tl.load(LAST + h)[None, :]
     scale = tl.load(CONSTANTS)
     output = tl.sum((activate(z, ACTIVATION) * last).to(tl.float64), 1) + tl.load(CONSTANTS + 1)
@@ -111,6 +132,21 @@ def read_energies(
     tl.store(ENERGIES + row, output * scale + reference, mask=valid)
     if GRADIENT:
         gz = slope(z, ACTIVATION) * last * scale.to(tl.float32)
+        for step in range(1, LAYERS):
+            layer = LAYERS - step
+            if PRECISION == "tf32":
+                gz = nearest(gz)
+            tl.debug_barrier()  # the gradient takes the place of this layer, which all threads have read
+            for first in range(0, HEAD, HEAD_STEP):
+                k = first + tl.arange(0, HEAD_STEP)
+                w = tl.load(MORE + (layer - 1) * (HEAD * HEAD) + k[None, :] * HEAD + h[:, None])
+                if PRECISION == "tf32":
+                    w = nearest(w)
+                g = tl.dot(gz, w, input_precision=PRECISION)
+                before = tl.load(hidden + (layer - 1) * HEAD + k[None, :], mask=keep, other=0.0)
+                tl.store(hidden + layer * HEAD + k[None, :], g * slope(before, ACTIVATION), mask=keep)
+            tl.debug_barrier()
+            gz = tl.load(hidden + layer * HEAD + h[None, :], mask=keep, other=0.0)
         if PRECISION == "tf32":
             gz = nearest(gz)
         for first in range(0, CHANNELS, STEP):
