@@ -27,9 +27,11 @@ def test_a_branch_sees_what_came_before_and_is_seen_by_what_comes_after():
             second.run(lambda: z.copy_(x).mul_(3))
         y.add_(z)
 
-    work()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        work()
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         work()
     graph.replay()
     torch.cuda.synchronize()
