@@ -17,7 +17,6 @@ def value_of(recorded: list[Row], wanted: Row, name: str) -> Any:
 
 
 OURS, PEER = {"by": "torchmdx"}, {"by": "torchmd-net"}
-TARGET = {"by": "target"}  # rows of benchmarks/targets.json
 GRAPH, COMPILED, EAGER = ({**PEER, "mode": mode} for mode in ("graph", "compile", "eager"))
 ONE, FOUR = {"members": 1}, {"members": 4}
 NATIVE, PYTHON, OPENMM_ML = ({"transport": name} for name in ("native", "python", "openmm-ml 1.8, torchmd-net"))
@@ -40,7 +39,6 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
             "their pair style, ms": ({"ranks": 2, "gpus": 2}, "pair_ms"),
             "their communication, ms": ({"ranks": 2, "gpus": 2}, "communication_ms"),
             "speedup": ({"ranks": 2, "gpus": 2}, "speedup"),
-            "target": ({"by": "target"}, "speedup"),
         },
     ),
     (
@@ -51,7 +49,6 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
             **PEER_STEP,
             "torchmd-net 3.1.0, ms": (PEER, "ms"),
             "its mode": (PEER, "mode"),
-            "target, ms": (TARGET, "ms"),
             "share of roofline": (OURS, "roofline_share"),
         },
     ),
@@ -166,7 +163,6 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
         "openmm",
         {
             "native": (NATIVE, "ns_day"),
-            "target": (TARGET, "ns_day"),
             "python": (PYTHON, "ns_day"),
             "openmm-ml 1.8 with torchmd-net 3.1.0": (OPENMM_ML, "ns_day"),
             "native, µs beyond the bare replay": (NATIVE, "beyond_us"),
@@ -209,7 +205,6 @@ BY_MEASUREMENT: list[tuple[str, str, dict[str, Row], dict[str, tuple[Row, str]]]
             "captured, bf16 in linear maps": ({"by": "torchmdx bf16"}, "ms"),
             "eager, float32": ({"by": "torchmdx float32, not recorded"}, "ms"),
             "torchmd-net 3.1.0, float32": (NETWORK, "ms"),
-            "target": (TARGET, "ms"),
             "memory, GB": (CAPTURED, "gb"),
             "torchmd-net's memory, GB": (NETWORK, "gb"),
             "reading, padding and copying a batch, alone": ({"by": "reading and batching alone"}, "ms"),
