@@ -274,7 +274,7 @@ BY_MEASUREMENT: list[tuple[str, str, dict[str, Row], dict[str, tuple[Row, str]]]
             "python": {"transport": "python"},
             "openmm-ml 1.8 with torchmd-net 3.1.0": {"transport": "peer"},
         },
-        {"ns/day": ({}, "ns_day"), "ms a step": ({}, "step_ms")},
+        {"ns/day": ({}, "ns_day"), "ms per step": ({}, "step_ms")},
     ),
     (
         "docs/openmm.md",
