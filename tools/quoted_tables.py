@@ -26,7 +26,7 @@ STEP = {
     "force error": (OURS, "force_error"),
     "memory, GB": (OURS, "step_memory_GB"),
 }
-PEER_STEP = {"its force error": (PEER, "force_error"), "its memory, GB": (PEER, "memory_GB")}
+PEER_STEP = {"torchmd-net force error": (PEER, "force_error"), "torchmd-net memory, GB": (PEER, "memory_GB")}
 # Tables with one structure per row: for each column, the keys of the quoted record besides the atoms, and the value.
 BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
     (
@@ -34,10 +34,10 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
         "lammps",
         {
             "one GPU, ms": ({"ranks": 1}, "ms"),
-            "its pair style, ms": ({"ranks": 1}, "pair_ms"),
+            "pair style, ms": ({"ranks": 1}, "pair_ms"),
             "two GPUs, ms": ({"ranks": 2, "gpus": 2}, "ms"),
-            "their pair style, ms": ({"ranks": 2, "gpus": 2}, "pair_ms"),
-            "their communication, ms": ({"ranks": 2, "gpus": 2}, "communication_ms"),
+            "pair style on two, ms": ({"ranks": 2, "gpus": 2}, "pair_ms"),
+            "communication, ms": ({"ranks": 2, "gpus": 2}, "communication_ms"),
             "speedup": ({"ranks": 2, "gpus": 2}, "speedup"),
         },
     ),
@@ -48,7 +48,7 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
             **STEP,
             **PEER_STEP,
             "torchmd-net 3.1.0, ms": (PEER, "ms"),
-            "its mode": (PEER, "mode"),
+            "torchmd-net mode": (PEER, "mode"),
             "share of roofline": (OURS, "roofline_share"),
         },
     ),
@@ -115,8 +115,8 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
         {
             "VelocityVerlet step, ms": ({**OURS, "integrator": "VelocityVerlet"}, "ms"),
             "Langevin step, ms": ({**OURS, "integrator": "Langevin"}, "ms"),
-            "of it the calculator, ms": (OURS, "calculator_ms"),
-            "of that the replay, ms": (OURS, "replay_ms"),
+            "calculator, ms": (OURS, "calculator_ms"),
+            "replay, ms": (OURS, "replay_ms"),
         },
     ),
     (
@@ -152,10 +152,10 @@ BY_ATOMS: list[tuple[str, str, dict[str, tuple[Row, str]]]] = [
         {
             "one, ms": (ONE, "ms"),
             "four, ms": (FOUR, "ms"),
-            "times one": (FOUR, "times_single"),
-            "four in turn, ms": (FOUR, "in_turn_ms"),
+            "ratio": (FOUR, "times_single"),
+            "four one by one, ms": (FOUR, "in_turn_ms"),
             "memory of one, GB": (ONE, "step_memory_GB"),
-            "of four, GB": (FOUR, "step_memory_GB"),
+            "memory of four, GB": (FOUR, "step_memory_GB"),
         },
     ),
     (
