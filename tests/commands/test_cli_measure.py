@@ -197,4 +197,4 @@ def test_profile_prints_how_a_gpu_is_used(monkeypatch, capsys):
     monkeypatch.setattr(gpu_energy, "EnergyMeter", Meter)
     profile._print_use_of_gpu(found, lambda: ran.append(1), torch.device("cuda"))
     assert ran == [1]
-    assert capsys.readouterr().out.splitlines()[1] == "10 mJ a step, 5 W; 10000 J/ns with a time step of 1 fs"
+    assert capsys.readouterr().out.splitlines()[1] == "10 mJ per step, 5 W; 10000 J/ns with a time step of 1 fs"

@@ -341,4 +341,4 @@ def test_one_context_can_be_turned_off(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith("python | $TORCHMDX_OWN_CONTEXT is set")
-    assert "costs about 0.3 ms a step" in done.stderr
+    assert "costs about 0.3 ms per step" in done.stderr

@@ -83,8 +83,9 @@ class CellRescaling:
         if not good.all():
             which = int(np.argmin(good))
             raise CellError(
-                f"the volume of structure {which}, {volume[which]:.6g} Å³, must change less than twofold in a step; "
-                "the structure may be unstable, or the barostat needs a longer relaxation or a smaller compressibility"
+                f"the volume of structure {which}, {volume[which]:.6g} Å³, must change by less than a factor of two "
+                "per step; the structure may be unstable, or the barostat needs a longer relaxation "
+                "or a smaller compressibility"
             )
 
 
@@ -101,7 +102,7 @@ def checked_barostat(
     if not isinstance(barostat, CellRescaling):
         raise TypeError(f"barostat must be a CellRescaling of torchmdx.dynamics.barostat, got {barostat!r}")
     if constant_energy:
-        raise ValueError("a barostat needs an integrator of constant temperature, got one of constant energy")
+        raise ValueError("a barostat needs an integrator with constant temperature, got one with constant energy")
     if exchanging:
         raise ValueError("an exchange of temperatures needs constant volume, got a barostat")
     open_ones = (~batch.pbc.all(1)).nonzero()

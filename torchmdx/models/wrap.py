@@ -93,7 +93,7 @@ def _try(network: WrappedNetwork) -> None:
     if abs(found[1] - found[2]) > rounding + MOST_AT_CUTOFF * abs(found[1] - found[0]):
         raise ValueError(
             f"pairs at the cutoff, {cutoff} Å, must contribute nothing to the energies of {name}, got "
-            f"{found[1] - found[2]:.3g}: give its own cutoff, and multiply all that comes from a pair by a function "
+            f"{found[1] - found[2]:.3g}: give its own cutoff, and multiply every contribution of a pair by a function "
             "that is 0 there"
         )
 

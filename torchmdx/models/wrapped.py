@@ -156,7 +156,7 @@ def arguments_of(module: nn.Module) -> tuple[str, ...]:
     asked = tuple(name for name, _ in every if name in ARGUMENTS)
     if unknown:
         raise ValueError(
-            f"the arguments of forward must be among {', '.join(ARGUMENTS)}, got {', '.join(unknown)}: put a module "
+            f"the arguments of forward must be among {', '.join(ARGUMENTS)}, got {', '.join(unknown)}: write a module "
             "around yours that takes some of these"
         )
     if not any(name in asked for name in GEOMETRY):

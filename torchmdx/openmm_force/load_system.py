@@ -90,7 +90,7 @@ def _require_own(element: ElementTree.Element) -> None:
     if tuple(kind for kind, _ in steps) != _STEPS or function != [restore.__module__, restore.__name__]:
         raise ValueError(
             f"PythonForce {name!r} contains a function that is not one of torchmdx, and reading it may run any code: "
-            "trusted=True reads the file nevertheless"
+            "pass trusted=True to read the file anyway"
         )
 
 

@@ -45,7 +45,7 @@ def evaluator_of(reference: str) -> ForceEvaluator:
     if settings.checkpoint is None and evaluator is None:
         raise ValueError(
             "the potential of this force was given in memory, not as a checkpoint file: it can be restored only in the "
-            "process that made it"
+            "process that created it"
         )
     if evaluator is not None:
         if settings.checkpoint is not None:
