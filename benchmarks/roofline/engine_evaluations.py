@@ -75,8 +75,7 @@ def evaluations_of(engine: Engine) -> list[Evaluation]:
     kind = FLOAT64 if number == 8 else FLOAT32
     if kind == FLOAT32 and isinstance(engine, PairwiseEngine) and engine.potential.device.type == "cuda":
         kind = THREE_TF32  # engines/pairs/kernels/linear.py
-    read = (1,) if isinstance(engine, ModelEngine) and engine.name == "table" else ()
-    return [Evaluation(mixes=kind, products=kind, edges=kind, edges_back=kind, number=number, sent=number, words=read)]
+    return [Evaluation(mixes=kind, products=kind, edges=kind, edges_back=kind, number=number, sent=number)]
 
 
 def of_kernels(model: FastTensorNet) -> Evaluation:

@@ -1,4 +1,4 @@
-/* Kernels over the rows of a neighbour list: of the network of pairs, and of tabulated filters in torch.
+/* Kernels over the rows of a neighbour list: of the network of pairs, and of Coulomb energies.
 
    They are compiled for several instruction sets, and for float and double: name_float_v3 and so on. */
 
@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#define SLICE 32 /* channels that kernels_messages.c processes at a time, as in build.py */
 static const int PART_END[3] = {1, 4, 9};
 static const int PART_START[3] = {0, 1, 4};
 
