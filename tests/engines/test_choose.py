@@ -10,7 +10,7 @@ from model_kinds import d2, kinds, zbl
 
 from torchmdx import Batch, Potential, System, evaluate
 from torchmdx.engines.choose import choose_engine
-from torchmdx.engines.cpu.build import tensornet_library
+from torchmdx.engines.cpu.build import library, tensornet_library
 from torchmdx.engines.exact import ModelEngine
 from torchmdx.engines.fused.engine import kernels_for
 from torchmdx.engines.fused.tensornet import MOST_CHANNELS, FastTensorNet
@@ -20,6 +20,7 @@ from torchmdx.step.captured_step import CapturedStep
 
 COMPILED = "compiled", "one call into C on the CPU"
 PAIRS = "pairs, float32", "network of pairs: it needs the compiled library"
+EXACT = "exact", "exact model: it needs the compiled library"
 
 
 def batch_of(potential, *structures):
@@ -106,7 +107,7 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, c
     if dtype == torch.float64:
         assert (engine.name, why) == ("exact", "float64 takes the exact model")
     elif tensornet_library() is None:
-        assert (engine.name, why) == PAIRS
+        assert (engine.name, why) == (PAIRS if library() is not None or not potential.predicts_charges else EXACT)
     elif potential.prior_configs:
         assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, and priors beside it")
     else:
@@ -114,15 +115,16 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, c
 
 
 @pytest.mark.parametrize("kind", kinds("tensornet", "tensornet-gated", "tensornet-target", "tensornet2"))
-def test_without_a_compiler_the_network_of_pairs_is_evaluated_in_torch(
+def test_without_a_compiler_torch_evaluates_the_network_of_pairs_or_the_exact_one(
     make_kind, kind, ethanol, cation, crystal, monkeypatch
 ):
-    for room in ("engine.tensornet_library", "pair_forms.library"):
-        monkeypatch.setattr(f"torchmdx.engines.cpu.{room}", lambda: None)
+    """Of a TensorNet2 in blocks, whose memory is bounded."""
+    for name in ("choose.library", "cpu.engine.tensornet_library", "cpu.pair_forms.library"):
+        monkeypatch.setattr(f"torchmdx.engines.{name}", lambda: None)
     potential, exact, structures = make_kind(kind, torch.float32), make_kind(kind), (ethanol, crystal, cation)
     batch = batch_of(potential, *structures)
     engine, why = choose_engine(potential, batch, stress=True, precision="float32")
-    assert (engine.name, why) == PAIRS
+    assert (engine.name, why) == (EXACT if potential.predicts_charges else PAIRS)
     wanted = evaluate(exact, batch_of(exact, *structures), stress=True)
     assert_as_exact(run(engine, batch, potential.search_cutoff(batch), 31), wanted, 1e-4)
 

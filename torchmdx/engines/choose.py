@@ -6,6 +6,7 @@ captured.
 
 from __future__ import annotations
 
+from torchmdx.engines.cpu.build import library
 from torchmdx.engines.cpu.engine import CompiledEngine, unsupported
 from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
 from torchmdx.engines.engine import Engine
@@ -55,7 +56,8 @@ def choose_engine(
         if potential.prior_configs:
             return CompiledPriorEngine(potential, batch, stress=stress), "network in C on the CPU, and priors beside it"
         return CompiledEngine(potential, batch, stress=stress), "one call into C on the CPU"
-    if pair_energy.serves(potential):
+    # In plain torch the network of pairs would keep TensorNet2's filters of all edges; the exact model works in blocks.
+    if pair_energy.serves(potential) and (library() is not None or not potential.predicts_charges):
         return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
     return ModelEngine(potential, batch, stress=stress), f"exact model: {reason}"
 
