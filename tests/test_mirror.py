@@ -29,7 +29,7 @@ datasets/test_readers.py            datasets: ase_files hdf5_files index_files n
 datasets/test_store.py              datasets: frames references splits
 demo/test_demo.py                   demo: pictures run torsions
 engines/test_choose.py              engines: engine exact
-engines/cpu/test_network.py         engines/cpu: build edge_values messages threads
+engines/cpu/test_pair_forms.py      engines/cpu: build edge_values threads
 engines/fused/test_fused_tensornet.py   engines/fused: buffers few_atoms launch_sizes
 engines/fused/test_fused_tensornet2.py  engines/fused: charged charged_weights
 engines/fused/test_element_sums.py  engines/fused/kernels: element_sums

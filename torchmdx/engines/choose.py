@@ -38,7 +38,7 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if precision == "float64":
-        return ModelEngine(potential, batch, stress=stress, tabulated=False), "float64 takes the exact model"
+        return ModelEngine(potential, batch, stress=stress), "float64 takes the exact model"
     if potential.device.type == "cuda":
         reason = kernels_for(potential).why_not(potential, priors=True)
         if reason is None and potential.prior_configs:
@@ -53,19 +53,17 @@ def choose_engine(potential: Potential, batch: Batch, *, stress: bool, precision
             say_slower(reason)
         if pair_energy.serves(potential):
             return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
-        return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
+        return ModelEngine(potential, batch, stress=stress), f"exact model: {reason}"
     if precision in ("half", "tf32", "bfloat16"):
         raise ValueError(f"precision {precision!r} needs a GPU, got a potential on the CPU")
     if (reason := unsupported(potential)) is None:
         if potential.prior_configs:
             return CompiledPriorEngine(potential, batch, stress=stress), "network in C on the CPU, and priors beside it"
         return CompiledEngine(potential, batch, stress=stress), "one call into C on the CPU"
-    if type(potential.network) is not TensorNet:  # a subclass may compute other filters
-        if pair_energy.serves(potential) and library() is not None:
-            return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
-        return ModelEngine(potential, batch, stress=stress, tabulated=False), f"exact model: {reason}"
-    # Replaces only the network: heads and priors are those of the exact model.
-    return ModelEngine(potential, batch, stress=stress, tabulated=True), f"filters from tables on the CPU: {reason}"
+    # In plain torch the network of pairs would keep TensorNet2's filters of all edges; the exact model works in blocks.
+    if pair_energy.serves(potential) and (library() is not None or not potential.predicts_charges):
+        return PairwiseEngine(potential, batch, stress=stress), f"network of pairs: {reason}"
+    return ModelEngine(potential, batch, stress=stress), f"exact model: {reason}"
 
 
 @functools.cache
@@ -91,6 +89,6 @@ def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, p
 def exact_engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool) -> Engine:
     """The exact model, of every member of an ensemble."""
     if not isinstance(potential, Ensemble):
-        return ModelEngine(potential, batch, stress=stress, tabulated=False)
-    engines = [ModelEngine(member, batch, stress=stress, tabulated=False) for member in potential]
+        return ModelEngine(potential, batch, stress=stress)
+    engines = [ModelEngine(member, batch, stress=stress) for member in potential]
     return EnsembleEngine(engines, batch, stress=stress)

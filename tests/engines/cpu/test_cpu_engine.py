@@ -174,13 +174,13 @@ def test_charges_and_atoms_are_those_of_the_batch_at_each_run(trained, ethanol):
     assert relative(before.forces, after.forces.double()) > 1e-3
 
 
-def test_a_potential_it_cannot_evaluate_takes_the_table(make_potential, trained, ethanol, monkeypatch):
+def test_a_potential_it_cannot_evaluate_takes_the_network_of_pairs(make_potential, trained, ethanol, monkeypatch):
     assert cpu_engine.unsupported(trained("cpu")) is None
     assert cpu_engine.unsupported(make_potential()) == "its weights must be torch.float32, got torch.float64"
     monkeypatch.setattr(cpu_engine, "tensornet_library", lambda: None)
     engine, why = choose_engine(trained("cpu"), batch_of(ethanol), stress=False, precision="float32")
-    assert engine.name == "table"
-    assert why == "filters from tables on the CPU: it needs the compiled library"
+    assert engine.name == "pairs, float32"
+    assert why == "network of pairs: it needs the compiled library"
 
 
 def test_a_step_in_inference_mode_and_in_a_larger_crystal(trained):

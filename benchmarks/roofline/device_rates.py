@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from torchmdx.commands.floors import L1_BYTES_A_CLOCK, Rates
+from benchmarks.roofline.floors import L1_BYTES_A_CLOCK, Rates
 from torchmdx.runtime.isolation import EXACT, TF32, float32_products
 
 CLOCK_RATE = 13  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, kHz
