@@ -31,7 +31,7 @@ MOST_EXACT = 3000  # atoms; the reference network takes 1 MB and more for each
 REPEATS = 30
 Maker = Callable[[Potential, Batch], Engine]
 ENGINES: dict[str, Maker] = {
-    "exact": lambda potential, batch: ModelEngine(potential, batch, stress=False, tabulated=False),
+    "exact": lambda potential, batch: ModelEngine(potential, batch, stress=False),
     "pairs": lambda potential, batch: PairwiseEngine(potential, batch, stress=False),
     "fused": lambda potential, batch: KernelEngine(potential, batch, stress=False, precision="float32"),
 }

@@ -55,7 +55,6 @@ def batch(size: int, seed: int, cutoff: float) -> LabelledBatch:
 
 
 def row(name: str, potential: Potential, size: int, record: bool) -> dict[str, Any]:
-    torch.set_float32_matmul_precision("highest")
     step = TrainStep(potential, LossSection(), OptimizerSection(), record=record)
     step.set_rates(1e-5, (1.0, 1.0, 1.0))
     batches = [batch(size, seed, potential.cutoff) for seed in range(4)]

@@ -66,7 +66,7 @@ def mixed(row: str, transport: str, files: dict[str, Path], parts: Any, device: 
     charged = row in ("charged", "electrostatic")
     options: dict[str, Any] = {"transport": transport, "device": device}
     if row == "links":
-        ligand, options = ligand[:LINK], options | {"link_atoms": True}
+        ligand, options = ligand[:LINK], options | {"link_atoms": True, "charge": 0}
     if row == "electrostatic":
         options |= {"embedding": "electrostatic"}
     return create_mixed_system(system, modeller.topology, ligand, files["charged" if charged else "plain"], **options)

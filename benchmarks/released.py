@@ -88,10 +88,8 @@ def theirs(path: Path, batch: Batch, mode: str, exact: torch.Tensor) -> dict[str
     torch.cuda.reset_peak_memory_stats()
     batch = batch.to("cuda")
     box = batch.cell[0].float() if batch.pbc.any() else None
-    options = dict(max_num_neighbors=MOST_NEIGHBORS, static_shapes=mode != "eager", remove_ref_energy=True)
-    peer = load_model(str(path), derivative=mode != "compile", **options)
-    if box is not None:
-        peer.representation_model.distance.box = box.cpu()
+    options = dict(max_num_neighbors=MOST_NEIGHBORS, box_vecs=None if box is None else box.cpu().tolist())
+    peer = load_model(str(path), derivative=mode != "compile", static_shapes=mode != "eager", **options).eval()
     run, forces = peer_model.prepare(mode, peer, batch.atomic_numbers, batch.positions.float(), batch.system_index, box)
     run()
     torch.cuda.synchronize()

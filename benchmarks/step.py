@@ -7,9 +7,9 @@ TensorNet, 2 layers (TensorNet2, 1 layer and 16 charges), 128 channels, 32 radia
 weights on both sides, scaled so that forces are about 1 eV/Å. Results go to step.json and tensornet2.json. --sweep:
 TensorNets of 0, 1 and 2 layers with 64 and 128 channels and 4.5 Å, to step_models.json. ms: medians of CUDA events.
 wall_ms: from NumPy positions to NumPy forces. force_error: against the exact model in float64, relative, of the whole
-structure where it fits into memory, else of a cluster of its atoms. transient_GB: memory that capture and audit took
-beyond step_memory_GB, until the first result. floors_ms: the least times that the device's units
-need (torchmdx/commands/floors.py). roofline_share: the largest of them, divided by ms;
+structure where it fits into memory, else of a few of its atoms. transient_GB: memory that capture and audit took
+beyond step_memory_GB, until the first result. floors_ms: lower bounds at the peak
+throughput of each unit of the device (benchmarks/roofline). roofline_share: the largest of them, divided by ms;
 floors_sum_share: their sum, divided by ms.
 """
 
@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 from benchmarks import peer_model, record, systems
+from benchmarks.roofline.bounds import least_seconds
 from torchmdx import Batch, Potential, System, TensorNet2Config, TensorNetConfig, evaluate
-from torchmdx.commands.bench import least_seconds
 from torchmdx.step.captured_step import CapturedStep
 
 # name: (copies, modes of the peer, of which the fastest counts)

@@ -69,15 +69,14 @@ def milliseconds(step: Callable[[], Any], count: int) -> float:
 
 def ours(size: int, precision: str, record: bool) -> dict[str, Any]:
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     potential = Potential(TensorNetConfig(cutoff=CUTOFF)).cuda()
-    step = TrainStep(potential, LossSection(), OptimizerSection(), record=record, bf16=precision == "bf16")
+    products = dict(bf16=precision == "bf16", tf32=precision == "tf32")
+    step = TrainStep(potential, LossSection(), OptimizerSection(), record=record, **products)
     step.set_rates(1e-4, (1.0, 1.0, 0.0))
     batches = [batch(size, seed) for seed in range(4)]
     turn = iter(range(10**9))
     torch.cuda.reset_peak_memory_stats()
     ms = milliseconds(lambda: step(batches[next(turn) % 4]), 40 if record else 10)
-    torch.set_float32_matmul_precision("highest")
     label_of = f"torchmdx {precision}" + ("" if record else ", not recorded")
     memory = torch.cuda.max_memory_allocated() / 2**30
     return dict(by=label_of, batch=size, ms=round(ms, 3), gb=round(memory, 2))

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from torchmdx.models import registry
 from torchmdx.models.registry import model_from_dict
 from torchmdx.step import capture_policy
 from torchmdx.step.graph import Graph
+
+# Before CUDA starts: torch.use_deterministic_algorithms refuses products of cuBLAS without it.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 if INTERPRETED:
     quicken()

@@ -12,7 +12,7 @@ from ase.build import bulk
 from model_kinds import kinds
 
 from torchmdx import Batch, System, TensorNetConfig, blocks, evaluate
-from torchmdx.blocks import BlockedTensorNet, blocks_of, bounded
+from torchmdx.blocks import BlockedTensorNet, bounded
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.captured_step import CapturedStep
@@ -62,20 +62,6 @@ def test_a_step_in_float64_evaluates_in_blocks(potential, ethanol, monkeypatch):
     found = step(ethanol.positions)
     assert counted == [1]
     np.testing.assert_allclose(found.forces, wanted.forces, atol=1e-12)
-
-
-def test_blocks_hold_every_atom_and_edge_once(batch):
-    edges = brute_force(batch, 4.0, capacity=2000)
-    for most_atoms, most_edges in ((1, 10**6), (3, 50), (10**6, 1), (10**6, 10**6)):
-        found = blocks_of(edges, most_atoms, most_edges)
-        assert [block.atoms.start for block in found] == [0, *(block.atoms.stop for block in found[:-1])]
-        assert [block.edges.start for block in found] == [0, *(block.edges.stop for block in found[:-1])]
-        assert (found[-1].atoms.stop, found[-1].edges.stop) == (batch.num_atoms, int(edges.num_edges))
-        for block in found:
-            num_atoms, num_edges = block.atoms.stop - block.atoms.start, block.edges.stop - block.edges.start
-            assert num_atoms == 1 or (num_atoms <= most_atoms and num_edges <= most_edges)
-            targets = edges.target[block.edges]
-            assert bool(((targets >= block.atoms.start) & (targets < block.atoms.stop)).all())
 
 
 def test_small_structures_other_networks_and_second_derivatives_are_not_cut(potential, batch, make_kind):

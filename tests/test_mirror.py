@@ -29,7 +29,7 @@ datasets/test_readers.py            datasets: ase_files hdf5_files index_files n
 datasets/test_store.py              datasets: frames references splits
 demo/test_demo.py                   demo: pictures run torsions
 engines/test_choose.py              engines: engine exact
-engines/cpu/test_network.py         engines/cpu: build edge_values messages threads
+engines/cpu/test_pair_forms.py      engines/cpu: build edge_values threads
 engines/fused/test_fused_tensornet.py   engines/fused: buffers few_atoms
 engines/fused/test_fused_tensornet2.py  engines/fused: charged charged_weights
 engines/fused/test_element_sums.py  engines/fused/kernels: element_sums
@@ -81,7 +81,7 @@ step/test_interrupted.py            runtime: interrupt
 md/test_md_files.py                 runtime: progress_line
 step/test_captured_step.py          step: atom_order change graph report results
 step/test_captured_step.py           step: buffer_storage device_memory state
-step/test_capture_policy.py         step: audit
+step/test_audit.py                  step: findings
 step/test_buffer_kernels.py         step: buffers
 engines/test_ensemble.py            step: spread_limit
 torchmdnet/test_reader.py           torchmdnet: archive container priors report settings weights

@@ -21,7 +21,6 @@ NEEDED = (
     "torchmdx/engines/cpu/kernels.c",
     "torchmdx/engines/cpu/kernels_coulomb.c",
     "torchmdx/engines/cpu/kernels_each.h",
-    "torchmdx/engines/cpu/kernels_messages.c",
     "torchmdx/engines/cpu/kernels_pair_forms.c",
     "torchmdx/engines/cpu/kernels_threads.c",
     "torchmdx/engines/cpu/tensornet.c",

@@ -1,7 +1,7 @@
 """The release checklist: tools/check_release.py runs every check and prints whether it passes.
 
-Checks that torchmdx/__init__.py, CHANGELOG.md and CITATION.cff have the same version, that nothing is left under
-"Unreleased", that the commit has the tag vVERSION and no file is changed, that documents print the numbers of
+Checks that torchmdx/__init__.py, CHANGELOG.md and CITATION.cff have the same version, that the changelog has a date for
+it, that the commit has the tag vVERSION and no file is changed, that documents print the numbers of
 benchmarks/results/, that the wheel works in an empty environment and that the documentation builds.
 --quick leaves out the last two, which take minutes.
 """
@@ -25,21 +25,16 @@ def version_of(source: str) -> str:
 
 
 def changelog_problem(version: str, changelog: str) -> str:
-    """Problem with the headings of a changelog for a release of this version; empty without one."""
-    parts = re.split(r"^## (.*)$", changelog, flags=re.MULTILINE)[1:]
-    sections = list(zip(parts[::2], parts[1::2], strict=True))
-    if not sections or sections[0][0] != "[Unreleased]":
-        return f"the first heading must be [Unreleased], got {sections[0][0] if sections else 'none'}"
-    if sections[0][1].strip():
-        return f"[Unreleased] must be empty: move its entries to [{version}]"
-    if len(sections) < 2 or not re.fullmatch(rf"\[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d", sections[1][0]):
-        return f"the second heading must be [{version}] - YYYY-MM-DD, got {sections[1][0] if sections[1:] else 'none'}"
+    """Problem with the first heading of a changelog for a release of this version; empty without one."""
+    found = re.search(r"^## (.*)$", changelog, re.MULTILINE)
+    if not found or not re.fullmatch(rf"{re.escape(version)} \(\d{{4}}-\d\d-\d\d\)", found[1]):
+        return f"the first heading must be {version} (YYYY-MM-DD), got {found[1] if found else 'none'}"
     return ""
 
 
 def citation_problem(version: str, changelog: str, citation: str) -> str:
     """Whether CITATION.cff has this version, and the date that the changelog has for it."""
-    heading = re.search(rf"^## \[{re.escape(version)}\] - (\S+)$", changelog, re.MULTILINE)
+    heading = re.search(rf"^## {re.escape(version)} \((\S+)\)$", changelog, re.MULTILINE)
     fields = dict(re.findall(r'^(version|date-released): "?([^"\n]*)"?$', citation, re.MULTILINE))
     wanted = {"version": version, "date-released": heading[1] if heading else "the changelog's"}
     wrong = [f"{key} must be {value}, got {fields.get(key, 'none')}" for key, value in wanted.items()]

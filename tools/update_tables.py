@@ -21,7 +21,6 @@ from quoted_results import SENTENCES
 from quoted_tables import BY_ATOMS, BY_MEASUREMENT, Row, value_of
 
 ROOT = Path(__file__).parents[1]
-TARGETS: dict[str, list[Row]] = json.loads((ROOT / "benchmarks" / "targets.json").read_text())
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 TABLE = re.compile(r"(?:^\|.*\|\n)+", re.MULTILINE)
@@ -53,11 +52,6 @@ def prose_of(page: str) -> str:
 def rows_of(record: str) -> list[Row]:
     """The rows of benchmarks/results/RECORD.json."""
     return list(json.loads((ROOT / "benchmarks" / "results" / f"{record}.json").read_text())["rows"])
-
-
-def with_targets(record: str) -> list[Row]:
-    """The rows of a record, and those of its targets."""
-    return rows_of(record) + TARGETS.get(record, [])
 
 
 Cell = tuple[int, int, str]  # start and end of its text, and the text
@@ -96,7 +90,7 @@ def only_table(page: str, columns: set[str], rows: set[str]) -> list[dict[str, C
 
 def quotes_by_atoms(page: str, record: str, columns: dict[str, tuple[Row, str]]) -> Iterator[Quote]:
     """Cells of a table with a structure in each row."""
-    recorded = with_targets(record)
+    recorded = rows_of(record)
     for row in only_table(page, {*columns, "atoms"}, set()):
         atoms = int(row["atoms"][2].replace(",", ""))
         for column, (wanted, name) in columns.items():
@@ -108,7 +102,7 @@ def quotes_by_measurement(
     page: str, record: str, columns: dict[str, Row], rows: dict[str, tuple[Row, str]]
 ) -> Iterator[Quote]:
     """Cells of a table with a measurement in each row."""
-    recorded = with_targets(record)
+    recorded = rows_of(record)
     lines = {row["first"][2]: row for row in only_table(page, set(columns), set(rows))}
     assert set(lines) == set(rows), f"{page}, {record}: the rows must be {sorted(rows)}, got {sorted(lines)}"
     for line, (wanted, name) in rows.items():

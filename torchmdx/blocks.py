@@ -7,15 +7,13 @@ pass evaluates each block a second time. The formulas are those of the reference
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from torchmdx.block_plan import ALL, Block, Extent, Plan, blocks_of
 from torchmdx.models.charge_equilibration import ChargeEquilibration, equilibrated
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.interaction import Interaction
@@ -35,118 +33,12 @@ NUMBERS_WITHOUT_BLOCKS = 60  # without blocks, for each channel, edge and layer
 LEAST_ESTIMATE = 2**30  # bytes; smaller ones are not compared with the memory of the machine
 
 
-@dataclass(frozen=True)
-class Block:
-    """Atoms as targets, and their edges."""
-
-    atoms: slice
-    edges: slice
-
-
-def blocks_of(edges: Edges, most_atoms: int, most_edges: int) -> list[Block]:
-    """All atoms in blocks of at most so many atoms and edges, but at least one atom. Reads the list on the host."""
-    ends, found, first = edges.row_ptr.tolist(), [], 0
-    while first < edges.num_atoms:
-        fitting = bisect_right(ends, ends[first] + most_edges) - 1
-        last = min(max(fitting, first + 1), first + most_atoms, edges.num_atoms)
-        found.append(Block(slice(first, last), slice(ends[first], ends[last])))
-        first = last
-    return found
-
-
-class InBlocks(torch.autograd.Function):
-    """Applies a function to each block of atoms, and evaluates it a second time for the derivative.
-
-    work(block, *own, *sent, *of_edges): values [n,...] of the n atoms of a block, from tensors of these atoms, tensors
-    of the sources of its edges, and tensors of its edges. kinds: the numbers of `own`, `sent` and `of_edges` among the
-    tensors, which are given whole, for all atoms and edges.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, work: Callable[..., Tensor], plan: Plan, kinds: tuple[int, int, int], *tensors: Tensor
-    ) -> Tensor:
-        ctx.work, ctx.plan, ctx.kinds = work, plan, kinds
-        ctx.save_for_backward(*tensors)
-        out: Tensor | None = None
-        for block in plan.blocks:
-            value = work(block, *plan.parts(block, kinds, tensors))
-            out = value.new_empty(plan.edges.num_atoms, *value.shape[1:]) if out is None else out
-            out[block.atoms] = value
-        assert out is not None
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, plan = ctx.saved_tensors, ctx.plan
-        wanted = ctx.needs_input_grad[3:]
-        grads = [torch.zeros_like(tensor) if want else None for tensor, want in zip(tensors, wanted, strict=True)]
-        for block in plan.blocks:
-            parts = plan.parts(block, ctx.kinds, tensors)
-            leaves = [part.detach().requires_grad_(want) for part, want in zip(parts, wanted, strict=True)]
-            with torch.enable_grad():  # a weighted sum, since `grad_outputs` would import sympy, which takes seconds
-                weighted = (ctx.work(block, *leaves) * grad[block.atoms]).sum()
-            asked = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
-            found = iter(torch.autograd.grad(weighted, asked))
-            for number, whole in enumerate(grads):
-                if whole is not None:
-                    plan.add(block, ctx.kinds, number, whole, next(found))
-        return None, None, None, *grads
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """The blocks of a list of edges."""
-
-    edges: Edges
-    blocks: list[Block]
-
-    def parts(self, block: Block, kinds: tuple[int, int, int], tensors: tuple[Tensor, ...]) -> list[Tensor]:
-        """The parts of whole tensors that a block needs, as `InBlocks` describes."""
-        own, sent, _ = kinds
-        source = self.edges.source[block.edges]
-        return [
-            tensor[block.atoms]
-            if number < own
-            else tensor.index_select(0, source)
-            if number < own + sent
-            else tensor[block.edges]
-            for number, tensor in enumerate(tensors)
-        ]
-
-    def add(self, block: Block, kinds: tuple[int, int, int], number: int, whole: Tensor, part: Tensor) -> None:
-        """Adds the gradient by a part of a tensor to that by the whole one."""
-        own, sent, _ = kinds
-        if number < own:
-            whole[block.atoms] += part
-        elif number < own + sent:
-            whole.index_add_(0, self.edges.source[block.edges], part)
-        else:
-            whole[block.edges] += part
-
-    def target(self, block: Block) -> Tensor:
-        """The target of each edge of a block, counted from the first atom of the block."""
-        return self.edges.target[block.edges] - block.atoms.start
-
-    def run(
-        self,
-        work: Callable[..., Tensor],
-        own: tuple[Tensor, ...] = (),
-        sent: tuple[Tensor, ...] = (),
-        of_edges: tuple[Tensor, ...] = (),
-    ) -> Tensor:
-        """`InBlocks` of these tensors."""
-        found: Tensor = InBlocks.apply(work, self, (len(own), len(sent), len(of_edges)), *own, *sent, *of_edges)
-        return found
-
-
-def plan_for(network: TensorNet | TensorNet2, edges: Edges, dtype: torch.dtype) -> Plan:
-    """Blocks of about BLOCK_BYTES, larger on a GPU."""
+def plan_for(network: TensorNet | TensorNet2, edges: Edges, dtype: torch.dtype, divided_at: Sequence[int] = ()) -> Plan:
+    """Blocks of about BLOCK_BYTES, larger on a GPU; divided_at: as for `blocks_of`."""
     larger = LARGER_ON_GPU if edges.row_ptr.is_cuda else 1
     numbers = larger * BLOCK_BYTES / (network.config.num_channels * dtype.itemsize)
     most_edges, most_atoms = int(numbers / NUMBERS_OF_AN_EDGE), int(numbers / NUMBERS_OF_AN_ATOM)
-    return Plan(edges, blocks_of(edges, max(1, most_atoms), max(1, most_edges)))
+    return Plan(edges, blocks_of(edges, max(1, most_atoms), max(1, most_edges), divided_at))
 
 
 def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potential:
@@ -185,21 +77,34 @@ def _require_memory(estimate: int, num_atoms: int, dtype: torch.dtype) -> None:
 
 
 class BlockedTensorNet(nn.Module):
-    """The features of a TensorNet; differentiable once, by the edge vectors."""
+    """The features of a TensorNet; differentiable once, by the edge vectors.
 
-    def __init__(self, network: TensorNet) -> None:
+    within [2L+2]: for atoms sorted by their hops from the first ones, how many have at most k hops. Then the features
+    are those of the atoms with at most L+1 hops, which are all that depend on the positions of the first ones; the
+    derivative is right by these positions only, and layers evaluate no other atoms than these need.
+    """
+
+    def __init__(self, network: TensorNet, within: Sequence[int] = ()) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.within = network, within
 
     def forward(self, edges: Edges, vectors: Tensor, atomic_numbers: Tensor, charge: Tensor) -> Tensor:
         """As `TensorNet.forward`."""
-        network, plan = self.network, plan_for(self.network, edges, vectors.dtype)
-        x = embed(network, plan, vectors, atomic_numbers)
+        network, plan = self.network, plan_for(self.network, edges, vectors.dtype, self.within)
+        x = embed(network, plan, vectors, atomic_numbers, self._extent(0))
         charge = charge * network.config.charge_factor
-        for layer in cast(Iterable[Interaction], network.layers):
-            y = plan.run(_sending(layer), (x,))
-            x = plan.run(self._receiving(layer, plan, charge), (x, y), (y,) if layer.gathers else (), (vectors,))
-        return plan.run(lambda block, x: network.features(x), (x,))
+        for number, module in enumerate(network.layers):
+            layer = cast(Interaction, module)
+            y = plan.run(_sending(layer), (x,), extent=self._extent(number))
+            sent = (y,) if layer.gathers else ()
+            x = plan.run(self._receiving(layer, plan, charge), (x, y), sent, (vectors,), self._extent(number + 1))
+        return plan.run(lambda block, x: network.features(x), (x,), extent=self._extent(len(network.layers)))
+
+    def _extent(self, layers: int) -> Extent:
+        """Which atoms are evaluated after so many layers, and which of these depend on the first atoms."""
+        if not self.within:
+            return ALL
+        return Extent(self.within[2 * len(self.network.layers) + 1 - layers], self.within[layers + 1])
 
     def _receiving(self, layer: Interaction, plan: Plan, charge: Tensor) -> Callable[..., Tensor]:
         """The new tensors of a block from X and Y of its atoms, Y of the sources if it is gathered, and the vectors."""
@@ -256,7 +161,9 @@ class BlockedTensorNet2(nn.Module):
         return work
 
 
-def embed(network: TensorNet | TensorNet2, plan: Plan, vectors: Tensor, atomic_numbers: Tensor) -> Tensor:
+def embed(
+    network: TensorNet | TensorNet2, plan: Plan, vectors: Tensor, atomic_numbers: Tensor, extent: Extent = ALL
+) -> Tensor:
     """As `TensorEmbedding`, tensors [N,9,C]."""
     embedding = network.embedding
     with torch.no_grad():  # elements have no derivative by positions
@@ -272,7 +179,7 @@ def embed(network: TensorNet | TensorNet2, plan: Plan, vectors: Tensor, atomic_n
         x = messages.new_zeros(len(own), 9, embedding.num_channels).index_add(0, target, messages)
         return embedding.finish(x, own)
 
-    return plan.run(work, (at_target, own), (at_source,), (vectors,))
+    return plan.run(work, (at_target, own), (at_source,), (vectors,), extent)
 
 
 def radial_of(network: TensorNet | TensorNet2, distance: Tensor) -> tuple[Tensor, Tensor]:

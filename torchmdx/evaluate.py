@@ -18,7 +18,7 @@ from torchmdx.neighbors.images import require_countable
 from torchmdx.runtime.cpu_threads import limited_to, num_threads
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.runtime.fork_guard import check_fork
-from torchmdx.runtime.inference_mode import outside_inference_mode
+from torchmdx.runtime.isolation import isolated
 from torchmdx.system import Batch, System
 
 # Atoms closer than this, Å, count as coincident: in float32 their direction is only rounding error. The engines in C
@@ -56,7 +56,7 @@ class Result:
 
 
 @runs_on(device_of_potential)
-@outside_inference_mode
+@isolated
 def evaluate(
     potential: Potential | Ensemble,
     batch: Batch | System,

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from torchmdx.cell import require_lattice
+from torchmdx.system_fields import require_fields, require_order
 from torchmdx.total_charge import charge_of
 from torchmdx.total_charge import checked_charge as checked_charge
 
@@ -27,7 +28,7 @@ class System:
 
     partial_charges [N] e are for potentials that take the charges of atoms as given. Fields are tensors on one device;
     positions and cell have the same floating dtype. `System.create` and `System.from_ase` validate all values; the
-    constructor checks shapes only.
+    constructor checks shapes and dtypes. Raises ValueError or TypeError that name the requirement and the value.
     """
 
     positions: Tensor
@@ -41,7 +42,11 @@ class System:
         wanted = {"positions": (self.num_atoms, 3), "atomic_numbers": (self.num_atoms,), "cell": (3, 3), "pbc": (3,)}
         if self.partial_charges is not None:
             wanted["partial_charges"] = (self.num_atoms,)
-        _require_shapes(self, "system", wanted)
+        require_fields(self, "system", wanted)
+        if self.cell.dtype != self.positions.dtype:
+            raise TypeError(
+                f"positions and cell of a system must have one dtype, got {self.positions.dtype} and {self.cell.dtype}"
+            )
 
     @classmethod
     def create(
@@ -123,6 +128,7 @@ class Batch:
 
     positions [N,3] Å · atomic_numbers [N] · system_index [N] int64, ascending · cell [S,3,3] Å · pbc [S,3] bool ·
     charge [S], of the dtype of positions · partial_charges [N], given by all systems or by none. A system may be empty.
+    The constructor checks shapes and dtypes, and on a CPU the order of system_index; `of` also checks that of a GPU.
     """
 
     positions: Tensor
@@ -145,7 +151,9 @@ class Batch:
         }
         if self.partial_charges is not None:
             wanted["partial_charges"] = (num_atoms,)
-        _require_shapes(self, "batch", wanted)
+        require_fields(self, "batch", wanted)
+        if self.system_index.device.type == "cpu":
+            require_order(self.system_index, num_systems)
 
     @classmethod
     def from_systems(cls, systems: Sequence[System]) -> Batch:
@@ -176,6 +184,8 @@ class Batch:
     def of(cls, structure: System | Batch | Sequence[System]) -> Batch:
         """The batch itself, or a batch of one or several systems."""
         if isinstance(structure, Batch):
+            if structure.system_index.is_cuda:  # the constructor can't read it, while a graph is captured
+                require_order(structure.system_index, structure.num_systems)
             return structure
         return cls.from_systems([structure] if isinstance(structure, System) else structure)
 
@@ -227,13 +237,6 @@ class Batch:
 
 def _moved(values: Tensor, device: torch.device | str | None, dtype: torch.dtype | None) -> Tensor:
     return values.to(device=device, dtype=dtype if values.is_floating_point() else None)
-
-
-def _require_shapes(holder: System | Batch, kind: str, wanted: dict[str, tuple[int, ...]]) -> None:
-    for name, shape in wanted.items():
-        got = tuple(getattr(holder, name).shape)
-        if got != shape:
-            raise ValueError(f"{name} of a {kind} must have shape {list(shape)}, got {list(got)}")
 
 
 def _array(value: Any) -> np.ndarray:

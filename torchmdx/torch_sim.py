@@ -75,7 +75,7 @@ class TorchmdxModel(ModelInterface):
 
     @property
     def cutoff(self) -> Tensor:
-        return torch.tensor(self.potential.cutoff, dtype=self._dtype)
+        return torch.tensor(self.potential.cutoff, dtype=self._dtype, device="cpu")
 
     # torch-sim declares the getters in its class, and setters that refuse.
     @ModelInterface.compute_stress.setter
@@ -198,7 +198,7 @@ def _batch_of(state: Any) -> Batch:
     systems, device = state.n_systems, state.positions.device
     charge = getattr(state, "charge", None)
     if charge is None:
-        charge = torch.zeros(systems, device=device)
+        charge = torch.zeros(systems, dtype=torch.float64, device=device)
     if charge.shape not in ((systems,), (systems, 1)):
         raise ValueError(f"charge must have shape [{systems}], one for each system, got {list(charge.shape)}")
     given = getattr(state, "partial_charges", None)

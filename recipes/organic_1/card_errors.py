@@ -26,7 +26,7 @@ FORCES = (0.0, 2.0, 5.0, 10.0, 20.0, 40.0)  # eV/Å, limits of the largest compo
 KINDS = {
     "molecules": "molecules, made",
     "ions": "made of neutral molecules",
-    "ionpairs": "the same beside another molecule",
+    "ionpairs": "the same next to another molecule",
     "dimers": "pairs of molecules",
     "clusters": "clusters",
     "md300": "dynamics, 300 K",

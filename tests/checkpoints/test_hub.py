@@ -11,6 +11,7 @@ import pytest
 
 import torchmdx
 from torchmdx.checkpoints import hub
+from torchmdx.checkpoints.locate import locate
 
 
 class StandIn:
@@ -89,6 +90,25 @@ def test_a_file_that_left_the_cache_is_fetched_again(stand_in):
     stand_in.cached = False
     torchmdx.load("aceff-2.0")
     assert len(stand_in.asked) == 3
+
+
+def test_without_permission_nothing_is_downloaded(stand_in, tmp_path):
+    for name in ("aceff-2.0", "someone/anything"):
+        with pytest.raises(
+            FileNotFoundError, match="of the hub is not on this machine with a known hash, and is not downl"
+        ):
+            locate(name, download=False)
+    with pytest.raises(FileNotFoundError, match="is not on this machine"):
+        locate("aceff-2.0", "1" * 64, download=False)
+    assert stand_in.asked == []
+    torchmdx.load("aceff-2.0")
+    stand_in.failure = stand_in.metadata_failure = OSError("no route to host")
+    assert locate("aceff-2.0", download=False) == stand_in.path
+    assert len(stand_in.asked) == 2
+    stand_in.cached = False
+    with pytest.raises(FileNotFoundError, match=r"torchmdx.load\('aceff-2.0'\) downloads it"):
+        locate("aceff-2.0", download=False)
+    assert len(stand_in.asked) == 2
 
 
 def test_a_file_that_is_not_the_one_recorded_is_refused(stand_in, data):

@@ -1,7 +1,6 @@
 """The commands that count and measure: neighbors, bench, profile."""
 
 import json
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -9,12 +8,8 @@ import torch
 from ase.build import bulk, molecule
 from ase.io import write
 
-from torchmdx import CapturedStep, Ensemble, System
 from torchmdx.cli import main
-from torchmdx.commands import bench, profile
-from torchmdx.commands import device_rates as module_of_rates
-from torchmdx.commands.engine_evaluations import Evaluation
-from torchmdx.commands.floors import Rates, Work, floors, work_of
+from torchmdx.commands import profile
 from torchmdx.runtime import gpu_energy
 
 WATER_PDB = """\
@@ -71,8 +66,9 @@ def test_bench_prints_a_table_and_the_report(tmp_path, capsys, checkpoint, monke
     assert main(["bench", str(tmp_path / "water.xyz"), "--model", checkpoint, "--device", "cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("H2O: 3 atoms, charge 0 (the default); float32 on CPU")
-    mode, milliseconds, microseconds_an_atom, *_ = lines[2].split()
-    assert mode == "eager"
+    assert lines[1].split("  ")[-1].strip() == "memory / MiB"
+    mode, milliseconds, microseconds_an_atom, _, memory = lines[2].split()
+    assert (mode, memory) == ("eager", "-")
     assert float(microseconds_an_atom) == pytest.approx(float(milliseconds) * 1e3 / 3, rel=1e-2)
     assert any(line.split()[:2] == ["engine", "compiled"] for line in lines)
 
@@ -98,82 +94,12 @@ def test_profile_writes_a_trace_and_prints_the_most_expensive_kernels(tmp_path, 
     assert f"must not exist, got {trace}; --overwrite replaces them" in capsys.readouterr().err
 
 
-def test_bench_prints_the_floors(tmp_path, capsys, checkpoint, monkeypatch):
-    monkeypatch.setattr("torchmdx.commands.bench.SECONDS_TO_MEASURE", 0.05)
-    write(tmp_path / "water.xyz", molecule("H2O"))
-    assert main(["bench", str(tmp_path / "water.xyz"), "--model", checkpoint, "--device", "cpu"]) == 0
-    out = capsys.readouterr().out
-    lines = out.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("least times of this evaluation, ms"))
-    assert lines[start + 1].startswith("  arithmetic")
-    assert lines[start + 2].startswith("  memory")
-    assert lines[start + 5].startswith("counted for: one call into C; ")
-    assert "energy was not measured" not in out  # a CPU has no counter to miss
-
-
-def test_floors_in_words():
-    assert bench.described({"tensor cores": 0.002, "HBM": 0.0005}, ["a", "a", "b"]) == [
-        "least times of this evaluation, ms, without gates, norms, lists and search:",
-        "  tensor cores            2.0000  products of matrices",
-        "  HBM                     0.5000  tensors that are written and read again, but for what the L2 cache holds",
-        "  at the same time        2.0000",
-        "  one after the other     2.5000",
-        "counted for: a",
-        "counted for: b",
-    ]
-
-
-def test_every_floor_is_explained():
-    rates = dict(products={"tf32": 1.0}, arithmetic=1.0, memory=1.0)
-    work = Work(products=Counter({"tf32": 1}), l1=1.0)
-    for found in (floors(work, Rates(**rates, l1=1.0)), floors(work, Rates(**rates, one_unit=True))):
-        assert found.keys() <= bench.MEANINGS.keys()
-
-
-RATES = Rates(products={}, arithmetic=1e6, memory=1e6, one_unit=True)
-
-
-@pytest.mark.parametrize("skin", [0.0, 1.5])
-def test_floors_of_a_step_use_its_edges_and_precision(make_potential, ethanol, monkeypatch, skin):
-    """Edges within the cutoff: a longer list is not evaluated."""
-    asked = []
-    monkeypatch.setattr(module_of_rates, "device_rates", lambda *given: asked.append(given) or RATES)
-    potential = make_potential(torch.float64, num_channels=8, cutoff=2.0)
-    step = CapturedStep(potential, System.from_ase(ethanol), skin=skin)
-    step(ethanol.positions)
-    distances = ethanol.get_all_distances()
-    edges = int(((distances > 0) & (distances <= 2.0)).sum())
-    assert (int(step.search.edges.num_edges) > edges) == bool(skin)
-    wide = dict.fromkeys(("mixes", "products", "edges", "edges_back"), "float64")
-    how = Evaluation(number=8, sent=8, **wide)
-    found, counted_for = bench.least_times(step, potential, "float64")
-    assert found == floors(work_of(potential, 9, edges, how), RATES) == bench.least_seconds(step, potential, "float64")
-    assert counted_for == [str(how)]
-    assert asked[0] == (torch.device("cpu"), "float64", {"float64"})
-
-
-def test_floors_of_an_ensemble_are_those_of_all_members(make_potential, ethanol, monkeypatch):
-    monkeypatch.setattr(module_of_rates, "device_rates", lambda *given: RATES)
-    members = [make_potential(torch.float32, seed=seed, num_channels=8) for seed in range(3)]
-    one, all_of_them = (
-        bench.least_seconds(CapturedStep(model, System.from_ase(ethanol)), model, "float32")
-        for model in (members[0], Ensemble(members))
-    )
-    assert all_of_them == pytest.approx({name: 3 * value for name, value in one.items()})
-
-
 def test_a_gpu_idles_between_kernels():
     assert profile.idle_share([]) == 0
     assert profile.idle_share([(10, 20)]) == 0
     assert profile.idle_share([(10, 20), (30, 40)]) == pytest.approx(1 / 3)
     # Out of order, overlapping, and one within another.
     assert profile.idle_share([(6, 8), (0, 4), (1, 2), (3, 5), (9, 10)]) == pytest.approx(0.2)
-
-
-def test_energy_that_cannot_be_measured_is_explained():
-    meter, reason = bench._meter(torch.device("cpu"))
-    assert meter is None
-    assert str(reason) == "energy is measured of GPUs only, got device 'cpu'"
 
 
 def test_profile_prints_how_a_gpu_is_used(monkeypatch, capsys):
@@ -197,4 +123,4 @@ def test_profile_prints_how_a_gpu_is_used(monkeypatch, capsys):
     monkeypatch.setattr(gpu_energy, "EnergyMeter", Meter)
     profile._print_use_of_gpu(found, lambda: ran.append(1), torch.device("cuda"))
     assert ran == [1]
-    assert capsys.readouterr().out.splitlines()[1] == "10 mJ a step, 5 W; 10000 J/ns with a time step of 1 fs"
+    assert capsys.readouterr().out.splitlines()[1] == "10 mJ per step, 5 W; 10000 J/ns with a time step of 1 fs"

@@ -71,6 +71,8 @@ def test_a_run_over_a_unix_socket(tmp_path, ethanol, name, beads, batch, capfd):
         runs.finish(tmp_path, process)
     require_exact(tmp_path, ethanol, beads)
     said = capfd.readouterr().err
+    assert "elements and their order are those of" in said
+    assert "init.xyz, C2OH6; a server sends positions only" in said
     assert f"connected to the Unix socket /tmp/ipi_{name}\n" in said
     requests = 4 * -(-beads // batch)
     assert f"the server ended the run after {requests * batch} structures in {requests} requests, " in said

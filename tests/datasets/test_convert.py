@@ -67,7 +67,7 @@ KCAL, HARTREE_BOHR, BOHR = 23.06, 1 / 51.42, 0.5292
         (dict(energy=KCAL), dict(), ["energies are", "forces are"]),
         (dict(energy=KCAL), dict(force_unit="kcal/mol/angstrom"), ["energies are"]),
         (dict(energy=KCAL), dict(energy_unit="kcal/mol", force_unit="eV/angstrom"), ["forces are"]),
-        (dict(force=HARTREE_BOHR), dict(), ["too little for structures that differ"]),
+        (dict(force=HARTREE_BOHR), dict(), ["too small for structures that differ"]),
         (dict(), dict(energy_unit="hartree"), ["energies are", "forces are"]),
         (dict(energy=1e3), dict(), ["energies are", "forces are"]),
         (dict(energy=1e3), dict(energy_unit="meV"), []),

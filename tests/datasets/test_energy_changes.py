@@ -78,7 +78,7 @@ def test_signs(settings):
     assert right.ratio == pytest.approx(1.0, abs=0.03)
     assert (wrong.verdict, wrong.against) == ("against", 1.0)
     assert wrong.ratio == pytest.approx(-1.0, abs=0.03)
-    assert "the forces of a.xyz point against the energies" in wrong.warning()
+    assert "the forces of a.xyz contradict the energies" in wrong.warning()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_statistics_name_the_file(tmp_path, monkeypatch):
     assert found.json()["agreements"][1]["verdict"] == "against"
     lines = text(found)
     assert "forces agree with the energies along 29 pairs of consecutive frames in 1 of 2 files" in lines
-    assert "warning: the forces of bad.xyz point against the energies" in lines
+    assert "warning: the forces of bad.xyz contradict the energies" in lines
     with StoreWriter(tmp_path / "t") as writer:
         writer.add(trajectory(step=20.0), "far.xyz", 0)
     assert "forces are not compared with energies" in text(statistics(Store.open(tmp_path / "t")))
@@ -147,8 +147,8 @@ def test_statistics_name_the_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"sign": -1.0}, "bad.npz point against the energies"),
-        ({"factor": 1 / 27.2114}, "bad.npz change by 27.2 times as much as its forces say"),
+        ({"sign": -1.0}, "bad.npz contradict the energies"),
+        ({"factor": 1 / 27.2114}, "bad.npz change by 27.2 times as much as its forces predict"),
     ],
     ids=["sign", "unit"],
 )

@@ -63,6 +63,24 @@ def test_steps_are_those_of_the_host(integrator):
 
 
 @needs_kernels
+def test_drifts_are_kept_as_on_the_host():
+    """Of structures whose momentum is constant; that of a single atom is thermal."""
+    loop = springs(Bussi(relaxation=0.02), 2.0, SIZES, stiffness=0.0, seed=5)
+    assert loop.motion.particles.held.tolist() == [True, False, True]
+    loop.set_velocities(loop.snapshot().velocities + np.array([0.02, -0.01, 0.03]))
+    state = device_state(loop)
+    buffers = buffers_of(state)
+    for _ in range(7):
+        state.launch_advance(buffers)
+        state.launch_complete(buffers)
+    expected = last(loop, 7)
+    np.testing.assert_allclose(state.velocities.cpu(), expected.velocities, rtol=1e-11, atol=1e-13)
+    means = [one.mean(0) for one in np.split(expected.velocities, np.cumsum(SIZES)[:-1])]
+    np.testing.assert_allclose([means[0], means[2]], [[0.02, -0.01, 0.03]] * 2, atol=1e-14)
+    assert np.abs(means[1] - [0.02, -0.01, 0.03]).max() > 1e-3
+
+
+@needs_kernels
 def test_spreads_are_those_of_the_committed_step():
     state = device_state(springs(VelocityVerlet(), 2.0, SIZES))
     buffers = buffers_of(state)

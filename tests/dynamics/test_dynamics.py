@@ -73,9 +73,33 @@ def test_replicas_are_what_single_runs_are(potential32, system, other):
         start += one.num_atoms
 
 
-def test_one_seed_continues_for_the_replicas(potential32, system):
-    numbers = make(potential32, [system] * 3, seed=40).motion.seeds
-    np.testing.assert_array_equal(numbers, [40, 41, 42])
+@pytest.mark.parametrize("integrator", ["verlet", Bussi(relaxation=0.01)])
+def test_a_drift_stays_and_is_no_heat(potential32, system, other, integrator):
+    """A run with a drift is the run without, seen from a moving frame."""
+    still, moving = (make(potential32, [system, other], integrator=integrator, temperature=600) for _ in range(2))
+    drift = np.array([0.02, -0.01, 0.015])
+    moving.set_velocities(still.snapshot().velocities + drift)
+    expected, found = still.run(12), moving.run(12)
+    np.testing.assert_allclose(found.velocities - drift, expected.velocities, atol=1e-5)
+    np.testing.assert_allclose(found.positions - found.time * drift, expected.positions, atol=1e-5)
+    np.testing.assert_allclose(found.temperature, expected.temperature, rtol=1e-3)
+
+
+@pytest.mark.parametrize("integrator", [Langevin(friction=20.0), Bussi(relaxation=0.01)])
+def test_runs_with_other_seeds_share_no_trajectory(potential32, system, integrator):
+    """Of any two structures of runs with adjacent seeds: neither the first velocities nor the random forces."""
+    rest = np.zeros((3 * system.num_atoms, 3))
+    options = dict(integrator=integrator, temperature=2000.0)
+    for velocities in (None, rest) if integrator.name == "langevin" else (None,):
+        runs = [make(potential32, [system] * 3, seed=seed, velocities=velocities, **options) for seed in (40, 41, 42)]
+        moved = np.concatenate([run.run(4).velocities.reshape(3, -1) for run in runs])
+        apart = np.abs(moved[:, None] - moved).max(-1)
+        assert apart[~np.eye(9, dtype=bool)].min() > 0.1 * np.abs(moved).max()
+    again = make(potential32, [system] * 3, seed=41, velocities=velocities, **options)
+    assert_same(again.run(4), runs[1].snapshot())
+    alone = make(potential32, system, seed=int(runs[1].motion.seeds[2]), **options)
+    together = make(potential32, [system] * 3, seed=41, **options)
+    np.testing.assert_allclose(alone.run(4).positions, together.run(4).positions[-system.num_atoms :], atol=1e-5)
 
 
 @pytest.mark.parametrize("integrator", ["verlet", "langevin", "bussi"])

@@ -155,7 +155,7 @@ def test_the_log_has_the_temperature_of_the_thermostat(make, tmp_path):
     [
         (dict(exchange_every=0), "exchange_every must be >= 1 step, got 0"),
         (dict(count=1), "an exchange needs at least 2 replicas, got 1"),
-        (dict(integrator="verlet"), "an exchange needs an integrator of constant temperature, got VelocityVerlet"),
+        (dict(integrator="verlet"), "an exchange needs an integrator with constant temperature, got VelocityVerlet"),
     ],
 )
 def test_what_cannot_be_exchanged(make, options, words):

@@ -75,6 +75,26 @@ def test_velocities_have_no_momentum_where_it_stays():
     np.testing.assert_allclose(particles.temperature(kinetic)[:2], 300, rtol=5 * np.sqrt(2 / 117))
 
 
+def test_drift_is_no_part_of_the_kinetic_energy_where_the_momentum_stays():
+    particles = particles_of([4, 1, 2], [5])  # the second has no other motion, an atom of the third is frozen
+    velocities, drift = np.random.default_rng(0).normal(size=(7, 3)), np.array([3.0, -2.0, 5.0])
+    velocities[:4] -= velocities[:4].mean(0)
+    energy = particles.kinetic_energy(velocities)
+    found = particles.kinetic_energy(velocities + drift)
+    assert found[0] == pytest.approx(energy[0])
+    mass = 12.011 * AMU_SI * 1e10 / 1.602176634e-19
+    assert found[1:] == pytest.approx([0.5 * mass * ((velocities + drift)[own] ** 2).sum() for own in ([4], [5, 6])])
+    np.testing.assert_allclose(particles.drift(velocities + drift), [drift, 0 * drift, 0 * drift], atol=1e-14)
+    assert particles.tied(np.array([True, False, False])).kinetic_energy(velocities + drift)[0] == pytest.approx(
+        0.5 * mass * ((velocities + drift)[:4] ** 2).sum()
+    )
+    half = particles.rescaled(velocities + drift, np.full(3, 0.5))
+    np.testing.assert_allclose(half[:4], 0.5 * velocities[:4] + drift)
+    np.testing.assert_allclose(half[4:], 0.5 * (velocities + drift)[4:])
+    thermal = 3 * BOLTZMANN_SI / 1.602176634e-19 * np.array([200.0, 0, 0])
+    np.testing.assert_allclose(particles.kinetic_virial(energy, np.full(3, 200.0)), 2 * energy + thermal)
+
+
 def test_hydrogen_masses_come_from_the_bonded_atoms():
     batch = batch_of("CH3CH2OH", "H2", "H2O")
     masses = checked_masses(batch, None)

@@ -12,6 +12,7 @@ from torchmdx.dynamics.random_numbers import (
     log_uniform,
     normals,
     philox,
+    structure_seeds,
     uniform,
 )
 
@@ -30,6 +31,18 @@ def words(text):
 @pytest.mark.parametrize(("counter", "key", "expected"), PUBLISHED)
 def test_the_words_are_those_of_random123(counter, key, expected):
     assert philox(words(counter), words(key)) == words(expected)
+
+
+@pytest.mark.parametrize("first", [0, 2**31, 2**62])
+def test_structures_of_runs_with_other_seeds_have_other_seeds(first):
+    seeds = np.array([structure_seeds(first + run, 200) for run in range(200)])
+    assert len(np.unique(seeds)) == seeds.size
+    assert (seeds >= 0).all()
+    np.testing.assert_array_equal(seeds[:, 0], first + np.arange(200))
+    np.testing.assert_array_equal(structure_seeds(first, 5), seeds[0, :5])  # whatever the number of structures
+    # Bits of derived seeds are those of fair coins: each is set in half of the cases within 5 standard deviations.
+    derived = seeds[:, 1:]
+    assert np.abs(((derived[..., None] >> np.arange(63)) & 1).mean((0, 1)) - 0.5).max() < 2.5 / np.sqrt(derived.size)
 
 
 def test_uniform_numbers_exclude_both_ends():

@@ -21,7 +21,8 @@ from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.captured_step import CapturedStep
 
 COMPILED = "compiled", "one call into C on the CPU"
-TABLE = "table", "filters from tables on the CPU: it needs the compiled library"
+PAIRS = "pairs, float32", "network of pairs: it needs the compiled library"
+EXACT = "exact", "exact model: it needs the compiled library"
 
 
 def batch_of(potential, *structures):
@@ -62,12 +63,12 @@ def test_the_chosen_engine_is_right(trained, ethanol, cation, crystal, slab, dev
         assert outputs.energy.dtype == outputs.energies.dtype == torch.float64
         assert_as_exact(outputs, wanted, 1e-5 if dtype == torch.float32 else 1e-11)
     names = {
-        ("cpu", torch.float32): COMPILED if tensornet_library() is not None else TABLE,
+        ("cpu", torch.float32): COMPILED if tensornet_library() is not None else PAIRS,
         ("cuda", torch.float32): ("kernels, float32", "fused kernels"),
     }
     assert (engine.name, why) == names.get((device, dtype), ("exact", "float64 takes the exact model"))
     assert 0 <= engine.table_error <= 1e-6
-    assert (engine.table_error > 0) == (dtype == torch.float32)
+    assert (engine.table_error > 0) == (dtype == torch.float32 and not engine.name.startswith("pairs"))
 
 
 @pytest.mark.gpu
@@ -107,24 +108,35 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, c
     )
     if dtype == torch.float64:
         assert (engine.name, why) == ("exact", "float64 takes the exact model")
-    elif tensornet_library() is None and potential.predicts_charges:
-        name, way = ("exact", "exact model") if library() is None else ("pairs, float32", "network of pairs")
-        assert (engine.name, why) == (name, f"{way}: it needs the compiled library")
     elif tensornet_library() is None:
-        assert (engine.name, why) == TABLE
+        assert (engine.name, why) == (PAIRS if library() is not None or not potential.predicts_charges else EXACT)
     elif potential.prior_configs:
         assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, and priors beside it")
     else:
         assert (engine.name, why) == COMPILED
 
 
-def test_without_a_compiler_the_exact_model_is_the_faster_one(make_kind, ethanol):
+@pytest.mark.parametrize("kind", kinds("tensornet", "tensornet-gated", "tensornet-target", "tensornet2"))
+def test_without_a_compiler_torch_evaluates_the_network_of_pairs_or_the_exact_one(
+    make_kind, kind, ethanol, cation, crystal, monkeypatch
+):
+    """Of a TensorNet2 in blocks, whose memory is bounded."""
+    monkeypatch.setattr("torchmdx.engines.cpu.pair_forms.library", lambda: None)
     machine = dataclasses.replace(machine_named("CPU"), compiled=False, pair_kernels=False)
-    potential = make_kind("tensornet2", torch.float32)
-    batch = batch_of(potential, ethanol)
-    engine, why = choose_engine(potential, batch, stress=False, precision="float32", machine=machine)
-    assert engine.name == "exact"
-    assert why == "exact model: it needs the compiled library"
+    potential, exact, structures = make_kind(kind, torch.float32), make_kind(kind), (ethanol, crystal, cation)
+    batch = batch_of(potential, *structures)
+    engine, why = choose_engine(potential, batch, stress=True, precision="float32", machine=machine)
+    assert (engine.name, why) == (EXACT if potential.predicts_charges else PAIRS)
+    wanted = evaluate(exact, batch_of(exact, *structures), stress=True)
+    assert_as_exact(run(engine, batch, potential.search_cutoff(batch), 31), wanted, 1e-4)
+
+
+def test_another_head_takes_the_exact_model(trained, ethanol):
+    """The network of pairs knows the package's own heads."""
+    potential = copy.deepcopy(trained("cpu"))
+    potential.head.__class__ = type("Head", (type(potential.head),), {})
+    engine, why = choose_engine(potential, batch_of(potential, ethanol), stress=False, precision="float32")
+    assert (engine.name, why) == ("exact", "exact model: its head must be a ScalarHead or a GatedHead, got a Head")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -165,7 +177,7 @@ def test_a_network_that_sees_less_than_its_priors_has_a_list_of_its_own(make_kin
 
 
 def test_a_step_grows_both_lists_of_pairs(make_kind, crystal, monkeypatch):
-    def pairs(potential, batch, *, stress, precision, like):
+    def pairs(potential, batch, *, stress, precision):
         return PairwiseEngine(potential, batch, stress=stress), "asked for"
 
     monkeypatch.setattr("torchmdx.engines.choose.choose_engine", pairs)
@@ -274,7 +286,7 @@ def test_positions_of_the_batch_are_not_those_of_the_evaluation(trained, ethanol
     """An engine takes atoms from its batch, positions and cell from its arguments."""
     potential = trained("cpu", torch.float64)
     batch = batch_of(potential, ethanol)
-    engine = ModelEngine(potential, batch, stress=False, tabulated=True)
+    engine = ModelEngine(potential, batch, stress=False)
     ethanol.rattle(0.1, seed=4)
     moved = batch_of(potential, ethanol)
     edges = brute_force(moved, potential.cutoff)

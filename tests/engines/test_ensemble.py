@@ -184,7 +184,7 @@ def test_tensornet2_and_priors_can_be_members(make_potential, cation, dtype, dev
 def test_members_on_lists_of_pairs(make_potential, crystal, monkeypatch):
     """What a GPU takes for members without kernels: each has lists of its own, which grow with the step's."""
 
-    def pairs(potential, batch, *, stress, precision, like):
+    def pairs(potential, batch, *, stress, precision):
         return PairwiseEngine(potential, batch, stress=stress), "asked for"
 
     monkeypatch.setattr("torchmdx.engines.choose.choose_engine", pairs)

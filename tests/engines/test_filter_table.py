@@ -1,10 +1,15 @@
+import copy
+
 import pytest
 import torch
 from torch.func import jvp
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from torchmdx import TensorNetConfig
-from torchmdx.engines.filter_table import DEGREE, Stretch, tabulate
+from torchmdx.engines import filter_table
+from torchmdx.engines.filter_table import DEGREE, Stretch, fingerprint, table_of, tabulate
 from torchmdx.models.tensornet import TensorNet
+from torchmdx.training.optimizer import FlatParameters
 
 SETTINGS = [
     dict(),
@@ -119,3 +124,85 @@ def test_the_stretch_runs_from_the_cutoff_to_the_nucleus_and_back(uniform):
 def test_a_bound_of_zero_is_refused():
     with pytest.raises(ValueError, match=r"bound must be > 0, got 0"):
         tabulate(make_network(), 0.0)
+
+
+def test_a_table_is_made_once_for_the_same_weights():
+    network = make_network()
+    assert table_of(copy.deepcopy(network)) is table_of(network)
+    assert 0 < table_of(network).error <= filter_table.BOUND
+
+
+def by_data(network):
+    for parameter in network.parameters():
+        parameter.data.copy_(parameter.data * 1.01)
+
+
+def by_flat_vector(network):
+    FlatParameters(list(network.named_parameters())).values.mul_(1.01)
+
+
+def by_moved_vector(network):
+    """The second change through one vector, with the parameters where they were."""
+    if not hasattr(network, "flat"):
+        object.__setattr__(network, "flat", FlatParameters(list(network.named_parameters())))
+    network.flat.values.mul_(1.01)
+
+
+def by_vector_to_parameters(network):
+    vector = parameters_to_vector(network.parameters()).detach()
+    vector_to_parameters(vector * 1.01, network.parameters())
+
+
+def by_optimizer(network):
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(1.01)
+
+
+def by_numpy(network):
+    for parameter in network.parameters():
+        parameter.detach().numpy()[...] *= 1.01
+
+
+WAYS = [by_data, by_flat_vector, by_moved_vector, by_vector_to_parameters, by_optimizer, by_numpy]
+
+
+@pytest.mark.parametrize("change", WAYS)
+def test_a_table_follows_the_weights_however_they_are_changed(change):
+    network = make_network().requires_grad_(False)
+    r = torch.linspace(0.1, 4.9, 50)
+    for _ in range(2):
+        before = torch.stack(table_of(network)(r))
+        change(network)
+        found, exact = torch.stack(table_of(network)(r)), torch.stack(network.filters(r.double()))
+        assert (found - exact).abs().max() < 1e-5 * exact.abs().max()
+        assert not torch.equal(found, before)
+
+
+def test_the_fingerprint_sees_one_bit_and_two_weights_that_change_places():
+    network = make_network()
+    before = fingerprint(network)
+    assert fingerprint(copy.deepcopy(network)) == before
+    weight = network.layers[0].filters[4].weight.data.view(-1)
+    kept = weight.clone()
+    weight[7] = torch.nextafter(weight[7], weight.new_tensor(torch.inf))
+    assert fingerprint(network) != before
+    weight.copy_(kept)
+    assert fingerprint(network) == before
+    weight[:2] = kept[:2].flip(0)
+    assert fingerprint(network) != before
+    weight.copy_(kept)
+    assert fingerprint(copy.deepcopy(network).float()) != before
+    with torch.inference_mode():
+        assert fingerprint(copy.deepcopy(network)) == before
+
+
+def test_old_tables_are_forgotten(monkeypatch):
+    monkeypatch.setattr(filter_table, "_kept", {})
+    monkeypatch.setattr(filter_table, "MOST_KEPT", 2)
+    monkeypatch.setattr(filter_table, "tabulate", lambda *_: object())
+    networks = [make_network(seed) for seed in range(3)]
+    first, second, _ = (table_of(network) for network in networks)
+    assert len(filter_table._kept) == 2
+    assert table_of(networks[1]) is second
+    assert table_of(networks[0]) is not first

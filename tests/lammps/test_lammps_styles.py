@@ -47,6 +47,33 @@ def test_types_without_an_element_belong_to_another_style(tmp_path, model):
     assert np.allclose(values[oxygen, 3:6], exact.forces.numpy(), rtol=0, atol=1e-12)
 
 
+def test_exclusions_between_atoms_of_other_styles_are_theirs(tmp_path, model):
+    atoms = water(27)
+    write(tmp_path, atoms)
+    text = overlay("pair_coeff 1 1 lj/cut 0.5 3.0\npair_coeff 1 2 lj/cut 0.0 1.0", "NULL O")
+    text += "group h type 1\ngroup o type 2\nrun 0\nneigh_modify exclude group h h\nrun 0\n"
+    text += "neigh_modify exclude type 1 2\nneigh_modify exclude group h o\nrun 0\n"
+    found = launch(tmp_path, text, 2)
+    assert found.status == 0, found.text
+    exact = torchmdx.evaluate(model, torchmdx.System.from_ase(atoms[atoms.numbers == 8]))
+    assert found.thermo["PotEng"][-1] == pytest.approx(float(exact.energy), rel=1e-12)
+    first = found.text.split("Step")[1].splitlines()[1].split()
+    assert float(first[2]) > float(exact.energy) + 1  # with the pairs that are excluded afterwards
+
+
+def test_a_box_without_atoms_of_the_potential(tmp_path, model):
+    """As before a deposition: its energy is zero, and right once an atom has come."""
+    write(tmp_path, water(8))
+    text = overlay("pair_coeff 1 * lj/cut 0.0 1.0", "NULL O") + "group o type 2\ndelete_atoms group o compress no\n"
+    text += 'run 0\nprint "$(pe)" file before\ncreate_atoms 2 single 1.0 2.0 3.0\nrun 1\n'
+    found = launch(tmp_path, text, 2)
+    assert found.status == 0, found.text[-2000:]
+    assert float((tmp_path / "before").read_text()) == 0
+    alone = torchmdx.System.create([[1.0, 2.0, 3.0]], [8], cell=water(8).cell.array, pbc=True)
+    exact = float(torchmdx.evaluate(model, alone).energy)
+    assert found.thermo["PotEng"] == pytest.approx([exact] * 2, rel=1e-12)
+
+
 def test_rerun_evaluates_the_frames_of_a_file(tmp_path, model):
     write(tmp_path, water(8))
     text = setup(STYLE) + "fix 1 all nve\nvelocity all create 300 1 loop geom\ntimestep 0.0005\nrun 5\n"
@@ -71,6 +98,18 @@ REFUSED = {
     "a precision": (dict(style=STYLE.replace("float64", "float16")), "precision must be one of float32, float64"),
     "stress per atom": (dict(after=per_atom("stress/atom")), "no virial per atom"),
     "centroid stress": (dict(after=per_atom("centroid/stress/atom")), "centroid"),
+    "excluded types": (
+        dict(after="neigh_modify exclude type 2 1\n"),
+        "evaluates all pairs of its atoms, got neigh_modify exclude type 2 1",
+    ),
+    "excluded groups": (
+        dict(after="group o type 2\nneigh_modify exclude group o all\n"),
+        "neigh_modify exclude group o all",
+    ),
+    "excluded molecules": (
+        dict(after="fix m all property/atom mol\nset group all mol 1\nneigh_modify exclude molecule/intra all\n"),
+        "neigh_modify exclude molecule/intra all",
+    ),
     "no coefficients": (dict(coefficients=False), "pair coeffs are not set"),
 }
 
@@ -79,7 +118,7 @@ REFUSED = {
 def test_refused(tmp_path, model, name):
     """Every process ends, with a status that scripts see; two of them where only Python knows the reason."""
     options, message = REFUSED[name]
-    ranks = 2 if name in ("an unknown element", "a missing file") else 1
+    ranks = 2 if name in ("an unknown element", "a missing file", "excluded groups") else 1
     options = dict(options)
     after, coefficients = options.pop("after", ""), options.pop("coefficients", True)
     write(tmp_path, water(8))

@@ -14,7 +14,7 @@ from dcd import read_dcd
 from runs import SAME_SEED, assert_same_run, md, rows
 
 from torchmdx import Calculator, cli
-from torchmdx.step import captured_step
+from torchmdx.step import state
 from torchmdx.step.audit import Verdict
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
@@ -188,6 +188,6 @@ def test_an_audit_stops_a_run_at_a_stated_step(capsys, model, ethanol_file, monk
         pytest.skip(f"no plugin: {reason}")
     options = ["--ensemble", "nve", "--steps", 20, "--transport", transport, "--audit-every", 10]
     assert md(ethanol_file, model, "right", *options) == 0
-    monkeypatch.setattr(captured_step, "judge", lambda *given: Verdict(1.0, "its forces are wrong"))
+    monkeypatch.setattr(state, "judge", lambda *given: Verdict(1.0, "its forces are wrong"))
     assert md(ethanol_file, model, "wrong", *options) != 0
     assert re.search(r"step \d+: the audit of evaluation 10: its forces are wrong", capsys.readouterr().err)

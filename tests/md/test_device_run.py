@@ -56,10 +56,12 @@ def test_replicas_have_temperatures_seeds_and_files_of_their_own(model, ethanol_
     options = ["--steps", 8, "--replicas", 3, "--temperatures", "200:800"]
     assert md(ethanol_file, model, "run", *options) == 0
     assert "200 to 800 K" in capsys.readouterr().out
-    assert md(ethanol_file, model, "one", "--steps", 8, "--temperature", 400, "--seed", 6) == 0
-    last = [open_dcd(f"{name}.dcd").read(np.array([2]))[0] for name in ("run.0", "run.1", "run.2", "one")]
-    np.testing.assert_allclose(last[1], last[3], atol=1e-4)  # the second replica is the run of its seed
-    assert np.abs(last[0] - last[1]).max() > 1e-3
+    assert md(ethanol_file, model, "one", "--steps", 8, "--temperature", 200) == 0
+    assert md(ethanol_file, model, "next", "--steps", 8, "--temperature", 400, "--seed", 6) == 0
+    last = [open_dcd(f"{name}.dcd").read(np.array([2]))[0] for name in ("run.0", "run.1", "run.2", "one", "next")]
+    np.testing.assert_allclose(last[0], last[3], atol=1e-4)  # the first replica is the run of its seed
+    for k in (0, 2, 4):
+        assert np.abs(last[1] - last[k]).max() > 1e-3  # the second one is not that of the next seed
     finals = ase.io.read("run.final.xyz", index=":")
     assert [atoms.info["replica"] for atoms in finals] == [0, 1, 2]
     assert md(ethanol_file, model, "run", *options[2:], "--steps", 12, "--restart") == 0

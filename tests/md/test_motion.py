@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from ase import units
 from ase.constraints import FixAtoms, FixBondLength, FixCartesian, FixedPlane
+from ase.md.velocitydistribution import Stationary
 from ase.md.verlet import VelocityVerlet
 from dcd import read_dcd
 from runs import assert_refused, md
 
-from torchmdx import Calculator
+from torchmdx import Calculator, cli
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
@@ -80,6 +81,30 @@ def test_a_run_continues_the_motion_in_the_file(capsys, model, moving, unplotted
     assert final.constraints[0].get_indices().tolist() == [0, 4]
 
 
+@pytest.mark.parametrize("engine", ["openmm", "torchmdx"])
+def test_a_drift_in_the_file_is_no_heat(model, ethanol, unplotted, device_unplotted, engine):
+    """Without a thermostat it stays, but temperatures and kinetic energies are of the motion relative to it."""
+    velocities = np.random.default_rng(3).normal(0, 1, (9, 3)) * np.sqrt(units.kB * 300 / ethanol.get_masses()[:, None])
+    velocities -= ethanol.get_masses() @ velocities / ethanol.get_masses().sum()
+    logs = []
+    for name, drift in (("still", 0.0), ("moving", np.array([0.03, -0.02, 0.01]) / units.fs)):
+        ethanol.set_velocities(velocities + drift)
+        ase.io.write(f"{name}.traj", ethanol)
+        options = ["--ensemble", "nve", "--steps", 6, "--log-every", 2, "--timestep", 1]
+        if engine == "openmm":
+            assert md(f"{name}.traj", model, name, *options) == 0
+        else:
+            options += ["--engine", "torchmdx", "--precision", "float64", "--device", "cpu"]
+            assert cli.main(["md", f"{name}.traj", "--model", model, "-o", name, *map(str, options)]) == 0
+        logs.append(read_log(Path(f"{name}.log")))
+    expected, found = logs
+    for name in ("kinetic_eV", "temperature_K"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5)
+    kinetic = 0.5 * (ethanol.get_masses()[:, None] * velocities**2).sum()
+    assert found["kinetic_eV"][0] == pytest.approx(kinetic, rel=1e-5)
+    assert found["temperature_K"][0] == pytest.approx(2 * kinetic / (24 * units.kB), rel=1e-5)
+
+
 def test_fixed_atoms_stay_in_a_thermostat(model, moving, unplotted):
     ase.io.write("moving.traj", moving)
     options = ["--temperature", 500, "--friction", 50, "--timestep", 1, "--save-every", 10, "--steps", 20, "--seed", 2]
@@ -93,6 +118,7 @@ def test_fixed_atoms_stay_in_a_thermostat(model, moving, unplotted):
 
 def test_new_velocities_on_request(capsys, model, moving, unplotted):
     moving.set_constraint()
+    Stationary(moving)
     ase.io.write("moving.traj", moving)
     first = []
     for prefix, options in (("a", []), ("b", ["--velocities", "new", "--seed", 1]), ("c", ["--velocities", "file"])):

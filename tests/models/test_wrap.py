@@ -355,3 +355,38 @@ def test_a_refused_module_leaves_the_name_to_the_one_before(small, tmp_path):
 def test_elements_that_it_does_not_know(small):
     with pytest.raises(ValueError, match="trained on H, C, O and knows nothing else, got N"):
         torchmdx.evaluate(small, System.create([[0.0, 0, 0], [0, 0, 1]], [7, 7]))
+
+
+class Squares(torch.nn.Module):
+    """A pair energy that ends with a slope at the cutoff, from squares of lengths rounded in one of two ways."""
+
+    def __init__(self, fused: bool):
+        super().__init__()
+        self.fused = fused
+        self.register_buffer("cut", torch.tensor(20.0))
+
+    def forward(self, vectors, edge_index, atomic_numbers):
+        if self.fused:  # products that are not rounded, as fused multiply-adds have them
+            squares = (vectors.double() ** 2).sum(-1).to(vectors.dtype)
+        else:
+            squares = (vectors**2).sum(-1)
+        energies = torch.clamp(squares - self.cut**2, max=0.0)
+        return vectors.new_zeros(len(atomic_numbers)).index_add(0, edge_index[1], energies)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_rounding_puts_an_empty_slot_inside_the_cutoff(fused, dtype):
+    potential = wrap(Squares(fused), cutoff=20.0, elements=[6]).to(dtype)
+    far = torch.nn.functional.normalize(torch.randn(10_000, 3, generator=torch.Generator().manual_seed(0), dtype=dtype))
+    edges = torchmdx.neighbors.edges.Edges(
+        row_ptr=torch.tensor([0, 0, 0]),
+        source=torch.ones(10_000, dtype=torch.int64),
+        target=torch.ones(10_000, dtype=torch.int64),
+        shifts=torch.zeros(10_000, 3),
+        num_edges=torch.tensor(0),
+        needed=torch.tensor(0),
+        overflow=torch.tensor(False),
+    )
+    batch = Batch.of(System.create([[0.0, 0, 0], [0, 0, 1]], [6, 6], dtype=dtype))
+    assert potential.network(edges, 1e6 * far, batch)[0].abs().max() == 0

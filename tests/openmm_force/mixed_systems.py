@@ -31,6 +31,8 @@ def mix(
     """create_mixed_system, in float64 on the CPU; forces of `made_up` are the force field's."""
     names = [force.getName() for force in system.getForces() if type(force).__name__ in DOUBTFUL]
     options = {"replace": names, **options}
+    if options.get("link_atoms"):
+        options.setdefault("charge", 0)  # MM charges of a region that cuts bonds are no whole number
     return create_mixed_system(
         system,
         topology,

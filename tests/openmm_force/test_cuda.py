@@ -272,14 +272,14 @@ def test_audits_run_beside_a_native_run(potential, monkeypatch):
     from torchmdx.openmm_force import native_audit
     from torchmdx.step.audit import Verdict
 
-    seen, judged = [], native_audit.judge_copies
+    seen, judged = [], native_audit.judge
 
     def judge(*given):
         verdict = judged(*given)
         seen.append(verdict.reason)
         return verdict
 
-    monkeypatch.setattr(native_audit, "judge_copies", judge)
+    monkeypatch.setattr(native_audit, "judge", judge)
     atoms = water(3)
     system, _ = system_of(potential, atoms, transport="native", audit_every=50)
     context = context_of(system, atoms, "CUDA")
@@ -289,7 +289,7 @@ def test_audits_run_beside_a_native_run(potential, monkeypatch):
     assert len(seen) >= 19
     assert set(seen) == {None}
 
-    monkeypatch.setattr(native_audit, "judge_copies", lambda *given: Verdict(1.0, "its forces are wrong"))
+    monkeypatch.setattr(native_audit, "judge", lambda *given: Verdict(1.0, "its forces are wrong"))
     context = context_of(system, atoms, "CUDA")
     with pytest.raises(openmm.OpenMMException, match=r"^the audit of evaluation 50, at step \d+: its forces are wrong"):
         context.getIntegrator().step(1000)
@@ -341,4 +341,4 @@ def test_one_context_can_be_turned_off(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith("python | $TORCHMDX_OWN_CONTEXT is set")
-    assert "costs about 0.3 ms a step" in done.stderr
+    assert "costs about 0.3 ms per step" in done.stderr

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from foreign_state import STATES
 
 from torchmdx import Calculator, System
 from torchmdx.openmm_force.embedded_region import EmbeddedRegion
@@ -59,6 +60,16 @@ def test_single_precision(make_potential, ethanol):
     found = [EmbeddedRegion(each, PLAIN).evaluate(structure(ethanol), AROUND, None, True) for each in (exact, single)]
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-5)
     np.testing.assert_allclose(found[1][1], found[0][1], atol=1e-4 * np.abs(found[0][1]).max())
+
+
+@pytest.mark.parametrize("state", [name for name in STATES if "GPU" not in name])
+def test_results_do_not_depend_on_the_state_of_the_process(make_potential, ethanol, state):
+    region, given = EmbeddedRegion(make_potential(torch.float32, model="tensornet2"), PLAIN), structure(ethanol)
+    energy, forces = region.evaluate(given, AROUND, None, True)
+    with STATES[state]():
+        found, others = region.evaluate(structure(ethanol), AROUND, None, True)
+    assert found == pytest.approx(energy, abs=1e-6)
+    np.testing.assert_allclose(others, forces, atol=1e-5)
 
 
 def test_weights_and_positions_are_not_touched(charged, ethanol):

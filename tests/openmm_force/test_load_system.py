@@ -1,9 +1,13 @@
 """Systems from XML: with the plugin where they need it, and without running code from the file."""
 
+import json
 import os
 import pickle
+import pickletools
 import subprocess
 import sys
+import uuid
+from xml.etree import ElementTree
 
 import numpy as np
 import openmm
@@ -12,8 +16,10 @@ from mixed_systems import LAMBDA, mix
 from mm_systems import SOLUTE, assert_same, cluster, energy_and_forces, mm_system
 
 from torchmdx import save
-from torchmdx.openmm_force import load_system
+from torchmdx.openmm_force import find, load_system
+from torchmdx.openmm_force.find import pickled_reference
 from torchmdx.openmm_force.native import native
+from torchmdx.openmm_force.transport_python import restore
 
 NATIVE = pytest.param(
     "native", marks=pytest.mark.skipif(native.unavailable(cuda=False) is not None, reason="needs a C++ compiler")
@@ -46,6 +52,76 @@ def test_what_is_missing_is_said_at_once(potential, tmp_path, transport):
     (tmp_path / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
     with pytest.raises((FileNotFoundError, openmm.OpenMMException), match="no checkpoint at .*model.safetensors"):
         load_system(text)
+
+
+class Hub:
+    """A fake huggingface_hub with a potential under any name, which counts downloads."""
+
+    def __init__(self, path) -> None:
+        self.path, self.asked, self.is_cached = path, [], False
+
+    def hf_hub_download(self, *, repo_id, filename, revision, local_files_only=False):
+        if local_files_only and not self.is_cached:
+            raise FileNotFoundError("not cached")
+        if not local_files_only:
+            self.asked.append(repo_id)
+            self.is_cached = True
+        return str(self.path)
+
+
+@pytest.mark.parametrize("transport", ["python", NATIVE])
+def test_a_name_in_the_file_starts_no_download(potential, tmp_path, monkeypatch, transport):
+    monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    text, mixed, positions = saved(potential, tmp_path, transport)
+    hub = Hub(tmp_path / "downloaded.safetensors")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    (found,) = find(mixed)
+    path, digest = found.checkpoint, found.evaluator.settings.sha256
+    (tmp_path / "model.safetensors").rename(hub.path)
+    changed = with_reference(text, lambda reference: reference.replace(path, "aceff-1.0"))
+    errors = (FileNotFoundError, openmm.OpenMMException)
+    for wrong in (changed, with_reference(text, lambda reference: reference.replace(path, "someone/anything"))):
+        with pytest.raises(errors, match="is not on this machine with a known hash, and is not downloaded"):
+            load_system(wrong)
+    assert hub.asked == []
+    other = with_reference(changed, lambda reference: reference.replace(digest, "1" * 64))
+    with pytest.raises(ValueError, match=f"must be {'1' * 64}, got {digest}"):
+        load_system(other, download=True)
+    hub.asked.clear()
+    hub.is_cached = False
+    found = load_system(changed, download=True)
+    assert energy_and_forces(found, positions)[0] == pytest.approx(energy_and_forces(mixed, positions)[0], rel=1e-12)
+    assert hub.asked == ["Acellera/AceFF-1.0"]
+
+
+def with_reference(text, change):
+    """The XML of a System with another reference to the potential, and another name, so that it is restored."""
+    root = ElementTree.fromstring(text)
+    for element in root.iter("Force"):
+        if element.get("type") == "TorchmdxForce":
+            element.set("reference", renamed(change(element.attrib["reference"])))
+        elif element.get("type") == "PythonForce":
+            reference = pickled_reference(element.attrib["function"])
+            steps = {step.name for step, _, _ in pickletools.genops(bytes.fromhex(element.attrib["function"]))}
+            selects = "NEWTRUE" in steps
+            element.set("function", pickle.dumps(Call(renamed(change(reference)), selects), 4).hex())
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def renamed(reference):
+    end = ".." * reference.endswith("..")
+    return json.dumps(json.loads(reference.removesuffix("..")) | {"name": uuid.uuid4().hex}) + end
+
+
+class Call:
+    """Is pickled as a call of `restore`."""
+
+    def __init__(self, *arguments) -> None:
+        self.arguments = arguments
+
+    def __reduce__(self):
+        return restore, self.arguments
 
 
 READS = """

@@ -42,11 +42,13 @@ def box_of(topology):
 def test_energy_is_that_of_a_force_field_with_the_predicted_charges(charged, method, charge) -> None:
     """Mechanical embedding in a System whose charges of the region are those of the ASE calculator."""
     system, topology, positions = made(method)
-    nonbonded_of(system).setEwaldErrorTolerance(1e-6)
+    force = nonbonded_of(system)
+    force.setEwaldErrorTolerance(1e-6)
+    first, *others = force.getParticleParameters(0)
+    force.setParticleParameters(0, first._value + charge, *others)
     embedded = mix(system, topology, SOLUTE, charged, charge=charge, **ELECTROSTATIC)
     charges, _ = calculated(charged, topology, positions, SOLUTE, box_of(topology), charge=charge)
     assert np.ptp(charges) > 0.01
-    force = nonbonded_of(system)
     for index in SOLUTE:
         _, *others = force.getParticleParameters(index)
         force.setParticleParameters(index, charges[index], *others)

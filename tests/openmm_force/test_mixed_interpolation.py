@@ -154,9 +154,9 @@ def test_offsets_of_particles_are_refused_when_interpolating(potential) -> None:
     system, topology, _ = with_custom_nonbonded([])
     nonbonded_of(system).addGlobalParameter("alchemy", 0.7)
     nonbonded_of(system).addParticleParameterOffset("alchemy", 2, 0.5, 0.1, 0.2)
-    mix(system, topology, range(6), potential)
+    mix(system, topology, range(6), potential, charge=0)
     with pytest.raises(ValueError, match="depend on the global parameter 'alchemy'"):
-        mix(system, topology, range(6), potential, interpolate=LAMBDA)
+        mix(system, topology, range(6), potential, interpolate=LAMBDA, charge=0)
 
 
 @pytest.mark.parametrize("platform", ["CPU", pytest.param("CUDA", marks=pytest.mark.gpu)])

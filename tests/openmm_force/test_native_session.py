@@ -194,13 +194,13 @@ potential = random_potential(num_channels=8, num_layers=1, cutoff=3.0).float()
 context, evaluator = context_of(potential, audit_every=3)
 energy(context, DENSE)
 from torchmdx.openmm_force import native_audit
-seen, gate, judged = [], threading.Event(), native_audit.judge_copies
+seen, gate, judged = [], threading.Event(), native_audit.judge
 def judge(*given):
     gate.wait(30)
     verdict = judged(*given)
     seen.append(verdict.reason)
     return verdict
-native_audit.judge_copies = judge
+native_audit.judge = judge
 energy(context, DENSE), energy(context, DENSE)  # the third is audited
 assert len(seen) == 0
 energy(context, DENSE * 1.01), energy(context, DENSE * 1.02)  # neither waits for the audit

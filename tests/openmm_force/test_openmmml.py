@@ -220,7 +220,7 @@ def test_biases_are_kept_or_replaced_by_name(learned) -> None:
 def test_an_interpolation_that_unbinds_constrained_hydrogens_is_refused(learned) -> None:
     topology, positions = cluster(1)
     constrained = mm_system(topology, constraints=app.HBonds)
-    with pytest.raises(ValueError, match=r"there is none between .* openmm-ml does not tell potentials of its option"):
+    with pytest.raises(ValueError, match=r"there is none between .* openmm-ml does not pass its option"):
         learned.createMixedSystem(topology, constrained, SOLUTE, interpolate=True, **PYTHON)
     flexible = mm_system(topology, constraints=app.HBonds, flexibleConstraints=True)
     mixed = learned.createMixedSystem(topology, flexible, SOLUTE, interpolate=True, **PYTHON)

@@ -49,6 +49,7 @@ def test_the_volume_goes_where_the_stress_of_the_calculator_says(make_potential,
         assert np.sign(np.linalg.det(cell) - atoms.get_volume()) == sign
 
 
+@pytest.mark.filterwarnings("ignore:the region of the potential is within its cutoff")
 @pytest.mark.parametrize("links", [False, True])
 def test_barostats_ask_the_native_transport_for_energies_alone(make_potential, links):
     atoms = crystal()

@@ -123,6 +123,7 @@ def test_contexts_in_threads_do_not_see_each_others_forces(potential, transport)
     assert max(errors) < 1e-9
 
 
+@pytest.mark.filterwarnings("ignore:the region of the potential is within its cutoff")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("periodic", [True, False])
 def test_a_subset_of_a_box(potential, crystal, tmp_path, transport, periodic):

@@ -116,7 +116,7 @@ def test_what_is_plain_from_the_numbers_is_said(capsys, tmp_path, potential_file
     frames.forces[:] *= -1
     store = write_store(tmp_path / "s", frames)
     assert main(["evaluate", potential_file, str(store.path), "--device", "cpu"]) == 0
-    assert "gradients of the energy, which have the other sign" in capsys.readouterr().out
+    assert "gradients of the energy, which have the opposite sign" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

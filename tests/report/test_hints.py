@@ -46,7 +46,7 @@ def test_good_predictions_need_no_hint(potential):
         (96.485, "as if they were in kJ/mol/Å but read as eV/Å."),
         (1000, "as if they were in meV/Å but read as eV/Å."),
         (0.529, "as if they were in eV/bohr but read as eV/Å."),
-        (-1.0, "gradients of the energy, which have the other sign."),
+        (-1.0, "gradients of the energy, which have the opposite sign."),
     ],
 )
 def test_forces_in_other_units_are_seen(potential, factor, text):

@@ -107,9 +107,7 @@ def test_a_folder_that_everybody_may_write_is_refused(monkeypatch, tmp_path):
     folder.chmod(0o777)
     monkeypatch.setenv("TORCHMDX_CACHE", str(folder))
     made = []
-    with pytest.raises(
-        CacheError, match=r"open cannot keep compiled code: it must not be writable by everybody, got mo"
-    ):
+    with pytest.raises(CacheError, match=r"open cannot keep compiled code: it must not be world-writable, got mo"):
         load_library("x", [], made.append)
     assert not made
     folder.chmod(0o755)
@@ -237,7 +235,7 @@ def test_files_that_others_could_have_made_are_not_loaded(folder, caplog, monkey
     assert maker.times == 2
     reason = {
         "foreign": "it must belong to user",
-        "open": "it must not be writable",
+        "open": "it must not be world-writable",
         "link": "it is not a regular file",
     }
     assert f"{path} is compiled again: {reason[kind]}" in caplog.text

@@ -2,18 +2,17 @@
 
 import gc
 import logging
-import math
 import threading
 import weakref
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from faults import spoil, through_the_engine
 
-from torchmdx import Batch, Ensemble, System, blocks, evaluate
+from torchmdx import Batch, System
 from torchmdx.neighbors.search import EdgeSearch
-from torchmdx.step import audit, capture_policy, change
+from torchmdx.step import capture_policy, change
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.device_memory import memory_explained
@@ -21,24 +20,6 @@ from torchmdx.step.graph import record
 from torchmdx.step.results import AuditError, GraphRefused, OutOfDeviceMemory
 
 KERNELS = "kernels, float32"
-
-
-def through_the_engine(step):
-    """Makes a step of few atoms call its engine, as others do, in place of one launch that does everything."""
-    if hasattr(step.engine, "model"):
-        step.engine.alone, step.engine.model.one_launch = False, None
-    return step.engine
-
-
-def spoil(step, factor=1.01):
-    """Makes the fast path of a step wrong."""
-    run = through_the_engine(step).run
-
-    def wrong(*inputs, **options):
-        outputs = run(*inputs, **options)
-        return replace(outputs, forces=factor * outputs.forces)
-
-    step.engine.run = wrong
 
 
 # -- modes ---------------------------------------------------------------------------------------------------------
@@ -319,61 +300,6 @@ def test_a_graph_with_wrong_forces_is_refused(trained, ethanol, caplog, graphs_p
     assert choosing.mode == "eager"
     assert "its forces differ from the exact model's by 1.0e-02" in choosing.why
     assert len(caplog.records) == 1
-
-
-@pytest.mark.parametrize("periodic", [False, True])
-def test_a_large_structure_is_audited_by_a_part_of_it(trained, crystal, device, periodic, monkeypatch):
-    monkeypatch.setattr(audit, "MOST_ATOMS", 10)
-    atoms = crystal.repeat(2)
-    atoms.pbc = periodic
-    chosen, plain = [], audit.engine_for
-    monkeypatch.setattr(
-        audit, "engine_for", lambda *given, **options: chosen.append(options) or plain(*given, **options)
-    )
-    step = CapturedStep(trained(device), System.from_ase(atoms), audit_every=1)
-    step(atoms.positions)
-    assert 0 < step.error < 1e-5
-    assert {options["like"].num_atoms for options in chosen} == {len(atoms)}  # the kernels of the whole structure
-
-
-@pytest.mark.parametrize("model", ["tensornet", "tensornet2"])
-def test_the_exact_model_of_an_audit_is_evaluated_in_blocks(make_potential, ethanol, cation, model, monkeypatch):
-    potentials = [make_potential(model=model), make_potential(model=model, seed=1)]
-    batch = Batch.from_systems([System.from_ase(atoms) for atoms in (ethanol, cation)])
-    wanted = evaluate(Ensemble(potentials).double(), batch.to(dtype=torch.float64))
-    counted, plain = [], blocks.embed
-    monkeypatch.setattr(blocks, "embed", lambda *given: counted.append(len(given[1].blocks)) or plain(*given))
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1.0)
-    energy, forces = audit.exact_results(Ensemble(potentials), batch)
-    assert counted == [batch.num_atoms] * 2
-    torch.testing.assert_close(energy, wanted.energy, atol=1e-9, rtol=1e-12)
-    torch.testing.assert_close(forces[:, :3], wanted.forces, atol=1e-10, rtol=1e-10)
-    torch.testing.assert_close(forces[:, 3], wanted.force_spread, atol=1e-10, rtol=1e-10)
-
-
-def test_the_part_that_stands_for_a_structure(ethanol, cation, crystal, monkeypatch):
-    monkeypatch.setattr(audit, "MOST_ATOMS", 12)
-    few = Batch.from_systems([System.from_ase(atoms) for atoms in (crystal, cation, ethanol)])
-    part, atoms, as_it_is = audit.sample(few)
-    assert as_it_is
-    assert atoms.tolist() == list(range(8))
-    assert part.num_systems == 2
-    assert torch.equal(part.cell, few.cell[:2])
-    monkeypatch.setattr(audit, "MOST_ATOMS", 2)
-    part, atoms, as_it_is = audit.sample(few)
-    assert not as_it_is
-    assert part.num_systems == 1
-    assert not part.pbc.any()
-    nearest = np.linalg.norm(crystal.positions - crystal.positions[1], axis=1).argsort()
-    assert atoms.tolist() == sorted(nearest[:2])
-
-
-def test_relative_errors_have_a_floor():
-    exact = torch.tensor([[3.0, 0, 4.0], [0, 0, 0]], dtype=torch.float64)
-    assert audit.relative_error(exact * 1.1, exact) == pytest.approx(0.1)
-    still = torch.zeros(4, 3, dtype=torch.float64)
-    assert audit.relative_error(still + 1e-6, still) == pytest.approx(1e-6 * math.sqrt(12) / (1e-2 * 2))
-    assert audit.relative_error(exact[:0], exact[:0]) == 0.0
 
 
 # -- precision -----------------------------------------------------------------------------------------------------

@@ -168,6 +168,14 @@ def test_a_process_without_atoms():
     assert found.forces.shape == (2, 3)
 
 
+def test_a_system_without_atoms():
+    """As before a deposition; with a shift, which belongs to atoms only."""
+    step = DomainStep(potential(), (False, True, True))
+    step.assign(np.zeros((0, 3)), [], 0, np.eye(3) * 9, num_total=0)
+    found = step()
+    assert (found.energy, found.energies.shape, found.forces.shape) == (0.0, (0,), (0, 3))
+
+
 def test_what_cannot_be_divided_is_refused_by_name():
     with pytest.raises(ValueError, match="TensorNet2 conserves the charges of the whole system"):
         DomainStep(Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1)), (True, True, False))

@@ -10,6 +10,7 @@ from ase.build import molecule
 from emulated import Emulator
 
 from torchmdx import Potential, System, TensorNetConfig
+from torchmdx.dynamics.integrators import Bussi
 from torchmdx.engines.fused.engine import KernelEngine
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW
@@ -243,6 +244,24 @@ def test_steps_inside_one_launch_are_those_of_the_host(emulator, mover, potentia
         assert torch.equal(found[name], value), name
     for name in ("row_ptr", "source", "target", "shifts", "num_edges", "needed", "overflow"):
         assert torch.equal(getattr(case.search.edges, name), getattr(other.search.edges, name)), name
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("frozen", [[], [1]])
+def test_a_drift_inside_one_launch_is_that_of_the_host(mover, potential, frozen):
+    """NH4 keeps its drift if nothing is frozen; a single atom and CH4 beside it."""
+    make, plan = CASES["several"]
+    velocities = 0.02 * np.random.default_rng(0).normal(size=(11, 3)) + np.array([0.05, -0.04, 0.03])
+    run = Run(mover, potential, make(), plan, integrator=Bussi(0.01), frozen=frozen, velocities=velocities)
+    assert run.dynamics.motion.particles.held.tolist() == [not frozen, False, True]
+    start = run.state.velocities.clone()
+    run.launch(3)
+    run.dynamics.run(3)
+    found, expected = run.state.velocities.numpy(), run.dynamics.snapshot().velocities
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+    assert np.abs(expected - start.numpy()).max() > 1e-3
+    masses = run.dynamics.motion.particles.masses[6:, None]
+    np.testing.assert_allclose((masses * found[6:]).sum(0), (masses * velocities[6:]).sum(0), atol=1e-6)
 
 
 @pytest.mark.nightly

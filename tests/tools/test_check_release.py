@@ -30,11 +30,11 @@ def check_release():
     return load_tool("check_release")
 
 
-def test_the_changelog_has_the_version_below_what_is_unreleased():
-    titles = re.findall(r"^## \[(.*?)\](?: - (.*))?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert titles[0] == ("Unreleased", "")
-    assert titles[1][0] == torchmdx.__version__
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", titles[1][1])
+def test_the_changelog_has_the_version_and_at_most_one_that_is_unreleased():
+    titles = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = titles[1:] if titles[0].endswith(" (unreleased)") else titles
+    assert released[0].startswith(f"{torchmdx.__version__} (")
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\)", title) for title in released)
 
 
 def test_the_demo_extra_holds_what_the_demo_imports():
@@ -135,9 +135,7 @@ def test_what_the_checkout_must_have_is_there(check_archives):
 
 CHANGELOG = """# Changelog
 
-## [Unreleased]
-
-## [0.2.0] - 2026-12-01
+## 0.2.0 (2026-12-01)
 
 ### Added
 
@@ -153,28 +151,20 @@ def test_a_changelog_that_is_ready_passes(check_release):
 
 
 @pytest.mark.parametrize(
-    ("version", "old", "new", "problem"),
+    ("version", "date", "got"),
     [
-        ("0.3.0", "", "", "the second heading must be [0.3.0] - YYYY-MM-DD, got [0.2.0] - 2026-12-01"),
-        ("0.2.0", " - 2026-12-01", "", "the second heading must be [0.2.0] - YYYY-MM-DD, got [0.2.0]"),
-        ("0.2.0", "## [Unreleased]\n", "", "the first heading must be [Unreleased], got [0.2.0] - 2026-12-01"),
-        (
-            "0.2.0",
-            "[Unreleased]\n",
-            "[Unreleased]\n\n- New.\n",
-            "[Unreleased] must be empty: move its entries to [0.2.0]",
-        ),
+        ("0.3.0", "2026-12-01", "0.2.0 (2026-12-01)"),
+        ("0.2.0", "unreleased", "0.2.0 (unreleased)"),
+        ("0.2.0", "December", "0.2.0 (December)"),
     ],
 )
-def test_what_is_wrong_with_a_changelog_is_named(check_release, version, old, new, problem):
-    assert check_release.changelog_problem(version, CHANGELOG.replace(old, new)) == problem
+def test_what_is_wrong_with_a_changelog_is_named(check_release, version, date, got):
+    problem = check_release.changelog_problem(version, CHANGELOG.replace("2026-12-01", date))
+    assert problem == f"the first heading must be {version} (YYYY-MM-DD), got {got}"
 
 
 def test_an_empty_changelog_is_named(check_release):
-    assert check_release.changelog_problem("0.2.0", "") == "the first heading must be [Unreleased], got none"
-    assert check_release.changelog_problem("0.2.0", "## [Unreleased]\n") == (
-        "the second heading must be [0.2.0] - YYYY-MM-DD, got none"
-    )
+    assert check_release.changelog_problem("0.2.0", "") == ("the first heading must be 0.2.0 (YYYY-MM-DD), got none")
 
 
 def test_another_version_or_date_to_cite_is_named(check_release):

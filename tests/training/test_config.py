@@ -149,7 +149,7 @@ def merges(levels: int) -> str:
         (merges(12), "must have at most 100000 values"),
         ("[" * 20000, "nested too deeply|not valid YAML"),
         ("a: " + "{b: " * 5000 + "1" + "}" * 5000, "nested too deeply"),
-        ("model: &m\n  a: *m", "must not be inside of what it stands for"),
+        ("model: &m\n  a: *m", "must not be inside what it refers to"),
     ],
 )
 def test_files_that_grow_or_are_nested_too_deeply_are_refused(tmp_path, text, words):

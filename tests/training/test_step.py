@@ -6,12 +6,15 @@ import made_up
 import numpy as np
 import pytest
 import torch
+from foreign_state import STATES
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchmdx.engines.pairs import energy as pair_energy
 from torchmdx.evaluate import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
+from torchmdx.runtime.isolation import products_are_exact
 from torchmdx.system import Batch
 from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config_file import make_config
@@ -20,6 +23,7 @@ from torchmdx.training.pending_steps import PendingSteps, TrainingError
 from torchmdx.training.step import LEAST_ROOM, NORM, OVERFLOW, VALUES, TrainStep, room
 
 CPU = torch.device("cpu")
+STATES_OF_PRODUCTS = ["high precision", "fp32_precision", "autocast"]
 PRIORS = {"tensornet": [], "tensornet2": [ZBLConfig(cutoff=2.0, strength=1e-3), CoulombConfig(cutoff=5.0)]}
 
 
@@ -244,6 +248,26 @@ def test_bf16_products_are_close_to_float32(store):
         values.append(step(batch)[:NORM])
     assert not torch.equal(values[0], values[1])
     torch.testing.assert_close(values[0], values[1], rtol=0.1, atol=0.01)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("of_others", STATES_OF_PRODUCTS)
+def test_products_are_exact_unless_tf32_is_asked_for(store, monkeypatch, tf32, of_others):
+    potential, config = make(store)[0].float(), make_config(made_up.values(store.path))
+    step = TrainStep(potential, config.loss, config.optimizer, tf32=tf32)
+    batch = label(store.gather([0]), np.arange(1), num_atoms=30, num_systems=2, cutoff=4.0, dtype=torch.float32)
+    seen, differentiate = [], pair_energy.differentiate_pairwise
+
+    def watched(*args, **options):
+        seen.append((torch.get_float32_matmul_precision(), torch.is_autocast_enabled("cpu")))
+        return differentiate(*args, **options)
+
+    monkeypatch.setattr(pair_energy, "differentiate_pairwise", watched)
+    with STATES[of_others]():
+        step(batch)
+        step.evaluate(batch)
+    assert seen == [("high" if tf32 else "highest", False)] * 2
+    assert products_are_exact()
 
 
 class Watch(TorchDispatchMode):

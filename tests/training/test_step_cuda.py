@@ -227,12 +227,7 @@ def test_validation_is_captured_and_changes_nothing():
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_low_precision_products_train(precision):
     given = batches(3, [12, 12, 12]) * 20
-    if precision == "tf32":
-        torch.set_float32_matmul_precision("high")
-    try:
-        found = losses(make_step(True, bf16=precision == "bf16"), given)
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    found = losses(make_step(True, **{precision: True}), given)
     exact = losses(make_step(True), given)
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found[0, 0], exact[0, 0], rtol=0.05)

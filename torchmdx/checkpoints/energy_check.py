@@ -68,7 +68,7 @@ def _require_small(potential: Potential, structures: list[dict[str, Any]], origi
     for held in structures:
         if held["cell"] is None:
             continue
-        cell = torch.tensor(held["cell"], dtype=torch.float64)
+        cell = torch.tensor(held["cell"], dtype=torch.float64, device="cpu")
         near, far = (_num_pairs(cell, len(held["numbers"]), r) for r in (potential.config.cutoff, potential.cutoff))
         if not 9 * channels * near + 9 * far <= MOST_NUMBERS:
             raise ValueError(

@@ -86,13 +86,14 @@ def release_of(name: str) -> Release | None:
     return _matgl(name) if is_repository else None
 
 
-def fetch(name: str, sha256: str | None = None) -> Path:
+def fetch(name: str, sha256: str | None = None, *, download: bool = True) -> Path:
     """The file of a release, or the folder of one with several files, from the hub or its cache, after checking hashes.
 
     The expected hash of the weights is `sha256`, else the one built in; of any file the one recorded when this machine
     first downloaded the release, else the one in the hub's metadata, which is then recorded. A file can therefore not
     change unnoticed, but without `sha256` the first download trusts the hub. Raises ValueError for an unknown name or
-    another hash, ImportError without huggingface_hub, and OSError if a file cannot be downloaded.
+    another hash, ImportError without huggingface_hub, and OSError if a file cannot be downloaded. Without `download`,
+    which uses no network, FileNotFoundError for a file that is not in the cache with a known hash.
     """
     release = release_of(name)
     if release is None:
@@ -100,6 +101,8 @@ def fetch(name: str, sha256: str | None = None) -> Path:
     try:
         import huggingface_hub
     except ImportError as error:
+        if not download:
+            raise _not_here(name) from error
         raise ImportError(
             f"downloading {name!r} needs huggingface_hub: pip install 'torchmdx[hub]'; or download {release.files} "
             f"from {release.page} and give {'the folder' if release.others else 'its path'}"
@@ -112,7 +115,7 @@ def fetch(name: str, sha256: str | None = None) -> Path:
         known = recorded.get(pin)
         if filename == release.filename:
             known = sha256 or release.sha256 or known
-        path = _download(name, release, filename, huggingface_hub, allow_cached=known is not None)
+        path = _download(name, release, filename, huggingface_hub, allow_cached=known is not None, download=download)
         if known is None:
             new[pin] = _verified_by_hub(name, release, filename, path, huggingface_hub)
         else:
@@ -137,12 +140,21 @@ def require_digest(path: Path, sha256: str) -> None:
         raise ValueError(f"the SHA-256 of {str(path)!r} must be {sha256.lower()}, got {found}")
 
 
-def _download(name: str, release: Release, filename: str, hub: Any, allow_cached: bool) -> Path:
+def _not_here(name: str) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"the potential {name!r} of the hub is not on this machine with a known hash, and is not downloaded where "
+        f"permission was not given: torchmdx.load({name!r}) downloads it"
+    )
+
+
+def _download(name: str, release: Release, filename: str, hub: Any, *, allow_cached: bool, download: bool) -> Path:
     """A file in the hub's cache, downloaded if necessary. allow_cached: use a cached file without asking the hub."""
     source = dict(repo_id=release.repository, filename=filename, revision=release.revision)
     if allow_cached:
         with contextlib.suppress(Exception):  # not cached: downloaded below
             return Path(hub.hf_hub_download(**source, local_files_only=True))
+    if not download:
+        raise _not_here(name)
     try:
         return Path(hub.hf_hub_download(**source))
     except Exception as error:  # the exceptions of huggingface_hub change between versions

@@ -13,12 +13,13 @@ from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 ENDINGS = (".safetensors", ".ckpt", ".pt", ".pth", ".zip")
 
 
-def locate(path: str | Path | None = None, sha256: str | None = None) -> Path:
+def locate(path: str | Path | None = None, sha256: str | None = None, *, download: bool = True) -> Path:
     """The file at a path, else the file of the potential with this name, shipped with torchmdx or on the hub.
 
     Of a potential of matgl the folder, in place of a file; sha256 is that of its weights then. On the hub: one of
-    `known_names`, or owner/name of a repository with a potential of matgl. None is the default potential. Raises
-    FileNotFoundError if there is neither, and ValueError for another hash.
+    `known_names`, or owner/name of a repository with a potential of matgl; without `download` only what is in the hub's
+    cache on this machine. None is the default potential. Raises FileNotFoundError if there is neither, and ValueError
+    for another hash.
     """
     name = DEFAULT_POTENTIAL if path is None else str(path)
     ours = shipped()
@@ -31,9 +32,9 @@ def locate(path: str | Path | None = None, sha256: str | None = None) -> Path:
     elif name in ours:
         file = ours[name]
     elif name in hub.RELEASES:
-        return hub.fetch(name, sha256)
+        return hub.fetch(name, sha256, download=download)
     elif _is_repository(name):
-        return _from_repository(name, sha256)
+        return _from_repository(name, sha256, download)
     elif name == DEFAULT_POTENTIAL:
         raise FileNotFoundError(f"the file of the potential {name!r}, part of torchmdx, is missing: reinstall torchmdx")
     else:
@@ -59,10 +60,10 @@ def _is_repository(name: str) -> bool:
     return hub.release_of(name) is not None and Path(name).suffix not in ENDINGS and not owner.exists()
 
 
-def _from_repository(name: str, sha256: str | None) -> Path:
+def _from_repository(name: str, sha256: str | None, download: bool) -> Path:
     """The potential in a repository on the hub. Raises FileNotFoundError if there is none or it cannot be reached."""
     try:
-        return hub.fetch(name, sha256)
+        return hub.fetch(name, sha256, download=download)
     except (ImportError, OSError) as error:
         raise FileNotFoundError(
             f"no checkpoint at {name!r}, and no potential of matgl in the repository {hub.page_of(name)}: {error}"

@@ -31,7 +31,7 @@ from torchmdx.models.registry import ModelConfig, model_from_dict, model_to_dict
 from torchmdx.models.skeleton import require_sizes
 from torchmdx.runtime.damaged_file import WRONG_VALUES, is_newer, naming, parse_json
 from torchmdx.runtime.files import write_whole
-from torchmdx.runtime.inference_mode import outside_inference_mode
+from torchmdx.runtime.isolation import isolated
 from torchmdx.torchmdnet.container import is_ensemble, members
 from torchmdx.torchmdnet.reader import read_torchmdnet_bytes
 from torchmdx.torchmdnet.report import Reading, Report
@@ -86,7 +86,7 @@ def _contents(potential: Potential, report: Report | None = None) -> Contents:
     return metadata, {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
 
 
-@outside_inference_mode
+@isolated
 def load(
     source: Source | None = None,
     *,
@@ -117,7 +117,7 @@ def load(
     return Ensemble(potentials, [reading.report.source for reading in readings])
 
 
-@outside_inference_mode
+@isolated
 def load_one(
     path: str | Path | None = None,
     *,
@@ -129,7 +129,7 @@ def load_one(
     return _ready(read(path, sha256=sha256).potential, dtype, device)
 
 
-@outside_inference_mode
+@isolated
 def load_ensemble(
     source: Source, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
 ) -> list[Potential]:

@@ -23,7 +23,7 @@ def add_parser(subparsers: Any) -> None:
         help="convert a potential of torchmd-net or matgl to torchmdx",
         description="Converts torchmd-net checkpoints of TensorNet and TensorNet2 (old and new layouts, priors, zipped "
         "ensembles), a folder with a TensorNet potential of matgl, or a released potential given by name, to a "
-        "torchmdx file, and writes a report beside it on what was read, remapped and ignored.",
+        "torchmdx file, and writes a report next to it on what was read, remapped and ignored.",
     )
     parser.add_argument(
         "source",

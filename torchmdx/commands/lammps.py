@@ -14,7 +14,7 @@ torchmdx lammps -in FILE [options of LAMMPS]
        torchmdx lammps --example NAME -o DIR"""
 DESCRIPTION = """\
 Runs a LAMMPS input that may use pair_style torchmdx. Under mpirun the box is divided among the
-processes, each with a GPU of its own: mpirun -np 2 torchmdx lammps -in in.water. Needs the extra
+processes, each with its own GPU: mpirun -np 2 torchmdx lammps -in in.water. Needs the extra
 [lammps]."""
 OF_LAMMPS = "options of LAMMPS (https://docs.lammps.org/Run_options.html; `lmp -help` lists its styles):"
 

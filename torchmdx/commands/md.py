@@ -78,7 +78,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=ENGINES,
         default="openmm",
-        help="what moves the atoms (default: openmm). torchmdx: faster for small structures; potentials alone",
+        help="program that moves the atoms (default: openmm). torchmdx: faster for small structures, no force fields",
     )
     _add_replica_options(group)
     group.add_argument(
@@ -142,7 +142,7 @@ def _add_replica_options(group: argparse._ArgumentGroup) -> None:
         "--devices",
         type=int,
         metavar="N",
-        help="GPUs to spread the replicas over, with --engine torchmdx; with --device cpu, processes (default: 1)",
+        help="GPUs for the replicas, with --engine torchmdx; with --device cpu, processes (default: 1)",
     )
 
 

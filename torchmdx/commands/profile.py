@@ -79,7 +79,7 @@ def _print_use_of_gpu(found: torch.profiler.profile, run: Callable[[], object], 
         print(f"energy was not measured: {error}")
         return
     print(
-        f"{used.joules_a_run * 1e3:.3g} mJ a step, {used.watts:.0f} W; {used.joules_a_run * STEPS_A_NS:.0f} J/ns "
+        f"{used.joules_a_run * 1e3:.3g} mJ per step, {used.watts:.0f} W; {used.joules_a_run * STEPS_A_NS:.0f} J/ns "
         "with a time step of 1 fs"
     )
 

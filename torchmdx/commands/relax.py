@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         "relax",
         help="relax a structure to an energy minimum",
         description="Relaxes a structure, with --cell also its cell, and writes the result. Constraints in the file "
-        "are kept. Ctrl-C stops after the current step and writes the structure that has been reached. With --index : "
+        "are kept. Ctrl-C stops after the current step and writes the current structure. With --index : "
         "all structures of the file, in batches; see the last group of options.",
     )
     parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
@@ -58,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--optimizer",
         choices=OPTIMIZERS,
-        help="lbfgs (default); fire, slower but robust far from a minimum, and the one for several structures; bfgs, "
+        help="lbfgs (default); fire, slower but robust far from a minimum, always used for several structures; bfgs, "
         "for up to a few hundred atoms; mdmin",
     )
     parser.add_argument(

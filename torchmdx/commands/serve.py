@@ -57,6 +57,8 @@ def run(options: argparse.Namespace) -> int:
         model_of(options), record.atoms, dtype=options.dtype, device=options.device, charge=record.charge
     )
     client = Client(beads, address, wait=options.wait, report=_report)
+    formula = record.atoms.symbols.get_chemical_formula("reduce")
+    _report(f"elements and their order are those of {options.file}, {formula}; a server sends positions only")
     try:
         client.run()
     except KeyboardInterrupt:
@@ -74,7 +76,7 @@ def _report(text: str) -> None:
 
 
 def _summary(served: Served) -> str:
-    """Such as "1,200 structures in 150 requests, 8.1 ms a request"."""
-    mean = f", {1e3 * served.seconds / served.requests:.1f} ms a request" if served.requests else ""
+    """Such as "1,200 structures in 150 requests, 8.1 ms per request"."""
+    mean = f", {1e3 * served.seconds / served.requests:.1f} ms per request" if served.requests else ""
     lost = f", {counted(served.lost, 'lost connection')}" if served.lost else ""
     return f"{counted(served.structures, 'structure')} in {counted(served.requests, 'request')}{mean}{lost}"

@@ -19,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "view",
         help="make an interactive HTML page of a trajectory or structure",
-        description="Writes one HTML file with the atoms moving in 3D, energies and other curves beside them, and a "
+        description="Writes one HTML file with the atoms moving in 3D, energies and other curves, and a "
         "Ramachandran map for peptides.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -32,9 +32,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--structure",
         metavar="FILE",
-        help="structure with the elements of a DCD (default: the one beside it, such as run.final.pdb for run.dcd)",
+        help="structure with the elements of a DCD (default: in the same folder, such as run.final.pdb for run.dcd)",
     )
-    parser.add_argument("--log", metavar="FILE", help="log of the run of a DCD (default: the one beside it, if any)")
+    parser.add_argument("--log", metavar="FILE", help="log of the run of a DCD (default: in the same folder, if any)")
     parser.add_argument("--title", metavar="TEXT", help="title of the page (default: the name of the file)")
     parser.add_argument("--overwrite", action="store_true", help="replace a file that is not a page of torchmdx")
     parser.set_defaults(run=run, locked=("output",))

@@ -16,6 +16,7 @@ import torch
 from torchmdx.conformance import contract, geometry
 from torchmdx.conformance.structures import Case, case_of
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.isolation import isolated
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ SUITE: tuple[tuple[str, str, float, Callable[[Case], float]], ...] = (
 )
 
 
+@isolated
 def check(
     potential: Potential, *, device: torch.device | str | None = None, reflections: bool = True, verbose: bool = True
 ) -> Conformance:

@@ -6,7 +6,7 @@ import copy
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ def padded(case: Case) -> float:
     assert short.stress is not None
     assert long.stress is not None
     stress = (short.stress - long.stress)[1].abs().max() / case.scale
-    return largest([torch.tensor(difference(short, long, case.scale)), stress])
+    return largest([torch.tensor(difference(short, long, case.scale), dtype=torch.float64, device="cpu"), stress])
 
 
 def reads_nothing(case: Case) -> float:
@@ -116,7 +116,8 @@ def captured(case: Case) -> float:
     for system in (case.molecule, case.crystal):
         step = CapturedStep(potential, system, mode=mode, skin=0.3)
         for number in range(4):
-            noise = torch.randn(system.positions.shape, generator=torch.Generator().manual_seed(number)).double()
+            seeded: dict[str, Any] = dict(generator=torch.Generator().manual_seed(number), device="cpu")
+            noise = torch.randn(system.positions.shape, dtype=torch.float32, **seeded).double()
             displaced = replace(system, positions=system.positions + 0.05 * noise)
             exact: Result = evaluate(case.potential, displaced)
             assert exact.forces is not None

@@ -36,7 +36,7 @@ def turned(case: Case, *, mirror: bool) -> float:
 
 def permuted(case: Case) -> float:
     """Evaluates the same atoms in another order."""
-    system, order = case.molecule, torch.tensor([4, 0, 8, 3, 2, 7, 1, 5, 6])
+    system, order = case.molecule, torch.tensor([4, 0, 8, 3, 2, 7, 1, 5, 6], device="cpu")
     before = evaluate(case.potential, system)
     assert before.forces is not None
     other = System.create(system.positions[order], system.atomic_numbers[order])
@@ -59,7 +59,7 @@ def supercell(case: Case) -> float:
     """Doubles the crystal's cell along one lattice vector: energies and forces of each atom must not change."""
     small, shift = case.crystal, float(case.potential.shift)
     twice = torch.cat([small.positions, small.positions + small.cell[1]])
-    lattice = small.cell * torch.tensor([[1.0], [2.0], [1.0]], dtype=small.cell.dtype)
+    lattice = small.cell * small.cell.new_tensor([[1.0], [2.0], [1.0]])
     large = System.create(twice, small.atomic_numbers.repeat(2), lattice, True)
     one, two = evaluate(case.potential, small), evaluate(case.potential, large)
     assert one.forces is not None
@@ -134,7 +134,9 @@ def stress_differences(case: Case) -> float:
             evaluate(
                 case.potential, with_positions(system, system.positions @ change, system.cell @ change), forces=False
             )
-            for change in (torch.eye(3, dtype=strain.dtype) + sign * STEP * strain for sign in (1, -1))
+            for change in (
+                torch.eye(3, dtype=strain.dtype, device=strain.device) + sign * STEP * strain for sign in (1, -1)
+            )
         )
         slope = (up.energy[0] - down.energy[0]) / (2 * STEP)
         errors.append((slope - (virial * strain).sum()).abs() / max(case.scale, float(virial.abs().max())))
@@ -142,4 +144,4 @@ def stress_differences(case: Case) -> float:
 
 
 def _random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, dtype=torch.float64, device="cpu", generator=torch.Generator().manual_seed(seed))

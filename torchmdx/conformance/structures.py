@@ -62,7 +62,7 @@ def elements_of(potential: Potential) -> list[int]:
     known = []
     for number in order:
         try:
-            potential.require_elements(torch.tensor([number]))
+            potential.require_elements(torch.tensor([number], device="cpu"))
         except ValueError:
             continue
         known.append(number)

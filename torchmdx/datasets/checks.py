@@ -138,7 +138,7 @@ def _of_one(positions: Any, cell: Any, pbc: Any) -> tuple[float, tuple[int, int]
     count = len(positions)
     images, owners = positions, np.arange(count)
     if pbc.any():
-        one = torch.zeros(count, dtype=torch.int64)
+        one = torch.zeros(count, dtype=torch.int64, device="cpu")
         inside, _ = wrap(torch.from_numpy(positions), torch.from_numpy(cell)[None], torch.from_numpy(pbc)[None], one)
         positions = inside.numpy()
         ranges = [range(-1, 2) if along else range(1) for along in pbc]

@@ -53,14 +53,14 @@ class Agreement:
         name = f" of {self.file}" if self.file else ""
         if self.verdict == "against":
             return (
-                f"the forces{name} point against the energies: between consecutive frames the energy rises where the "
-                f"forces say that it falls, in {self.against:.0%} of the larger changes of {self.num_pairs} pairs; "
-                "they may be gradients, which have the other sign"
+                f"the forces{name} contradict the energies: between consecutive frames the energy rises where the "
+                f"forces predict a decrease, in {self.against:.0%} of the larger changes of {self.num_pairs} pairs; "
+                "they may be gradients, which have the opposite sign"
             )
         unit = mistaken_unit(1 / self.ratio)
         likely = f", as if forces were {unit}" if unit else ""
         return (
-            f"the energies{name} change by {number(self.ratio)} times as much as its forces say (median of "
+            f"the energies{name} change by {number(self.ratio)} times as much as its forces predict (median of "
             f"{self.num_pairs} pairs of consecutive frames){likely}; check the units (--energy-unit, --force-unit)"
         )
 

@@ -88,7 +88,7 @@ class Plausible:
         if not self._depth or float(np.median(self._depth)) <= TOO_DEEP:
             return None
         return (
-            f"energies are {number(float(np.median(self._energy)))} eV an atom (median), more than all electrons of "
+            f"energies are {number(float(np.median(self._energy)))} eV per atom (median), more than all electrons of "
             "these elements have; they may be in kcal/mol, kJ/mol or another unit than was declared (--energy-unit)"
         )
 
@@ -103,8 +103,8 @@ class Plausible:
             )
         if RESTING < force < WEAK and self._motion() > MOVING:
             return (
-                f"forces are {number(force)} eV/Å (median of the root mean squares of frames), too little for "
-                "structures that differ as these do; they may be in hartree/bohr or another unit (--energy-unit, "
+                f"forces are {number(force)} eV/Å (median of the root mean squares of frames), too small for "
+                "structures that differ this much; they may be in hartree/bohr or another unit (--energy-unit, "
                 "--force-unit)"
             )
         return None

@@ -38,10 +38,11 @@ class CellRescaling:
         cell ← μ cell,  x ← μ x,  v ← v / μ
 
     This samples the isothermal-isobaric ensemble of the integrator's temperature: P has the kinetic energy K of the
-    step (with Langevin of velocities half a kick later), and the virial of potential and restraints. Positions are
-    scaled after the thermostat's move and before the evaluation. The volume relaxes within about τ κ / β, κ being the
-    compressibility of the substance; averages depend on τ and β only through errors of order h / τ. h: timestep,
-    T: temperature, k: the Boltzmann constant, ξ: a standard normal number for each structure and step.
+    step (with Langevin of velocities half a kick later; with Bussi K + 3/2 k T, since the centre of mass has no thermal
+    motion), and the virial of potential and restraints. Positions are scaled after the thermostat's move and before the
+    evaluation. The volume relaxes within about τ κ / β, κ being the compressibility of the substance; averages depend
+    on τ and β only through errors of order h / τ. h: timestep, T: temperature, k: the Boltzmann constant, ξ: a standard
+    normal number for each structure and step.
 
     pressure: P₀, bar. relaxation: τ, ps. compressibility: β, 1/bar; of water by default.
     """
@@ -65,9 +66,12 @@ class CellRescaling:
     def scaling(
         self, timestep: float, volume: Floats, kinetic: Floats, virial: Floats, temperatures: Floats, noise: Floats
     ) -> Floats:
-        """μ [S] from volumes Å³, K and virials eV, temperatures K and ξ, all [S]. Raises CellError."""
+        """μ [S] from volumes Å³, 2 K and virials eV, temperatures K and ξ, all [S]. Raises CellError.
+
+        kinetic: 2 K as of `Particles.kinetic_virial`.
+        """
         thermal, mobility = BOLTZMANN * temperatures, self.mobility(timestep)
-        missing = self.pressure * BAR - (2 * kinetic + virial) / (3 * volume) - thermal / (2 * volume)
+        missing = self.pressure * BAR - (kinetic + virial) / (3 * volume) - thermal / (2 * volume)
         ratio = 1 - mobility * missing + np.sqrt(thermal * mobility / volume) * noise
         self.require_steady(volume, ratio)
         found: Floats = ratio ** (2 / 3)
@@ -79,8 +83,9 @@ class CellRescaling:
         if not good.all():
             which = int(np.argmin(good))
             raise CellError(
-                f"the volume of structure {which}, {volume[which]:.6g} Å³, must change less than twofold in a step; "
-                "the structure may be unstable, or the barostat needs a longer relaxation or a smaller compressibility"
+                f"the volume of structure {which}, {volume[which]:.6g} Å³, must change by less than a factor of two "
+                "per step; the structure may be unstable, or the barostat needs a longer relaxation "
+                "or a smaller compressibility"
             )
 
 
@@ -97,7 +102,7 @@ def checked_barostat(
     if not isinstance(barostat, CellRescaling):
         raise TypeError(f"barostat must be a CellRescaling of torchmdx.dynamics.barostat, got {barostat!r}")
     if constant_energy:
-        raise ValueError("a barostat needs an integrator of constant temperature, got one of constant energy")
+        raise ValueError("a barostat needs an integrator with constant temperature, got one with constant energy")
     if exchanging:
         raise ValueError("an exchange of temperatures needs constant volume, got a barostat")
     open_ones = (~batch.pbc.all(1)).nonzero()

@@ -83,7 +83,7 @@ class DeviceLoop:
         # Through the captured step itself, which makes room for the edges; then the audit of any capture.
         given = torch.as_tensor(positions, device=self.device), torch.as_tensor(cell, device=self.device)
         first = self._evaluation(0, *given)
-        if self.replays.captured and (reason := step._judge()) is not None:
+        if self.replays.captured and (reason := step._judge("device")) is not None:
             self.replays.refuse(reason)
             fall_back(step, reason)
             first = self._evaluation(0, *given)

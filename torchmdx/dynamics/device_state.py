@@ -49,6 +49,7 @@ class DeviceState:
         self.inverse_masses = kept(particles.inverse_masses())
         self.masses = kept(np.where(particles.mobile, particles.masses, 0.0))
         self.counted = kept(particles.counted.astype(np.float64))
+        self.held = kept(particles.held_inverse_masses())
         self.system, self.place, self.starts = kept(particles.system), kept(particles.place), kept(particles.starts)
         self.first = kept(motion.first_counted())
         self.seeds = kept(motion.seeds)
@@ -86,6 +87,7 @@ class DeviceState:
             "inverse_masses": self.inverse_masses,
             "masses": self.masses,
             "counted": self.counted,
+            "held": self.held,
             "thermal": self.thermal,
             "motion": self.constants,
             "seeds": self.seeds,
@@ -99,7 +101,7 @@ class DeviceState:
         """Writes the trial positions, and cells if they change, of the next step to the inputs of the captured step."""
         if self.barostat is not None:
             cells.rescale_cell[(self.num_systems,)](
-                self.velocities, self.forces, self.masses, self.inverse_masses, self.starts, self.seeds,
+                self.velocities, self.forces, self.masses, self.inverse_masses, self.held, self.starts, self.seeds,
                 self.thermal, self.cell, self.virial, self.barostat, buffers.inputs["cell"], self.ratio, self.scale,
                 self.control, BLOCK=self.rescale_block, num_warps=4,
             )  # fmt: skip
@@ -134,6 +136,6 @@ class DeviceState:
             )  # fmt: skip
         if self.is_bussi:
             kernels.rescale[(self.num_systems,)](
-                self.velocities, self.masses, self.counted, self.starts, self.first, self.seeds, self.thermal,
-                self.constants, self.control, BLOCK=self.rescale_block, num_warps=4,
+                self.velocities, self.masses, self.counted, self.held, self.starts, self.first, self.seeds,
+                self.thermal, self.constants, self.control, BLOCK=self.rescale_block, num_warps=4,
             )  # fmt: skip

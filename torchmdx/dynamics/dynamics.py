@@ -57,10 +57,11 @@ class Dynamics:
     integrator: "verlet" (constant energy), "langevin" or "bussi" (constant temperature), or an object of
         `torchmdx.dynamics.integrators` with its parameters.
     timestep: fs. temperature: K, one for all structures or one for each: of the thermostat and of initial velocities.
-    seed: one for each structure, or that of the first, which the others continue (seed + 1, ...). Random numbers are
-        functions of seed, step and atom: a run with the same seed on the same machine is the same to the bit, whatever
-        `steps_per_replay` is.
-    velocities [N,3] Å/fs: initial ones; None draws them. masses [N] amu: None takes those of the elements.
+    seed: one for each structure, or one for all, from which each structure gets its own (`motion.seeds`): runs with
+        other seeds share no random numbers. These are functions of seed, step and atom: a run with the same seed on the
+        same machine is the same to the bit, whatever `steps_per_replay` is.
+    velocities [N,3] Å/fs: initial ones; None draws them. Except with "langevin", a drift of the centre of mass stays,
+        and is not counted in temperatures. masses [N] amu: None takes those of the elements.
     hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep.
     frozen: indices or a mask of atoms that do not move.
     barostat: `torchmdx.dynamics.barostat.CellRescaling` for constant pressure, with cells periodic in all directions.
@@ -116,7 +117,7 @@ class Dynamics:
             limits = dict(constant_energy=constant_energy, exchanging=exchange_every is not None)
             checked_barostat(barostat, self.batch, particles, terms, **limits)
         seeds, kept_terms = checked_seeds(seed, self.batch.num_systems), terms if len(terms) else None
-        motion = Motion(chosen, timestep, particles, temperatures, seeds, kept_terms, barostat)
+        motion = Motion(chosen, timestep, particles.tied(terms.in_place()), temperatures, seeds, kept_terms, barostat)
         self.exchange = exchange_of(exchange_every, self.batch, motion)
         start = None if velocities is None else checked_velocities(velocities, self.batch.num_atoms)
         start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]

@@ -86,5 +86,5 @@ def exchange_of(every: int | None, batch: Batch, motion: Motion) -> TemperatureE
     if every is None:
         return None
     if isinstance(motion.integrator, VelocityVerlet):
-        raise ValueError(f"an exchange needs an integrator of constant temperature, got {motion.integrator!r}")
+        raise ValueError(f"an exchange needs an integrator with constant temperature, got {motion.integrator!r}")
     return TemperatureExchange(every, batch, motion.temperatures, int(motion.seeds[0]))

@@ -55,6 +55,7 @@ class HostLoop:
         self._scale = motion.noise_scale()[:, None] if motion.is_langevin else None
         self._kick = motion.half_kick * particles.inverse_masses()[:, None]
         self._first = motion.first_counted() if motion.is_bussi else None
+        self._counted = particles.counted
 
     @property
     def why(self) -> str:
@@ -131,7 +132,7 @@ class HostLoop:
         reached = self._evaluated(number, positions, velocities, cell)
         velocities = velocities + self._kick * reached.forces
         if self._first is not None:
-            velocities = velocities * self._alpha(velocities, number)[motion.particles.system, None]
+            velocities = motion.particles.rescaled(velocities, self._alpha(velocities, number))
         self._state = replace(reached, velocities=velocities)
 
     def _evaluated(self, number: int, positions: Floats, velocities: Floats, cell: Floats) -> _State:
@@ -167,7 +168,7 @@ class HostLoop:
         """The factors [S] of lengths of a step. Raises CellError."""
         state, motion = self._state, self.motion
         velocities = state.velocities + self._kick * state.forces if motion.is_langevin else state.velocities
-        kinetic = motion.particles.kinetic_energy(velocities)
+        kinetic = motion.particles.kinetic_virial(motion.particles.kinetic_energy(velocities), motion.temperatures)
         noise = barostat_noise(motion.seeds, number)
         given = (volumes(state.cell), kinetic, state.virial, motion.temperatures, noise)
         return barostat.scaling(motion.timestep, *given)
@@ -178,7 +179,7 @@ class HostLoop:
         noise = self._noise(number)
         assert self._first is not None
         first = noise[self._first, 0]
-        squares = np.where(particles.counted, (noise * noise).sum(-1), 0.0)
+        squares = np.where(self._counted, (noise * noise).sum(-1), 0.0)
         others = np.bincount(particles.system, squares, particles.num_systems) - first * first
         kinetic = FORCE_TO_ACCELERATION * particles.kinetic_energy(velocities)
         return rescaling(kinetic, motion.thermal(), motion.kept, first, others)

@@ -60,7 +60,8 @@ class Bussi:
         sign(α) = sign(R₁ + sqrt(2 K c / ((1 - c) k T)))
 
     K: kinetic energy of a structure. R: one standard normal number for each of its degrees of freedom. The motion is
-    disturbed less than by Langevin dynamics, and the centre of mass keeps its velocity. relaxation: τ, ps.
+    disturbed less than by Langevin dynamics. Where nothing outside acts on a structure, so without frozen atoms and
+    restraints on positions, v and K are relative to the centre of mass, which keeps its velocity. relaxation: τ, ps.
     """
 
     relaxation: float = 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,12 @@ LONGEST_BOND = 1.75
 
 @dataclass(frozen=True, eq=False)
 class Particles:
-    """N atoms of S structures, as NumPy arrays.
+    """N atoms of S structures, as NumPy arrays, and their degrees of freedom, which everything else asks for here.
 
     system [N]: the structure of each atom. place [N]: its index in the structure. masses [N] amu. mobile [N]: which
-    atoms move. starts [S+1]: structure s has the atoms from starts[s] to starts[s+1]. counted [N]: atoms whose three
-    directions are degrees of freedom; where the total momentum is constant, all mobile atoms of a structure but one.
+    atoms move. starts [S+1]: structure s has the atoms from starts[s] to starts[s+1]. held [S]: structures whose
+    momentum is constant. Their degrees of freedom are those of the motion relative to the centre of mass, three less
+    than those of mobile atoms; they are what thermostats act on and what kinetic energies and temperatures are of.
     """
 
     system: Integers
@@ -36,7 +37,6 @@ class Particles:
     starts: Integers
     masses: Floats
     mobile: NDArray[np.bool_]
-    counted: NDArray[np.bool_]
     held: NDArray[np.bool_]
 
     @classmethod
@@ -53,15 +53,24 @@ class Particles:
         if (movable == 0).any():
             which = int(np.argmin(movable))
             raise ValueError(f"at least one atom of every structure must move, got none in structure {which}")
-        # The centre of mass of a structure stays at rest if nothing is frozen, and it is not the only motion.
+        # A single atom has no other motion than that of its centre of mass.
         held = (movable == counts) & (counts > 1) & momentum_kept
-        counted = mobile.copy()
-        counted[starts[:-1][held]] = False
-        return cls(system, np.arange(len(system)) - starts[system], starts, masses, mobile, counted, held)
+        return cls(system, np.arange(len(system)) - starts[system], starts, masses, mobile, held)
+
+    def tied(self, systems: NDArray[np.bool_]) -> Particles:
+        """The same where something outside, such as a restraint on positions, acts on these structures [S]."""
+        return replace(self, held=self.held & ~systems)
 
     @property
     def num_systems(self) -> int:
         return len(self.starts) - 1
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """As many atoms [N] as a third of the degrees of freedom: of held structures all but the first."""
+        found = self.mobile.copy()
+        found[self.starts[:-1][self.held]] = False
+        return found
 
     def degrees_of_freedom(self) -> Integers:
         """Of each structure [S]."""
@@ -75,27 +84,53 @@ class Particles:
         """velocities + kick forces / m [N,3] Å/fs; kick as `Motion.half_kick`, forces eV/Å."""
         return velocities + kick * self.inverse_masses()[:, None] * forces if kick else velocities
 
+    def held_inverse_masses(self) -> Floats:
+        """[S] 1/amu of held structures; 0 for others."""
+        return self.held / np.bincount(self.system, self.masses, self.num_systems)
+
+    def drift(self, velocities: Floats) -> Floats:
+        """The velocity of the centre of mass [S,3] Å/fs of held structures; 0 for others, where it is thermal."""
+        momentum = [np.bincount(self.system, self.masses * velocities[:, k], self.num_systems) for k in range(3)]
+        return self.held_inverse_masses()[:, None] * np.stack(momentum, axis=-1)
+
+    def drift_energy(self, velocities: Floats) -> Floats:
+        """The kinetic energy of the drift of each structure [S], eV."""
+        masses = np.bincount(self.system, self.masses, self.num_systems)
+        return masses * (self.drift(velocities) ** 2).sum(-1) / (2 * FORCE_TO_ACCELERATION)
+
     def kinetic_energy(self, velocities: Floats) -> Floats:
-        """Of each structure [S], eV; velocities [N,3] Å/fs."""
+        """That of the degrees of freedom of each structure [S], eV, so without the drift; velocities [N,3] Å/fs."""
         each = self.masses * (velocities * velocities).sum(-1)
-        return np.bincount(self.system, each, self.num_systems) / (2 * FORCE_TO_ACCELERATION)
+        whole = np.bincount(self.system, each, self.num_systems) / (2 * FORCE_TO_ACCELERATION)
+        return whole - self.drift_energy(velocities)
+
+    def rescaled(self, velocities: Floats, factors: Floats) -> Floats:
+        """Velocities [N,3] after a thermostat has multiplied those relative to the drift by factors [S]."""
+        drift = self.drift(velocities)[self.system]
+        return drift + factors[self.system, None] * (velocities - drift)
+
+    def kinetic_virial(self, kinetic: Floats, temperatures: Floats) -> Floats:
+        """The kinetic part of 3 P V of each structure [S], eV, of kinetic energies eV and temperatures K.
+
+        2 K, and k T for each direction in which the momentum is constant: positions of N atoms fill the volume, so that
+        its distribution is that of N momenta.
+        """
+        return 2 * kinetic + 3 * BOLTZMANN * temperatures * self.held
 
     def temperature(self, kinetic: Floats) -> Floats:
         """Of each structure [S], K, from kinetic energies in eV."""
         return 2 * kinetic / (self.degrees_of_freedom() * BOLTZMANN)
 
     def draw_velocities(self, temperatures: Floats, seeds: Integers) -> Floats:
-        """Maxwell-Boltzmann velocities [N,3] Å/fs at temperatures [S] K; centres of mass that stay are at rest."""
+        """Maxwell-Boltzmann velocities [N,3] Å/fs of the degrees of freedom at temperatures [S] K, without drift."""
         scale = np.sqrt(BOLTZMANN * temperatures[self.system] * FORCE_TO_ACCELERATION * self.inverse_masses())
         steps = np.zeros_like(self.place)
         return self.at_rest(scale[:, None] * normals(seeds[self.system], self.place, steps, VELOCITIES))
 
     def at_rest(self, velocities: Floats) -> Floats:
-        """Velocities [N,3] with frozen atoms at rest, and centres of mass too where the momentum is constant."""
+        """Velocities [N,3] with frozen atoms at rest and without drift."""
         moving = np.where(self.mobile[:, None], velocities, 0.0)
-        total = np.bincount(self.system, self.masses, self.num_systems)
-        drift = [np.bincount(self.system, self.masses * moving[:, k], self.num_systems) / total for k in range(3)]
-        return moving - np.where(self.held[:, None], np.stack(drift, axis=-1), 0.0)[self.system]
+        return moving - self.drift(moving)[self.system]
 
 
 def checked_masses(batch: Batch, masses: Any) -> Floats:

@@ -1,9 +1,9 @@
 """Counter-based random numbers: each is a function of seed, step, atom and purpose, and of nothing else.
 
 Philox4x32-10 (Salmon et al., SC 2011, https://doi.org/10.1145/2063384.2063405) maps a counter of four 32-bit words and
-a key of two to four random words. The key is the seed of a structure; the counter is (atom in its structure, low and
-high word of the step, purpose). Numbers therefore depend neither on how many steps are taken at once nor on the
-other structures of a batch.
+a key of two to four random words. The key is the seed of a structure (`structure_seeds`); the counter is (atom in its
+structure, low and high word of the step, purpose). Numbers therefore depend neither on how many steps are taken at once
+nor on the other structures of a batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # What random numbers are for: numbers of different purposes are independent.
-THERMOSTAT, VELOCITIES, EXCHANGE, BAROSTAT = range(4)
+THERMOSTAT, VELOCITIES, EXCHANGE, BAROSTAT, SEEDS = range(5)
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -36,6 +36,21 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words])
         c0, c1, c2, c3 = (second >> HALF) ^ c1 ^ k0, second & LOW, (first >> HALF) ^ c3 ^ k1, first & LOW
         k0, k1 = (k0 + KEY_STEPS[0]) & LOW, (k1 + KEY_STEPS[1]) & LOW
     return c0, c1, c2, c3
+
+
+def structure_seeds(seed: int, count: int) -> NDArray[np.int64]:
+    """Seeds [count] of the structures of a run, below 2^63.
+
+    That of the first is the seed of the run, so that it moves as a single structure does. The others are random
+    numbers of seed and structure: runs with other seeds, also adjacent ones, have no seed in common.
+    """
+    structure = np.arange(count, dtype=np.uint64)
+    key, zero = np.full_like(structure, seed), np.zeros_like(structure)
+    counter = (structure & LOW, structure >> HALF, zero, zero + np.uint64(SEEDS))
+    low, high, _, _ = philox(counter, (key & LOW, key >> HALF))
+    found = (low | (high << HALF)).view(np.int64) & np.int64(2**63 - 1)
+    found[0] = seed
+    return found
 
 
 def uniform(words: Words) -> Floats:

@@ -85,7 +85,7 @@ def lacking(step: int, every: int, written: list[int]) -> list[int]:
     """
     if min(written) < step // every + (step % every > 0):
         raise ValueError(
-            f"step {min(written) * every} is not recorded, but the dynamics is at step {step}: between "
-            "Recording.begin and its end, Recording.run alone may move it"
+            f"step {min(written) * every} is not recorded, but the dynamics is at step {step}: during "
+            "a Recording, only Recording.run may advance it"
         )
     return [number for number, count in enumerate(written) if step % every == 0 and count == step // every]

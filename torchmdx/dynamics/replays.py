@@ -9,8 +9,8 @@ import torch
 from torchmdx.dynamics.device_exchange import DeviceExchange
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.runtime.kernel_compile import run_compiled
-from torchmdx.step.audit import TOLERANCES, relative_error
 from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.comparison import TOLERANCES, relative_error
 from torchmdx.step.device_memory import memory_explained
 from torchmdx.step.graph import Graph
 from torchmdx.step.results import GraphRefused

@@ -76,6 +76,10 @@ class RestraintTerms:
     def __len__(self) -> int:
         return len(self.kind)
 
+    def in_place(self) -> NDArray[np.bool_]:
+        """The structures [S] with restraints on positions, which do not move freely as a whole."""
+        return np.bincount(self.system[self.kind == Position.kind], minlength=self.num_systems) > 0
+
     def digest(self) -> str:
         """SHA-256 of all values: two runs with the same digest have the same restraints."""
         arrays = (self.kind, self.atoms, self.reference, self.point, self.stiffness, self.system)

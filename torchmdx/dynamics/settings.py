@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torchmdx.dynamics.random_numbers import structure_seeds
+
 Floats = NDArray[np.float64]
 
 LARGEST_SEED = 2**63 - 1
@@ -34,17 +36,16 @@ def checked_temperatures(given: Any, num_systems: int, *, zero: bool) -> Floats:
 
 
 def checked_seeds(given: Any, num_systems: int) -> NDArray[np.int64]:
-    """Seeds [S] from S numbers, or from that of the first structure. Raises ValueError, TypeError."""
+    """Seeds [S] from S numbers, or from one by `structure_seeds`. Raises ValueError, TypeError."""
     values = np.asarray(given)
     if not np.issubdtype(values.dtype, np.integer):
         raise TypeError(f"seed must be whole numbers, got {given!r}")
     if values.shape not in ((), (num_systems,)):
         raise ValueError(f"seed must be one number or {num_systems}, got shape {list(values.shape)}")
     low, high = int(values.min()), int(values.max())
-    if low < 0 or high > LARGEST_SEED - num_systems:
-        raise ValueError(f"seed must be from 0 to {LARGEST_SEED - num_systems}, got {low if low < 0 else high}")
-    values = values.astype(np.int64)
-    return values + np.arange(num_systems) if values.shape == () else values.copy()
+    if low < 0 or high > LARGEST_SEED:
+        raise ValueError(f"seed must be from 0 to {LARGEST_SEED}, got {low if low < 0 else high}")
+    return structure_seeds(low, num_systems) if values.shape == () else values.astype(np.int64)
 
 
 def checked_velocities(given: Any, num_atoms: int) -> Floats:

@@ -58,7 +58,11 @@ class Snapshot:
 
     @property
     def kinetic_energy(self) -> Floats:
-        """Of each structure [S], eV; with the Langevin integrator of velocities half a kick later."""
+        """Of the degrees of freedom of each structure [S], eV; see `Particles`.
+
+        With the Langevin integrator of velocities half a kick later; with others without the drift of the centre of
+        mass, where nothing outside acts on the structure.
+        """
         return self.particles.kinetic_energy(self.particles.kicked(self.velocities, self.kick, self.forces))
 
     @property
@@ -74,9 +78,10 @@ class Snapshot:
 
     @property
     def pressure(self) -> Floats:
-        """(2 K + virial) / (3 V) of each structure [S], bar; NaN without a barostat."""
+        """(2 K + virial) / (3 V) of each structure [S], bar; NaN without a barostat. See `Particles.kinetic_virial`."""
+        kinetic = self.particles.kinetic_virial(self.kinetic_energy, self.temperatures)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return (2 * self.kinetic_energy + self.virial) / (3 * self.volume) / BAR
+            return (kinetic + self.virial) / (3 * self.volume) / BAR
 
     def save(self, path: str | Path) -> None:
         """Writes the file atomically; `Dynamics.restore` continues from it to the bit. Raises OSError."""

@@ -19,7 +19,7 @@ from torchmdx.engines.fused.engine import KernelEngine, make_kernels, workload_o
 from torchmdx.engines.fused.with_priors import PriorKernelEngine
 from torchmdx.engines.pairs.engine import PairwiseEngine
 from torchmdx.engines.plan import Machine, Network, Plan, plan
-from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS, TABLES
+from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.cpu_memory import keep_freed_memory
@@ -35,7 +35,6 @@ def plan_for(
     stress: bool,
     precision: str,
     capacity: int = 0,
-    like: Batch | None = None,
     alone: bool = True,
     machine: Machine | None = None,
 ) -> Plan:
@@ -44,8 +43,7 @@ def plan_for(
     The engine does not depend on the capacity, as some of its kernels do. Raises ValueError for a precision that is
     unknown or not served.
     """
-    given = batch if like is None else like
-    work = workload_of(batch, capacity, len(given.atomic_numbers.unique()), stress=stress, alone=alone, like=like)
+    work = workload_of(batch, capacity, len(batch.atomic_numbers.unique()), stress=stress, alone=alone)
     work = replace(work, search_cutoff=potential.search_cutoff(batch))
     network = Network.of(potential)
     machine = machine or Machine.of(potential.device, code=network.is_built_in and precision != "float64")
@@ -58,35 +56,33 @@ def choose_engine(
     *,
     stress: bool,
     precision: str,
-    like: Batch | None = None,
     machine: Machine | None = None,
 ) -> tuple[Engine, str]:
     """The engine of the plan for this potential on its device, and why it is that one.
 
-    like: the kernels on a GPU are those that serve this batch, of which the other is a part. machine: None: that of the
-    device.
+    machine: None: that of the device.
     """
     if batch.positions.device.type == "cpu":
         keep_freed_memory()
-    found = plan_for(potential, batch, stress=stress, precision=precision, like=like, machine=machine)
+    found = plan_for(potential, batch, stress=stress, precision=precision, machine=machine)
     if found.warning is not None:
         say_slower(found.warning)
-    engine = _engine(found, potential, batch, stress, like)
+    engine = _engine(found, potential, batch, stress)
     engine.plan = found
     return engine, found.why
 
 
-def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool, like: Batch | None) -> Engine:
+def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool) -> Engine:
     if found.engine == FUSED and potential.prior_configs:
         model = make_kernels(potential, found.precision, priors=True)
-        return PriorKernelEngine(model, potential, batch, stress=stress, like=like)
+        return PriorKernelEngine(model, potential, batch, stress=stress)
     if found.engine == FUSED:
-        return KernelEngine(potential, batch, stress=stress, precision=found.precision, like=like)
+        return KernelEngine(potential, batch, stress=stress, precision=found.precision)
     if found.engine == PAIRS:
         return PairwiseEngine(potential, batch, stress=stress)
     if found.engine == COMPILED:
         return (CompiledPriorEngine if potential.prior_configs else CompiledEngine)(potential, batch, stress=stress)
-    return ModelEngine(potential, batch, stress=stress, tabulated=found.engine == TABLES)
+    return ModelEngine(potential, batch, stress=stress)
 
 
 @functools.cache
@@ -111,16 +107,14 @@ def planned_and_actual(engine: Engine) -> str | None:
     return "\n".join([str(engine.plan), *(f"  instead: {outcome}" for outcome in outcomes)])
 
 
-def engine_for(
-    potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str, like: Batch | None = None
-) -> tuple[Engine, str]:
+def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:
     """As `choose_engine`, for a potential or an ensemble."""
     if not isinstance(potential, Ensemble):
-        engine, why = choose_engine(potential, batch, stress=stress, precision=precision, like=like)
+        engine, why = choose_engine(potential, batch, stress=stress, precision=precision)
         if isinstance(engine, KernelEngine):
             engine.alone = True
         return engine, why
-    chosen = [choose_engine(member, batch, stress=stress, precision=precision, like=like) for member in potential]
+    chosen = [choose_engine(member, batch, stress=stress, precision=precision) for member in potential]
     reasons = list(dict.fromkeys(why for _, why in chosen))
     together = EnsembleEngine([engine for engine, _ in chosen], batch, stress=stress)
     order = "side by side" if together.streams else "one after the other"
@@ -130,6 +124,6 @@ def engine_for(
 def exact_engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool) -> Engine:
     """The exact model, of every member of an ensemble."""
     if not isinstance(potential, Ensemble):
-        return ModelEngine(potential, batch, stress=stress, tabulated=False)
-    engines = [ModelEngine(member, batch, stress=stress, tabulated=False) for member in potential]
+        return ModelEngine(potential, batch, stress=stress)
+    engines = [ModelEngine(member, batch, stress=stress) for member in potential]
     return EnsembleEngine(engines, batch, stress=stress)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmdx.engines.cpu.network import TabulatedTensorNet
 from torchmdx.engines.engine import Outputs, marked
 from torchmdx.engines.plan import Plan
 from torchmdx.evaluate import differentiate
@@ -17,18 +16,13 @@ from torchmdx.system import Batch
 
 
 class ModelEngine:
-    """The potential differentiated by autograd: exact, or with filters from tables if `tabulated`."""
+    """The potential differentiated by autograd."""
 
+    name, table_error = "exact", 0.0
     plan: Plan | None = None
 
-    def __init__(self, potential: Potential, batch: Batch, *, stress: bool, tabulated: bool) -> None:
-        self.name, self.table_error = "exact", 0.0
-        self.potential = potential
-        if tabulated:
-            network = TabulatedTensorNet(potential.network)
-            self.potential = potential.with_network(network)
-            self.name, self.table_error = "table", network.error
-        self.batch, self.stress = batch, stress
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
+        self.potential, self.batch, self.stress = potential, batch, stress
 
     def reserve(self, capacity: int) -> None:
         pass  # autograd allocates

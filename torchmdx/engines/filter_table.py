@@ -37,7 +37,7 @@ from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
-from torchmdx.runtime.inference_mode import outside_inference_mode
+from torchmdx.runtime.isolation import isolated
 
 # Largest error of a filter's value and slope, relative to the largest value and slope of its set.
 BOUND = 1e-6
@@ -120,7 +120,7 @@ class TabulatedFilters(nn.Module):
         return found
 
 
-@outside_inference_mode
+@isolated
 def tabulate(network: Any, bound: float = BOUND, dtype: torch.dtype = torch.float32) -> TabulatedFilters:
     """Table of a network's filters whose measured error is within `bound`, on the network's device.
 

@@ -21,6 +21,7 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.runtime.files import naming_writes
+from torchmdx.runtime.isolation import isolated
 from torchmdx.step.results import StepError
 from torchmdx.system import Batch, System
 
@@ -40,6 +41,7 @@ class Exported:
     num_bytes: int
 
 
+@isolated
 def export(potential: Potential | Ensemble, path: str | Path) -> Exported:
     """Compiles energies, forces and virial of the exact model for the potential's device, and writes them to `path`.
 
@@ -144,10 +146,12 @@ def sample_systems(potential: Potential) -> list[System]:
     known = potential.card.elements or tuple(range(1, min(potential.max_z, 9) + 1))
     found = []
     for sides, periodic in (((3, 2, 2), False), ((2, 2, 1), True), ((2, 1, 1), False), ((5, 5, 4), True)):
-        grid = torch.cartesian_prod(*(torch.arange(side) for side in sides)).double().reshape(-1, 3)
-        places = (grid + 0.1 * torch.rand(grid.shape, generator=generator, dtype=torch.float64)) * SPACING
-        numbers = torch.tensor(known)[torch.randint(len(known), (len(grid),), generator=generator)]
-        cell = torch.diag(torch.tensor(sides, dtype=torch.float64)) * SPACING
+        grid = torch.cartesian_prod(*(torch.arange(side, device="cpu") for side in sides)).double().reshape(-1, 3)
+        places = (grid + 0.1 * torch.rand(grid.shape, generator=generator, dtype=torch.float64, device="cpu")) * SPACING
+        numbers = torch.tensor(known, device="cpu")[
+            torch.randint(len(known), (len(grid),), device="cpu", generator=generator)
+        ]
+        cell = torch.diag(torch.tensor(sides, dtype=torch.float64, device="cpu")) * SPACING
         cell[1, 0] = cell[2, 1] = 0.3 if periodic else 0.0
         found.append(System.create(places, numbers, cell, pbc=periodic))
     return found

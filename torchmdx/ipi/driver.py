@@ -18,6 +18,7 @@ from ipi.pes.dummy import Dummy_driver
 
 from torchmdx.ipi.awaiting import launch_when_awaited
 from torchmdx.ipi.beads import Beads, Numbers, load_beads
+from torchmdx.ipi.species import check_species, require_species
 from torchmdx.structure_files import read_record
 
 __DRIVER_NAME__ = "torchmdx"
@@ -52,6 +53,7 @@ class TorchmdxDriver(Dummy_driver):
         if not template:
             raise ValueError("template must be the file of a structure with the elements of all atoms, got none")
         record = read_record(template, str(index), None if charge is None else _number("charge", charge))
+        self._elements = record.atoms.numbers.tolist()
         self.beads: Beads = load_beads(model, record.atoms, dtype=dtype, device=device, charge=record.charge)
         super().__init__(verbose=others.get("verbose", False))
 
@@ -62,6 +64,10 @@ class TorchmdxDriver(Dummy_driver):
     def compute(self, cell: Any, pos: Any) -> Any:
         """As `compute_structure`; for lists of cells and positions the list of results."""
         return self._answers(cell, pos) if isinstance(cell, list) else self.compute_structure(cell, pos)
+
+    def require_names(self, names: list[str]) -> None:
+        """Raises ValueError if i-PI's names of atoms are other elements than the template's."""
+        require_species(names, self._elements)
 
     def _answers(self, cells: list[Numbers], positions: list[Numbers]) -> list[Answer]:
         try:
@@ -96,3 +102,4 @@ def _number(name: str, value: str | float) -> float:
 
 
 launch_when_awaited(TorchmdxDriver)
+check_species(TorchmdxDriver)

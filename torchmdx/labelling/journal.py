@@ -77,7 +77,7 @@ class Journal:
         """Header and arrays of the record at this offset."""
         parts = self._parts(offset)
         if parts is None:
-            raise OSError(f"{str(self.path)!r} changed while it was in use: no whole record at byte {offset}")
+            raise OSError(f"{str(self.path)!r} changed while it was in use: no complete record at byte {offset}")
         head, body = parts
         with naming(self.path):
             header = parse_json(head)

@@ -56,7 +56,7 @@ NAMES |= {"--input": NAMES["-in"], "--var": NAMES["-var"], "--log": NAMES["-log"
 WITHOUT_INPUT = {"-restart2data", "-restart2dump", "-restart2info"}
 REFUSED = {
     "-mdi": "only LAMMPS's own program can start the MolSSI Driver Interface, before it starts MPI",
-    "-r": "it is short for nothing in LAMMPS, whatever its help says; give -ro, -r2data, -r2dump or -r2info",
+    "-r": "LAMMPS does not accept this abbreviation, although its help lists it; use -ro, -r2data, -r2dump or -r2info",
 }
 
 

@@ -6,6 +6,7 @@
 #include "comm.h"
 #include "domain.h"
 #include "error.h"
+#include "exclusions.h"
 #include "force.h"
 #include "lammps.h"
 #include "memory.h"
@@ -81,6 +82,18 @@ void PairTorchmdx::require_all(int failed, const char *message)
   error->all(FLERR, std::string("torchmdx: ") + text);
 }
 
+/* This process's number on its machine, which chooses its GPU. Other partitions may be anywhere in their inputs, so that
+   nothing may wait for them: theirs are taken to be on the same machine, and to come one after the other. */
+int PairTorchmdx::place_on_machine()
+{
+  MPI_Comm local;
+  int rank;
+  MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
+  MPI_Comm_rank(local, &rank);
+  MPI_Comm_free(&local);
+  return universe->root_proc[universe->iworld] + rank;
+}
+
 void PairTorchmdx::settings(int narg, char **arg)
 {
   if (narg < 1) error->all(FLERR, "pair_style torchmdx needs a MODEL: a file, or the name of a potential");
@@ -91,13 +104,8 @@ void PairTorchmdx::settings(int narg, char **arg)
   assigned = false;
   std::string arguments;
   for (int i = 0; i < narg; i++) arguments += std::string(i ? "\n" : "") + arg[i];
-  MPI_Comm local;
-  int local_rank;
-  MPI_Comm_split_type(universe->uworld, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
-  MPI_Comm_rank(local, &local_rank);
-  MPI_Comm_free(&local);
   char message[MESSAGE_LENGTH] = "";
-  const int failed = callbacks.open(arguments.c_str(), local_rank, &session, &reach, &cutoff, message);
+  const int failed = callbacks.open(arguments.c_str(), place_on_machine(), &session, &reach, &cutoff, message);
   require_all(failed, message);
 }
 
@@ -205,6 +213,9 @@ void PairTorchmdx::box(double *cell) const
 /* After LAMMPS has built its lists: chooses the atoms to evaluate, sorted by hops, and gives them to Python. */
 void PairTorchmdx::find_atoms()
 {
+  const std::string pairs = excluded(lmp, numbers);
+  if (!pairs.empty())
+    error->all(FLERR, "pair_style torchmdx evaluates all pairs of its atoms, got neigh_modify exclude " + pairs);
   choose_folds();
   find_images();
   const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;

@@ -35,6 +35,7 @@ class PairTorchmdx : public Pair {
   std::vector<double> crossed;             // [N,3] periodic boundaries that lie between a ghost and its original
   double *inputs = nullptr;
 
+  int place_on_machine();
   void choose_folds();
   void find_images();
   void find_atoms();

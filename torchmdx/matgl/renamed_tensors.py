@@ -81,7 +81,7 @@ def rename(
     new["scale"], new["shift"] = state.take("data_std").double(), state.take("data_mean").double()
     references = state.tensors.pop("element_refs.property_offset", None)
     if references is None:
-        references = torch.zeros(len(numbers), dtype=torch.float64)
+        references = torch.zeros(len(numbers), dtype=torch.float64, device="cpu")
     name = "element_refs.property_offset"
     new["reference_energies"] = _by_atomic_number(references.double(), numbers, config, name)
     return new
@@ -99,7 +99,7 @@ def _basis(state: StateDict, config: TensorNetConfig, settings: dict[str, Any]) 
     if isinstance(width, bool) or not isinstance(width, (int, float)) or not 0 < width < math.inf:
         raise ValueError(f"{state.origin!r}: width must be > 0 and finite, got {width!r}")
     centers = state.take(f"{prefix}.centers")
-    return {"network.basis.offsets": centers, "network.basis.coefficient": torch.tensor(-width, dtype=centers.dtype)}
+    return {"network.basis.offsets": centers, "network.basis.coefficient": centers.new_tensor(-width)}
 
 
 def _distance_maps(state: StateDict, embedding: str, kind: str) -> Tensor:
@@ -137,5 +137,5 @@ def _by_atomic_number(rows: Tensor, numbers: list[int], config: TensorNetConfig,
     if rows.ndim < 1 or len(rows) != len(numbers):
         raise ValueError(f"{name} must have a row for each of {len(numbers)} elements, got shape {list(rows.shape)}")
     out = rows.new_zeros(config.max_z + 1, *rows.shape[1:])
-    out[torch.tensor(numbers)] = rows
+    out[torch.tensor(numbers, device=out.device)] = rows
     return out

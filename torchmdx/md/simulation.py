@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from openmm import unit
 
 from torchmdx.dynamics.log import Row, columns_of
+from torchmdx.dynamics.particles import Particles
 from torchmdx.md.platform import make_context
 from torchmdx.md.restore import restore
 from torchmdx.md.settings import Dynamics, PotentialSettings
 from torchmdx.md.structure import Structure
 from torchmdx.openmm_force import PotentialForce, add_potential
 from torchmdx.step.results import StepError
-from torchmdx.units import AMU_SI, BOLTZMANN, KJ_PER_MOL, NANOMETER, PICOSECOND
+from torchmdx.system import Batch, System
+from torchmdx.units import AMU_SI, KJ_PER_MOL, NANOMETER, PICOSECOND
 
 BAROSTAT_EVERY = 25  # steps
 GRAM_PER_CM3 = AMU_SI * 1e3 / 1e-24  # of 1 amu/Å³
@@ -56,8 +58,7 @@ class Simulation:
             self.system, lambda: make_integrator(dynamics, self._seeds["thermostat"]), potential_settings
         )
         self.is_ensemble = self.force.is_ensemble
-        self._drifts = bool(structure.fixed.any()) or structure.num_atoms == 1  # the centre of mass is not held
-        self.degrees_of_freedom = 3 * int((~structure.fixed).sum()) - 3 * (not self._drifts)
+        self.particles = particles_of(structure)
 
     @property
     def platform(self) -> str:
@@ -101,10 +102,8 @@ class Simulation:
         """
         with self._guarded():
             self.context.setVelocitiesToTemperature(self.dynamics.temperature, self._seeds["velocities"])
-        if not self._drifts:
-            state = self.context.getState(velocities=True)
-            velocities = state.getVelocities(asNumpy=True)._value
-            self.context.setVelocities(velocities - np.average(velocities, axis=0, weights=self.structure.masses))
+        velocities = self.context.getState(velocities=True).getVelocities(asNumpy=True)._value
+        self.context.setVelocities(self.particles.at_rest(velocities))
 
     def set_velocities(self, velocities: NDArray[np.float64]) -> None:
         """Sets the velocities [N,3] Å/fs at the current step; those of fixed atoms are zero.
@@ -125,12 +124,14 @@ class Simulation:
         """The log row of the current state, without speed. Raises SimulationError for an invalid state."""
         with self._guarded():
             # Requests forces, whose spread would otherwise be that of an earlier evaluation.
-            state = self.context.getState(energy=True, forces=self.is_ensemble)
+            state = self.context.getState(energy=True, velocities=True, forces=self.is_ensemble)
+        velocities = NANOMETER / PICOSECOND * state.getVelocities(asNumpy=True)._value
         potential, kinetic = (
             KJ_PER_MOL * energy.value_in_unit(unit.kilojoule_per_mole)
             for energy in (state.getPotentialEnergy(), state.getKineticEnergy())
         )
-        temperature = 2 * kinetic / (self.degrees_of_freedom * BOLTZMANN)
+        kinetic -= float(self.particles.drift_energy(velocities)[0])  # kept by Verlet; of the last kick by Langevin
+        temperature = float(self.particles.temperature(np.array([kinetic]))[0])
         self._require_valid(potential, temperature)
         volume = density = None
         if self.structure.cell is not None:
@@ -242,13 +243,19 @@ def make_system(
         spread_file=potential_settings.spread_file,
         periodic=structure.cell is not None,
     )
-    if dynamics.ensemble != "nve" and structure.num_atoms > 1 and not structure.fixed.any():
+    if dynamics.ensemble != "nve" and particles_of(structure).held.all():
         system.addForce(openmm.CMMotionRemover())  # the thermostat would let the centre of mass diffuse
     if dynamics.pressure is not None:
         barostat = _barostat(dynamics, dynamics.pressure)
         barostat.setRandomNumberSeed(seed)
         system.addForce(barostat)
     return system, force
+
+
+def particles_of(structure: Structure) -> Particles:
+    """The atoms and their degrees of freedom: CMMotionRemover keeps the momentum that a thermostat changes."""
+    batch = Batch.of(System.create(structure.positions, structure.atomic_numbers))
+    return Particles.of(batch, structure.masses, structure.fixed, momentum_kept=True)
 
 
 def make_integrator(dynamics: Dynamics, seed: int) -> openmm.Integrator:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -70,9 +71,9 @@ def _try(network: WrappedNetwork) -> None:
     held = (*network.module.parameters(), *network.module.buffers())
     network.to(held[0].device if held else "cpu").eval()
     batch = _trial(network)
-    apart = torch.tensor([[SPACING * cutoff, 0.0, 0.0]]).to(network.cutoff)
+    apart = network.cutoff.new_tensor([[SPACING * cutoff, 0.0, 0.0]])
     near = torch.cat([apart, -apart])
-    empty = torch.full((2, 3), EMPTY_SLOT).to(near)
+    empty = near.new_full((2, 3), EMPTY_SLOT)
     both = [0, 1, 2, 2], torch.cat([near, empty])
     trials = [([2, 2], empty), both, ([0, 1], near), both]
     results = [_energy(network, batch, targets, vectors) for targets, vectors in trials]
@@ -92,7 +93,7 @@ def _try(network: WrappedNetwork) -> None:
     if abs(found[1] - found[2]) > rounding + MOST_AT_CUTOFF * abs(found[1] - found[0]):
         raise ValueError(
             f"pairs at the cutoff, {cutoff} Å, must contribute nothing to the energies of {name}, got "
-            f"{found[1] - found[2]:.3g}: give its own cutoff, and multiply all that comes from a pair by a function "
+            f"{found[1] - found[2]:.3g}: give its own cutoff, and multiply every contribution of a pair by a function "
             "that is 0 there"
         )
 
@@ -100,8 +101,8 @@ def _try(network: WrappedNetwork) -> None:
 def _trial(network: WrappedNetwork) -> Batch:
     """Three atoms, two in the first system; their positions are of no use, since a module gets vectors."""
     some = (network.config.elements * 3)[:3]
-    pair = System.create(torch.zeros(2, 3), some[:2], dtype=network.cutoff.dtype)
-    lone = System.create(torch.zeros(1, 3), some[2:], dtype=network.cutoff.dtype)
+    pair = System.create(np.zeros((2, 3)), some[:2], dtype=network.cutoff.dtype)
+    lone = System.create(np.zeros((1, 3)), some[2:], dtype=network.cutoff.dtype)
     return Batch.from_systems([pair, lone]).to(network.cutoff.device)
 
 

@@ -111,10 +111,14 @@ class WrappedNetwork(nn.Module):
         return energies[:, None], None if charges is None else charges[:, None]
 
     def _within(self, vectors: Tensor) -> Tensor:
-        """Vectors, those of the cutoff or longer shortened to it, without a gradient: empty slots are 10⁶ Å long."""
+        """Vectors, those of the cutoff or longer shortened to it, without a gradient: empty slots are 10⁶ Å long.
+
+        They stay longer by more than a module's rounding of their squares, so that none of them is inside.
+        """
         fixed = vectors.detach()
         length = torch.linalg.vector_norm(fixed, dim=-1, keepdim=True)
-        return torch.where(length < self.config.cutoff, vectors, fixed * (self.config.cutoff / length))
+        end = self.config.cutoff * (1 + 8 * torch.finfo(vectors.dtype).eps)
+        return torch.where(length < self.config.cutoff, vectors, fixed * (end / length))
 
     def _parts(self, found: Any, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """(energies, charges) of what the module returned. Raises ValueError or TypeError for something else."""
@@ -152,7 +156,7 @@ def arguments_of(module: nn.Module) -> tuple[str, ...]:
     asked = tuple(name for name, _ in every if name in ARGUMENTS)
     if unknown:
         raise ValueError(
-            f"the arguments of forward must be among {', '.join(ARGUMENTS)}, got {', '.join(unknown)}: put a module "
+            f"the arguments of forward must be among {', '.join(ARGUMENTS)}, got {', '.join(unknown)}: write a module "
             "around yours that takes some of these"
         )
     if not any(name in asked for name in GEOMETRY):

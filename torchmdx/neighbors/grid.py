@@ -28,12 +28,12 @@ def blocks(counts: list[int], size: int) -> Tensor:
     for system, count in enumerate(counts):
         rows += [(system, at, min(at + size, first + count)) for at in range(first, first + count, size)]
         first += count
-    return torch.tensor(rows, dtype=torch.int32).reshape(-1, 3)
+    return torch.tensor(rows, dtype=torch.int32, device="cpu").reshape(-1, 3)
 
 
 def tiles(counts: list[int], size: int) -> Tensor:
     """[T,5] int32: `blocks`, and the first and end atom of the block's system."""
-    starts = torch.tensor([0, *counts]).cumsum(0)
+    starts = torch.tensor([0, *counts], dtype=torch.int64, device="cpu").cumsum(0)
     table = blocks(counts, size)
     system = table[:, 0].long()
     return torch.cat([table, starts[system, None], starts[system + 1, None]], 1).to(torch.int32)
@@ -54,9 +54,9 @@ def groups(grid: Grid, width: int) -> Tensor:
     """[G,3] int32: system, first bin and number of bins of runs of at most `width` bins along x."""
     parts = []
     for system, (along, *others, first) in enumerate(grid.grids.tolist()):
-        lines = torch.arange(others[0] * others[1]) * along + first
+        lines = torch.arange(others[0] * others[1], device="cpu") * along + first
         for start in range(0, along, width):
-            row = torch.tensor([system, start, min(width, along - start)]).repeat(len(lines), 1)
+            row = torch.tensor([system, start, min(width, along - start)], device="cpu").repeat(len(lines), 1)
             row[:, 1] += lines
             parts.append(row)
     table = torch.cat(parts)
@@ -71,7 +71,7 @@ def choose_grid(batch: Batch, radius: float, parts: tuple[int, int, int] = PARTS
     positions, cell = batch.positions.detach().cpu().double(), batch.cell.detach().cpu().double()
     pbc, index = batch.pbc.cpu(), batch.system_index.cpu()
     searched = countable(cell, pbc, radius)[:, None, None]
-    full = torch.where(searched, lattice.complete(cell, pbc), torch.eye(3, dtype=cell.dtype))
+    full = torch.where(searched, lattice.complete(cell, pbc), torch.eye(3, dtype=cell.dtype, device=cell.device))
     inverse = torch.linalg.inv(full)
     fractional = torch.nan_to_num(torch.einsum("ni,nij->nj", positions, inverse[index]), 0.0, 0.0, 0.0)
     scatter = index[:, None].expand(-1, 3)
@@ -79,7 +79,9 @@ def choose_grid(batch: Batch, radius: float, parts: tuple[int, int, int] = PARTS
     high = torch.full_like(cell[:, 0], -torch.inf).scatter_reduce(0, scatter, fractional, "amax")
     extent = torch.where(pbc, 1.0, (high - low).clamp(0.0, 1e7))
     # Widths of bins in fractional units: radius / height for a part of one.
-    width = radius * torch.linalg.vector_norm(inverse, dim=-2) / (SLACK * torch.tensor(parts, dtype=torch.float64))
+    width = (
+        radius * torch.linalg.vector_norm(inverse, dim=-2) / (SLACK * inverse.new_tensor(parts, dtype=torch.float64))
+    )
     most = MOST_BINS * batch.counts().cpu().clamp(min=8).double()
     for _ in range(3):  # no direction has less than one bin, so widening the others takes more than one round
         bins = torch.floor(extent / width).clamp(min=1) + (~pbc).double()

@@ -21,7 +21,7 @@ def find_reverse(edges: Edges, out: Tensor) -> None:
             launch(edges, out)
         return
     count = int(edges.num_edges)
-    out.copy_(torch.arange(len(out), dtype=torch.int32))
+    out.copy_(torch.arange(len(out), dtype=torch.int32, device=out.device))
     columns = [edges.target[:count], edges.source[:count], *edges.shifts[:count].unbind(1)]
     swapped = [columns[1], columns[0], *(-c for c in columns[2:])]
     out[_order(swapped)] = _order(columns).to(torch.int32)
@@ -29,7 +29,7 @@ def find_reverse(edges: Edges, out: Tensor) -> None:
 
 def _order(columns: list[Tensor]) -> Tensor:
     """Order [E] of rows sorted by the first column, then the second, ..."""
-    order = torch.arange(len(columns[0]))
+    order = torch.arange(len(columns[0]), device=columns[0].device)
     for column in reversed(columns):
         order = order[column[order].argsort(stable=True)]
     return order

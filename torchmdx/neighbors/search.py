@@ -26,6 +26,7 @@ from torchmdx.neighbors.operator import remember, update_edges
 from torchmdx.neighbors.reverse import find_reverse
 from torchmdx.runtime.c_library import c_library_state
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
+from torchmdx.runtime.isolation import isolated
 from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.system import Batch
 
@@ -78,12 +79,12 @@ class EdgeSearch:
         vars(self).update(state)
         self._handle = remember(self)  # a copy must not be found by the number of the original
 
+    @isolated
     def allocate(self, batch: Batch, capacity: int | None = None) -> Edges:
         """Buffers for these atoms, systems and periodic directions, and the list at the batch's positions.
 
-        capacity: slots; None for what the structures need now and head-room. Raises ValueError for a backend that
-        cannot serve and a capacity outside [1, 2^31), and CapacityError for a cell that does not span its periodic
-        directions, or is so small that the radius covers too many of its images, and for more edges than memory holds.
+        capacity: slots; None for those needed now and head-room. Raises ValueError for an unfit backend or capacity,
+        CapacityError for a cell that is flat or has too many images within the radius, and too many edges for memory.
         """
         require_countable(batch.cell, batch.pbc, self.radius)
         if capacity is not None:
@@ -226,6 +227,7 @@ class EdgeSearch:
         self.reverse, self._half_assigned = reverse, False
 
     @runs_on(device_of_positions)
+    @isolated
     def update_buffers(self, positions: Tensor, cell: Tensor) -> None:
         """`update` without its checks: the body of the torch operator."""
         if len(positions) == 0:

@@ -133,7 +133,7 @@ class OnePassBruteForce(OnePassSearch):
 @functools.lru_cache(maxsize=256)
 def _kept_tiles(counts: tuple[int, ...], rows: int, number: int, pinned: bool) -> Tensor:
     """The tiles of systems of these sizes. From pinned memory a copy is asynchronous, in stream order."""
-    table = torch.full((number, 5), sum(counts), dtype=torch.int32)
+    table = torch.full((number, 5), sum(counts), dtype=torch.int32, device="cpu")
     table[:, 0] = 0
     needed = tiles(list(counts), rows)
     table[: len(needed)] = needed

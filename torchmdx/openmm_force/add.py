@@ -17,7 +17,7 @@ from torchmdx.checkpoints.locate import is_run_folder, locate
 from torchmdx.checkpoints.prepare import PotentialSource, prepare_potential
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.openmm_force.atoms import Region, charge_in_e, checked_atoms, elements_of
+from torchmdx.openmm_force.atoms import Region, checked_atoms, elements_of
 from torchmdx.openmm_force.energy_offset import offset_in_ev
 from torchmdx.openmm_force.evaluator import ForceEvaluator
 from torchmdx.openmm_force.link_atoms import HYDROGEN, LinkAtom, checked_links
@@ -25,6 +25,7 @@ from torchmdx.openmm_force.native.one_context import share_or_warn
 from torchmdx.openmm_force.overlaps import warn_of_overlaps
 from torchmdx.openmm_force.periodic_box import choose_box
 from torchmdx.openmm_force.potential_force import PotentialForce
+from torchmdx.openmm_force.region_charge import AUTO, charge_of
 from torchmdx.openmm_force.settings import ForceSettings, hash_of
 from torchmdx.openmm_force.surroundings import Surroundings
 from torchmdx.openmm_force.transport_native import make_native_force, why_not_native
@@ -49,7 +50,7 @@ def add_potential(
     potential: PotentialSource = None,
     atoms: Region | None = None,
     *,
-    charge: float = 0.0,
+    charge: float | unit.Quantity | str = AUTO,
     transport: str = "auto",
     mode: str = "auto",
     precision: str = "float32",
@@ -71,8 +72,9 @@ def add_potential(
 
     potential: as for `torchmdx.Calculator`, one or an ensemble; None for the default potential.
     atoms: the atoms that the potential acts on, None for all: indices, Atoms, Residues, names of residues, or a mask.
-    charge: total charge of these atoms, e, or with a unit. mode, precision, skin: as for CapturedStep.
-    audit_every: evaluations between comparisons with the exact model, 0 for none; an OpenMMException stops the run.
+    charge: total charge of these atoms, e, or with a unit; "auto": the sum of their MM charges, 0 if there are none.
+    mode, precision, skin: as for CapturedStep. audit_every: evaluations between comparisons with the exact model, 0 for
+        none; an OpenMMException stops the run.
     device: the device of the potential: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
     devices: several that share the atoms, as for `torchmdx.DividedStep`; they need the transport "python".
     transport: how positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
@@ -85,7 +87,7 @@ def add_potential(
         charges of all other particles, which the potential's own charges interact with.
 
     Raises ValueError, TypeError, and ImportError for a transport that is not available. Warns if the system already has
-    a force field, or the same potential, for these atoms.
+    a force field, or the same potential, for these atoms; at the first evaluation of `atoms` that see their own images.
     """
     _require_known(transport, force_group)
     chosen = checked_atoms(system, topology, atoms)
@@ -95,10 +97,9 @@ def add_potential(
     numbers = elements_of(topology, chosen) + (HYDROGEN,) * len(links)
     first, several = chosen_devices(device, devices, mode)
     settings = ForceSettings(
-        numbers, chosen, system.getNumParticles(), charge_in_e(charge), is_periodic, precision, mode,
-        str(first), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint),
-        max_force_spread, None if spread_file is None else str(spread_file), link_atoms=links,
-        surroundings=surroundings, devices=tuple(several or ()),
+        numbers, chosen, system.getNumParticles(), charge_of(system, chosen, charge), is_periodic, precision, mode,
+        str(first), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
+        None if spread_file is None else str(spread_file), 0.0, links, surroundings, tuple(several or ()),
     )  # fmt: skip
     evaluator = _make_evaluator(potential, settings, energy_offset)
     warn_of_overlaps(system, evaluator)

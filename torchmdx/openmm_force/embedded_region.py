@@ -23,11 +23,13 @@ from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.openmm_force.surroundings import Surroundings, coupling
 from torchmdx.runtime.cpu_threads import limited_to, num_threads
+from torchmdx.runtime.device_guard import methods_on_own_device
 from torchmdx.step.results import NonFiniteError
 from torchmdx.system import Batch, System
 from torchmdx.units import COULOMB
 
 
+@methods_on_own_device("__init__", "evaluate")
 class EmbeddedRegion:
     """Evaluates a region in its surroundings. Raises ValueError for a potential that predicts no charges."""
 
@@ -48,12 +50,18 @@ class EmbeddedRegion:
         """
         if not np.isfinite(around).all():
             raise NonFiniteError("positions around an embedded region must be finite, got NaN or infinity")
+        with torch.set_grad_enabled(with_forces):
+            return self._evaluate(structure, around, cell, with_forces)
+
+    def _evaluate(
+        self, structure: System, around: NDArray[np.float64], cell: NDArray[np.float64] | None, with_forces: bool
+    ) -> tuple[float, NDArray[np.float64]]:
         batch = Batch.of(structure).to(self.device)
         places = batch.positions.requires_grad_(with_forces)
-        with torch.set_grad_enabled(with_forces), limited_to(self._threads(len(places))):
+        with limited_to(self._threads(len(places))):
             energy, charges = self._network(batch, places)
         outer = torch.from_numpy(around).to(self.device)
-        box = torch.eye(3, dtype=torch.float64) if cell is None else torch.from_numpy(np.asarray(cell))
+        box = torch.eye(3, dtype=torch.float64, device="cpu") if cell is None else torch.from_numpy(np.asarray(cell))
         box = box.to(self.device)
         given = [x.detach().requires_grad_(with_forces) for x in (charges, places, outer)]
         coulomb = COULOMB * coupling(*given, surroundings=self.surroundings, charges=self.charges, cell=box)

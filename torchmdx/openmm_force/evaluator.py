@@ -18,6 +18,7 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_force.embedded_region import EmbeddedRegion, require_charged
 from torchmdx.openmm_force.link_atoms import LinkAtoms
+from torchmdx.openmm_force.own_images import warn_of_own_image
 from torchmdx.openmm_force.settings import ForceSettings
 from torchmdx.runtime.device_guard import capture_lock
 from torchmdx.step.captured_step import CapturedStep
@@ -25,7 +26,7 @@ from torchmdx.step.divided_step import DividedReport, DividedStep, require_divis
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import SpreadError, StepResult
 from torchmdx.step.spread_limit import SpreadLimit
-from torchmdx.system import System
+from torchmdx.system import Batch, System
 from torchmdx.units import NANOMETER
 
 FARTHEST = 1e5  # Å
@@ -67,6 +68,7 @@ class ForceEvaluator:
         if settings.devices:
             require_divisible(potential)
         self._step: CapturedStep | DividedStep | None = None
+        self._is_new = True
         self._copies: dict[int, ForceEvaluator] = {}
         # Steps that belong to one Context.
         self.sessions: dict[int, weakref.ref[CapturedStep]] = {}
@@ -91,9 +93,11 @@ class ForceEvaluator:
     ) -> CapturedStep:
         """A new step, which belongs to the caller; mode, audit_every None: those of the settings."""
         settings = self.settings
+        structure = self._system(positions, cell)
+        self._examine(structure)
         return CapturedStep(
             self.potential,
-            self._system(positions, cell),
+            structure,
             mode=mode or settings.mode,
             skin=settings.skin,
             precision=settings.precision,
@@ -107,8 +111,10 @@ class ForceEvaluator:
         if not settings.devices:
             return None
         options: dict[str, Any] = dict(skin=settings.skin) if settings.skin else {}
+        structure = self._system(positions, cell)
+        self._examine(structure)
         return DividedStep(
-            self.potential, self._system(positions, cell), devices=settings.devices, mode=settings.mode,
+            self.potential, structure, devices=settings.devices, mode=settings.mode,
             precision=settings.precision, audit_every=settings.audit_every, **options,
         )  # fmt: skip
 
@@ -152,6 +158,20 @@ class ForceEvaluator:
                 "in another unit"
             )
 
+    def _examine(self, structure: System) -> None:
+        """Before the first evaluation: warns if a region interacts with its own periodic images."""
+        if self._is_new and self.settings.atoms is not None:
+            warn_of_own_image(structure, self.potential.search_cutoff(Batch.of(structure)), self._label)
+        self._is_new = False
+
+    def _label(self, place: int) -> str:
+        """An atom of the potential of a region, in a message."""
+        atoms = self.settings.atoms or ()
+        if place < len(atoms):
+            return f"particle {atoms[place]}"
+        link = self.settings.link_atoms[place - len(atoms)]
+        return f"the link atom between particles {link.inner} and {link.outer}"
+
     def run(self, step: CapturedStep, positions: Any, cell: Any, *, copy: bool, forces: bool = True) -> StepResult:
         """One evaluation of a step of `make_step`; before SpreadError is raised, the frame is written to the file."""
         try:
@@ -161,14 +181,8 @@ class ForceEvaluator:
             raise self.limit.written(error, self._note(error.atom)) from None
 
     def _note(self, place: int) -> str:
-        """Which particle an atom of the potential is, for a message."""
-        settings = self.settings
-        if settings.atoms is None:
-            return ""
-        if place < len(settings.atoms):
-            return f" of the potential, particle {settings.atoms[place]}"
-        link = settings.link_atoms[place - len(settings.atoms)]
-        return f" of the potential, the link atom between particles {link.inner} and {link.outer}"
+        """Which particle an atom of the potential is, for a message; empty if it has the same index."""
+        return "" if self.settings.atoms is None else f" of the potential, {self._label(place)}"
 
     def evaluate(
         self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, *, with_forces: bool = True
@@ -196,6 +210,7 @@ class ForceEvaluator:
         count = len(self.settings.numbers)
         self.require_together(positions[:count])
         structure = self._system(positions[:count], cell)
+        self._examine(structure)
         return self._embedded.evaluate(structure, positions[count:], cell, with_forces)
 
     def _evaluate(

@@ -73,13 +73,16 @@ def _search(force: openmm.Force) -> Iterator[_Found]:
 
 
 def _python_reference(force: openmm.PythonForce) -> str | None:
-    """The reference in the pickle of a PythonForce of torchmdx, which is read without running it; None for others."""
+    """The reference of a PythonForce of torchmdx; None for others."""
     try:
         saved = ElementTree.fromstring(openmm.XmlSerializer.serialize(force))
     except openmm.OpenMMException:  # a function that cannot be pickled
         return None
-    words = [argument for _, argument, _ in pickletools.genops(bytes.fromhex(saved.attrib["function"]))]
+    return pickled_reference(saved.attrib["function"])
+
+
+def pickled_reference(function: str) -> str | None:
+    """The reference in the saved function of a PythonForce, a pickle as hexadecimal digits, which is not run."""
+    words = [argument for _, argument, _ in pickletools.genops(bytes.fromhex(function))]
     texts = [word for word in words if isinstance(word, str)]
-    if texts[:2] != [restore.__module__, restore.__name__]:
-        return None
-    return texts[2]
+    return texts[2] if texts[:2] == [restore.__module__, restore.__name__] else None

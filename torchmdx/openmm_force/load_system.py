@@ -9,7 +9,9 @@ from xml.etree import ElementTree
 
 import openmm
 
-from torchmdx.openmm_force.find import find
+from torchmdx.openmm_force.find import find, pickled_reference
+from torchmdx.openmm_force.native.saved_force import END
+from torchmdx.openmm_force.references import settings_of
 from torchmdx.openmm_force.transport_native import load_plugin
 from torchmdx.openmm_force.transport_python import restore
 
@@ -18,12 +20,14 @@ _STEPS = ("str", "str", "STACK_GLOBAL", "str", "bool", "TUPLE2", "REDUCE", "STOP
 _BOOKKEEPING = ("PROTO", "FRAME", "MEMOIZE")
 
 
-def load_system(source: str | Path, *, trusted: bool = False) -> openmm.System:
+def load_system(source: str | Path, *, trusted: bool = False, download: bool = False) -> openmm.System:
     """A System that was saved with XmlSerializer, from a file or from its text, with all its potentials restored.
 
     As `XmlSerializer.deserialize`, but it loads the plugin of the native transport where the System needs it, compiling
     it if necessary, and restores all potentials at once. OpenMM saves the functions of PythonForces as pickles, which
-    may run any code: those of torchmdx are checked, others are refused unless the file is `trusted`.
+    may run any code: those of torchmdx are checked, others are refused unless the file is `trusted`. A potential that
+    the file names on the Hugging Face hub is taken from the cache on this machine, or with `download` from the hub; its
+    hash must be the one in the file.
 
     Raises ImportError if the plugin is needed and cannot be used, FileNotFoundError or ValueError for a checkpoint that
     is missing or has changed, and ValueError for XML that is no System.
@@ -40,6 +44,9 @@ def load_system(source: str | Path, *, trusted: bool = False) -> openmm.System:
         for element in _forces(root):
             if element.get("type") == "PythonForce":
                 _require_own(element)
+    if download:
+        for reference in _references(root):
+            settings_of(reference).download()
     if "TorchmdxForce" in kinds:
         _load_plugin()
     system = openmm.XmlSerializer.deserialize(text)
@@ -50,6 +57,14 @@ def load_system(source: str | Path, *, trusted: bool = False) -> openmm.System:
 def _forces(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
     """All elements with a type: forces, also those inside others, such as the variables of a CustomCVForce."""
     return (element for element in root.iter() if element.get("type"))
+
+
+def _references(root: ElementTree.Element) -> Iterator[str]:
+    for element in _forces(root):
+        if element.get("type") == "TorchmdxForce":
+            yield element.attrib["reference"].removesuffix(END)
+        elif element.get("type") == "PythonForce" and (found := pickled_reference(element.attrib["function"])):
+            yield found
 
 
 def _load_plugin() -> None:
@@ -75,7 +90,7 @@ def _require_own(element: ElementTree.Element) -> None:
     if tuple(kind for kind, _ in steps) != _STEPS or function != [restore.__module__, restore.__name__]:
         raise ValueError(
             f"PythonForce {name!r} contains a function that is not one of torchmdx, and reading it may run any code: "
-            "trusted=True reads the file nevertheless"
+            "pass trusted=True to read the file anyway"
         )
 
 

@@ -25,6 +25,7 @@ from torchmdx.openmm_force.add import add_potential
 from torchmdx.openmm_force.atoms import Region
 from torchmdx.openmm_force.link_atoms import LinkAtom
 from torchmdx.openmm_force.mixed_bonded import Factor, bonds_without_energy, scale, separate_bonded
+from torchmdx.openmm_force.mixed_bonds import bonds_inside, covalent_bonds
 from torchmdx.openmm_force.mixed_checks import (
     checked_region,
     require_free_group,
@@ -35,7 +36,8 @@ from torchmdx.openmm_force.mixed_checks import (
 from torchmdx.openmm_force.mixed_cuts import Border, LinkRequest, link_atoms_of
 from torchmdx.openmm_force.mixed_electrostatics import require_embedding, take_charges
 from torchmdx.openmm_force.mixed_pairs import exclude_custom_pairs, exclude_pairs
-from torchmdx.openmm_force.mixed_terms import Choice, bonds_inside, covalent_bonds
+from torchmdx.openmm_force.mixed_terms import Choice
+from torchmdx.openmm_force.region_charge import AUTO, charge_of
 
 if TYPE_CHECKING:
     from openmm import app, unit
@@ -49,7 +51,7 @@ def create_mixed_system(
     atoms: Region,
     potential: PotentialSource = None,
     *,
-    charge: float = 0.0,
+    charge: float | unit.Quantity | str = AUTO,
     interpolate: str | None = None,
     difference_group: int | None = None,
     remove_constraints: bool = True,
@@ -88,18 +90,18 @@ def create_mixed_system(
 
     Raises ValueError for what that page calls refused, and if λ or a difference needs constraints that were removed.
     """
-    if interpolate is not None:
-        require_new_name(interpolate, scale_parameter)
+    require_new_name(interpolate, scale_parameter)
     require_free_group(system, difference_group, force_group)
     factor = Factor.of(interpolate, difference_group)
     require_embedding(embedding, interpolate=interpolate, difference_group=difference_group, link_atoms=link_atoms)
     choice = Choice(system, keep, replace)
     parts = _separate(system, topology, atoms, choice, factor, remove_constraints, link_atoms)
     add_potential(
-        parts.outside, topology, potential, parts.region, charge=charge, transport=transport, mode=mode,
-        precision=precision, device=device, skin=skin, audit_every=audit_every, force_group=force_group,
-        periodic=periodic, scale_parameter=interpolate or scale_parameter, max_force_spread=max_force_spread,
-        spread_file=spread_file, energy_offset=energy_offset, name=name, link_atoms=parts.links,
+        parts.outside, topology, potential, parts.region, charge=charge_of(system, parts.region, charge),
+        transport=transport, mode=mode, precision=precision, device=device, skin=skin, audit_every=audit_every,
+        force_group=force_group, periodic=periodic, scale_parameter=interpolate or scale_parameter,
+        max_force_spread=max_force_spread, spread_file=spread_file, energy_offset=energy_offset, name=name,
+        link_atoms=parts.links,
         surroundings=take_charges(parts.outside, parts.region) if embedding == "electrostatic" else None,
     )  # fmt: skip
     return parts.outside if difference_group is None else _whole_with_difference(system, parts, difference_group)

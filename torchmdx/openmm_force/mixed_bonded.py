@@ -6,14 +6,17 @@ else (names, groups, order of the forces, parameters, tables) unchanged.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
 import openmm
 
+from torchmdx.openmm_force.inner_terms import InnerTerms
 from torchmdx.openmm_force.mixed_cuts import Border
-from torchmdx.openmm_force.mixed_terms import Choice, InnerTerms, replaced_terms
+from torchmdx.openmm_force.mixed_pair_terms import Exceptions
+from torchmdx.openmm_force.mixed_terms import Choice, replaced_terms
 
 BONDED = {
     "HarmonicBondForce",
@@ -63,7 +66,9 @@ def separate_bonded(
     root = ElementTree.fromstring(openmm.XmlSerializer.serialize(system))
     elements = root.findall("./Forces/Force")
     inner = [_inner_terms(index, element, border) for index, element in enumerate(elements)]
-    replaced = replaced_terms([terms for terms in inner if terms is not None], bonds, choice)
+    found = [terms for terms in inner if terms is not None]
+    exceptions = functools.cache(lambda: Exceptions.of(system, border.region))
+    replaced = replaced_terms(found, bonds, choice, exceptions)
     removed: list[openmm.Force] = []
     held: set[frozenset[int]] = set()
     for index, places in replaced.items():

@@ -97,8 +97,10 @@ def _lies_inside(force: openmm.CustomCentroidBondForce, number: int, region: fro
     return all(region.issuperset(force.getGroupParameters(group)[0]) for group in groups)
 
 
-def require_new_name(interpolate: str, scale_parameter: str | None) -> None:
+def require_new_name(interpolate: str | None, scale_parameter: str | None) -> None:
     """Raises ValueError for a name that cannot be the parameter of an interpolation."""
+    if interpolate is None:
+        return
     if not interpolate.isidentifier():
         raise ValueError(f"interpolate must be the name of a parameter, got {interpolate!r}")
     if scale_parameter is not None:

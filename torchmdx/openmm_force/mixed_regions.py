@@ -11,6 +11,7 @@ import openmm
 from torchmdx.openmm_force.atoms import Region, checked_atoms
 from torchmdx.openmm_force.mixed import create_mixed_system
 from torchmdx.openmm_force.mixed_cuts import LinkRequest
+from torchmdx.openmm_force.region_charge import AUTO
 
 if TYPE_CHECKING:
     from openmm import app, unit
@@ -27,7 +28,7 @@ class MixedRegion:
 
     atoms: Region
     potential: PotentialSource = None
-    charge: float | unit.Quantity = 0.0
+    charge: float | unit.Quantity | str = AUTO
     interpolate: str | None = None
     energy_offset: float | unit.Quantity | str = 0.0
     link_atoms: LinkRequest = False

@@ -7,15 +7,16 @@ kept where it can be recognised; where it cannot, the force is refused by name, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 import openmm
-from openmm import app
+
+from torchmdx.openmm_force.inner_terms import InnerTerms, named
+from torchmdx.openmm_force.mixed_bonds import Pair, Partners, is_bonded, partners_of
+from torchmdx.openmm_force.mixed_pair_terms import Exceptions, are_force_fields, is_pair_term
 
 log = logging.getLogger(__name__)
 
-Pair = frozenset[int]
 # Forces whose terms on the same atoms are the same interaction, except that RBTorsionForce and PeriodicTorsionForce may
 # share atoms.
 _KINDS = {
@@ -28,25 +29,6 @@ _KINDS = {
     "CustomTorsionForce": "torsion",
 }
 _NEVER_KEPT = ("NonbondedForce", "CustomNonbondedForce")
-
-
-@dataclass(frozen=True)
-class InnerTerms:
-    """The terms of one bonded force inside the region.
-
-    index: of the force in the System. parameters: its global parameters. terms: atoms of each term.
-    """
-
-    index: int
-    kind: str
-    name: str
-    parameters: tuple[str, ...]
-    terms: list[tuple[int, ...]]
-
-    @property
-    def title(self) -> str:
-        title = self.kind if self.name in (self.kind, "") else f"{self.kind} {self.name!r}"
-        return f"{title} (force {self.index})"
 
 
 class Choice:
@@ -76,85 +58,46 @@ def _names(option: str, given: Iterable[str]) -> set[str]:
     return set(names)
 
 
-def covalent_bonds(system: openmm.System, topology: app.Topology) -> set[Pair]:
-    """Bonds of the topology, and harmonic bonds and constraints between atoms without a nonbonded interaction.
+def replaced_terms(
+    forces: list[InnerTerms], bonds: set[Pair], choice: Choice, exceptions: Callable[[], Exceptions]
+) -> dict[int, set[int]]:
+    """By index of the force, the places in its `terms` that belong to the force field. Raises ValueError.
 
-    The second are those that a topology may lack; other harmonic bonds may be restraints.
+    exceptions: finds those of the region, if they are needed.
     """
-    bonds = {frozenset((bond[0].index, bond[1].index)) for bond in topology.bonds()}
-    return bonds | set(_held_pairs(system)).intersection(_excluded_pairs(system))
+    partners = partners_of(bonds)
+    found = {force.index: set(range(len(force.terms))) for force in forces if force.name in choice.replace}
+    acting = [force for force in forces if force.name not in choice.keep]
+    bonded = {force.index: [k for k, term in enumerate(force.terms) if is_bonded(term, partners)] for force in acting}
+    paired = _pair_places(acting, bonded, partners, exceptions)
+    others = [force for force in acting if force.index in paired]
+    doubtful = [force for force in acting if force.name not in choice.replace]
+    for force in doubtful:
+        own, on_pairs = bonded[force.index], paired.get(force.index, [])
+        _tell_kept(force, set(range(len(force.terms))).difference(own, on_pairs))
+        found[force.index] = set() if _is_bias(force, own, doubtful) else set(own)
+        if on_pairs and are_force_fields(force, on_pairs, others, exceptions(), partners):
+            found[force.index].update(on_pairs)
+    return found
 
 
-def bonds_inside(system: openmm.System, bonds: set[Pair], region: frozenset[int]) -> set[Pair]:
-    """Of the covalent bonds those inside the region; without any, all harmonic bonds and constraints inside it."""
-    inside = {bond for bond in bonds if bond <= region}
-    return inside or {pair for pair in _held_pairs(system) if pair <= region}
-
-
-def _held_pairs(system: openmm.System) -> Iterator[Pair]:
-    for index in range(system.getNumConstraints()):
-        yield frozenset(system.getConstraintParameters(index)[:2])
-    for force in system.getForces():
-        if isinstance(force, openmm.HarmonicBondForce):
-            yield from (frozenset(force.getBondParameters(index)[:2]) for index in range(force.getNumBonds()))
-
-
-def _excluded_pairs(system: openmm.System) -> Iterator[Pair]:
-    for force in system.getForces():
-        if isinstance(force, openmm.NonbondedForce):
-            for index in range(force.getNumExceptions()):
-                first, second, charge, _, depth = force.getExceptionParameters(index)
-                if not (charge._value or depth._value):
-                    yield frozenset((first, second))
-        elif isinstance(force, openmm.CustomNonbondedForce):
-            yield from (frozenset(force.getExclusionParticles(index)) for index in range(force.getNumExclusions()))
-
-
-def replaced_terms(forces: list[InnerTerms], bonds: set[Pair], choice: Choice) -> dict[int, set[int]]:
-    """By index of the force, the places in its `terms` that belong to the force field. Raises ValueError."""
-    partners = _partners(bonds)
-    found: dict[int, set[int]] = {}
-    bonded: dict[int, list[int]] = {}
+def _pair_places(
+    forces: list[InnerTerms], bonded: dict[int, list[int]], partners: Partners, exceptions: Callable[[], Exceptions]
+) -> dict[int, list[int]]:
+    """By index of the force, the places of its pair terms; forces without any have none."""
+    found: dict[int, list[int]] = {}
     for force in forces:
-        if force.name in choice.replace:
-            found[force.index] = set(range(len(force.terms)))
-        elif force.name not in choice.keep:
-            bonded[force.index] = [k for k, term in enumerate(force.terms) if _is_bonded(term, partners)]
-            _tell_kept(force, set(range(len(force.terms))) - set(bonded[force.index]))
-    for force in forces:
-        if force.index in bonded:
-            is_bias = _is_bias(force, bonded[force.index], [other for other in forces if other.index in bonded])
-            found[force.index] = set() if is_bias else set(bonded[force.index])
+        left = set(range(len(force.terms))).difference(bonded[force.index])
+        places = [k for k in sorted(left) if len(set(force.terms[k])) == 2]
+        if places := [k for k in places if is_pair_term(force.terms[k], exceptions(), partners)]:
+            found[force.index] = places
     return found
 
 
 def _tell_kept(force: InnerTerms, kept: set[int]) -> None:
     if kept:
-        atoms = ", ".join("-".join(map(str, force.terms[k])) for k in sorted(kept)[:3])
+        atoms = ", ".join(named(force.terms[k]) for k in sorted(kept)[:3])
         log.info("%s keeps %d terms inside the ML region that follow no bonds: atoms %s", force.title, len(kept), atoms)
-
-
-def _partners(bonds: set[Pair]) -> dict[int, set[int]]:
-    partners: dict[int, set[int]] = {}
-    for first, second in (tuple(pair) for pair in bonds if len(pair) == 2):
-        partners.setdefault(first, set()).add(second)
-        partners.setdefault(second, set()).add(first)
-    return partners
-
-
-def _is_bonded(term: tuple[int, ...], partners: dict[int, set[int]]) -> bool:
-    """Whether bonds among its atoms connect them; two atoms may also be the ends of an angle (Urey-Bradley)."""
-    atoms = set(term)
-    if len(atoms) == 2:
-        first, second = atoms
-        near = partners.get(first, set())
-        return second in near or bool(near & partners.get(second, set()))
-    reached: set[int] = set()
-    open_ends = {term[0]}
-    while open_ends:
-        reached |= open_ends
-        open_ends = {other for atom in open_ends for other in partners.get(atom, ())} & atoms - reached
-    return reached == atoms
 
 
 def _is_bias(force: InnerTerms, places: list[int], forces: list[InnerTerms]) -> bool:
@@ -172,10 +115,10 @@ def _is_bias(force: InnerTerms, places: list[int], forces: list[InnerTerms]) -> 
             f"{force.title} has global parameters ({', '.join(force.parameters)}) and terms inside the ML region: add "
             "its name to keep if it is a bias, or to replace if it is part of the force field"
         )
-    if atoms and _is_smaller(force, others):
+    if atoms and force.is_smaller(others):
         raise ValueError(
             f"{force.title} and another force have terms on the same atoms of the ML region, "
-            f"{'-'.join(map(str, atoms[0]))}: add its name to keep if it is a bias, or to replace if it is part of the "
+            f"{named(atoms[0])}: add its name to keep if it is a bias, or to replace if it is part of the "
             "force field"
         )
     return False
@@ -187,12 +130,6 @@ def _may_repeat(force: InnerTerms, other: InnerTerms) -> bool:
     if None in kinds or kinds[0] != kinds[1]:
         return False
     return force.kind == other.kind or "Custom" in force.kind or "Custom" in other.kind
-
-
-def _is_smaller(force: InnerTerms, others: list[InnerTerms]) -> bool:
-    """Whether a force rather than the others is the addition: custom ones first, then those with fewer terms."""
-    rank = "Custom" not in force.kind, len(force.terms)
-    return any(rank <= ("Custom" not in other.kind, len(other.terms)) for other in others)
 
 
 def _ordered(term: tuple[int, ...]) -> tuple[int, ...]:

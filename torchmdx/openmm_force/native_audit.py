@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from torchmdx.runtime.isolation import isolated
 from torchmdx.runtime.own_streams import own_stream
-from torchmdx.step.audit import judge_copies, structure_of
+from torchmdx.step.audit import judge, structure_of
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import AuditError
+from torchmdx.system import Batch
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +43,12 @@ class BackgroundAudit:
         """Starts an audit of the results in the buffers. step: of the Context. Raises as `settle`."""
         self.settle()
         with self._aside():
-            structure, compared = (
-                structure_of(self._step.batch, self._step.buffers),
-                self._step.buffers.compared().clone(),
-            )
-            energy = self._step.buffers.outputs["energy"].clone()
+            structure = structure_of(self._step.batch, self._step.buffers, "device")
+            outputs = self._step.buffers.copied_outputs()
             if self._stream is not None:
                 self._stream.synchronize()
         title = f"the audit of evaluation {evaluation}, at step {step}"
-        self._pending = self._worker.submit(self._compare, title, structure, compared, energy)
+        self._pending = self._worker.submit(self._compare, title, evaluation, structure, outputs)
 
     def settle(self) -> None:
         """Waits for the current audit, if any. Raises AuditError if it failed."""
@@ -63,11 +63,12 @@ class BackgroundAudit:
         """Waits for the current audit; a failure is in the log even if no later evaluation raises it."""
         self._worker.shutdown(wait=True)
 
-    def _compare(self, title: str, *results: Any) -> str | None:
+    @isolated
+    def _compare(self, title: str, evaluation: int, structure: Batch, outputs: dict[str, Tensor]) -> str | None:
         try:
             with self._aside():
-                verdict = judge_copies(self._step.potential, self._step.precision, *results)
-            self._step.error, reason = verdict.error, verdict.reason
+                verdict = judge(self._step.potential, structure, outputs, self._step.precision, evaluation)
+            self._step.verdict, reason = verdict, verdict.reason
         except Exception as error:
             reason = f"it could not be done: {error}"
         if reason is None:

@@ -130,7 +130,7 @@ class PotentialImpl(MLPotentialImpl):
             require_replaced_constraints(system, topology, atoms, **chosen)
         except ValueError as error:
             raise ValueError(
-                f"{error}. openmm-ml does not tell potentials of its option removeConstraints: to keep constraints, "
+                f"{error}. openmm-ml does not pass its option removeConstraints to potentials: to keep constraints, "
                 "use torchmdx.openmm_force.create_mixed_system"
             ) from None
 

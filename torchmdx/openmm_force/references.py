@@ -29,23 +29,29 @@ def living_evaluator(reference: str) -> ForceEvaluator | None:
     return evaluator if evaluator is not None and evaluator.settings.to_text() == values["settings"] else None
 
 
+def settings_of(reference: str) -> ForceSettings:
+    """The settings in a reference."""
+    return ForceSettings.from_text(json.loads(reference)["settings"])
+
+
 def evaluator_of(reference: str) -> ForceEvaluator:
     """The evaluator of a reference. Raises FileNotFoundError for a missing checkpoint, and ValueError.
 
-    ValueError: the checkpoint has changed, or the potential was given in memory in another process.
+    ValueError: the checkpoint has changed, or the potential was given in memory in another process. Files are those on
+    this machine: nothing is downloaded.
     """
-    values = json.loads(reference)
-    settings = ForceSettings.from_text(values["settings"])
+    settings = settings_of(reference)
     evaluator = living_evaluator(reference)
     if settings.checkpoint is None and evaluator is None:
         raise ValueError(
             "the potential of this force was given in memory, not as a checkpoint file: it can be restored only in the "
-            "process that made it"
+            "process that created it"
         )
-    if settings.checkpoint is not None:
-        settings.require_unchanged()
-    if evaluator is None:
-        evaluator = ForceEvaluator(settings, settings.load_potential())
-        evaluator.name = values.get("name") or evaluator.name
-        _alive[evaluator.name] = evaluator
+    if evaluator is not None:
+        if settings.checkpoint is not None:
+            settings.require_unchanged()
+        return evaluator
+    evaluator = ForceEvaluator(settings, settings.load_potential())
+    evaluator.name = json.loads(reference).get("name") or evaluator.name
+    _alive[evaluator.name] = evaluator
     return evaluator

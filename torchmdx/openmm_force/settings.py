@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -118,21 +119,34 @@ class ForceSettings:
         return cls(**values)
 
     def load_potential(self) -> Potential | Ensemble:
-        """Loads the potential from the files in the settings. Raises ValueError if a file has changed."""
-        self.require_unchanged()
-        assert self.checkpoint is not None
-        return load(self.checkpoint, dtype=self.dtype, device=self.device)
+        """Loads the potential from the files in the settings. Raises as `require_unchanged`."""
+        files = self.require_unchanged()
+        return load(files if isinstance(self.checkpoint, tuple) else files[0], dtype=self.dtype, device=self.device)
 
-    def require_unchanged(self) -> None:
-        """Raises ValueError if a file of the potential has changed, and FileNotFoundError."""
+    def require_unchanged(self) -> list[Path]:
+        """The files of the potential, which are on this machine: nothing is downloaded.
+
+        Raises ValueError if one has changed, and FileNotFoundError.
+        """
+        return [_unchanged(path, expected) for path, expected in self._files()]
+
+    def download(self) -> None:
+        """Downloads files of the potential that are on the hub. Raises as `locate`, and for another hash."""
+        for path, expected in self._files():
+            locate(path, expected)
+
+    def _files(self) -> Iterator[tuple[str, str]]:
+        """Path or name of each file, and its hash."""
         if self.checkpoint is None or self.sha256 is None:
             raise ValueError("a force can be restored only if its potential came from a checkpoint file")
-        for path, expected in zip(_as_tuple(self.checkpoint), _as_tuple(self.sha256), strict=True):
-            if (found := file_hash(path)) != expected:
-                raise ValueError(
-                    f"the checkpoint {path!r} has changed since the force was saved: its SHA-256 must be {expected}, "
-                    f"got {found}"
-                )
+        return zip(_as_tuple(self.checkpoint), _as_tuple(self.sha256), strict=True)
+
+
+def _unchanged(path: str, expected: str) -> Path:
+    try:
+        return locate(path, expected, download=False)
+    except ValueError as error:
+        raise ValueError(f"the checkpoint {path!r} has changed since the force was saved: {error}") from None
 
 
 def _is_here(name: str) -> bool:

@@ -16,6 +16,7 @@ from torchmdx.openmm_force.native.one_context import share_context, share_or_war
 from torchmdx.openmm_force.native_audit import BackgroundAudit
 from torchmdx.openmm_force.references import evaluator_of, reference_to
 from torchmdx.openmm_force.settings import ForceSettings
+from torchmdx.runtime.c_arrays import address
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import AuditError, GraphRefused, SpreadError
 from torchmdx.units import KJ_PER_MOL
@@ -94,21 +95,25 @@ class GraphSession:
 
     def _handles(self, step: CapturedStep) -> Handles:
         graphs, buffers = step.policy.graphs, step.buffers
-        energy = graphs.get("energy")
+        energy, wide, (inner, distances) = graphs.get("energy"), torch.float64, self._links
+
+        def on_gpu(name: str, array: Tensor, dtype: torch.dtype) -> int:
+            return address(name, array, dtype, device=step.device)
+
         return Handles(
             graph=graphs["device"].graph.raw_cuda_graph_exec(),
             energy_graph=0 if energy is None else energy.graph.raw_cuda_graph_exec(),
-            positions=buffers.inputs["positions"].data_ptr(),
-            cell=buffers.inputs["cell"].data_ptr(),
-            forces=buffers.outputs["forces"].data_ptr(),
-            device_flags=buffers.outputs["flags"].data_ptr(),
-            host_energy=buffers.host_outputs["energy"].data_ptr(),
-            host_flags=buffers.host_outputs["flags"].data_ptr(),
+            positions=on_gpu("positions", buffers.inputs["positions"], wide),
+            cell=on_gpu("cell", buffers.inputs["cell"], wide),
+            forces=on_gpu("forces", buffers.outputs["forces"], wide),
+            device_flags=on_gpu("flags", buffers.outputs["flags"], torch.int64),
+            host_energy=address("energy", buffers.host_outputs["energy"], wide),
+            host_flags=address("flags", buffers.host_outputs["flags"], torch.int64),
             audit_every=0 if self.audits is None else self.audits.every,
             audit_failed=0 if self.audits is None else self.audits.failed.ctypes.data,
-            num_links=self._links[0].numel(),
-            link_inner=self._links[0].data_ptr(),
-            link_distances=self._links[1].data_ptr(),
+            num_links=inner.numel(),
+            link_inner=on_gpu("link atoms", inner, torch.int32) if len(inner) else 0,
+            link_distances=on_gpu("link distances", distances, wide) if len(inner) else 0,
         )
 
     def _links_on(self, device: int | None) -> tuple[Tensor, Tensor]:

@@ -13,10 +13,12 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.properties.pairs import Pairs
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
+from torchmdx.runtime.isolation import isolated
 from torchmdx.system import System
 
 
 @runs_on(device_of_potential)
+@isolated
 @torch.no_grad()
 def descriptors(potential: Potential | Ensemble, system: System) -> Tensor:
     """Features [N,C] of the atoms of a structure, the input of the energy head, in the dtype of the potential.

@@ -14,12 +14,12 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.properties.pairs import Pairs
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
-from torchmdx.runtime.inference_mode import outside_inference_mode
+from torchmdx.runtime.isolation import isolated
 from torchmdx.system import System
 
 
 @runs_on(device_of_potential)
-@outside_inference_mode
+@isolated
 def hessian(potential: Potential | Ensemble, system: System, atoms: Sequence[int] | None = None) -> Tensor:
     """Second derivatives [3n,3n] of the energy, eV/Å², float64, for n atoms: x, y, z of the first, of the second, ...
 
@@ -30,8 +30,8 @@ def hessian(potential: Potential | Ensemble, system: System, atoms: Sequence[int
     ensemble it is the mean. Raises as `Pairs.of`.
     """
     pairs = Pairs.of(potential, system)
-    chosen = torch.arange(system.num_atoms) if atoms is None else torch.as_tensor(atoms, dtype=torch.int64)
-    components = (3 * chosen[:, None] + torch.arange(3)).flatten().to(potential.device)
+    chosen = torch.as_tensor(range(system.num_atoms) if atoms is None else atoms, dtype=torch.int64, device="cpu")
+    components = (3 * chosen[:, None] + torch.arange(3, device="cpu")).flatten().to(potential.device)
     members = list(potential) if isinstance(potential, Ensemble) else [potential]
     found = torch.stack([_rows(member, pairs, components) for member in members]).mean(0)
     return (found + found.T) / 2

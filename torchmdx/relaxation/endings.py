@@ -90,10 +90,10 @@ def searchable(task: Task, potential: Potential | Ensemble) -> bool:
     batch = Batch(
         positions=torch.from_numpy(task.values["positions"]),
         atomic_numbers=system.atomic_numbers,
-        system_index=torch.zeros(task.num_atoms, dtype=torch.int64),
+        system_index=torch.zeros_like(system.atomic_numbers),
         cell=torch.from_numpy(task.values["cell"])[None],
         pbc=system.pbc[None],
-        charge=torch.tensor([system.charge], dtype=torch.float64),
+        charge=torch.tensor([system.charge], dtype=torch.float64, device="cpu"),
     )
     try:
         EdgeSearch(potential.cutoff).allocate(batch)

@@ -70,7 +70,7 @@ class Fire:
         self.positions, self.velocities, self.travel = (zeros(num_atoms, 3) for _ in range(3))
         self.free = zeros(num_atoms, 3, dtype=torch.bool)
         self.system_index = zeros(num_atoms, dtype=torch.int64)
-        self.rows = torch.full((num_systems, most_rows), num_atoms, device=device)
+        self.rows = torch.full((num_systems, most_rows), num_atoms, dtype=torch.int64, device=device)
         self.cell, self.cell_velocity = zeros(num_systems, 3, 3), zeros(num_systems, 3, 3)
         self.dt, self.mixing, self.energy, self.fmax = (zeros(num_systems) for _ in range(4))
         self.start_volume, self.count = zeros(num_systems), zeros(num_systems)

@@ -18,6 +18,7 @@ from torchmdx.relaxation.endings import failed
 from torchmdx.relaxation.fire import FireSettings
 from torchmdx.relaxation.tasks import Relaxed, Task, groups_of, task_of
 from torchmdx.runtime.devices import choose_device
+from torchmdx.runtime.isolation import isolated
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.units import GPA
 from torchmdx.wording import counted
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 SHARP = 1e-3  # eV/Å: forces in float32 are not accurate enough below
 
 
+@isolated
 def relax(
     structures: Iterable[Atoms],
     potential: PotentialSource = None,

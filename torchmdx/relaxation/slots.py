@@ -75,8 +75,8 @@ class Slots:
             atomic_numbers=torch.cat([*(system.atomic_numbers for system in systems), filling]),
             system_index=values["system_index"],
             cell=values["cell"],
-            pbc=torch.stack([*(system.pbc for system in systems), *[torch.zeros(3, dtype=torch.bool)] * empty]),
-            charge=torch.tensor([*(system.charge for system in systems), *[0.0] * empty], dtype=torch.float64),
+            pbc=torch.stack([*(system.pbc for system in systems), *[torch.zeros_like(systems[0].pbc)] * empty]),
+            charge=values["positions"].new_tensor([*(system.charge for system in systems), *[0.0] * empty]),
             partial_charges=given,
         )
 

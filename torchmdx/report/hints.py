@@ -27,8 +27,8 @@ def _forces(errors: Errors) -> list[str]:
     ratio, correlation = errors.force_ratio
     if correlation < -ALIKE:
         return [
-            f"The labels of the forces point against the predictions (correlation {correlation:.2f}): they may be "
-            "gradients of the energy, which have the other sign."
+            f"The labels of the forces have the opposite sign of the predictions (correlation {correlation:.2f}): "
+            "they may be gradients of the energy, which have the opposite sign."
         ]
     if not correlation > ALIKE:
         return []

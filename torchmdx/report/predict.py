@@ -245,18 +245,18 @@ def named(store: Store, index: int) -> str:
 def pack(frames: Frames, num_atoms: int, num_systems: int, cutoff: float) -> Batch:
     """Frames as a batch in float64, padded by atoms too far apart to see each other, in systems of their own."""
     missing, spare = num_atoms - frames.num_atoms, num_systems - len(frames)
-    index = torch.arange(missing)
+    index = torch.arange(missing, device="cpu")
 
     def joined(values: NDArray[Any], filling: Tensor) -> Tensor:
         return torch.cat([torch.from_numpy(np.ascontiguousarray(values)), filling])
 
     return Batch(
         positions=joined(frames.positions, padding_positions(missing, cutoff)),
-        atomic_numbers=joined(frames.atomic_numbers, torch.ones(missing, dtype=torch.int64)),
+        atomic_numbers=joined(frames.atomic_numbers, torch.ones(missing, dtype=torch.int64, device="cpu")),
         system_index=joined(frames.frame_index, len(frames) + index // PADDING_SYSTEM),
-        cell=joined(frames.cell, torch.zeros(spare, 3, 3, dtype=torch.float64)),
-        pbc=joined(frames.pbc, torch.zeros(spare, 3, dtype=torch.bool)),
-        charge=joined(frames.charge, torch.zeros(spare, dtype=torch.float64)),
+        cell=joined(frames.cell, torch.zeros(spare, 3, 3, dtype=torch.float64, device="cpu")),
+        pbc=joined(frames.pbc, torch.zeros(spare, 3, dtype=torch.bool, device="cpu")),
+        charge=joined(frames.charge, torch.zeros(spare, dtype=torch.float64, device="cpu")),
     )
 
 

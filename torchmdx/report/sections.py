@@ -19,12 +19,12 @@ from torchmdx.report.style import DOTS_AN_INCH
 from torchmdx.wording import fixed
 
 CURVES_NOTE = (
-    "After each epoch. Errors of validation are of the averaged weights, where the training averages them, so they "
-    "may be below those of training."
+    "After each epoch. Validation errors are those of the averaged weights, if the training averages them, so they "
+    "may be smaller than training errors."
 )
 PARITY_NOTE = (
-    "Colour shows the density of points. Of many points, a random sample and the largest errors are drawn; the "
-    "stated errors are of all points."
+    "Colour shows the density of points. For many points, a random sample and the largest errors are drawn; the "
+    "stated errors include all points."
 )
 SPREAD_NOTE = (
     "The spread is the standard deviation over the members of the ensemble, the error that of their mean. If errors "

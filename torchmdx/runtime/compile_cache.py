@@ -207,7 +207,7 @@ def _not_ours(found: os.stat_result) -> str | None:
     if found.st_uid not in (own, 0):
         return f"it must belong to user {own} or to root, got owner {found.st_uid}"
     if found.st_mode & stat.S_IWOTH:
-        return f"it must not be writable by everybody, got mode {stat.S_IMODE(found.st_mode):o} (chmod o-w)"
+        return f"it must not be world-writable, got mode {stat.S_IMODE(found.st_mode):o} (chmod o-w)"
     return None
 
 

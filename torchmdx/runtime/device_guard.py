@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from torchmdx.runtime.inference_mode import outside_inference_mode
+from torchmdx.runtime.isolation import in_own_thread_state, isolated
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -59,15 +59,17 @@ def runs_on(device_of: Callable[..., torch.device]) -> Callable[[Callable[Given,
     return changed
 
 
-def methods_on_own_device(*names: str) -> Callable[[Of], Of]:
-    """A class decorator: these methods run with the object's device current, and outside torch.inference_mode.
+def methods_on_own_device(*names: str, exact: bool = True) -> Callable[[Of], Of]:
+    """A class decorator: these methods run with the object's device current, and isolated from settings of the process.
 
     The device is `self.device`; in `__init__`, before that is set, the device of the first argument, `potential`.
+    exact: products of float32 are exact; else the methods choose their precision.
     """
+    apart = isolated if exact else in_own_thread_state
 
     def changed(kind: Of) -> Of:
         for name in names:
-            setattr(kind, name, runs_on(_own_device)(outside_inference_mode(getattr(kind, name))))
+            setattr(kind, name, runs_on(_own_device)(apart(getattr(kind, name))))
         return kind
 
     return changed
@@ -95,7 +97,7 @@ def prepare_linear_algebra(device: torch.device) -> None:
         return
     with capture_lock, on_device(device):
         if device.type not in _prepared:
-            torch.linalg.inv_ex(torch.eye(3, device=device))
+            torch.linalg.inv_ex(torch.eye(3, dtype=torch.float32, device=device))
             _prepared.add(device.type)
 
 

@@ -1,4 +1,7 @@
-/* Which of the instruction sets that code is compiled for this machine has. */
+/* Which of the instruction sets that code is compiled for this machine has, and code for each of them.
+
+   #define EACH "a path from this folder" before this file is included includes that file for every instruction set. SET
+   is its number, and IN_SET(f) appends its name to f. */
 
 #ifndef INSTRUCTIONS_H
 #define INSTRUCTIONS_H
@@ -18,4 +21,44 @@ static int64_t best_instructions(int64_t most)
     return best < most ? best : most;
 }
 
+#endif
+
+#ifdef EACH
+#define SET 0
+#define IN_SET(f) f##_base
+#include EACH
+#undef SET
+#undef IN_SET
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("arch=x86-64-v3"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+#endif
+#define SET 1
+#define IN_SET(f) f##_v3
+#include EACH
+#undef SET
+#undef IN_SET
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("arch=x86-64-v4"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4")
+#endif
+#define SET 2
+#define IN_SET(f) f##_v4
+#include EACH
+#undef SET
+#undef IN_SET
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+#undef EACH
 #endif

@@ -79,7 +79,7 @@ class OutputLock:
                 raise
             warnings.warn(
                 f"the file system of {str(self.path)!r} has no locks ({error.strerror}): a second run that writes "
-                "there at the same time is not noticed",
+                "there at the same time is not detected",
                 stacklevel=4,
             )
 

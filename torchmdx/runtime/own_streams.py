@@ -30,8 +30,10 @@ def _new_stream(device: torch.device) -> torch.cuda.Stream:
     driver = ctypes.CDLL("libcuda.so.1")
     handle = ctypes.c_void_p()
     with torch.cuda.device(device):
-        # The driver creates the stream in the current context, which the runtime sets at its first call.
-        torch.cuda.current_stream(device).synchronize()
+        # The driver creates the stream in the current context, which the runtime sets at its first call. A capture has
+        # made such a call, and must not wait.
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream(device).synchronize()
         status = driver.cuStreamCreate(ctypes.byref(handle), NON_BLOCKING)
     if status != 0 or handle.value is None:
         raise RuntimeError(f"a CUDA stream could not be created on {device}: cuStreamCreate returned {status}")

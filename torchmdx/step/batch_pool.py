@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.isolation import isolated
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.kept_steps import chosen_limits, drop_for_one_more, drop_until_they_fit, require_limits
 from torchmdx.step.padding import padded_atoms, padded_batch, without_padding
@@ -95,6 +96,7 @@ class BatchPool:
     def device(self) -> torch.device:
         return self.potential.device
 
+    @isolated
     def hold(self, batch: Batch) -> None:
         """Takes a batch on the potential's device: the atoms, systems and charges of the evaluations that follow.
 
@@ -132,6 +134,7 @@ class BatchPool:
         self._slots[key] = slot
         return slot
 
+    @isolated
     def __call__(self, positions: Tensor, cell: Tensor | None, *, copy: bool = False) -> StepResult:
         """Results at positions [N,3] Å and cell [S,3,3] Å of the batch that it holds, on the potential's device.
 

@@ -26,11 +26,6 @@ from torchmdx.system import Batch
 class StepBuffers(BufferStorage):
     """The buffers of a step, and the operations that fill them; created as `BufferStorage`."""
 
-    def compared(self) -> Tensor:
-        """The results that audits compare: forces [N,3], for an ensemble with their spread as a fourth column."""
-        forces = self.outputs["forces"]
-        return torch.cat([forces, self.outputs["force_spread"][:, None]], 1) if self.spread_given else forces
-
     def fill(self, batch: Batch, *, device: bool = True) -> None:
         """Copies positions and cell of a batch into the inputs on the host and, unless device=False, on the device."""
         for inputs in (self.inputs, self.host_inputs) if device else (self.host_inputs,):

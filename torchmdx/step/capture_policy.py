@@ -16,6 +16,8 @@ from torchmdx.step.results import GraphRefused
 
 log = logging.getLogger(__name__)
 
+Outputs = dict[str, Tensor]
+
 MODES = ("auto", "graph", "eager")
 # Evaluations before "auto" captures: a capture takes longer than a few evaluations.
 EAGER_FIRST = 2
@@ -56,12 +58,12 @@ class GraphPolicy:
         self,
         kind: str,
         work: Callable[[], object],
-        forces: Callable[[], Tensor],
-        judge: Callable[[Tensor], str | None],
+        outputs: Callable[[], Outputs],
+        judge: Callable[[Outputs], str | None],
     ) -> str | None:
         """Measures `work`, captures it, audits a replay, and keeps the graph if it is faster and right.
 
-        forces: returns the forces of the last run. judge: given the forces of an eager run, returns why the replay is
+        outputs: returns a copy of what the last run gave. judge: given that of an eager run, returns why the replay is
         wrong, or None; `consider` returns the same. If memory runs out, no graph is kept; with mode "graph"
         torch.cuda.OutOfMemoryError is raised.
         """
@@ -71,14 +73,14 @@ class GraphPolicy:
             # Before the capture: eager launches beside a graph would need the same memory a second time.
             run_compiled(work, self.device)
             self.eager_seconds = seconds_per_run(work, self.device)
-            launched = forces().clone()
+            launched = outputs()
             graph = self._record(work)
             return None if graph is None else self._weigh(kind, graph, launched, judge)
         except torch.cuda.OutOfMemoryError as error:
             self._no_memory(error)
             return None
 
-    def _weigh(self, kind: str, graph: Graph, launched: Tensor, judge: Callable[[Tensor], str | None]) -> str | None:
+    def _weigh(self, kind: str, graph: Graph, launched: Outputs, judge: Callable[[Outputs], str | None]) -> str | None:
         """Keeps a graph that is faster and passes its audit. Returns why the audit failed, None if it passed."""
         self.replay_seconds = seconds_per_run(graph.replay, self.device)
         saved = self.eager_seconds - self.replay_seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,8 +20,7 @@ from torchmdx.runtime.device_guard import methods_on_own_device, prepare_linear_
 from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
-from torchmdx.step.audit import judge, require_finite
-from torchmdx.step.buffer_storage import FAR, NOT_FINITE, OVERFLOW
+from torchmdx.step.audit import Verdict, require_finite
 from torchmdx.step.buffers import StepBuffers, copy_checked
 from torchmdx.step.capture_policy import GraphPolicy, require_mode
 from torchmdx.step.change import fall_back, refresh, repair, settle, take_over
@@ -90,8 +90,8 @@ class CapturedStep(StepState):
         self.periodic = bool(self.batch.pbc.any())
         self.skin, self.audit_every = skin, audit_every
         self.num_evaluations = self.num_recoveries = 0
-        self.error: float | None = None
-        self._last_kind, self.audit_owed = "host", False
+        self.verdict = Verdict(None, None)  # of the last audit
+        self._last_kind, self.audit_owed, self.fell_back = "host", False, False
         self.unsettled = self.assigning = False
         self._given_out: torch.cuda.Event | None = None
         before = memory_allocated(self.device)
@@ -176,7 +176,7 @@ class CapturedStep(StepState):
         """How this step evaluates, with sizes, times and memory."""
         parts = (self.potential, self.batch, self.search, self.engine, self.engine_why, self.policy)
         counts = (self.num_evaluations, self.num_recoveries, self.memory_bytes())
-        return StepReport.of(*parts, *counts, self.error, self.threads)
+        return StepReport.of(*parts, *counts, self.verdict, self.threads)
 
     def memory_bytes(self) -> int:
         """Device memory of buffers, neighbour list, scratch memory and graphs."""
@@ -192,7 +192,8 @@ class CapturedStep(StepState):
             if self.unsettled:
                 settle(self, kind)
             self.unsettled = True
-            reason = self.policy.consider(kind, lambda: self._launch(kind), self.buffers.compared, self._judge)
+            parts = (lambda: self._launch(kind), self.buffers.copied_outputs, functools.partial(self._judge, kind))
+            reason = self.policy.consider(kind, *parts)
             self.unsettled = False
             if reason is not None:
                 fall_back(self, reason)
@@ -270,27 +271,19 @@ class CapturedStep(StepState):
             self._given_out.record(torch.cuda.current_stream(self.device))
         return StepResult.of(copied or self.buffers.outputs, copy=False)
 
-    def _judge(self, launched: Tensor | None = None) -> str | None:
-        """Audits the graph that was just replayed. Returns why it is wrong, None if it passes."""
-        flags = self.buffers.host_outputs["flags"]
-        self.audit_owed = True  # until one has passed
-        if flags[FAR] or flags[OVERFLOW] or flags[NOT_FINITE]:
-            return None  # no forces to compare: the evaluation is repaired or refused first, then audited
-        verdict = judge(self.potential, self.batch, self.buffers, self.precision, launched)
-        self.error = self.error if verdict.error is None else verdict.error
-        self.audit_owed = verdict.reason is not None
-        return verdict.reason
-
     def _trusted(self) -> bool:
-        """Audits this evaluation if that is due. False after a fallback: the evaluation must be repeated."""
+        """Audits this evaluation if that is due. False after a fallback: the evaluation must be repeated.
+
+        Raises AuditError if an audit that is due fails, or that of the engine that a fallback has chosen.
+        """
         due = self._audit_due()
         if not (due or self.audit_owed):
             return True
         owed = self.audit_owed
-        reason = self._judge()
+        reason = self._judge(self._last_kind)
         if reason is None:
             return True
-        if due:
+        if due or self.fell_back:
             self.audit_owed = owed
             raise AuditError(f"the audit of evaluation {self.num_evaluations}: {reason}")
         self.policy.refuse(reason)

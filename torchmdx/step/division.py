@@ -71,7 +71,7 @@ class Division:
 
     def summed(self, parts: Sequence[Floats]) -> Floats:
         """Vectors [N,3] of atoms: the sums of those of their copies, [M,3] for each share, in a fixed order."""
-        whole = torch.empty(self.positions.shape, dtype=torch.float64)
+        whole = torch.empty(self.positions.shape, dtype=torch.float64, device="cpu")
         given = [torch.from_numpy(part) for part in parts]
         for share, part in zip(self.shares, given, strict=True):  # each atom has one owner
             whole.index_copy_(0, torch.from_numpy(share.atoms[: share.num_owned]), part[: share.num_owned])

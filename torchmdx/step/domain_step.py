@@ -77,7 +77,7 @@ class DomainStep:
         self.shift = sum(float(member.shift) for member in members) / len(members)
         for member in members:
             member.shift.zero_()
-        self.pbc = torch.tensor([bool(periodic) for periodic in pbc])
+        self.pbc = torch.tensor([bool(periodic) for periodic in pbc], device="cpu")
         self.capacity, self.charge, self.mode = capacity, charge, mode
         self.precision, self.audit_every = precision, audit_every
         self.num_hops, self.reach = num_hops(potential), reach(potential)
@@ -161,14 +161,14 @@ class DomainStep:
             hops = np.concatenate([hops, np.full(missing, levels, dtype=np.int32)])
         within = np.searchsorted(hops, np.arange(levels), side="right")
         return Domain(
-            positions=torch.tensor(positions),
-            atomic_numbers=torch.tensor(numbers, dtype=torch.int64),
-            system_index=torch.zeros(self.capacity, dtype=torch.int64),
-            cell=torch.tensor(cell)[None],
+            positions=torch.tensor(positions, device="cpu"),
+            atomic_numbers=torch.tensor(numbers, dtype=torch.int64, device="cpu"),
+            system_index=torch.zeros(self.capacity, dtype=torch.int64, device="cpu"),
+            cell=torch.tensor(cell, device="cpu")[None],
             pbc=self.pbc[None],
-            charge=torch.tensor([self.charge], dtype=torch.float64),
-            hops=torch.tensor(np.minimum(hops, levels), dtype=torch.int32),
-            within=torch.tensor(within, dtype=torch.int32),
+            charge=torch.tensor([self.charge], dtype=torch.float64, device="cpu"),
+            hops=torch.tensor(np.minimum(hops, levels), dtype=torch.int32, device="cpu"),
+            within=torch.tensor(within, dtype=torch.int32, device="cpu"),
         )
 
     def _padding(self, count: int, positions: NDArray[np.float64], cell: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -58,7 +58,7 @@ def padding_positions(count: int, cutoff: float) -> Tensor:
 @functools.lru_cache(maxsize=256)
 def _grid(count: int, cutoff: float) -> Tensor:
     side = max(1, int(np.ceil(max(count, 1) ** (1 / 3))))
-    index = torch.arange(count)
+    index = torch.arange(count, device="cpu")
     grid = torch.stack([index % side, index // side % side, index // side**2], dim=1)
     return grid.double() * (PADDING_SPACING * cutoff)
 

@@ -9,6 +9,7 @@ from torchmdx.engines.engine import Engine
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.step.audit import Verdict
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.system import Batch
 
@@ -19,9 +20,11 @@ class StepReport:
 
     nodes: kernels and copies in the graph. memory_bytes: buffers, graph and model, as torch counts them. replay_ms and
     eager_ms: time of an evaluation with and without the graph. error: relative force error against the exact model in
-    float64. table_error: largest error of a tabulated filter or its slope, relative to the largest value; 0 without
-    tables. members: number of members of an ensemble; None for a single potential. threads: of an evaluation on
-    the CPU; None on a GPU. plan: which kernels were planned, why, and what runs instead of those that could not be had.
+    float64, in the last audit. compared, not_compared: what that audit compared with the exact model, and what it left
+    out and why; None before an audit, and where there is nothing to say. table_error: largest error of a tabulated
+    filter or its slope, relative to the largest value; 0 without tables. members: number of members of an ensemble;
+    None for a single potential. threads: of an evaluation on the CPU; None on a GPU.
+    plan: which kernels were planned, why, and what runs instead of those that could not be had.
     """
 
     mode: str
@@ -44,6 +47,8 @@ class StepReport:
     eager_ms: float | None
     table_error: float
     error: float | None
+    compared: str | None
+    not_compared: str | None
     threads: int | None
     plan: str | None = None
 
@@ -59,7 +64,7 @@ class StepReport:
         evaluations: int,
         recoveries: int,
         memory_bytes: int,
-        error: float | None,
+        verdict: Verdict,
         threads: int | None,
     ) -> StepReport:
         """The report on the parts of a step; synchronises with the GPU."""
@@ -85,7 +90,9 @@ class StepReport:
             replay_ms=policy.replay_seconds * 1e3 if graph else None,
             eager_ms=policy.eager_seconds * 1e3 if policy.eager_seconds == policy.eager_seconds else None,
             table_error=engine.table_error,
-            error=error,
+            error=verdict.error,
+            compared=verdict.compared,
+            not_compared=verdict.left_out,
             threads=threads,
             plan=planned_and_actual(engine),
         )

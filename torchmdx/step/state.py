@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from torchmdx.engines.cpu.engine import CompiledEngine
 from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
@@ -12,6 +13,8 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_threads import num_threads
+from torchmdx.step.audit import Verdict, judge, structure_of
+from torchmdx.step.buffer_storage import FAR, NOT_FINITE, OVERFLOW
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.step.structure_block import StructureBlock
@@ -23,7 +26,8 @@ class StepState:
     """Structure, buffers, neighbour list, engine and graphs of a step, and the work of one evaluation.
 
     batch: the structure in the caller's order and frame. ordered: the same atoms in the order and frame of the
-    buffers, which the engine sees. audit_owed: the fast path must pass an audit before its next result is returned.
+    buffers, which the engine sees. verdict: of the last audit. audit_owed: an audit must pass before the next result is
+    returned. fell_back: the engine is the exact model, because the fast path failed an audit.
     with_forces: whether the current evaluation computes forces.
 
     A change may be interrupted at any line. While `unsettled` is set, order, neighbour list, scratch memory and graphs
@@ -42,11 +46,13 @@ class StepState:
     engine_why: str
     policy: GraphPolicy
     precision: str
+    verdict: Verdict
     num_evaluations: int
     periodic: bool  # whether the structure that it was made for is, in any direction
     num_recoveries: int
     audit_every: int
     audit_owed: bool
+    fell_back: bool
     with_forces: bool = True
     unsettled: bool
     assigning: bool
@@ -60,6 +66,27 @@ class StepState:
         if all(isinstance(engine, (CompiledEngine, CompiledPriorEngine)) for engine in engines):
             return torch.get_num_threads()  # at most: these divide their work by size themselves
         return num_threads(self.search.capacity, exact=self.precision == "float64")
+
+    @property
+    def error(self) -> float | None:
+        """Relative force error that the last audit found; None before the first."""
+        return self.verdict.error
+
+    def _judge(self, kind: str, launched: dict[str, Tensor] | None = None) -> str | None:
+        """Audits the evaluation that has just been done. Returns why it is wrong, None if it passes.
+
+        kind: where its inputs came from and its results went. launched: outputs of a launch with the same inputs.
+        """
+        flags = self.buffers.host_outputs["flags"]
+        self.audit_owed = True  # until one has passed
+        if flags[FAR] or flags[OVERFLOW] or flags[NOT_FINITE]:
+            return None  # no forces to compare: the evaluation is repaired or refused first, then audited
+        outputs = self.buffers.outputs if kind == "device" else self.buffers.host_outputs
+        structure = structure_of(self.batch, self.buffers, kind)
+        verdict = judge(self.potential, structure, outputs, self.precision, self.num_evaluations, launched)
+        self.verdict = verdict
+        self.audit_owed = verdict.reason is not None
+        return verdict.reason
 
     def _audit_due(self) -> bool:
         return bool(self.audit_every) and self.num_evaluations % self.audit_every == 0

@@ -47,7 +47,7 @@ class StructureBlock:
         if self.device.type == "cuda":
             self._host_views, self._host_block = _allocate(shapes, torch.device("cpu"), pinned=True)
         self._arrays: dict[str, NDArray[np.generic]] = {name: view.numpy() for name, view in self._host_views.items()}
-        self.views["order"].copy_(torch.arange(num_atoms))
+        self.views["order"].copy_(torch.arange(num_atoms, device="cpu"))
         self.batch = replace(batch, **{name: self.views[name] for name in _values(batch)})
         self.batch.copy_(batch)
 

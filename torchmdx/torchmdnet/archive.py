@@ -119,7 +119,7 @@ class _TensorUnpickler(pickle._Unpickler):
                     f"storage {key[:20]!r} must have {count} numbers of {size} bytes, got {len(raw)} bytes"
                 )
             self._storages[key, dtype] = (
-                torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+                torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype, device="cpu")
             )
         held = self._storages[key, dtype]
         if len(held) != count:

@@ -58,7 +58,7 @@ class _Source:
 
     def require_elements(self, numbers: Tensor) -> None:
         """Raises UnsupportedCheckpoint unless atom types are atomic numbers."""
-        if not torch.equal(numbers.flatten().cpu().long(), torch.arange(numbers.numel())):
+        if not torch.equal(numbers.flatten().cpu().long(), torch.arange(numbers.numel(), device="cpu")):
             raise UnsupportedCheckpoint(
                 f"{self.state.origin!r}: atomic_number of prior_model {self.index} must map every number to itself: "
                 "types of atoms that are not elements are not supported"

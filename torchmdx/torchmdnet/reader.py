@@ -40,7 +40,7 @@ def _read(content: Content, total_energy: bool) -> Reading:
     tensors = translate(state, config, content.options)
     scale = tensors["scale"]
     priors = read_priors(content, state, scale.item() if scale.ndim == 0 else 1.0)  # another shape is refused below
-    zeros = torch.zeros(config.max_z + 1, dtype=torch.float64)
+    zeros = torch.zeros(config.max_z + 1, dtype=torch.float64, device="cpu")
     tensors["reference_energies"] = read_references(content, state, zeros, total_energy)
     state.require_nothing_left()
     require_sizes(config, priors, tensors, repr(content.origin))

@@ -131,7 +131,7 @@ class TrainingSection(Section):
         default=None, description="frames of a validation step; null: batch_size"
     )
     stop_after: Count | None = Field(
-        default=None, description="stop after so many validations without improvement; null: never"
+        default=None, description="stop after this number of validations without improvement; null: never"
     )
     ensemble: Count = Field(default=1, description="number of potentials to train, with seeds seed, seed+1, ...")
     prefetch: Count = Field(default=4, description="number of batches read ahead")

@@ -108,7 +108,7 @@ def _size(node: Any, known: dict[int, int | None]) -> int:
         known[id(node)] = 1 + sum(_size(one, known) for one in inner)
     size = known[id(node)]
     if size is None:
-        raise ValueError("an alias of a configuration must not be inside of what it stands for")
+        raise ValueError("an alias of a configuration must not be inside what it refers to")
     return size
 
 

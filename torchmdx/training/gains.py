@@ -67,7 +67,7 @@ def _warnings(config: Config, before: Values, after: Values, best_epoch: int) ->
     if best_epoch == 0:
         yield (
             f"warning: no epoch had a lower validation loss than {checkpoint!r} itself, which best.safetensors holds "
-            "(with its references shifted, if that was asked for); try a lower optimizer.learning_rate or more data"
+            "(with shifted references, if requested); try a lower optimizer.learning_rate or more data"
         )
         return
     own_labels = config.finetune.replay_labels == "base"

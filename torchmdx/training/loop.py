@@ -69,6 +69,7 @@ class Trainer:
             self.config.loss,
             self.config.optimizer,
             bf16=self.config.training.precision == "bf16",
+            tf32=self.config.training.precision == "tf32",
             reduce=self.group.sum if self.group.size > 1 else None,
             capacities=capacities,
             record=self.config.training.record,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,14 +37,14 @@ def with_elements(potential: Potential, new: Collection[int], seed: int) -> Pote
         return potential
     size = potential.config.max_z + 1
     grown = _grown(potential, max(new)) if max(new) >= size else potential
-    generator = torch.Generator().manual_seed(seed)
-    fresh = torch.tensor(sorted(new))
-    trained = torch.tensor([z for z in _trained(potential) if z not in new])
+    drawn_as: dict[str, Any] = dict(generator=torch.Generator().manual_seed(seed), dtype=torch.float32, device="cpu")
+    fresh = torch.tensor(sorted(new), dtype=torch.int64, device="cpu")
+    trained = torch.tensor([z for z in _trained(potential) if z not in new], dtype=torch.int64, device="cpu")
     with torch.no_grad():
         grown.reference_energies[fresh] = 0.0
         for table in embeddings(grown).values():
-            known = table[trained] if len(trained) > 1 else torch.randn(2, table.shape[1], generator=generator)
-            drawn = torch.randn(len(fresh), table.shape[1], generator=generator).to(table)
+            known = table[trained] if len(trained) > 1 else torch.randn(2, table.shape[1], **drawn_as)
+            drawn = torch.randn(len(fresh), table.shape[1], **drawn_as).to(table)
             table[fresh] = known.mean(0) + known.std(0) * drawn
     return grown
 

@@ -79,7 +79,7 @@ def warn_of_changes(data: DataSection, directory: Path) -> None:
         return
     before = (Store.open(converted).made_from or {}).get("files", {})
     if list(source_state(files, {})["files"].values()) != list(before.values()):
-        say(f"warning: the files of the data have changed since {str(converted)!r} was made; the run goes on with it")
+        say(f"warning: the files of the data have changed since {str(converted)!r} was made; the run continues with it")
 
 
 def _files(data: DataSection) -> dict[str, str]:

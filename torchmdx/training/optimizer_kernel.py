@@ -55,8 +55,8 @@ def settings(
     beta1: float, beta2: float, ema_decay: float, epsilon: float, clip_norm: float | None, device: torch.device
 ) -> Tensor:
     """The settings for `adamw`, float64 [8]: kernel arguments that are Python numbers would be rounded to float32."""
-    betas = torch.tensor([beta1, beta2], dtype=torch.float64)
-    rest = torch.tensor([ema_decay, epsilon, clip_norm or 0.0, 1e-12], dtype=torch.float64)
+    betas = torch.tensor([beta1, beta2], dtype=torch.float64, device="cpu")
+    rest = torch.tensor([ema_decay, epsilon, clip_norm or 0.0, 1e-12], dtype=torch.float64, device="cpu")
     return torch.cat([betas, betas.log(), rest]).to(device)
 
 

@@ -147,7 +147,6 @@ def _one(
     dtype = DTYPES[config.training.precision]
     if device.type == "cuda":
         device = torch.device("cuda", group.local_rank if device.index is None else device.index)
-        torch.set_float32_matmul_precision("high" if config.training.precision == "tf32" else "highest")
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(config.training.deterministic)
     try:

@@ -20,6 +20,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.runtime.device_guard import methods_on_own_device
+from torchmdx.runtime.isolation import EXACT, TF32, float32_products
 from torchmdx.training.config import OptimizerSection
 from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.loss import total, used_terms, weighted_sum
@@ -29,14 +30,7 @@ from torchmdx.training.step_graphs import Graphs, StepGraphs
 
 # The values a step returns: losses, norm of the gradient, mean absolute errors; overflow and stop are not 0 if a
 # list overflowed or a process received a signal.
-VALUES = (
-    "loss",
-    *(f"{name}_loss" for name in TERMS),
-    "gradient_norm",
-    *TERMS,
-    "overflow",
-    "stop",
-)
+VALUES = ("loss", *(f"{name}_loss" for name in TERMS), "gradient_norm", *TERMS, "overflow", "stop")
 NORM, OVERFLOW, STOP = (VALUES.index(name) for name in ("gradient_norm", "overflow", "stop"))
 
 
@@ -60,7 +54,8 @@ class Slot:
     graphs: Graphs = field(default_factory=dict)
 
 
-@methods_on_own_device("__init__", "__call__", "load", "compute", "apply", "evaluate", "grow")
+@methods_on_own_device("__init__", "load", "apply", "grow")
+@methods_on_own_device("__call__", "compute", "evaluate", exact=False)
 class TrainStep:
     """Training steps: `step(labelled)` is load, compute, reduce, apply.
 
@@ -68,7 +63,7 @@ class TrainStep:
     host and keep all shapes and buffers, so that they can be captured. reduce sums flat.buffer over processes.
 
     If a neighbour list has overflowed, or the gradient is not finite, in any process, apply changes nothing. The values
-    report it; after an overflow, the caller calls `grow` and repeats the step.
+    report it; after an overflow, the caller calls `grow` and repeats the step. bf16, tf32: of matrix products.
     """
 
     def __init__(
@@ -78,12 +73,13 @@ class TrainStep:
         optimizer: OptimizerSection,
         *,
         bf16: bool = False,
+        tf32: bool = False,
         reduce: Callable[[Tensor], None] | None = None,
         capacities: dict[str, int] | None = None,
         record: bool = True,
     ) -> None:
         self.potential, self.device = potential, potential.device
-        self.loss, self.bf16, self.reduce = loss, bf16, reduce
+        self.loss, self.bf16, self.tf32, self.reduce = loss, bf16, tf32, reduce
         self.terms = used_terms(loss)
         named = [(name, weight) for name, weight in potential.named_parameters() if weight.requires_grad]
         self.flat = FlatParameters(named, extra=len(VALUES))
@@ -169,7 +165,7 @@ class TrainStep:
         """Computes gradient and values of the batch of the slot into flat.buffer; returns the values."""
         # In one thread: each numbers its own operations, so that with two the order of theirs, in which gradients are
         # added, would depend on what ran before.
-        with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
+        with self._products(), torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
             result, overflow = self._predict(slot, create_graph=True)
             values, errors = self._losses(result, slot.labelled)
             loss = total(values, self.weights)
@@ -193,7 +189,8 @@ class TrainStep:
         return found
 
     def _evaluate(self, slot: Slot) -> Tensor:
-        result, overflow = self._predict(slot, create_graph=False)
+        with self._products():
+            result, overflow = self._predict(slot, create_graph=False)
         with torch.no_grad():
             values, errors = self._losses(result, slot.labelled)
             return self._values(total(values, self.weights), values, errors, overflow)
@@ -235,6 +232,9 @@ class TrainStep:
                     self.potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph
                 )
         return result, edges.overflow
+
+    def _products(self) -> float32_products:
+        return float32_products(TF32 if self.tf32 else EXACT)
 
     def _mixed(self, device: torch.device) -> AbstractContextManager[object]:
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if self.bf16 else nullcontext()

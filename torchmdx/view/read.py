@@ -158,7 +158,7 @@ def _read_dcd(path: str, index: str, structure: str | None, log: str | None) -> 
         structure = next((prefix + ending for ending in BESIDE if Path(prefix + ending).is_file()), None)
     if structure is None:
         raise FileNotFoundError(
-            f"{path!r} has no elements: give a file that has them with --structure, or put one beside it, such as "
+            f"{path!r} has no elements: give a file that has them with --structure, or put one in its folder, such as "
             f"{Path(prefix).name + BESIDE[0]!r}"
         )
     if log is None:

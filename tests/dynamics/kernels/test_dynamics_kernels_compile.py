@@ -35,21 +35,24 @@ def compile_only(self, *args, grid, warmup, **options):
 
 JITFunction.run = compile_only
 from types import SimpleNamespace
+from gases import gas
 from oscillators import atoms_alone, springs
 from torchmdx import System
+from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.dynamics.device_exchange import DeviceExchange
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.integrators import Bussi, Langevin
 from torchmdx.step.buffer_storage import NUM_FLAGS
 
-for integrator in (Langevin(), Bussi()):
-    loop = springs(integrator, 1.0, [3, 3, 3])
+for loop in (springs(Langevin(), 1.0, [3, 3, 3]), gas(Bussi(), CellRescaling(), 1.0, [3, 3, 3])):
     state = DeviceState(loop.motion, torch.device("cpu"))
     outputs = {"forces": torch.zeros(9, 3), "energy": torch.zeros(3, dtype=torch.float64)}
     outputs["flags"] = torch.zeros(NUM_FLAGS, dtype=torch.int64)
     outputs |= {name: torch.zeros(9, dtype=torch.float64) for name in ("energy_spread", "force_spread")}
-    buffers = SimpleNamespace(inputs={"positions": torch.zeros_like(state.positions)}, outputs=outputs)
+    outputs["stress"] = torch.zeros(3, 3, 3, dtype=torch.float64)
+    inputs = {"positions": torch.zeros_like(state.positions), "cell": torch.zeros_like(state.cell)}
+    buffers = SimpleNamespace(inputs=inputs, outputs=outputs)
     state.launch_advance(buffers)
     state.launch_complete(buffers)
 temperatures = loop.motion.temperatures
@@ -64,7 +67,8 @@ def test_kernels_compile_and_attempts_are_not_fused():
     found = {
         name: (int(fused), approximate) for name, fused, approximate in re.findall(r"(\w+) (\d+) (\w+)", result.stdout)
     }
-    assert set(found) == {"advance", "complete", "commit_spread", "rescale", "rank", "decide", "scale"}
+    steps = {"rescale_cell", "advance", "complete", "commit_cell", "commit_spread", "rescale"}
+    assert set(found) == steps | {"rank", "decide", "scale"}
     assert found["advance"][0] > 0  # fusion is the default
     # Divisions of float64 are exact, and their own refinement consists of instructions below PTX.
     assert found["decide"] == (0, "False")

@@ -6,6 +6,7 @@ import torch
 from interpreter import DEVICE, needs_kernels
 
 from torchmdx.dynamics.barostat import CellRescaling, barostat_noise, volumes
+from torchmdx.dynamics.particles import Particles
 from torchmdx.units import BAR, BOLTZMANN, FORCE_TO_ACCELERATION
 
 pytest.importorskip("triton")
@@ -29,11 +30,19 @@ def state():
         velocities=0.02 * random.normal(size=(sum(SIZES), 3)),
         forces=random.normal(size=(sum(SIZES), 3)),
         masses=random.uniform(1, 20, sum(SIZES)),
+        held=np.array([False, True, False]),
         seeds=np.array([2**40, 1, 2]),
         temperatures=np.array([100.0, 300.0, 700.0]),
         cell=cell,
         virial=random.normal(0, 0.1, COUNT),
     )
+
+
+def particles_of(state):
+    """Three structures, of which the second drifts."""
+    system, place = np.repeat(np.arange(COUNT), SIZES), np.concatenate([np.arange(size) for size in SIZES])
+    starts = np.concatenate([[0], np.cumsum(SIZES)])
+    return Particles(system, place, starts, state["masses"], np.ones(sum(SIZES), dtype=bool), state["held"])
 
 
 def launched(state, barostat=BAROSTAT, halted=0, kick=0.0):
@@ -44,11 +53,12 @@ def launched(state, barostat=BAROSTAT, halted=0, kick=0.0):
     thermal = on_device(BOLTZMANN * FORCE_TO_ACCELERATION * state["temperatures"])
     constants = on_device(np.array([barostat.mobility(2.0), barostat.pressure * BAR, FORCE_TO_ACCELERATION, kick]))
     given = {name: on_device(values) for name, values in state.items()}
+    held = on_device(particles_of(state).held_inverse_masses())
     moved = torch.zeros_like(given["cell"])
     ratio, scale = torch.zeros(2, COUNT, dtype=torch.float64, device=DEVICE)
     rescale_cell[(COUNT,)](
-        given["velocities"], given["forces"], given["masses"], 1 / given["masses"], starts, given["seeds"], thermal,
-        given["cell"], given["virial"], constants, moved, ratio, scale, on_device(np.array([STEP, halted])),
+        given["velocities"], given["forces"], given["masses"], 1 / given["masses"], held, starts, given["seeds"],
+        thermal, given["cell"], given["virial"], constants, moved, ratio, scale, on_device(np.array([STEP, halted])),
         BLOCK=32, num_warps=4,
     )  # fmt: skip
     return [values.cpu().numpy() for values in (ratio, scale, moved)]
@@ -57,10 +67,9 @@ def launched(state, barostat=BAROSTAT, halted=0, kick=0.0):
 @needs_kernels
 @pytest.mark.parametrize("kick", [0.0, 0.01])
 def test_scales_are_those_of_the_host(state, kick):
-    system = np.repeat(np.arange(COUNT), SIZES)
+    particles = particles_of(state)
     moving = state["velocities"] + kick * state["forces"] / state["masses"][:, None]
-    each = state["masses"] * (moving**2).sum(-1)
-    kinetic = np.bincount(system, each) / (2 * FORCE_TO_ACCELERATION)
+    kinetic = particles.kinetic_virial(particles.kinetic_energy(moving), state["temperatures"])
     noise = barostat_noise(state["seeds"], STEP + 1)
     given = (volumes(state["cell"]), kinetic, state["virial"], state["temperatures"], noise)
     expected = BAROSTAT.scaling(2.0, *given)

@@ -177,15 +177,15 @@ def test_charges_and_atoms_are_those_of_the_batch_at_each_run(trained, ethanol):
     assert relative(before.forces, after.forces.double()) > 1e-3
 
 
-def test_a_potential_it_cannot_evaluate_takes_the_table(make_potential, trained, ethanol):
+def test_a_potential_it_cannot_evaluate_takes_the_network_of_pairs(make_potential, trained, ethanol):
     machine = machine_named("CPU")
     assert why_not_compiled(Network.of(trained("cpu")), machine) is None
     wide = why_not_compiled(Network.of(make_potential()), machine)
     assert wide == "its weights must be torch.float32, got torch.float64"
     machine, batch = replace(machine, compiled=False), batch_of(ethanol)
     engine, why = choose_engine(trained("cpu"), batch, stress=False, precision="float32", machine=machine)
-    assert engine.name == "table"
-    assert why == "filters from tables on the CPU: it needs the compiled library"
+    assert engine.name == "pairs, float32"
+    assert why == "network of pairs: it needs the compiled library"
 
 
 def test_a_step_in_inference_mode_and_in_a_larger_crystal(trained):

@@ -1,10 +1,13 @@
 """The forms' kernels in C: the numbers of what is written out in torch, whatever the sizes, types and threads."""
 
+import logging
+
 import pytest
 import torch
 from pair_lists import listed, random, systems
 
 from torchmdx import Batch, System
+from torchmdx.engines.cpu import build
 from torchmdx.engines.cpu import pair_forms as compiled
 from torchmdx.engines.cpu import threads as rows
 from torchmdx.engines.cpu.build import library
@@ -12,6 +15,7 @@ from torchmdx.engines.pairs.edge_values import to_edges
 from torchmdx.engines.pairs.messages import EdgeMessages, Messages, Surroundings
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.products import PartSums, Products
+from torchmdx.runtime import c_library
 
 needs_compiler = pytest.mark.skipif(library() is None, reason="needs a C compiler")
 
@@ -74,8 +78,13 @@ def test_slots_of_no_pair_stay_zero():
 
 
 @needs_compiler
+@pytest.mark.parametrize("openmp", [True, False], ids=["OpenMP", "threads"])
 @pytest.mark.usefixtures("own_threads")
-def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
+def test_any_number_of_threads_gives_the_same_bits(monkeypatch, openmp):
+    if not openmp:
+        monkeypatch.setattr(rows, "openmp", lambda: None)
+    elif rows.openmp() is None:
+        pytest.skip("torch is linked to no OpenMP that is known")
     pairs = PairList.of(*listed(Batch.from_systems(systems())))
     monkeypatch.setattr(rows, "EDGES_A_THREAD", 10)
     monkeypatch.setattr(compiled, "ATOMS_A_THREAD", 2)
@@ -106,3 +115,40 @@ def test_other_types_are_left_to_torch():
     assert not compiled.serves(torch.zeros(1, dtype=torch.bfloat16))
     assert not compiled.serves(torch.zeros(1, device="meta"))
     assert not compiled.serves(torch.zeros(1), torch.zeros(1, dtype=torch.float64))
+
+
+@pytest.fixture
+def nothing_loaded(monkeypatch, tmp_path):
+    """No library is loaded yet, as in a new process, and the cache directory is empty."""
+    cached = build.library, build.kernel_suffix, c_library.c_library, c_library._found
+    monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(c_library, "packaged_file", lambda *_: tmp_path / "none")
+    for function in cached:
+        function.cache_clear()
+    yield
+    for function in cached:
+        function.cache_clear()
+
+
+@pytest.mark.usefixtures("nothing_loaded")
+def test_without_a_compiler_there_is_one_line_in_the_log(monkeypatch, caplog, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with caplog.at_level(logging.DEBUG, "torchmdx"):
+        for _ in range(3):
+            assert not compiled.serves(torch.zeros(1))
+    words = "the CPU runs slower code in torch instead of kernels: no compiler found (cc, gcc, clang or $CC)"
+    assert [(record.levelname, record.message) for record in caplog.records] == [("WARNING", words)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("suffix", build.INSTRUCTION_SUFFIXES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_every_instruction_set_gives_the_same_numbers(monkeypatch, suffix, dtype):
+    if build.INSTRUCTION_SUFFIXES.index(suffix) > build.INSTRUCTION_SUFFIXES.index(build.kernel_suffix()):
+        pytest.skip(f"this processor has no {suffix}")
+    pairs = PairList.of(*listed(Batch.from_systems(systems())))
+    wanted = partials(pairs, 37, dtype)
+    monkeypatch.setattr(rows, "kernel_suffix", lambda: suffix)
+    for found, expected in zip(partials(pairs, 37, dtype), wanted, strict=True):
+        assert float((found - expected).norm() / expected.norm()) < 10 * torch.finfo(dtype).eps

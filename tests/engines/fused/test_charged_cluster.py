@@ -130,6 +130,7 @@ def test_the_emulated_kernels_agree_with_the_exact_model(library, fast, potentia
     assert (found.virial[0] - strain).norm() < 3e-5 * strain.norm()
 
 
+@pytest.mark.nightly  # a quarter of a minute
 @needs_kernels
 @only_interpreted
 def test_several_layers_and_a_longer_head_agree_too(library, charged, monkeypatch):

@@ -15,7 +15,7 @@ from torchmdx.engines.fused.engine import KernelEngine
 from torchmdx.engines.fused.tensornet import FastTensorNet
 from torchmdx.engines.plan import Workload, machine_named, plan
 from torchmdx.engines.plan.kernels import MOST_ONE_LAUNCH
-from torchmdx.engines.plan.launch_sizes import FEW_ATOMS, TwoMaps
+from torchmdx.engines.plan.launch_sizes import TwoMaps
 from torchmdx.engines.plan.serves import MOST_SLOTS
 from torchmdx.runtime.compile_cache import CompileError
 from torchmdx.runtime.cuda_kernel import DriverError
@@ -37,9 +37,9 @@ gpu = pytest.mark.gpu
 needs_hopper = pytest.mark.skipif(not on_hopper(), reason=f"needs a GPU of the architecture {one_launch.ARCHITECTURE}")
 
 
-def engine_of(potential, structure, **settings):
+def engine_of(potential, structure):
     batch = Batch.of(structure).to(potential.device)
-    return KernelEngine(potential, batch, stress=False, precision="float32", **settings)
+    return KernelEngine(potential, batch, stress=False, precision="float32")
 
 
 def on_h100(engine):
@@ -179,22 +179,6 @@ def test_other_networks_and_machines_take_no_clusters(make_potential, ethanol):
     assert clusters_of("A100") is None
     assert clusters_of("H100", num_charges=3) is None
     assert clusters_of("H100", num_channels=64) is None
-
-
-@pytest.mark.parametrize("model", ["tensornet", "tensornet2"])
-def test_a_part_of_a_structure_takes_the_kernels_of_the_whole(make_potential, ethanol, model):
-    part = System.from_ase(ethanol)
-    whole = Batch.of([part] * (FEW_ATOMS // len(ethanol) + 1))
-    potential = make_potential(torch.float32, model=model, num_channels=16)
-    engines = [engine_of(potential, part), engine_of(potential, part, like=whole)]
-    for engine in engines:
-        engine.alone = True
-        engine.reserve(80)
-    alone, in_whole = (engine.model.buffers.sizes for engine in engines)
-    assert in_whole.num_atoms == alone.num_atoms == len(ethanol)
-    assert alone.one_program_per_atom
-    assert not in_whole.one_program_per_atom
-    assert in_whole.tiles == engines[0].model.choose_tiles(whole.num_atoms)
 
 
 def steps_of(trained, structures, **settings):

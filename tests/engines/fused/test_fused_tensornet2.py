@@ -38,7 +38,7 @@ SETTINGS = [
     dict(num_layers=2, group="SO(3)", num_charges=5),
     dict(num_layers=0),
     dict(num_layers=2 if INTERPRETED else 3, num_channels=24, radial_basis="gauss", charge_slack=1e-3),
-    dict(num_layers=1, activation="sigmoid", num_charges=16),
+    dict(num_layers=1, activation="sigmoid", num_charges=40, num_head_layers=1),
 ]
 
 

@@ -112,6 +112,29 @@ class TestKernel:
         torch.testing.assert_close(of_systems[closed], virial[closed].detach(), rtol=1e-5, atol=1e-4)
         assert (of_systems[~closed] == 0).all()
 
+    @pytest.mark.parametrize("add", [0, 1])
+    def test_partners_in_parts_and_charges_in_padded_blocks(self, add):
+        rng = np.random.default_rng(7)
+        batch = Batch.from_systems([System.create(rng.normal(size=(90, 3)) * 6, rng.integers(1, 9, 90))])
+        prior = Coulomb(coulomb(weights=(1.0, 0.5)), 2, 3)
+        positions, charges = batch.positions.clone().requires_grad_(), random(90, 6).requires_grad_()
+        exact = prior.plain_pairs(batch, positions, charges)
+        forces, pull = torch.autograd.grad(exact.sum(), (positions, charges))
+        blocks = torch.full((2, 90, 8), 5.0)  # also in what pads them
+        blocks[..., :3] = charges.detach().unflatten(1, (2, 3)).transpose(0, 1)
+        direct = fused.DirectCoulomb(prior, batch, 3, 8)
+        assert direct.parts == 2
+        before = 1.0 if add else float("nan")
+        found = fused.Found(
+            torch.ones(90, dtype=torch.float64), torch.full((90, 3), before), torch.full((2, 90, 8), before), None
+        )
+        direct.run(batch, brute_force(batch, 3.0), blocks, found, add=add)
+        torch.testing.assert_close(found.energies - 1, exact, rtol=2e-6, atol=2e-5)
+        torch.testing.assert_close(found.forces.double() - add, -forces, rtol=1e-5, atol=3e-5)
+        gradient = found.pull[..., :3].transpose(0, 1).flatten(1)
+        torch.testing.assert_close(gradient.double() - add, pull, rtol=1e-5, atol=3e-5)
+        assert (found.pull[..., 3:] == add).all()
+
 
 def strained(vectors, strain, batch, edges):
     return vectors + torch.einsum("ei,eij->ej", vectors, strain[batch.system_index[edges.target].long()])

@@ -35,13 +35,13 @@ def found(config, machine, precision="float32", priors=(), **facts):
         (dict(machine="CPU", priors=[ZBLConfig()]), "C", "network in C on the CPU, and priors beside it"),
         (
             dict(machine="CPU", compiled=False),
-            "tables",
-            "filters from tables on the CPU: it needs the compiled library",
+            "pairs",
+            "network of pairs: it needs the compiled library",
         ),
         (
             dict(machine="CPU", network=dict(dtype="float64")),
-            "tables",
-            "filters from tables on the CPU: its weights must be torch.float32, got torch.float64",
+            "pairs",
+            "network of pairs: its weights must be torch.float32, got torch.float64",
         ),
         (
             dict(machine="CPU", network=dict(kind="Mine")),

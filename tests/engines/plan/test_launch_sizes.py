@@ -52,7 +52,3 @@ def test_memory_counts_where_tensors_would_take_an_eighth_of_it():
 @pytest.mark.parametrize("kind", ["TensorNet", "TensorNet2"])
 def test_a_domain_takes_kernels_for_many_atoms(kind):
     assert sizes(kind, 9, domain=True) == sizes(kind, 449)
-
-
-def test_a_part_takes_the_sizes_of_the_whole():
-    assert sizes("TensorNet", 9, whole=3000) == sizes("TensorNet", 3000)

@@ -72,7 +72,6 @@ LIMITS = {
     "stress": dict(stress=True),
     "energies alone": dict(forces=False),
     "beside others": dict(alone=False),
-    "a part of a structure": dict(whole=61),
     "many edges": dict(capacity=0x10000),
 }
 

@@ -9,4 +9,3 @@ def test_an_atom_has_the_usual_neighbours_or_all_others():
 
 def test_rows_and_slots_are_never_empty():
     assert (Workload(atoms=3).slots, Workload(atoms=3).rows) == (1, 4)
-    assert (Workload(atoms=3).like, Workload(atoms=3, whole=900).like) == (3, 900)

@@ -274,7 +274,7 @@ def test_a_loss_is_told_once(monkeypatch, caplog):
     monkeypatch.setattr(one_context, "_told", set())
     assert one_context.share_or_warn() == one_context.share_or_warn() == "$TORCHMDX_OWN_CONTEXT is set"
     assert len(caplog.records) == 1
-    assert "costs about 0.3 ms a step: $TORCHMDX_OWN_CONTEXT is set" in caplog.text
+    assert "costs about 0.3 ms per step: $TORCHMDX_OWN_CONTEXT is set" in caplog.text
 
 
 def test_the_preference_for_shared_memory_stays_out_of_the_primary_context(bench):

@@ -28,15 +28,23 @@ def determinant(CELL, system):
 
 @triton.jit
 def rescale_cell(
-    VELOCITIES, FORCES, MASSES, INVERSE_MASSES, STARTS, SEEDS, THERMAL, CELL, VIRIAL, CONSTANTS, MOVED_CELL, RATIO,
-    SCALE, CONTROL, BLOCK: tl.constexpr,
+    VELOCITIES, FORCES, MASSES, INVERSE_MASSES, HELD, STARTS, SEEDS, THERMAL, CELL, VIRIAL, CONSTANTS, MOVED_CELL,
+    RATIO, SCALE, CONTROL, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Ratio of √V, scale of lengths and trial cell of the next step: one program for each structure."""
+    """Ratio of √V, scale of lengths and trial cell of the next step: one program for each structure.
+
+    HELD as of `motion.rescale`; the kinetic part of the pressure is that of `Particles.kinetic_virial`.
+    """
     if tl.load(CONTROL + 1) == 0:
         system = tl.program_id(0)
         start, end = tl.load(STARTS + system), tl.load(STARTS + system + 1)
         half_kick = tl.load(CONSTANTS + 3)
-        twice = tl.zeros((BLOCK,), tl.float64)
+        twice, p0, p1, p2 = (
+            tl.zeros((BLOCK,), tl.float64),
+            tl.zeros((BLOCK,), tl.float64),
+            tl.zeros((BLOCK,), tl.float64),
+            tl.zeros((BLOCK,), tl.float64),
+        )
         for low in range(start, end, BLOCK):
             i = (low + tl.arange(0, BLOCK)).to(tl.int64)
             mask = i < end
@@ -44,10 +52,16 @@ def rescale_cell(
             v0 = tl.load(VELOCITIES + 3 * i, mask=mask, other=0.0) + kick * tl.load(FORCES + 3 * i, mask, 0.0)
             v1 = tl.load(VELOCITIES + 3 * i + 1, mask=mask, other=0.0) + kick * tl.load(FORCES + 3 * i + 1, mask, 0.0)
             v2 = tl.load(VELOCITIES + 3 * i + 2, mask=mask, other=0.0) + kick * tl.load(FORCES + 3 * i + 2, mask, 0.0)
-            twice += tl.load(MASSES + i, mask=mask, other=0.0) * (v0 * v0 + v1 * v1 + v2 * v2)
+            mass = tl.load(MASSES + i, mask=mask, other=0.0)
+            twice += mass * (v0 * v0 + v1 * v1 + v2 * v2)
+            p0, p1, p2 = p0 + mass * v0, p1 + mass * v1, p2 + mass * v2
         mobility, pressure, unit = tl.load(CONSTANTS), tl.load(CONSTANTS + 1), tl.load(CONSTANTS + 2)
         volume, thermal = tl.abs(determinant(CELL, system)), tl.load(THERMAL + system) / unit
-        inner = (tl.sum(twice, 0) / unit + tl.load(VIRIAL + system)) / (3.0 * volume)
+        held = tl.load(HELD + system)
+        q0, q1, q2 = tl.sum(p0, 0), tl.sum(p1, 0), tl.sum(p2, 0)
+        kinetic = (tl.sum(twice, 0) - held * (q0 * q0 + q1 * q1 + q2 * q2)) / unit
+        kinetic += tl.where(held > 0, 3.0 * thermal, 0.0)
+        inner = (kinetic + tl.load(VIRIAL + system)) / (3.0 * volume)
         missing = pressure - inner - thermal / (2.0 * volume)
         k = tl.arange(0, BLOCK).to(tl.int64)
         noise, _, _ = normals(tl.load(SEEDS + system) + 0 * k, 0 * k, tl.load(CONTROL) + 1, BAROSTAT)

@@ -7,7 +7,6 @@ import functools
 
 from torchmdx.runtime.c_library import c_library
 
-SLICE = 32  # channels that kernels_messages.c processes at a time
 # Suffixes of kernels by the numbers of instructions.h.
 INSTRUCTION_SUFFIXES = ("base", "v3", "v4")
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.cpu.build import library
-from torchmdx.engines.cpu.threads import EDGES_A_THREAD, checked, run_rows, shares
+from torchmdx.engines.cpu.threads import EDGES_A_THREAD, addresses, lists_of, run_rows, shares
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.open_pairs import open_systems
 from torchmdx.neighbors.edges import Edges
+from torchmdx.runtime.c_arrays import CPU, address
 from torchmdx.system import Batch
 
 
@@ -48,17 +49,25 @@ def evaluate(prior: Coulomb, batch: Batch, edges: Edges, channels: Tensor | None
     charges = charges.float().contiguous()
     lower, upper = config.switch or (0.0, 0.0)
     lengths = [float(config.damping), lower, upper, float(config.switch is not None), float(config.cutoff)]
-    settings = torch.tensor([config.strength, *lengths, *prior.field], dtype=wide)
+    settings = torch.tensor([config.strength, *lengths, *prior.field], dtype=wide, device=CPU)
     is_open = open_systems(batch).int() * int(not config.cut_in_vacuum)
     positions, cell = batch.positions.detach().to(wide).contiguous(), batch.cell.detach().to(wide).contiguous()
-    energies, slope, virial = (torch.zeros(atoms, *shape, dtype=wide) for shape in ((), (3,), (6,)))
+    energies, slope, virial = (torch.zeros(atoms, *shape, dtype=wide, device=CPU) for shape in ((), (3,), (6,)))
     pull, weights = torch.zeros_like(charges), prior.weights.float().contiguous()
-    checked(charges, weights, pull)
     system = batch.system_index.contiguous()
-    lists = edges.row_ptr, edges.source, edges.shifts, system, is_open
-    given = settings, *lists, positions, cell, charges, weights, energies, slope, virial, pull
+    given = [
+        *addresses("coulomb", wide, settings),
+        *lists_of(edges, edges.source),
+        address("shifts", edges.shifts, torch.int32, shape=(edges.capacity, 3)),
+        address("system_index", system, torch.int64, shape=(atoms,)),
+        address("open systems", is_open, torch.int32, shape=(batch.num_systems,)),
+        *addresses("coulomb", wide, positions, cell),
+        *addresses("coulomb", torch.float32, charges, weights),
+        *addresses("coulomb", wide, energies, slope, virial),
+        *addresses("coulomb", torch.float32, pull),
+    ]
     run_rows("coulomb", charges.dtype, _bounds(edges, is_open, atoms), charges.shape[1], atoms, *given)
-    sums = torch.zeros(batch.num_systems, 6, dtype=wide).index_add(0, system, virial)
+    sums = torch.zeros(batch.num_systems, 6, dtype=wide, device=CPU).index_add(0, system, virial)
     return PriorResult(
         energies, slope, sums[:, [0, 1, 2, 1, 3, 4, 2, 4, 5]].unflatten(1, (3, 3)), pull if predicted else None
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.cpu.pair_forms import over_rows
-from torchmdx.engines.cpu.threads import checked, run_rows, shares
+from torchmdx.engines.cpu.threads import addresses, lists_of, run_rows, shares
 from torchmdx.models.tensors import PARTS, to_components
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def messages_rows(pairs: PairList, f: Tensor, x: Tensor, back: bool) -> Tensor:
     """Messages [N,9,C] with filters f [E+N,3,C] of edges; back: of the reverse edges."""
     edges = pairs.edges
     out = to_components(f[edges.capacity :]) * x
-    row = pairs.reverse if back else torch.arange(edges.capacity, dtype=torch.int32)
+    row = pairs.reverse if back else torch.arange(edges.capacity, dtype=torch.int32, device=x.device)
     over_rows("message_rows", pairs, f, x, out, code=row)
     return out
 
@@ -62,6 +62,6 @@ def from_edges(
 
 def _rows_of_edges(name: str, pairs: PairList, others: Tensor, arrays: tuple[Tensor | None, ...]) -> None:
     """Runs a kernel over the rows of the list; others [E]: sources or reverse edges."""
-    edges, given = pairs.edges, checked(*(x for x in arrays if x is not None))
-    lists = edges.row_ptr, others, pairs.code
-    run_rows(name, given[0].dtype, shares(edges), given[0].shape[1], pairs.num_slots, *lists, *arrays)
+    edges, first = pairs.edges, next(x for x in arrays if x is not None)
+    lists, given = lists_of(edges, others, pairs.code), addresses(name, first.dtype, *arrays)
+    run_rows(name, first.dtype, shares(edges), first.shape[1], pairs.num_slots, *lists, *given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ from torchmdx.engines.plan import Plan
 from torchmdx.evaluate import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
-from torchmdx.runtime.inference_mode import outside_inference_mode
+from torchmdx.runtime.c_arrays import CPU, FLOATS, address
+from torchmdx.runtime.isolation import isolated
 from torchmdx.system import Batch
 
 MOST_BLOCK = 16  # atoms that are processed together, as in tensornet.h
@@ -33,7 +35,11 @@ WHOLE, FORWARD, BACKWARD = range(3)  # the stages of tensornet.h
 # Instruction sets by name; the numbers of tensornet.c.
 INSTRUCTIONS = {"default": 0, "x86-64-v3": 1, "x86-64-v4": 2}
 # What an evaluation reads, in the order of tensornet.h; the last only of a domain.
-ARRAYS = ("positions", "cell", "charge", "numbers", "system", "row_ptr", "source", "shifts", "hops")
+INT32, INT64 = (torch.int32,), (torch.int64,)
+ARRAYS = {
+    "positions": FLOATS, "cell": FLOATS, "charge": FLOATS, "numbers": INT64, "system": INT64,
+    "row_ptr": INT32, "source": INT32, "shifts": INT32, "hops": INT32,
+}  # fmt: skip
 
 
 class Call(ctypes.Structure):
@@ -68,7 +74,7 @@ class CompiledTensorNet:
     charges: compute all charges that the network predicts, those behind the last layer too.
     """
 
-    @outside_inference_mode
+    @isolated
     def __init__(
         self,
         potential: Potential,
@@ -90,21 +96,26 @@ class CompiledTensorNet:
             self.weights = TensorNetWeights(potential, self.table)
         most = max(INSTRUCTIONS.values()) if instructions is None else INSTRUCTIONS[instructions]
         self.instructions = int(library.tensornet_instructions(most))
-        wide = torch.float64
-        self.result = NetworkResult(
-            energy=torch.zeros(num_systems, dtype=wide),
-            energies=torch.zeros(num_atoms, dtype=wide),
-            forces=torch.zeros(num_atoms, 3),
-            virial=torch.zeros(num_systems, 3, 3, dtype=wide),
-            channels=torch.zeros(num_atoms, self._num_channels()) if charges else None,
+        wide: dict[str, Any] = dict(dtype=torch.float64, device=CPU)
+        narrow: dict[str, Any] = dict(dtype=torch.float32, device=CPU)
+        self.result = out = NetworkResult(
+            energy=torch.zeros(num_systems, **wide),
+            energies=torch.zeros(num_atoms, **wide),
+            forces=torch.zeros(num_atoms, 3, **narrow),
+            virial=torch.zeros(num_systems, 3, 3, **wide),
+            channels=torch.zeros(num_atoms, self._num_channels(), **narrow) if charges else None,
         )
-        out = self.result
         self.call = Call(atoms=num_atoms, systems=num_systems)
-        self.call.energy, self.call.energies = out.energy.data_ptr(), out.energies.data_ptr()
-        self.call.virial, self.call.force = out.virial.data_ptr(), out.forces.data_ptr()
-        self.call.channels = None if out.channels is None else out.channels.data_ptr()
-        self.scratch = torch.empty(0, dtype=torch.uint8)
+        for name in ("energy", "energies", "virial"):
+            setattr(self.call, name, address(name, getattr(out, name), torch.float64))
+        self.call.force = address("forces", out.forces, torch.float32)
+        self.call.channels = None if out.channels is None else address("channels", out.channels, torch.float32)
+        self.scratch = torch.empty(0, dtype=torch.uint8, device=CPU)
         self._sizes: tuple[int, int, int] | None = None
+        self._shapes: dict[str, tuple[int, ...]] = {
+            "positions": (num_atoms, 3), "cell": (num_systems, 3, 3), "charge": (num_systems,),
+            "numbers": (num_atoms,), "system": (num_atoms,), "row_ptr": (num_atoms + 1,), "hops": (num_atoms,),
+        }  # fmt: skip
 
     def _num_channels(self) -> int:
         return int((self.config.num_layers + 1) * self.config.num_charges)
@@ -123,11 +134,11 @@ class CompiledTensorNet:
             kept = kept_bytes(call.rows, self.config.num_channels, self.config.num_layers)
             call.keep = kept <= MOST_KEPT_BYTES
         needed = self.library.tensornet_scratch(ctypes.byref(self.weights.model), ctypes.byref(call))
-        self.scratch = torch.empty(needed + 64, dtype=torch.uint8)
-        call.scratch = -(-self.scratch.data_ptr() // 64) * 64
+        self.scratch = torch.empty(needed + 64, dtype=torch.uint8, device=CPU)
+        call.scratch = -(-address("scratch", self.scratch, torch.uint8) // 64) * 64
         self._sizes = capacity, threads, call.rows
 
-    @outside_inference_mode
+    @isolated
     def run(
         self,
         batch: Batch,
@@ -147,14 +158,15 @@ class CompiledTensorNet:
         if not call.atoms:
             return self.result
         self._divide(edges.capacity)
+        self._shapes |= {"source": (edges.capacity,), "shifts": (edges.capacity, 3)}
         given = [positions, cell, batch.charge, batch.atomic_numbers, batch.system_index]
         given += [edges.row_ptr, edges.source, edges.shifts]
         if isinstance(batch, Domain):
             given.append(batch.hops)
         # Alive until C returns.
         given = [value if value.is_contiguous() else value.contiguous() for value in given]
-        for name, value in zip(ARRAYS, given, strict=False):
-            setattr(call, name, value.data_ptr())
+        for (name, dtypes), value in zip(ARRAYS.items(), given, strict=False):
+            setattr(call, name, address(name, value, *dtypes, shape=self._shapes[name]))
         wide = torch.float64
         call.wide_positions, call.wide_cell = positions.dtype == wide, cell.dtype == wide
         call.wide_charge = batch.charge.dtype == wide
@@ -167,7 +179,7 @@ class CompiledTensorNet:
         pull = pull_of(channels)
         if call.forces:
             pull = pull.to(channels.dtype).contiguous()
-            call.pull = pull.data_ptr()
+            call.pull = address("pull", pull, torch.float32, shape=channels.shape)
             self._evaluate(BACKWARD)
             call.pull = None
         return self.result

@@ -1,7 +1,7 @@
 /* The damped Coulomb energy of torchmdx/models/priors/coulomb.py with its derivatives, for atoms [first, last).
 
    An atom of an open system interacts with all others of its system, another one with its edges within the cutoff.
-   Every output element is written by one atom only. Included like kernels_messages.c. */
+   Every output element is written by one atom only. Included like kernels_pair_forms.c. */
 
 #ifndef COULOMB_SETTINGS
 #define COULOMB_SETTINGS

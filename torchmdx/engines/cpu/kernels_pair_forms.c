@@ -5,8 +5,10 @@
    for reverse edges the vector, components 1..3, changes its sign. z is [N][2][C]: terms of an atom as target and as
    source.
 
-   Included like kernels_messages.c. Every output element is written by one row only: that of a pair by the row of its first
-   edge. */
+   Included by kernels_each.h, with REAL float and double; NAME(f) appends the type and the instruction set. Tensors are
+   [N][9][C]; part k, scalar, vector or symmetric, has the components PART_START[k] up to PART_END[k]. kernels_threads.c
+   gives each thread its own rows. Every output element is written by one row only: that of a pair by the row of its
+   first edge. */
 
 #undef FLIP
 #define FLIP(q) ((q) >= 1 && (q) <= 3)

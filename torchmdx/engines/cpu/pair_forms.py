@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.cpu.build import library
-from torchmdx.engines.cpu.threads import TYPES, checked, run_rows, shares
+from torchmdx.engines.cpu.threads import TYPES, addresses, lists_of, run_rows, shares
 from torchmdx.models.tensors import PARTS, to_components
 
 if TYPE_CHECKING:
@@ -97,12 +97,13 @@ def over_atoms(name: str, numbers: tuple[int, ...], *arrays: Tensor) -> None:
     count = len(arrays[-1])
     threads = max(1, min(torch.get_num_threads(), count // ATOMS_A_THREAD))
     bounds = [count * k // threads for k in range(threads + 1)]
-    run_rows(name, arrays[0].dtype, bounds, *numbers, *checked(*arrays))
+    dtype = arrays[0].dtype
+    run_rows(name, dtype, bounds, *numbers, *addresses(name, dtype, *arrays))
 
 
 def over_rows(name: str, pairs: PairList, *arrays: Tensor, code: Tensor | None = None) -> None:
     """Runs a kernel over the rows of the list, in threads."""
     edges = pairs.edges
     channels = next(a.shape[2] for a in arrays if a.dim() == 3)
-    lists = edges.row_ptr, edges.source, pairs.code if code is None else code
-    run_rows(name, arrays[0].dtype, shares(edges), channels, pairs.num_slots, *lists, *checked(*arrays))
+    dtype, lists = arrays[0].dtype, lists_of(edges, edges.source, pairs.code if code is None else code)
+    run_rows(name, dtype, shares(edges), channels, pairs.num_slots, *lists, *addresses(name, dtype, *arrays))

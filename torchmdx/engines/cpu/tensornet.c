@@ -3,7 +3,6 @@
    The code of one evaluation is compiled for several instruction sets, and the machine chooses at run time. */
 
 #include "tensornet.h"
-#include "../../runtime/instructions.h"
 #include <sched.h>
 
 /* Returns when all threads have finished a phase. */
@@ -18,59 +17,9 @@ static void wait_for_all(struct work *w, int64_t phase)
     }
 }
 
-#define NAME(f) f##_base
-#define LANES 4
-#if defined(__x86_64__)
-#define ROWS 2
-#else
-#define ROWS 6
-#endif
-#define COLUMNS 1
-#include "tensornet_each.h"
-#undef NAME
-#undef LANES
-#undef ROWS
-#undef COLUMNS
-
-#if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("arch=x86-64-v3"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("arch=x86-64-v3")
-#endif
-#define NAME(f) f##_v3
-#define LANES 8
-#define ROWS 6
-#define COLUMNS 1
-#include "tensornet_each.h"
-#undef NAME
-#undef LANES
-#undef ROWS
-#undef COLUMNS
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("arch=x86-64-v4"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("arch=x86-64-v4")
-#endif
-#define NAME(f) f##_v4
-#define LANES 16
-#define ROWS 12
-#define COLUMNS 2
-#include "tensornet_each.h"
-#undef NAME
-#undef LANES
-#undef ROWS
-#undef COLUMNS
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-#endif
+#define NAME IN_SET
+#define EACH "../engines/cpu/tensornet_each.h"
+#include "../../runtime/instructions.h"
 
 typedef void (*runner)(struct work *, int64_t);
 

@@ -1,4 +1,21 @@
-/* The code of one evaluation, for the instruction set that NAME, LANES, ROWS and COLUMNS describe. */
+/* The code of one evaluation for the instruction set SET, with vectors of LANES numbers, ROWS x COLUMNS at a time. */
+#if SET == 2
+#define LANES 16
+#define ROWS 12
+#define COLUMNS 2
+#elif SET == 1
+#define LANES 8
+#define ROWS 6
+#define COLUMNS 1
+#else
+#define LANES 4
+#if defined(__x86_64__)
+#define ROWS 2
+#else
+#define ROWS 6
+#endif
+#define COLUMNS 1
+#endif
 #include "tensornet_vectors.h"
 #include "tensornet_nine.c"
 #include "tensornet_product.c"
@@ -12,3 +29,6 @@
 #include "tensornet2_rows.c"
 #include "tensornet2_gradient.c"
 #include "tensornet2_chain.c"
+#undef LANES
+#undef ROWS
+#undef COLUMNS

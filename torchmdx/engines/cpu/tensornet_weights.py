@@ -19,6 +19,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import MOST, TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.models.tensors import PartwiseLinear
+from torchmdx.runtime.c_arrays import CPU, address
 
 SLICE, TERMS = 16, 6
 MOST_LAYERS = 64  # as in tensornet.h
@@ -83,8 +84,8 @@ class TensorNetWeights:
         m.alpha, m.cutoff = table.stretch.alpha, table.stretch.cutoff
         m.gate_epsilon, m.read_epsilon = embedding.norm.eps, network.norm.eps
         m.scale, m.shift = float(potential.scale), float(potential.shift)
-        m.references = self._keep(potential.reference_energies.detach().clone())
-        m.real = self._vector(torch.ones(width), channels)
+        m.references = self._keep(potential.reference_energies.detach().clone(), torch.float64)
+        m.real = self._vector(torch.ones(width, dtype=torch.float32, device=CPU), channels)
         elements = embedding.elements.weight.detach().double()
         of_target, of_source = embedding.pair.weight.detach().double().split(width, dim=1)
         bias = embedding.pair.bias.detach().double()
@@ -124,10 +125,10 @@ class TensorNetWeights:
         m.last = self._keep(padded(torch.cat([last.weight for last in lasts]), len(lasts), width))
         m.last_bias[: len(lasts)] = [float(last.bias.detach()) for last in lasts]
 
-    def _keep(self, values: Tensor) -> int:
+    def _keep(self, values: Tensor, dtype: torch.dtype = torch.float32) -> int:
         values = values.detach().contiguous()
         self._kept.append(values)
-        return values.data_ptr()
+        return address("weights", values, dtype)
 
     def _vector(self, values: Tensor, size: int) -> int:
         return self._keep(padded(values, size))
@@ -160,7 +161,7 @@ def padded_size(count: int) -> int:
 
 def padded(values: Tensor, *shape: int) -> Tensor:
     """Values in the leading corner of a tensor of zeros, float32."""
-    out = torch.zeros(shape, dtype=torch.float32)
+    out = torch.zeros(shape, dtype=torch.float32, device=CPU)
     out[tuple(slice(size) for size in values.shape)] = values.detach()
     return out
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from torchmdx.engines.cpu.build import kernel_suffix, library
 from torchmdx.neighbors.edges import Edges
+from torchmdx.runtime.c_arrays import CPU, address
 
 # With fewer edges per thread, another thread costs more time than it saves.
 EDGES_A_THREAD = 2000
@@ -25,15 +26,15 @@ TYPES = {torch.float32: "float", torch.float64: "double"}
 OPENMP = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
-def run_rows(name: str, dtype: torch.dtype, bounds: Sequence[int], *given: int | Tensor | None) -> None:
+def run_rows(name: str, dtype: torch.dtype, bounds: Sequence[int], *given: int) -> None:
     """Runs the kernel for a dtype over the ranges of rows between bounds, in parallel.
 
-    given: its further arguments, numbers and arrays; None for an array that is not needed.
+    given: its further arguments, numbers and addresses of arrays.
     """
     compiled = library()
     assert compiled is not None
     kernel = getattr(compiled, f"{name}_{TYPES[dtype]}_{kernel_suffix()}")
-    values = (ctypes.c_long * len(given))(*(_number(x) for x in given))
+    values = (ctypes.c_long * len(given))(*given)
     ranges, functions = len(bounds) - 1, openmp()
     if ranges > 1 and functions is not None:
         parallel = compiled.rows_parallel
@@ -53,22 +54,20 @@ def shares(edges: Edges) -> list[int]:
     """Bounds of ranges of rows with about equally many edges, one for each thread."""
     num_edges = int(edges.row_ptr[-1]) if edges.num_atoms else 0
     threads = max(1, min(torch.get_num_threads(), num_edges // EDGES_A_THREAD))
-    ends = torch.arange(1, threads) * (num_edges / threads)
-    return [0, *torch.searchsorted(edges.row_ptr, ends.to(torch.int32)).tolist(), edges.num_atoms]
+    ends = torch.tensor([num_edges * k // threads for k in range(1, threads)], dtype=torch.int32, device=CPU)
+    return [0, *torch.searchsorted(edges.row_ptr, ends).tolist(), edges.num_atoms]
 
 
-def checked(*arrays: Tensor) -> tuple[Tensor, ...]:
-    """The same arrays, after assertions that kernels can read them."""
-    for array in arrays:
-        assert array.is_contiguous()
-        assert array.dtype == arrays[0].dtype
-    return arrays
+def addresses(name: str, dtype: torch.dtype, *arrays: Tensor | None) -> list[int]:
+    """Addresses of arrays that a kernel reads or writes in this dtype; 0 for None. Raises ValueError as `address`."""
+    return [0 if array is None else address(f"the arrays of {name}", array, dtype) for array in arrays]
 
 
-def _number(given: int | Tensor | None) -> int:
-    if given is None:
-        return 0
-    return given.data_ptr() if isinstance(given, Tensor) else given
+def lists_of(edges: Edges, *of_edges: Tensor) -> list[int]:
+    """Addresses of the rows of a list, and of whole numbers [E] of its edges. Raises ValueError as `address`."""
+    rows = address("row_ptr", edges.row_ptr, torch.int32, shape=(edges.num_atoms + 1,))
+    shape = (edges.capacity,)
+    return [rows, *(address("numbers of edges", array, torch.int32, shape=shape) for array in of_edges)]
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry, Prior
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.edges import Edges
-from torchmdx.runtime.inference_mode import outside_inference_mode
+from torchmdx.runtime.isolation import isolated
 from torchmdx.system import Batch
 
 
@@ -52,7 +52,7 @@ class CompiledPriorEngine:
     def reserve(self, capacity: int) -> None:
         pass  # the first run allocates
 
-    @outside_inference_mode
+    @isolated
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         stress, batch = self.stress and forces, replace(self.batch, positions=positions, cell=cell)
         results: list[PriorResult] = []
@@ -100,12 +100,13 @@ class CompiledPriorEngine:
             distance = torch.linalg.vector_norm(vectors, dim=-1)
             energies = self.potential.prior_energies(Geometry(seen, edges, distance, places, channels), self.others)
             energies = of_owned(energies, batch)
+            total = energies.sum()
         slope, virial, pull = torch.zeros_like(positions), torch.zeros_like(strain), None
         if channels is not None:
             pull = torch.zeros_like(channels)
         if forces and energies.requires_grad:
             inputs = [x for x in (positions, strain if stress else None, channels) if x is not None]
-            gradients = iter(torch.autograd.grad(energies.sum(), inputs, materialize_grads=True))
+            gradients = iter(torch.autograd.grad(total, inputs, materialize_grads=True))
             slope = next(gradients)
             virial = next(gradients) if stress else virial
             pull = pull if pull is None else next(gradients)

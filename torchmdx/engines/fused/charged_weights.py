@@ -26,7 +26,7 @@ def check_cutoff_function(cutoff: float) -> None:
     Filters of a TensorNet are tabulated with their cutoff function. Those of a TensorNet2 depend on charges too, so the
     kernels multiply by a cutoff function of their own, and leave it out at distance 0, where it is 1.
     """
-    distance = torch.linspace(0.0, cutoff, CUTOFF_PROBES, dtype=torch.float64)
+    distance = torch.linspace(0.0, cutoff, CUTOFF_PROBES, dtype=torch.float64, device="cpu")
     for r, found, own in zip(
         distance.tolist(),
         cosine_cutoff(distance, cutoff).tolist(),

@@ -65,7 +65,7 @@ def _ordered(size: int) -> Tensor:
 
     Of 16 columns a thread t of four has the pairs 2t and 8 + 2t; in memory these are adjacent.
     """
-    position = torch.arange(size)
+    position = torch.arange(size, device="cpu")
     pair, thread, which = position // 8 % 2, position % 8 // 2, position % 2
     return position // 16 * 16 + 4 * thread + 2 * pair + which
 

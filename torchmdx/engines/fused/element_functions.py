@@ -50,8 +50,9 @@ class ElementFunctions:
         samples = _samples(exact, stretch)
         if not samples.isfinite().all():
             return None
-        shortest = int(stretch(torch.tensor(min(SHORTEST, SHORTEST_SHARE * stretch.cutoff), dtype=torch.float64)))
-        weight = torch.ones(len(exact), 1, 1, dtype=torch.float64)
+        distance = min(SHORTEST, SHORTEST_SHARE * stretch.cutoff)
+        shortest = int(stretch(torch.tensor(distance, dtype=torch.float64, device="cpu")))
+        weight = torch.ones(len(exact), 1, 1, dtype=torch.float64, device="cpu")
         weight[shortest + 1 :] = SHORT_WEIGHT
         triangle = torch.linalg.qr((samples * weight).flatten(0, 2), mode="r").R
         directions = torch.linalg.svd(triangle).Vh.T
@@ -88,8 +89,8 @@ class PresentElements:
         count = len(elements)
         if functions is None or not 0 < count <= MOST_ELEMENTS or count * functions.count > MOST_SUMS:
             return None
-        slots = torch.full((len(sources),), -1, dtype=torch.int32)
-        slots[list(elements)] = torch.arange(count, dtype=torch.int32)
+        slots = torch.full((len(sources),), -1, dtype=torch.int32, device="cpu")
+        slots[list(elements)] = torch.arange(count, dtype=torch.int32, device="cpu")
         w = functions.matrices
         of_slots = w[:, None] * sources[list(elements)][:, None]  # [3,S,K,C]
         return cls(
@@ -108,11 +109,11 @@ def _split(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 def _samples(exact: Tensor, stretch: Stretch) -> Tensor:
     """Values [n,P,3C] and slopes in the distance at PROBES of polynomials [n,6,3C], of the largest of each; stacked."""
-    place = torch.tensor(PROBES, dtype=torch.float64)
-    power = torch.arange(exact.shape[1], dtype=torch.float64)
+    place = torch.tensor(PROBES, dtype=torch.float64, device="cpu")
+    power = torch.arange(exact.shape[1], dtype=torch.float64, device="cpu")
     values = place[:, None] ** power @ exact
     slopes = (power * place[:, None] ** (power - 1).clamp(min=0)) @ exact
-    distance = stretch.inverse(torch.arange(len(exact), dtype=torch.float64)[:, None] + place)
+    distance = stretch.inverse(torch.arange(len(exact), dtype=torch.float64, device="cpu")[:, None] + place)
     slopes = slopes * stretch.slope(distance)[..., None]
     tiny = torch.finfo(torch.float64).tiny
     return torch.stack([values / values.abs().amax().clamp(min=tiny), slopes / slopes.abs().amax().clamp(min=tiny)])

@@ -40,11 +40,8 @@ def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastT
     return kind(potential, precision=precision, table=table, priors=priors)
 
 
-def workload_of(
-    batch: Batch, capacity: int, elements: int, *, stress: bool, alone: bool, like: Batch | None = None
-) -> Workload:
-    """What an engine evaluates. like: takes the kernels that serve this batch, of which the other is a part."""
-    given = batch if like is None else like
+def workload_of(batch: Batch, capacity: int, elements: int, *, stress: bool, alone: bool) -> Workload:
+    """What an engine evaluates."""
     return Workload(
         atoms=batch.num_atoms,
         systems=batch.num_systems,
@@ -52,8 +49,7 @@ def workload_of(
         elements=elements,
         stress=stress,
         alone=alone,
-        whole=None if like is None else like.num_atoms,
-        domain=isinstance(given, Domain),
+        domain=isinstance(batch, Domain),
     )
 
 
@@ -63,15 +59,14 @@ def allocate(
     capacity: int,
     *,
     stress: bool,
-    like: Batch | None = None,
     alone: bool = False,
 ) -> None:
     """Takes the kernels of the plan, and allocates for a batch. `model.outcomes` tells of what cannot be had.
 
-    like, alone: as for `workload_of`.
+    alone: no other engine runs at the same time.
     """
-    elements = (batch if like is None else like).atomic_numbers.unique().tolist()
-    plan = model.planned(workload_of(batch, capacity, len(elements), stress=stress, alone=alone, like=like))
+    elements = batch.atomic_numbers.unique().tolist()
+    plan = model.planned(workload_of(batch, capacity, len(elements), stress=stress, alone=alone))
     model.outcomes = []
     if isinstance(model, FastTensorNet2) and plan.edge_maps:
         _take(model, model.use_edge_maps, "the network of edges is evaluated by Triton's kernels")
@@ -107,7 +102,6 @@ def within_of(batch: Batch) -> Tensor | None:
 class KernelEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward.
 
-    like: takes the kernels that serve this batch, of which the other is a part.
     alone: no other engine runs at the same time, so few atoms may take the kernel of one_launch.py, whose blocks wait
     for each other.
     """
@@ -115,15 +109,13 @@ class KernelEngine:
     alone = False
     plan: Plan | None = None
 
-    def __init__(
-        self, potential: Potential, batch: Batch, *, stress: bool, precision: str, like: Batch | None = None
-    ) -> None:
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
         self.model = make_kernels(potential, precision, priors=False)
         self.name, self.table_error = f"kernels, {precision}", self.model.table.error
-        self.batch, self.stress, self.like = batch, stress, like
+        self.batch, self.stress = batch, stress
 
     def reserve(self, capacity: int) -> None:
-        allocate(self.model, self.batch, capacity, stress=self.stress, like=self.like, alone=self.alone)
+        allocate(self.model, self.batch, capacity, stress=self.stress, alone=self.alone)
         self.plan = planned_for(self.model, self.plan)
         self.name = f"kernels, {self.model.precision_used}"
         if self.model.one_launch is not None:

@@ -8,7 +8,7 @@ evaluates z₂ again, some rows at a time. On an H100 or H200 other kernels do t
 pieces, and with the slopes of z₂'s activation in place of z₂.
 
 Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On an H100 or H200 clusters of
-blocks do the same for the usual network (charged_cluster.py, `FastTensorNet2.use_clusters`).
+blocks do the same for networks of the usual width (charged_cluster.py, `FastTensorNet2.use_clusters`).
 """
 
 from __future__ import annotations

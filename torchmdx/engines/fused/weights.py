@@ -221,7 +221,7 @@ def _largest_change(fourth: Tensor, fifth: Tensor, table: Tensor) -> float:
     """Of values or slopes in a table by t²(1-t)² (fourth + fifth (t + 2)), relative to the largest value or slope."""
     value, slope = table[:, 0].abs().amax(), table[:, 1].abs().amax()
     worst = torch.zeros_like(value)
-    for t in torch.linspace(0, 1, 17).tolist():
+    for t in torch.linspace(0, 1, 17, dtype=torch.float64, device="cpu").tolist():
         quartic, along = (t * (1 - t)) ** 2, fourth + fifth * (t + 2)
         steep = 2 * t * (1 - t) * (1 - 2 * t) * along + quartic * fifth
         for change, largest in ((quartic * along, value), (steep, slope)):

@@ -40,19 +40,16 @@ class PriorKernelEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, and priors.
 
     Gradients of priors with respect to predicted charges enter the fused backward pass.
-    like: takes the kernels that serve this batch, of which the other is a part.
     """
 
     plan: Plan | None = None
 
-    def __init__(
-        self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool, like: Batch | None = None
-    ) -> None:
+    def __init__(self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool) -> None:
         from torchmdx.engines.fused.kernels.near_list import NearRows
 
         self.model, self.potential = model, copy.deepcopy(potential).requires_grad_(False)
         self.name, self.table_error = f"kernels and priors, {model.precision}", model.table.error
-        self.batch, self.stress, self.like = batch, stress, like
+        self.batch, self.stress = batch, stress
         priors = [cast(Prior, prior) for prior in self.potential.priors]
         # By type: a class derived from Coulomb may compute another energy.
         coulombs = [prior for prior in priors if type(prior) is Coulomb]
@@ -78,7 +75,7 @@ class PriorKernelEngine:
     def reserve(self, capacity: int) -> None:
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
         if self.near is None:
-            allocate(self.model, self.batch, capacity, stress=self.stress, like=self.like)
+            allocate(self.model, self.batch, capacity, stress=self.stress)
             self.plan = planned_for(self.model, self.plan)
         else:
             self.near.capacity = None
@@ -101,7 +98,7 @@ class PriorKernelEngine:
             if shapes_are_fixed(batch.positions):
                 raise RuntimeError("an evaluation must have run before it is captured")
             capacity = with_head_room(int(self.near.counts(batch, edges).sum()), batch.num_atoms)
-            allocate(self.model, batch, capacity, stress=self.stress, like=self.like)
+            allocate(self.model, batch, capacity, stress=self.stress)
             self.plan = planned_for(self.model, self.plan)
             self.near.capacity = capacity
         return self.near.edges(batch, edges)
@@ -164,11 +161,12 @@ class _Priors:
             seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
             geometry = pair_geometry(seen, pairs, vectors, places, channels)
             energies = of_owned(potential.prior_energies(geometry, self.engine.others), batch)
+            total = energies.sum()
         chain.buffers.energies.add_(energies.detach())
         if not self.with_forces:
             return
         inputs = [x for x in (positions, strain, channels) if x is not None]
-        found = iter(torch.autograd.grad(energies.sum(), inputs, allow_unused=True))
+        found = iter(torch.autograd.grad(total, inputs, allow_unused=True))
         forces = -_or_zeros(next(found), positions)
         (self.engine.forces.add_ if direct else self.engine.forces.copy_)(forces)
         if strain is not None:

@@ -101,7 +101,7 @@ class Surroundings:
         d, f, z, g = (None if a is None else a for a in arguments)
         edges, pairs = self.pairs.edges, self.pairs
         flip = torch.where(pairs.code % 2 == 1, -1.0, 1.0).to(given[0].dtype)
-        signs = torch.ones(len(flip), 9, dtype=given[0].dtype)
+        signs = torch.ones(len(flip), 9, dtype=given[0].dtype, device=flip.device)
         signs[:, 1:4] = flip[:, None]
         factors: list[Tensor] = []  # each [E,9,C] or broadcastable to it
         if d is not None:

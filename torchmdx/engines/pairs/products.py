@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchmdx.engines.cpu import pair_forms as compiled
 from torchmdx.models.tensors import PARTS, product, symmetric_product, to_components
+from torchmdx.runtime.isolation import products_are_exact
 
 Arguments = tuple[Tensor | None, ...]
 # From this number of atoms on, sums over atoms are single matrix products. Unlike batched products, these are divided
@@ -179,7 +180,7 @@ def exact_products_of(*tensors: Tensor) -> Any:
     """The kernels that multiply by tensor cores, exact to float32, if float32 on a GPU asks for it; else None."""
     if not tensors[0].is_cuda or any(x.dtype != torch.float32 for x in tensors):
         return None
-    if torch.get_float32_matmul_precision() != "highest" or torch.is_autocast_enabled("cuda"):
+    if not products_are_exact() or torch.is_autocast_enabled("cuda"):
         return None  # torch's own products are coarser, and faster
     return _exact_products()
 

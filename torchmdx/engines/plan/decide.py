@@ -24,7 +24,7 @@ PRECISIONS = ("float64", "float32", "half", "tf32", "bfloat16")
 ON_KERNELS = ("half", "tf32", "bfloat16")  # of the fused kernels alone
 KINDS: dict[type[Any], str] = {TensorNet: "TensorNet", TensorNet2: "TensorNet2"}
 HEAD_KINDS = tuple(head.__name__ for head in HEADS.values())
-FUSED, PAIRS, COMPILED, TABLES, EXACT = "fused", "pairs", "C", "tables", "exact"
+FUSED, PAIRS, COMPILED, EXACT = "fused", "pairs", "C", "exact"
 SHORT = ("launches", "few atoms", "within atoms", "network of edges", "network")  # stages of a plan in a few words
 
 
@@ -70,7 +70,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """engine: FUSED, PAIRS, COMPILED, TABLES or EXACT. kernels: of the fused engine.
+    """engine: FUSED, PAIRS, COMPILED or EXACT. kernels: of the fused engine.
 
     warning: why a network of a kind that has fused kernels does without them on a GPU.
     """
@@ -179,11 +179,8 @@ def _on_cpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         stage = Stage("network", "C, one call", "float32 weights of a network that it serves", "engines/pairs")
         kernel = "C" if machine.pair_kernels else ""
         return replace(found, engine=COMPILED, why=why, stages=(stage, *_priors(priors, kernel)))
-    if network.kind != "TensorNet":
-        return _general(found, network, reason, built=machine.pair_kernels)
-    # Replaces only the network: heads and priors are those of the exact model.
-    stage = Stage("network", "torch, filters from tables", reason, "C, one call")
-    return replace(found, engine=TABLES, why=f"filters from tables on the CPU: {reason}", stages=(stage,))
+    # In plain torch the network of pairs would keep TensorNet2's filters of all edges; the exact model works in blocks.
+    return _general(found, network, reason, built=machine.pair_kernels or network.kind == "TensorNet")
 
 
 def _general(found: Plan, network: Network, reason: str, *, built: bool = True) -> Plan:

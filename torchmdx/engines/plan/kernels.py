@@ -140,11 +140,11 @@ def _chain(config: TensorNetConfig, work: Workload, tiles: Tiles, reason: str | 
     if tiles.row is not None:
         reason = serves.row_head(config) if config.num_layers else "one program per atom needs a layer, got 0"
         if reason is None:
-            return ROWS, Stage("launches", rows, f"{work.like:,} atoms are few", blocks)
+            return ROWS, Stage("launches", rows, f"{work.atoms:,} atoms are few", blocks)
     if tiles.lean and work.forces and config.num_layers:
-        many = f"all tensors of {work.like:,} atoms would take more than an eighth of the memory"
+        many = f"all tensors of {work.atoms:,} atoms would take more than an eighth of the memory"
         return LEAN, Stage("launches", lean, many, blocks)
-    why = reason or f"{work.like:,} atoms fill tensor cores"
+    why = reason or f"{work.atoms:,} atoms fill tensor cores"
     return BLOCKS, Stage("launches", blocks, why, rows)
 
 
@@ -164,7 +164,7 @@ def _one_launch(config: TensorNetConfig, work: Workload, machine: Machine, prior
         return no("priors are evaluated between the forward and the backward pass")
     if work.stress or not work.forces:
         return no("one launch computes energies with forces, and no stress")
-    if not work.alone or work.domain or work.whole is not None:
+    if not work.alone or work.domain:
         return no("other work may run at the same time, and its blocks wait for each other")
     if work.slots > serves.MOST_SLOTS:
         return no(f"one launch has numbers for {serves.MOST_SLOTS:,} edges, got {work.slots:,}")
@@ -183,8 +183,8 @@ def _atom_tiles(
     def no(reason: str) -> tuple[bool, Stage]:
         return False, Stage("within atoms", apart, reason, tiled)
 
-    if work.like < TILE_ATOMS:
-        return no(f"tiles of atoms are faster from {TILE_ATOMS:,} atoms on, got {work.like:,}")
+    if work.atoms < TILE_ATOMS:
+        return no(f"tiles of atoms are faster from {TILE_ATOMS:,} atoms on, got {work.atoms:,}")
     if chain != BLOCKS:
         return no("tiles of atoms need memory for all tensors")
     if not machine.is_hopper:
@@ -273,7 +273,7 @@ def _edge_stage(
         why = few if clustered else f"up to {FEW_CHARGED} atoms a launch for each map fills the chip"
         return Stage(name, apart, why, "CUDA C++, clusters of blocks")
     reason = serves.half_parts(config, precision, machine)
-    return Stage(name, apart, reason or f"{work.like:,} atoms have few edges", together)
+    return Stage(name, apart, reason or f"{work.atoms:,} atoms have few edges", together)
 
 
 def _kept(work: Workload, keeps: bool, maps: bool, cluster_maps: bool) -> list[Stage]:

@@ -202,7 +202,7 @@ def first_lean(memory: int) -> int:
 
 def launch_sizes(kind: str, work: Workload, machine: Machine) -> Tiles:
     """The fastest launch sizes for a network of this kind. Only kernels for many atoms evaluate a part of the atoms."""
-    atoms = max(work.like, FEW_ATOMS + 1) if work.domain else work.like
+    atoms = max(work.atoms, FEW_ATOMS + 1) if work.domain else work.atoms
     return _charged_sizes(atoms) if kind == "TensorNet2" else Tiles.choose(atoms, first_lean(machine.memory))
 
 

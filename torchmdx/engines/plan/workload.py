@@ -12,7 +12,6 @@ USUAL_NEIGHBOURS = 48
 class Workload:
     """How much is evaluated: atoms, systems, edge slots, and the number of elements (0: not known).
 
-    whole: atoms of the structure whose kernels are taken, where these atoms are a part of it; None: they are all.
     domain: the atoms are those of a `Domain`, of which kernels evaluate a part.
     alone: no other engine runs on the device at the same time.
     search_cutoff: of the list of edges, Å, where priors need a longer one than the network; 0: that of the network.
@@ -25,7 +24,6 @@ class Workload:
     forces: bool = True
     stress: bool = False
     alone: bool = True
-    whole: int | None = None
     domain: bool = False
     search_cutoff: float = 0.0
 
@@ -34,11 +32,6 @@ class Workload:
         """One system of so many atoms and four elements; an atom has USUAL_NEIGHBOURS, or all others if fewer."""
         neighbours = min(max(atoms - 1, 0), USUAL_NEIGHBOURS)
         return cls(atoms=atoms, capacity=atoms * neighbours, elements=4, search_cutoff=search_cutoff)
-
-    @property
-    def like(self) -> int:
-        """The number of atoms that launch sizes are chosen for."""
-        return self.atoms if self.whole is None else self.whole
 
     @property
     def slots(self) -> int:

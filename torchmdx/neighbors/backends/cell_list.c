@@ -4,7 +4,6 @@
    atom's; along a periodic direction bin b stands for bin b mod n of the image floor(b / n), so cells smaller than the
    radius need no special case. Along other directions bins cover the extent of the atoms. */
 
-#include "../../runtime/instructions.h"
 #include "cell_list_frame.h"
 
 #if defined(__x86_64__)
@@ -12,40 +11,10 @@
 #endif
 
 enum { RUN = 256 }; /* atoms whose distances are computed at once */
-#define EIGHT 0     /* whether there are vectors of eight numbers */
 
-#define NAME(f) f##_base
-#include "cell_list_near.h"
-#undef NAME
-#if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("arch=x86-64-v3"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("arch=x86-64-v3")
-#endif
-#define NAME(f) f##_v3
-#include "cell_list_near.h"
-#undef NAME
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("arch=x86-64-v4"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("arch=x86-64-v4")
-#endif
-#undef EIGHT
-#define EIGHT 1
-#define NAME(f) f##_v4
-#include "cell_list_near.h"
-#undef NAME
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-#endif
+#define NAME IN_SET
+#define EACH "../neighbors/backends/cell_list_near.h"
+#include "../../runtime/instructions.h"
 
 typedef int64_t (*near_function)(const double *, const double *, const double *, int64_t, const double *,
                                  const double *, double, int32_t *);

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchmdx.neighbors import capacity
 from torchmdx.neighbors.edges import Edges
+from torchmdx.runtime.c_arrays import CPU, address
 from torchmdx.runtime.c_library import c_library
 from torchmdx.system import Batch
 
@@ -43,14 +44,15 @@ class CellList:
     def __init__(self, batch: Batch, radius: float, edges: Edges) -> None:
         self.radius, self.edges = radius, edges
         self._bins = batch.num_atoms + 16
-        self._room = torch.empty(8 * batch.num_atoms, dtype=torch.float64)
-        self._numbers = torch.empty(8 * batch.num_atoms + self._bins + 1, dtype=torch.int32)
+        self._room = torch.empty(8 * batch.num_atoms, dtype=torch.float64, device=CPU)
+        self._numbers = torch.empty(8 * batch.num_atoms + self._bins + 1, dtype=torch.int32, device=CPU)
         self.assign(batch)
 
     def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> None:
         """Takes other periodic directions and numbers of atoms per system; counts: these, where the host knows them."""
         self._periodic = batch.pbc.to(torch.uint8).contiguous()
-        self._first = torch.tensor([0, *itertools.accumulate(batch.counts().tolist() if counts is None else counts)])
+        ends = itertools.accumulate(batch.counts().tolist() if counts is None else counts)
+        self._first = torch.tensor([0, *ends], dtype=torch.int64, device=CPU)
         self._connect()
 
     def _connect(self) -> None:
@@ -62,10 +64,16 @@ class CellList:
         edges, systems = self.edges, len(self._periodic)
         self.request = request = Request(systems=systems, atoms=edges.num_atoms, capacity=edges.capacity)
         request.radius, request.bins, request.instructions = self.radius, self._bins, MOST_INSTRUCTIONS
-        request.room, request.numbers = self._room.data_ptr(), self._numbers.data_ptr()
-        request.periodic, request.first = self._periodic.data_ptr(), self._first.data_ptr()
-        for name in ("row_ptr", "source", "target", "shifts", "num_edges", "needed", "overflow"):
-            setattr(request, name, getattr(edges, name).data_ptr())
+        request.room = address("room", self._room, torch.float64)
+        request.numbers = address("numbers", self._numbers, torch.int32)
+        request.periodic = address("pbc", self._periodic, torch.uint8, shape=(systems, 3))
+        request.first = address("first atoms", self._first, torch.int64, shape=(systems + 1,))
+        rows, slots = (edges.num_atoms + 1,), (edges.capacity,)
+        shapes = {"row_ptr": rows, "source": slots, "target": slots, "shifts": (*slots, 3), "num_edges": ()}
+        for name, shape in shapes.items():
+            setattr(request, name, address(name, getattr(edges, name), torch.int32, shape=shape))
+        request.needed = address("needed", edges.needed, torch.int64, shape=())
+        request.overflow = address("overflow", edges.overflow, torch.bool, shape=())
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("request", "_search")}
@@ -83,7 +91,9 @@ class CellList:
         if positions.dtype not in (torch.float32, torch.float64) or cell.dtype != positions.dtype:
             return False
         request = self.request
-        request.positions, request.cell = positions.data_ptr(), cell.data_ptr()
+        positions, cell = positions.contiguous(), cell.contiguous()
+        request.positions = address("positions", positions, positions.dtype, shape=(request.atoms, 3))
+        request.cell = address("cell", cell, positions.dtype, shape=(request.systems, 3, 3))
         request.most = capacity.memory_for_edges()
         request.wide = positions.dtype == torch.float64
         return self._search(ctypes.byref(request)) == 0

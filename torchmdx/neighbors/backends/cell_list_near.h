@@ -6,7 +6,7 @@ static int64_t NAME(near)(const double *x, const double *y, const double *z, int
                           const double *offset, double radius2, int32_t *found)
 {
     int64_t kept = 0;
-#if EIGHT
+#if SET == 2 /* vectors of eight numbers */
     const __m512d hx = _mm512_set1_pd(here[0]), hy = _mm512_set1_pd(here[1]), hz = _mm512_set1_pd(here[2]);
     const __m512d ox = _mm512_set1_pd(offset[0]), oy = _mm512_set1_pd(offset[1]), oz = _mm512_set1_pd(offset[2]);
     __m256i number = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

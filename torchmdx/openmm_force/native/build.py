@@ -50,7 +50,7 @@ def openmm_folder() -> Path:
     for folder in (beside, Path(openmm.version.openmm_library_path).parent):
         if (folder / "include" / "OpenMM.h").is_file():
             return folder
-    raise BuildError(f"OpenMM's headers were found neither in {beside} nor beside {openmm.version.openmm_library_path}")
+    raise BuildError(f"OpenMM's headers are neither in {beside} nor next to {openmm.version.openmm_library_path}")
 
 
 @functools.cache

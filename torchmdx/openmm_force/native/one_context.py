@@ -36,7 +36,7 @@ def share_or_warn() -> str | None:
     reason = share_context()
     if reason is not None and reason not in _told:
         _told.add(reason)
-        log.warning("OpenMM keeps a CUDA context of its own, which costs about 0.3 ms a step: %s", reason)
+        log.warning("OpenMM keeps a CUDA context of its own, which costs about 0.3 ms per step: %s", reason)
     return reason
 
 

@@ -203,17 +203,20 @@ def shares(Q, W, SHARES, num_atoms, K: tl.constexpr, CHANNELS: tl.constexpr, ROW
 def shares_gradient(
     SHARES, W, GQ, num_atoms, K: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
 ):
-    """GQ [N,K] from the gradient in SHARES. ADD: adds to GQ instead of overwriting it. All charges at a time."""
-    k, c = tl.arange(0, K), tl.arange(0, 2 * CHANNELS)
-    w = tl.load(W + k[:, None] * (2 * CHANNELS) + c[None, :])
-    for step in range(ROWS):
-        row = (tl.program_id(0) * ROWS + step).to(tl.int64)
-        if row < num_atoms:
-            g = tl.load(SHARES + row * (2 * CHANNELS) + c)
-            total = tl.sum(w * g[None, :], 1)
-            if ADD:
-                total += tl.load(GQ + row * K + k)
-            tl.store(GQ + row * K + k, total)
+    """GQ [N,K] from the gradient in SHARES. ADD: adds to GQ instead of overwriting it. Up to 16 charges at a time."""
+    GROUP: tl.constexpr = K if K < 16 else 16
+    c = tl.arange(0, 2 * CHANNELS)
+    for first in range(0, K, GROUP):
+        k = first + tl.arange(0, GROUP)
+        w = tl.load(W + k[:, None] * (2 * CHANNELS) + c[None, :])
+        for step in range(ROWS):
+            row = (tl.program_id(0) * ROWS + step).to(tl.int64)
+            if row < num_atoms:
+                g = tl.load(SHARES + row * (2 * CHANNELS) + c)
+                total = tl.sum(w * g[None, :], 1)
+                if ADD:
+                    total += tl.load(GQ + row * K + k)
+                tl.store(GQ + row * K + k, total)
 
 
 @triton.jit

@@ -57,11 +57,11 @@ enum { NUM_FLAGS = 8 };
 // An atom of a whole step, in shared memory: its place in the caller's order, whether its coordinates are bad (1), far
 // out (2) or without neighbours (4), its element. In dynamics also its motion: position, velocity and force after the
 // last good step; position, and velocity half a kick before its own, of the step at work; random numbers; what is
-// constant. thermal, alpha: of the system of this number.
+// constant. thermal, held, alpha: of the system of this number; held is its inverse mass, 0 if its drift is thermal.
 enum { RADIUS, OTHER_RADIUS, COSINE, SINE, OTHER_COSINE, DRAWN }; // what normal numbers are products of
 struct alignas(16) Particle {
     double x[3], v[3], f[3], moved[3], faster[3], offset[3], drawn[DRAWN];
-    double energy, half, kick, kept, scale, mass, counted, far, thermal, alpha;
+    double energy, half, kick, kept, scale, mass, counted, far, thermal, held, alpha;
     long long seed;
     int atom, flaws, element, number, first;
 };
@@ -98,7 +98,7 @@ struct Params {
     double *energy_out, *energies_out, *forces_out, *output, *host_output; // energies_out: 0 where they are not wanted
     // Of dynamics, in the caller's order: state and constants as DeviceState has them; positions of the last step.
     double *state_positions, *state_velocities, *state_forces, *state_energy, *moved;
-    const double *inverse_masses, *masses, *counted, *thermal, *motion;
+    const double *inverse_masses, *masses, *counted, *held, *thermal, *motion;
     const long long *seeds, *place, *first_counted;
     long long *control;
     long long table_size;

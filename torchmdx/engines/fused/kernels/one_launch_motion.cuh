@@ -64,7 +64,7 @@ DEV void take_motion(const Block &b)
         own.offset[k] = p.images[3 * i] * cell[k] + p.images[3 * i + 1] * cell[3 + k] +
                         p.images[3 * i + 2] * cell[6 + k] + p.origin[3 * s + k];
     }
-    if (i < p.num_systems) own.thermal = p.thermal[i];
+    if (i < p.num_systems) own.thermal = p.thermal[i], own.held = p.held[i];
 }
 
 // Positions of the next step, as the model sees them, and velocities half a kick before those of that step.
@@ -90,14 +90,14 @@ DEV void advance(const Block &b)
     __syncthreads();
 }
 
-// Velocity rescaling of each structure.
+// Velocity rescaling of each structure, without its drift, which `faster` of the particle of its number has meanwhile.
 DEV void rescale(const Block &b)
 {
     const Params &p = b.p;
     __syncthreads();
 #pragma unroll 1
     for (int s = b.warp; s < p.num_systems; s += WARPS) {
-        double twice = 0, others = 0, chosen = 0;
+        double twice = 0, others = 0, chosen = 0, momentum[3] = {0, 0, 0};
 #pragma unroll 1
         for (int i = b.lane; i < p.num_atoms; i += 32) {
             const Particle &own = b.particles[i];
@@ -106,23 +106,35 @@ DEV void rescale(const Block &b)
             twice += own.mass * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
             others += own.counted * (z[0] * z[0] + z[1] * z[1] + z[2] * z[2]);
             chosen += own.first ? z[0] : 0;
-        }
 #pragma unroll
-        for (int mask = 16; mask; mask >>= 1)
+            for (int k = 0; k < 3; k++) momentum[k] += own.mass * v[k];
+        }
+        Particle &all = b.particles[s];
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1) {
             twice += exchange(twice, mask), others += exchange(others, mask), chosen += exchange(chosen, mask);
-        const double kept = b.particles[s].kept, ratio = (1 - kept) * b.particles[s].thermal / (twice > 0 ? twice : 1);
+#pragma unroll
+            for (int k = 0; k < 3; k++) momentum[k] += exchange(momentum[k], mask);
+        }
+        twice -= all.held * (momentum[0] * momentum[0] + momentum[1] * momentum[1] + momentum[2] * momentum[2]);
+        const double kept = all.kept, ratio = (1 - kept) * all.thermal / (twice > 0 ? twice : 1);
         const double square = kept + ratio * others + 2 * chosen * sqrt(kept * ratio);
         const double alpha = sqrt(square > 0 ? square : 0);
-        if (b.lane == 0)
-            b.particles[s].alpha = !(twice > 0) ? 1 : chosen * sqrt(ratio) + sqrt(kept) >= 0 ? alpha : -alpha;
+        if (b.lane == 0) {
+            all.alpha = !(twice > 0) ? 1 : chosen * sqrt(ratio) + sqrt(kept) >= 0 ? alpha : -alpha;
+#pragma unroll
+            for (int k = 0; k < 3; k++) all.faster[k] = all.held * momentum[k];
+        }
     }
     __syncthreads();
     const int own = own_particle(b);
     if (own < p.num_atoms) {
-        const double alpha = b.particles[p.num_systems == 1 ? 0 : p.system[own]].alpha;
+        const Particle &all = b.particles[p.num_systems == 1 ? 0 : p.system[own]];
+        double *v = b.particles[own].v;
 #pragma unroll
-        for (int k = 0; k < 3; k++) b.particles[own].v[k] *= alpha;
+        for (int k = 0; k < 3; k++) v[k] = all.faster[k] + all.alpha * (v[k] - all.faster[k]);
     }
+    __syncthreads(); // the next step overwrites `faster`
 }
 
 // Commits the step, unless it is bad: returns whether it is.

@@ -53,21 +53,6 @@ class Evaluation:
     walks: int = 1
     kept_rows: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        parts = [self.launches, f"products of nine components {self.mixes}, others {self.products}"]
-        if self.launches.startswith("charges"):
-            parts.append(f"of edges {self.edges}, their gradients {self.edges_back}")
-        if self.sent != self.number:
-            parts.append(f"{self.sent} bytes of a number that atoms send")
-        if self.functions:
-            parts.append(f"the embedding by {self.elements} elements in {self.functions} functions")
-        known = [str(words) for words in dict.fromkeys(self.words[bool(self.functions) :]) if words > 1]
-        if known:
-            parts.append(f"{' and '.join(known)} words of a table for an edge and channel")
-        elif not self.functions:
-            parts.append("filters from a table" if self.words else "filters without a table")
-        return "; ".join(parts)
-
 
 def evaluations_of(engine: Engine) -> list[Evaluation]:
     """Of an engine, or of the engines of an ensemble's members."""
@@ -90,8 +75,7 @@ def evaluations_of(engine: Engine) -> list[Evaluation]:
     kind = FLOAT64 if number == 8 else FLOAT32
     if kind == FLOAT32 and isinstance(engine, PairwiseEngine) and engine.potential.device.type == "cuda":
         kind = THREE_TF32  # engines/pairs/kernels/linear.py
-    read = (1,) if isinstance(engine, ModelEngine) and engine.name == "table" else ()
-    return [Evaluation(mixes=kind, products=kind, edges=kind, edges_back=kind, number=number, sent=number, words=read)]
+    return [Evaluation(mixes=kind, products=kind, edges=kind, edges_back=kind, number=number, sent=number)]
 
 
 def of_kernels(model: FastTensorNet) -> Evaluation:

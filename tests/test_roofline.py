@@ -1,7 +1,9 @@
-"""The work of an evaluation against operations that are counted one by one while they are done."""
+"""benchmarks/roofline: lower bounds of the time of a step, against operations and bytes that are counted otherwise."""
 
 import math
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +11,16 @@ import torch
 from ase.build import bulk, molecule
 from torch.utils.flop_counter import FlopCounterMode
 
-from torchmdx import Batch, System, evaluate
-from torchmdx.commands.engine_evaluations import Evaluation
-from torchmdx.commands.floors import BOTH_WAYS, Rates, Work, floors, multiply_adds, work_of
-from torchmdx.commands.tensor_traffic import Traffic
+from torchmdx import Batch, CapturedStep, Ensemble, System, evaluate
 from torchmdx.engines.filter_table import DEGREE
 from torchmdx.neighbors.brute_force import brute_force
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from benchmarks.roofline import bounds, tensor_traffic
+from benchmarks.roofline.engine_evaluations import Evaluation
+from benchmarks.roofline.floors import Rates, Work, floors, multiply_adds, work_of
+from benchmarks.roofline.tensor_traffic import Traffic, traffic
 
 # Modules whose products take rows of atoms, and those that take rows of edges and one for distance 0.
 OF_ATOMS = (".gate", ".mix", ".mix_in", ".mix_out", ".readout", "ScalarHead", "GatedHead")
@@ -66,16 +72,6 @@ def test_charges_and_the_edge_network_of_a_tensornet2(make_potential):
     assert charged_edge == 2 * (24 * 48 + 48 * 72)
     # Networks from 72 numbers to 24, 24 and 2 x 5, and in each layer the shares of 5 charges as target and source.
     assert charged_atom - atom == 2 * (72 * 24 + 24 * 24 + 24 * 10) + 2 * 2 * 5 * 24
-
-
-def test_the_gradient_of_a_product_takes_as_many_operations(make_potential):
-    gate = make_potential(torch.float32, num_channels=16).network.embedding.gate.requires_grad_(False)
-    x = torch.rand(7, 16, requires_grad=True)
-    with FlopCounterMode(display=False) as forward:
-        y = gate(x).sum()
-    with FlopCounterMode(display=False) as backward:
-        y.backward()
-    assert backward.get_total_flops() + forward.get_total_flops() == BOTH_WAYS * forward.get_total_flops()
 
 
 class Counted:
@@ -162,61 +158,8 @@ def test_bytes_through_l1(make_potential):
     # Half precision: four words in place of six coefficients, two bytes of a number of the neighbour.
     half = Evaluation(launches="many atoms", words=(12, 12, 12), sent=2)
     assert work_of(potential, 1, 1, half).l1 == 2 * 3 * 12 * 128 * 4 + 2 * 2 * neighbour / 2
-    # By elements: six terms of 16 functions in either direction, and their nine gradients.
-    sums = Evaluation(launches="many atoms", words=(15, 15, 15), functions=16, elements=2)
-    assert work_of(potential, 1, 1, sums).l1 == 16 * (2 * 6 + 9) * 4 + 2 * 2 * (words + neighbour)
     exact = Evaluation(number=8, sent=8)  # evaluated filters are read instead of coefficients
     assert work_of(make_potential(num_layers=1, num_channels=8), 1, 1, exact).l1 == 2 * (9 + 2 * 3) * 8 * 8
-
-
-def test_bytes_of_a_network_of_edges_through_l1(make_potential):
-    potential = make_potential(torch.float32, model="tensornet2", num_layers=1, num_channels=32, num_charges=4)
-    how = Evaluation(launches="charges", words=(15, 6))
-    forward = 15 + (6 + 2) + (9 + 3)  # the embedding; a(r), T and S; Y and z₃
-    backward = 15 + (9 + 3) + (5 + 2)  # and the gradient in M, z₃; a slope, z₁ of the edge and its reverse
-    assert work_of(potential, 1, 1, how).l1 == 32 * 4 * (forward + backward)
-
-
-def test_products_of_each_precision(make_potential):
-    potential = make_potential(torch.float32, num_layers=2, num_channels=32)
-    plain = 2 * 2 * 7 * 5 * 9 * 32 * 32  # multiply and add, both ways, 7 atoms, five maps of nine components
-    gate, head = 32 * 64 + 64 * 96, 96 * 32 + sum(p.numel() for p in potential.head.parameters() if p.dim() == 2)
-    others = 2 * 2 * 7 * (gate + head)
-    tiles = Evaluation(launches="tiles of atoms", mixes="fp16x3", products="tf32x3", words=(15,) * 3)
-    assert work_of(potential, 7, 50, tiles).products == {"fp16x3": plain, "tf32x3": others}
-    assert work_of(potential, 7, 50, TABLES).products == {"float32": plain + others}
-    # Sums by element: of two elements and of the sum of both, with nine components and 16 functions.
-    sums = Evaluation(mixes="bf16", products="tf32", words=(15,) * 3, functions=16, elements=2)
-    assert work_of(potential, 7, 50, sums).products["tf32x3"] == 2 * 2 * 7 * 9 * 3 * 16 * 32
-    # In little memory the embedding, Y of a layer, and the first map of the gate are evaluated twice, in half
-    # precision the embedding for each layer.
-    again, gate_again = 2 * 7 * 9 * 32 * 32, 2 * 7 * 32 * 64
-    lean = Evaluation(launches="little memory", mixes="tf32x3", products="tf32x3", words=(15,) * 3)
-    assert work_of(potential, 7, 50, lean).products == {"tf32x3": plain + others + 2 * again + gate_again}
-    half = Evaluation(launches="little memory", mixes="tf32x3", products="tf32x3", words=(12,) * 3, sent=2)
-    assert work_of(potential, 7, 50, half).products == {"tf32x3": plain + others + 3 * again + gate_again}
-
-
-def test_products_of_edges(make_potential):
-    potential = make_potential(torch.float32, model="tensornet2", num_layers=2, num_channels=32, num_charges=4)
-    how = dict(launches="charges", products="tf32x3", mixes="tf32x3", edges="fp16x3", words=(15, 6, 6))
-    each = 2 * 2 * 50 * (32 * 64 + 64 * 96)  # multiply and add, two layers, 50 edges, two maps
-    kept = work_of(potential, 7, 50, Evaluation(edges_back="fp16x3", kept_rows=("one", "two"), **how))
-    assert kept.products["fp16x3"] == 2 * each
-    assert kept.units == {"fp16", "tf32"}
-    # If z₂ is not kept, the first map is evaluated again with the gradients.
-    again = work_of(potential, 7, 50, Evaluation(edges_back="tf32x3", kept_rows=("one",), **how))
-    assert again.products["fp16x3"] == each
-    assert again.products["tf32x3"] == kept.products["tf32x3"] + each + 2 * 2 * 50 * 32 * 64
-
-
-def test_arithmetic_of_sums_by_element(make_potential):
-    """Three elements in two walks, each of which evaluates all functions and has two slots."""
-    potential = make_potential(torch.float32, num_layers=0, num_channels=32)
-    how = Evaluation(launches="many atoms", words=(15,), functions=16, elements=3, walks=2)
-    polynomial, slope, slot = 2 * DEGREE, 2 * (DEGREE - 1), 9 * 2
-    forward, backward = 2 * (polynomial + 2 * slot), polynomial + slope + 2 * slot
-    assert work_of(potential, 1, 1, how).arithmetic == 16 * (forward + backward)
 
 
 def test_memory_counts_tensors_as_they_are_stored(make_potential):
@@ -228,38 +171,9 @@ def test_memory_counts_tensors_as_they_are_stored(make_potential):
     half = work_of(potential, 10, 80, Evaluation(launches="many atoms", words=(12, 12), sent=2)).memory
     assert half.kept == (5 * nine + 2 * half_nine,)
     assert half.kernels[:5] == (nine, nine, 2 * nine, 2 * nine, nine + half_nine)
-    # Sums by element: of 10 atoms, nine components, two elements and 16 functions.
-    sums = Evaluation(launches="many atoms", words=(15, 15), functions=16, elements=2)
-    by_element = work_of(potential, 10, 80, sums).memory
-    assert by_element.kernels[:2] == (10 * 9 * 2 * 16 * 4, 10 * 9 * 2 * 16 * 4 + nine)
     # What other engines cannot avoid: Y and M of a layer, in double precision.
     exact = work_of(potential, 10, 80, Evaluation(number=8, sent=8)).memory
     assert exact == Traffic((2 * nine, 2 * nine, 2 * nine, 4 * nine), (2 * nine,))
-
-
-def test_memory_of_a_network_of_edges(make_potential):
-    potential = make_potential(torch.float32, model="tensornet2", num_layers=1, num_channels=32, num_charges=4)
-    nine, row = 10 * 9 * 32 * 4, (10 + 80) * 32 * 4  # rows of atoms and edges
-    how = Evaluation(launches="charges", words=(15, 6), kept_rows=("one", "two"))
-    assert work_of(potential, 10, 80, how).memory.kept == (7 * nine + 6 * row,)  # z₁, z₂ and z₃: 1 + 2 + 3
-    how = Evaluation(launches="charges", words=(15, 6), kept_rows=("one",))
-    assert work_of(potential, 10, 80, how).memory.kept == (7 * nine + 4 * row,)
-
-
-def test_work_adds_up(make_potential):
-    potential = make_potential(torch.float32, num_channels=16)
-    one = work_of(potential, 10, 90, TABLES)
-    two = sum([one, one], Work())
-    assert two.products == {kind: 2 * count for kind, count in one.products.items()}
-    assert (two.arithmetic, two.l1) == (2 * one.arithmetic, 2 * one.l1)
-    assert two.memory == Traffic(one.memory.kernels * 2, one.memory.kept * 2)
-
-
-def test_other_models_have_no_known_work():
-    class Other:
-        config = object()
-
-    assert work_of(Other(), 3, 6, TABLES) is None
 
 
 def test_floors_of_a_gpu_are_apart():
@@ -279,3 +193,69 @@ def test_a_cpu_does_products_and_the_rest_one_after_the_other():
     work = Work(products=Counter({"float32": 6e12}), arithmetic=1e12, memory=Traffic((4e9,)), l1=2e10)
     found = floors(work, Rates(products={}, arithmetic=1e12, memory=1e10, one_unit=True))
     assert found == {"arithmetic": 7.0, "memory": 0.4}
+
+
+# Of one byte each, so that bytes are numbers of tensors.
+ONE = dict.fromkeys(("a", "mixed", "x", "d", "p", "g", "y", "m"), 1.0)
+
+
+def test_many_atoms():
+    forward, backward = tensor_traffic.many_atoms(2)
+    found = traffic(forward, backward, ONE)
+    # Sums; norms; the first product; the gate; two layers of product, messages, product and update; the readout.
+    assert found.kernels[: len(forward)] == (1, 1, 2, 2, *(2, 3, 2, 3) * 2, 1)
+    # The readout; two layers of product, update, messages, product and mixing, of which the last ends at the gate.
+    assert found.kernels[len(forward) :] == (4, *(2, 5, 4, 2, 6), *(2, 5, 4, 2, 5), 2, 3, 1)
+    # a, mixed, x0, x1, x2, and y, m and d of both layers.
+    assert found.kept == (11,)
+
+
+def test_a_cache_holds_what_a_kernel_finds_and_leaves():
+    found = Traffic((100.0, 30.0, 10.0), (60.0,))
+    assert found.beyond(0) == 140  # more than the 120 of what is kept
+    assert found.beyond(10) == 100  # kept: 50, written and read; kernels: 80 and 10
+    assert found.beyond(25) == 70  # kept: 35; kernels: 50
+    assert found.beyond(60) == 0
+
+
+RATES = Rates(products={}, arithmetic=1e6, memory=1e6, one_unit=True)
+
+
+@pytest.mark.parametrize("skin", [0.0, 1.5])
+def test_floors_of_a_step_use_its_edges_and_precision(make_potential, ethanol, monkeypatch, skin):
+    """Edges within the cutoff: a longer list is not evaluated."""
+    asked = []
+    monkeypatch.setattr(bounds, "device_rates", lambda *given: asked.append(given) or RATES)
+    potential = make_potential(torch.float64, num_channels=8, cutoff=2.0)
+    step = CapturedStep(potential, System.from_ase(ethanol), skin=skin)
+    step(ethanol.positions)
+    distances = ethanol.get_all_distances()
+    edges = int(((distances > 0) & (distances <= 2.0)).sum())
+    assert (int(step.search.edges.num_edges) > edges) == bool(skin)
+    how = Evaluation(number=8, sent=8, **dict.fromkeys(("mixes", "products", "edges", "edges_back"), "float64"))
+    assert bounds.least_seconds(step, potential, "float64") == floors(work_of(potential, 9, edges, how), RATES)
+    assert asked == [(torch.device("cpu"), "float64", {"float64"})]
+
+
+def test_floors_of_an_ensemble_are_those_of_all_members(make_potential, ethanol, monkeypatch):
+    monkeypatch.setattr(bounds, "device_rates", lambda *given: RATES)
+    members = [make_potential(torch.float32, seed=seed, num_channels=8) for seed in range(3)]
+    one, all_of_them = (
+        bounds.least_seconds(CapturedStep(model, System.from_ase(ethanol)), model, "float32")
+        for model in (members[0], Ensemble(members))
+    )
+    assert all_of_them == pytest.approx({name: 3 * value for name, value in one.items()})
+
+
+@pytest.mark.gpu
+def test_floors_of_a_gpu_are_below_the_time_of_a_replay(make_potential):
+    """The rates of this GPU, and the evaluation that its engine tells."""
+    potential = make_potential(torch.float32, num_layers=2, num_channels=128).cuda().requires_grad_(False)
+    atoms = molecule("C60")
+    step = CapturedStep(potential, System.from_ase(atoms), mode="graph")
+    step(atoms.positions)
+    least = bounds.least_seconds(step, potential, "float32")
+    assert least.keys() == {"tensor cores", "CUDA cores", "HBM", "L1"}
+    replay_ms = step.report().replay_ms
+    assert replay_ms is not None
+    assert 0 < max(least.values()) * 1e3 < replay_ms

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from torchmdx.commands.floors import L1_BYTES_A_CLOCK, Rates
+from benchmarks.roofline.floors import L1_BYTES_A_CLOCK, Rates
+from torchmdx.runtime.isolation import EXACT, TF32, float32_products
 
 CLOCK_RATE = 13  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, kHz
 CACHES = Path("/sys/devices/system/cpu")  # of Linux
@@ -50,17 +51,13 @@ def product_rate(device: torch.device, dtype: torch.dtype, *, tf32: bool = False
     """Operations a second of a product of large matrices; tf32: of float32 in TF32."""
     size = 8192 if device.type == "cuda" else 512
     a = torch.rand(size, size, device=device, dtype=dtype)
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    try:
+    with float32_products(TF32 if tf32 else EXACT):
         return 2.0 * size**3 / _seconds(lambda: a @ a, device)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def copy_rate(device: torch.device) -> float:
     """Bytes a second, read plus written, of a large copy."""
-    a = torch.rand(2**26 if device.type == "cuda" else 2**23, device=device)
+    a = torch.rand(2**26 if device.type == "cuda" else 2**23, dtype=torch.float32, device=device)
     b = torch.empty_like(a)
     return 2.0 * a.numel() * a.element_size() / _seconds(lambda: b.copy_(a), device)
 

@@ -22,9 +22,9 @@ from typing import cast
 
 from torch import nn
 
-from torchmdx.commands import tensor_traffic
-from torchmdx.commands.engine_evaluations import THREE_TF32, Evaluation
-from torchmdx.commands.tensor_traffic import Traffic, traffic
+from benchmarks.roofline import tensor_traffic
+from benchmarks.roofline.engine_evaluations import THREE_TF32, Evaluation
+from benchmarks.roofline.tensor_traffic import Traffic, traffic
 from torchmdx.engines.filter_table import DEGREE
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
