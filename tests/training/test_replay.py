@@ -18,7 +18,7 @@ from torchmdx.checkpoints.save_load import save
 from torchmdx.cli import main
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store, StoreWriter
-from torchmdx.engines.pairs.energy import serves
+from torchmdx.engines.plan import Network
 from torchmdx.evaluate import evaluate
 from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
@@ -208,7 +208,7 @@ def test_a_potential_of_matgl_is_fine_tuned_with_stress(tmp_path, version):
     )
     assert train(make_config(values)) == 0
     base, tuned = torchmdx.load(source), torchmdx.load(tmp_path / "run" / "best.safetensors")
-    assert serves(base)
+    assert Network.of(base).has_pairs
     assert tuned.config == base.config
     assert tuned.card.elements == base.card.elements
     epochs = read_table(tmp_path / "run" / "epochs.csv")

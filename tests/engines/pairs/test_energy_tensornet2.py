@@ -8,11 +8,12 @@ from pair_lists import CUTOFF, listed, random, systems
 
 from torchmdx import Batch, Potential, System, TensorNetConfig
 from torchmdx.engines.pairs.edge_values import to_edges, to_targets
-from torchmdx.engines.pairs.energy import differentiate_pairwise, serves
+from torchmdx.engines.pairs.energy import differentiate_pairwise
 from torchmdx.engines.pairs.messages import EdgeMessages
 from torchmdx.engines.pairs.multilinear import partial
 from torchmdx.engines.pairs.near_list import near_edges, nearer
 from torchmdx.engines.pairs.pair_list import PairList
+from torchmdx.engines.plan import Network
 from torchmdx.evaluate import differentiate
 from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
 
@@ -150,15 +151,15 @@ def test_tensornet2_without_any_pair(num_systems):
 
 def test_what_is_served():
     config = TensorNet2Config(num_charges=3, **SIZES)
-    assert serves(Potential(config))
-    assert serves(Potential(config, [zbl(), coulomb(weights=None)]))
-    assert serves(Potential(TensorNetConfig(num_head_layers=1, **SIZES), [zbl(), d2()]))
+    assert Network.of(Potential(config)).has_pairs
+    assert Network.of(Potential(config, [zbl(), coulomb(weights=None)])).has_pairs
+    assert Network.of(Potential(TensorNetConfig(num_head_layers=1, **SIZES), [zbl(), d2()])).has_pairs
 
     class Other(TensorNet2):
         """A network of another kind, which computes who knows what."""
 
     potential = Potential(config)
-    assert not serves(potential.with_network(Other(config)))
+    assert not Network.of(potential.with_network(Other(config))).has_pairs
 
 
 def loop_messages(pairs: PairList, f, x, g) -> torch.Tensor:
