@@ -29,14 +29,7 @@ from torchmdx.training.step_graphs import Graphs, StepGraphs
 
 # The values a step returns: losses, norm of the gradient, mean absolute errors; overflow and stop are not 0 if a
 # list overflowed or a process received a signal.
-VALUES = (
-    "loss",
-    *(f"{name}_loss" for name in TERMS),
-    "gradient_norm",
-    *TERMS,
-    "overflow",
-    "stop",
-)
+VALUES = ("loss", *(f"{name}_loss" for name in TERMS), "gradient_norm", *TERMS, "overflow", "stop")
 NORM, OVERFLOW, STOP = (VALUES.index(name) for name in ("gradient_norm", "overflow", "stop"))
 
 
