@@ -33,7 +33,7 @@ engines/cpu/test_pair_forms.py      engines/cpu: build edge_values threads
 engines/fused/test_fused_tensornet.py   engines/fused: buffers few_atoms launch_sizes
 engines/fused/test_fused_tensornet2.py  engines/fused: charged charged_weights
 engines/fused/test_element_sums.py  engines/fused/kernels: element_sums
-engines/fused/test_kernels.py       engines/fused/kernels: activations forces nine tf32_product
+engines/fused/test_kernels.py       engines/fused/kernels: activations forces nine
 engines/fused/test_fused_tensornet.py   engines/fused/kernels: edge_geometry edge_walk embedding embedding_sum
 engines/fused/test_fused_tensornet.py   engines/fused/kernels: interaction layer_norm messages
 engines/fused/test_fused_tensornet.py   engines/fused/kernels: one_atom one_atom_maps readout
