@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import openmm
 
+from torchmdx.moved import MOVED
 from torchmdx.openmm_force.find import find
 from torchmdx.openmm_force.transport_native import load_plugin
 from torchmdx.openmm_force.transport_python import restore
@@ -71,8 +72,9 @@ def _require_own(element: ElementTree.Element) -> None:
     except ValueError as error:
         raise ValueError(f"the function of PythonForce {name!r} cannot be read: {error}") from None
     steps = [(_kind(step.name), value) for step, value, _ in code if step.name not in _BOOKKEEPING]
-    function = [value for _, value in steps[:2]]
-    if tuple(kind for kind, _ in steps) != _STEPS or function != [restore.__module__, restore.__name__]:
+    module, function = (str(value) for _, value in (*steps, ("", ""), ("", ""))[:2])
+    is_own = (MOVED.get(module, module), function) == (restore.__module__, restore.__name__)
+    if tuple(kind for kind, _ in steps) != _STEPS or not is_own:
         raise ValueError(
             f"PythonForce {name!r} contains a function that is not one of torchmdx, and reading it may run any code: "
             "trusted=True reads the file nevertheless"
