@@ -129,10 +129,14 @@ def fetch(name: str, sha256: str | None = None) -> Path:
 
 def require_digest(path: Path, sha256: str) -> None:
     """Raises ValueError unless a file has this SHA-256."""
+    with path.open("rb") as file:
+        require_same_digest(path, hashlib.file_digest(file, "sha256").hexdigest(), sha256)
+
+
+def require_same_digest(path: Path, found: str, sha256: str) -> None:
+    """As `require_digest`, of a file whose SHA-256 was found."""
     if not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
         raise ValueError(f"sha256 must be 64 hexadecimal digits, got {sha256!r}")
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != sha256.lower():
         raise ValueError(f"the SHA-256 of {str(path)!r} must be {sha256.lower()}, got {found}")
 

@@ -42,8 +42,8 @@ def evaluator_of(reference: str) -> ForceEvaluator:
             "the potential of this force was given in memory, not as a checkpoint file: it can be restored only in the "
             "process that made it"
         )
-    if settings.checkpoint is not None:
-        settings.require_unchanged()
+    if evaluator is not None and settings.checkpoint is not None:
+        settings.unchanged_files()
     if evaluator is None:
         evaluator = ForceEvaluator(settings, settings.load_potential())
         evaluator.name = values.get("name") or evaluator.name

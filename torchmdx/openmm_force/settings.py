@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from torchmdx.checkpoints.locate import locate, weights_file
+from torchmdx.checkpoints.formats.source import Source
+from torchmdx.checkpoints.locate import digest_of, opened
 from torchmdx.checkpoints.prepare import DTYPES
 from torchmdx.checkpoints.save_load import load
 from torchmdx.models.ensemble import Ensemble
@@ -119,20 +119,21 @@ class ForceSettings:
 
     def load_potential(self) -> Potential | Ensemble:
         """Loads the potential from the files in the settings. Raises ValueError if a file has changed."""
-        self.require_unchanged()
-        assert self.checkpoint is not None
-        return load(self.checkpoint, dtype=self.dtype, device=self.device)
+        files = self.unchanged_files()
+        return load(files[0] if isinstance(self.checkpoint, str) else files, dtype=self.dtype, device=self.device)
 
-    def require_unchanged(self) -> None:
-        """Raises ValueError if a file of the potential has changed, and FileNotFoundError."""
+    def unchanged_files(self) -> list[Source]:
+        """The files of the potential. Raises ValueError if one has changed, and FileNotFoundError."""
         if self.checkpoint is None or self.sha256 is None:
             raise ValueError("a force can be restored only if its potential came from a checkpoint file")
-        for path, expected in zip(_as_tuple(self.checkpoint), _as_tuple(self.sha256), strict=True):
-            if (found := file_hash(path)) != expected:
+        files = [opened(path) for path in _as_tuple(self.checkpoint)]
+        for path, file, expected in zip(_as_tuple(self.checkpoint), files, _as_tuple(self.sha256), strict=True):
+            if (found := digest_of(file)) != expected:
                 raise ValueError(
                     f"the checkpoint {path!r} has changed since the force was saved: its SHA-256 must be {expected}, "
                     f"got {found}"
                 )
+        return files
 
 
 def _is_here(name: str) -> bool:
@@ -153,8 +154,7 @@ def hash_of(checkpoint: str | tuple[str, ...] | None) -> str | tuple[str, ...] |
 
 def file_hash(checkpoint: str | Path) -> str:
     """SHA-256 of a checkpoint, given by its path or name. Raises FileNotFoundError."""
-    with weights_file(locate(checkpoint)).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest_of(opened(checkpoint))
 
 
 def resolved_device(device: str | None) -> str:
