@@ -39,6 +39,9 @@ isolated() {
 }
 NETWORK="without a network"
 unshare --map-root-user --net --mount true 2>/dev/null || NETWORK="with the network of this machine"
+listed() { # listed FOLDER: paths, sizes and times of everything in it
+    find "$1" -printf '%p %s %t\n' | sort
+}
 demo_is_whole() {
     local file
     for file in alanine_dipeptide.dcd alanine_dipeptide.final.pdb alanine_dipeptide.log energy.png ramachandran.png; do
@@ -117,7 +120,7 @@ PYTHON
     else
         mkdir -m 755 "$WORK/shared"
     fi
-    before=$(ls -laR "$WORK/shared")
+    before=$(listed "$WORK/shared")
     SHARED=$WORK/shared isolated "$BIN/python" - "$(find "$WORK/shared" -name 'openmm-plugin-*.so')" <<'PYTHON'
 import os
 import sys
@@ -140,7 +143,7 @@ PYTHON
         SHARED=$WORK/shared isolated "$BIN/torchmdx" demo --seconds 5
         demo_is_whole
     )
-    test "$(ls -laR "$WORK/shared")" = "$before" || { say "the shared folder has changed" >&2; exit 1; }
+    test "$(listed "$WORK/shared")" = "$before" || { say "the shared folder has changed" >&2; exit 1; }
 fi
 
 "$BIN/torchmdx" demo --seconds 5

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from torchmdx.checkpoints import hub
 from torchmdx.checkpoints.formats.source import Source
-from torchmdx.checkpoints.formats.table import endings, ensemble_format_of, format_of
-from torchmdx.matgl.folder import FILES
+from torchmdx.checkpoints.formats.table import endings, ensemble_format_of, format_of, weights_part
 from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
 
 
@@ -39,7 +38,7 @@ def opened(path: str | Path | Source | None = None, sha256: str | None = None, t
 
 def digest_of(source: Source) -> str:
     """SHA-256 of a file, of a folder that of its weights."""
-    return hashlib.sha256(source.part(FILES[-1])).hexdigest() if source.is_folder else source.sha256
+    return hashlib.sha256(source.part(weights_part(source))).hexdigest() if source.is_folder else source.sha256
 
 
 def _resolved(path: str | Path | None, sha256: str | None) -> Path:
@@ -78,7 +77,7 @@ def _is_potential_folder(path: str | Path) -> bool:
 
 def weights_file(located: Path) -> Path:
     """The file with the weights of what `locate` returns, a file or a folder."""
-    return located / FILES[-1] if located.is_dir() else located
+    return located / weights_part(Source(str(located))) if located.is_dir() else located
 
 
 def _is_repository(name: str) -> bool:

@@ -17,6 +17,7 @@ from torchmdx.torchmdnet import archive
 ENDINGS = ()  # a folder
 # The files of a folder that are read. matgl also writes model.pt, a pickle of Python objects, which is never opened.
 FILES = ("model.json", "state.pt")
+WEIGHTS = FILES[1]
 LARGEST_JSON = 1 << 24
 
 

@@ -29,6 +29,7 @@ from torchmdx import Potential, TensorNetConfig
 from torchmdx.checkpoints.formats.reading import Reading, Report
 
 ENDINGS = (".springs",)
+WEIGHTS = "springs.bin"
 
 
 def recognizes(source):
@@ -63,7 +64,10 @@ def test_a_new_format_is_read_wherever_potentials_are(springs, capsys):
     Path("folder").mkdir()
     shutil.copy("a.springs", "folder/springs.bin")
     assert locate("folder") == Path("folder")
-    assert torchmdx.load("folder").config.num_channels == 4
+    sha256 = hashlib.sha256(Path("a.springs").read_bytes()).hexdigest()
+    assert torchmdx.load("folder", sha256=sha256).config.num_channels == 4
+    with pytest.raises(ValueError, match="the SHA-256 of 'folder/springs.bin' must be 000"):
+        torchmdx.load("folder", sha256="0" * 64)
     assert isinstance(torchmdx.load(["a.springs", "folder"]), torchmdx.Ensemble)
     assert main(["info", "a.springs"]) == 0
     assert "read: springs" in capsys.readouterr().out

@@ -17,7 +17,8 @@ from torchmdx.torchmdnet import reader as torchmdnet
 class Format(Protocol):
     """A module that reads one potential from a file or a folder. It never runs code from there.
 
-    ENDINGS: of its files, for commands that take potentials and data.
+    ENDINGS: of its files, for commands that take potentials and data. A format of folders also has WEIGHTS, the name of
+    the file whose SHA-256 is that of the potential.
     """
 
     @property
@@ -68,6 +69,11 @@ def format_of(source: Source) -> Format | None:
 def ensemble_format_of(source: Source) -> EnsembleFormat | None:
     """The format of several potentials that recognizes a file."""
     return None if source.is_folder else next((one for one in ENSEMBLES if one.recognizes(source)), None)
+
+
+def weights_part(folder: Source) -> str:
+    """The file in a folder whose SHA-256 is that of the potential."""
+    return str(getattr(format_of(folder), "WEIGHTS"))  # noqa: B009 (of some formats only)
 
 
 def read_one(source: Source) -> Reading:
