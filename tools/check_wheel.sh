@@ -9,7 +9,7 @@ if [ -z "${PYTHON:-}" ]; then
 fi
 
 WORK=$(mktemp -d)
-trap 'rm -rf "$WORK"' EXIT
+trap 'chmod -R u+w "$WORK"; rm -rf "$WORK"' EXIT
 trap 'exit 130' INT TERM
 # Nothing of the checkout or of the caller's settings may be found by accident.
 unset PYTHONPATH PYTHONHOME MYPYPATH
