@@ -79,6 +79,9 @@ def test_a_recorded_release_needs_no_writable_cache(stand_in, monkeypatch, tmp_p
     with pytest.raises(OSError, match="cache cannot be written"):
         torchmdx.load("aceff-1.1")
     assert stand_in.asked == []  # nothing is downloaded whose hash could not be recorded
+    assert locate("aceff-2.0", download=False) == stand_in.path
+    with pytest.raises(FileNotFoundError, match="is not on this machine with a known hash"):
+        locate("aceff-1.1", download=False)
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(OSError, match="cache cannot keep compiled code: it must not be"):
         torchmdx.load("aceff-2.0")
