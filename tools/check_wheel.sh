@@ -9,7 +9,7 @@ if [ -z "${PYTHON:-}" ]; then
 fi
 
 WORK=$(mktemp -d)
-trap 'rm -rf "$WORK"' EXIT
+trap 'chmod -R u+w "$WORK"; rm -rf "$WORK"' EXIT
 trap 'exit 130' INT TERM
 # Nothing of the checkout or of the caller's settings may be found by accident.
 unset PYTHONPATH PYTHONHOME MYPYPATH
@@ -19,6 +19,34 @@ say() { printf 'check_wheel: %s\n' "$*"; }
 environment() { # environment NAME PACKAGE...: an environment of its own with these packages, in the versions of the checkout
     "$PYTHON" -m venv "$WORK/$1"
     "$WORK/$1/bin/python" -m pip install --quiet --constraint "$ROOT/constraints.txt" "${@:2}"
+}
+
+# isolated COMMAND...: runs it with an empty PATH and home directory; with SHARED=FOLDER that folder is the cache, and
+# cannot be written; where user namespaces allow it, without a network.
+# Root may write whatever the mode, so there the folder is mounted again, read-only.
+isolated() {
+    local place=() variables=(PATH="$WORK/nothing" HOME="$WORK/home")
+    if [ -n "${SHARED:-}" ]; then
+        variables+=(TORCHMDX_CACHE="$SHARED")
+        if [ "$NETWORK" = "without a network" ]; then
+            place=(unshare --map-root-user --net --mount "$(command -v bash)" -c
+                'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"' "$SHARED")
+        else
+            chmod -R a-w "$SHARED"
+        fi
+    fi
+    "${place[@]}" "$(command -v env)" -i "${variables[@]}" "$@"
+}
+NETWORK="without a network"
+unshare --map-root-user --net --mount true 2>/dev/null || NETWORK="with the network of this machine"
+listed() { # listed FOLDER: paths, sizes and times of everything in it
+    find "$1" -printf '%p %s %t\n' | sort
+}
+demo_is_whole() {
+    local file
+    for file in alanine_dipeptide.dcd alanine_dipeptide.final.pdb alanine_dipeptide.log energy.png ramachandran.png; do
+        test -s "demo/$file" || { say "the demo left no $file" >&2; exit 1; }
+    done
 }
 
 say "building the sdist, and the wheel from it"
@@ -65,7 +93,7 @@ if compgen -G "$WORK/dist/*-none-any.whl" >/dev/null; then
 else
     say "without a compiler, the libraries of the wheel serve"
     mkdir "$WORK/nothing" "$WORK/home"
-    env -i PATH="$WORK/nothing" HOME="$WORK/home" "$BIN/python" - <<'PYTHON'
+    isolated "$BIN/python" - <<'PYTHON'
 import shutil
 
 from ase.build import molecule
@@ -74,7 +102,7 @@ import torchmdx
 from torchmdx.runtime.c_library import c_library_state
 from torchmdx.runtime.c_sources import LIBRARIES
 
-assert not any(shutil.which(name) for name in ("cc", "gcc", "clang", "c++"))
+assert not any(shutil.which(name) for name in ("cc", "gcc", "clang", "c++", "g++"))
 for name in LIBRARIES:
     assert c_library_state(name) == "compiled with the package", (name, c_library_state(name))
 atoms = molecule("CH3CH2OH")
@@ -85,12 +113,41 @@ assert step.engine.name == "compiled", step.engine_why
 assert step.search.backend == "cell_list", step.search.backend
 PYTHON
     test -z "$(find "$WORK/home" -name '*.so')" || { say "something was compiled all the same" >&2; exit 1; }
+
+    say "with what another machine compiled in a shared folder, which cannot be written, ${NETWORK}"
+    if command -v c++ >/dev/null; then
+        TORCHMDX_CACHE=$WORK/shared "$BIN/python" -c 'from torchmdx.openmm_force import load_plugin; load_plugin()'
+    else
+        mkdir -m 755 "$WORK/shared"
+    fi
+    before=$(listed "$WORK/shared")
+    SHARED=$WORK/shared isolated "$BIN/python" - "$(find "$WORK/shared" -name 'openmm-plugin-*.so')" <<'PYTHON'
+import os
+import sys
+
+folder = os.environ["TORCHMDX_CACHE"]
+try:
+    open(os.path.join(folder, "new"), "w").close()
+except OSError:
+    pass
+else:
+    raise SystemExit(f"{folder} can be written: this check has no meaning")
+
+if sys.argv[1]:
+    from torchmdx.openmm_force import load_plugin
+
+    load_plugin()
+PYTHON
+    (
+        mkdir "$WORK/isolated" && cd "$WORK/isolated"
+        SHARED=$WORK/shared isolated "$BIN/torchmdx" demo --seconds 5
+        demo_is_whole
+    )
+    test "$(listed "$WORK/shared")" = "$before" || { say "the shared folder has changed" >&2; exit 1; }
 fi
 
 "$BIN/torchmdx" demo --seconds 5
-for file in alanine_dipeptide.dcd alanine_dipeptide.final.pdb alanine_dipeptide.log energy.png ramachandran.png; do
-    test -s "demo/$file" || { say "the demo left no $file" >&2; exit 1; }
-done
+demo_is_whole
 
 say "types, as a user's checker sees them"
 cat >typed.py <<'PYTHON'

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -66,6 +67,24 @@ def test_a_release_is_fetched_and_checked_by_its_name(stand_in, data, tmp_path):
     where = ("Acellera/AceFF-2.0", "aceff_v2.0.ckpt", "main")
     assert stand_in.asked == [where, where]  # the file, and what its hash must be
     assert pins(tmp_path) == {"aceff-2.0": stand_in.stated}
+
+
+def test_a_recorded_release_needs_no_writable_cache(stand_in, monkeypatch, tmp_path):
+    torchmdx.load("aceff-2.0")
+    stand_in.asked.clear()
+    plain = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and plain(path, mode))
+    assert torchmdx.load("aceff-2.0").predicts_charges
+    assert stand_in.asked == []
+    with pytest.raises(OSError, match="cache cannot be written"):
+        torchmdx.load("aceff-1.1")
+    assert stand_in.asked == []  # nothing is downloaded whose hash could not be recorded
+    assert locate("aceff-2.0", download=False) == stand_in.path
+    with pytest.raises(FileNotFoundError, match="is not on this machine with a known hash"):
+        locate("aceff-1.1", download=False)
+    (tmp_path / "cache").chmod(0o777)
+    with pytest.raises(OSError, match="cache cannot keep compiled code: it must not be"):
+        torchmdx.load("aceff-2.0")
 
 
 def test_the_calculator_takes_names(stand_in):

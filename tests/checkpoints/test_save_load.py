@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 
 import torchmdx
 from torchmdx import System, TensorNetConfig, evaluate
+from torchmdx.checkpoints.formats.reading import Report
 from torchmdx.checkpoints.save_load import read
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
-from torchmdx.torchmdnet.report import Report
 
 
 @pytest.fixture

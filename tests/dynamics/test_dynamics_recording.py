@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import numpy as np
 import pytest
@@ -348,3 +349,22 @@ def test_on_a_gpu_nothing_is_lost_after_a_failed_write_and_an_interruption(
         assert recording.dynamics.num_steps < 100
         recording.run(200 - recording.dynamics.num_steps)
     assert contents(other) == contents(prefix)
+
+
+def test_frames_of_an_earlier_version_are_not_rotated_which_is_said(make_potential, crystal, tmp_path):
+    dynamics = Dynamics(make_potential(**TINY), System.from_ase(crystal), timestep=0.5)
+    prefix = str(tmp_path / "run")
+    with Recording.begin(dynamics, prefix, **INTERVALS) as recording:
+        recording.run(4)
+    files = RunFiles(prefix, 1)
+    settings = files.read_settings()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "trajectories hold .* in the xy plane$")
+        Recording.resume(dynamics, prefix, **INTERVALS).close()
+    files.write_settings({name: value for name, value in settings.items() if name != "cells in Å"})
+    with (
+        pytest.warns(UserWarning, match="did not write cells in Å"),
+        pytest.warns(UserWarning, match="from here on; those that an earlier version wrote are not$"),
+    ):
+        Recording.resume(dynamics, prefix, **INTERVALS).close()

@@ -15,7 +15,7 @@ from matgl_folders import DATA, NAMES, description, energy_of, frames, state, wr
 
 import torchmdx
 from torchmdx import Batch, cli, evaluate
-from torchmdx.matgl.folder import read_matgl
+from torchmdx.checkpoints.save_load import read
 
 # Folders of released potentials, each with NAME.json beside it: what matgl computed for them in float64.
 RELEASED = [Path(folder) for folder in os.environ.get("MATGL_RELEASED", "").split(os.pathsep) if folder]
@@ -43,7 +43,7 @@ def test_results_of_a_released_potential_are_those_of_matgl(folder):
 
 
 def test_a_file_written_from_it_gives_the_same_energies(tmp_path):
-    reading = read_matgl(DATA / "bessel-2")
+    reading = read(DATA / "bessel-2")
     torchmdx.save(reading.potential, tmp_path / "a.safetensors", report=reading.report)
     loaded = torchmdx.load(tmp_path / "a.safetensors", dtype=torch.float64)
     frame = frames("bessel-2")[0]

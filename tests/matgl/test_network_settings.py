@@ -3,8 +3,8 @@
 import pytest
 from matgl_folders import description, energy_of, frames, state, write
 
-from torchmdx.matgl.folder import read_matgl
-from torchmdx.torchmdnet.report import UnsupportedCheckpoint
+from torchmdx.checkpoints.formats.reading import UnsupportedCheckpoint
+from torchmdx.checkpoints.save_load import read
 
 
 def change(where: str, value):
@@ -46,7 +46,7 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path, changed, text):
     told = description()
     changed(told)
     with pytest.raises(UnsupportedCheckpoint, match=text) as caught:
-        read_matgl(write(tmp_path / "other", told, state()))
+        read(write(tmp_path / "other", told, state()))
     assert "model.json" in str(caught.value)
 
 
@@ -54,7 +54,7 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path, changed, text):
 def test_messages_of_version_2_carry_the_neighbours_tensors(tmp_path, module):
     told = description()
     change("kwargs.model.@module", f"matgl.models.{module}")(told)
-    potential = read_matgl(write(tmp_path / "new", told, state())).potential.double()
+    potential = read(write(tmp_path / "new", told, state())).potential.double()
     frame = frames("gauss")[0]
     assert potential.config.messages == "source"
     assert energy_of(potential, frame) == pytest.approx(frame["energy"], abs=2e-6)
@@ -77,4 +77,4 @@ def test_damaged_descriptions_are_refused(tmp_path, changed, text):
     told = description()
     changed(told)
     with pytest.raises(ValueError, match=text):
-        read_matgl(write(tmp_path / "other", told, state()))
+        read(write(tmp_path / "other", told, state()))

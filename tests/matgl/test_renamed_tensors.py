@@ -11,8 +11,8 @@ from matgl_dgl_oracle import Oracle
 from matgl_folders import description, energy_of, frames, state, write
 
 from torchmdx import Potential, System, evaluate
-from torchmdx.matgl.folder import read_matgl
-from torchmdx.torchmdnet.report import UnsupportedCheckpoint
+from torchmdx.checkpoints.formats.reading import UnsupportedCheckpoint
+from torchmdx.checkpoints.save_load import read
 
 
 @pytest.mark.parametrize("module", ["_tensornet_pyg", "_tensornetwarp_pyg"])
@@ -24,7 +24,7 @@ def test_version_1_has_source_and_target_exchanged(tmp_path, name, module):
     tensors["model.tensor_embedding.emb2.weight"] = torch.cat(pair.chunk(2, dim=1)[::-1], dim=1)
     for kind in ("weight", "bias"):  # vectors lead to the target; under SO(3) that makes another energy
         tensors[f"model.tensor_embedding.distance_proj2.{kind}"] *= -1
-    reading = read_matgl(write(tmp_path / "old", told, tensors))
+    reading = read(write(tmp_path / "old", told, tensors))
     for frame in frames(name):
         assert energy_of(reading.potential.double(), frame) == pytest.approx(frame["energy"], abs=2e-6)
     exchanged = "source and target of the embedding exchanged: columns of pairs, signs of vectors"
@@ -37,7 +37,7 @@ def test_version_1_on_dgl_has_messages_of_the_atoms_own_tensors(tmp_path, group,
     told, tensors = description(), state()
     told["kwargs"]["model"] |= {"@module": f"matgl.models.{module}", "@model_version": 1}
     told["kwargs"]["model"]["init_args"]["equivariance_invariance_group"] = group
-    reading = read_matgl(write(tmp_path / "dgl", told, tensors))
+    reading = read(write(tmp_path / "dgl", told, tensors))
     potential = reading.potential.double()
     assert potential.config.messages == "target"
     assert f"matgl.models.{module}, version 1: messages carry the atom's own tensors" in reading.report.read
@@ -65,7 +65,7 @@ def test_merged_maps_of_warp_and_unused_tensors(tmp_path):
         tensors[f"model.tensor_embedding.distance_proj.{kind}"] = torch.cat(parts)
     tensors["element_refs.onehot"] = torch.eye(11)
     tensors["model.tensor_embedding.emb3.weight"] = torch.zeros(3, 3)
-    reading = read_matgl(write(tmp_path / "warp", description(), tensors))
+    reading = read(write(tmp_path / "warp", description(), tensors))
     frame = frames("gauss")[1]
     assert energy_of(reading.potential.double(), frame) == pytest.approx(frame["energy"], abs=2e-6)
     assert any("element_refs.onehot" in line for line in reading.report.ignored)
@@ -77,7 +77,7 @@ def test_exponential_normal_functions_are_read(tmp_path):
     del tensors["model.bond_expansion.rbf.centers"]
     means, betas = torch.linspace(0.01, 1.0, 32), torch.linspace(100.0, 200.0, 32)
     tensors |= {"model.bond_expansion.rbf.means": means, "model.bond_expansion.rbf.betas": betas}
-    potential = read_matgl(write(tmp_path / "exponential", told, tensors)).potential
+    potential = read(write(tmp_path / "exponential", told, tensors)).potential
     r = torch.tensor([0.7, 2.0, 4.9])
     exact = 0.5 * (torch.cos(torch.pi * r / 5) + 1)[:, None] * torch.exp(-betas * (torch.exp(-r)[:, None] - means) ** 2)
     torch.testing.assert_close(potential.network.basis(r), exact)
@@ -86,15 +86,15 @@ def test_exponential_normal_functions_are_read(tmp_path):
 def test_without_references_they_are_zero(tmp_path):
     tensors = state()
     del tensors["element_refs.property_offset"]
-    potential = read_matgl(write(tmp_path / "plain", description(), tensors)).potential
+    potential = read(write(tmp_path / "plain", description(), tensors)).potential
     assert not potential.reference_energies.any()
 
 
 def test_left_over_and_missing_tensors_are_named(tmp_path):
     more = state() | {"model.layers.0.spin.weight": torch.zeros(2)}
     with pytest.raises(UnsupportedCheckpoint, match="unsupported tensors model.layers.0.spin.weight"):
-        read_matgl(write(tmp_path / "more", description(), more))
+        read(write(tmp_path / "more", description(), more))
     fewer = state()
     del fewer["data_std"]
     with pytest.raises(ValueError, match="lacks the tensor data_std"):
-        read_matgl(write(tmp_path / "fewer", description(), fewer))
+        read(write(tmp_path / "fewer", description(), fewer))

@@ -8,7 +8,7 @@ import torch
 from ase import Atoms
 
 import torchmdx
-from torchmdx.checkpoints.save_load import READABLE_VERSIONS
+from torchmdx.checkpoints.formats.own import READABLE_VERSIONS
 from torchmdx.models.model_card import Card
 
 ORGANIC = Card(

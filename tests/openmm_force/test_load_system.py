@@ -1,5 +1,6 @@
 """Systems from XML: with the plugin where they need it, and without running code from the file."""
 
+import io
 import json
 import os
 import pickle
@@ -16,6 +17,7 @@ from mixed_systems import LAMBDA, mix
 from mm_systems import SOLUTE, assert_same, cluster, energy_and_forces, mm_system
 
 from torchmdx import save
+from torchmdx.moved import MOVED
 from torchmdx.openmm_force import find, load_system
 from torchmdx.openmm_force.find import pickled_reference
 from torchmdx.openmm_force.native import native
@@ -95,6 +97,25 @@ def test_a_name_in_the_file_starts_no_download(potential, tmp_path, monkeypatch,
     assert hub.asked == ["Acellera/AceFF-1.0"]
 
 
+@pytest.mark.parametrize("transport", ["python", NATIVE])
+def test_the_file_that_is_loaded_is_the_one_whose_hash_was_checked(potential, tmp_path, monkeypatch, transport):
+    """It is read once: between two reads it could change."""
+    text, mixed, positions = saved(potential, tmp_path, transport)
+    read = []
+    plain = io.open
+
+    def counting(file, mode="r", *args, **options):
+        if str(file).endswith("model.safetensors"):
+            read.append(mode)
+        return plain(file, mode, *args, **options)
+
+    monkeypatch.setattr(io, "open", counting)
+    monkeypatch.setattr("builtins.open", counting)
+    found = load_system(with_reference(text, str))
+    assert read == ["rb"]
+    assert energy_and_forces(found, positions)[0] == pytest.approx(energy_and_forces(mixed, positions)[0], rel=1e-12)
+
+
 def with_reference(text, change):
     """The XML of a System with another reference to the potential, and another name, so that it is restored."""
     root = ElementTree.fromstring(text)
@@ -107,6 +128,10 @@ def with_reference(text, change):
             selects = "NEWTRUE" in steps
             element.set("function", pickle.dumps(Call(renamed(change(reference)), selects), 4).hex())
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def python_forces(text):
+    return [element for element in ElementTree.fromstring(text).iter("Force") if element.get("type") == "PythonForce"]
 
 
 def renamed(reference):
@@ -150,6 +175,23 @@ def test_a_machine_where_the_plugin_was_never_compiled(potential, tmp_path, comp
         expected = "this System has a potential of the transport 'native', which needs the plugin of torchmdx. "
         assert done.stdout.startswith(expected), (done.stdout, done.stderr)
         assert "transport='python' gives a System that can be read everywhere" in done.stdout
+
+
+def test_a_file_that_names_a_former_module_path(potential, tmp_path, monkeypatch):
+    """As those that an earlier version wrote: the path that leads to today's module is checked, not its text."""
+    text, mixed, positions = saved(potential, tmp_path, "python")
+    today, former = (f"torchmdx.openmm_force.transport_{name}" for name in ("python", "former"))
+    assert len(today) == len(former)
+    old = text.replace(today.encode().hex(), former.encode().hex())
+    assert old != text
+    with pytest.raises(ValueError, match="a function that is not one of torchmdx"):
+        load_system(old)
+    monkeypatch.setitem(MOVED, former, today)
+    references = [
+        [pickled_reference(element.attrib["function"]) for element in python_forces(written)] for written in (old, text)
+    ]
+    assert references[0] == references[1] != [None]
+    assert_same(energy_and_forces(load_system(old), positions), energy_and_forces(mixed, positions), 1e-12)
 
 
 ran = []

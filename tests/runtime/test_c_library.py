@@ -96,3 +96,14 @@ def test_it_is_kept_on_disk(package, monkeypatch, tmp_path):
         function.cache_clear()
     monkeypatch.setattr(c_library, "run_compiler", lambda *_, **__: pytest.fail("compiled again"))
     assert c_library.c_library("small").answer() == 42
+
+
+@needs_compiler
+def test_a_shared_cache_serves_machines_without_a_compiler(package, monkeypatch):
+    assert c_library.c_library("small") is not None
+    for function in (c_library.c_library, c_library._found):
+        function.cache_clear()
+    monkeypatch.setenv("PATH", os.fspath(package))
+    monkeypatch.delenv("CC", raising=False)
+    assert c_library.c_library("small").answer() == 42
+    assert c_library.c_library_state("small") == "compiled on this machine"

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from torchmdx.matgl.folder import FILES
-from torchmdx.runtime.compile_cache import usable_directory
+from torchmdx.runtime.compile_cache import readable_directory, usable_directory
 from torchmdx.runtime.files import write_whole
 
 log = logging.getLogger(__name__)
+
+PINS = "releases.json"  # hashes that were recorded, in the cache folder
 
 
 def page_of(repository: str) -> str:
@@ -107,14 +109,15 @@ def fetch(name: str, sha256: str | None = None, *, download: bool = True) -> Pat
             f"downloading {name!r} needs huggingface_hub: pip install 'torchmdx[hub]'; or download {release.files} "
             f"from {release.page} and give {'the folder' if release.others else 'its path'}"
         ) from error
-    pins = usable_directory() / "releases.json"
-    recorded, new = _read_pins(pins), {}
+    recorded, new = _read_pins(readable_directory() / PINS), {}
     paths = []
     for filename in (*release.others, release.filename):
         pin = name if filename == release.filename else f"{name}/{filename}"
         known = recorded.get(pin)
         if filename == release.filename:
             known = sha256 or release.sha256 or known
+        if known is None and download:
+            usable_directory()  # raises before the download if the hash cannot be recorded
         path = _download(name, release, filename, huggingface_hub, allow_cached=known is not None, download=download)
         if known is None:
             new[pin] = _verified_by_hub(name, release, filename, path, huggingface_hub)
@@ -124,6 +127,7 @@ def fetch(name: str, sha256: str | None = None, *, download: bool = True) -> Pat
     if len({path.parent for path in paths}) > 1:
         raise OSError(f"{name!r} must have its files in one folder, got {', '.join(map(str, paths))}")
     if new:
+        pins = usable_directory() / PINS
         _write_pins(pins, new)
         found = ", ".join(new.values())
         log.info("%s has the SHA-256 that the hub states, recorded in %s: %s", name, pins, found)
@@ -132,10 +136,14 @@ def fetch(name: str, sha256: str | None = None, *, download: bool = True) -> Pat
 
 def require_digest(path: Path, sha256: str) -> None:
     """Raises ValueError unless a file has this SHA-256."""
+    with path.open("rb") as file:
+        require_same_digest(path, hashlib.file_digest(file, "sha256").hexdigest(), sha256)
+
+
+def require_same_digest(path: Path, found: str, sha256: str) -> None:
+    """As `require_digest`, of a file whose SHA-256 was found."""
     if not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
         raise ValueError(f"sha256 must be 64 hexadecimal digits, got {sha256!r}")
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != sha256.lower():
         raise ValueError(f"the SHA-256 of {str(path)!r} must be {sha256.lower()}, got {found}")
 

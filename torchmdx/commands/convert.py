@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from torchmdx.units import ENERGY_UNITS
 
 if TYPE_CHECKING:
+    from torchmdx.checkpoints.formats.reading import Reading
     from torchmdx.models.model_card import Card
     from torchmdx.models.potential import Potential
-    from torchmdx.torchmdnet.report import Reading
 
 
 def add_parser(subparsers: Any) -> None:
@@ -59,14 +59,15 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.checkpoints.locate import is_run_folder, locate
-    from torchmdx.checkpoints.save_load import ensemble_to_bytes, holds_several, read, read_ensemble, save
+    from torchmdx.checkpoints.formats import ensemble
+    from torchmdx.checkpoints.locate import holds_several, is_run_folder, opened
+    from torchmdx.checkpoints.save_load import read, read_ensemble, save
     from torchmdx.commands.info import describe
     from torchmdx.runtime.files import require_new, write_whole
 
     target = Path(options.target)
     report = target.with_suffix(".report.txt")
-    files = [source if is_run_folder(source) else locate(source, options.sha256) for source in options.source]
+    files = [source if is_run_folder(source) else opened(source, options.sha256) for source in options.source]
     several = len(files) > 1 or holds_several(files[0])
     endings = (".safetensors", ".zip") if several else (".safetensors",)
     if target.suffix not in endings:
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     for reading in readings:
         reading.potential.card = card_with(reading.potential.card, options)
     if several:
-        write_whole(target, _zipped(readings) if target.suffix == ".zip" else ensemble_to_bytes(readings))
+        write_whole(target, _zipped(readings) if target.suffix == ".zip" else ensemble.to_bytes(readings))
     else:
         save(readings[0].potential, target, report=readings[0].report)
     texts = [f"{reading.report}\n{describe(reading.potential)}" for reading in readings]
@@ -156,7 +157,7 @@ def _scaled(potential: Potential, factor: float) -> Potential:
 
 
 def _zipped(readings: list[Reading]) -> bytes:
-    from torchmdx.checkpoints.save_load import to_bytes
+    from torchmdx.checkpoints.formats.own import to_bytes
 
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

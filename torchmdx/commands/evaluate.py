@@ -128,11 +128,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _potential_and_data(options: argparse.Namespace) -> tuple[list[str] | None, list[str]]:
     """--model, or the first file if its ending, name or content is that of a potential; and the remaining files."""
-    from torchmdx.checkpoints.ensemble_file import is_ensemble_folder
-    from torchmdx.checkpoints.locate import ENDINGS, known_names
+    from torchmdx.checkpoints.formats.table import endings
+    from torchmdx.checkpoints.locate import known_names
+    from torchmdx.checkpoints.run_folder import is_ensemble_folder
 
     model, files = options.model, options.files
-    first_is_one = Path(files[0]).suffix in ENDINGS or files[0] in known_names() or is_ensemble_folder(Path(files[0]))
+    first_is_one = Path(files[0]).suffix in endings() or files[0] in known_names() or is_ensemble_folder(Path(files[0]))
     if first_is_one and model is None:
         model, files = [files[0]], files[1:]
     if not files:

@@ -69,10 +69,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.checkpoint:
-        from torchmdx.checkpoints.save_load import holds_several, read, read_ensemble
+        from torchmdx.checkpoints.save_load import read_any
 
-        source = options.checkpoint
-        readings = read_ensemble(source) if holds_several(source) else [read(source)]
+        read = read_any(options.checkpoint)
+        readings = read if isinstance(read, list) else [read]
         plans = _plans_of(readings[0].potential, options.atoms, options.card)
         print("\n\n".join("\n".join([describe(r.potential), *r.report.conversion()]) for r in readings))
         print("\nwhat runs in float32, for one structure whose atoms have about 48 neighbours:\n" + "\n".join(plans))

@@ -45,6 +45,7 @@ UNITS = {
     "potentialEnergy": "kilojoules_per_mole",
     "temperature": "kelvin",
 }
+NEWER = {"cell_vectors"}  # files of version 0.1 have none, and are continued without
 FLUSH_SECONDS, MOST_BUFFERED = 1.0, 8 * 2**20  # bytes
 CHUNK_BYTES, MOST_CHUNK = 2**15, 512  # bytes, frames
 SPARE_BYTES = 2**16  # reserved for metadata of a flush, besides two chunks of every array
@@ -93,7 +94,7 @@ class Hdf5Trajectory:
             held = _require_layout(path, file, num_atoms, arrays_of(periodic, velocities))
             if held < num_frames:
                 raise ValueError(f"{str(path)!r} must hold the {num_frames} frames up to the checkpoint, got {held}")
-            for name in arrays_of(periodic, velocities):
+            for name in UNITS.keys() & file.keys():
                 file[name].resize(num_frames, axis=0)
             file.flush()
         except BaseException:
@@ -226,11 +227,11 @@ def _require_layout(path: Path, file: h5py.File, num_atoms: int, names: list[str
     with naming(path):
         require_own(file)
         held = {name for name in UNITS if name in file}
-        if held != set(names):
+        if held not in (set(names), set(names) - NEWER):
             raise ValueError(
                 f"{str(path)!r} must hold the arrays {', '.join(sorted(names))}, got {', '.join(sorted(held))}"
             )
-        for name in names:
+        for name in held:
             if file[name].shape[1:] != _shape(name, num_atoms):
                 raise ValueError(f"{str(path)!r} must be a trajectory of {num_atoms} atoms written by `torchmdx md`")
-        return int(min(len(file[name]) for name in names))
+        return int(min(len(file[name]) for name in held))

@@ -65,10 +65,11 @@ def closed(cell: Floats, pbc: NDArray[np.bool_], positions: Floats) -> Floats:
     return rows
 
 
-def tell_of_cells(cells: Floats, pbc: NDArray[np.bool_], name: str) -> None:
+def tell_of_cells(cells: Floats, pbc: NDArray[np.bool_], name: str, unrotated: bool = False) -> None:
     """Warns, once for all structures, where frames of trajectories differ from the states of a run.
 
-    cells [S,3,3] Å, pbc [S,3]; name: of the format.
+    cells [S,3,3] Å, pbc [S,3]; name: of the format. unrotated: an earlier version, which did not rotate,
+    wrote the first frames.
     """
     places = [f" of structure {number}" * (len(cells) > 1) for number in range(len(cells))]
     partly = [number for number, own in enumerate(pbc) if own.any() and not own.all()]
@@ -84,7 +85,8 @@ def tell_of_cells(cells: Floats, pbc: NDArray[np.bool_], name: str) -> None:
         number for number, own in enumerate(pbc) if own.any() and not is_standard(closed(cells[number], own, nowhere))
     ]
     for number in rotated[:1]:
-        more = ", and have the vectors of the run as cell_vectors" * (name == "hdf5")
+        more = ", and have the vectors of the run as cell_vectors" * (name == "hdf5" and not unrotated)
+        more += ", from here on; those that an earlier version wrote are not" * unrotated
         warnings.warn(
             f"trajectories hold lengths and angles of cells: frames{places[number]} are rotated to a along x and b in "
             f"the xy plane{more}",

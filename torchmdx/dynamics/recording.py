@@ -15,7 +15,7 @@ from torchmdx.dynamics.log import Log, Row, columns_of
 from torchmdx.dynamics.orientation import tell_of_cells
 from torchmdx.dynamics.recorded import atoms_of, frames_of, lacking, rows_of
 from torchmdx.dynamics.run_files import RunFiles, files_of
-from torchmdx.dynamics.run_settings import settings_of
+from torchmdx.dynamics.run_settings import CELLS, settings_of
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFile, TrajectoryFormat, topology_of
 from torchmdx.runtime.output_lock import OutputLock
@@ -138,7 +138,7 @@ class Recording:
         own = OutputLock(prefix) if lock is None else None
         recording = cls(dynamics, files, save_every, log_every, checkpoint_every, trajectory, own)
         with recording._closing_after_errors():
-            files.require_settings(recording._settings(settings))
+            not_written = files.require_settings(recording._settings(settings))
             for path in (files.restart, *files.trajectories, *files.logs):
                 if not path.is_file():
                     raise FileNotFoundError(f"a restart continues {str(path)!r}, which does not exist")
@@ -153,7 +153,7 @@ class Recording:
                 recording.trajectories.append(trajectory.reopen(path, count, save_every, celled, num_frames))
                 recording.logs.append(Log.reopen(files.logs[number], log_bytes[number]))
             recording.saved_step = step
-            tell_of_cells(dynamics.batch.cell.numpy(), recording._pbc, trajectory.name)
+            tell_of_cells(dynamics.batch.cell.numpy(), recording._pbc, trajectory.name, CELLS in not_written)
         return recording
 
     def run(

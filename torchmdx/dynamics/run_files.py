@@ -124,10 +124,10 @@ class RunFiles:
             raise ValueError(f"{str(self.settings)!r} must have format {FORMAT!r}, got {found!r}")
         return settings
 
-    def require_settings(self, now: dict[str, Any]) -> None:
+    def require_settings(self, now: dict[str, Any]) -> list[str]:
         """Raises ValueError with the settings that differ between a run and its continuation.
 
-        Warns of those that earlier versions did not write.
+        Returns the names of those that earlier versions did not write, after a warning.
         """
         before = self.read_settings()
         now = json.loads(json.dumps(now))
@@ -139,6 +139,7 @@ class RunFiles:
                 "they are those of the run is not checked",
                 stacklevel=3,
             )
+        return missing
 
 
 def files_of(

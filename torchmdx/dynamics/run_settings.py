@@ -13,6 +13,7 @@ from torchmdx.dynamics.recorded import atoms_of
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
 from torchmdx.models.digest import digest_of
 
+CELLS = "cells in Å"
 DECIMALS = 6  # of cells, in Å: files of structures round more than memory does
 
 
@@ -30,7 +31,7 @@ def settings_of(dynamics: Dynamics, save_every: int, log_every: int, trajectory:
         "atoms (SHA-256 of elements, masses and which move)": hashlib.sha256(atoms).hexdigest(),
         "atoms of the structures": np.diff(particles.starts).tolist(),
         "charges in e": batch.charge.tolist(),
-        "cells in Å": batch.cell.numpy().round(DECIMALS).tolist(),
+        CELLS: batch.cell.numpy().round(DECIMALS).tolist(),
         "periodic directions": batch.pbc.tolist(),
         "integrator": repr(motion.integrator),
         "timestep in fs": motion.timestep,
@@ -47,7 +48,7 @@ def settings_of(dynamics: Dynamics, save_every: int, log_every: int, trajectory:
 
 # Names that earlier versions did not write.
 ADDED = {
-    "potential (SHA-256)", "formulas", "masses in amu (least and greatest)", "frozen atoms", "cells in Å",
+    "potential (SHA-256)", "formulas", "masses in amu (least and greatest)", "frozen atoms", CELLS,
     "periodic directions", "temperatures in K",
 }  # fmt: skip
 

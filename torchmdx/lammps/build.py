@@ -44,15 +44,16 @@ def plugin_file() -> Path:
     sources = [p.read_text() for p in sorted(HERE.iterdir()) if p.suffix in (".cpp", ".h")]
     texts = [p.name + p.read_text() for p in sorted(headers.glob("*.h"))]
     options = os.environ.get("TORCHMDX_LAMMPS_OPTIONS", INTEGERS).split()
+    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", *options]
+    flags += [part for folder in (headers, mpi) for part in ("-isystem", str(folder))]
+
+    def make(path: Path) -> None:
+        command = [find_compiler("CXX", "c++", "g++", "clang++"), *flags, "pair_torchmdx.cpp", "-o", str(path)]
+        run_compiler(command, "pair_torchmdx.cpp", folder=HERE)
+
     try:
-        compiler = find_compiler("CXX", "c++", "g++", "clang++")
-        command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", *options]
-        command += [part for folder in (headers, mpi) for part in ("-isystem", str(folder))]
-
-        def make(path: Path) -> None:
-            run_compiler([*command, "pair_torchmdx.cpp", "-o", str(path)], "pair_torchmdx.cpp", folder=HERE)
-
-        made = library_file("lammps-plugin", (*sources, *texts, *command, platform.machine()), make)
+        # Whatever compiler made it: a folder that is shared serves machines without one.
+        made = library_file("lammps-plugin", (*sources, *texts, *flags, platform.machine()), make)
         return _named(made)
     except (CompileError, CacheError) as error:
         raise BuildError(str(error)) from error

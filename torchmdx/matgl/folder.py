@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
+from torchmdx.checkpoints.formats.reading import Reading, Report
+from torchmdx.checkpoints.formats.source import Source
 from torchmdx.matgl.network_settings import atomic_numbers_of, config_of, network_of
 from torchmdx.matgl.renamed_tensors import StateDict, rename
 from torchmdx.models.model_card import Card
@@ -12,34 +13,35 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.skeleton import require_sizes
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
 from torchmdx.torchmdnet import archive
-from torchmdx.torchmdnet.report import Reading, Report
 
+ENDINGS = ()  # a folder
 # The files of a folder that are read. matgl also writes model.pt, a pickle of Python objects, which is never opened.
 FILES = ("model.json", "state.pt")
+WEIGHTS = FILES[1]
 LARGEST_JSON = 1 << 24
 
 
-def is_matgl_folder(path: str | Path) -> bool:
-    """Whether a path is a folder in which matgl saved a model."""
-    return (Path(path) / FILES[0]).is_file()
+def recognizes(source: Source) -> bool:
+    """Whether it is a folder in which matgl saved a model."""
+    return source.has_part(FILES[0])
 
 
-def read_matgl(folder: Path) -> Reading:
+def read(source: Source) -> Reading:
     """The potential in a folder of matgl, in the dtype it was saved in, and a report on what was read.
 
     Raises ValueError for a folder that is damaged or holds no potential, and UnsupportedCheckpoint, naming model or
     setting, for one that torchmdx does not have.
     """
+    folder = source.path
     description, state = (folder / name for name in FILES)
     if not state.is_file():
         raise ValueError(f"{str(folder)!r} has a model.json of matgl but no state.pt, which holds the weights")
     with naming(description):
         if description.stat().st_size > LARGEST_JSON:
             raise ValueError(f"it must have at most {LARGEST_JSON} bytes, got {description.stat().st_size}")
-        text = description.read_bytes()
-        settings, form = network_of(parse_json(text), str(description))
+        settings, form = network_of(parse_json(source.part(FILES[0])), str(description))
         numbers = atomic_numbers_of(settings, str(description))
-    data = state.read_bytes()
+    data = source.part(FILES[1])
     report = Report(str(folder), hashlib.sha256(data).hexdigest())
     with naming(description):
         config = config_of(settings, form, numbers, report)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torchmdx.checkpoints.formats.reading import Report, UnsupportedCheckpoint
 from torchmdx.models.tensornet import TensorNetConfig
-from torchmdx.torchmdnet.report import Report, UnsupportedCheckpoint
 
 # matgl's head has three hidden layers.
 NUM_HEAD_LAYERS = 2

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmdx.checkpoints.formats.reading import Report, UnsupportedCheckpoint
 from torchmdx.models.tensornet import TensorNetConfig
-from torchmdx.torchmdnet.report import Report, UnsupportedCheckpoint
 
 # matgl's MatPES potentials store a table that only its training uses; the embedding has a linear map that it never
 # applies.

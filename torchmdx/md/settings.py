@@ -135,8 +135,8 @@ class PotentialSettings:
 
 def _checkpoint_files(given: list[str] | None) -> tuple[Path, ...]:
     """The files of one or several checkpoints, or of the members in the directory of a training run."""
-    from torchmdx.checkpoints.ensemble_file import files_in
     from torchmdx.checkpoints.locate import is_run_folder, locate
+    from torchmdx.checkpoints.run_folder import files_in
 
     if not given:
         return (locate(),)

@@ -12,9 +12,9 @@ from typing import Any
 import openmm
 from openmm import app, unit
 
-from torchmdx.checkpoints.ensemble_file import files_in
 from torchmdx.checkpoints.locate import is_run_folder, locate
 from torchmdx.checkpoints.prepare import PotentialSource, prepare_potential
+from torchmdx.checkpoints.run_folder import files_in
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.openmm_force.atoms import Region, checked_atoms, elements_of

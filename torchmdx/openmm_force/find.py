@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import openmm
 
+from torchmdx.moved import MOVED
 from torchmdx.openmm_force.native.saved_force import saved_force
 from torchmdx.openmm_force.potential_force import PotentialForce
 from torchmdx.openmm_force.references import evaluator_of, living_evaluator
@@ -85,4 +86,9 @@ def pickled_reference(function: str) -> str | None:
     """The reference in the saved function of a PythonForce, a pickle as hexadecimal digits, which is not run."""
     words = [argument for _, argument, _ in pickletools.genops(bytes.fromhex(function))]
     texts = [word for word in words if isinstance(word, str)]
-    return texts[2] if texts[:2] == [restore.__module__, restore.__name__] else None
+    return texts[2] if names_restore(texts[:2]) else None
+
+
+def names_restore(function: list[str]) -> bool:
+    """Whether [module, name] are those of `restore`, or those that an earlier version saved."""
+    return [MOVED.get(word, word) for word in function] == [restore.__module__, restore.__name__]

@@ -9,11 +9,10 @@ from xml.etree import ElementTree
 
 import openmm
 
-from torchmdx.openmm_force.find import find, pickled_reference
+from torchmdx.openmm_force.find import find, names_restore, pickled_reference
 from torchmdx.openmm_force.native.saved_force import END
 from torchmdx.openmm_force.references import settings_of
 from torchmdx.openmm_force.transport_native import load_plugin
-from torchmdx.openmm_force.transport_python import restore
 
 # The steps of a pickle of `restore(text, selects)`, without those that only frame and remember values.
 _STEPS = ("str", "str", "STACK_GLOBAL", "str", "bool", "TUPLE2", "REDUCE", "STOP")
@@ -86,8 +85,7 @@ def _require_own(element: ElementTree.Element) -> None:
     except ValueError as error:
         raise ValueError(f"the function of PythonForce {name!r} cannot be read: {error}") from None
     steps = [(_kind(step.name), value) for step, value, _ in code if step.name not in _BOOKKEEPING]
-    function = [value for _, value in steps[:2]]
-    if tuple(kind for kind, _ in steps) != _STEPS or function != [restore.__module__, restore.__name__]:
+    if tuple(kind for kind, _ in steps) != _STEPS or not names_restore([str(value) for _, value in steps[:2]]):
         raise ValueError(
             f"PythonForce {name!r} contains a function that is not one of torchmdx, and reading it may run any code: "
             "pass trusted=True to read the file anyway"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from torchmdx.checkpoints.locate import locate, weights_file
+from torchmdx.checkpoints.formats.source import Source
+from torchmdx.checkpoints.locate import digest_of, opened
 from torchmdx.checkpoints.prepare import DTYPES
 from torchmdx.checkpoints.save_load import load
 from torchmdx.models.ensemble import Ensemble
@@ -123,7 +123,7 @@ class ForceSettings:
         files = self.require_unchanged()
         return load(files if isinstance(self.checkpoint, tuple) else files[0], dtype=self.dtype, device=self.device)
 
-    def require_unchanged(self) -> list[Path]:
+    def require_unchanged(self) -> list[Source]:
         """The files of the potential, which are on this machine: nothing is downloaded.
 
         Raises ValueError if one has changed, and FileNotFoundError.
@@ -133,7 +133,7 @@ class ForceSettings:
     def download(self) -> None:
         """Downloads files of the potential that are on the hub. Raises as `locate`, and for another hash."""
         for path, expected in self._files():
-            locate(path, expected)
+            opened(path, expected)
 
     def _files(self) -> Iterator[tuple[str, str]]:
         """Path or name of each file, and its hash."""
@@ -142,9 +142,9 @@ class ForceSettings:
         return zip(_as_tuple(self.checkpoint), _as_tuple(self.sha256), strict=True)
 
 
-def _unchanged(path: str, expected: str) -> Path:
+def _unchanged(path: str, expected: str) -> Source:
     try:
-        return locate(path, expected, download=False)
+        return opened(path, expected, download=False)
     except ValueError as error:
         raise ValueError(f"the checkpoint {path!r} has changed since the force was saved: {error}") from None
 
@@ -167,8 +167,7 @@ def hash_of(checkpoint: str | tuple[str, ...] | None) -> str | tuple[str, ...] |
 
 def file_hash(checkpoint: str | Path) -> str:
     """SHA-256 of a checkpoint, given by its path or name. Raises FileNotFoundError."""
-    with weights_file(locate(checkpoint)).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest_of(opened(checkpoint))
 
 
 def resolved_device(device: str | None) -> str:

@@ -38,14 +38,17 @@ def _found(name: str) -> tuple[ctypes.CDLL | None, str]:
         except OSError as error:
             log.warning("%s is compiled again: it can't be loaded (%s)", packaged.name, error)
     try:
-        compiler = find_compiler("CC", "cc", "gcc", "clang")
-        key = (*texts(PACKAGE, name), " ".join(FLAGS), compiler, platform.machine())
-        source = PACKAGE / LIBRARIES[name][0]
-        command = [compiler, *FLAGS, str(source)]
+        # Whatever compiler made it: a folder that is shared serves machines without one.
         loaded = load_library(
-            name, key, lambda made: run_compiler([*command, "-o", str(made), "-lm"], source.name, folder=source.parent)
+            name, (*texts(PACKAGE, name), " ".join(FLAGS), platform.machine()), lambda made: _compile(name, made)
         )
     except (OSError, CompileError) as error:
         log.warning("the CPU runs slower code in torch instead of %s: %s", name, error)
         return None, str(error)
     return loaded, "compiled on this machine"
+
+
+def _compile(name: str, made: Path) -> None:
+    source = PACKAGE / LIBRARIES[name][0]
+    command = [find_compiler("CC", "cc", "gcc", "clang"), *FLAGS, str(source), "-o", str(made), "-lm"]
+    run_compiler(command, source.name, folder=source.parent)

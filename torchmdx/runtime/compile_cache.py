@@ -68,6 +68,14 @@ def usable_directory() -> Path:
     return _with_folder(writable)
 
 
+def readable_directory() -> Path:
+    """As `usable_directory`, but a folder that $TORCHMDX_CACHE names need not be writable."""
+    try:
+        return usable_directory()
+    except CacheError:
+        return _checked_folder(cache_directory())
+
+
 def load_library(name: str, key: Sequence[str], make: Callable[[Path], None]) -> ctypes.CDLL:
     """Loads the library with this name and key from the cache; if missing, `make` writes it to the path it is given.
 

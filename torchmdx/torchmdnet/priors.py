@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmdx.checkpoints.formats.reading import Report, UnsupportedCheckpoint
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.d2 import D2Config
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.torchmdnet.container import Content
-from torchmdx.torchmdnet.report import Report, UnsupportedCheckpoint
 from torchmdx.torchmdnet.settings import has_coulomb, is_second
 from torchmdx.torchmdnet.weights import Remaining
 from torchmdx.units import AVOGADRO

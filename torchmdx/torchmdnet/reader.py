@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
+from torchmdx.checkpoints.formats.reading import Reading, Report
+from torchmdx.checkpoints.formats.source import Source
 from torchmdx.models.potential import Potential
 from torchmdx.models.skeleton import require_sizes
-from torchmdx.runtime.damaged_file import naming
-from torchmdx.torchmdnet.container import Content, read_bytes, read_file
+from torchmdx.torchmdnet.container import content_of
 from torchmdx.torchmdnet.priors import read_priors, read_references
-from torchmdx.torchmdnet.report import Reading, Report
 from torchmdx.torchmdnet.settings import read_config
 from torchmdx.torchmdnet.weights import Remaining, arrange_rows, translate
 
+ENDINGS = (".ckpt", ".pt", ".pth")
 
-def read_torchmdnet(path: Path, *, total_energy: bool = False) -> Reading:
+
+def recognizes(source: Source) -> bool:
+    """Whether a file has the format of torch.save: by its first bytes, else by its ending."""
+    return source.data.startswith(b"PK\x03\x04") or (source.path.suffix in ENDINGS and not source.is_folder)
+
+
+def read(source: Source) -> Reading:
     """The potential in a torchmd-net checkpoint, in the dtype it was saved in, and a report on what was read.
 
-    total_energy: also add reference energies that the file contains but disables (`remove_ref_energy`).
     Raises ValueError for a file that is damaged or not a torchmd-net checkpoint, and UnsupportedCheckpoint, naming the
     key, for an option or prior that torchmdx does not have.
     """
-    with naming(path):
-        return _read(read_file(path), total_energy)
-
-
-def read_torchmdnet_bytes(data: bytes, origin: str, *, total_energy: bool = False) -> Reading:
-    """As `read_torchmdnet`, from the content of a file. origin: its name in messages."""
-    with naming(origin):
-        return _read(read_bytes(data, origin), total_energy)
-
-
-def _read(content: Content, total_energy: bool) -> Reading:
+    content = content_of(source)
     report = Report(content.origin, content.sha256)
     state = Remaining(content, report)
     config = read_config(content, report, state.num_head_layers())
@@ -41,7 +35,7 @@ def _read(content: Content, total_energy: bool) -> Reading:
     scale = tensors["scale"]
     priors = read_priors(content, state, scale.item() if scale.ndim == 0 else 1.0)  # another shape is refused below
     zeros = torch.zeros(config.max_z + 1, dtype=torch.float64, device="cpu")
-    tensors["reference_energies"] = read_references(content, state, zeros, total_energy)
+    tensors["reference_energies"] = read_references(content, state, zeros, source.total_energy)
     state.require_nothing_left()
     require_sizes(config, priors, tensors, repr(content.origin))
     potential = Potential(config, priors)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchmdx.checkpoints.formats.reading import Report, UnsupportedCheckpoint
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.system import LAST_ELEMENT
 from torchmdx.torchmdnet.container import Content
-from torchmdx.torchmdnet.report import Report, UnsupportedCheckpoint
 
 # torchmd-net's names to torchmdx's. AceFF-2.0 and development versions of TensorNet2 use the last two.
 MODELS = {

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmdx.checkpoints.formats.reading import Report, UnsupportedCheckpoint
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.torchmdnet.container import Content
-from torchmdx.torchmdnet.report import Report, UnsupportedCheckpoint
 
 HEAD = "output_model.output_network.layers"
 

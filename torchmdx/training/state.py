@@ -29,6 +29,9 @@ FREE = (
     "training.prefetch",
 )
 
+# Settings that version 0.1 did not have, and how it trained.
+ADDED = {"model.messages": "source"}
+
 
 def write_state(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
     """Writes tensors by name, and `info`, which must be JSON-serializable."""
@@ -107,9 +110,11 @@ def _is_number(value: Any) -> bool:
 def require_same(config: dict[str, Any], saved: dict[str, Any]) -> None:
     """Raises ValueError that lists all settings that differ from those of the run and must not change on a resume.
 
-    Both are nested dictionaries of JSON types. A setting that only one of them has counts as different.
+    Both are nested dictionaries of JSON types. A setting that only one of them has counts as different,
+    but for `ADDED`.
     """
-    now, then = dict(flatten(config)), dict(flatten(saved))
+    now = dict(flatten(config))
+    then = {key: value for key, value in ADDED.items() if key in now} | dict(flatten(saved))
     differences = [
         f"{key} was {_shown(then, key)}, got {_shown(now, key)}"
         for key in dict.fromkeys((*now, *then))

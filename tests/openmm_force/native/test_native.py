@@ -401,6 +401,16 @@ def test_what_cannot_be_compiled_is_told_in_a_line(monkeypatch, tmp_path):
         build.compiled("x", ["force.cpp"], [], [])
 
 
+def test_a_shared_cache_serves_machines_without_a_compiler(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path))
+    source = ["one_context.c"], ["-std=gnu11"], ["-ldl", "-lpthread"]
+    build.compiled("one-context", *source)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert build.compiled("one-context", *source) is not None
+    with pytest.raises(build.BuildError, match="no compiler found"):
+        build.compiled("another", *source)
+
+
 SHUTDOWN = """
 import openmm
 from torchmdx.openmm_force.native import native

@@ -27,15 +27,14 @@ def compiled(
     def make(path: Path) -> None:
         if only_cached:
             raise BuildError(f"{name} has not been compiled on this machine")
+        names = ("CC", "cc", "gcc") if sources[0].endswith(".c") else ("CXX", "c++", "g++")
+        command = [find_compiler(*names), "-O2", "-fPIC", "-shared", *options, *sources, *links]
         run_compiler([*command, "-o", str(path)], sources[-1], folder=HERE)
 
     texts = [p.read_text() for p in sorted(HERE.rglob("*")) if p.suffix in (".c", ".cpp", ".h")]
     try:
-        names = ("CC", "cc", "gcc") if sources[0].endswith(".c") else ("CXX", "c++", "g++")
-        compiler = find_compiler(*names)
-        command = [compiler, "-O2", "-fPIC", "-shared", *options, *sources, *links]
-        inputs = (*texts, *sources, *options, *links, compiler, platform.machine(), key)
-        return load_library(name, inputs, make)
+        # Whatever compiler made it: a folder that is shared serves machines without one.
+        return load_library(name, (*texts, *sources, *options, *links, platform.machine(), key), make)
     except (CompileError, CacheError) as error:
         raise BuildError(str(error)) from error
     except OSError as error:

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 import torchmdx
-from torchmdx.checkpoints.content import kind_of
+from torchmdx.checkpoints.formats.content import kind_of
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The report on reading a checkpoint of another package."""
+"""What reading a checkpoint returns: the potential, and a report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchmdx.models.potential import Potential
 
 
 class UnsupportedCheckpoint(ValueError):
-    """A valid torchmd-net checkpoint that contains something torchmdx cannot represent."""
+    """A valid checkpoint of another program that contains something torchmdx cannot represent."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Ensembles on disk: one safetensors file with every member, or the folder of a training with several seeds.
+"""Ensembles in one safetensors file.
 
 The names of member k's tensors in the file have the prefix `members.k.`. The metadata hold the format and version of
 the file, and for each member the metadata of a file with that member alone: format version, configuration, priors.
@@ -8,21 +8,43 @@ Readers of single potentials refuse the file because of its format.
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from safetensors.torch import save as serialize
 from torch import Tensor
 
+from torchmdx.checkpoints.formats.own import Contents, contents, deserialized, reading_of
+from torchmdx.checkpoints.formats.reading import Reading
+from torchmdx.checkpoints.formats.source import Source
+from torchmdx.models.potential import Potential
 from torchmdx.runtime.damaged_file import is_newer, parse_json
 
+ENDINGS = (".safetensors",)
 FORMAT = "torchmdx-ensemble"
 FORMAT_VERSION = "1"
-LONGEST_HEADER = 100_000_000  # bytes, the limit of safetensors
-# Names that trainings give.
-MEMBER, BEST = "member-", "best.safetensors"
 
-# Metadata and tensors of one potential.
-Contents = tuple[dict[str, str], dict[str, Tensor]]
+
+def recognizes(source: Source) -> bool:
+    """Whether it is a safetensors file of several potentials."""
+    return source.metadata.get("format") == FORMAT
+
+
+def described(source: Source) -> str:
+    """For errors where a single potential is needed."""
+    return "holds an ensemble"
+
+
+def read(source: Source, read_one: Callable[[Source], Reading]) -> list[Reading]:
+    """The members, in their order. Raises ValueError, naming the file, as for a single potential."""
+    found = unpack(*deserialized(source), source.origin)
+    return [reading_of(*held, f"{source.origin}/member {k}", source.sha256) for k, held in enumerate(found)]
+
+
+def to_bytes(readings: Sequence[Potential | Reading]) -> bytes:
+    """The content of a file of several potentials, of readings with the report on each."""
+    return pack(
+        [contents(one.potential, one.report) if isinstance(one, Reading) else contents(one) for one in readings]
+    )
 
 
 def pack(members: list[Contents]) -> bytes:
@@ -59,44 +81,3 @@ def unpack(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str) ->
             raise ValueError(f"the tensors of {origin!r} must belong to its {len(listed)} members, got {name!r}")
         shares[numbers[number]][own] = value
     return list(zip(listed, shares, strict=True))
-
-
-def is_ensemble_file(path: Path) -> bool:
-    """Whether a file is a safetensors file of several potentials; reads only its header."""
-    with path.open("rb") as file:
-        start = file.read(9)
-        if start[8:] != b"{":
-            return False
-        length = int.from_bytes(start[:8], "little")
-        if not 0 < length <= LONGEST_HEADER:
-            return False
-        try:
-            header = parse_json(b"{" + file.read(length - 1))
-        except ValueError:
-            return False
-    metadata = header.get("__metadata__") if isinstance(header, dict) else None
-    return isinstance(metadata, dict) and metadata.get("format") == FORMAT
-
-
-def is_ensemble_folder(folder: Path) -> bool:
-    """Whether a folder is that of a training with several seeds."""
-    return any(place.name.removeprefix(MEMBER).isdecimal() for place in folder.glob(f"{MEMBER}*") if place.is_dir())
-
-
-def files_in(folder: Path) -> list[Path]:
-    """The files of the best potentials of a training with several seeds, in the order of seeds.
-
-    Raises FileNotFoundError for a folder without members, and for members that have no best potential yet.
-    """
-    numbered = {place.name.removeprefix(MEMBER): place for place in folder.glob(f"{MEMBER}*") if place.is_dir()}
-    places = [numbered[number] for number in sorted(filter(str.isdecimal, numbered), key=int)]
-    if not places:
-        raise FileNotFoundError(
-            f"no checkpoint at {str(folder)!r}: a folder must hold {MEMBER}0, {MEMBER}1, ..., as a training of several "
-            "seeds creates them"
-        )
-    files = [place / BEST for place in places]
-    missing = [str(file) for file in files if not file.is_file()]
-    if missing:
-        raise FileNotFoundError(f"every member of the ensemble in {str(folder)!r} must be trained: no {missing[0]}")
-    return files

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import torchmdx
 from torchmdx import Calculator, Ensemble, cli
+from torchmdx.checkpoints.formats.source import Source
 from torchmdx.checkpoints.save_load import load_ensemble, load_one
 from torchmdx.training import loop
 
@@ -139,10 +140,10 @@ def test_a_tensor_that_is_missing_is_named(file):
 
 def test_a_reader_of_single_potentials_refuses_the_file_clearly(file):
     """As every version without ensembles does, which accepts only the format "torchmdx-potential"."""
-    from torchmdx.checkpoints import save_load
+    from torchmdx.checkpoints.formats import own
 
     with pytest.raises(ValueError, match="its format must be 'torchmdx-potential', got 'torchmdx-ensemble'"):
-        save_load._read_own(file.read_bytes(), str(file))
+        own.read(Source(str(file)))
 
 
 def test_other_cutoffs_are_refused_with_the_names_of_the_files(make_potential, tmp_path):

@@ -1,0 +1,1 @@
+"""Formats of checkpoints, a module or folder each; `table` lists them."""

@@ -1,0 +1,122 @@
+"""The format of torchmdx: a safetensors file with the weights, the whole configuration and a format version.
+
+safetensors contains only numbers and text. Shapes are compared with the configuration before memory is allocated for a
+model.
+"""
+
+from __future__ import annotations
+
+import json
+
+from safetensors import SafetensorError
+from safetensors.torch import load as deserialize
+from safetensors.torch import save as serialize
+from torch import Tensor
+
+from torchmdx.checkpoints.energy_check import recheck, record
+from torchmdx.checkpoints.formats.reading import Reading, Report
+from torchmdx.checkpoints.formats.source import Source
+from torchmdx.models.model_card import Card
+from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import PriorConfig
+from torchmdx.models.registry import ModelConfig, model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
+from torchmdx.models.skeleton import require_sizes
+from torchmdx.runtime.damaged_file import WRONG_VALUES, is_newer, parse_json
+
+ENDINGS = (".safetensors",)
+FORMAT = "torchmdx-potential"
+FORMAT_VERSION = 2
+# Version 1 had a single architecture and no priors.
+READABLE_VERSIONS = ("1", "2")
+
+# Metadata and tensors of one potential.
+Contents = tuple[dict[str, str], dict[str, Tensor]]
+
+
+def recognizes(source: Source) -> bool:
+    """Whether it is a safetensors file."""
+    return source.is_safetensors
+
+
+def read(source: Source) -> Reading:
+    """The potential in a file. Raises ValueError, naming it, for another version, other content or damage."""
+    return reading_of(*deserialized(source), source.origin, source.sha256)
+
+
+def to_bytes(potential: Potential, report: Report | None = None) -> bytes:
+    """The content of a file. report: how the potential was read from another format."""
+    metadata, tensors = contents(potential, report)
+    return serialize(tensors, metadata)
+
+
+def contents(potential: Potential, report: Report | None = None) -> Contents:
+    """Metadata and tensors; with a report also energies that loading checks."""
+    metadata = {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "config": json.dumps(model_to_dict(potential.config)),
+        "priors": json.dumps([prior_to_dict(config) for config in potential.prior_configs]),
+    }
+    if potential.card:
+        metadata["card"] = potential.card.to_text()
+    if report is not None:
+        metadata |= {"report": str(report), "energies": json.dumps(record(potential))}
+    return metadata, {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
+
+
+def deserialized(source: Source) -> Contents:
+    """What is in a safetensors file. Raises ValueError for a damaged one."""
+    try:
+        return source.metadata, deserialize(source.data)
+    except (SafetensorError, OSError, ValueError, *WRONG_VALUES) as error:
+        raise ValueError(f"{source.origin!r} is not a readable checkpoint (safetensors says: {error})") from error
+
+
+def reading_of(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str, sha256: str) -> Reading:
+    """The potential of one set of metadata and tensors; sha256: of the file."""
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise ValueError(f"the metadata of {origin!r} must be text")
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"{origin!r} is a safetensors file but not a torchmdx potential: its format must be {FORMAT!r}, "
+            f"got {metadata.get('format')!r}"
+        )
+    version = metadata.get("format_version", "")
+    if version not in READABLE_VERSIONS:
+        raise ValueError(
+            f"this torchmdx reads format versions {' and '.join(READABLE_VERSIONS)}, {origin!r} has version {version!r}"
+            + ("; update torchmdx" if is_newer(version, FORMAT_VERSION) else "")
+        )
+    config, priors = _configs(metadata, origin)
+    require_sizes(config, priors, tensors, repr(origin))
+    potential = Potential(config, priors)
+    potential.fill(tensors, repr(origin))
+    potential.card = _card(metadata, origin)
+    if "energies" in metadata:
+        recheck(potential, parse_json(metadata["energies"]), origin)
+    report = Report(origin, sha256)
+    report.read.append(f"torchmdx's own format, version {version}")
+    return Reading(potential, report)
+
+
+def _configs(metadata: dict[str, str], origin: str) -> tuple[ModelConfig, list[PriorConfig]]:
+    texts = metadata.get("config", ""), metadata.get("priors", "[]")
+    try:
+        config, priors = (parse_json(text) for text in texts)
+        if not isinstance(config, dict) or "model" not in config or not isinstance(priors, list):
+            raise TypeError
+        if not all(isinstance(prior, dict) for prior in priors):
+            raise TypeError
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{origin!r} holds no readable configuration, got {texts[0][:80]!r}") from error
+    try:
+        return model_from_dict(config), [prior_from_dict(prior) for prior in priors]
+    except ValueError as error:
+        raise ValueError(f"{origin!r}: {error}") from error
+
+
+def _card(metadata: dict[str, str], origin: str) -> Card:
+    try:
+        return Card.from_text(metadata["card"]) if "card" in metadata else Card()
+    except ValueError as error:
+        raise ValueError(f"{origin!r}: {error}") from error

@@ -1,0 +1,97 @@
+"""Every format of checkpoints. A new one is a module with what `Format` lists, and a line in FORMATS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torchmdx.checkpoints.formats import ensemble, own, zipped
+from torchmdx.checkpoints.formats.content import kind_of
+from torchmdx.checkpoints.formats.reading import Reading
+from torchmdx.checkpoints.formats.source import Source
+from torchmdx.matgl import folder as matgl
+from torchmdx.runtime.damaged_file import naming
+from torchmdx.torchmdnet import reader as torchmdnet
+
+
+class Format(Protocol):
+    """A module that reads one potential from a file or a folder. It never runs code from there.
+
+    ENDINGS: of its files, for commands that take potentials and data. A format of folders also has WEIGHTS, the name of
+    the file whose SHA-256 is that of the potential.
+    """
+
+    @property
+    def ENDINGS(self) -> tuple[str, ...]: ...
+
+    def recognizes(self, source: Source) -> bool:
+        """Whether content, name or, of a folder, the files in it are those of this format."""
+
+    def read(self, source: Source) -> Reading:
+        """The potential. Raises ValueError with the file and what is wrong."""
+
+
+class EnsembleFormat(Protocol):
+    """A module that reads several potentials. described: completes "a single potential is needed, but FILE ..."."""
+
+    @property
+    def ENDINGS(self) -> tuple[str, ...]: ...
+
+    def recognizes(self, source: Source) -> bool: ...
+
+    def described(self, source: Source) -> str: ...
+
+    def read(self, source: Source, read_one: Callable[[Source], Reading]) -> list[Reading]: ...
+
+
+# The first that recognizes a file reads it.
+FORMATS: tuple[Format, ...] = (
+    own,
+    torchmdnet,
+    matgl,
+)
+ENSEMBLES: tuple[EnsembleFormat, ...] = (
+    ensemble,
+    zipped,
+)
+
+
+def endings() -> tuple[str, ...]:
+    """Of all files that may hold one or several potentials."""
+    return tuple(dict.fromkeys(ending for listed in (FORMATS, ENSEMBLES) for one in listed for ending in one.ENDINGS))
+
+
+def format_of(source: Source) -> Format | None:
+    """The format of one potential that recognizes a file or folder."""
+    return next((one for one in FORMATS if one.recognizes(source)), None)
+
+
+def ensemble_format_of(source: Source) -> EnsembleFormat | None:
+    """The format of several potentials that recognizes a file."""
+    return None if source.is_folder else next((one for one in ENSEMBLES if one.recognizes(source)), None)
+
+
+def weights_part(folder: Source) -> str:
+    """The file in a folder whose SHA-256 is that of the potential."""
+    return str(getattr(format_of(folder), "WEIGHTS"))  # noqa: B009 (of some formats only)
+
+
+def read_one(source: Source) -> Reading:
+    """The potential in a file or folder. Raises ValueError for one that is damaged or has no known format."""
+    with naming(source.origin):
+        kind = None if source.is_folder else kind_of(source.data)
+        if kind is not None:
+            raise ValueError(f"{source.origin!r} is not a readable checkpoint: it is {kind}")
+        return (format_of(source) or own).read(source)  # of an unknown format, says what is wrong as safetensors
+
+
+def read_several(source: Source) -> list[Reading]:
+    """The potentials in a file of several. Raises ValueError, also for a file of one."""
+    chosen = ensemble_format_of(source)
+    if chosen is None:
+        raise ValueError(
+            "an ensemble must be a file of several potentials, a zip of checkpoints, the folder of a training of "
+            f"several seeds or a list of paths, got {source.origin!r} with one potential"
+        )
+    with naming(source.origin):
+        return chosen.read(source, read_one)

@@ -1,0 +1,32 @@
+"""The folder of a training with several seeds, whose best potentials are an ensemble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# Names that trainings give.
+MEMBER, BEST = "member-", "best.safetensors"
+
+
+def is_ensemble_folder(folder: Path) -> bool:
+    """Whether a folder is that of a training with several seeds."""
+    return any(place.name.removeprefix(MEMBER).isdecimal() for place in folder.glob(f"{MEMBER}*") if place.is_dir())
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files of the best potentials of a training with several seeds, in the order of seeds.
+
+    Raises FileNotFoundError for a folder without members, and for members that have no best potential yet.
+    """
+    numbered = {place.name.removeprefix(MEMBER): place for place in folder.glob(f"{MEMBER}*") if place.is_dir()}
+    places = [numbered[number] for number in sorted(filter(str.isdecimal, numbered), key=int)]
+    if not places:
+        raise FileNotFoundError(
+            f"no checkpoint at {str(folder)!r}: a folder must hold {MEMBER}0, {MEMBER}1, ..., as a training of several "
+            "seeds creates them"
+        )
+    files = [place / BEST for place in places]
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing:
+        raise FileNotFoundError(f"every member of the ensemble in {str(folder)!r} must be trained: no {missing[0]}")
+    return files
