@@ -139,7 +139,7 @@ class Case:
         """Buffers and kernels as of a step, or with these launch sizes, without kernels for special cases."""
         self.fast.buffers = None
         if tiles is None:
-            engine.allocate(self.fast, self.batch, self.edges.capacity)
+            engine.allocate(self.fast, self.batch, self.edges.capacity, stress=False)
         else:
             self.fast.allocate(self.batch.num_atoms, self.batch.num_systems, self.edges.capacity, tiles=tiles)
 

@@ -16,7 +16,7 @@ from model_kinds import needs_dispersion
 import torchmdx
 from torchmdx import Calculator, Dynamics, Ensemble, Potential, System, evaluate
 from torchmdx.datasets.frames import Frames
-from torchmdx.engines.exact import ModelEngine
+from torchmdx.engines.pairs.engine import PairwiseEngine
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.properties.descriptors import descriptors
 from torchmdx.properties.hessian import hessian
@@ -59,8 +59,7 @@ def of_a_step(kind: str, dtype: torch.dtype, make: Any, device: str, engine: Any
         potential, system = on(device, make(kind, dtype)), System.from_ase(atoms)
         step = CapturedStep(potential, system, stress=True, energies=True)
         if engine is not None:
-            step.engine = engine(step.potential, step.ordered, stress=True)
-            step.engine.reserve(step.search.capacity)
+            engine(step)
         for _ in range(1 if device == "cpu" else 4):  # a GPU's third evaluation is captured
             found = step(atoms.positions)
         yield from numbers_of(found, "energy", "energies", "forces", "stress")
@@ -138,8 +137,9 @@ def of_loading(make: Any, device: str) -> Iterable[Any]:
 
 
 @isolated  # as CapturedStep makes its own
-def tabulated(potential: Potential, batch: Batch, *, stress: bool) -> ModelEngine:
-    return ModelEngine(potential, batch, stress=stress, tabulated=True)
+def take_pairs(step: CapturedStep) -> None:
+    step.engine = PairwiseEngine(step.potential, step.ordered, stress=True)
+    step.engine.reserve(step.search.capacity)
 
 
 WORK: dict[str, Callable[..., Iterable[Any]]] = {
@@ -148,7 +148,7 @@ WORK: dict[str, Callable[..., Iterable[Any]]] = {
     "step": functools.partial(of_a_step, "tensornet", FLOAT32),
     "step of a TensorNet2": functools.partial(of_a_step, "tensornet2", FLOAT32),
     "step in float64": functools.partial(of_a_step, "tensornet-gated", FLOAT64),
-    "step with tables in torch": functools.partial(of_a_step, "tensornet", FLOAT32, engine=tabulated),
+    "step of the network of pairs": functools.partial(of_a_step, "tensornet", FLOAT32, engine=take_pairs),
     "step with Coulomb": functools.partial(of_a_step, "coulomb", FLOAT32),
     "step with ZBL": functools.partial(of_a_step, "zbl", FLOAT32),
     "step with D2": functools.partial(of_a_step, "d2", FLOAT32),

@@ -42,9 +42,9 @@ def batch(ethanol) -> Batch:
 
 
 def test_the_engine_refuses_positions_that_it_would_misread(make_kind, batch):
-    potential = make_kind("tensornet", torch.float32)
     if tensornet_library() is None:
         pytest.skip("needs the compiled library")
+    potential = make_kind("tensornet", torch.float32)
     network, edges = CompiledTensorNet(potential, batch.num_atoms, 1), brute_force(batch, potential.cutoff)
     for positions, message in (
         (batch.positions.bfloat16(), "needs positions as contiguous float32 or float64 .*, got bfloat16"),

@@ -51,12 +51,7 @@ def plan_for(
 
 
 def choose_engine(
-    potential: Potential,
-    batch: Batch,
-    *,
-    stress: bool,
-    precision: str,
-    machine: Machine | None = None,
+    potential: Potential, batch: Batch, *, stress: bool, precision: str, machine: Machine | None = None
 ) -> tuple[Engine, str]:
     """The engine of the plan for this potential on its device, and why it is that one.
 

@@ -23,8 +23,8 @@ class StepReport:
     float64, in the last audit. compared, not_compared: what that audit compared with the exact model, and what it left
     out and why; None before an audit, and where there is nothing to say. table_error: largest error of a tabulated
     filter or its slope, relative to the largest value; 0 without tables. members: number of members of an ensemble;
-    None for a single potential. threads: of an evaluation on the CPU; None on a GPU.
-    plan: which kernels were planned, why, and what runs instead of those that could not be had.
+    None for a single potential. threads: of an evaluation on the CPU; None on a GPU. plan: which kernels were planned,
+    why, and what runs instead of those that could not be had.
     """
 
     mode: str

@@ -12,7 +12,7 @@ from torchmdx.engines.plan.launch_sizes import Tiles
 ATOMS, EDGES, LAYERS, CHANNELS = 30, 70, 2, 128
 SIZES = Sizes(
     num_atoms=ATOMS, num_systems=1, capacity=EDGES, channels=CHANNELS, hidden=2 * CHANNELS, layers=LAYERS,
-    head_layers=0, head_width=0, head_gated=False, tiles=Tiles.choose(5000), chain="blocks",
+    head_layers=1, head_width=CHANNELS // 2, head_gated=False, tiles=Tiles.choose(5000), chain="blocks",
     with_forces=True, device=torch.device("cpu"),
 )  # fmt: skip
 

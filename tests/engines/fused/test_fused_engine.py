@@ -177,7 +177,7 @@ def test_other_networks_and_machines_take_no_clusters(make_potential, ethanol):
         return engine.model.clusters
 
     assert clusters_of("A100") is None
-    assert clusters_of("H100", num_charges=3) is None
+    assert clusters_of("H100", activation="tanh") is None
     assert clusters_of("H100", num_channels=64) is None
 
 

@@ -33,8 +33,9 @@ def found(config, machine, precision="float32", priors=(), **facts):
         (dict(machine="H100", triton=False), "pairs", "network of pairs: it needs triton, which is not installed"),
         (dict(machine="CPU"), "C", "one call into C on the CPU"),
         (dict(machine="CPU", priors=[ZBLConfig()]), "C", "network in C on the CPU, and priors beside it"),
+        (dict(machine="CPU", compiled=False), "pairs", "network of pairs: it needs the compiled library"),
         (
-            dict(machine="CPU", compiled=False),
+            dict(machine="CPU", compiled=False, pair_kernels=False),
             "pairs",
             "network of pairs: it needs the compiled library",
         ),

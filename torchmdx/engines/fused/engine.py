@@ -53,17 +53,10 @@ def workload_of(batch: Batch, capacity: int, elements: int, *, stress: bool, alo
     )
 
 
-def allocate(
-    model: FastTensorNet,
-    batch: Batch,
-    capacity: int,
-    *,
-    stress: bool,
-    alone: bool = False,
-) -> None:
+def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool, alone: bool = False) -> None:
     """Takes the kernels of the plan, and allocates for a batch. `model.outcomes` tells of what cannot be had.
 
-    alone: no other engine runs at the same time.
+    alone: as for `Workload`.
     """
     elements = batch.atomic_numbers.unique().tolist()
     plan = model.planned(workload_of(batch, capacity, len(elements), stress=stress, alone=alone))

@@ -180,12 +180,12 @@ def _on_cpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         kernel = "C" if machine.pair_kernels else ""
         return replace(found, engine=COMPILED, why=why, stages=(stage, *_priors(priors, kernel)))
     # In plain torch the network of pairs would keep TensorNet2's filters of all edges; the exact model works in blocks.
-    return _general(found, network, reason, built=machine.pair_kernels or network.kind == "TensorNet")
+    return _general(found, network, reason, pairs=machine.pair_kernels or network.kind != "TensorNet2")
 
 
-def _general(found: Plan, network: Network, reason: str, *, built: bool = True) -> Plan:
-    """The engines that have no kernels of their own for a network. built: whether the kernels of pairs are there."""
-    if network.has_pairs and built:
+def _general(found: Plan, network: Network, reason: str, *, pairs: bool = True) -> Plan:
+    """The engines that have no kernels of their own for a network. pairs: whether the network of pairs may serve."""
+    if network.has_pairs and pairs:
         stage = Stage("network", "pairs of atoms, by autograd", reason, "the exact model")
         return replace(found, engine=PAIRS, why=f"network of pairs: {reason}", stages=(stage,))
     return replace(found, why=f"exact model: {reason}", stages=(_exact(reason),))
