@@ -152,7 +152,7 @@ def openmm_row(transport: str, count: int) -> dict[str, Any]:
     import openmm
 
     from benchmarks import openmm_steps, systems
-    from torchmdx.openmm_force import add_potential
+    from torchmdx.openmm import add_potential
 
     numbers, positions, cell = systems.load("alanine_dipeptide")
     topology = openmm_steps.topology_of(numbers, cell)

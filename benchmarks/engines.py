@@ -20,7 +20,7 @@ from benchmarks import step as step_benchmark
 from torchmdx import Batch, Potential
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.exact import ModelEngine
-from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.engines.gpu.engine import KernelEngine
 from torchmdx.engines.pairs.engine import PairwiseEngine
 from torchmdx.step import captured_step
 from torchmdx.step.captured_step import CapturedStep

@@ -26,7 +26,7 @@ from ipi.scripting import InteractiveSimulation
 
 from benchmarks import record, systems
 from torchmdx.ipi.driver import TorchmdxDriver
-from torchmdx.units import BOHR
+from torchmdx.structures.units import BOHR
 
 BLOCK = 10
 ZEROS = """

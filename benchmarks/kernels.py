@@ -26,13 +26,13 @@ from benchmarks.record import write
 from torchmdx import Potential, TensorNetConfig
 from torchmdx import load as load_potential
 from torchmdx.engines.filter_table import TabulatedFilters
-from torchmdx.engines.fused import engine
-from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.gpu import engine
+from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan.launch_sizes import Tiles
-from torchmdx.evaluate import evaluate
+from torchmdx.evaluation.evaluate import evaluate
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.step.atom_order import curve_order
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 SYSTEMS = ("alanine_dipeptide", "chignolin", "dhfr", "factorIX", "water24000", "water98304", "batch1024")
 ELEMENTS = {"H": 1, "C": 6, "N": 7, "O": 8, "S": 16}

@@ -27,7 +27,7 @@ from openmm import app, unit
 from benchmarks.openmm_mixed import STRUCTURES, force_field_system, solvated
 from benchmarks.record import write
 from torchmdx import Potential, TensorNet2Config, TensorNetConfig, save
-from torchmdx.openmm_force import create_mixed_system
+from torchmdx.openmm import create_mixed_system
 
 WARM_UP, REPEATS = 20, 5
 ROWS = ("plain", "links", "charged", "electrostatic", "barostat")

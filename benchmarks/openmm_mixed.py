@@ -23,7 +23,7 @@ from openmm import app, unit
 from benchmarks.openmm_steps import peer_checkpoint, seconds_a_step
 from benchmarks.record import write
 from torchmdx import Potential, TensorNetConfig, save
-from torchmdx.openmm_force import create_mixed_system
+from torchmdx.openmm import create_mixed_system
 
 STRUCTURES = Path(__file__).with_name("structures")
 STEPS = 1000

@@ -19,7 +19,7 @@ import openmm
 from openmm import app, unit
 
 from benchmarks.record import write
-from torchmdx.openmm_force import create_mixed_system
+from torchmdx.openmm import create_mixed_system
 
 PDB = Path(__file__).with_name("structures") / "alanine_dipeptide.pdb"
 # Time steps of the potential and of the force field in fs.

@@ -27,7 +27,7 @@ from openmm import app, unit
 from benchmarks.record import write
 from benchmarks.systems import load
 from torchmdx import Potential, TensorNetConfig, save
-from torchmdx.openmm_force import add_potential
+from torchmdx.openmm import add_potential
 
 NAMES = ("alanine_dipeptide", "chignolin", "dhfr", "water1000", "water32768")
 PEER_NAMES = ("alanine_dipeptide", "chignolin", "dhfr")  # the systems of its published numbers

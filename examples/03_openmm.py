@@ -6,7 +6,7 @@ from pathlib import Path
 import openmm
 from openmm import app, unit
 
-from torchmdx.openmm_force import add_potential
+from torchmdx.openmm import add_potential
 
 HERE, OUT = Path(__file__).parent, Path("out")
 

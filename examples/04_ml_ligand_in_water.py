@@ -9,7 +9,7 @@ from pathlib import Path
 import openmm
 from openmm import app, unit
 
-from torchmdx.openmm_force import create_mixed_system
+from torchmdx.openmm import create_mixed_system
 
 PDB = Path(__file__).parent / "data" / "alanine_dipeptide.pdb"
 

@@ -16,7 +16,7 @@ from ase.md.verlet import VelocityVerlet
 from torch import Tensor, nn
 
 import torchmdx
-from torchmdx.conformance import check
+from torchmdx.evaluation.conformance import check
 from torchmdx.neighbors.edges import Edges
 from torchmdx.training.config_file import make_config
 from torchmdx.training.run import train

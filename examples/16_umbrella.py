@@ -15,7 +15,7 @@ from torchmdx.dynamics.integrators import Langevin
 from torchmdx.dynamics.restraints import Torsion
 from torchmdx.dynamics.reweighting import agreement, profile_with_error
 from torchmdx.report.style import picture
-from torchmdx.units import BOLTZMANN, KCAL_PER_MOL
+from torchmdx.structures.units import BOLTZMANN, KCAL_PER_MOL
 
 OUT, EDGES, THERMAL = Path("out"), np.linspace(-180, 180, 37), 300 * BOLTZMANN
 WINDOWS, LADDER = np.arange(-180.0, 180.0, 15.0), np.geomspace(300, 1000, 8)

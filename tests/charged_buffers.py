@@ -7,7 +7,7 @@ from interpreter import DEVICE
 
 from torchmdx import System
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 def batch_of(atoms):

@@ -14,21 +14,21 @@ import torch
 
 import torchmdx
 from torchmdx.checkpoints.formats.reading import Report
+from torchmdx.checkpoints.formats.torchmdnet import archive
 from torchmdx.datasets import ase_files, hdf5_files, npz_files, torchmdnet_files
 from torchmdx.datasets.blocks import Block, Keys
 from torchmdx.datasets.checks import broken
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.index_files import read_indices
 from torchmdx.datasets.index_files import read_torchmdnet as read_parts
+from torchmdx.datasets.labelling.geometry import Geometry, Labels
+from torchmdx.datasets.labelling.journal import MAGIC, PREFIX, Journal, _record
+from torchmdx.datasets.labelling.ledger import Failure, Ledger, Sampled
 from torchmdx.datasets.splits import read_split, write_split
 from torchmdx.datasets.store import Store, StoreWriter
-from torchmdx.labelling.geometry import Geometry, Labels
-from torchmdx.labelling.journal import MAGIC, PREFIX, Journal, _record
-from torchmdx.labelling.ledger import Failure, Ledger, Sampled
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
-from torchmdx.torchmdnet import archive
 from torchmdx.training.epoch_means import TERMS
 from torchmdx.training.state import read_state, write_state
 
@@ -331,7 +331,7 @@ def _make_state(folder: Path) -> Path:
 
 
 def _make_settings(folder: Path) -> Path:
-    from torchmdx.md.files import Files
+    from torchmdx.dynamics.run.files import Files
 
     files = Files(str(folder / "run"), ".xyz")
     files.write_settings({"seed": 1, "formula": "H2O", "charge in e": 0.0})
@@ -339,7 +339,7 @@ def _make_settings(folder: Path) -> Path:
 
 
 def _read_settings(path: Path) -> None:
-    from torchmdx.md.files import Files
+    from torchmdx.dynamics.run.files import Files
 
     assert isinstance(Files(str(path.with_suffix("")), ".xyz").read_settings(), dict)
 
@@ -359,8 +359,8 @@ def _context():
 
 def _make_checkpoint(ending: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
-        from torchmdx.md.files import Files
-        from torchmdx.md.simulation import Checkpoint
+        from torchmdx.dynamics.run.files import Files
+        from torchmdx.dynamics.run.simulation import Checkpoint
 
         context = _context()
         state = context.getState(positions=True, velocities=True, parameters=True, integratorParameters=True)
@@ -372,8 +372,8 @@ def _make_checkpoint(ending: str) -> Callable[[Path], Path]:
 
 
 def _read_checkpoint(path: Path) -> None:
-    from torchmdx.md.files import Files
-    from torchmdx.md.restore import restore
+    from torchmdx.dynamics.run.files import Files
+    from torchmdx.dynamics.run.restore import restore
     from torchmdx.runtime.damaged_file import naming
 
     exact, portable = Files(str(path.with_suffix("")), ".xyz").read_checkpoint()

@@ -1,4 +1,4 @@
-"""Kernels in CUDA C++ on the CPU: engines/fused/*_emulated.cpp, compiled with g++."""
+"""Kernels in CUDA C++ on the CPU: engines/gpu/*_emulated.cpp, compiled with g++."""
 
 import ctypes
 import platform
@@ -13,11 +13,11 @@ COMPILER = shutil.which("g++")
 
 def compiled(folder, name, **constants):
     """The library of NAME_emulated.cpp, with macros defined; skips the test where it cannot be compiled."""
-    from torchmdx.engines.fused.one_launch import SOURCES
+    from torchmdx.engines.gpu.one_launch import SOURCES
 
     if COMPILER is None or platform.machine() != "x86_64":
         pytest.skip("the emulation needs g++ on an x86-64 processor")
-    here, made = Path(__file__).parent / "engines/fused", folder / f"{name}{len(constants)}.so"
+    here, made = Path(__file__).parent / "engines/gpu", folder / f"{name}{len(constants)}.so"
     flags = ["-O2", "-std=c++17", "-w", "-shared", "-fPIC", f"-I{SOURCES}", f"-I{here}"]
     flags += [f"-D{name}={value}" for name, value in constants.items()]
     subprocess.run([COMPILER, *flags, str(here / f"{name}_emulated.cpp"), "-o", str(made)], check=True)

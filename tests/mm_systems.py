@@ -10,7 +10,7 @@ from openmm import app, unit
 from structures import DATA
 
 from torchmdx import Calculator, Potential
-from torchmdx.units import KJ_PER_MOL, NANOMETER
+from torchmdx.structures.units import KJ_PER_MOL, NANOMETER
 
 SOLUTE = tuple(range(22))
 BOX = 2.0  # nm

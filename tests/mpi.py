@@ -60,7 +60,11 @@ class Outcome:
 
 
 def launch(
-    folder: Path, text: str, ranks: int, timeout: float = 300, program: Sequence[str] = ("-m", "torchmdx.cli", "lammps")
+    folder: Path,
+    text: str,
+    ranks: int,
+    timeout: float = 300,
+    program: Sequence[str] = ("-m", "torchmdx.commands.cli", "lammps"),
 ) -> Outcome:
     """Runs an input in a folder, and reads the thermodynamic output of its last run."""
     (folder / "in.test").write_text(text)

@@ -9,7 +9,7 @@ import torch
 
 import torchmdx
 from torchmdx import Batch, Potential, System
-from torchmdx.units import BOLTZMANN, FORCE_TO_ACCELERATION
+from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
 
 NUM_ATOMS, STIFFNESS, CUTOFF, MASS = 4, 0.5, 20.0, 12.0  # eV/Å², Å, amu
 SHAPE = 1.5 * (NUM_ATOMS - 1)

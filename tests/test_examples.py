@@ -57,7 +57,7 @@ def test_the_documentation_lists_them_all():
 
 
 def test_the_page_about_models_names_every_check_and_every_key():
-    from torchmdx.conformance.check import SUITE
+    from torchmdx.evaluation.conformance.check import SUITE
     from torchmdx.training.config import ModelSection
 
     page = (ROOT / "docs" / "add_a_model.md").read_text()

@@ -17,13 +17,13 @@ import torchmdx
 from torchmdx import Calculator, Dynamics, Ensemble, Potential, System, evaluate
 from torchmdx.datasets.frames import Frames
 from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.evaluation.properties.descriptors import descriptors
+from torchmdx.evaluation.properties.hessian import hessian
 from torchmdx.neighbors.search import EdgeSearch
-from torchmdx.properties.descriptors import descriptors
-from torchmdx.properties.hessian import hessian
 from torchmdx.runtime.isolation import isolated
 from torchmdx.step.batch_pool import BatchPool
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 from torchmdx.training.config import OptimizerSection
 from torchmdx.training.labelled import label
 from torchmdx.training.loss_section import LossSection

@@ -27,10 +27,10 @@ models block_plan
 blocks
 evaluate
 engines/plan
-engines/engine engines/filter_table engines/fused/kernels
+engines/engine engines/filter_table engines/gpu/triton
 engines/cpu
 engines/pairs
-engines/fused
+engines/gpu
 engines/exact
 engines
 step properties checkpoints/formats/reading checkpoints/formats/source
@@ -182,7 +182,7 @@ def type_cycle(graph: dict[str, set[str]], room: str) -> list[str]:
     return cycle({name: graph[name] & inside for name in inside})
 
 
-@pytest.mark.parametrize("room", ["step", "runtime", "checkpoints", "conformance", "openmm_force", "torchmdnet"])
+@pytest.mark.parametrize("room", ["step", "runtime", "checkpoints", "conformance", "openmm", "torchmdnet"])
 def test_types_inside_a_room_form_no_cycle(room):
     graph = {name: imported(path, types=True) - {name} for name, path in files().items()}
     assert any(name.startswith(f"{room}/") for name in graph)
@@ -246,7 +246,7 @@ def test_the_public_names_add_little_to_torch():
     added = package - torch
     ours = {name for name in added if name.split(".")[0] == "torchmdx"}
     others = {name for name in added - ours if name.split(".")[0] not in sys.stdlib_module_names | {"numpy"}}
-    assert "torchmdx.system" in ours
+    assert "torchmdx.structures.system" in ours
     assert len(ours) <= 48, sorted(ours)
     assert not others, sorted(others)
     assert not {name.split(".")[0] for name in package} & LATE
@@ -261,20 +261,26 @@ def test_what_is_late_is_loaded_on_first_use():
 
 def test_help_imports_neither_torch_nor_ase():
     """Of every command: a command's options are made by the modules that are imported here."""
-    loaded = modules_after("from torchmdx.cli import build_parser", "build_parser().format_help()")
+    loaded = modules_after("from torchmdx.commands.cli import build_parser", "build_parser().format_help()")
     assert "torchmdx.commands.relax" in loaded
     assert not loaded & LATE_FOR_HELP, "modules of commands import these inside of functions"
     assert not {name.split(".")[0] for name in loaded} & LATE
 
 
 def test_the_function_evaluate_is_not_replaced_by_its_module():
-    lines = ("import torchmdx.evaluate", "from torchmdx.evaluate import Result", "assert torchmdx.Result is Result")
+    lines = (
+        "import torchmdx.evaluate",
+        "from torchmdx.evaluation.evaluate import Result",
+        "assert torchmdx.Result is Result",
+    )
     modules_after(*lines, "assert torchmdx.evaluate.__name__ == 'evaluate' and callable(torchmdx.evaluate)")
     modules_after("import torchmdx", "torchmdx.load", "assert callable(torchmdx.evaluate)")
 
 
 def test_modules_of_the_package_are_attributes():
-    modules_after("import torchmdx", "assert torchmdx.units.HARTREE > 27 and torchmdx.models.potential.Potential")
+    modules_after(
+        "import torchmdx", "assert torchmdx.structures.units.HARTREE > 27 and torchmdx.models.potential.Potential"
+    )
 
 
 def test_a_first_energy_and_forces_need_no_compiler_of_torch():
@@ -298,7 +304,7 @@ def test_comparing_a_step_with_the_exact_model_needs_no_compiler_of_torch():
         "batch = torchmdx.Batch.of(torchmdx.System.create([[0, 0, 0], [0, 0, 1.0]], [8, 1]))",
         "exact_results(potential, batch)",
     )
-    assert "torchmdx.blocks" in loaded
+    assert "torchmdx.evaluation.blocks" in loaded
     assert not {"torch._dynamo", "torch._inductor", "sympy"} & loaded
 
 

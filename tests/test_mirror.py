@@ -33,16 +33,16 @@ datasets/test_store.py              datasets: frames references splits
 demo/test_demo.py                   demo: pictures run torsions
 engines/test_choose.py              engines: engine exact
 engines/cpu/test_pair_forms.py      engines/cpu: build edge_values threads
-engines/fused/test_fused_tensornet.py   engines/fused: buffers few_atoms
-engines/fused/test_fused_tensornet2.py  engines/fused: charged charged_weights
-engines/fused/test_element_sums.py  engines/fused/kernels: element_sums
-engines/fused/test_kernels.py       engines/fused/kernels: activations forces nine
-engines/fused/test_fused_tensornet.py   engines/fused/kernels: edge_geometry edge_walk embedding embedding_sum
-engines/fused/test_fused_tensornet.py   engines/fused/kernels: interaction layer_norm messages
-engines/fused/test_fused_tensornet.py   engines/fused/kernels: one_atom one_atom_maps readout
-engines/fused/test_fused_tensornet2.py  engines/fused/kernels: charge_equilibration edge_mlp edge_mlp_backward
-engines/fused/test_fused_tensornet2.py  engines/fused/kernels: edge_mlp_forward fp16_product
-engines/pairs/test_coulomb.py       engines/fused/kernels: coulomb near_list
+engines/gpu/test_fused_tensornet.py   engines/gpu: buffers few_atoms
+engines/gpu/test_fused_tensornet2.py  engines/gpu: charged charged_weights
+engines/gpu/test_element_sums.py  engines/gpu/triton: element_sums
+engines/gpu/test_kernels.py       engines/gpu/triton: activations forces nine
+engines/gpu/test_fused_tensornet.py   engines/gpu/triton: edge_geometry edge_walk embedding embedding_sum
+engines/gpu/test_fused_tensornet.py   engines/gpu/triton: interaction layer_norm messages
+engines/gpu/test_fused_tensornet.py   engines/gpu/triton: one_atom one_atom_maps readout
+engines/gpu/test_fused_tensornet2.py  engines/gpu/triton: charge_equilibration edge_mlp edge_mlp_backward
+engines/gpu/test_fused_tensornet2.py  engines/gpu/triton: edge_mlp_forward fp16_product
+engines/pairs/test_coulomb.py       engines/gpu/triton: coulomb near_list
 engines/pairs/test_energy.py        engines/pairs: engine filters messages network pair_list products silu
 engines/pairs/test_energy_tensornet2.py engines/pairs: edge_values near_list
 models/test_priors.py               engines/pairs: prior_geometry
@@ -69,11 +69,11 @@ neighbors/test_tracing.py           neighbors: operator
 neighbors/test_search.py            neighbors: reverse single_pass
 neighbors/test_backends.py          neighbors/backends: frame
 neighbors/test_search.py            neighbors/kernels: bins look_back reverse single_pass still_good
-openmm_force/test_add.py            openmm_force: references
-openmm_force/test_mixed.py          openmm_force: mixed_bonded mixed_pairs
-openmm_force/test_native_session.py openmm_force: native_audit transport_native
-openmm_force/test_transport_python.py   openmm_force: settings
-openmm_force/native/test_native.py  openmm_force/native: build
+openmm/test_add.py            openmm: references
+openmm/test_mixed.py          openmm: mixed_bonded mixed_pairs
+openmm/test_native_session.py openmm: native_audit transport_native
+openmm/test_transport_python.py   openmm: settings
+openmm/native/test_native.py  openmm/native: build
 report/test_errors.py               report: composition moments scales
 report/test_hints.py                report: environment
 report/test_plots.py                report: style

@@ -18,9 +18,9 @@ from ase.optimize import BFGS
 from openmm import app, unit
 
 import torchmdx
-from torchmdx import potentials
-from torchmdx.openmm_force import add_potential
-from torchmdx.units import KJ_PER_MOL
+from torchmdx.checkpoints import potentials
+from torchmdx.openmm import add_potential
+from torchmdx.structures.units import KJ_PER_MOL
 
 LENGTH, ANGLE = 0.01, 1.0
 MOST_BYTES = 5_000_000
@@ -237,8 +237,8 @@ def test_the_minima_of_alanine_dipeptide(dipeptide):
 @pytest.mark.nightly
 def test_dynamics_at_constant_energy_stay_bonded_and_keep_their_energy(dipeptide, data):
     """2 ps from 300 K in OpenMM: hydrogens of 3 amu, steps of 2 fs. With GFN2-xTB the spread is 4 meV."""
-    from torchmdx.md.structure import read as read_structure
-    from torchmdx.md.structure import with_heavy_hydrogens
+    from torchmdx.dynamics.run.structure import read as read_structure
+    from torchmdx.dynamics.run.structure import with_heavy_hydrogens
 
     pdb, atoms = dipeptide
     system = openmm.System()

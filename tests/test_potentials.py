@@ -14,9 +14,10 @@ from openmm import app, unit
 from openmmml import MLPotential
 
 import torchmdx
-from torchmdx import cli, potentials
+from torchmdx.checkpoints import potentials
+from torchmdx.commands import cli
 from torchmdx.models.model_card import Card
-from torchmdx.openmm_force import add_potential, create_mixed_system
+from torchmdx.openmm import add_potential, create_mixed_system
 
 CARD = Card(
     name="organic-1", description="a stand-in", licence="MIT", elements=(1, 6, 8), charges=(0, 1), closed_shell=True

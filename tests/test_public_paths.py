@@ -6,26 +6,26 @@ from importlib import import_module
 import pytest
 
 import torchmdx
-from torchmdx.moved import MOVED
+from torchmdx.runtime.former_paths import MOVED
 
 PUBLIC = """
 torchmdx Batch Calculator CapturedStep EdgeSearch Ensemble Potential Result StepPool System TensorNet2Config
 torchmdx TensorNetConfig evaluate load load_ensemble register_model register_prior save
-torchmdx.ase_calculator Calculator
-torchmdx.cell volume wrap
+torchmdx.ase.calculator Calculator
+torchmdx.structures.cell volume wrap
 torchmdx.checkpoint load load_ensemble load_one located read save
-torchmdx.cli main
-torchmdx.conformance Check Conformance check
+torchmdx.commands.cli main
+torchmdx.evaluation.conformance Check Conformance check
 torchmdx.datasets.convert Broken ConvertReport convert
 torchmdx.datasets.frames Frames
 torchmdx.datasets.splits read_split split write_split
 torchmdx.datasets.statistics Statistics statistics
 torchmdx.datasets.store Store StoreWriter
-torchmdx.labelling.calculators Choice
-torchmdx.labelling.ledger Failure
-torchmdx.labelling.run Crew Summary label
-torchmdx.labelling.sampling Sampling
-torchmdx.labelling.sources StructureFiles
+torchmdx.datasets.labelling.calculators Choice
+torchmdx.datasets.labelling.ledger Failure
+torchmdx.datasets.labelling.run Crew Summary label
+torchmdx.datasets.labelling.sampling Sampling
+torchmdx.datasets.labelling.sources StructureFiles
 torchmdx.models.priors.base Geometry Prior PriorConfig
 torchmdx.models.priors.coulomb CoulombConfig
 torchmdx.models.priors.d2 D2Config
@@ -35,7 +35,7 @@ torchmdx.models.registry ModelConfig
 torchmdx.models.tensornet TensorNetConfig
 torchmdx.neighbors.capacity CapacityError
 torchmdx.neighbors.edges Edges
-torchmdx.openmm_force PotentialForce add_potential create_mixed_system load_plugin
+torchmdx.openmm PotentialForce add_potential create_mixed_system load_plugin
 torchmdx.openmm_parts.evaluator Spread
 torchmdx.report.predict Predictions Predictor predict
 torchmdx.report.style FAINT INK PALETTE legend picture tidy
@@ -45,7 +45,7 @@ torchmdx.step_result AuditError GraphRefused NonFiniteError OutOfDeviceMemory Sp
 torchmdx.training.config Config
 torchmdx.training.config_file make_config read_config
 torchmdx.training.run train
-torchmdx.units BOHR BOLTZMANN FORCE_TO_ACCELERATION HARTREE KCAL_PER_MOL KJ_PER_MOL
+torchmdx.structures.units BOHR BOLTZMANN FORCE_TO_ACCELERATION HARTREE KCAL_PER_MOL KJ_PER_MOL
 """
 NAMES = [(module, name) for line in PUBLIC.strip().splitlines() for module, *names in [line.split()] for name in names]
 

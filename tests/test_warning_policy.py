@@ -40,7 +40,7 @@ def test_a_warning_of_another_package_is_none(module, category):
 def test_the_caller_counts_where_stacklevel_points_to_it():
     warn = function_of("ase.atoms", "warn", WARNS)
     with pytest.raises(DeprecationWarning):
-        function_of("torchmdx.system", "call", CALLS)(warn, DeprecationWarning, 2)
+        function_of("torchmdx.structures.system", "call", CALLS)(warn, DeprecationWarning, 2)
     with warnings.catch_warnings(record=True):
         function_of("ase.io.extxyz", "call", CALLS)(warn, DeprecationWarning, 2)
 

@@ -13,7 +13,7 @@ from ase.build import molecule
 
 import torchmdx
 from torchmdx import System
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.datasets.store import Store
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.recording import Recording
@@ -21,7 +21,7 @@ from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.d2 import D2Config
 from torchmdx.models.priors.zbl import ZBLConfig
-from torchmdx.view.dcd import open_dcd
+from torchmdx.report.view.dcd import open_dcd
 
 WRITTEN = Path(__file__).parent / "data" / "written_by_0_1"
 EXPECTED = json.loads((WRITTEN / "expected.json").read_text())
@@ -125,9 +125,9 @@ def test_a_training_run_is_continued_as_it_would_have_been(written):
 
 @pytest.mark.parametrize("name", ["plain", "scaled"])
 def test_openmm_systems_with_the_python_transport_are_restored(name):
-    """Their pickles name `torchmdx.openmm_force.transport_python.restore`; OpenMM crashes if the path is gone."""
+    """Their pickles name `torchmdx.openmm.transport_python.restore`; OpenMM crashes if the path is gone."""
     openmm = pytest.importorskip("openmm")
-    from torchmdx.openmm_force import load_system
+    from torchmdx.openmm import load_system
 
     text = (WRITTEN / f"openmm_{name}.xml").read_text()
     for system in (load_system(text), openmm.XmlSerializer.deserialize(text)):

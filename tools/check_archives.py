@@ -17,7 +17,7 @@ LIBRARIES = (
 )
 NEEDED = (
     "torchmdx/py.typed",
-    "torchmdx/demo/alanine_dipeptide.pdb",
+    "torchmdx/commands/demo_run/alanine_dipeptide.pdb",
     "torchmdx/engines/cpu/kernels.c",
     "torchmdx/engines/cpu/kernels_coulomb.c",
     "torchmdx/engines/cpu/kernels_each.h",
@@ -44,12 +44,12 @@ NEEDED = (
     "torchmdx/neighbors/backends/cell_list.c",
     "torchmdx/neighbors/backends/cell_list_frame.h",
     "torchmdx/neighbors/backends/cell_list_near.h",
-    "torchmdx/openmm_force/native/cuda_kernel.cpp",
-    "torchmdx/openmm_force/native/cuda_types/cuda.h",
-    "torchmdx/openmm_force/native/one_context.c",
-    "torchmdx/potentials/organic-1.safetensors",
+    "torchmdx/openmm/native/cuda_kernel.cpp",
+    "torchmdx/openmm/native/cuda_types/cuda.h",
+    "torchmdx/openmm/native/one_context.c",
+    "torchmdx/checkpoints/potentials/organic-1.safetensors",
     "torchmdx/runtime/instructions.h",
-    "torchmdx/view/viewer.js",
+    "torchmdx/report/view/viewer.js",
 )
 
 

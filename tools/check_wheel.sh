@@ -116,7 +116,7 @@ PYTHON
 
     say "with what another machine compiled in a shared folder, which cannot be written, ${NETWORK}"
     if command -v c++ >/dev/null; then
-        TORCHMDX_CACHE=$WORK/shared "$BIN/python" -c 'from torchmdx.openmm_force import load_plugin; load_plugin()'
+        TORCHMDX_CACHE=$WORK/shared "$BIN/python" -c 'from torchmdx.openmm import load_plugin; load_plugin()'
     else
         mkdir -m 755 "$WORK/shared"
     fi
@@ -134,7 +134,7 @@ else:
     raise SystemExit(f"{folder} can be written: this check has no meaning")
 
 if sys.argv[1]:
-    from torchmdx.openmm_force import load_plugin
+    from torchmdx.openmm import load_plugin
 
     load_plugin()
 PYTHON

@@ -12,7 +12,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from torchmdx import cli
+from torchmdx.commands import cli
 
 ROOT = Path(__file__).parents[1]
 

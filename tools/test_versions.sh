@@ -43,8 +43,8 @@ say "running a quick part of the tests"
 # TensorBoard, tblite and RDKit.
 OMP_NUM_THREADS=1 "$BIN/python" -m pytest -q -p no:cacheprovider -n 2 --dist worksteal \
     -m "not gpu and not slow and not nightly" \
-    tests/test_warning_policy.py tests/test_system.py tests/test_cell.py tests/test_ase_calculator.py \
-    tests/test_evaluate.py tests/checkpoints/test_save_load.py tests/neighbors/test_edges.py \
-    tests/neighbors/test_backends.py tests/openmm_force/test_add.py tests/md/test_structure.py tests/datasets \
+    tests/test_warning_policy.py tests/structures/test_system.py tests/structures/test_cell.py tests/ase/test_ase_calculator.py \
+    tests/evaluation/test_evaluate.py tests/checkpoints/test_save_load.py tests/neighbors/test_edges.py \
+    tests/neighbors/test_backends.py tests/openmm/test_add.py tests/dynamics/run/test_structure.py tests/datasets \
     tests/commands/test_data.py tests/training/test_config.py tests/training/test_logs.py \
-    tests/report/test_plots.py tests/labelling/test_calculators.py tests/labelling/test_sources.py
+    tests/report/test_plots.py tests/datasets/labelling/test_calculators.py tests/datasets/labelling/test_sources.py

@@ -6,17 +6,19 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.moved import keep_former_paths
 from torchmdx.runtime.cpu_memory import wait_briefly
+from torchmdx.runtime.former_paths import keep_former_paths
 
 wait_briefly()  # before torch is imported, which reads the setting
 keep_former_paths()
 
 if TYPE_CHECKING:
-    from torchmdx.ase_calculator import Calculator
+    from torchmdx.ase.calculator import Calculator
     from torchmdx.checkpoints.save_load import load, load_ensemble, save
     from torchmdx.dynamics.dynamics import Dynamics
-    from torchmdx.evaluate import Result, evaluate
+    from torchmdx.dynamics.relaxation.run import relax
+    from torchmdx.dynamics.relaxation.tasks import Relaxed
+    from torchmdx.evaluation.evaluate import Result, evaluate
     from torchmdx.models.ensemble import Ensemble
     from torchmdx.models.potential import Potential
     from torchmdx.models.registry import register_model, register_prior
@@ -24,12 +26,10 @@ if TYPE_CHECKING:
     from torchmdx.models.tensornet2 import TensorNet2Config
     from torchmdx.models.wrap import wrap
     from torchmdx.neighbors.search import EdgeSearch
-    from torchmdx.relaxation.run import relax
-    from torchmdx.relaxation.tasks import Relaxed
     from torchmdx.step.captured_step import CapturedStep
     from torchmdx.step.divided_step import DividedStep
     from torchmdx.step.pool import StepPool
-    from torchmdx.system import Batch, System
+    from torchmdx.structures.system import Batch, System
 
 __version__ = "0.1.0"
 __all__ = [
@@ -60,26 +60,26 @@ __all__ = [
 
 # Imported on first use: importing torch takes seconds, and the command line's help needs none of it.
 _LAZY = {
-    "Batch": "torchmdx.system",
-    "Calculator": "torchmdx.ase_calculator",
+    "Batch": "torchmdx.structures.system",
+    "Calculator": "torchmdx.ase.calculator",
     "CapturedStep": "torchmdx.step.captured_step",
     "DividedStep": "torchmdx.step.divided_step",
     "Dynamics": "torchmdx.dynamics.dynamics",
     "EdgeSearch": "torchmdx.neighbors.search",
     "Ensemble": "torchmdx.models.ensemble",
     "Potential": "torchmdx.models.potential",
-    "Relaxed": "torchmdx.relaxation.tasks",
-    "Result": "torchmdx.evaluate",
+    "Relaxed": "torchmdx.dynamics.relaxation.tasks",
+    "Result": "torchmdx.evaluation.evaluate",
     "StepPool": "torchmdx.step.pool",
-    "System": "torchmdx.system",
+    "System": "torchmdx.structures.system",
     "TensorNet2Config": "torchmdx.models.tensornet2",
     "TensorNetConfig": "torchmdx.models.tensornet",
-    "evaluate": "torchmdx.evaluate",
+    "evaluate": "torchmdx.evaluation.evaluate",
     "load": "torchmdx.checkpoints.save_load",
     "load_ensemble": "torchmdx.checkpoints.save_load",
     "register_model": "torchmdx.models.registry",
     "register_prior": "torchmdx.models.registry",
-    "relax": "torchmdx.relaxation.run",
+    "relax": "torchmdx.dynamics.relaxation.run",
     "save": "torchmdx.checkpoints.save_load",
     "wrap": "torchmdx.models.wrap",
 }

@@ -16,7 +16,7 @@ from torchmdx.runtime.cpu_memory import available_bytes
 from torchmdx.runtime.devices import choose_device
 from torchmdx.step.batch_pool import BatchPool
 from torchmdx.step.capture_policy import EAGER_FIRST, require_mode
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 # Of the memory that is free, for a batch: torch-sim's own states and the allocator need some.
 SHARE_OF_MEMORY = 0.6

@@ -95,8 +95,8 @@ def ours(labels: dict[str, np.ndarray], split: dict[str, np.ndarray], epochs: in
     from torchmdx.datasets.frames import Frames
     from torchmdx.datasets.splits import write_split
     from torchmdx.datasets.store import Store, StoreWriter
-    from torchmdx.evaluate import evaluate
-    from torchmdx.system import Batch, System
+    from torchmdx.evaluation.evaluate import evaluate
+    from torchmdx.structures.system import Batch, System
 
     with StoreWriter(folder / "aspirin.store") as writer:
         for k, positions in enumerate(labels["R"]):
@@ -111,7 +111,9 @@ def ours(labels: dict[str, np.ndarray], split: dict[str, np.ndarray], epochs: in
     words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
     (folder / "config.yaml").write_text("{}\n")
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "torchmdx.cli", "train", str(folder / "config.yaml"), *words], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "torchmdx.commands.cli", "train", str(folder / "config.yaml"), *words], check=True
+    )
     seconds = time.perf_counter() - start
     device = "cuda" if torch.cuda.is_available() else "cpu"
     potential = load(folder / "run" / "best.safetensors", device=device)

@@ -12,8 +12,8 @@ from torchmdx.models.tensors import PARTS
 
 if TYPE_CHECKING:
     from torchmdx.engines.engine import Engine
-    from torchmdx.engines.fused.tensornet import FastTensorNet
-    from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+    from torchmdx.engines.gpu.tensornet import FastTensorNet
+    from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 
 # Kinds of products, of floors.PASSES.
 FLOAT32, FLOAT64, THREE_TF32, THREE_FP16 = "float32", "float64", "tf32x3", "fp16x3"
@@ -60,8 +60,8 @@ def evaluations_of(engine: Engine) -> list[Evaluation]:
     from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
     from torchmdx.engines.ensemble import EnsembleEngine
     from torchmdx.engines.exact import ModelEngine
-    from torchmdx.engines.fused.engine import KernelEngine
-    from torchmdx.engines.fused.with_priors import PriorKernelEngine
+    from torchmdx.engines.gpu.engine import KernelEngine
+    from torchmdx.engines.gpu.with_priors import PriorKernelEngine
     from torchmdx.engines.pairs.engine import PairwiseEngine
 
     if isinstance(engine, EnsembleEngine):
@@ -80,7 +80,7 @@ def evaluations_of(engine: Engine) -> list[Evaluation]:
 
 def of_kernels(model: FastTensorNet) -> Evaluation:
     """Of the fused kernels with the buffers that they have."""
-    from torchmdx.engines.fused.tensornet2 import FastTensorNet2
+    from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 
     buffers = model.buffers
     assert buffers is not None

@@ -7,7 +7,7 @@ The file lies here already; this is its recipe. It takes about a minute and need
 
 import sys
 
-from torchmdx import cli
+from torchmdx.commands import cli
 
 OUTPUT = sys.argv[1] if len(sys.argv) > 1 else "ethanol.xyz"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import ase.io
 from ase import Atoms
 
-from torchmdx import cli
+from torchmdx.commands import cli
 
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 SILANES = ["C[Si](C)(C)C", "C[Si](C)(C)O", "C[SiH2]C", "CO[Si](C)(C)C", "C=C[SiH3]"]

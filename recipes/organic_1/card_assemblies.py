@@ -10,7 +10,7 @@ from rdkit import Chem
 from rdkit.Chem import AllChem
 from start_file import subset_of
 
-from torchmdx.units import KCAL_PER_MOL
+from torchmdx.structures.units import KCAL_PER_MOL
 
 WATERS = range(2, 13)
 EACH = 3  # clusters of each size

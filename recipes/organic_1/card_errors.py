@@ -18,7 +18,7 @@ import torchmdx
 from torchmdx.datasets.convert import convert
 from torchmdx.datasets.store import Store
 from torchmdx.report.predict import predict
-from torchmdx.units import KCAL_PER_MOL
+from torchmdx.structures.units import KCAL_PER_MOL
 
 MILLI = 1e3
 SIZES = ((1, 12), (13, 18), (19, 24), (25, 30), (31, 40), (41, 56), (57, 80))

@@ -10,7 +10,7 @@ from card_methods import Network, Structure, Workers, gfn2, relax
 from rdkit import Chem
 from rdkit.Chem import AllChem, rdMolTransforms
 
-from torchmdx.units import KCAL_PER_MOL
+from torchmdx.structures.units import KCAL_PER_MOL
 
 ALONE = ("[Cl-]", "[F-]", "[OH-]", "[SH-]", "[C-]#N", "[NH4+]", "[OH3+]")
 CARBONS = (2, 5, 8, 11, 14, 17)  # of the chain; the acid group has one more

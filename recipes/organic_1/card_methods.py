@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import torchmdx
-from torchmdx.units import BOHR, HARTREE
+from torchmdx.structures.units import BOHR, HARTREE
 
 ACCURACY = 0.1  # of tblite, as for the labels
 

@@ -9,7 +9,7 @@ from card_methods import Network, Structure, Workers, gfn2, relax
 from rdkit import Chem
 from rdkit.Chem import AllChem
 
-from torchmdx.units import KCAL_PER_MOL
+from torchmdx.structures.units import KCAL_PER_MOL
 
 SHARING = {
     "malonaldehyde": "O=C/C=C\\O",

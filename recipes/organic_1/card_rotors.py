@@ -9,7 +9,7 @@ from card_assemblies import from_smiles
 from card_methods import Network, Structure, Workers, gfn2
 from card_torsions import SPACING, beyond, turned
 
-from torchmdx.units import KCAL_PER_MOL
+from torchmdx.structures.units import KCAL_PER_MOL
 
 # SMILES, and the two atoms of the bond in it.
 ROTORS = {

@@ -11,7 +11,7 @@ from make_molecules import backbones, canonical
 from rdkit import Chem
 from rdkit.Chem import AllChem
 
-from torchmdx.units import KCAL_PER_MOL
+from torchmdx.structures.units import KCAL_PER_MOL
 
 RESIDUES = ("ALA", "SER", "LEU", "ASP", "PHE")
 ANGLES = {"phi": 0, "psi": 1}  # where the four atoms begin in BACKBONE

@@ -31,8 +31,8 @@ from openmm import app, unit
 import torchmdx
 from torchmdx.checkpoints.save_load import located
 from torchmdx.models.tensornet import TensorNetConfig
-from torchmdx.openmm_force import add_potential
-from torchmdx.units import BOLTZMANN, KJ_PER_MOL
+from torchmdx.openmm import add_potential
+from torchmdx.structures.units import BOLTZMANN, KJ_PER_MOL
 
 FRICTION = 1.0  # 1/ps
 SPACING = 60.0  # Å between centres

@@ -56,7 +56,17 @@ def importance(path: Path) -> tuple[int, str]:
 
 def command(path: Path, output: Path, workers: int) -> list[str]:
     """The call of `torchmdx label`."""
-    parts = [sys.executable, "-m", "torchmdx.cli", "label", str(path), "-o", str(output), "--calculator", "gfn2-xtb"]
+    parts = [
+        sys.executable,
+        "-m",
+        "torchmdx.commands.cli",
+        "label",
+        str(path),
+        "-o",
+        str(output),
+        "--calculator",
+        "gfn2-xtb",
+    ]
     parts += ["--workers", str(workers), "--timeout", "120"]
     dynamics = DYNAMICS.search(path.stem)
     if dynamics:

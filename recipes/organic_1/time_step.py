@@ -20,7 +20,7 @@ from ase.build import molecule
 from dynamics_molecules import BROKEN, heavy_hydrogens
 from tblite.interface import Calculator
 
-from torchmdx.units import BOHR, BOLTZMANN, FORCE_TO_ACCELERATION, HARTREE
+from torchmdx.structures.units import BOHR, BOLTZMANN, FORCE_TO_ACCELERATION, HARTREE
 
 FRICTION = 1e-3  # 1/fs
 

@@ -8,8 +8,8 @@ import torch
 from ase.build import bulk, molecule
 from ase.io import write
 
-from torchmdx.cli import main
 from torchmdx.commands import profile
+from torchmdx.commands.cli import main
 from torchmdx.runtime import gpu_energy
 
 WATER_PDB = """\

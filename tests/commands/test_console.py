@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchmdx import cli
+from torchmdx.commands import cli
 from torchmdx.commands.console import is_explained, plain_warnings
-from torchmdx.system import checked_charge
+from torchmdx.structures.system import checked_charge
 
 
 def test_equal_warnings_are_printed_once_and_counted(capsys):
@@ -62,7 +62,7 @@ def test_a_closed_pipe_ends_quietly(tmp_path):
     """The reader of the first line of a table has gone before the rest is written."""
     path = tmp_path / "many.xyz"
     path.write_text("1\n\nH 0 0 0\n" * 3000)
-    command = f"{sys.executable} -m torchmdx.cli neighbors {path} --index : --cutoff 2 | head -1"
+    command = f"{sys.executable} -m torchmdx.commands.cli neighbors {path} --index : --cutoff 2 | head -1"
     done = subprocess.run(
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, timeout=300
     )

@@ -9,7 +9,7 @@ from ase import Atoms
 from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.datasets.splits import read_split
 from torchmdx.datasets.store import Store
 

@@ -1,7 +1,7 @@
-"""`torchmdx export`: what it refuses; tests/export/test_package.py runs it."""
+"""`torchmdx export`: what it refuses; tests/checkpoints/export/test_package.py runs it."""
 
 from torchmdx import save
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.models.priors.coulomb import CoulombConfig
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.lammps.build import BuildError
 
 

@@ -4,9 +4,9 @@ import ase.build
 import ase.io
 import pytest
 
-from torchmdx import blocks, cli
-from torchmdx.commands import options
+from torchmdx.commands import cli, options
 from torchmdx.commands.options import dtype_of
+from torchmdx.evaluation import blocks
 
 
 @pytest.mark.parametrize(

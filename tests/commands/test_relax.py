@@ -10,9 +10,10 @@ from ase.constraints import FixAtoms
 from test_fixed_symmetry import number_of
 
 import torchmdx
-from torchmdx import Calculator, cli
+from torchmdx import Calculator
+from torchmdx.commands import cli
 from torchmdx.models.priors.zbl import ZBLConfig
-from torchmdx.units import GPA
+from torchmdx.structures.units import GPA
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ import pytest
 from ase import Atoms
 
 import torchmdx
-from torchmdx import Calculator, cli
+from torchmdx import Calculator
+from torchmdx.commands import cli
 from torchmdx.models.priors.zbl import ZBLConfig
-from torchmdx.units import GPA
+from torchmdx.structures.units import GPA
 
 NAMES = ("CH3CH2OH", "H2O", "NH3", "CH4", "C2H6", "H2CO")
 
@@ -114,7 +115,7 @@ def test_a_killed_run_loses_nothing_that_it_reported(relax, tmp_path):
     ase.io.write("in.traj", molecules(40))
     options = ["--batch-atoms", "12", "--fmax", "0.05"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "torchmdx.cli", *command(), *options],
+        [sys.executable, "-m", "torchmdx.commands.cli", *command(), *options],
         stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     reported = []
@@ -137,7 +138,7 @@ def test_a_killed_run_loses_nothing_that_it_reported(relax, tmp_path):
 
 
 def test_ctrl_c_keeps_what_is_done(relax, capsys, monkeypatch):
-    from torchmdx.relaxation.output import RelaxationOutput
+    from torchmdx.dynamics.relaxation.output import RelaxationOutput
 
     original = RelaxationOutput.add
 

@@ -17,7 +17,7 @@ import pytest
 from ase.calculators.socketio import SocketIOCalculator
 
 import torchmdx
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -153,7 +153,7 @@ def test_an_interruption_closes_the_connection(tmp_path, ethanol, port):
     with socket.create_server(("127.0.0.1", port)) as listener:
         words = ["serve", "--ipi", f"127.0.0.1:{port}", str(tmp_path / "init.xyz"), "--device", "cpu"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "torchmdx.cli", *words], env=environment, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "torchmdx.commands.cli", *words], env=environment, stderr=subprocess.PIPE, text=True
         )
         try:
             listener.settimeout(60)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchmdx import cli
+from torchmdx.commands import cli
 from torchmdx.commands.spelling import nearest
 
 

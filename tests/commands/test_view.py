@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from ase.build import molecule
 
-from torchmdx import cli
-from torchmdx.view.page import is_page
+from torchmdx.commands import cli
+from torchmdx.report.view.page import is_page
 
 pytest.importorskip("plotly")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.datasets.energy_changes import EnergyChanges
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.statistics import statistics, text

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from documents.blocks import ROOT, Block
 
-from torchmdx.cli import build_parser, main
+from torchmdx.commands.cli import build_parser, main
 from torchmdx.training.config_file import known_keys, make_config
 
 ASSIGNMENT = re.compile(r"^[A-Z_]+=")

@@ -12,7 +12,7 @@ from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.integrators import keeps_momentum
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.particles import Particles
-from torchmdx.units import BAR, BOLTZMANN
+from torchmdx.structures.units import BAR, BOLTZMANN
 
 PRESSURE, TEMPERATURE = 1000.0, 300.0  # bar, K
 THERMAL = BOLTZMANN * TEMPERATURE

@@ -10,7 +10,7 @@ from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.integrators import keeps_momentum
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.particles import Particles
-from torchmdx.units import FORCE_TO_ACCELERATION
+from torchmdx.structures.units import FORCE_TO_ACCELERATION
 
 STIFFNESS = 2.0  # eV/Å²
 MASS = 4.0  # amu

@@ -10,7 +10,7 @@ from torchmdx import Dynamics, System
 from torchmdx.dynamics.barostat import CellError, CellRescaling
 from torchmdx.dynamics.integrators import Bussi, Langevin
 from torchmdx.dynamics.restraints import Position
-from torchmdx.units import BAR
+from torchmdx.structures.units import BAR
 
 COPIES, ATOMS = 240, 12
 # The volume of an ideal gas relaxes within τ if β is its own compressibility, 1/P₀.

@@ -15,8 +15,8 @@ from torchmdx import Dynamics, System
 from torchmdx.dynamics.log import read_log
 from torchmdx.dynamics.recording import Recording, Unstable
 from torchmdx.dynamics.run_files import RunFiles
+from torchmdx.report.view.dcd import open_dcd
 from torchmdx.step.results import NonFiniteError
-from torchmdx.view.dcd import open_dcd
 
 INTERVALS = dict(save_every=4, log_every=3)
 TINY = dict(num_layers=0, num_channels=4, num_radial=4)

@@ -14,7 +14,7 @@ from torchmdx import Batch, Dynamics, System
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.dynamics.recording import Recording
-from torchmdx.units import BOLTZMANN
+from torchmdx.structures.units import BOLTZMANN
 
 TEMPERATURES = np.array([300.0, 400.0, 550.0])
 

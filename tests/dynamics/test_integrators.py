@@ -6,7 +6,7 @@ from oscillators import FREQUENCY, MASS, STIFFNESS, last, springs
 from scipy import stats
 
 from torchmdx.dynamics.integrators import Bussi, Langevin, VelocityVerlet, integrator_of, kept
-from torchmdx.units import BOLTZMANN, FORCE_TO_ACCELERATION
+from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
 
 TEMPERATURE = 300.0
 THERMAL = BOLTZMANN * TEMPERATURE  # eV

@@ -13,7 +13,7 @@ from torchmdx import Dynamics, System
 from torchmdx.dynamics.orientation import closed, is_standard, standard
 from torchmdx.dynamics.recording import Recording
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
-from torchmdx.view.hdf5 import open_hdf5
+from torchmdx.report.view.hdf5 import open_hdf5
 
 KINDS = ("primitive", "rotated", "left-handed", "slab", "bare slab", "wire", "plain")
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from torchmdx import Batch, System
 from torchmdx.dynamics.particles import Particles, checked_frozen, checked_masses, with_heavy_hydrogens
-from torchmdx.units import AMU_SI, BOLTZMANN_SI
+from torchmdx.structures.units import AMU_SI, BOLTZMANN_SI
 
 
 def batch_of(*names) -> Batch:

@@ -6,7 +6,7 @@ from oscillators import springs
 
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.dynamics.recorded import atoms_of, frames_of, lacking, rows_of
-from torchmdx.units import BOLTZMANN
+from torchmdx.structures.units import BOLTZMANN
 
 
 def test_each_structure_has_its_own():

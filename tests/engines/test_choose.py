@@ -12,8 +12,8 @@ from torchmdx import Batch, Ensemble, Potential, System, TensorNetConfig, evalua
 from torchmdx.engines.choose import choose_engine, say_slower
 from torchmdx.engines.cpu.build import library, tensornet_library
 from torchmdx.engines.exact import ModelEngine
-from torchmdx.engines.fused.engine import kernels_for
-from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.gpu.engine import kernels_for
+from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.pairs.engine import PairwiseEngine
 from torchmdx.engines.plan import Workload, machine_named, plan
 from torchmdx.engines.plan.serves import MOST_CHANNELS

@@ -9,7 +9,7 @@ from ase import Atoms
 
 from torchmdx import Batch, Potential, System, TensorNetConfig, evaluate
 from torchmdx.engines.ensemble import EnsembleEngine
-from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.engines.gpu.engine import KernelEngine
 from torchmdx.neighbors.brute_force import brute_force
 
 # (members, atoms of each system, stress): over 128 atoms or 14 systems the kernel takes several programs.

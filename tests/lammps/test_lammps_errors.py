@@ -18,7 +18,7 @@ MOVE = "velocity all create 300 1 loop geom\nfix 1 all nve\ntimestep 0.0005\n"
 
 PROGRAM = """
 import os, sys
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.lammps.session import Session
 from torchmdx.step.domain_step import DomainStep
 
@@ -62,7 +62,7 @@ def test_a_killed_process_ends_the_others(tmp_path, model):
     write(tmp_path, water(8))
     text = setup(STYLE) + "dump_modify out flush yes\n" + MOVE + "run 1000000\n"
     (tmp_path / "in.test").write_text(text)
-    command = [LAUNCHER, "-n", "2", sys.executable, "-m", "torchmdx.cli", "lammps", "-in", "in.test"]
+    command = [LAUNCHER, "-n", "2", sys.executable, "-m", "torchmdx.commands.cli", "lammps", "-in", "in.test"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -94,4 +94,4 @@ def children(launcher: int) -> list[int]:
                 return True
         return False
 
-    return [int(pid) for pid, _, text in rows if "torchmdx.cli" in text and below(int(pid))]
+    return [int(pid) for pid, _, text in rows if "torchmdx.commands.cli" in text and below(int(pid))]

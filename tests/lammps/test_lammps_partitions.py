@@ -13,7 +13,7 @@ INPUT = setup(STYLE).split("compute each")[0]
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.lammps.session import Session
 
 made = Session.__init__

@@ -42,7 +42,7 @@ ALONE = {"-in", "-partition", "-plog", "-pscreen", "-restart2data", "-restart2du
 
 
 def program(*options: str) -> list[str]:
-    return ["-m", "torchmdx.cli", "lammps", *options]
+    return ["-m", "torchmdx.commands.cli", "lammps", *options]
 
 
 @pytest.mark.parametrize("spelling", ["long", "short"])

@@ -17,8 +17,8 @@ from torch import nn
 import torchmdx
 from torchmdx import Batch, CapturedStep, Potential, System, TensorNet2Config, evaluate, register_prior
 from torchmdx.commands.info import describe
-from torchmdx.conformance import check
 from torchmdx.engines.pairs.energy import differentiate_pairwise
+from torchmdx.evaluation.conformance import check
 from torchmdx.models import registry
 from torchmdx.models.priors.base import Prior, PriorConfig
 from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig

@@ -22,7 +22,7 @@ from torchmdx.models.priors.d3 import D3Config
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.units import BOHR, COULOMB, HARTREE
+from torchmdx.structures.units import BOHR, COULOMB, HARTREE
 
 STRUCTURES = ("ethanol", "crystal", "slab", "wire")
 

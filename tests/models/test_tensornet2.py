@@ -10,7 +10,7 @@ from torchmdx import Batch, System, evaluate
 from torchmdx.models.charge_equilibration import equilibrated
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
-from torchmdx.units import COULOMB
+from torchmdx.structures.units import COULOMB
 
 
 def make(make_potential, **settings):

@@ -13,9 +13,9 @@ from ase.calculators.lj import LennardJones
 
 import torchmdx
 from torchmdx import Batch, Calculator, CapturedStep, StepPool, System, evaluate, load, save, wrap
-from torchmdx.conformance import check
+from torchmdx.evaluation.conformance import check
 from torchmdx.models import wrapped
-from torchmdx.units import HARTREE
+from torchmdx.structures.units import HARTREE
 
 CUTOFF = 4.0
 ELEMENTS = (1, 6, 8)

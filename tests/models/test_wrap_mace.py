@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torchmdx import Calculator, CapturedStep, System, evaluate
-from torchmdx.conformance import check
+from torchmdx.evaluation.conformance import check
 
 pytest.importorskip("e3nn")
 with warnings.catch_warnings():

@@ -10,7 +10,7 @@ from interpreter import INTERPRETED
 
 from torchmdx.neighbors.backends import cell_list
 from torchmdx.neighbors.search import BACKENDS, CELL_LIST_FROM, EdgeSearch
-from torchmdx.system import Batch, System
+from torchmdx.structures.system import Batch, System
 
 MOLECULES = [(np.random.default_rng(k).normal(0, 2, (k + 3, 3)), np.zeros((3, 3)), (False,) * 3) for k in range(3)]
 CRYSTAL = [(np.zeros((1, 3)), np.eye(3), (True,) * 3)]
@@ -86,7 +86,7 @@ def test_torch_cluster_finds_the_oracle_s_neighbours():
 @pytest.mark.parametrize("backend", backends("brute_force", "vesin"))
 def test_energies_do_not_depend_on_the_skin(backend, potential, ethanol):
     from torchmdx import Batch, System
-    from torchmdx.evaluate import evaluate
+    from torchmdx.evaluation.evaluate import evaluate
 
     batch = Batch.from_systems([System.from_ase(ethanol)])
     plain = evaluate(potential, batch, EdgeSearch(potential.cutoff, backend=backend).allocate(batch))

@@ -14,7 +14,7 @@ from scipy import stats
 import torchmdx
 from torchmdx import CapturedStep, Dynamics, System
 from torchmdx.dynamics.integrators import Langevin
-from torchmdx.units import BOLTZMANN, FORCE_TO_ACCELERATION, KJ_PER_MOL
+from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION, KJ_PER_MOL
 
 pytestmark = pytest.mark.nightly
 
@@ -91,7 +91,7 @@ def openmm_run(potential):
     openmm = pytest.importorskip("openmm")
     from openmm import app, unit
 
-    from torchmdx.openmm_force import add_potential
+    from torchmdx.openmm import add_potential
 
     atoms = molecule("H2O")
     topology = app.Topology()

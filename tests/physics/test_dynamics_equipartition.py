@@ -13,7 +13,7 @@ from torchmdx import Dynamics, System
 from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.integrators import Bussi, Langevin, VelocityVerlet
 from torchmdx.dynamics.restraints import Position
-from torchmdx.units import BOLTZMANN, FORCE_TO_ACCELERATION
+from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
 
 COPIES, ATOMS, TEMPERATURE = 120, 3, 300.0
 START = np.array([[0, 0, 0], [1.5, 0, 0], [0, 1.5, 0]])  # Å

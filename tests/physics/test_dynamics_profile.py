@@ -17,7 +17,7 @@ from torchmdx.dynamics.particles import Particles
 from torchmdx.dynamics.restraint_terms import RestraintTerms
 from torchmdx.dynamics.restraints import Torsion
 from torchmdx.dynamics.reweighting import profile_with_error
-from torchmdx.units import BOLTZMANN
+from torchmdx.structures.units import BOLTZMANN
 
 BOND, ANGLE, LENGTH, BEND = 20.0, 5.0, 1.5, np.radians(110)  # eV/Å², eV/rad², Å
 EDGES = np.linspace(-180, 180, 25)

@@ -181,7 +181,7 @@ def test_molecules_of_one_world_feel_nothing_of_each_other(recipe, tmp_path):
     from openmm import unit
 
     import torchmdx
-    from torchmdx.units import KJ_PER_MOL
+    from torchmdx.structures.units import KJ_PER_MOL
 
     torch.manual_seed(0)
     potential = torchmdx.Potential(torchmdx.TensorNetConfig(num_layers=1, num_channels=8, num_radial=8))

@@ -10,7 +10,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from frame_sets import frames_of, molecules, write_store
 
 from torchmdx.checkpoints import save_load
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.datasets.splits import write_split
 from torchmdx.report.predict import predict
 

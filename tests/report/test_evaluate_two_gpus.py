@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchmdx.checkpoints import save_load
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 
 pytestmark = [pytest.mark.gpu, pytest.mark.two_gpus]
 

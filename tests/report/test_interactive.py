@@ -10,7 +10,7 @@ from torchmdx.report.evaluation import evaluate_sets
 from torchmdx.report.interactive import write_interactive
 from torchmdx.report.predict import predict
 from torchmdx.report.scales import KCAL, MILLI_EV
-from torchmdx.units import KCAL_PER_MOL
+from torchmdx.structures.units import KCAL_PER_MOL
 
 pytest.importorskip("plotly")
 

@@ -10,7 +10,7 @@ from torchmdx.report.errors import Errors
 from torchmdx.report.predict import Predictions
 from torchmdx.report.scales import KCAL, MILLI_EV
 from torchmdx.report.verdict import percent, verdict
-from torchmdx.units import GPA
+from torchmdx.structures.units import GPA
 
 
 def errors_of(force_error, *, count=20, energy_error=0.01, stress_error=None):

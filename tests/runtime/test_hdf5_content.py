@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from torchmdx.report.view.hdf5 import open_hdf5
 from torchmdx.runtime.hdf5_content import require_own
-from torchmdx.view.hdf5 import open_hdf5
 
 h5py = pytest.importorskip("h5py")
 

@@ -25,7 +25,7 @@ class Kernels:
     """
 
     def __init__(
-        self, together: int = 1, constant: object = None, module: str = "torchmdx.engines.fused.kernels.m"
+        self, together: int = 1, constant: object = None, module: str = "torchmdx.engines.gpu.triton.m"
     ) -> None:
         self.constant, self.module = constant, module
         self.described: list[str] = []

@@ -3,8 +3,8 @@
 import torch
 
 from torchmdx import Batch, System
-from torchmdx.domain import Domain
 from torchmdx.step.drawn import MOST_ATOMS, Drawn, draw, draw_centres, select
+from torchmdx.structures.domain import Domain
 
 
 def test_a_batch_that_fits_is_compared_as_a_whole():

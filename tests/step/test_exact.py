@@ -7,14 +7,15 @@ import pytest
 import torch
 from ase.build import bulk
 
-from torchmdx import Batch, Ensemble, System, blocks, evaluate
-from torchmdx.domain import Domain
+from torchmdx import Batch, Ensemble, System, evaluate
+from torchmdx.evaluation import blocks
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.d2 import D2Config
 from torchmdx.models.priors.d3 import D3Config
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.step import exact
 from torchmdx.step.exact import exact_results, local_results, whole_only
+from torchmdx.structures.domain import Domain
 
 PRIORS = {
     "none": (),

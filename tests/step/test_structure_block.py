@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from torchmdx import Batch, System
-from torchmdx.domain import Domain
 from torchmdx.step import structure_block
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.placement import place
 from torchmdx.step.structure_block import ALIGNMENT, StructureBlock
+from torchmdx.structures.domain import Domain
 
 
 def batch_of(seed: int, charged: bool = False, sizes=(5, 0, 7)) -> Batch:

@@ -11,15 +11,15 @@ from emulated import Emulator
 
 from torchmdx import Potential, System, TensorNetConfig
 from torchmdx.dynamics.integrators import Bussi
-from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.engines.gpu.engine import KernelEngine
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.whole_step import launch_step, launch_whole
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 pytest.importorskip("triton")
-from torchmdx.engines.fused.one_launch import OneLaunch
+from torchmdx.engines.gpu.one_launch import OneLaunch
 from torchmdx.engines.plan.clusters import AtomClusters
 
 

@@ -8,7 +8,7 @@ import ase.io
 import pytest
 from ase.build import molecule
 
-from torchmdx import cli
+from torchmdx.commands import cli
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))

@@ -93,15 +93,18 @@ def without(names, name):
             lambda p, s, w: (p, s, without(w, "torchmdx/engines/cpu/tensornet-0123456789abcdef.so")),
             "the wheel lacks the library torchmdx/engines/cpu/tensornet-",
         ),
-        (lambda p, s, w: (p, s | {"tests/test_cell.py"}, w), "the sdist holds a test: tests/test_cell.py"),
+        (
+            lambda p, s, w: (p, s | {"tests/structures/test_cell.py"}, w),
+            "the sdist holds a test: tests/structures/test_cell.py",
+        ),
         (lambda p, s, w: (p, s, w | {"tools/x.py": 1}), "the wheel holds what is not of the package: tools/x.py"),
         (
             lambda p, s, w: (p, s, without(w, "torchmdx-0.1.0.dist-info/licenses/LICENSE")),
             "the wheel has no licence",
         ),
         (
-            lambda p, s, w: (p, s, w | {"torchmdx/potentials/organic-1.safetensors": 6_000_000}),
-            "torchmdx/potentials/organic-1.safetensors must be at most 5,000,000 bytes, got 6,000,000",
+            lambda p, s, w: (p, s, w | {"torchmdx/checkpoints/potentials/organic-1.safetensors": 6_000_000}),
+            "torchmdx/checkpoints/potentials/organic-1.safetensors must be at most 5,000,000 bytes, got 6,000,000",
         ),
     ],
 )
@@ -110,7 +113,7 @@ def test_what_is_wrong_with_archives_is_named(check_archives, change, problem):
 
 
 def test_a_file_that_the_checkout_lacks_is_named(check_archives):
-    name = "torchmdx/potentials/organic-1.safetensors"
+    name = "torchmdx/checkpoints/potentials/organic-1.safetensors"
     package, sdist, wheel = archives(check_archives)
     found = check_archives.problems(package - {name}, sdist - {name}, without(wheel, name), METADATA)
     assert found == [f"the checkout has no {name}"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import known_keys, make_config, read_config, write_text
 

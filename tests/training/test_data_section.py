@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from ase.build import bulk
 
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.datasets.readers import FORMATS
 from torchmdx.datasets.store import Store
 from torchmdx.training.config_file import make_config

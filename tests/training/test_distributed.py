@@ -14,7 +14,7 @@ import torch
 import yaml
 
 import torchmdx
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.report.history import read_table
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ def config(tmp_path):
     return path
 
 
-def command(config, directory, *changes, launcher=("-m", "torchmdx.cli"), **options):
+def command(config, directory, *changes, launcher=("-m", "torchmdx.commands.cli"), **options):
     words = [sys.executable, *launcher, "train", str(config), "--output.directory", str(directory), *changes]
     pipes = dict(stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     return subprocess.Popen(words, env=os.environ.copy(), **pipes, **options)
@@ -69,7 +69,15 @@ def test_two_processes_match_one(config, tmp_path, by, device):
     if by == "devices":
         process = command(config, tmp_path / "two", *changes, "--devices", "2")
     else:
-        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "torchmdx.cli")
+        launcher = (
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "-m",
+            "torchmdx.commands.cli",
+        )
         process = command(config, tmp_path / "two", *changes, launcher=launcher)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said

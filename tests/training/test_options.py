@@ -7,7 +7,7 @@ import torch
 import yaml
 
 import torchmdx
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.datasets.splits import split, write_split
 from torchmdx.report.history import read_table
 

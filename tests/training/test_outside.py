@@ -7,7 +7,7 @@ import yaml
 from outside_model import Outside, OutsideConfig, registration  # noqa: F401 (used by every test)
 
 import torchmdx
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.report.history import read_table
 from torchmdx.training.config_file import make_config, read_config, write_text
 

@@ -15,11 +15,11 @@ from structures import DATA
 
 import torchmdx
 from torchmdx.checkpoints.save_load import save
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store, StoreWriter
 from torchmdx.engines.plan import Network
-from torchmdx.evaluate import evaluate
+from torchmdx.evaluation.evaluate import evaluate
 from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
@@ -144,7 +144,7 @@ def test_a_resumed_run_matches_an_uninterrupted_one(run, world):
 def test_two_processes_match_one_and_members_have_stores_of_their_own(run, world, tmp_path):
     words, replay = ["--training.precision", "float64"], {"replay": str(world / "old")}
     _, one = run("one", *words, **replay)
-    command = [sys.executable, "-m", "torchmdx.cli", "train", str(tmp_path / "one.yaml"), *words]
+    command = [sys.executable, "-m", "torchmdx.commands.cli", "train", str(tmp_path / "one.yaml"), *words]
     for name, more in (("two", ["--devices", "2"]), ("both", ["--training.ensemble", "2"])):
         done = subprocess.run([*command, "--output.directory", str(tmp_path / name), *more], capture_output=True)
         assert done.returncode == 0, done.stderr

@@ -10,12 +10,12 @@ from foreign_state import STATES
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchmdx.engines.pairs import energy as pair_energy
-from torchmdx.evaluate import evaluate
+from torchmdx.evaluation.evaluate import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.runtime.isolation import products_are_exact
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config_file import make_config
 from torchmdx.training.labelled import label

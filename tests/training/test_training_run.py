@@ -18,9 +18,9 @@ import yaml
 
 import torchmdx
 import torchmdx.training.run as training_run
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.datasets.store import Store
-from torchmdx.evaluate import evaluate
+from torchmdx.evaluation.evaluate import evaluate
 from torchmdx.report.history import read_table
 from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.training.config import Config
@@ -52,7 +52,15 @@ def same_weights(one, other):
 
 
 def start(config, directory, *changes):
-    command = [sys.executable, "-m", "torchmdx.cli", "train", str(config), "--output.directory", str(directory)]
+    command = [
+        sys.executable,
+        "-m",
+        "torchmdx.commands.cli",
+        "train",
+        str(config),
+        "--output.directory",
+        str(directory),
+    ]
     return subprocess.Popen(
         [*command, *changes], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ.copy()
     )

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from torchmdx import Potential, TensorNetConfig, load
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet2 import TensorNet2Config

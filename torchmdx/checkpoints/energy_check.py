@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.evaluate import evaluate
+from torchmdx.evaluation.evaluate import evaluate
 from torchmdx.models.potential import Potential
-from torchmdx.system import Batch, System
+from torchmdx.structures.system import Batch, System
 
 # Energies are summed in float64 with the same formulas, so machines differ only by rounding.
 TOLERANCE = 1e-6  # eV, and relative

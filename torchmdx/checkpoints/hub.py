@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmdx.matgl.folder import FILES
+from torchmdx.checkpoints.formats.matgl.folder import FILES
 from torchmdx.runtime.compile_cache import readable_directory, usable_directory
 from torchmdx.runtime.files import write_whole
 

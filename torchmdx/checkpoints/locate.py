@@ -9,7 +9,7 @@ from pathlib import Path
 from torchmdx.checkpoints import hub
 from torchmdx.checkpoints.formats.source import Source
 from torchmdx.checkpoints.formats.table import endings, ensemble_format_of, format_of, weights_part
-from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
+from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL, shipped
 
 
 def locate(path: str | Path | None = None, sha256: str | None = None, *, download: bool = True) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchmdx.commands.options import add_model_options, make_calculator, structure_of
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 SECONDS_A_DAY = 86400.0
 SECONDS_TO_MEASURE = 2.0
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     import torch
 
     from torchmdx.step.captured_step import CapturedStep
-    from torchmdx.system import System
+    from torchmdx.structures.system import System
 
     potential = make_calculator(options).potential
     record = structure_of(options)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.units import ENERGY_UNITS
+from torchmdx.structures.units import ENERGY_UNITS
 
 if TYPE_CHECKING:
     from torchmdx.checkpoints.formats.reading import Reading

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmdx.commands.reading_options import add_reading_options, reading_of
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 
 def add_parser(subparsers: Any) -> None:

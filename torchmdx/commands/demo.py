@@ -48,6 +48,6 @@ def add_parser(subparsers: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     if importlib.util.find_spec("matplotlib") is None:
         raise ImportError("the demo draws with matplotlib, which is not installed: pip install matplotlib")
-    from torchmdx.demo import run as demo
+    from torchmdx.commands.demo_run import run as demo
 
     return demo.run(options)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from torchmdx.commands.options import add_model_options, make_calculator, structures_of
 from torchmdx.runtime.files import require_new, whole_file
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 if TYPE_CHECKING:
     from ase import Atoms
 
-    from torchmdx.structure_files import Record
+    from torchmdx.structures.files import Record
 
 MOST_CHARGES = 4  # named in the first line
 
@@ -106,7 +106,7 @@ def _evaluate(atoms: Atoms) -> dict[str, Any]:
 def _print_row(number: int, atoms: Atoms, row: dict[str, Any], with_forces: bool) -> None:
     import numpy as np
 
-    from torchmdx.units import GPA
+    from torchmdx.structures.units import GPA
 
     several = "energy_spread" in row
     if number == 0:

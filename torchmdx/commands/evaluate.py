@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL
 from torchmdx.commands.options import add_model_option, model_of
 from torchmdx.commands.reading_options import add_reading_options, given_reading_options, reading_of
-from torchmdx.potentials import DEFAULT_POTENTIAL
 from torchmdx.runtime.files import require_new, whole_file
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 if TYPE_CHECKING:
     from torchmdx.report.evaluation import EvaluatedSets

@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
         require_new(options.output)
     import torch
 
+    from torchmdx.checkpoints.export.package import export
     from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
-    from torchmdx.export.package import export
     from torchmdx.runtime.devices import choose_device
 
     device = choose_device(options.device or torch.device("cpu"))

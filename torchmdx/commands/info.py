@@ -11,9 +11,9 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torchmdx
-from torchmdx.potentials import DEFAULT_POTENTIAL, shipped
+from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL, shipped
 from torchmdx.runtime.c_library import c_library, c_library_state
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 if TYPE_CHECKING:
     from torchmdx.models.model_card import Card
@@ -131,7 +131,7 @@ def one_launch_state() -> tuple[bool, str] | None:
 
     if not torch.cuda.is_available() or _version("triton") is None:
         return None
-    from torchmdx.engines.fused.one_launch import ARCHITECTURE, CAPABILITY
+    from torchmdx.engines.gpu.one_launch import ARCHITECTURE, CAPABILITY
     from torchmdx.runtime.compile_cache import CompileError
     from torchmdx.runtime.cuda_source import nvrtc
 

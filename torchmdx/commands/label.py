@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.labelling import METHODS
+from torchmdx.datasets.labelling import METHODS
 
 if TYPE_CHECKING:
-    from torchmdx.labelling.run import Summary
-    from torchmdx.labelling.sampling import Sampling
+    from torchmdx.datasets.labelling.run import Summary
+    from torchmdx.datasets.labelling.sampling import Sampling
 
 EPILOG = """\
 Frames keep their order. A failed frame is listed in OUTPUT.failed.csv, with its file and index, and the run continues.
@@ -67,9 +67,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.labelling.calculators import Choice, parse_options
-    from torchmdx.labelling.run import Crew, label
-    from torchmdx.labelling.workers import usable_cores
+    from torchmdx.datasets.labelling.calculators import Choice, parse_options
+    from torchmdx.datasets.labelling.run import Crew, label
+    from torchmdx.datasets.labelling.workers import usable_cores
     from torchmdx.runtime.interrupt import Interrupts
 
     sampling = _sampling(options)
@@ -165,7 +165,7 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 def _sampling(options: argparse.Namespace) -> Sampling | None:
     """The requested sampling. Raises ValueError for options that have no effect."""
-    from torchmdx.labelling.sampling import Sampling
+    from torchmdx.datasets.labelling.sampling import Sampling
 
     names = ("count", "seed", *FOR_METHODS)
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -179,7 +179,7 @@ def _sampling(options: argparse.Namespace) -> Sampling | None:
 
 def _sources(options: argparse.Namespace, sampling: Sampling | None) -> tuple[Any, Sequence[str]]:
     """Structure files and SMILES. Raises ValueError if they do not match the options."""
-    from torchmdx.labelling.sources import SMILES_SUFFIX, StructureFiles, find_files, read_smiles
+    from torchmdx.datasets.labelling.sources import SMILES_SUFFIX, StructureFiles, find_files, read_smiles
 
     if not (options.files or options.smiles):
         raise ValueError("label needs structure files or --smiles, got neither")

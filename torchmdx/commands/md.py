@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     if options.engine == "torchmdx":
-        from torchmdx.md import device_run
+        from torchmdx.dynamics.run import device_run
 
         return device_run.run(options, interrupts)
     names = ("replicas", "temperatures", "exchange_every", "exchange_on_device", "restraints", "devices", "trajectory")
@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         raise ValueError("--thermostat bussi needs --engine torchmdx, got it with --engine openmm")
     if importlib.util.find_spec("openmm") is None:
         raise ImportError("--engine openmm needs OpenMM, which is not installed: pip install 'torchmdx[openmm]'")
-    from torchmdx.md import run as md
+    from torchmdx.dynamics.run import run as md
 
     return md.run(options, interrupts)
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.commands.options import add_model_option
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 if TYPE_CHECKING:
     import torch
@@ -42,8 +42,8 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.checkpoints.save_load import load
     from torchmdx.neighbors.search import EdgeSearch
     from torchmdx.runtime.devices import choose_device
-    from torchmdx.structure_files import read_structures
-    from torchmdx.system import Batch, System
+    from torchmdx.structures.files import read_structures
+    from torchmdx.structures.system import Batch, System
 
     if options.cutoff is not None and options.model is not None:
         raise ValueError(

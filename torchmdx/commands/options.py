@@ -6,11 +6,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.potentials import DEFAULT_POTENTIAL
+from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL
 
 if TYPE_CHECKING:
-    from torchmdx.ase_calculator import Calculator
-    from torchmdx.structure_files import Record
+    from torchmdx.ase.calculator import Calculator
+    from torchmdx.structures.files import Record
 
 
 CHARGE_HELP = (
@@ -63,7 +63,7 @@ def model_of(options: argparse.Namespace) -> str | list[str] | None:
 
 def make_calculator(options: argparse.Namespace, num_atoms: int = 0, *, precise: bool = False) -> Calculator:
     """The calculator of the options. num_atoms, of the largest structure, and precise: as for `dtype_of`."""
-    from torchmdx.ase_calculator import Calculator
+    from torchmdx.ase.calculator import Calculator
 
     dtype = dtype_of(options.dtype, num_atoms, precise=precise)
     if dtype != options.dtype and dtype == "float32":
@@ -80,7 +80,7 @@ def dtype_of(asked: str, num_atoms: int, *, precise: bool) -> str:
 
 def structure_of(options: argparse.Namespace) -> Record:
     """The structure at --index of the file, with its total charge; prints which one, if the file has several."""
-    from torchmdx.structure_files import read_record
+    from torchmdx.structures.files import read_record
 
     record = read_record(options.file, options.index, getattr(options, "charge", None))
     if record.count > 1:
@@ -90,6 +90,6 @@ def structure_of(options: argparse.Namespace) -> Record:
 
 def structures_of(options: argparse.Namespace) -> list[Record]:
     """The structures at --index of the file, with their total charges."""
-    from torchmdx.structure_files import read_records
+    from torchmdx.structures.files import read_records
 
     return read_records(options.file, options.index, getattr(options, "charge", None))

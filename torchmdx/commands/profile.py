@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.commands.options import add_model_options, make_calculator, structure_of
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
 
     from torchmdx.runtime.files import require_new
     from torchmdx.step.captured_step import CapturedStep
-    from torchmdx.system import System
+    from torchmdx.structures.system import System
 
     if not options.overwrite:
         require_new(options.output)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchmdx.datasets import FORMAT_NAMES, KEY_NAMES
 from torchmdx.datasets.units import DIPOLE_UNITS
-from torchmdx.units import ENERGY_UNITS, LENGTH_UNITS
+from torchmdx.structures.units import ENERGY_UNITS, LENGTH_UNITS
 
 KEYS = tuple(name.replace("_", "-") for name in KEY_NAMES)
 UNITS = ("energy", "length", "force", "stress", "dipole")

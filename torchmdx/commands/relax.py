@@ -20,13 +20,13 @@ from torchmdx.commands.options import add_model_options, make_calculator, struct
 from torchmdx.commands.relax_many import add_many_options, is_many, run_many
 from torchmdx.runtime.files import require_new
 from torchmdx.runtime.interrupt import Interrupts
-from torchmdx.units import GPA
+from torchmdx.structures.units import GPA
 
 if TYPE_CHECKING:
     import numpy as np
     from ase import Atoms
 
-    from torchmdx.view.recording import Recording
+    from torchmdx.report.view.recording import Recording
 
 SHARP = 1e-3  # eV/Å
 OPTIMIZERS = ("lbfgs", "fire", "bfgs", "mdmin")
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"space group {symmetry.group}")
     # Forces in float32 are not accurate enough for a minimum as sharp as this.
     atoms.calc = make_calculator(options, len(atoms), precise=options.fmax < SHARP)
-    from torchmdx.view.recording import Recording
+    from torchmdx.report.view.recording import Recording
 
     pressure, recording = (options.pressure or 0.0) * GPA, Recording()
     with Interrupts() as interrupts:
@@ -225,7 +225,7 @@ def _page_of(options: argparse.Namespace) -> Path | None:
 
 
 def _write_page(recording: Recording, options: argparse.Namespace) -> None:
-    from torchmdx.view.run_page import write_relaxation_page
+    from torchmdx.report.view.run_page import write_relaxation_page
 
     page = _page_of(options)
     if page is not None and write_relaxation_page(page, recording, title=f"{Path(options.file).name}: relaxation"):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from torchmdx.commands.options import model_of, structures_of
 from torchmdx.runtime.files import require_new
 from torchmdx.runtime.interrupt import Interrupts
-from torchmdx.units import GPA
+from torchmdx.structures.units import GPA
 
 if TYPE_CHECKING:
-    from torchmdx.relaxation.output import RelaxationOutput
-    from torchmdx.relaxation.tasks import Relaxed
-    from torchmdx.structure_files import Record
+    from torchmdx.dynamics.relaxation.output import RelaxationOutput
+    from torchmdx.dynamics.relaxation.tasks import Relaxed
+    from torchmdx.structures.files import Record
 
 # Options for one structure, and their values when they are not given.
 OF_ONE = {"trajectory": None, "fix_symmetry": False, "symmetry_precision": None}
@@ -52,7 +52,7 @@ def run_many(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     records = structures_of(options)
-    from torchmdx.relaxation.output import RelaxationOutput
+    from torchmdx.dynamics.relaxation.output import RelaxationOutput
 
     potential, settings, dtype = _potential_and_settings(options)
     numbers = [record.number for record in records]
@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     skipped = f", {len(output.done)} of them are done" if options.resume else ""
     print(f"{options.file}: {len(records):,} structures{skipped}; {atoms:,} atoms to relax, {dtype}", flush=True)
     start = time.perf_counter()
-    from torchmdx.relaxation.run import relax_each
+    from torchmdx.dynamics.relaxation.run import relax_each
 
     found = relax_each(
         [records[place].atoms for place in waiting],
@@ -88,8 +88,8 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
 
 def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]:
     from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
-    from torchmdx.relaxation.fire import FireSettings
-    from torchmdx.relaxation.run import default_dtype
+    from torchmdx.dynamics.relaxation.fire import FireSettings
+    from torchmdx.dynamics.relaxation.run import default_dtype
     from torchmdx.runtime.devices import choose_device
 
     settings = FireSettings(
@@ -100,8 +100,8 @@ def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]
 
 
 def _keys(records: list[Record], potential: Any, settings: Any, dtype: str) -> list[str]:
+    from torchmdx.dynamics.relaxation.output import key_of
     from torchmdx.models.digest import digest_of
-    from torchmdx.relaxation.output import key_of
 
     how = f"{settings} {dtype} {digest_of(potential)}"
     return [key_of(record.atoms, how) for record in records]
@@ -129,7 +129,7 @@ def _finish(output: RelaxationOutput, interrupts: Interrupts, seconds: float) ->
 
 def _require_output(options: argparse.Namespace) -> None:
     """Raises, before anything is read, if the output has another format, or exists and may not be changed."""
-    from torchmdx.relaxation.output import ENDINGS, failures_of
+    from torchmdx.dynamics.relaxation.output import ENDINGS, failures_of
 
     path = Path(options.output)
     if path.suffix not in ENDINGS:

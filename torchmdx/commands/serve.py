@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.commands.options import add_model_options, model_of, structure_of
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 if TYPE_CHECKING:
     from torchmdx.ipi.client import Served

@@ -41,9 +41,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchmdx.view.arrange import movie_of
-    from torchmdx.view.page import is_page, require_plotly, write_movie
-    from torchmdx.view.read import read
+    from torchmdx.report.view.arrange import movie_of
+    from torchmdx.report.view.page import is_page, require_plotly, write_movie
+    from torchmdx.report.view.read import read
 
     page = Path(options.output or Path(options.file).with_suffix(".html"))
     if not page.parent.is_dir():

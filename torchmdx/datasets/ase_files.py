@@ -13,9 +13,9 @@ import numpy as np
 
 from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable, block, tensor
 from torchmdx.datasets.label_names import NoLabels, no_labels, unread
-from torchmdx.structure_files import own_frames
-from torchmdx.total_charge import charge_of, stated_charge
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
+from torchmdx.structures.files import own_frames
+from torchmdx.structures.total_charge import charge_of, stated_charge
 
 XYZ = (".xyz", ".extxyz")
 CHARGES = ("charge", "total_charge")

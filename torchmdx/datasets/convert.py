@@ -21,7 +21,7 @@ from torchmdx.datasets.reading import Reading
 from torchmdx.datasets.source_state import source_state
 from torchmdx.datasets.store import StoreWriter
 from torchmdx.datasets.units import Units
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 LISTED = 20  # broken frames that are listed one by one
 BUFFERED = 1 << 16  # atoms that are written at once

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from torchmdx.datasets.force_units import mistaken_unit
 from torchmdx.datasets.frames import Frames
-from torchmdx.wording import number
+from torchmdx.runtime.wording import number
 
 FARTHEST = 0.5  # Å, by which an atom may move between the frames of a pair
 MOST_PAIRS = 10_000

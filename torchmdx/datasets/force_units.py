@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchmdx.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL, NANOMETER
+from torchmdx.structures.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL, NANOMETER
 
 # In eV/Å.
 FORCE_UNITS = {

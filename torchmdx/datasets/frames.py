@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.system import System
+from torchmdx.structures.system import System
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]

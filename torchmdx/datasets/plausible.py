@@ -6,8 +6,8 @@ import numpy as np
 
 from torchmdx.datasets.energy_changes import EnergyChanges
 from torchmdx.datasets.frames import Frames, Whole
-from torchmdx.units import BAR, GPA, HARTREE
-from torchmdx.wording import number
+from torchmdx.runtime.wording import number
+from torchmdx.structures.units import BAR, GPA, HARTREE
 
 # Nearest distances over the sum of covalent radii: bonds and metals are within 0.8 and 1.3. 1 Å is 1.89 bohr.
 CLOSE, FAR = 0.65, 1.5

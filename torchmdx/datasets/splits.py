@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torchmdx.datasets.store import Store
 from torchmdx.runtime.damaged_file import WRONG_VALUES, parse_json
 from torchmdx.runtime.files import write_whole
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 PARTS = ("train", "validation", "test")
 DRAWN = PARTS[::-1]  # test first: it stays the same when the others change size

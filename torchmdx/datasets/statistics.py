@@ -13,7 +13,7 @@ from torchmdx.datasets.energy_changes import text as agreement_text
 from torchmdx.datasets.references import composition, fit_references
 from torchmdx.datasets.store import Store
 from torchmdx.datasets.store_arrays import LABELS
-from torchmdx.wording import counted, fixed, number
+from torchmdx.runtime.wording import counted, fixed, number
 
 CHUNK = 4096
 FAR_OUT = 8.0  # robust z-score; a normal distribution has one in 10^15 frames beyond

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchmdx.units import BAR, DEBYE, ENERGY_UNITS, GPA, LENGTH_UNITS, conversion
+from torchmdx.structures.units import BAR, DEBYE, ENERGY_UNITS, GPA, LENGTH_UNITS, conversion
 
 FORCE_UNITS: dict[str, float] = {
     f"{energy}/{length}": value / size

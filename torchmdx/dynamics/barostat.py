@@ -13,8 +13,8 @@ from torchmdx.dynamics.random_numbers import BAROSTAT, normals
 from torchmdx.dynamics.restraint_terms import RestraintTerms
 from torchmdx.dynamics.restraints import Position
 from torchmdx.step.results import StepError
-from torchmdx.system import Batch
-from torchmdx.units import BAR, BOLTZMANN, PICOSECOND
+from torchmdx.structures.system import Batch
+from torchmdx.structures.units import BAR, BOLTZMANN, PICOSECOND
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

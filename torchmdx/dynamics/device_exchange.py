@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmdx.dynamics.device_state import BLOCK, DeviceState
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.kernels import exchange as kernels
-from torchmdx.units import BOLTZMANN
+from torchmdx.structures.units import BOLTZMANN
 
 Floats = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.step.results import SpreadError
-from torchmdx.system import System
+from torchmdx.structures.system import System
 
 Arrays = dict[str, Any]  # the fields of a snapshot, without what every process knows
 

@@ -16,7 +16,7 @@ from torchmdx.dynamics.kernels import motion as kernels
 from torchmdx.dynamics.motion import Motion
 from torchmdx.step.buffer_storage import BufferStorage
 from torchmdx.step.whole_step import Moving
-from torchmdx.units import BAR, FORCE_TO_ACCELERATION
+from torchmdx.structures.units import BAR, FORCE_TO_ACCELERATION
 
 Floats = NDArray[np.float64]
 

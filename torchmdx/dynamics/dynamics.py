@@ -32,7 +32,7 @@ from torchmdx.runtime.device_guard import methods_on_own_device
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.system import Batch, System
+from torchmdx.structures.system import Batch, System
 
 # Steps of a graph by default: at most so many, and fewer of many atoms, whose launches take less time than they run.
 MOST_STEPS, MOST_ATOM_STEPS = 20, 200_000

@@ -9,8 +9,8 @@ from torchmdx.dynamics.integrators import VelocityVerlet
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.random_numbers import EXCHANGE, HALF, LOW, log_uniform, philox
 from torchmdx.dynamics.snapshot import Snapshot
-from torchmdx.system import Batch
-from torchmdx.units import BOLTZMANN
+from torchmdx.structures.system import Batch
+from torchmdx.structures.units import BOLTZMANN
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -32,7 +32,7 @@ from torchmdx.dynamics.trajectory import Frame
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.files import naming_writes
 from torchmdx.runtime.hdf5_content import require_own
-from torchmdx.units import KJ_PER_MOL, NANOMETER
+from torchmdx.structures.units import KJ_PER_MOL, NANOMETER
 
 UNITS = {
     "coordinates": "nanometers",

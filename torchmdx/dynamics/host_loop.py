@@ -16,7 +16,7 @@ from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import SpreadError, StepResult
 from torchmdx.step.spread_limit import at_step
-from torchmdx.units import FORCE_TO_ACCELERATION
+from torchmdx.structures.units import FORCE_TO_ACCELERATION
 
 Floats = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torchmdx.units import PICOSECOND
+from torchmdx.structures.units import PICOSECOND
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.dynamics.integrators import Bussi, Integrator, Langevin, kept
 from torchmdx.dynamics.particles import Particles
 from torchmdx.dynamics.restraint_terms import RestraintTerms
-from torchmdx.units import BOLTZMANN, FORCE_TO_ACCELERATION
+from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmdx.cell import complete
+from torchmdx.structures.cell import complete
 
 Floats = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from torchmdx.dynamics.random_numbers import VELOCITIES, normals
 from torchmdx.neighbors.search import EdgeSearch
-from torchmdx.system import Batch
-from torchmdx.units import BOLTZMANN, FORCE_TO_ACCELERATION
+from torchmdx.structures.system import Batch
+from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

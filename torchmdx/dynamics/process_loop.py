@@ -29,7 +29,7 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.step.results import SpreadError
 from torchmdx.step.spread_limit import at_step
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from torchmdx.dynamics.orientation import closed
 from torchmdx.dynamics.particles import Particles
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory import Frame
-from torchmdx.units import AMU_SI, PICOSECOND
+from torchmdx.structures.units import AMU_SI, PICOSECOND
 
 GRAM_PER_CM3 = AMU_SI * 1e3 / 1e-24  # of 1 amu/Å³
 

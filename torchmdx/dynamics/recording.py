@@ -20,7 +20,7 @@ from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFile, TrajectoryFormat, topology_of
 from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.step.results import SpreadError, StepError
-from torchmdx.units import PICOSECOND
+from torchmdx.structures.units import PICOSECOND
 
 CHECKPOINT_SECONDS = 60.0  # between restart files, unless a number of steps is given
 MOST_TEMPERATURE = 1e5  # K; at this temperature atoms have flown apart, even if all values are finite

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torchmdx.dynamics.particles import Particles
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.files import write_whole
-from torchmdx.units import BAR
+from torchmdx.structures.units import BAR
 
 FORMAT = "torchmdx dynamics 1"
 # The coordinates that the potential sees, chosen by the captured step: they decide how numbers are rounded.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from torchmdx.dynamics.orientation import standard
 from torchmdx.runtime.files import naming_writes, write_all
-from torchmdx.units import FORCE_TO_ACCELERATION, KCAL_PER_MOL
+from torchmdx.structures.units import FORCE_TO_ACCELERATION, KCAL_PER_MOL
 
 Floats = NDArray[np.float64]
 

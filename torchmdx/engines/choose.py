@@ -15,15 +15,15 @@ from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
 from torchmdx.engines.exact import ModelEngine
-from torchmdx.engines.fused.engine import KernelEngine, make_kernels, workload_of
-from torchmdx.engines.fused.with_priors import PriorKernelEngine
+from torchmdx.engines.gpu.engine import KernelEngine, make_kernels, workload_of
+from torchmdx.engines.gpu.with_priors import PriorKernelEngine
 from torchmdx.engines.pairs.engine import PairwiseEngine
 from torchmdx.engines.plan import Machine, Network, Plan, plan
 from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.cpu_memory import keep_freed_memory
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 log = logging.getLogger(__name__)
 

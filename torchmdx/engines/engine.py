@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluate import are_together
+from torchmdx.evaluation.evaluate import are_together
 from torchmdx.neighbors.edges import Edges
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.engine import Engine, Outputs
-from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.engines.gpu.engine import KernelEngine
 from torchmdx.engines.plan import Plan
 from torchmdx.models.ensemble import mean_of, spread_of
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.runtime.own_streams import own_stream
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 # Members run concurrently up to so many atoms. In the exact model each branch needs a few MB per atom.
 MOST_SIDE_BY_SIDE, MOST_EXACT_SIDE_BY_SIDE = 2048, 512

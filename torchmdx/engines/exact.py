@@ -9,10 +9,10 @@ from torch import Tensor
 
 from torchmdx.engines.engine import Outputs, marked
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluate import differentiate
+from torchmdx.evaluation.evaluate import differentiate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 class ModelEngine:

@@ -16,8 +16,8 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.devices import choose_device
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.system import Batch, System
-from torchmdx.units import BOHR, HARTREE
+from torchmdx.structures.system import Batch, System
+from torchmdx.structures.units import BOHR, HARTREE
 
 if TYPE_CHECKING:
     from ase import Atoms

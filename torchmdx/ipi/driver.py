@@ -19,7 +19,7 @@ from ipi.pes.dummy import Dummy_driver
 from torchmdx.ipi.awaiting import launch_when_awaited
 from torchmdx.ipi.beads import Beads, Numbers, load_beads
 from torchmdx.ipi.species import check_species, require_species
-from torchmdx.structure_files import read_record
+from torchmdx.structures.files import read_record
 
 __DRIVER_NAME__ = "torchmdx"
 __DRIVER_CLASS__ = "TorchmdxDriver"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.models.tensors import part_norms
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 # Added to the weight of each atom. It avoids a division by zero if all weights of a system vanish, and is far below
 # weights of trained models. It is added per atom, so that an atom in two copies of a system gets half the share.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.models.potential import Potential
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 FEWEST = 2
 

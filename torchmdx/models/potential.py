@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.domain import of_owned
 from torchmdx.models.charge_equilibration import conserved
 from torchmdx.models.model_card import Card
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
@@ -19,7 +18,8 @@ from torchmdx.models.skeleton import CONSTANTS, require_fit
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.models.wrapped import WrappedConfig
 from torchmdx.neighbors.edges import Edges, from_lists
-from torchmdx.system import Batch
+from torchmdx.structures.domain import of_owned
+from torchmdx.structures.system import Batch
 
 
 class Potential(nn.Module):

@@ -17,7 +17,7 @@ from torchmdx.models.radial import RADIAL_BASES
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensors import part_norms, to_components
 from torchmdx.neighbors.edges import Edges
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 MOST_CHARGES = 1024  # an upper bound like those of a TensorNet
 

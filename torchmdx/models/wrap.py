@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchmdx.models.potential import Potential
 from torchmdx.models.wrapped import WRAPPED, WrappedConfig, WrappedNetwork
 from torchmdx.neighbors.edges import from_lists
-from torchmdx.system import Batch, System
+from torchmdx.structures.system import Batch, System
 
 # The distance of two atoms in the trial, in cutoffs.
 SPACING = 0.3
@@ -43,11 +43,11 @@ def wrap(
     energies: whether it returns energies of "atoms" [N] or of "systems" [S].
     name: what a checkpoint calls the module; None for the name of its class. `load` needs a module that was wrapped
         under this name in the same process, since loading never runs code from a file.
-    energy_unit: eV in a unit of its energies, as torchmdx.units.HARTREE.
+    energy_unit: eV in a unit of its energies, as torchmdx.structures.units.HARTREE.
 
     Tries the module on three atoms. Raises TypeError or ValueError if it takes or returns something else, if energies
     or gradients are not finite, do not depend on the geometry, or change from call to call, and if pairs at the cutoff
-    contribute. `torchmdx.conformance.check` tests more.
+    contribute. `torchmdx.evaluation.conformance.check` tests more.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"module must be a torch.nn.Module, got a {type(module).__name__}")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.neighbors.edges import Edges
-from torchmdx.system import LAST_ELEMENT, Batch
+from torchmdx.structures.system import LAST_ELEMENT, Batch
 
 # What a module may ask for, by the names of the arguments of its `forward`.
 ARGUMENTS = {

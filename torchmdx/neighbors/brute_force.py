@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchmdx import cell as lattice
 from torchmdx.neighbors.capacity import require_memory
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.neighbors.images import reach, require_countable, too_many
-from torchmdx.system import Batch
+from torchmdx.structures import cell as lattice
+from torchmdx.structures.system import Batch
 
 # Distances computed at a time: limits the memory for large systems or many images to a few hundred MB.
 CHUNK = 4_000_000

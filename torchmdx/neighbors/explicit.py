@@ -12,9 +12,9 @@ import math
 import torch
 from torch import Tensor
 
-from torchmdx import cell as lattice
 from torchmdx.neighbors.edges import Edges, from_lists
-from torchmdx.system import Batch
+from torchmdx.structures import cell as lattice
+from torchmdx.structures.system import Batch
 
 # Pairs looked at at a time, and how much wider than the cutoff bins are, against rounding.
 CHUNK = 4_000_000

@@ -11,9 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from torchmdx import cell as lattice
 from torchmdx.neighbors.capacity import CapacityError, memory_for_edges
-from torchmdx.system import Batch
+from torchmdx.structures import cell as lattice
+from torchmdx.structures.system import Batch
 
 # A search is refused unless every q_k < MOST_REACH and Π_k (2 q_k + 3) < MOST_IMAGES. The GPU's kernels use these too.
 MOST_REACH = 500.0

@@ -28,7 +28,7 @@ from torchmdx.runtime.c_library import c_library_state
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.runtime.isolation import isolated
 from torchmdx.runtime.kernel_compile import run_compiled
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 BACKENDS = ("brute_force", "cell_list", "vesin", "torch_cluster", "triton_brute_force", "triton_cell_list")
 # From so many atoms in the largest system on, bins are faster than all pairs on a GPU (measured on an H200).

@@ -15,7 +15,7 @@ from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.grid import blocks, choose_grid, groups, tiles
 from torchmdx.neighbors.kernels import bin_pairs, bins, single_pass
 from torchmdx.neighbors.kernels.still_good import moved_too_far
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 # Tiles per step of the look-back.
 WINDOW = 128

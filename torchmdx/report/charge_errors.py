@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from torchmdx.datasets.frames import Frames
-from torchmdx.evaluate import evaluate
+from torchmdx.evaluation.evaluate import evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.report.errors import Errors

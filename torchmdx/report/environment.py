@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import torchmdx
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 
 def environment(device: torch.device | str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torchmdx.datasets.force_units import mistaken_unit
 from torchmdx.report.composition import symbol
 from torchmdx.report.errors import Errors
-from torchmdx.wording import number
+from torchmdx.runtime.wording import number
 
 ALIKE = 0.8  # correlation above which forces are the same quantity
 OFFSET_FROM = 5e-3  # eV/atom

@@ -14,9 +14,9 @@ from torchmdx.datasets.store import Store
 from torchmdx.report.kept_frames import KeptFrame, KeptFrames
 from torchmdx.report.scales import Scales
 from torchmdx.report.style import colours
-from torchmdx.view.arrange import movie_of
-from torchmdx.view.movie import Frames
-from torchmdx.view.page import encoded, movie_data, require_plotly, rounded, write_page
+from torchmdx.report.view.arrange import movie_of
+from torchmdx.report.view.movie import Frames
+from torchmdx.report.view.page import encoded, movie_data, require_plotly, rounded, write_page
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from torchmdx.report.errors import Errors
 from torchmdx.report.moments import Floats, Moments, Sample
 from torchmdx.report.scales import Scale
 from torchmdx.report.style import FAINT, INK, colours, legend, log_axis, picture, tidy
-from torchmdx.wording import number
+from torchmdx.runtime.wording import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

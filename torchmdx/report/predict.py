@@ -15,14 +15,14 @@ from torch import Tensor
 
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store
-from torchmdx.engines.fused.tensornet import FastTensorNet
+from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import CELL_LIST_FROM
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.padding import LARGEST_PADDED, padded_size, padding_positions
 from torchmdx.step.results import NonFiniteError, OutOfDeviceMemory, StepResult
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 # Atoms per evaluation: many on a GPU; the others are limited by the exact model's memory, about 6 MB/atom in float64.
 ATOMS_FAST, ATOMS_EXACT, ATOMS_CPU = LARGEST_PADDED, 1024, 256

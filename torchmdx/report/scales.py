@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchmdx.units import GPA, KCAL_PER_MOL
+from torchmdx.structures.units import GPA, KCAL_PER_MOL
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torchmdx.report.history import EPOCHS, read_table
 from torchmdx.report.page import Picture, Section
 from torchmdx.report.scales import Scales
 from torchmdx.report.style import DOTS_AN_INCH
-from torchmdx.wording import fixed
+from torchmdx.runtime.wording import fixed
 
 CURVES_NOTE = (
     "After each epoch. Validation errors are those of the averaged weights, if the training averages them, so they "

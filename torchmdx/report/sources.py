@@ -13,7 +13,7 @@ import numpy as np
 from torchmdx.datasets.convert import convert
 from torchmdx.datasets.splits import PARTS, read_split
 from torchmdx.datasets.store import Store
-from torchmdx.wording import counted
+from torchmdx.runtime.wording import counted
 
 MOST_SETS = 6  # more do not fit side by side
 

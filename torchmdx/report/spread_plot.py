@@ -11,7 +11,7 @@ from torchmdx.report.plots import MOST_POINTS, point_density
 from torchmdx.report.scales import Scale
 from torchmdx.report.style import FAINT, INK, legend, picture, tidy
 from torchmdx.report.uncertainty import SpreadAndError
-from torchmdx.wording import number
+from torchmdx.runtime.wording import number
 
 FEWEST = 3  # points of a plot
 

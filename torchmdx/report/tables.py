@@ -12,7 +12,7 @@ from torchmdx.report.errors import Errors, Worst
 from torchmdx.report.moments import Moments
 from torchmdx.report.scales import Scale, Scales
 from torchmdx.report.verdict import percent
-from torchmdx.wording import number, signed
+from torchmdx.runtime.wording import number, signed
 
 Origin = Callable[[int], tuple[str, int]]  # file and frame of an index in the store
 

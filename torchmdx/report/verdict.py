@@ -6,7 +6,7 @@ import math
 
 from torchmdx.report.errors import Errors
 from torchmdx.report.scales import Scale, Scales
-from torchmdx.wording import number
+from torchmdx.runtime.wording import number
 
 # RMSE over the standard deviation of the labels, up to which a word holds.
 GRADES = ((0.05, "very well"), (0.15, "well"), (0.4, "roughly"), (1.0, "poorly"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchmdx.domain import Domain
-from torchmdx.system import Batch
+from torchmdx.structures.domain import Domain
+from torchmdx.structures.system import Batch
 
 # A smaller structure fits into the GPU's cache, and its order makes no measurable difference.
 FEWEST_ATOMS = 6000
@@ -29,7 +29,7 @@ def curve_order(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tens
 
     positions [N,3], cell [S,3,3], pbc [S,3]. The order is that of the atoms wrapped into the cell.
     """
-    from torchmdx import cell as lattice
+    from torchmdx.structures import cell as lattice
 
     if system_index is None:
         system_index = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchmdx.evaluate import require_apart
+from torchmdx.evaluation.evaluate import require_apart
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
@@ -20,7 +20,7 @@ from torchmdx.step.drawn import draw
 from torchmdx.step.exact import Results
 from torchmdx.step.findings import Findings
 from torchmdx.step.results import NonFiniteError
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.step.structure_block import StructureBlock
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 # Indices of the flags in the output block, int64.
 NEEDED, OVERFLOW, NOT_FINITE, FIRST_BAD, FAR, UNCERTAIN = range(6)

@@ -32,7 +32,7 @@ from torchmdx.step.results import AuditError, StepResult
 from torchmdx.step.spread_limit import checked_limit, require_agreement
 from torchmdx.step.state import StepState, checked_precision
 from torchmdx.step.structure_block import StructureBlock
-from torchmdx.system import Batch, System
+from torchmdx.structures.system import Batch, System
 
 # Evaluations between updates of images and order: atoms diffuse slowly.
 REFRESH_EVERY = 2000

@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx.domain import Domain
 from torchmdx.engines.choose import exact_engine_for
-from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.engines.gpu.engine import KernelEngine
 from torchmdx.neighbors.images import require_countable
 from torchmdx.step.atom_order import choose_order
 from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
 from torchmdx.step.device_memory import memory_explained
 from torchmdx.step.placement import place
 from torchmdx.step.state import StepState
-from torchmdx.system import Batch
+from torchmdx.structures.domain import Domain
+from torchmdx.structures.system import Batch
 
 log = logging.getLogger("torchmdx.step.captured_step")
 

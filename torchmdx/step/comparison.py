@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmdx.cell import volume
-from torchmdx.system import Batch
+from torchmdx.structures.cell import volume
+from torchmdx.structures.system import Batch
 
 # Largest relative force error. float32 rounding alone gives about 1e-6 for molecules. Where forces cancel, as in a
 # crystal at equilibrium, the relative error is large without being significant, hence the smallest norm in eV/Å.

@@ -12,7 +12,7 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 class _Step(Protocol):

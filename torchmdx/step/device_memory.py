@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from torchmdx.step.results import OutOfDeviceMemory
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 def memory_allocated(device: torch.device) -> int:

@@ -14,7 +14,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.step.divided_step import DividedStep, require_divisible
 from torchmdx.step.pool import StepPool
 from torchmdx.step.results import StepResult
-from torchmdx.system import System
+from torchmdx.structures.system import System
 
 
 class DividedPool:

@@ -25,7 +25,7 @@ from torchmdx.step.domain_step import DomainResult, why_not
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import StepResult
 from torchmdx.step.state import checked_precision
-from torchmdx.system import Batch, System
+from torchmdx.structures.system import Batch, System
 
 
 @dataclass(frozen=True, kw_only=True)

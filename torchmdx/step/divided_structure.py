@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmdx import cell as lattice
-from torchmdx.evaluate import AtomsTogether
+from torchmdx.evaluation.evaluate import AtomsTogether
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.step.buffers import copy_checked
 from torchmdx.step.division import Division, Grid, Share, choose_grid, divide
 from torchmdx.step.domain_step import DomainResult, DomainStep, reach
 from torchmdx.step.results import NonFiniteError, StepResult
-from torchmdx.system import Batch
+from torchmdx.structures import cell as lattice
+from torchmdx.structures.system import Batch
 
 # Up to so many atoms, waking the threads of all cores takes longer than they save.
 ONE_THREAD_UP_TO = 300_000

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmdx.cell import volume
-from torchmdx.domain import Domain
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Prior
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.system import LAST_ELEMENT
+from torchmdx.structures.cell import volume
+from torchmdx.structures.domain import Domain
+from torchmdx.structures.system import LAST_ELEMENT
 
 # Padding atoms are this far from others and from each other, in cutoffs: atoms move until the next `assign`.
 PADDING_SPACING = 2.0

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from torchmdx.domain import Domain
-from torchmdx.system import Batch
+from torchmdx.structures.domain import Domain
+from torchmdx.structures.system import Batch
 
 # Systems that are compared as a whole: small ones of so many atoms in all, and one of at most so many.
 MOST_ATOMS = 600

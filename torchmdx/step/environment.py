@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from torchmdx import cell as lattice
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.neighbors.explicit import copies, pairs
-from torchmdx.system import Batch
+from torchmdx.structures import cell as lattice
+from torchmdx.structures.system import Batch
 
 # The drawn atoms: one and the nearest ones around it, at most so many and so far away, Å.
 MOST_DRAWN, DRAWN_WITHIN = 8, 2.5

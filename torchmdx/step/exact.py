@@ -9,9 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from torchmdx.blocks import BlockedTensorNet, BlockedTensorNet2
-from torchmdx.domain import Domain
-from torchmdx.evaluate import evaluate
+from torchmdx.evaluation.blocks import BlockedTensorNet, BlockedTensorNet2
+from torchmdx.evaluation.evaluate import evaluate
 from torchmdx.models.ensemble import Ensemble, mean_of, members_of, spread_of
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry, Prior
@@ -23,7 +22,8 @@ from torchmdx.runtime.cpu_threads import limited_to, num_threads
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.runtime.isolation import isolated
 from torchmdx.step.environment import Around, Environment, around
-from torchmdx.system import Batch
+from torchmdx.structures.domain import Domain
+from torchmdx.structures.system import Batch
 
 # Up to this many atoms `evaluate` searches by itself: all pairs of all images.
 FEW_ATOMS = 600

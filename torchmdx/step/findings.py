@@ -10,13 +10,13 @@ import torch
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.wording import counted
 from torchmdx.step import drawn
 from torchmdx.step.comparison import Comparison, compare_atoms, compare_sums, compare_systems
 from torchmdx.step.device_memory import release_frames
 from torchmdx.step.environment import NotAffordable
 from torchmdx.step.exact import Results, exact_copy, exact_results, local_results, whole_only
-from torchmdx.system import Batch
-from torchmdx.wording import counted
+from torchmdx.structures.system import Batch
 
 log = logging.getLogger("torchmdx.step.captured_step")
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmdx.system import Batch, System
+from torchmdx.structures.system import Batch, System
 
 # Padded sizes: multiples of 8 up to 64 atoms, then an eighth more each time. Larger structures are not padded.
 LARGEST_PADDED = 4096

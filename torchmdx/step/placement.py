@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx import cell as lattice
-from torchmdx.system import Batch
+from torchmdx.structures import cell as lattice
+from torchmdx.structures.system import Batch
 
 # Coordinates above this multiple of the structure's extent, or of 64 Å, are too coarse in float32.
 FAR_FACTOR = 4.0

@@ -17,7 +17,7 @@ from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.kept_steps import chosen_limits, drop_for_one_more, drop_until_they_fit, require_limits
 from torchmdx.step.padding import padded, padded_size
 from torchmdx.step.results import OutOfDeviceMemory, StepResult
-from torchmdx.system import Batch, System
+from torchmdx.structures.system import Batch, System
 
 # Steps that are kept on the CPU, where making another costs little.
 MOST_CPU_STEPS = 8

@@ -11,7 +11,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step.audit import Verdict
 from torchmdx.step.capture_policy import GraphPolicy
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.step.buffer_storage import UNCERTAIN
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.results import Frame, SpreadError, StepResult
-from torchmdx.system import Batch, System
+from torchmdx.structures.system import Batch, System
 
 DEFAULT_FILE = "uncertain.xyz"
 

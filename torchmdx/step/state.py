@@ -19,7 +19,7 @@ from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.step.structure_block import StructureBlock
 from torchmdx.step.whole_step import Moving, launch_whole
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 class StepState:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchmdx.step.atom_order import FEWEST_ATOMS
 from torchmdx.step.placement import Placement
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 ALIGNMENT = 16  # bytes; kernels are compiled for pointers that are multiples of it
 # Values that `batch` and `ordered` share, in another order and of another dtype.

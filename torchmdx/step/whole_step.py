@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from torchmdx.engines.engine import Engine
-from torchmdx.engines.fused.engine import KernelEngine
+from torchmdx.engines.gpu.engine import KernelEngine
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step.buffers import StepBuffers
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 # What the host reads of the results, by where inputs come from: all; energies and flags; nothing.
 TO_HOST = {"host": 2, "device": 1, "steps": 0}

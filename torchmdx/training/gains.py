@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from torchmdx.runtime.wording import number
 from torchmdx.training.config import Config
 from torchmdx.training.loss import used_terms
 from torchmdx.training.replay import OLD
 from torchmdx.training.validation import NEW
-from torchmdx.wording import number
 
 UNITS = {"energy": "meV/atom", "forces": "meV/Å", "stress": "meV/Å³", "charges": "me", "dipole": "me Å"}
 WHICH = {NEW: "new frames", OLD: "old frames"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torchmdx.report.page import Section
 from torchmdx.report.tables import Table
+from torchmdx.runtime.wording import number
 from torchmdx.training.config import Config
 from torchmdx.training.gains import Values, remarks, rows
-from torchmdx.wording import number
 
 
 def fine_tuning(config: Config, before: Values, after: Values, best_epoch: int) -> Section:

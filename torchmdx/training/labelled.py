@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx.cell import recentre
 from torchmdx.datasets.frames import OF_ATOMS, Frames
 from torchmdx.step.padding import padding_positions
-from torchmdx.system import Batch
+from torchmdx.structures.cell import recentre
+from torchmdx.structures.system import Batch
 from torchmdx.training.loss_section import TERMS
 
 # Numbers of labels of each term: frames with an energy, atoms with forces, frames with a stress, atoms with a charge,

@@ -11,12 +11,12 @@ from torchmdx.datasets.convert import convert
 from torchmdx.datasets.source_state import changed, source_state
 from torchmdx.datasets.splits import Split, read_split, split
 from torchmdx.datasets.store import Store, is_isolated
+from torchmdx.runtime.wording import counted
 from torchmdx.training.config import Config
 from torchmdx.training.data_section import DataSection
 from torchmdx.training.distributed import launched
 from torchmdx.training.labelled import NO_TYPE
 from torchmdx.training.loss import used_terms
-from torchmdx.wording import counted
 
 # The store of converted files, in the directory of a run.
 CONVERTED = "data.store"

@@ -24,13 +24,13 @@ from torchmdx.datasets.store import Store, StoreWriter
 from torchmdx.models.model_card import symbols
 from torchmdx.models.potential import Potential
 from torchmdx.report.predict import Predictor
+from torchmdx.runtime.wording import counted
 from torchmdx.training.batches import Indices
 from torchmdx.training.config import Config
 from torchmdx.training.data_section import files_of
 from torchmdx.training.distributed import launched
 from torchmdx.training.loss import used_terms
 from torchmdx.training.open_data import say
-from torchmdx.wording import counted
 
 MIXED, READ = "with_replay.store", ".replay.store"
 # Parts of the store: replayed frames that are trained, and those held out to measure what is forgotten.

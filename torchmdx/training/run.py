@@ -23,6 +23,7 @@ from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.files import write_whole
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.runtime.output_lock import OutputLock
+from torchmdx.runtime.wording import number
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import write_text
 from torchmdx.training.distributed import Group, join, launch, launched, leave
@@ -34,7 +35,6 @@ from torchmdx.training.prepare import describe_references, freeze, make_potentia
 from torchmdx.training.progress import TrainingProgress
 from torchmdx.training.replay import OLD, REPLAY, with_replay
 from torchmdx.training.state import read_state, require_same
-from torchmdx.wording import number
 
 CONFIG, SPLIT, ENVIRONMENT = "config.yaml", "split.json", "environment.json"
 MEMBER = "member-"

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import torchmdx
-from torchmdx import Calculator, Ensemble, cli
+from torchmdx import Calculator, Ensemble
 from torchmdx.checkpoints.formats.source import Source
 from torchmdx.checkpoints.save_load import load_ensemble, load_one
+from torchmdx.commands import cli
 from torchmdx.training import loop
 
 

@@ -17,7 +17,7 @@ import torch
 import torchmdx
 from torchmdx.checkpoints.formats import table
 from torchmdx.checkpoints.locate import locate
-from torchmdx.cli import main
+from torchmdx.commands.cli import main
 
 # A format as a stranger would add it, in one file.
 SPRINGS = '''

@@ -19,12 +19,13 @@ import yaml
 from ase import Atoms
 from ase.build import molecule
 from openmm import app, unit
+from torchmdx.cli import main
+from torchmdx.openmm_force import add_potential
 from torchmdx.torchmdnet.report import Report
 
 import torchmdx
 from torchmdx import System
 from torchmdx.checkpoints.save_load import save
-from torchmdx.cli import main
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import StoreWriter
 from torchmdx.dynamics.dynamics import Dynamics
@@ -36,7 +37,6 @@ from torchmdx.models.priors.d2 import D2Config
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
-from torchmdx.openmm_force import add_potential
 
 HERE = Path(__file__).parent
 SIZES = dict(num_channels=4, num_layers=1, num_radial=4, cutoff=3.5, max_z=8)

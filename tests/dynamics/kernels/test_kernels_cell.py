@@ -7,7 +7,7 @@ from interpreter import DEVICE, needs_kernels
 
 from torchmdx.dynamics.barostat import CellRescaling, barostat_noise, volumes
 from torchmdx.dynamics.particles import Particles
-from torchmdx.units import BAR, BOLTZMANN, FORCE_TO_ACCELERATION
+from torchmdx.structures.units import BAR, BOLTZMANN, FORCE_TO_ACCELERATION
 
 pytest.importorskip("triton")
 

@@ -12,8 +12,8 @@ from torchmdx.models.priors.base import Geometry
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.brute_force import brute_force
 
-fused = pytest.importorskip("torchmdx.engines.fused.kernels.coulomb")
-NearRows = pytest.importorskip("torchmdx.engines.fused.kernels.near_list").NearRows
+fused = pytest.importorskip("torchmdx.engines.gpu.triton.coulomb")
+NearRows = pytest.importorskip("torchmdx.engines.gpu.triton.near_list").NearRows
 
 
 def mixed_batch() -> Batch:

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from torchmdx.checkpoints.formats import ensemble, own, zipped
 from torchmdx.checkpoints.formats.content import kind_of
+from torchmdx.checkpoints.formats.matgl import folder as matgl
 from torchmdx.checkpoints.formats.reading import Reading
 from torchmdx.checkpoints.formats.source import Source
-from torchmdx.matgl import folder as matgl
+from torchmdx.checkpoints.formats.torchmdnet import reader as torchmdnet
 from torchmdx.runtime.damaged_file import naming
-from torchmdx.torchmdnet import reader as torchmdnet
 
 
 class Format(Protocol):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from torchmdx.checkpoints.formats.reading import Reading
 from torchmdx.checkpoints.formats.source import Source
+from torchmdx.checkpoints.formats.torchmdnet import archive
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming
-from torchmdx.torchmdnet import archive
 
 ENDINGS = (".zip",)
 MEMBERS = (".ckpt", ".safetensors")

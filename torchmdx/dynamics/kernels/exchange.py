@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from torchmdx.dynamics import random_numbers
-from torchmdx.units import BOLTZMANN as BOLTZMANN_CONSTANT
+from torchmdx.structures.units import BOLTZMANN as BOLTZMANN_CONSTANT
 
 EXCHANGE = tl.constexpr(random_numbers.EXCHANGE)
 TERMS = tl.constexpr(random_numbers.LOG_TERMS)

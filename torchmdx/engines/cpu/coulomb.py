@@ -13,7 +13,7 @@ from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.open_pairs import open_systems
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.c_arrays import CPU, address
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 @dataclass(frozen=True, eq=False)

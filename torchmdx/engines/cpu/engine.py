@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.domain import Domain
 from torchmdx.engines.cpu.build import tensornet_library
 from torchmdx.engines.cpu.tensornet2_weights import TensorNet2Weights, kept_bytes
 from torchmdx.engines.cpu.tensornet_weights import INTEGER, POINTER, TensorNetWeights
@@ -18,12 +17,13 @@ from torchmdx.engines.cpu.threads import openmp
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.filter_table import RadialShares, table_of
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluate import per_volume
+from torchmdx.evaluation.evaluate import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.c_arrays import CPU, FLOATS, address
 from torchmdx.runtime.isolation import isolated
-from torchmdx.system import Batch
+from torchmdx.structures.domain import Domain
+from torchmdx.structures.system import Batch
 
 MOST_BLOCK = 16  # atoms that are processed together, as in tensornet.h
 # With fewer atoms per thread, another thread costs more time than it saves.

@@ -14,19 +14,19 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from torchmdx.domain import of_owned
 from torchmdx.engines.cpu import coulomb
 from torchmdx.engines.cpu.coulomb import PriorResult
 from torchmdx.engines.cpu.engine import CompiledTensorNet
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluate import per_volume, strained, strained_positions
+from torchmdx.evaluation.evaluate import per_volume, strained, strained_positions
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry, Prior
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.isolation import isolated
-from torchmdx.system import Batch
+from torchmdx.structures.domain import of_owned
+from torchmdx.structures.system import Batch
 
 
 class CompiledPriorEngine:

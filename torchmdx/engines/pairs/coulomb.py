@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.open_pairs import open_systems
 from torchmdx.runtime.device_guard import on_device
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 class _Fused(torch.autograd.Function):

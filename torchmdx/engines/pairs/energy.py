@@ -17,13 +17,13 @@ from torchmdx.engines.pairs.filters import through
 from torchmdx.engines.pairs.network import features
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
-from torchmdx.evaluate import EnergyParts, Result, differentiate_energy
+from torchmdx.evaluation.evaluate import EnergyParts, Result, differentiate_energy
 from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 def pairwise_energy(

@@ -19,7 +19,7 @@ from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 class PairwiseEngine:

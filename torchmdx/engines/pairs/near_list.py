@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.neighbors.edges import Edges
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 @dataclass(eq=False)

@@ -23,7 +23,7 @@ from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.models.tensors import PartwiseLinear
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 SCALE_PARTS, NORMS = PartSums(parts=3), PartSums(parts=3, metric=True)
 LINEAR = PartLinear()

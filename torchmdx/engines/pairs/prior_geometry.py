@@ -13,7 +13,7 @@ from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.models.priors.base import Geometry, OpenPairPrior
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.edges import PADDED_LENGTH
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.neighbors.edges import Edges
-from torchmdx.system import LAST_ELEMENT, Batch
+from torchmdx.structures.system import LAST_ELEMENT, Batch
 
 LONGEST = 10_000.0  # Å; a damaged configuration must not request longer neighbour lists
 

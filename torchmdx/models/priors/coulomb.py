@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
 from torchmdx.models.priors.open_pairs import open_blocks, open_systems
-from torchmdx.system import Batch
-from torchmdx.units import COULOMB
+from torchmdx.structures.system import Batch
+from torchmdx.structures.units import COULOMB
 
 
 @dataclass(frozen=True, kw_only=True)

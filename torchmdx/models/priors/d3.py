@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
-from torchmdx.units import BOHR, HARTREE
+from torchmdx.structures.units import BOHR, HARTREE
 
 PARAMETERS = ("s6", "s8", "a1", "a2")
 

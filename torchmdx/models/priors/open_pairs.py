@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchmdx.models.priors.base import shapes_are_fixed
 from torchmdx.neighbors.edges import PADDED_LENGTH
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 # Systems share a block when their sizes round to the same multiple: few blocks, little padding.
 SIZE_STEP = 8

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
-from torchmdx.system import LAST_ELEMENT
-from torchmdx.units import BOHR, COULOMB
+from torchmdx.structures.system import LAST_ELEMENT
+from torchmdx.structures.units import BOHR, COULOMB
 
 # φ(x) = Σ a exp(-b x), the universal screening function.
 SCREENING = ((0.1818, 3.2), (0.5099, 0.9423), (0.2802, 0.4029), (0.02817, 0.2016))

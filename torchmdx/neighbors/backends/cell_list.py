@@ -14,7 +14,7 @@ from torchmdx.neighbors import capacity
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.c_arrays import CPU, address
 from torchmdx.runtime.c_library import c_library
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 POINTER, INTEGER = ctypes.c_void_p, ctypes.c_int64
 MOST_INSTRUCTIONS = 2  # of instructions.h

@@ -9,13 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from torchmdx import cell as lattice
 from torchmdx.neighbors.backends.cell_list import CellList
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.capacity import UNCOUNTABLE, CapacityError
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.images import require_countable, too_many
-from torchmdx.system import Batch
+from torchmdx.structures import cell as lattice
+from torchmdx.structures.system import Batch
 
 # target [E], source [E] and shifts [E,3], sorted by target.
 Pairs = tuple[Tensor, Tensor, Tensor]

@@ -7,7 +7,7 @@ import importlib.util
 import torch
 
 from torchmdx.neighbors.backends.frame import Pairs
-from torchmdx.system import Batch
+from torchmdx.structures.system import Batch
 
 
 def require(batch: Batch) -> None:

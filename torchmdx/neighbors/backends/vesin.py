@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchmdx import cell as lattice
 from torchmdx.neighbors.backends.frame import Pairs
-from torchmdx.system import Batch
+from torchmdx.structures import cell as lattice
+from torchmdx.structures.system import Batch
 
 # vesin takes time for every cell of its list, atoms or not: a few atoms in a large space and a short cutoff can take
 # seconds, most of all where some directions are periodic and others not (8 atoms, 0.2 Å: 3 s). More cells than this,

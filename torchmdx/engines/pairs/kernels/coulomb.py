@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from torchmdx.engines.fused.kernels.coulomb import open_atoms, partner_range, partners, shape_of
+from torchmdx.engines.gpu.triton.coulomb import open_atoms, partner_range, partners, shape_of
 
 ROWS = 4  # atoms of a program
 MOST_COLUMNS, TILE = 128, 1024  # partners at a time; the same times channels

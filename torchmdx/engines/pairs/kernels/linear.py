@@ -1,7 +1,7 @@
 """Linear maps of channels and their derivatives on tensor cores, exact to float32: one matrix, or one for each part.
 
 Rows [N,M,K] are vectors (M = 1) or the nine components of atoms, multiplied with W [parts,N,K]. Each product is three
-of TF32, added outside the tensor core at every step, see `torchmdx.engines.fused.kernels.tf32_product`; here both
+of TF32, added outside the tensor core at every step, see `torchmdx.engines.gpu.triton.tf32_product`; here both
 operands change at every step of a training and are divided in registers. Sums over rows are divided among programs,
 which leave shares that are added in a fixed order.
 """
@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from torchmdx.engines.fused.kernels.activations import sigmoid
+from torchmdx.engines.gpu.triton.activations import sigmoid
 
 # From so many rows on (times components), programs are as large as registers allow, and transposed weights are copied.
 MANY_ROWS, SOME_ROWS = 16384, 4096

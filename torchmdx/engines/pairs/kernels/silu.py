@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from torchmdx.engines.fused.kernels.activations import sigmoid
+from torchmdx.engines.gpu.triton.activations import sigmoid
 
 BLOCK = 1024
 # Tiles of [P,K]: rows per program, and columns per block.

@@ -1,0 +1,135 @@
+"""The Hessian against finite differences of forces, which use none of its code."""
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.constraints import FixAtoms
+from ase.vibrations import Vibrations, VibrationsData
+from model_kinds import FEW, KINDS, kinds
+from outside_model import Outside, OutsideConfig
+
+from torchmdx import Batch, Calculator, Ensemble, Potential, System, evaluate, register_model
+from torchmdx.evaluation.properties.hessian import hessian
+
+STEP = 1e-4  # Å; the error of the differences is about STEP² times the fourth derivative
+
+
+def by_differences(potential: Potential | Ensemble, atoms: Atoms, charge: float | None = None) -> np.ndarray:
+    """[3N,3N] eV/Å², by central differences of the forces of `evaluate`."""
+    systems = []
+    for index in np.ndindex(atoms.positions.shape):
+        for sign in (1, -1):
+            moved = atoms.copy()
+            moved.positions[index] += sign * STEP
+            systems.append(System.from_ase(moved, charge))
+    forces = evaluate(potential, Batch.of(systems)).forces.numpy().reshape(3 * len(atoms), 2, 3 * len(atoms))
+    return (forces[:, 1] - forces[:, 0]) / (2 * STEP)
+
+
+def assert_second_derivatives(potential, atoms, tolerance=2e-5):
+    found, expected = hessian(potential, System.from_ase(atoms)).numpy(), by_differences(potential, atoms)
+    assert np.abs(expected).max() > 1e-2
+    np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max())
+    np.testing.assert_array_equal(found, found.T)
+
+
+@pytest.mark.parametrize("kind", kinds(*FEW))
+@pytest.mark.parametrize("name", ["cation", "crystal"])
+def test_it_is_the_derivative_of_the_forces(make_kind, request, kind, name):
+    assert_second_derivatives(make_kind(kind), request.getfixturevalue(name))
+
+
+@pytest.mark.parametrize("kind", kinds(*sorted(set(KINDS) - set(FEW))))
+def test_it_is_the_derivative_of_the_forces_for_every_kind(make_kind, slab, kind):
+    assert_second_derivatives(make_kind(kind), slab)
+
+
+def test_a_registered_model_has_one(ethanol):
+    register_model("outside", OutsideConfig, Outside)
+    torch.manual_seed(1)
+    assert_second_derivatives(Potential(OutsideConfig()).double(), ethanol)
+
+
+def test_that_of_an_ensemble_is_of_the_mean_energy(make_potential, crystal):
+    members = [make_potential(seed=seed) for seed in (1, 2)]
+    assert_second_derivatives(Ensemble(members), crystal)
+
+
+def test_translations_cost_nothing(make_potential, crystal):
+    found = hessian(make_potential(), System.from_ase(crystal)).numpy().reshape(3, 3, 3, 3)
+    assert np.abs(found).max() > 0.1
+    np.testing.assert_allclose(found.sum(axis=2), 0, atol=1e-10)
+
+
+def test_chosen_atoms_give_a_part_of_it(make_potential, ethanol):
+    calculator = Calculator(make_potential(), dtype="float64", device="cpu")
+    whole = calculator.get_hessian(ethanol).reshape(9, 3, 9, 3)
+    for indices in ([2, 0], np.array([False, True] + [False] * 7), [-1]):
+        kept = np.arange(9)[indices]
+        part = calculator.get_hessian(ethanol, indices)
+        np.testing.assert_allclose(part, whole[kept][:, :, kept].reshape(part.shape), atol=1e-12)
+    assert calculator.get_hessian(ethanol, []).shape == (0, 0)
+    with pytest.raises(IndexError, match="out of bounds"):
+        calculator.get_hessian(ethanol, [9])
+
+
+def test_an_atom_alone_has_none(make_potential):
+    np.testing.assert_array_equal(hessian(make_potential(), System.from_ase(Atoms("H"))), np.zeros((3, 3)))
+
+
+def test_inference_mode_and_disabled_gradients_do_not_matter(make_potential, crystal):
+    potential, system = make_potential(), System.from_ase(crystal)
+    expected = hessian(potential, system)
+    with torch.inference_mode():
+        torch.testing.assert_close(hessian(potential, system), expected, rtol=0, atol=0)
+    with torch.no_grad():
+        torch.testing.assert_close(hessian(potential, system), expected, rtol=0, atol=0)
+    assert not expected.requires_grad
+
+
+def test_the_calculator_gives_that_of_its_structure_and_charge(make_potential, cation):
+    potential = make_potential()
+    calculator = Calculator(potential, dtype="float64", device="cpu")
+    with pytest.raises(ValueError, match="atoms must be given before the first calculation, got None"):
+        calculator.get_hessian()
+    cation.calc = calculator
+    cation.get_potential_energy()
+    expected = by_differences(potential, cation)
+    np.testing.assert_allclose(calculator.get_hessian(), expected, atol=1e-4)
+    neutral = Calculator(potential, dtype="float64", device="cpu", charge=0).get_hessian(cation)
+    np.testing.assert_allclose(neutral, by_differences(potential, cation, 0), atol=1e-4)
+    assert np.abs(neutral - expected).max() > 1e-3
+    low = Calculator(potential, dtype="float32", device="cpu").get_hessian(cation)
+    assert low.dtype == np.float64
+    np.testing.assert_allclose(low, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_vibrations_are_those_of_finite_differences(make_potential, cation, tmp_path):
+    cation.calc = Calculator(make_potential(), dtype="float64", device="cpu")
+    cation.set_constraint(FixAtoms([0]))
+    moving = [1, 2, 3, 4]
+    data = VibrationsData.from_2d(cation, cation.calc.get_hessian(cation, moving), indices=moving)
+    reference = Vibrations(cation, indices=moving, name=str(tmp_path / "vibrations"), delta=1e-3, nfree=4)
+    reference.run()
+    expected = reference.get_energies()
+    assert len(expected) == 12
+    np.testing.assert_allclose(data.get_energies() ** 2, expected**2, atol=1e-5 * np.abs(expected**2).max())
+
+
+def test_organic_1_gives_the_wavenumbers_of_water():
+    water = Atoms("OH2", [[0, 0, 0], [0.757, 0.587, 0], [-0.757, 0.587, 0]])
+    water.calc = Calculator(dtype="float64", device="cpu")
+    data = VibrationsData.from_2d(water, water.calc.get_hessian(water))
+    bend, *stretches = data.get_frequencies().real[-3:]
+    assert 1400 < bend < 1750  # measured: 1595, 3657 and 3756 1/cm, without anharmonicity 1649, 3832 and 3943
+    assert all(3500 < stretch < 4200 for stretch in stretches)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", kinds(*FEW))
+def test_a_gpu_gives_the_same(make_kind, crystal, kind):
+    potential, system = make_kind(kind), System.from_ase(crystal)
+    expected = hessian(potential, system)
+    torch.testing.assert_close(hessian(potential.to("cuda"), system).cpu(), expected, rtol=1e-9, atol=1e-9)
+    potential.to("cpu")

@@ -1,0 +1,300 @@
+"""The ASE front door: any potential as an ASE calculator."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.calculators.calculator import Calculator as AseCalculator
+from ase.calculators.calculator import PropertyNotImplementedError, all_changes
+from numpy.typing import NDArray
+
+from torchmdx.ase.atoms import changes_between, charge_results, has_only_moved, results_of, snapshot
+from torchmdx.ase.parameters import CHANGEABLE, require_changeable
+from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
+from torchmdx.evaluation.properties.descriptors import descriptors
+from torchmdx.evaluation.properties.hessian import hessian
+from torchmdx.models.ensemble import Ensemble
+from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
+from torchmdx.step.capture_policy import require_mode
+from torchmdx.step.divided_pool import Pool, pool_for
+from torchmdx.step.divided_step import DividedReport, chosen_devices
+from torchmdx.step.report import StepReport
+from torchmdx.step.results import StepResult
+from torchmdx.step.spread_limit import SpreadLimit
+from torchmdx.structures.system import System
+from torchmdx.structures.total_charge import charge_of, checked_charge
+
+
+@one_thread_at_a_time(
+    "set", "reset", "calculate", "get_property", "get_descriptors", "get_hessian", "report", "__getstate__"
+)
+class Calculator(AseCalculator):
+    """Energy, energies, forces and stress of a potential, for anything in ASE that takes a calculator.
+
+        atoms.calc = torchmdx.Calculator()                      # the default potential
+        atoms.calc = torchmdx.Calculator("model.safetensors")
+
+    potential: a Potential (which is copied), the path of a checkpoint, or a name, as for `torchmdx.load`; or an
+        ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or paths.
+    dtype: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16", of the network; energies are summed in
+        float64.
+    device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
+    devices: several, such as ["cuda:0", "cuda:1"], which share each structure as `torchmdx.DividedStep` does.
+    mode: "auto" captures a CUDA graph at the third evaluation of a structure, "graph" requires one, "eager" never does.
+    charge: total charge of every structure, in e; None: that of each structure, by `torchmdx.structures.total_charge`.
+    max_force_spread: for an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
+        spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
+
+    Stress has ASE's convention: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors.
+    A potential that predicts partial charges also provides charges, e, and for structures that are not periodic the
+    dipole, e Å, relative to the centre of nuclear charge, which matters for ions. An ensemble provides means, and the
+    standard deviations over its members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, of
+    each atom.
+
+    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all parameters. Copies and
+    pickles contain the potential and no steps. Threads that share a calculator take turns, but `results` holds the last
+    result of any thread: use one calculator per thread where results are read from there.
+    """
+
+    implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
+    default_parameters = dict(
+        dtype="float32", mode="auto", devices=None, charge=None, max_force_spread=None, spread_file=None
+    )
+    name = "torchmdx"
+
+    def __init__(
+        self,
+        potential: PotentialSource = None,
+        *,
+        dtype: str = "float32",
+        mode: str = "auto",
+        device: torch.device | str | None = None,
+        devices: Sequence[torch.device | str] | None = None,
+        charge: float | None = None,
+        max_force_spread: float | None = None,
+        spread_file: str | Path | None = None,
+    ) -> None:
+        self.lock = ThreadLock()
+        # Of the last calculation: a copy that nobody else sees, and the one that has been given out as `atoms`.
+        self._kept: Atoms | None = None
+        self._shown: Atoms | None = None
+        super().__init__()
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        target, several = chosen_devices(device, devices, mode)
+        self.potential = prepare_potential(potential, DTYPES[dtype], target)
+        if self.potential.predicts_charges:
+            self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
+        if isinstance(self.potential, Ensemble):
+            self.implemented_properties = [*self.implemented_properties, "energy_spread", "forces_spread"]
+        self._last_charge: float | None = None
+        self._system: System | None = None  # of the last calculation; None while it may not be that of `atoms`
+        self._asked_about: tuple[bytes, float, bool] | None = None
+        self.limit: SpreadLimit | None = None
+        self.parameters.update(dtype=dtype, device=str(target), devices=several)
+        self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
+        self.pool = self._make_pool(stress=False)
+
+    @property
+    def atoms(self) -> Atoms | None:
+        """The structure of the last calculation; if it is changed in place, the next calculation is of that."""
+        if self._shown is None and self._kept is not None:
+            self._shown = snapshot(self._kept)
+        return self._shown
+
+    @atoms.setter
+    def atoms(self, value: Atoms | None) -> None:
+        self._kept, self._shown = None, value
+
+    @property
+    def dtype(self) -> str:
+        return str(self.parameters["dtype"])
+
+    @property
+    def mode(self) -> str:
+        return str(self.parameters["mode"])
+
+    @mode.setter
+    def mode(self, value: str) -> None:
+        self.set(mode=value)
+
+    @property
+    def charge(self) -> float | None:
+        value: float | None = self.parameters["charge"]
+        return value
+
+    @charge.setter
+    def charge(self, value: float | None) -> None:
+        self.set(charge=value)
+
+    def set(self, **parameters: Any) -> dict[str, Any]:
+        """Changes parameters and discards results; returns the parameters that changed.
+
+        Raises TypeError for an unknown parameter, ValueError for one that needs a new calculator and for a bad value;
+        then nothing has changed.
+        """
+        if not parameters:  # as called by ASE
+            return {}
+        require_changeable(parameters)
+        before = {name: self.parameters[name] for name in CHANGEABLE}
+        self._adopt(**(before | parameters))
+        if self.mode != before["mode"]:
+            self.pool = self._make_pool(stress=self.pool.stress)
+        changed = {name: self.parameters[name] for name in CHANGEABLE if self.parameters[name] != before[name]}
+        if changed:
+            self.reset()
+        return changed
+
+    def _adopt(
+        self, *, charge: float | None, mode: str, max_force_spread: float | None, spread_file: str | Path | None
+    ) -> None:
+        """Checks these parameters, then stores them."""
+        require_mode(mode, self.potential.device)
+        charge = None if charge is None else checked_charge(charge)
+        file = None if spread_file is None else str(spread_file)
+        if (max_force_spread, file) != (self.parameters["max_force_spread"], self.parameters["spread_file"]):
+            self.limit = SpreadLimit.of(self.potential, max_force_spread, file)
+        self.parameters.update(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=file)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = vars(self) | {"results": dict(self.results), "stress": self.pool.stress}
+        del state["pool"]  # steps are made when they are needed
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        stress = state.pop("stress")
+        vars(self).update(state)
+        self.pool = self._make_pool(stress=stress)
+
+    def __repr__(self) -> str:
+        several = f"{len(self.potential)} potentials, " if isinstance(self.potential, Ensemble) else ""
+        where = ", ".join(map(str, self.parameters["devices"] or [self.potential.device]))
+        return f"torchmdx.Calculator({several}{self.dtype} on {where}, cutoff {self.potential.cutoff} Å)"
+
+    def _make_pool(self, *, stress: bool) -> Pool:
+        devices = self.parameters["devices"]
+        return pool_for(self.potential, devices, mode=self.mode, stress=stress, precision=self.dtype)
+
+    def report(self) -> StepReport | DividedReport | None:
+        """The report on the step that evaluated the last structure; None before the first evaluation."""
+        steps = self.pool.steps
+        return steps[-1].report() if steps else None
+
+    def get_descriptors(self, atoms: Atoms | None = None) -> NDArray[np.float64]:
+        """Invariant features [N,C] of the atoms, from which the network computes their energies.
+
+        They do not change under translation, rotation and, for models of the group O(3), reflection. For an ensemble
+        the features of its members follow each other. atoms: None for those of the last calculation.
+        """
+        return descriptors(self.potential, self._system_of(atoms)).double().cpu().numpy()
+
+    def get_hessian(self, atoms: Atoms | None = None, indices: Sequence[int] | None = None) -> NDArray[np.float64]:
+        """Second derivatives [3n,3n] of the energy of n atoms, eV/Å², for `VibrationsData.from_2d` of ASE.
+
+        Rows and columns are x, y, z of the first atom, of the second, ... They are derivatives of the exact model in
+        the precision of the calculator; use dtype="float64" for vibrations. atoms: None for those of the last
+        calculation. indices: of the atoms that move; None for all, whatever their constraints.
+        """
+        system = self._system_of(atoms)
+        chosen = None if indices is None else np.arange(system.num_atoms)[list(indices)].tolist()
+        return hessian(self.potential, system, chosen).cpu().numpy()
+
+    def _system_of(self, atoms: Atoms | None) -> System:
+        system = System.from_ase(self._given_or_last(atoms), self.charge)
+        self._warn_of_doubts(system)
+        return system
+
+    def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
+        """What changed since the last calculation: ASE's list, and the charge, which ASE does not check."""
+        changes = changes_between(self._kept, atoms, tol, self.ignored_changes)
+        if self._kept is not None and self._charge(atoms) != self._last_charge:
+            changes.append("charge")
+        return changes
+
+    def get_property(self, name: str, atoms: Atoms | None = None, allow_calculation: bool = True) -> Any:
+        """As ASE's, with one copy of the atoms less."""
+        if name not in self.implemented_properties:
+            raise PropertyNotImplementedError(f"{name} property not implemented")
+        structure = self._shown if atoms is None else atoms
+        changes = [] if structure is None else self.check_state(structure)
+        if changes or name not in self.results:
+            if not allow_calculation:
+                if changes:
+                    self.reset()
+                return None
+            self.calculate(atoms, [name], changes)
+        if name not in self.results:
+            raise PropertyNotImplementedError(f"{name} not present in this calculation")
+        result = self.results[name]
+        return result.copy() if isinstance(result, np.ndarray) else result
+
+    def calculate(
+        self,
+        atoms: Atoms | None = None,
+        properties: Sequence[str] = ("energy",),
+        system_changes: Sequence[str] = tuple(all_changes),
+    ) -> None:
+        """Fills `results`: energy, forces and spreads always, stress once it has been requested.
+
+        system_changes: not used, since they may be those since a calculation of something else.
+        """
+        self.results = {}  # results of other atoms must not remain after a failure or an interruption
+        known, self._system = self._system, None
+        structure = self._given_or_last(atoms)
+        charge, before = self._charge(structure), self._kept
+        if before is None or charge != self._last_charge or not has_only_moved(before, structure):
+            known = before = None
+        structure = snapshot(structure, before)
+        self._shown, self._kept, self._last_charge = None, structure, charge
+        if "stress" in properties:
+            if structure.cell.rank != 3:
+                raise PropertyNotImplementedError(
+                    f"stress needs a cell with three lattice vectors, got one of rank {structure.cell.rank}"
+                )
+            if not self.pool.stress:
+                self.pool = self._make_pool(stress=True)
+        self._system, result = self._evaluate(structure, known)
+        self.results = results_of(result, structure)
+        if "charges" in properties or "dipole" in properties:
+            self.results |= charge_results(self.potential, structure, charge, "dipole" in properties)
+
+    def _evaluate(self, structure: Atoms, known: System | None) -> tuple[System, StepResult]:
+        """The results of the atoms; known: their system, possibly at earlier positions, if it is the last one."""
+        positions = structure.arrays["positions"]
+        if known is not None and self.limit is None and math.isfinite(np.vdot(positions, positions)):
+            return known, self.pool(known, positions)
+        if known is None:
+            system = System.from_ase(structure, self._last_charge)
+            self._warn_of_doubts(system)
+        else:
+            system = known.at(positions)
+        result = self.pool(system)
+        if self.limit is not None:
+            self.limit.require(system, result)
+        return system, result
+
+    def _warn_of_doubts(self, system: System) -> None:
+        """Warns when composition, charge or periodicity change, not at every step of a simulation."""
+        periodic = bool(system.pbc.any())
+        key = (system.atomic_numbers.numpy().tobytes(), system.charge, periodic)
+        if key != self._asked_about:
+            self.potential.require_elements(system.atomic_numbers)  # an error takes precedence over a warning
+            self._asked_about = key
+            for doubt in self.potential.doubts(system.atomic_numbers.tolist(), system.charge, periodic):
+                warnings.warn(doubt, stacklevel=2)
+
+    def _given_or_last(self, atoms: Atoms | None) -> Atoms:
+        structure = self.atoms if atoms is None else atoms
+        if structure is None:
+            raise ValueError("atoms must be given before the first calculation, got None")
+        return structure
+
+    def _charge(self, atoms: Atoms) -> float:
+        return charge_of(atoms, self.charge)[0]

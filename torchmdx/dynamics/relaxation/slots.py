@@ -1,0 +1,119 @@
+"""A batch of a fixed number of atoms and systems, whose structures change: the last system is padding."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from torchmdx.dynamics.relaxation.fire import EMPTY, RUNNING, Fire
+from torchmdx.dynamics.relaxation.tasks import Task, as_tensors, empty_values
+from torchmdx.step.padding import padding_positions
+from torchmdx.structures.system import Batch
+
+# Structures that a search for one that fits looks at.
+LOOK_AHEAD = 200
+
+
+class Slots:
+    """Tasks in the slots of a batch of num_atoms atoms and num_slots systems, beside a system of padding atoms."""
+
+    def __init__(self, num_atoms: int, num_slots: int, fire: Fire, cutoff: float) -> None:
+        self.num_atoms, self.num_slots, self.fire = num_atoms, num_slots, fire
+        self.tasks: list[Task] = []
+        self._padding = padding_positions(num_atoms, cutoff)
+
+    @property
+    def used(self) -> int:
+        """Atoms of the tasks."""
+        return sum(task.num_atoms for task in self.tasks)
+
+    def take(self, queue: deque[Task]) -> int:
+        """Moves tasks that fit from a queue into free slots; returns how many."""
+        room, slots = self.num_atoms - self.used, self.num_slots - len(self.tasks)
+        passed: list[Task] = []
+        taken = 0
+        while queue and room and taken < slots and len(passed) < LOOK_AHEAD:
+            task = queue.popleft()
+            if task.num_atoms <= room:
+                self.tasks.append(task)
+                room, taken = room - task.num_atoms, taken + 1
+            else:
+                passed.append(task)
+        queue.extendleft(reversed(passed))
+        return taken
+
+    def batch(self) -> Batch:
+        """The structures at their current positions, on the CPU; fills the buffers of `fire` with their state."""
+        tasks, empty = self.tasks, self.num_slots + 1 - len(self.tasks)
+        counts = [task.num_atoms for task in tasks]
+        missing = self.num_atoms - sum(counts)
+        index = np.repeat(np.append(np.arange(len(tasks)), self.num_slots), [*counts, missing])
+        columns = {name: [task.values[name] for task in tasks] + [value] * empty for name, value in NONE.items()}
+        values = as_tensors(columns)
+        for name in Fire.OF_ATOMS:
+            rest = self._padding[:missing].numpy() if name == "positions" else np.zeros((missing, 3))
+            parts = [*(task.values[name] for task in tasks), rest.astype(bool) if name == "free" else rest]
+            values[name] = torch.from_numpy(np.concatenate(parts))
+        values["system_index"] = torch.from_numpy(index)
+        values["rows"] = self._rows(counts)
+        self.fire.load(values)
+        return self._batch_of(values, missing)
+
+    def _batch_of(self, values: dict[str, torch.Tensor], missing: int) -> Batch:
+        systems = [task.system for task in self.tasks]
+        empty = self.num_slots + 1 - len(systems)
+        filling = systems[0].atomic_numbers[:1].expand(missing)
+        given = None
+        if systems[0].partial_charges is not None:
+            charges = [system.partial_charges for system in systems if system.partial_charges is not None]
+            given = torch.cat([*charges, charges[0].new_zeros(missing)])
+        return Batch(
+            positions=values["positions"],
+            atomic_numbers=torch.cat([*(system.atomic_numbers for system in systems), filling]),
+            system_index=values["system_index"],
+            cell=values["cell"],
+            pbc=torch.stack([*(system.pbc for system in systems), *[torch.zeros_like(systems[0].pbc)] * empty]),
+            charge=values["positions"].new_tensor([*(system.charge for system in systems), *[0.0] * empty]),
+            partial_charges=given,
+        )
+
+    def _rows(self, counts: Sequence[int]) -> torch.Tensor:
+        """The atoms of each system [S,M], filled up with N."""
+        rows = np.full(tuple(self.fire.rows.shape), self.num_atoms)
+        first = 0
+        for slot, count in enumerate(counts):
+            rows[slot, :count] = np.arange(first, first + count)
+            first += count
+        return torch.from_numpy(rows)
+
+    def store(self) -> None:
+        """Copies the state in the buffers of `fire` back into the tasks."""
+        fire = self.fire
+        held = {name: getattr(fire, name).cpu().numpy() for name in (*Fire.OF_ATOMS, *Fire.OF_SYSTEMS)}
+        first = 0
+        for slot, task in enumerate(self.tasks):
+            last = first + task.num_atoms
+            for name in Fire.OF_ATOMS:
+                task.values[name] = held[name][first:last].copy()
+            for name in Fire.OF_SYSTEMS:
+                task.values[name] = held[name][slot].copy()
+            first = last
+
+    def pop_finished(self) -> list[tuple[int, int, Task]]:
+        """(slot, first atom, task) of the stored tasks that have ended, which leave."""
+        found, kept, first = [], [], 0
+        for slot, task in enumerate(self.tasks):
+            if task.values["status"] == RUNNING:
+                kept.append(task)
+            else:
+                found.append((slot, first, task))
+            first += task.num_atoms
+        self.tasks = kept
+        return found
+
+
+NONE = empty_values()
+assert NONE["status"] == EMPTY

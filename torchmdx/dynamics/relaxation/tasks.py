@@ -1,0 +1,141 @@
+"""Structures to relax: checked at the boundary, and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from torchmdx.dynamics.relaxation.fire import RUNNING, START_DT, START_MIXING, FireSettings
+from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.potential import Potential
+from torchmdx.neighbors.images import require_countable
+from torchmdx.structures.system import System
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed:
+    """One structure after its relaxation.
+
+    index: in the given structures. atoms: relaxed, with energy, forces and, for moving cells, stress as results of a
+    calculator; of a failure the last geometry. reason: why the relaxation failed, None if it converged. fmax: the
+    largest force, eV/Å, or force on the cell per atom, eV.
+    """
+
+    index: int
+    atoms: Atoms
+    reason: str | None = None
+    num_steps: int = 0
+    fmax: float = float("nan")
+
+    @property
+    def converged(self) -> bool:
+        return self.reason is None
+
+
+@dataclass(eq=False)
+class Task:
+    """A structure on its way. values: its part of the buffers of `Fire`, by name, as NumPy arrays."""
+
+    index: int
+    atoms: Atoms
+    system: System
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_atoms(self) -> int:
+        return self.system.num_atoms
+
+
+def task_of(
+    index: int, atoms: Atoms, potential: Potential | Ensemble, settings: FireSettings, charge: float | None
+) -> Task:
+    """Raises ValueError or TypeError for a structure that cannot be relaxed."""
+    system = System.from_ase(atoms, charge)
+    if not system.num_atoms:
+        raise ValueError("a structure needs at least one atom, got none")
+    potential.require_elements(system.atomic_numbers)
+    _require_cell(atoms, settings)
+    require_countable(system.cell[None], system.pbc[None], potential.cutoff)
+    free = free_coordinates(atoms)
+    count = system.num_atoms
+    values = {
+        "positions": system.positions.numpy().copy(),
+        "velocities": np.zeros((count, 3)),
+        "travel": np.zeros((count, 3)),
+        "free": free,
+        "cell": system.cell.numpy().copy(),
+        "cell_velocity": np.zeros((3, 3)),
+        "dt": START_DT,
+        "mixing": START_MIXING,
+        "downhill": 0,
+        "steps": 0,
+        "status": RUNNING,
+        "energy": 0.0,
+        "fmax": 0.0,
+        "start_volume": atoms.get_volume() if settings.cell else 0.0,
+        "count": float(count),
+    }
+    return Task(index, atoms, system, values)
+
+
+def _require_cell(atoms: Atoms, settings: FireSettings) -> None:
+    if not settings.cell:
+        return
+    if not atoms.pbc.any() or atoms.cell.rank < 3:
+        raise ValueError(
+            "a moving cell needs a periodic structure with three lattice vectors, "
+            f"got pbc {atoms.pbc.tolist()} and a cell of rank {atoms.cell.rank}"
+        )
+    if settings.pressure and not atoms.pbc.all():
+        raise ValueError(f"a pressure needs a structure periodic in all directions, got pbc {atoms.pbc.tolist()}")
+
+
+def free_coordinates(atoms: Atoms) -> np.ndarray:
+    """Which coordinates [N,3] move, from FixAtoms and FixCartesian; raises ValueError for other constraints."""
+    from ase.constraints import FixAtoms, FixCartesian
+
+    free = np.ones((len(atoms), 3), dtype=bool)
+    for each in atoms.constraints:
+        if isinstance(each, FixAtoms):
+            free[each.index] = False
+        elif isinstance(each, FixCartesian):
+            free[each.index] &= ~np.asarray(each.mask, dtype=bool)
+        else:
+            raise ValueError(
+                f"constraints must be FixAtoms or FixCartesian in a batch, got {type(each).__name__}; "
+                "relax this structure alone"
+            )
+    return free
+
+
+def groups_of(tasks: Sequence[Task]) -> list[list[Task]]:
+    """Tasks that may share a batch: periodic or not, with given partial charges or without; large ones first.
+
+    Large ones first, so that what is left at the end, with few systems in a batch, is cheap.
+    """
+    groups: dict[tuple[bool, bool], list[Task]] = {}
+    for task in tasks:
+        key = (bool(task.system.pbc.any()), task.system.partial_charges is not None)
+        groups.setdefault(key, []).append(task)
+    return [sorted(group, key=lambda task: -task.num_atoms) for group in groups.values()]
+
+
+def empty_values() -> dict[str, Any]:
+    """The part of an empty slot in the buffers of systems."""
+    from torchmdx.dynamics.relaxation.fire import EMPTY
+
+    names = ("dt", "mixing", "downhill", "steps", "energy", "fmax", "start_volume", "count")
+    zero = np.zeros((3, 3))
+    return {**dict.fromkeys(names, 0), "cell": zero, "cell_velocity": zero, "status": EMPTY}
+
+
+def as_tensors(columns: dict[str, list[Any]]) -> dict[str, torch.Tensor]:
+    """Lists of values for each slot, by name, as tensors."""
+    return {name: torch.from_numpy(np.asarray(values)) for name, values in columns.items()}

@@ -1,0 +1,187 @@
+"""Settings of `torchmdx md`, validated before any file is read or written."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchmdx.dynamics.run_files import UNCERTAIN
+from torchmdx.structures.units import PICOSECOND
+
+ENSEMBLES = ("nve", "nvt", "npt")
+BAROSTATS = ("isotropic", "anisotropic")
+THERMOSTATS = ("langevin", "bussi")
+DEFAULT_TEMPERATURE, DEFAULT_FRICTION, DEFAULT_PRESSURE = 300.0, 1.0, 1.0  # K, 1/ps, bar
+DEFAULT_RELAXATION = 0.1  # ps
+LARGEST_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """Ensemble and integrator: timestep fs, temperature K, friction 1/ps, pressure bar; None if not applicable.
+
+    seed: of velocities, thermostat and barostat; None chooses one at random. thermostat: one of THERMOSTATS, of which
+    "bussi" has a relaxation time in ps instead of a friction. hydrogen_mass: amu, None for that of the element.
+    """
+
+    ensemble: str
+    timestep: float
+    num_steps: int
+    temperature: float
+    friction: float | None
+    pressure: float | None
+    barostat: str | None
+    seed: int | None
+    thermostat: str | None = None
+    relaxation: float | None = None
+    hydrogen_mass: float | None = None
+
+    @classmethod
+    def from_options(cls, options: argparse.Namespace) -> Dynamics:
+        """Raises ValueError for values out of range and for options that the ensemble does not use."""
+        ensemble, at_rest = options.ensemble, options.ensemble == "nve"
+        timestep = _number("--timestep", options.timestep, "fs")
+        temperature = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
+        temperature = _number("--temperature", temperature, "K", zero=at_rest)
+        if at_rest:
+            for name in ("friction", "thermostat", "relaxation"):
+                _refuse(f"--{name}", getattr(options, name), "nvt or npt", ensemble)
+        if ensemble != "npt":
+            _refuse("--pressure", options.pressure, "npt", ensemble)
+            _refuse("--barostat", options.barostat, "npt", ensemble)
+        if options.seed is not None and not 0 <= options.seed <= LARGEST_SEED:
+            raise ValueError(f"--seed must be between 0 and {LARGEST_SEED}, got {options.seed}")
+        heavy = options.hydrogen_mass
+        pressure = DEFAULT_PRESSURE if options.pressure is None else options.pressure
+        if not math.isfinite(pressure):  # negative for a stretched liquid
+            raise ValueError(f"--pressure must be a finite number of bar, got {pressure}")
+        return cls(
+            ensemble=ensemble,
+            timestep=timestep,
+            num_steps=_num_steps(options.steps, options.time, timestep),
+            temperature=temperature,
+            **_thermostat(options),
+            pressure=pressure if ensemble == "npt" else None,
+            barostat=(options.barostat or BAROSTATS[0]) if ensemble == "npt" else None,
+            seed=options.seed,
+            hydrogen_mass=None if heavy is None else _number("--hydrogen-mass", heavy, "amu"),
+        )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps between frames, log rows and checkpoints; checkpoint_every None: by wall-clock time."""
+
+    save_every: int
+    log_every: int
+    checkpoint_every: int | None
+
+    @classmethod
+    def from_options(cls, options: argparse.Namespace) -> Schedule:
+        """Raises ValueError for intervals below one step."""
+        return cls(
+            save_every=_interval("--save-every", options.save_every),
+            log_every=_interval("--log-every", options.log_every),
+            checkpoint_every=(
+                None if options.checkpoint_every is None else _interval("--checkpoint-every", options.checkpoint_every)
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class PotentialSettings:
+    """The potential and how it is evaluated, as for `torchmdx.openmm.add_potential`; skin in Å.
+
+    models: the file of a potential, or the files of an ensemble. max_force_spread: eV/Å, None for no limit.
+    """
+
+    models: tuple[Path, ...]
+    precision: str
+    transport: str
+    device: str | None
+    platform: str | None
+    skin: float
+    audit_every: int
+    max_force_spread: float | None
+    spread_file: Path | None
+
+    @property
+    def potential(self) -> Path | list[Path]:
+        return self.models[0] if len(self.models) == 1 else list(self.models)
+
+    @classmethod
+    def from_options(cls, options: argparse.Namespace) -> PotentialSettings:
+        """Raises ValueError for values out of range, FileNotFoundError for a missing checkpoint."""
+        limit: float | None = options.max_force_spread
+        if limit is not None:
+            limit = _number("--max-force-spread", limit, "eV/Å")
+        if options.audit_every < 0:
+            raise ValueError(f"--audit-every must be >= 0 evaluations, got {options.audit_every}")
+        return cls(
+            models=_checkpoint_files(options.model),
+            precision=options.precision,
+            transport=options.transport,
+            device=options.device,
+            platform=options.platform,
+            skin=_number("--skin", options.skin, "Å", zero=True),
+            audit_every=options.audit_every,
+            max_force_spread=limit,
+            spread_file=None if limit is None else Path(options.output + UNCERTAIN),
+        )
+
+
+def _checkpoint_files(given: list[str] | None) -> tuple[Path, ...]:
+    """The files of one or several checkpoints, or of the members in the directory of a training run."""
+    from torchmdx.checkpoints.locate import is_run_folder, locate
+    from torchmdx.checkpoints.run_folder import files_in
+
+    if not given:
+        return (locate(),)
+    if len(given) == 1 and is_run_folder(given[0]):
+        return tuple(files_in(Path(given[0])))
+    return tuple(locate(path) for path in given)
+
+
+def _number(name: str, value: float, unit: str, *, zero: bool = False) -> float:
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{name} must be finite and {'>=' if zero else '>'} 0 {unit}, got {value}")
+    return value
+
+
+def _interval(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name} must be >= 1 step, got {value}")
+    return value
+
+
+def _thermostat(options: argparse.Namespace) -> dict[str, Any]:
+    """Thermostat, and its friction or relaxation time. Raises ValueError for the option of another thermostat."""
+    if options.ensemble == "nve":
+        return dict(thermostat=None, friction=None, relaxation=None)
+    chosen = options.thermostat or THERMOSTATS[0]
+    for name, thermostat in (("friction", "langevin"), ("relaxation", "bussi")):
+        if (value := getattr(options, name)) is not None and chosen != thermostat:
+            raise ValueError(f"--{name} needs --thermostat {thermostat}, got --{name} {value} with {chosen}")
+    if chosen == "bussi":
+        relaxation = DEFAULT_RELAXATION if options.relaxation is None else options.relaxation
+        return dict(thermostat=chosen, friction=None, relaxation=_number("--relaxation", relaxation, "ps"))
+    friction = DEFAULT_FRICTION if options.friction is None else options.friction
+    return dict(thermostat=chosen, friction=_number("--friction", friction, "1/ps"), relaxation=None)
+
+
+def _refuse(name: str, value: Any, allowed: str, ensemble: str) -> None:
+    if value is not None:
+        raise ValueError(f"{name} needs --ensemble {allowed}, got {name} {value} with --ensemble {ensemble}")
+
+
+def _num_steps(steps: int | None, time: float | None, timestep: float) -> int:
+    if time is None:
+        assert steps is not None  # the parser requires one of the two
+        return _interval("--steps", steps)
+    num_steps = round(_number("--time", time, "ps") * PICOSECOND / timestep)
+    if num_steps < 1:
+        raise ValueError(f"--time must be at least one --timestep of {timestep} fs, got {time} ps")
+    return num_steps

@@ -1,0 +1,286 @@
+"""A structure in an OpenMM Context: forces, thermostat, barostat, and measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import openmm
+from numpy.typing import NDArray
+from openmm import unit
+
+from torchmdx.dynamics.log import Row, columns_of
+from torchmdx.dynamics.particles import Particles
+from torchmdx.dynamics.run.platform import make_context
+from torchmdx.dynamics.run.restore import restore
+from torchmdx.dynamics.run.settings import Dynamics, PotentialSettings
+from torchmdx.dynamics.run.structure import Structure
+from torchmdx.openmm import PotentialForce, add_potential
+from torchmdx.step.results import StepError
+from torchmdx.structures.system import Batch, System
+from torchmdx.structures.units import AMU_SI, KJ_PER_MOL, NANOMETER, PICOSECOND
+
+BAROSTAT_EVERY = 25  # steps
+GRAM_PER_CM3 = AMU_SI * 1e3 / 1e-24  # of 1 amu/Å³
+MAX_NAMED = 5
+MAX_TEMPERATURE = 1e5  # K; at this temperature atoms have flown apart, even if all values are finite
+
+
+class SimulationError(StepError):
+    """A simulation that cannot continue; the message has the step and, if known, the atoms."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state to restart from: a binary checkpoint of OpenMM for the same machine, and a State for any other."""
+
+    step: int
+    exact: bytes
+    state: openmm.State
+
+    @property
+    def portable(self) -> str:
+        return str(openmm.XmlSerializer.serialize(self.state))
+
+
+class Simulation:
+    """A structure in a Context with one thermodynamic ensemble. Energies eV, positions Å."""
+
+    def __init__(
+        self, structure: Structure, dynamics: Dynamics, potential_settings: PotentialSettings, seed: int
+    ) -> None:
+        self.structure, self.dynamics = structure, dynamics
+        self._seeds = _seeds(seed)
+        self.system, self.force = make_system(structure, dynamics, potential_settings, self._seeds["barostat"])
+        self.context = make_context(
+            self.system, lambda: make_integrator(dynamics, self._seeds["thermostat"]), potential_settings
+        )
+        self.is_ensemble = self.force.is_ensemble
+        self.particles = particles_of(structure)
+
+    @property
+    def platform(self) -> str:
+        return str(self.context.getPlatform().getName())
+
+    @property
+    def log_columns(self) -> tuple[str, ...]:
+        return columns_of(periodic=self.structure.cell is not None, ensemble=self.is_ensemble)
+
+    @property
+    def current_step(self) -> int:
+        return int(self.context.getStepCount())
+
+    def start(self, *, minimize: bool, velocities: NDArray[np.float64] | None = None) -> None:
+        """Sets positions and box from the structure, minimizes if asked, and sets or draws velocities.
+
+        velocities [N,3] Å/fs: at step 0; None draws them.
+        """
+        if self.structure.cell is not None:
+            self.context.setPeriodicBoxVectors(*self.structure.cell / NANOMETER)
+        self.context.setPositions(self.structure.positions / NANOMETER)
+        if minimize:
+            before, after = self.minimize()
+            print(f"minimized: {before:.6f} -> {after:.6f} eV")
+        if velocities is None:
+            self.draw_velocities()
+        else:
+            self.set_velocities(velocities)
+
+    def minimize(self) -> tuple[float, float]:
+        """Minimizes the energy with OpenMM's L-BFGS; returns the energies before and after, eV."""
+        with self._guarded():
+            before = self.measure().potential
+            openmm.LocalEnergyMinimizer.minimize(self.context)
+            return before, self.measure().potential
+
+    def draw_velocities(self) -> None:
+        """Draws Maxwell-Boltzmann velocities at the temperature, and removes the motion of the centre of mass.
+
+        The mean kinetic energy is then that of 3N - 3 degrees of freedom. With fixed atoms the centre of mass may move.
+        """
+        with self._guarded():
+            self.context.setVelocitiesToTemperature(self.dynamics.temperature, self._seeds["velocities"])
+        velocities = self.context.getState(velocities=True).getVelocities(asNumpy=True)._value
+        self.context.setVelocities(self.particles.at_rest(velocities))
+
+    def set_velocities(self, velocities: NDArray[np.float64]) -> None:
+        """Sets the velocities [N,3] Å/fs at the current step; those of fixed atoms are zero.
+
+        OpenMM's integrators keep the velocities of half a timestep earlier, so they are moved back by that time.
+        """
+        with self._guarded():
+            state = self.context.getState(forces=True)
+        earlier = velocities * (PICOSECOND / NANOMETER) - self._half_kick(state)
+        self.context.setVelocities(np.where(self.structure.fixed[:, None], 0.0, earlier))
+
+    def step(self, num_steps: int) -> None:
+        """Integrates. Raises SimulationError with the step and the reason."""
+        with self._guarded():
+            self.context.getIntegrator().step(num_steps)
+
+    def measure(self) -> Row:
+        """The log row of the current state, without speed. Raises SimulationError for an invalid state."""
+        with self._guarded():
+            # Requests forces, whose spread would otherwise be that of an earlier evaluation.
+            state = self.context.getState(energy=True, velocities=True, forces=self.is_ensemble)
+        velocities = NANOMETER / PICOSECOND * state.getVelocities(asNumpy=True)._value
+        potential, kinetic = (
+            KJ_PER_MOL * energy.value_in_unit(unit.kilojoule_per_mole)
+            for energy in (state.getPotentialEnergy(), state.getKineticEnergy())
+        )
+        kinetic -= float(self.particles.drift_energy(velocities)[0])  # kept by Verlet; of the last kick by Langevin
+        temperature = float(self.particles.temperature(np.array([kinetic]))[0])
+        self._require_valid(potential, temperature)
+        volume = density = None
+        if self.structure.cell is not None:
+            volume = state.getPeriodicBoxVolume().value_in_unit(unit.angstrom**3)
+            density = float(self.structure.masses.sum()) / volume * GRAM_PER_CM3
+        spread = self.force.spread
+        return Row(
+            step=self.current_step,
+            time=state.getTime().value_in_unit(unit.picosecond),
+            potential=potential,
+            kinetic=kinetic,
+            temperature=temperature,
+            volume=volume,
+            density=density,
+            spread=None if spread is None else (spread.energy, float(spread.forces.max())),
+        )
+
+    def geometry(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """Positions [N,3] Å, and cell [3,3] Å where periodic. Raises SimulationError if they are not finite."""
+        with self._guarded():
+            state = self.context.getState(positions=True)
+        positions = NANOMETER * state.getPositions(asNumpy=True)._value
+        self._require_finite("positions", positions)
+        if self.structure.cell is None:
+            return positions, None
+        return positions, np.array(state.getPeriodicBoxVectors(asNumpy=True).value_in_unit(unit.angstrom))
+
+    def velocities(self) -> NDArray[np.float64]:
+        """Velocities [N,3] Å/fs at the time of the positions: half a timestep after those of OpenMM's integrators."""
+        with self._guarded():
+            state = self.context.getState(velocities=True, forces=True)
+        found = state.getVelocities(asNumpy=True)._value + self._half_kick(state)
+        return np.where(self.structure.fixed[:, None], 0.0, found * (NANOMETER / PICOSECOND))
+
+    def _half_kick(self, state: openmm.State) -> NDArray[np.float64]:
+        """What forces add to velocities [N,3] in half a timestep, nm/ps."""
+        forces = state.getForces(asNumpy=True)._value  # kJ/mol/nm
+        found: NDArray[np.float64] = 0.5 * self.dynamics.timestep / PICOSECOND * forces / self.structure.masses[:, None]
+        return found
+
+    def checkpoint(self) -> Checkpoint:
+        """The current state. Raises SimulationError if it is not finite."""
+        with self._guarded():
+            state = self.context.getState(positions=True, velocities=True, parameters=True, integratorParameters=True)
+            self._require_finite("positions", state.getPositions(asNumpy=True)._value)
+            self._require_finite("velocities", state.getVelocities(asNumpy=True)._value)
+            return Checkpoint(self.current_step, self.context.createCheckpoint(), state)
+
+    def restore(self, exact: bytes | None, portable: str | None) -> str | None:
+        """Restores a checkpoint; returns why the exact one could not be used, or None.
+
+        Raises ValueError if neither can be used.
+        """
+        return restore(self.context, exact, portable)
+
+    def _require_finite(self, what: str, values: NDArray[np.float64]) -> None:
+        bad = np.flatnonzero(~np.isfinite(values).all(1))
+        if len(bad):
+            named = ", ".join(str(index) for index in bad[:MAX_NAMED])
+            more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
+            raise SimulationError(f"step {self.current_step}: {what} of atoms {named}{more} are not finite")
+
+    def _require_valid(self, potential: float, temperature: float) -> None:
+        if not (np.isfinite(potential) and np.isfinite(temperature)):
+            self.geometry()  # names the atoms, if their positions are the reason
+            raise SimulationError(
+                f"step {self.current_step}: energies must be finite, got {potential} eV at {temperature} K"
+            )
+        if temperature > max(MAX_TEMPERATURE, 10 * self.dynamics.temperature):
+            velocities = self.context.getState(velocities=True).getVelocities(asNumpy=True)._value
+            fastest = int(np.linalg.norm(velocities, axis=1).argmax())
+            raise SimulationError(
+                f"step {self.current_step}: the simulation is unstable: temperature {temperature:.3g} K, fastest atom "
+                f"{fastest}; try --minimize or a smaller --timestep"
+            )
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Converts errors of OpenMM, which keep only the text of errors in forces, and adds the step."""
+        try:
+            yield
+        except openmm.OpenMMException as error:
+            raise SimulationError(f"step {self.current_step}: {error}") from error
+
+
+def make_system(
+    structure: Structure, dynamics: Dynamics, potential_settings: PotentialSettings, seed: int
+) -> tuple[openmm.System, PotentialForce]:
+    """A system with the atoms, the potential, and the barostat if needed. seed: of the barostat.
+
+    The system has no bonds, so the barostat scales atomic positions rather than those of rigid molecules.
+    """
+    system = openmm.System()
+    for mass in np.where(structure.fixed, 0.0, structure.masses):  # OpenMM does not move particles without mass
+        system.addParticle(mass)
+    if structure.cell is not None:
+        system.setDefaultPeriodicBoxVectors(*structure.cell / NANOMETER)
+    force = add_potential(
+        system,
+        structure.topology,
+        potential_settings.potential,
+        charge=structure.charge,
+        transport=potential_settings.transport,
+        precision=potential_settings.precision,
+        device=potential_settings.device,
+        skin=potential_settings.skin,
+        audit_every=potential_settings.audit_every,
+        max_force_spread=potential_settings.max_force_spread,
+        spread_file=potential_settings.spread_file,
+        periodic=structure.cell is not None,
+    )
+    if dynamics.ensemble != "nve" and particles_of(structure).held.all():
+        system.addForce(openmm.CMMotionRemover())  # the thermostat would let the centre of mass diffuse
+    if dynamics.pressure is not None:
+        barostat = _barostat(dynamics, dynamics.pressure)
+        barostat.setRandomNumberSeed(seed)
+        system.addForce(barostat)
+    return system, force
+
+
+def particles_of(structure: Structure) -> Particles:
+    """The atoms and their degrees of freedom: CMMotionRemover keeps the momentum that a thermostat changes."""
+    batch = Batch.of(System.create(structure.positions, structure.atomic_numbers))
+    return Particles.of(batch, structure.masses, structure.fixed, momentum_kept=True)
+
+
+def make_integrator(dynamics: Dynamics, seed: int) -> openmm.Integrator:
+    """Verlet for NVE, Langevin (BAOAB-like "middle" scheme) otherwise."""
+    timestep = dynamics.timestep / PICOSECOND
+    if dynamics.friction is None:
+        return openmm.VerletIntegrator(timestep)
+    integrator = openmm.LangevinMiddleIntegrator(dynamics.temperature, dynamics.friction, timestep)
+    integrator.setRandomNumberSeed(seed)
+    return integrator
+
+
+def _barostat(dynamics: Dynamics, pressure: float) -> openmm.Force:
+    if dynamics.barostat == "anisotropic":
+        pressures = openmm.Vec3(pressure, pressure, pressure) * unit.bar
+        return openmm.MonteCarloAnisotropicBarostat(
+            pressures, dynamics.temperature * unit.kelvin, True, True, True, BAROSTAT_EVERY
+        )
+    return openmm.MonteCarloBarostat(pressure * unit.bar, dynamics.temperature * unit.kelvin, BAROSTAT_EVERY)
+
+
+def _seeds(seed: int) -> dict[str, int]:
+    """Seeds of independent streams; never 0, for which OpenMM chooses one."""
+    words = np.random.SeedSequence(seed).generate_state(3)
+    return {
+        name: int(word) % (2**31 - 1) + 1
+        for name, word in zip(("velocities", "thermostat", "barostat"), words, strict=True)
+    }

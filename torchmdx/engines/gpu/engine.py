@@ -1,0 +1,149 @@
+"""The fused GPU kernels as an engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from torch import Tensor
+
+from torchmdx.engines.engine import Outputs
+from torchmdx.engines.filter_table import table_of
+from torchmdx.engines.gpu.tensornet import FastTensorNet
+from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
+from torchmdx.engines.plan import Plan, Workload
+from torchmdx.evaluation.evaluate import per_volume
+from torchmdx.models.potential import Potential
+from torchmdx.models.tensornet2 import TensorNet2
+from torchmdx.neighbors.edges import Edges
+from torchmdx.runtime.compile_cache import CacheError, CompileError
+from torchmdx.runtime.cuda_kernel import DriverError
+from torchmdx.runtime.device_guard import device_of_positions, runs_on
+from torchmdx.structures.domain import Domain
+from torchmdx.structures.system import Batch
+
+log = logging.getLogger(__name__)
+
+# What is raised where kernels of CUDA C++ cannot be had.
+UNAVAILABLE: tuple[type[Exception], ...] = (CompileError, CacheError, DriverError)
+
+
+def kernels_for(potential: Potential) -> type[FastTensorNet]:
+    """The class of kernels for this type of network; its `why_not` tells whether they support the potential."""
+    return FastTensorNet2 if isinstance(potential.network, TensorNet2) else FastTensorNet
+
+
+def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastTensorNet:
+    """A potential's kernels. priors: leave them out; otherwise a potential with priors is refused."""
+    kind = kernels_for(potential)
+    table = table_of(potential.network, kind.tabulated)
+    return kind(potential, precision=precision, table=table, priors=priors)
+
+
+def workload_of(batch: Batch, capacity: int, elements: int, *, stress: bool, alone: bool) -> Workload:
+    """What an engine evaluates."""
+    return Workload(
+        atoms=batch.num_atoms,
+        systems=batch.num_systems,
+        capacity=capacity,
+        elements=elements,
+        stress=stress,
+        alone=alone,
+        domain=isinstance(batch, Domain),
+    )
+
+
+def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool, alone: bool = False) -> None:
+    """Takes the kernels of the plan, and allocates for a batch. `model.outcomes` tells of what cannot be had.
+
+    alone: as for `Workload`.
+    """
+    elements = batch.atomic_numbers.unique().tolist()
+    plan = model.planned(workload_of(batch, capacity, len(elements), stress=stress, alone=alone))
+    model.outcomes = []
+    if isinstance(model, FastTensorNet2) and plan.edge_maps:
+        _take(model, model.use_edge_maps, "the network of edges is evaluated by Triton's kernels")
+    model.allocate(batch.num_atoms, batch.num_systems, capacity, elements=elements, plan=plan)
+    if isinstance(model, FastTensorNet2) and plan.clusters is not None:
+        _take(model, model.use_clusters, "few atoms are evaluated by Triton's kernels")
+    if plan.atom_tiles:
+        _take(model, model.use_tiles, "products with weights are launched one by one")
+    if plan.one_launch:
+        # Only the driver knows whether all blocks have room.
+        _take(model, model.use_one_launch, "few atoms are evaluated in several launches", ValueError)
+
+
+def _take(model: FastTensorNet, use: Callable[[], None], otherwise: str, *more: type[Exception]) -> None:
+    """Takes kernels of CUDA C++, unless they cannot be compiled or loaded: then others do their work."""
+    try:
+        use()
+    except UNAVAILABLE + more as error:
+        log.warning("%s: %s", otherwise, error)
+        model.outcomes.append(f"{otherwise}: {error}")
+
+
+def planned_for(model: FastTensorNet, plan: Plan | None) -> Plan | None:
+    """A plan with the kernels for the capacity of the last `allocate`."""
+    return None if plan is None else plan.with_kernels(model.plan, model.capacity)
+
+
+def within_of(batch: Batch) -> Tensor | None:
+    """The numbers of atoms by hops of a domain; None of another batch."""
+    return batch.within if isinstance(batch, Domain) else None
+
+
+class KernelEngine:
+    """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward.
+
+    alone: no other engine runs at the same time, so few atoms may take the kernel of one_launch.py, whose blocks wait
+    for each other.
+    """
+
+    alone = False
+    plan: Plan | None = None
+
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
+        self.model = make_kernels(potential, precision, priors=False)
+        self.name, self.table_error = f"kernels, {precision}", self.model.table.error
+        self.batch, self.stress = batch, stress
+
+    def reserve(self, capacity: int) -> None:
+        allocate(self.model, self.batch, capacity, stress=self.stress, alone=self.alone)
+        self.plan = planned_for(self.model, self.plan)
+        self.name = f"kernels, {self.model.precision_used}"
+        if self.model.one_launch is not None:
+            self.name += ", one launch"
+        elif self.model.plan.one_launch:
+            self.name += f", several launches: {self.model.outcomes[-1].partition(': ')[2]}"
+
+    def gave_up(self) -> bool:
+        """Whether a launch ended with NaN, because other work kept some of its blocks from starting; reads the device.
+
+        Then the engine takes several launches from the next `reserve` on.
+        """
+        single = self.model.one_launch
+        if single is None or not single.gave_up():
+            return False
+        self.alone = False
+        return True
+
+    def place_results(self, energy: Tensor, energies: Tensor, forces: Tensor) -> None:
+        """Writes results into these tensors until the next `reserve`: [S] and [N] float64, [N,3] float32."""
+        buffers = self.model.buffers
+        assert buffers is not None
+        buffers.energy, buffers.energies, buffers.forces = energy, energies, forces
+
+    def share_scratch(self, other: KernelEngine) -> None:
+        """Uses the other engine's scratch where shapes agree. The two must never run at the same time."""
+        own, theirs = self.model.buffers, other.model.buffers
+        assert own is not None
+        assert theirs is not None
+        own.scratch.share(theirs.scratch)
+
+    @runs_on(device_of_positions)
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
+        batch = self.batch
+        inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, edges)
+        result = self.model.run(*inputs, forces=forces, virial=self.stress and forces, within=within_of(batch))
+        stress = per_volume(result.virial, cell) if self.stress else None
+        return Outputs(result.energy, result.energies, result.forces, stress)

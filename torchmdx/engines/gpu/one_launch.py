@@ -1,0 +1,259 @@
+"""Energy and forces of few atoms in one launch: a kernel in CUDA C++, kernels/one_launch.cu, for an H100 or H200.
+
+    chain of few_atoms.py: embed → L x layer → L x layer_gradient → forces
+    here:                  one kernel, whose blocks all run at the same time and wait for each other
+
+Each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE of their channels. The kernel serves the
+usual network (`serves.one_launch` of engines/plan), and energies with forces; for structures without periodic
+directions also a whole step, from coordinates to results (one_launch_step.cuh, `run_step`), or several steps of
+dynamics (one_launch_motion.cuh).
+Energies alone, virials, and evaluations with work between forward and backward pass take the chain.
+
+For few atoms in a cluster the kernel is compiled with the numbers of its plan as constants; for steps of dynamics
+once more.
+
+Blocks wait for blocks of other clusters, so all must run at the same time. They fit on the device, or there is no
+`AtomClusters`, and a cooperative launch starts them together. Should another program or stream keep some from starting
+all the same, the others give up after PATIENCE looks, and energies and forces are NaN (`OneLaunch.gave_up`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from torchmdx.engines.gpu.one_launch_weights import pack_matrices, pack_tables, pack_vectors
+from torchmdx.engines.plan import serves
+from torchmdx.engines.plan.clusters import (
+    CHANNELS,
+    EDGE_FLOATS,
+    KEPT,
+    MOST_SHARED_BYTES,
+    OF_AN_ATOM,
+    SHARES,
+    THREADS,
+    WARPS,
+    AtomClusters,
+)
+from torchmdx.models.tensornet import TensorNet
+from torchmdx.neighbors.edges import Edges
+from torchmdx.runtime.compile_cache import CacheError, CompileError
+from torchmdx.runtime.cuda_kernel import ClusterKernel, DriverError
+from torchmdx.runtime.cuda_source import cubin, members
+
+if TYPE_CHECKING:
+    from torchmdx.engines.gpu.buffers import Buffers
+    from torchmdx.engines.gpu.tensornet import FastTensorNet
+
+log = logging.getLogger(__name__)
+
+SOURCES = Path(__file__).with_name("sm90")
+MAIN = "one_launch.cu"
+ARCHITECTURE, CAPABILITY = "sm_90", (9, 0)
+MOST_IN_STEP = 64  # atoms
+# How often a block looks whether others have arrived: for about two seconds.
+PATIENCE = 1 << 22
+
+
+class Params(ctypes.Structure):
+    """`struct Params` of one_launch_block.cuh."""
+
+    _fields_ = members((SOURCES / "one_launch_block.cuh").read_text(), "Params")
+
+
+class Launcher(Protocol):
+    """What runs the kernel: `ClusterKernel`, or an emulation of it."""
+
+    def most_clusters(self, shared_bytes: int) -> int: ...
+
+    def launch(self, clusters: int, shared_bytes: int, given: ctypes.Structure) -> None: ...
+
+
+@functools.cache
+def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> ClusterKernel:
+    """The kernel on a device, compiled once with these constants, by NVRTC, and kept in the cache.
+
+    Raises ValueError for another architecture; CompileError, CacheError or DriverError.
+    """
+    if torch.cuda.get_device_capability(device) != CAPABILITY:
+        name = torch.cuda.get_device_name(device)
+        raise ValueError(f"one launch needs a GPU of the architecture {ARCHITECTURE}, got {name}")
+    files = {path.name: path.read_text() for path in sorted(SOURCES.glob("one_launch*.cu*"))}
+    code = cubin(MAIN, files, ARCHITECTURE, dict(constants))
+    return ClusterKernel(
+        code, "one_launch", device, threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES
+    )
+
+
+def planned(num_atoms: int, device: torch.device) -> tuple[AtomClusters, ClusterKernel]:
+    """The plan for so many atoms on a device, and its kernel. Raises ValueError if there is no room, and as `launcher`.
+
+    How many clusters run at the same time, the driver tells of a kernel only: it may be fewer than multiprocessors
+    allow.
+    """
+    most = torch.cuda.get_device_properties(device).multi_processor_count // SHARES
+    while (plan := AtomClusters.choose(num_atoms, most)) is not None:
+        kernel = launcher(device, tuple(plan.constants.items()))
+        found = kernel.most_clusters(MOST_SHARED_BYTES)
+        if plan.clusters <= found:
+            return plan, kernel
+        most = min(found, most - 1)
+    raise ValueError(f"one launch has no room for {num_atoms} atoms in {most} clusters")
+
+
+class OneLaunch:
+    """The kernel with a model's weights and memory for one number of atoms, systems and edges."""
+
+    def __init__(
+        self,
+        model: FastTensorNet,
+        buffers: Buffers,
+        plan: AtomClusters,
+        kernel: Launcher,
+        make_moving: Callable[[], Launcher] | None = None,
+    ) -> None:
+        sizes, w = buffers.sizes, model.weights
+        self.plan, self.kernel, self.buffers, self._make_moving = plan, kernel, buffers, make_moving
+        n, slots, new = sizes.num_atoms, sizes.slots, sizes.new
+        steps = self.serves_steps
+        fixed_floats = plan.floats + OF_AN_ATOM * n * steps
+        room = (MOST_SHARED_BYTES // 4 - fixed_floats) // EDGE_FLOATS // 4 * 4
+        edge_room = min(room, -(-max(slots, plan.per * n * steps) // 4) * 4)
+        told_slots = max(slots, n * n * steps)
+        self.shared_bytes = 4 * (fixed_floats + EDGE_FLOATS * edge_room)
+        blocks = plan.clusters * SHARES
+        self.memory: dict[str, Tensor | None] = {
+            "weights": pack_matrices(w),
+            "vectors": pack_vectors(w),
+            "table": pack_tables(w),
+            "stretch": w.stretch,
+            "constants": w.head.constants,
+            "references": w.references,
+            "shift": w.shift,
+            "targets": w.targets,
+            "sources": w.sources,
+            "y": new(2, n, 3, CHANNELS, 4),
+            "gm": new(2, n, 3, CHANNELS, 4),
+            "edges": new(SHARES, slots, 8),
+            "pull": new(SHARES, slots),
+            "back": new(slots, 4),
+            "half": new(SHARES, told_slots, 4),
+            "told_energies": new(2, n, 4),
+            "told_forces": new(2, n, 4),
+            "counters": new(3, dtype=torch.int64),
+            "kept": None if plan.keep else new(blocks, plan.per * KEPT),
+        }
+        table = self.memory["table"]
+        assert table is not None
+        self.fixed = {name: None if value is None else value.data_ptr() for name, value in self.memory.items()}
+        self.fixed |= {"num_atoms": n, "num_systems": sizes.num_systems, "slots": slots, "told_slots": told_slots}
+        self.fixed |= {"edge_room": edge_room, "hears": steps}
+        self.fixed |= {"per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk}
+        self.fixed |= {"table_size": table[0].numel() // 4, "last_interval": w.num_intervals - 1}
+        self.fixed["patience"] = PATIENCE
+        self.epsilons = model.epsilons
+
+    @classmethod
+    def made(cls, model: FastTensorNet, buffers: Buffers) -> OneLaunch:
+        """The kernel for a model and these buffers. Raises ValueError if it does not serve them, as `launcher` does."""
+        sizes = buffers.sizes
+        if model.network_type is not TensorNet:
+            raise ValueError(f"one launch needs a TensorNet, got {model.network_type.__name__}")
+        if (reason := serves.one_launch(model.config)) is not None:
+            raise ValueError(f"one launch does not serve this network: {reason}")
+        if sizes.device.type != "cuda" or not sizes.with_forces or not sizes.num_atoms:
+            raise ValueError(f"one launch needs atoms on a GPU and buffers for forces, got {sizes.num_atoms} atoms")
+        if sizes.slots > serves.MOST_SLOTS:
+            raise ValueError(f"one launch has numbers for {serves.MOST_SLOTS} edges, got {sizes.slots}")
+        plan, kernel = planned(sizes.num_atoms, sizes.device)
+        constants = tuple(plan.constants_of_steps(sizes.num_atoms).items())
+        return cls(model, buffers, plan, kernel, functools.partial(launcher, sizes.device, constants))
+
+    @functools.cached_property
+    def moving_kernel(self) -> Launcher | None:
+        """The kernel for steps of dynamics, compiled at its first use; None where there is none."""
+        if self._make_moving is None or not self.serves_steps:
+            return None
+        try:
+            kernel = self._make_moving()
+        except (CompileError, CacheError, DriverError) as error:
+            log.warning("integrators have kernels of their own: %s", error)
+            return None
+        return kernel if kernel.most_clusters(self.shared_bytes) >= self.plan.clusters else None
+
+    def gave_up(self) -> bool:
+        """Whether blocks of a launch did not wait to the end. Reads the device."""
+        counters = self.memory["counters"]
+        assert counters is not None
+        return bool(counters[1])
+
+    @property
+    def serves_steps(self) -> bool:
+        """Whether the kernel can do a whole step (one_launch_step.cuh).
+
+        64 bits tell an atom's neighbours, and a block has a warp for each of its atoms and others.
+        """
+        n, per = self.buffers.sizes.num_atoms, self.plan.per
+        fits = 4 * (self.plan.floats + OF_AN_ATOM * n + EDGE_FLOATS * (per * n + 3)) <= MOST_SHARED_BYTES
+        return n <= MOST_IN_STEP and per < WARPS and 16 * n + 4 <= per * 3 * CHANNELS and fits
+
+    def run(
+        self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges
+    ) -> None:
+        """Computes energies and forces into the buffers: one launch on the current stream."""
+        self._launch(positions, numbers, system, cell, charge, edges, {}, {})
+
+    def run_step(
+        self,
+        positions: Tensor,
+        numbers: Tensor,
+        system: Tensor,
+        cell: Tensor,
+        charge: Tensor,
+        edges: Edges,
+        tensors: Mapping[str, Tensor | None],
+        radius: float,
+        to_host: int,
+        steps: int = 0,
+        thermostat: int = 0,
+    ) -> None:
+        """A whole step: writes positions, cell and edges as well.
+
+        tensors: what `struct Params` names from `given` to `host_output`; of dynamics, also from `state_positions` to
+        `control`. radius: of the search. to_host: 2 for all results, 1 for energy and flags, 0 for nothing. steps,
+        thermostat: of dynamics, which need a `moving_kernel` and begin with the forces of the state; no steps: one
+        evaluation.
+        """
+        settings = {"radius_squared": radius * radius, "to_host": to_host, "steps": steps, "thermostat": thermostat}
+        self._launch(positions, numbers, system, cell, charge, edges, tensors, settings)
+
+    def _launch(
+        self,
+        positions: Tensor,
+        numbers: Tensor,
+        system: Tensor,
+        cell: Tensor,
+        charge: Tensor,
+        edges: Edges,
+        tensors: Mapping[str, Tensor | None],
+        settings: Mapping[str, float],
+    ) -> None:
+        out = self.buffers
+        inputs = dict(positions=positions, cell=cell, charge=charge, numbers=numbers, system=system)
+        lists = dict(row_ptr=edges.row_ptr, source=edges.source, target=edges.target, shifts=edges.shifts)
+        results = dict(energies=out.energies, energy=out.energy, forces=out.forces)
+        given = {**inputs, **lists, **results, **tensors}
+        pointers = {name: None if value is None else value.data_ptr() for name, value in given.items()}
+        wide = {f"wide_{name}": inputs[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
+        gate, read = self.epsilons
+        params = Params(**self.fixed, **pointers, **wide, **settings, gate_epsilon=gate, read_epsilon=read)
+        kernel = self.moving_kernel if settings.get("steps") else self.kernel
+        assert kernel is not None
+        kernel.launch(self.plan.clusters, self.shared_bytes, params)

@@ -1,0 +1,545 @@
+// Edges: geometry, sums over the neighbours of each atom, forward and backward, forces and energies.
+#pragma once
+#include "one_launch_products.cuh"
+
+// A row of a table, and from it the filters of the three parts at t, and their slopes.
+struct Row {
+    float4 quad[QUADS];
+};
+DEV Row read_row(const float4 *at)
+{
+    Row row;
+#pragma unroll
+    for (int k = 0; k < QUADS; k++) row.quad[k] = __ldg(at + k * C);
+    return row;
+}
+template <int SLOPES> DEV void filters_of(const Row &row, float t, float *f, float *slope)
+{
+    float v[4 * QUADS];
+#pragma unroll
+    for (int k = 0; k < QUADS; k++)
+        v[4 * k] = row.quad[k].x, v[4 * k + 1] = row.quad[k].y, v[4 * k + 2] = row.quad[k].z,
+                v[4 * k + 3] = row.quad[k].w;
+#pragma unroll
+    for (int part = 0; part < 3; part++) {
+        float df = 0, value = v[3 * (TERMS - 1) + part];
+#pragma unroll
+        for (int q = TERMS - 2; q >= 0; q--) {
+            if (SLOPES) df = df * t + value;
+            value = value * t + v[3 * q + part];
+        }
+        f[part] = value;
+        if (SLOPES) slope[part] = df;
+    }
+}
+
+DEV double wide_value(const void *values, int wide, long long k)
+{
+    return wide ? ((const double *)values)[k] : (double)((const float *)values)[k];
+}
+
+// What the rest of the kernel needs of each atom, in shared memory.
+DEV void prepare(const Block &b)
+{
+    const Params &p = b.p;
+    const float4 *vectors = (const float4 *)(p.vectors + b.rank * VECTORS);
+#pragma unroll
+    for (int k = 0; k < (VECTORS / 4 + THREADS - 1) / THREADS; k++)
+        if (b.tid + k * THREADS < VECTORS / 4)
+            ((float4 *)b.vectors)[b.tid + k * THREADS] = vectors[b.tid + k * THREADS];
+    if (b.tid < 5) b.stretch[b.tid] = p.stretch[b.tid];
+    if (b.tid < 2) b.counted[b.tid] = 0;
+#pragma unroll 1
+    for (int o = b.tid; o < b.atoms * WIDE; o += THREADS) {
+        const int a = o / WIDE;
+        const long long element = p.numbers[b.first + a], system = p.system[b.first + a], at = element * C + b.channel;
+        const float target = p.targets[at], source = p.sources[at];
+        b.as_target(a)[b.col] = target, b.with_itself(a)[b.col] = target + source;
+        if (b.col == 0) {
+            b.factor(a) = 1.0f + 0.1f * (float)wide_value(p.charge, p.wide_charge, system);
+            b.reference(a) = p.references[element];
+        }
+    }
+}
+
+// Where the edges of the block lie, in shared memory if they fit; those of a whole step do.
+DEV void place_edges(Block &b)
+{
+    const Params &p = b.p;
+    if (makes_list(p) || b.num_edges <= p.edge_room)
+        b.edges = (Edge *)b.edge_memory, b.pull = b.edge_memory + 8 * p.edge_room;
+    else {
+        b.edges = p.edges + (long long)b.rank * p.slots + b.first_edge;
+        b.pull = p.pull + (long long)b.rank * p.slots + b.first_edge;
+    }
+}
+
+const double SAME_PLACE = 1e-4; // Å, that of torchmdx/evaluation/evaluate.py: the direction of shorter edges is NaN
+
+// Edge u along the vector v.
+DEV void put_edge(const Block &b, int u, const double *v, int source, int element)
+{
+    const Params &p = b.p;
+    double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
+    if (square < SAME_PLACE * SAME_PLACE) square = __uint_as_float(0x7fc00000);
+    const double inverse = rsqrt(square), r = square * inverse;
+    const double decay = b.stretch[2] * exp(-b.stretch[3] * r), x = b.stretch[0] + b.stretch[1] * r + decay;
+    // NaN counts as inside, so that it reaches the energy.
+    const int knot = !(x > 0) ? 0 : x > p.last_interval ? p.last_interval : (int)x;
+    Edge edge = {(float)(v[0] * inverse),
+                 (float)(v[1] * inverse),
+                 (float)(v[2] * inverse),
+                 (float)(x - knot),
+                 (float)(b.stretch[1] - b.stretch[3] * decay),
+                 (float)inverse,
+                 (unsigned short)source,
+                 NOWHERE,
+                 (short)(r >= b.stretch[4] ? -1 : knot),
+                 (short)element};
+    b.edges[u] = edge;
+    b.pull[u] = 0;
+}
+
+// The edges of the list that was given.
+DEV void take_list(Block &b)
+{
+    const Params &p = b.p;
+    if (b.atoms) {
+        b.first_edge = p.row_ptr[b.first];
+        b.num_edges = p.row_ptr[b.first + b.atoms] - b.first_edge;
+    }
+    place_edges(b);
+#pragma unroll 1
+    for (int a = b.tid; a < b.atoms; a += THREADS)
+        b.first_of(a) = p.row_ptr[b.first + a] - b.first_edge,
+        b.end_of(a) = p.row_ptr[b.first + a + 1] - b.first_edge;
+#pragma unroll 1
+    for (int u = b.tid; u < b.num_edges; u += THREADS) {
+        const int e = b.first_edge + u, i = p.target[e], j = p.source[e];
+        const long long cell = p.num_systems == 1 ? 0 : 9 * p.system[i];
+        const double sa = p.shifts[3LL * e], sb = p.shifts[3LL * e + 1], sc = p.shifts[3LL * e + 2];
+        const int element = (int)p.numbers[j];
+        double v[3];
+#pragma unroll
+        for (int k = 0; k < 3; k++)
+            v[k] =
+                wide_value(p.positions, p.wide_positions, 3LL * j + k) -
+                wide_value(p.positions, p.wide_positions, 3LL * i + k) +
+                (sa * wide_value(p.cell, p.wide_cell, cell + k) + sb * wide_value(p.cell, p.wide_cell, cell + 3 + k) +
+                 sc * wide_value(p.cell, p.wide_cell, cell + 6 + k));
+        put_edge(b, u, v, j, element);
+    }
+}
+
+// Sums of the lanes of an atom, [atoms][9][WIDE], from scratch [lanes][atoms][9][WIDE].
+DEV void sum_lanes(const Block &b, float *result)
+{
+    __syncthreads();
+#pragma unroll 1
+    for (int o = b.tid; o < b.atoms * NINE; o += THREADS) {
+        float sum = 0;
+        EACH_ROW for (int u = 0; u < lanes_of(b.p); u++) sum += b.scratch[u * rows_of(b.p, b.atoms) * NINE + o];
+        result[o] = sum;
+    }
+    __syncthreads();
+}
+
+DEV void put_lane(const Block &b, int a, int share, const N9 &m)
+{
+    const int half = b.lane >> 4;
+    float *to = b.scratch + (share * rows_of(b.p, b.atoms) + a) * NINE + b.col;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) to[(j + half) * WIDE] = halves(m.v[j], m.v[j + 1], half);
+    float last = m.v[8] + exchange(m.v[8], 16);
+    if (!half) to[8 * WIDE] = last;
+}
+
+#define EACH_SHARE(a, share)                                                                                           \
+    _Pragma("unroll 1") for (int unit = b.warp; unit < b.atoms * lanes_of(b.p); unit += WARPS) for (                   \
+        int a = unit / lanes_of(b.p), share = unit % lanes_of(b.p), once = 1; once; once = 0)
+// The edges of a share beyond those of `Near`, which is of the warp's first unit only.
+#define EACH_OTHER_EDGE(a, share, u)                                                                                   \
+    _Pragma("unroll 1") for (                                                                                          \
+        int base = b.first_of(a) + 2 * (share + (unit == b.warp ? ROUNDS * lanes_of(b.p) : 0)), end = b.end_of(a);     \
+        MAY_HAVE_OTHERS && base < end;                                                                                 \
+        base += 2 * lanes_of(b.p)) for (int u = base + (b.lane >> 4), once2 = 1; once2; once2 = 0)
+
+// Of the first edges of the warp's first unit, one by each of its halves and round: source, and filters of a table, 0
+// beyond the cutoff and behind the last edge, where the source is the atom itself. They are read while a block waits
+// for what they are multiplied with, all of them at once.
+enum { ROUNDS = 2 };
+struct Near {
+    int at[ROUNDS], source[ROUNDS];
+    float f[ROUNDS][3], slope[ROUNDS][3], pair[ROUNDS]; // pair: of both elements' embeddings
+};
+template <int SLOPES, int PAIRS> DEV void read_near(const Block &b, int which, Near &near)
+{
+    const Params &p = b.p;
+    const float4 *table = p.table + which * p.table_size + b.channel;
+    const bool some = b.warp < b.atoms * lanes_of(p);
+    const int a = some ? b.warp / lanes_of(p) : 0, share = b.warp % lanes_of(p), end = some ? b.end_of(a) : 0;
+    Row rows[ROUNDS];
+    float t[ROUNDS];
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) {
+        const int u = some ? b.first_of(a) + 2 * (share + r * lanes_of(p)) + (b.lane >> 4) : 0;
+        const int knot = u < end ? b.edges[u].knot : -1;
+        const bool inside = knot >= 0;
+        near.at[r] = inside ? u : -1, near.source[r] = inside ? b.edges[u].source : b.first + a;
+        t[r] = inside ? b.edges[u].t : 0;
+        if (PAIRS) near.pair[r] = b.as_target(a)[b.col] + p.sources[(inside ? b.edges[u].element : 0) * C + b.channel];
+        rows[r] = read_row(table + (long long)max(knot, 0) * INTERVAL);
+    }
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) {
+        filters_of<SLOPES>(rows[r], t[r], near.f[r], near.slope[r]);
+#pragma unroll
+        for (int part = 0; part < 3; part++) {
+            if (near.at[r] < 0) near.f[r][part] = 0;
+            if (SLOPES && near.at[r] < 0) near.slope[r][part] = 0;
+        }
+    }
+}
+// Where the nine components of an atom of a layer begin, in this lane's channel.
+DEV long long nine_of(const Block &b, int layer, int atom)
+{
+    return ((long long)layer * b.p.num_atoms + atom) * 3 * C + b.channel;
+}
+DEV void hear_near(const Block &b, const float4 *nines, int layer, const Near &near, N9 (&there)[ROUNDS])
+{
+    if (hears_all(b.p)) {
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) there[r] = heard_of(b, near.source[r]);
+        return;
+    }
+    const float4 *from[ROUNDS];
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) from[r] = near.at[r] >= 0 ? nines + nine_of(b, layer, near.source[r]) : 0;
+    hear_nine(b, from, there);
+}
+DEV N9 hear_one(const Block &b, const float4 *nines, int layer, int atom)
+{
+    if (hears_all(b.p)) return heard_of(b, atom);
+    const float4 *const from[1] = {nines + nine_of(b, layer, atom)};
+    N9 there[1];
+    hear_nine(b, from, there);
+    return there[0];
+}
+
+DEV void add_embedding(N9 &m, const Edge &e, const float *f, float pair)
+{
+    const float scalar = f[0] * pair, vector = f[1] * pair, q = f[2] * pair;
+    m.v[0] += scalar;
+    m.v[1] += vector * e.x, m.v[2] += vector * e.y, m.v[3] += vector * e.z;
+    m.v[4] += q * (e.x * e.x - 1.0f / 3.0f), m.v[5] += q * (e.x * e.y), m.v[6] += q * (e.x * e.z);
+    m.v[7] += q * (e.y * e.y - 1.0f / 3.0f), m.v[8] += q * (e.y * e.z);
+}
+
+DEV void embedding_sums(const Block &b)
+{
+    const Params &p = b.p;
+    Near near;
+    read_near<0, 1>(b, 0, near);
+    EACH_SHARE(a, share)
+    {
+        N9 m = {};
+        const float target = b.as_target(a)[b.col];
+        if (unit == b.warp)
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++)
+                if (near.at[r] >= 0) add_embedding(m, b.edges[near.at[r]], near.f[r], near.pair[r]);
+        EACH_OTHER_EDGE(a, share, u)
+        {
+            if (u < end && b.edges[u].knot >= 0) {
+                const Edge &e = b.edges[u];
+                float f[3];
+                filters_of<0>(read_row(p.table + (long long)e.knot * INTERVAL + b.channel), e.t, f, 0);
+                add_embedding(m, e, f, target + p.sources[e.element * C + b.channel]);
+            }
+        }
+        put_lane(b, a, share, m);
+    }
+    sum_lanes(b, b.result);
+}
+
+DEV void add_message(N9 &m, const float *f, const N9 &there)
+{
+#pragma unroll
+    for (int k = 0; k < 9; k++) m.v[k] += (k == 0 ? f[0] : k < 4 ? f[1] : f[2]) * there.v[k];
+}
+
+DEV void messages(const Block &b, int layer, const Near &near)
+{
+    const Params &p = b.p;
+    const float4 *table = p.table + (layer + 1) * p.table_size + b.channel;
+    if (hears_all(p)) hear_all(b, p.y, layer);
+    EACH_SHARE(a, share)
+    {
+        N9 m = {};
+        if (unit == b.warp) {
+            N9 there[ROUNDS];
+            hear_near(b, p.y, layer, near, there);
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++) add_message(m, near.f[r], there[r]);
+        }
+        EACH_OTHER_EDGE(a, share, u)
+        {
+            if (u < end && b.edges[u].knot >= 0) {
+                const Edge &e = b.edges[u];
+                float f[3];
+                filters_of<0>(read_row(table + (long long)e.knot * INTERVAL), e.t, f, 0);
+                const N9 there = hear_one(b, p.y, layer, e.source);
+                add_message(m, f, there);
+            }
+        }
+        put_lane(b, a, share, m);
+    }
+    sum_lanes(b, b.result);
+}
+
+DEV float over_columns(float v)
+{
+#pragma unroll
+    for (int mask = 8; mask; mask >>= 1) v += exchange(v, mask);
+    return v;
+}
+
+// The same of two numbers, of the first in the lower half of the columns and of the second in the upper half.
+DEV float over_columns(const Block &b, float first, float second)
+{
+    const bool upper = b.col >= WIDE / 2;
+    float v = (upper ? second : first) + exchange(upper ? first : second, WIDE / 2);
+#pragma unroll
+    for (int mask = WIDE / 4; mask; mask >>= 1) v += exchange(v, mask);
+    return v;
+}
+// The edge of the round whose sum a thread has; -1 for none, and for all but one thread of each half.
+DEV int summed(const Block &b, const Near &near)
+{
+    static_assert(ROUNDS == 2, "one round for each half of the columns");
+    return b.col == 0 ? near.at[0] : b.col == WIDE / 2 ? near.at[1] : -1;
+}
+
+DEV float along_edge(const N9 &own, const N9 &there, const float *slope)
+{
+    float part[3];
+    dot_parts(own, there, part);
+    return slope[0] * part[0] + slope[1] * part[1] + slope[2] * part[2];
+}
+
+DEV void messages_gradient(const Block &b, int layer, const Near &near)
+{
+    const Params &p = b.p;
+    const float4 *table = p.table + (layer + 1) * p.table_size + b.channel;
+    if (hears_all(p)) hear_all(b, p.gm, layer);
+    EACH_SHARE(a, share)
+    {
+        N9 m = {};
+        const N9 own = load_own(b.keep(a, KEEP_Y0 + A_LAYER * layer) + b.col);
+        if (unit == b.warp) {
+            N9 there[ROUNDS];
+            hear_near(b, p.gm, layer, near, there);
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++) add_message(m, near.f[r], there[r]);
+            const float along = over_columns(b, along_edge(own, there[0], near.slope[0]),
+                                             along_edge(own, there[1], near.slope[1]));
+            if (summed(b, near) >= 0) b.pull[summed(b, near)] += along;
+        }
+        EACH_OTHER_EDGE(a, share, u)
+        {
+            float along = 0;
+            const bool inside = u < end && b.edges[u].knot >= 0;
+            if (inside) {
+                const Edge &e = b.edges[u];
+                float f[3], slope[3];
+                filters_of<1>(read_row(table + (long long)e.knot * INTERVAL), e.t, f, slope);
+                const N9 there = hear_one(b, p.gm, layer, e.source);
+                add_message(m, f, there);
+                along = along_edge(own, there, slope);
+            }
+            along = over_columns(along);
+            if (inside && b.col == 0) b.pull[u] += along;
+        }
+        put_lane(b, a, share, m);
+    }
+    sum_lanes(b, b.result);
+}
+
+// Where blocks tell what edge u from atom j to atom i adds to forces, and where that of the other direction; -1 for
+// nowhere. In a whole step each pair of atoms has its place.
+DEV int told_at(const Block &b, int i, int j, int u)
+{
+    return makes_list(b.p) ? i * b.p.num_atoms + j : b.first_edge + u;
+}
+DEV int told_back_at(const Block &b, int i, int j, int u)
+{
+    if (makes_list(b.p)) return j * b.p.num_atoms + i;
+    return b.edges[u].back == NOWHERE ? -1 : b.edges[u].back;
+}
+
+// What one channel adds to h_e of edge u, beside the pull of the messages, from the gradient in A and the channel's
+// filters, slopes and embeddings; u < 0: nothing.
+struct Vector {
+    float x, y, z;
+};
+DEV Vector edge_gradient(const Block &b, int u, const N9 &g, const float *f, const float *slope, float pair)
+{
+    if (u < 0) return {};
+    const Edge &e = b.edges[u];
+    const float x = e.x, y = e.y, z = e.z;
+    // Half the gradient of d.G d: contracted with d twice, it is the value itself.
+    const float qx = g.v[4] * x + 0.5f * (g.v[5] * y + g.v[6] * z),
+                qy = g.v[7] * y + 0.5f * (g.v[5] * x + g.v[8] * z);
+    const float qz = 0.5f * (g.v[6] * x + g.v[8] * y), third = (g.v[4] + g.v[7]) * (1.0f / 3.0f);
+    const float along = pair * (slope[0] * g.v[0] + slope[1] * (g.v[1] * x + g.v[2] * y + g.v[3] * z) +
+                                slope[2] * (qx * x + qy * y + qz * z - third));
+    const float sx = (f[1] * g.v[1] + 2.0f * f[2] * qx) * pair, sy = (f[1] * g.v[2] + 2.0f * f[2] * qy) * pair,
+                sz = (f[1] * g.v[3] + 2.0f * f[2] * qz) * pair;
+    const float radial = along * e.stretch - (sx * x + sy * y + sz * z) * e.inverse;
+    return {radial * x + sx * e.inverse, radial * y + sy * e.inverse, radial * z + sz * e.inverse};
+}
+
+// Tells h_e, the sums over the channels and the pull; i: the edge's atom.
+DEV void tell_gradient(const Block &b, float4 *half, int i, int u, const Vector &h)
+{
+    const Edge &e = b.edges[u];
+    const float radial = b.pull[u] * e.stretch;
+    tell(half + told_at(b, i, e.source, u), told(b, h.x + radial * e.x, h.y + radial * e.y, h.z + radial * e.z));
+}
+
+// h_e of this block's channels, from the gradient in A, result [atoms][9][WIDE].
+DEV void edge_gradients(const Block &b, const Near &near)
+{
+    const Params &p = b.p;
+    float4 *half = p.half + (long long)b.rank * p.told_slots;
+    EACH_SHARE(a, share)
+    {
+        const N9 g = load_own(b.result + a * NINE + b.col);
+        const float target = b.as_target(a)[b.col];
+        const int i = b.first + a;
+        if (unit == b.warp) {
+            const Vector h = edge_gradient(b, near.at[0], g, near.f[0], near.slope[0], near.pair[0]),
+                         k = edge_gradient(b, near.at[1], g, near.f[1], near.slope[1], near.pair[1]);
+            const Vector sum = {over_columns(b, h.x, k.x), over_columns(b, h.y, k.y), over_columns(b, h.z, k.z)};
+            if (summed(b, near) >= 0) tell_gradient(b, half, i, summed(b, near), sum);
+        }
+        EACH_OTHER_EDGE(a, share, u)
+        {
+            const bool inside = u < end && b.edges[u].knot >= 0;
+            float f[3] = {}, slope[3] = {}, source = 0;
+            if (inside) {
+                const Edge &e = b.edges[u];
+                filters_of<1>(read_row(p.table + (long long)e.knot * INTERVAL + b.channel), e.t, f, slope);
+                source = p.sources[e.element * C + b.channel];
+            }
+            const Vector h = edge_gradient(b, inside ? u : -1, g, f, slope, target + source);
+            const Vector sum = {over_columns(h.x), over_columns(h.y), over_columns(h.z)};
+            if (inside && b.col == 0) tell_gradient(b, half, i, u, sum);
+        }
+    }
+}
+
+// The other direction of each edge of the cluster's atoms, divided among its blocks.
+DEV void find_back(const Block &b)
+{
+    const Params &p = b.p;
+#pragma unroll 1
+    for (int u = b.rank + SHARES * b.warp; u < b.num_edges; u += SHARES * WARPS) {
+        const int e = b.first_edge + u, found = opposite(p, b.lane, e);
+        if (b.lane == 0) tell(p.back + e, told(b, __int_as_float(found), 0, 0));
+    }
+}
+
+// The other directions of the edges whose forces this block sums.
+DEV void take_back(const Block &b)
+{
+#pragma unroll 1
+    for (int a = b.rank; a < b.atoms; a += SHARES)
+#pragma unroll 1
+        for (int u = b.first_of(a) + b.tid; u < b.end_of(a); u += THREADS) {
+            const float4 *const from[1] = {b.p.back + b.first_edge + u};
+            float4 heard[1];
+            hear(b, from, heard);
+            b.edges[u].back = is_told(b, heard[0]) ? (unsigned short)__float_as_int(heard[0].x) : NOWHERE;
+        }
+}
+
+DEV void sum_forces(const Block &b)
+{
+    const Params &p = b.p;
+    const int share = b.lane % SHARES, part = b.tid / SHARES;
+    const float4 *half = p.half + (long long)share * p.told_slots;
+#pragma unroll 1
+    for (int a = b.rank; a < b.atoms; a += SHARES) {
+        const int i = b.first + a;
+        float x = 0, y = 0, z = 0;
+#pragma unroll 1
+        for (int u = b.first_of(a) + part; u < b.end_of(a); u += THREADS / SHARES) {
+            if (b.edges[u].knot < 0) continue;
+            const int j = b.edges[u].source, back = told_back_at(b, i, j, u);
+            const float4 *const from[2] = {half + told_at(b, i, j, u), back < 0 ? 0 : half + back};
+            float4 heard[2];
+            hear(b, from, heard);
+            const float4 h = heard[0], g = heard[1];
+            x += h.x - g.x, y += h.y - g.y, z += h.z - g.z;
+        }
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1) x += exchange(x, mask), y += exchange(y, mask), z += exchange(z, mask);
+        float *sums = b.scratch;
+        if (a >= SHARES) __syncthreads(); // the sums before have been read
+        if (b.lane == 0) sums[3 * b.warp] = x, sums[3 * b.warp + 1] = y, sums[3 * b.warp + 2] = z;
+        __syncthreads();
+        if (b.warp == 0) {
+            float sum = 0; // of one component by each lane
+#pragma unroll
+            for (int u = 0; u < WARPS; u++) sum += sums[3 * u + min(b.lane, 2)];
+            x = sum, y = exchange(sum, 1), z = exchange(sum, 2);
+            if (b.lane) continue;
+            if (makes_list(p))
+                tell(forces_told(b) + i, told(b, x, y, z));
+            else
+                p.forces[3LL * i] = x, p.forces[3LL * i + 1] = y, p.forces[3LL * i + 2] = z;
+        }
+    }
+}
+
+// The energy of systems from `first` on, one by each warp; its atoms share the potential's shift. kept: particles that
+// have the energies of atoms, or 0 where they have been told. energies [N], and wrong [N], whether an atom's energy is
+// not finite: 0 where they are not wanted.
+DEV void sum_energies(const Block &b, int first, int step, const Particle *kept, double *energy, double *energies,
+                      int *wrong)
+{
+    const Params &p = b.p;
+#pragma unroll 1
+    for (int s = first; s < p.num_systems; s += step) {
+        int count = p.num_systems == 1 ? p.num_atoms : 0;
+        if (p.num_systems > 1) {
+#pragma unroll 1
+            for (int i = b.lane; i < p.num_atoms; i += 32) count += p.system[i] == s;
+#pragma unroll
+            for (int mask = 16; mask; mask >>= 1) count += exchange(count, mask);
+        }
+        const double share = p.shift[0] / max(count, 1);
+        double sum = 0;
+#pragma unroll 1
+        for (int i = b.lane; i < p.num_atoms; i += 32)
+            if (p.num_systems == 1 || p.system[i] == s) {
+                double own;
+                if (kept)
+                    own = kept[i].energy;
+                else {
+                    const float4 *const from[1] = {energies_told(b) + i};
+                    float4 heard[1];
+                    hear(b, from, heard);
+                    own = energy_of(heard[0]);
+                }
+                own += share;
+                if (energies) energies[i] = own;
+                if (wrong) wrong[i] = own - own != 0;
+                sum += own;
+            }
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask);
+        if (b.lane == 0) energy[s] = sum;
+    }
+}

@@ -1,0 +1,273 @@
+"""TensorNet's energy and forces in a fixed chain of kernels, float32, for a GPU.
+
+The same function as `Potential` with `TabulatedFilters`: filters are read from the table, messages are summed without
+storing edge features, and the backward pass is written by hand instead of recorded. Forces are the exact gradient of
+the energy that is returned with them.
+
+`run` only launches kernels, without allocation or synchronisation and with fixed shapes, so it can be captured in a
+CUDA graph. There are no atomics: equal inputs give bit-identical results.
+
+The chain, for L layers:
+
+    place_edges → surroundings → standardised_norms → W → W → W → gated → L x (W → messages → W → update)
+    → read_norms → W → read_energies → W → read_features_gradient
+    → L x (W → update_gradient → messages_gradient → W → mix_in_gradient) → W → W → W → surroundings_mix_gradient
+    → surroundings_gradient → forces → sum_systems
+
+with W a product with weights (kernels/tf32_product.py). Where an atom has many neighbours of few elements, most of
+
+    surroundings is   element_sums → multiply_sums
+    surroundings_gradient is   multiply_sums_back → element_sums_gradient
+
+For few atoms (`Tiles.row`), one program per atom does most of this:
+
+    embed → L x layer → L x layer_gradient → forces → sum_systems
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
+from torchmdx.engines.gpu.buffers import Buffers, Sizes
+from torchmdx.engines.plan import KernelPlan, Machine, Network, Workload, plan_kernels
+from torchmdx.engines.plan.decide import why_not_fused
+from torchmdx.engines.plan.kernels import LEAN, ROWS
+from torchmdx.engines.plan.launch_sizes import Tiles, launch_sizes
+from torchmdx.models.potential import Potential
+from torchmdx.models.tensornet import TensorNet
+from torchmdx.neighbors.edges import Edges
+
+if TYPE_CHECKING:
+    from torchmdx.engines.gpu.atom_tiles import TileKernels
+    from torchmdx.engines.gpu.element_functions import ElementFunctions, PresentElements
+    from torchmdx.engines.gpu.many_atoms import Chain
+    from torchmdx.engines.gpu.one_launch import OneLaunch
+
+
+# Rounding of matrix products: three TF32 products make one of float32.
+PRECISIONS = {"float32": "tf32x3", "half": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
+
+
+class FastTensorNet:
+    """A potential's energy and forces by kernels.
+
+    bound: largest error of a tabulated filter relative to the largest filter; `table.error` is what was reached.
+    priors: leave them out; the caller adds them.
+    precision: "float32"; "half" for tensors of eleven bits between atoms, in fp16 with powers of two as units; "tf32"
+    for matrix products of eleven bits; "bfloat16" for those of eight, and messages between atoms in bfloat16. The
+    latter two are much less accurate.
+    Raises ValueError if `why_not` gives a reason, and for an unknown precision.
+    """
+
+    network_type: type[nn.Module] = TensorNet
+    plan: KernelPlan  # of the last `allocate`, as its `capacity`
+    capacity: int
+
+    def __init__(
+        self,
+        potential: Potential,
+        *,
+        bound: float = BOUND,
+        precision: str = "float32",
+        table: TabulatedFilters | None = None,
+        priors: bool = False,
+    ) -> None:
+        reason = self.why_not(potential, priors=priors)
+        if reason is not None:
+            raise ValueError(f"this potential has no fast path: {reason}")
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+        # Imported here, so that the package imports without Triton.
+        from torchmdx.engines.gpu.weights import SplitWeights, Weights, dense_table, packed_table
+
+        self.config = potential.config
+        self.device, self.priors = potential.device, priors
+        self.machine = Machine.of(self.device, code=False)
+        self.precision, self.dot_precision = precision, PRECISIONS[precision]
+        self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound)
+        self.weights = Weights.pack(potential, self.table)
+        # The tables of embedding and layers, for blocks of atoms.
+        pack = packed_table if precision == "half" else dense_table
+        self.tables = [pack(table) for table in (self.weights.table, *(layer.table for layer in self.weights.layers))]
+        self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
+        self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
+        self.buffers: Buffers | None = None
+        self.one_launch: OneLaunch | None = None
+        self.tile_kernels: TileKernels | None = None
+        self.outcomes: list[str] = []  # what of the plan could not be had, and why
+
+    @staticmethod
+    def tabulated(network: nn.Module) -> nn.Module:
+        """The module whose filters are tabulated."""
+        return network
+
+    @classmethod
+    def why_not(cls, potential: Potential, *, priors: bool = False) -> str | None:
+        """Why the kernels cannot evaluate this potential; None if they can. priors: apart from its priors."""
+        network = Network.of(potential)
+        if network.kind != cls.network_type.__name__:
+            return f"its network must be a {cls.network_type.__name__}, got {network.kind}"
+        if potential.prior_configs and not priors:
+            names = ", ".join(config.name for config in potential.prior_configs)
+            return f"it must have no priors, got {names}"
+        return why_not_fused(network, potential.config, Machine.of(potential.device, code=False))
+
+    @property
+    def precision_used(self) -> str:
+        """The precision of products. Kernels for few atoms always use float32, which is as fast there."""
+        return "float32" if self.buffers is not None and self.buffers.sizes.one_program_per_atom else self.precision
+
+    @cached_property
+    def element_functions(self) -> ElementFunctions | None:
+        """Few functions that make the filters of the embedding; None if that takes many."""
+        from torchmdx.engines.gpu.element_functions import ElementFunctions
+
+        return ElementFunctions.of(self.weights.table, self.table.stretch)
+
+    def allocate(
+        self,
+        num_atoms: int,
+        num_systems: int,
+        capacity: int,
+        *,
+        forces: bool = True,
+        tiles: Tiles | None = None,
+        elements: Sequence[int] = (),
+        plan: KernelPlan | None = None,
+    ) -> Buffers:
+        """Allocates buffers for N atoms, S systems and E edge slots. forces=False: none for the backward pass.
+
+        plan: what is launched; None: what `planned` decides, with these launch sizes if `tiles` are given.
+        elements: atomic numbers of the atoms that will be evaluated, each once, as far as they are known. Sums over
+        neighbours are faster where these are few, and where neighbours have no others.
+        """
+        work = Workload(
+            atoms=num_atoms, systems=num_systems, capacity=capacity, elements=len(elements), forces=forces, alone=False
+        )
+        plan = plan or self.planned(work, tiles)
+        self.plan, self.capacity = plan, capacity
+        head = self.weights.head
+        sizes = Sizes(
+            num_atoms=num_atoms,
+            num_systems=num_systems,
+            capacity=capacity,
+            channels=self.weights.channels,
+            hidden=self.weights.hidden,
+            layers=len(self.weights.layers),
+            head_layers=head.num_layers,
+            head_width=2 * head.width if head.gated else head.width,
+            head_gated=head.gated,
+            tiles=plan.tiles,
+            chain=plan.chain,
+            with_forces=forces,
+            device=self.device,
+            sent=getattr(torch, plan.sent),
+        )
+        present = self._present(elements) if plan.by_elements else None
+        sizes = replace(sizes, sums=0 if present is None else present.count * present.functions.count)
+        self.one_launch = None
+        self.buffers = Buffers.allocate(sizes, present)
+        self.no_charge = sizes.new(max(num_systems, 1))
+        return self.buffers
+
+    def _present(self, elements: Sequence[int]) -> PresentElements | None:
+        """What sums by elements need; None where many functions make the filters."""
+        from torchmdx.engines.gpu.element_functions import PresentElements
+
+        return PresentElements.of(self.element_functions, elements, self.weights.sources)
+
+    def use_one_launch(self) -> None:
+        """Makes `run` take one kernel for energies and forces, in the buffers of the last `allocate`.
+
+        Its blocks wait for each other, so no other such kernel should run at the same time. Raises ValueError if the
+        kernel does not serve this network, these buffers or this GPU; CompileError, CacheError or DriverError.
+        """
+        from torchmdx.engines.gpu.one_launch import OneLaunch
+
+        if self.buffers is None:
+            raise RuntimeError("allocate must be called before use_one_launch")
+        self.one_launch = OneLaunch.made(self, self.buffers)
+
+    def use_tiles(self) -> None:
+        """Makes `run` of many atoms take the kernels of atom_tiles.py, unless memory counts.
+
+        Raises ValueError if they do not serve this network; CompileError, CacheError or DriverError.
+        """
+        from torchmdx.engines.gpu.atom_tiles import TileKernels
+
+        self.tile_kernels = self.tile_kernels or TileKernels.made(self)
+
+    def run(
+        self,
+        positions: Tensor,
+        atomic_numbers: Tensor,
+        system_index: Tensor,
+        cell: Tensor,
+        charge: Tensor,
+        edges: Edges,
+        *,
+        forces: bool = True,
+        virial: bool = False,
+        between: Callable[[Chain], None] | None = None,
+        within: Tensor | None = None,
+    ) -> Buffers:
+        """Computes energies, and optionally forces and the virial ∂E/∂strain [S,3,3], and returns the buffers.
+
+        positions [N,3] (float32 or float64), atomic_numbers [N], system_index [N] ascending, cell [S,3,3], charge [S]
+        and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device. between:
+        called with the chain between forward and backward pass. within: of a Domain; needs the buffers of many atoms.
+        """
+        buffers = self.buffers
+        if buffers is None:
+            raise RuntimeError("allocate must be called before run")
+        sizes = buffers.sizes
+        if len(positions) != sizes.num_atoms or len(cell) != sizes.num_systems:
+            raise ValueError(
+                f"run needs the {sizes.num_atoms} atoms and {sizes.num_systems} systems it was allocated for, "
+                f"got {len(positions)} and {len(cell)}"
+            )
+        if edges.capacity != sizes.capacity:
+            raise ValueError(f"edges must have the capacity {sizes.capacity}, got {edges.capacity}")
+        if (forces or virial) and not sizes.with_forces:
+            raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
+        if not self.config.charge_factor:
+            charge = self.no_charge
+        if self.one_launch and forces and not virial and between is None and within is None:
+            self.one_launch.run(positions, atomic_numbers, system_index, cell, charge, edges)
+            return buffers
+        inputs: tuple[Tensor | Edges, ...] = (positions, atomic_numbers, system_index, cell, charge, edges)
+        inputs = inputs if within is None else (*inputs, within)
+        chain = self.chain_type(buffers)(self, buffers, *inputs)
+        chain.forward(keep=forces or virial)
+        if between is not None:
+            between(chain)
+        if forces or virial:
+            chain.backward(virial)
+        chain.total(virial)
+        return buffers
+
+    def choose_tiles(self, num_atoms: int) -> Tiles:
+        """The fastest launch sizes for so many atoms."""
+        return launch_sizes(self.network_type.__name__, Workload(atoms=num_atoms), self.machine)
+
+    def planned(self, work: Workload, tiles: Tiles | None = None) -> KernelPlan:
+        """The kernels for so much work. tiles: launch sizes; None: the fastest."""
+        kind = self.network_type.__name__
+        return plan_kernels(kind, self.config, work, self.precision, self.machine, priors=self.priors, tiles=tiles)
+
+    def chain_type(self, buffers: Buffers) -> type:
+        """The class of the launches: one program per atom, or blocks of atoms."""
+        from torchmdx.engines.gpu.atom_tiles import TileChain
+        from torchmdx.engines.gpu.few_atoms import RowChain
+        from torchmdx.engines.gpu.many_atoms import Chain
+        from torchmdx.engines.gpu.recompute import LeanChain
+
+        blocks = TileChain if self.tile_kernels else Chain
+        return {ROWS: RowChain, LEAN: LeanChain}.get(buffers.sizes.chain, blocks)

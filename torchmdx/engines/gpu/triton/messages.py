@@ -1,0 +1,245 @@
+"""Messages between neighbours, M_i = Σ_j f(r_ij) Y_j + f(0) Y_i, their product with Y, and the gradients.
+
+Forward and backward pass gather the neighbour's tensor once each.
+
+A program takes ROWS adjacent atoms and a slice of SLICE channels, and walks the rows together, DEPTH edges of each at
+a time: blocks are [ROWS, DEPTH, SLICE]. Features of an edge exist in registers only.
+"""
+
+import triton
+import triton.language as tl
+
+from torchmdx.engines.gpu.triton.edge_walk import (
+    add_and_dot_symmetric,
+    add_and_dot_vector,
+    add_scalar,
+    add_symmetric,
+    add_vector,
+    dot,
+    edges_at,
+    filter_and_slope,
+    filter_part,
+    read_edge,
+    row_ends,
+)
+from torchmdx.engines.gpu.triton.fp16_product import row_unit
+from torchmdx.engines.gpu.triton.nine import (
+    add9,
+    charge_factor,
+    largest9,
+    load3,
+    load9,
+    message_product,
+    normalise,
+    scale9,
+    scale_parts,
+    store9,
+)
+
+
+@triton.jit(do_not_specialize=["num_atoms", "unit"])
+def messages(
+    Y,
+    M,
+    P,
+    CHARGE,
+    SYSTEM,
+    TABLE,
+    OWN,
+    ROW_PTR,
+    SOURCE,
+    KNOT,
+    PLACE,
+    UNITS,
+    num_atoms,
+    unit,
+    CHANNELS: tl.constexpr,
+    DEGREE: tl.constexpr,
+    SLICE: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SLICES_FIRST: tl.constexpr,
+    REFLECTIONS: tl.constexpr,
+    KEEP: tl.constexpr,
+):
+    """M_i = Σ_j f(r_ij) Y_j + f(0) Y_i, stored if KEEP, and P̂ = P/(|P|²+1) of its product P with Y_i.
+
+    In half precision, Y is stored in the unit `unit`, and M in a unit for each atom, which goes into UNITS [N].
+    """
+    if num_atoms.dtype.is_ptr():
+        tl.static_assert(SLICES_FIRST)
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) // (CHANNELS // SLICE) * ROWS >= num_atoms:
+            return
+    group, part = _where(num_atoms, ROWS, CHANNELS // SLICE, SLICES_FIRST)
+    row = group * ROWS + tl.arange(0, ROWS)
+    c = (part * SLICE + tl.arange(0, SLICE))[None, None, :]
+    start, end = row_ends(ROW_PTR, row, row < num_atoms)
+    m0 = tl.zeros((ROWS, SLICE), tl.float32)
+    m1, m2, m3, m4, m5, m6, m7, m8 = m0, m0, m0, m0, m0, m0, m0, m0
+    for step in range(0, tl.max(end - start, 0), DEPTH):
+        e, mask = edges_at(start, end, step, DEPTH)
+        inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        y = Y + j[:, :, None] * (9 * CHANNELS) + c
+        f = filter_part(entry, 0, t, inside, CHANNELS, DEGREE)
+        m0 = add_scalar(m0, f, y, inside)
+        f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE)
+        m1, m2, m3 = add_vector(m1, m2, m3, f, y, inside, CHANNELS)
+        f = filter_part(entry, 2, t, inside, CHANNELS, DEGREE)
+        m4, m5, m6, m7, m8 = add_symmetric(m4, m5, m6, m7, m8, f, y, inside, CHANNELS)
+    c = (part * SLICE + tl.arange(0, SLICE))[None, :]
+    own = load3(OWN + c, None, CHANNELS)
+    store_product(
+        (m0, m1, m2, m3, m4, m5, m6, m7, m8),
+        own,
+        Y,
+        M,
+        P,
+        CHARGE,
+        SYSTEM,
+        UNITS,
+        unit,
+        row,
+        c,
+        num_atoms,
+        CHANNELS,
+        REFLECTIONS,
+        KEEP,
+    )
+
+
+@triton.jit
+def store_product(
+    m, own, Y, M, P, CHARGE, SYSTEM, UNITS, unit, row, c, num_atoms,
+    CHANNELS: tl.constexpr, REFLECTIONS: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """M from the sums m over neighbours and the message of an atom to itself, whose filters are own; and P̂.
+
+    m and Y are in the same unit, which is 1 except in half precision.
+    """
+    HALF: tl.constexpr = Y.dtype.element_ty == tl.float16
+    mask = (row < num_atoms)[:, None]
+    at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c
+    y = load9(Y + at, mask, CHANNELS)
+    m = add9(m, scale_parts(y, own[0], own[1], own[2]))
+    if HALF:
+        y, m = scale9(y, unit), scale9(m, unit)
+    if KEEP and HALF:
+        store_half(M + at, UNITS, m, row, mask, CHANNELS)
+    elif KEEP:
+        store9(M + at, m, mask, CHANNELS)
+    factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
+    store9(P + at, normalise(message_product(y, m, factor, REFLECTIONS)), mask, CHANNELS)
+
+
+@triton.jit
+def store_half(pointer, UNITS, x, row, mask, CHANNELS: tl.constexpr):
+    """Writes nine blocks of all channels in half precision, and the unit of each row."""
+    scale, unit = row_unit(largest9(x))
+    tl.store(UNITS + row[:, None], unit[:, None], mask=mask)
+    store9(pointer, scale9(x, scale[:, None]), mask, CHANNELS)
+
+
+@triton.jit
+def _where(num_atoms, ROWS: tl.constexpr, SLICES: tl.constexpr, SLICES_FIRST: tl.constexpr):
+    """(group of rows, slice of channels) of this program. With SLICES_FIRST the slices of a group run side by side."""
+    if SLICES_FIRST:
+        group, part = tl.program_id(0) // SLICES, tl.program_id(0) % SLICES
+    else:
+        groups = tl.cdiv(num_atoms, ROWS)
+        group, part = tl.program_id(0) % groups, tl.program_id(0) // groups
+    return group, part
+
+
+@triton.jit(do_not_specialize=["num_atoms", "num_received", "capacity", "unit"])
+def messages_gradient(
+    Y,
+    GM,
+    GY,
+    TABLE,
+    OWN,
+    ROW_PTR,
+    SOURCE,
+    KNOT,
+    PLACE,
+    PULL,
+    UNITS,
+    num_atoms,
+    num_received,
+    capacity,
+    unit,
+    CHANNELS: tl.constexpr,
+    DEGREE: tl.constexpr,
+    SLICE: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SLICES_FIRST: tl.constexpr,
+    FIRST: tl.constexpr,
+):
+    """Adds Σ_j f(r_ij) GM_j + f(0) GM_i to GY_i, and Σ_c f'(t) (Y_i · GM_j) of this slice to PULL [slices, E].
+
+    The list is symmetric, so what flows back from the messages that i sent is again a sum over its own row. The pull
+    is that of the message from i to j: the one of the message from j to i is found in the row of j.
+    FIRST: PULL is written, not added to.
+    num_received: atoms that received messages; GM, GY and PULL are those of the first so many, and zero for others.
+    UNITS, unit: in half precision, the units of GM and of Y.
+    """
+    HALF: tl.constexpr = GM.dtype.element_ty == tl.float16
+    if num_atoms.dtype.is_ptr():
+        tl.static_assert(SLICES_FIRST)
+        num_atoms = tl.load(num_atoms)
+        if tl.program_id(0) // (CHANNELS // SLICE) * ROWS >= num_atoms:
+            return
+    group, part = _where(num_atoms, ROWS, CHANNELS // SLICE, SLICES_FIRST)
+    row = group * ROWS + tl.arange(0, ROWS)
+    c2 = (part * SLICE + tl.arange(0, SLICE))[None, :]
+    c = c2[:, None, :]
+    valid = (row < num_atoms)[:, None]
+    PARTIAL: tl.constexpr = num_received.dtype.is_ptr()
+    received = valid
+    if PARTIAL:
+        num_received = tl.load(num_received)
+        received = (row < num_received)[:, None]
+    start, end = row_ends(ROW_PTR, row, row < num_atoms)
+    at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
+    y = load9(Y + at, valid, CHANNELS)
+    if HALF:
+        y = scale9(y, unit)
+    a0 = tl.zeros((ROWS, SLICE), tl.float32)
+    a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
+    PULL += part.to(tl.int64) * capacity
+    for step in range(0, tl.max(end - start, 0), DEPTH):
+        e, mask = edges_at(start, end, step, DEPTH)
+        inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
+        if PARTIAL:
+            inside = inside & (j < num_received)[:, :, None]
+        gm = GM + j[:, :, None] * (9 * CHANNELS) + c
+        if HALF:
+            units = tl.load(UNITS + j, mask=mask, other=0.0)[:, :, None]
+        f, df = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
+        if HALF:
+            f *= units
+        a0, s = dot(a0, f, y[0], gm, inside)
+        pull = df * s
+        f, df = filter_and_slope(entry, 1, t, inside, CHANNELS, DEGREE)
+        if HALF:
+            f *= units
+        a1, a2, a3, s = add_and_dot_vector(a1, a2, a3, f, y, gm, inside, CHANNELS)
+        pull += df * s
+        f, df = filter_and_slope(entry, 2, t, inside, CHANNELS, DEGREE)
+        if HALF:
+            f *= units
+        a4, a5, a6, a7, a8, s = add_and_dot_symmetric(a4, a5, a6, a7, a8, f, y, gm, inside, CHANNELS)
+        pull += df * s
+        total = tl.sum(pull, 2)
+        if HALF:
+            total *= tl.sum(units, 2)
+        if not FIRST:
+            total += tl.load(PULL + e, mask=mask & received, other=0.0)
+        tl.store(PULL + e, total, mask=mask)
+    f0, f1, f2 = load3(OWN + c2, None, CHANNELS)
+    own = scale_parts(load9(GM + at, received, CHANNELS), f0, f1, f2)
+    if HALF:
+        own = scale9(own, tl.load(UNITS + row[:, None], mask=received, other=0.0))
+    gy = add9(load9(GY + at, received, CHANNELS), add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), own))
+    store9(GY + at, gy, valid, CHANNELS)

@@ -1,0 +1,181 @@
+"""An engine for potentials with priors: the network by fused kernels, and the priors beside it.
+
+Coulomb energies have kernels of their own; other priors are differentiated by autograd.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from torchmdx.engines.engine import Outputs
+from torchmdx.engines.gpu.engine import allocate, planned_for, within_of
+from torchmdx.engines.gpu.tensornet import FastTensorNet
+from torchmdx.engines.pairs.energy import strained_positions
+from torchmdx.engines.pairs.pair_list import PairList
+from torchmdx.engines.pairs.prior_geometry import pair_geometry
+from torchmdx.engines.plan import Plan
+from torchmdx.engines.plan.padding import padded_charges
+from torchmdx.evaluation.evaluate import per_volume
+from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import Prior, shapes_are_fixed
+from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.neighbors.capacity import with_head_room
+from torchmdx.neighbors.edges import Edges
+from torchmdx.neighbors.reverse import find_reverse
+from torchmdx.runtime.device_guard import device_of_positions, runs_on
+from torchmdx.structures.domain import of_owned
+from torchmdx.structures.system import Batch
+
+if TYPE_CHECKING:
+    from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
+
+
+class PriorKernelEngine:
+    """TensorNet or TensorNet2 in fused kernels on a GPU, and priors.
+
+    Gradients of priors with respect to predicted charges enter the fused backward pass.
+    """
+
+    plan: Plan | None = None
+
+    def __init__(self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool) -> None:
+        from torchmdx.engines.gpu.triton.near_list import NearRows
+
+        self.model, self.potential = model, copy.deepcopy(potential).requires_grad_(False)
+        self.name, self.table_error = f"kernels and priors, {model.precision}", model.table.error
+        self.batch, self.stress = batch, stress
+        priors = [cast(Prior, prior) for prior in self.potential.priors]
+        # By type: a class derived from Coulomb may compute another energy.
+        coulombs = [prior for prior in priors if type(prior) is Coulomb]
+        self.others = [prior for prior in priors if type(prior) is not Coulomb]
+        # The gradient in predicted charges is written by the first of them and added to by the others.
+        coulombs.sort(key=lambda prior: prior.config.charges != "predicted")
+        self.direct = [(prior, self._made_for(prior)) for prior in coulombs]
+        new = batch.positions.new_zeros
+        self.forces = new(batch.num_atoms, 3, dtype=torch.float32)
+        self.virials = new(batch.num_atoms, 9, dtype=torch.float32)
+        # If priors have a larger cutoff than the network, the network gets a list of its own.
+        cutoff = float(potential.config.cutoff)
+        self.near = NearRows(cutoff) if potential.search_cutoff(batch) > cutoff else None
+
+    def _made_for(self, prior: Coulomb) -> DirectCoulomb:
+        from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
+
+        if prior.config.charges != "predicted":
+            return DirectCoulomb(prior, self.batch)
+        count = self.potential.config.num_charges
+        return DirectCoulomb(prior, self.batch, count, padded_charges(count))
+
+    def reserve(self, capacity: int) -> None:
+        self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
+        if self.near is None:
+            allocate(self.model, self.batch, capacity, stress=self.stress)
+            self.plan = planned_for(self.model, self.plan)
+        else:
+            self.near.capacity = None
+
+    @runs_on(device_of_positions)
+    def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
+        batch = replace(self.batch, positions=positions, cell=cell)
+        inner = edges if self.near is None else self._nearer(batch, edges)
+        inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, inner)
+        priors = _Priors(self, batch, edges, forces, self.stress and forces)
+        virial, within = self.stress and forces, within_of(batch)
+        found = self.model.run(*inputs, forces=forces, virial=virial, between=priors.evaluate, within=within)
+        stress = per_volume(found.virial + priors.virial, cell) if self.stress else None
+        return Outputs(found.energy, found.energies, found.forces, stress)
+
+    def _nearer(self, batch: Batch, edges: Edges) -> Edges:
+        """The network's own list. Its capacity is chosen at the first run after `reserve`, which reads the device."""
+        assert self.near is not None
+        if self.near.capacity is None:
+            if shapes_are_fixed(batch.positions):
+                raise RuntimeError("an evaluation must have run before it is captured")
+            capacity = with_head_room(int(self.near.counts(batch, edges).sum()), batch.num_atoms)
+            allocate(self.model, batch, capacity, stress=self.stress)
+            self.plan = planned_for(self.model, self.plan)
+            self.near.capacity = capacity
+        return self.near.edges(batch, edges)
+
+
+class _Priors:
+    """One evaluation of the priors, between forward and backward pass of the kernels.
+
+    Energies are added to those of the network. Forces and virials reach the kernels that sum them over atoms.
+    virial: of priors differentiated by autograd, [S,3,3]
+    """
+
+    def __init__(self, engine: PriorKernelEngine, batch: Batch, edges: Edges, forces: bool, stress: bool) -> None:
+        self.engine, self.batch, self.edges = engine, batch, edges
+        self.with_forces, self.with_stress = forces, stress
+        self.virial: Tensor | float = 0.0
+
+    def evaluate(self, chain: Any) -> None:
+        """Called after the kernels' forward pass: reads their charges and sets what their backward pass adds."""
+        engine = self.engine
+        if self.with_forces:
+            chain.beside = (engine.forces, engine.virials if self.with_stress else None)
+        for k, (prior, direct) in enumerate(engine.direct):
+            self._directly(prior, direct, chain, add=k > 0)
+        if engine.others:
+            self._by_autograd(chain)
+
+    def _directly(self, prior: Coulomb, direct: DirectCoulomb, chain: Any, *, add: bool) -> None:
+        """A prior that has kernels. add: to the forces and gradients that are there."""
+        from torchmdx.engines.gpu.triton.coulomb import Found
+
+        engine, virials = self.engine, self.engine.virials if self.with_stress else None
+        if prior.config.charges == "predicted":
+            charges, pull = chain.q.charges, chain.q.charges_gradient
+            chain.pulled = True
+        else:
+            charges = prior.given_charges(self.batch).to(engine.potential.dtype).contiguous()[None]
+            pull = torch.empty_like(charges)
+        found = Found(chain.buffers.energies, engine.forces, pull, virials)
+        direct.run(self.batch, self.edges, charges, found, add=add)
+
+    def _by_autograd(self, chain: Any) -> None:
+        """The other priors."""
+        batch, potential, direct = self.batch, self.engine.potential, bool(self.engine.direct)
+        channels_of: Callable[[], Tensor] | None = getattr(chain, "channels", None)
+        channels = None if channels_of is None else channels_of()
+        find_reverse(self.edges, self.engine.reverse)
+        pairs = PairList.of(self.edges, self.engine.reverse)
+        with torch.set_grad_enabled(self.with_forces):
+            positions = batch.positions.detach().requires_grad_(self.with_forces)
+            strain = symmetric = None
+            if self.with_stress:
+                strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_()
+                symmetric = (strain + strain.transpose(1, 2)) / 2
+            if channels is not None:
+                channels = channels.detach().requires_grad_(self.with_forces)
+            dtype = potential.dtype
+            vectors = pairs.vectors(positions, batch.cell, batch.system_index, symmetric).to(dtype)
+            places = (positions if symmetric is None else strained_positions(positions, symmetric, batch)).to(dtype)
+            seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
+            geometry = pair_geometry(seen, pairs, vectors, places, channels)
+            energies = of_owned(potential.prior_energies(geometry, self.engine.others), batch)
+            total = energies.sum()
+        chain.buffers.energies.add_(energies.detach())
+        if not self.with_forces:
+            return
+        inputs = [x for x in (positions, strain, channels) if x is not None]
+        found = iter(torch.autograd.grad(total, inputs, allow_unused=True))
+        forces = -_or_zeros(next(found), positions)
+        (self.engine.forces.add_ if direct else self.engine.forces.copy_)(forces)
+        if strain is not None:
+            self.virial = _or_zeros(next(found), strain)
+            if not direct:
+                self.engine.virials.zero_()
+        if channels is not None and (pull := next(found)) is not None:
+            chain.take_pull(pull, add=chain.pulled)
+
+
+def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if gradient is None else gradient
