@@ -19,29 +19,29 @@ checkpoints/formats/test_formats_ensemble.py   checkpoints: run_folder
 checkpoints/formats/test_formats_ensemble.py   checkpoints/formats: zipped
 commands/test_cli_measure.py        commands: bench neighbors profile
 commands/test_data.py               commands: reading_options
-test_cli.py                         commands: convert energy info options
-demo/test_demo.py                   commands: demo
+commands/test_cli.py                         commands: convert energy info options
+commands/demo_run/test_demo.py                   commands: demo
 report/test_cli_evaluate.py         commands: evaluate
-labelling/test_cli_label.py         commands: label
-md/test_cli_md.py                   commands: md
+datasets/labelling/test_cli_label.py         commands: label
+dynamics/run/test_cli_md.py                   commands: md
 training/test_training_run.py       commands: train
-conformance/test_check.py           conformance: contract geometry structures
+evaluation/conformance/test_check.py           evaluation/conformance: contract geometry structures
 commands/test_data.py               datasets: blocks
 datasets/test_convert.py            datasets: checks plausible
 datasets/test_readers.py            datasets: ase_files hdf5_files index_files npz_files torchmdnet_files units
 datasets/test_store.py              datasets: frames references splits
-demo/test_demo.py                   demo: pictures run torsions
+commands/demo_run/test_demo.py                   commands/demo_run: pictures run torsions
 engines/test_choose.py              engines: engine exact
 engines/cpu/test_pair_forms.py      engines/cpu: build edge_values threads
-engines/gpu/test_fused_tensornet.py   engines/gpu: buffers few_atoms
-engines/gpu/test_fused_tensornet2.py  engines/gpu: charged charged_weights
+engines/gpu/test_gpu_tensornet.py   engines/gpu: buffers few_atoms
+engines/gpu/test_gpu_tensornet2.py  engines/gpu: charged charged_weights
 engines/gpu/test_element_sums.py  engines/gpu/triton: element_sums
 engines/gpu/test_kernels.py       engines/gpu/triton: activations forces nine
-engines/gpu/test_fused_tensornet.py   engines/gpu/triton: edge_geometry edge_walk embedding embedding_sum
-engines/gpu/test_fused_tensornet.py   engines/gpu/triton: interaction layer_norm messages
-engines/gpu/test_fused_tensornet.py   engines/gpu/triton: one_atom one_atom_maps readout
-engines/gpu/test_fused_tensornet2.py  engines/gpu/triton: charge_equilibration edge_mlp edge_mlp_backward
-engines/gpu/test_fused_tensornet2.py  engines/gpu/triton: edge_mlp_forward fp16_product
+engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: edge_geometry edge_walk embedding embedding_sum
+engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: interaction layer_norm messages
+engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: one_atom one_atom_maps readout
+engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: charge_equilibration edge_mlp edge_mlp_backward
+engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: edge_mlp_forward fp16_product
 engines/pairs/test_coulomb.py       engines/gpu/triton: coulomb near_list
 engines/pairs/test_energy.py        engines/pairs: engine filters messages network pair_list products silu
 engines/pairs/test_energy_tensornet2.py engines/pairs: edge_values near_list
@@ -49,21 +49,20 @@ models/test_priors.py               engines/pairs: prior_geometry
 engines/pairs/test_energy.py        engines/pairs/kernels: multilinear silu
 engines/pairs/test_energy_tensornet2.py engines/pairs/kernels: edge_values
 engines/pairs/test_coulomb.py       engines/pairs/kernels: coulomb
-labelling/test_sampling.py          labelling: conformers dynamics normal_modes
-labelling/test_calculators.py       labelling: geometry
-labelling/test_workers.py           labelling: serve work
-labelling/test_cli_label.py         labelling: ledger output run stages
-md/test_md_files.py                 dynamics: log trajectory
-md/test_md_files.py                 md: plot progress
-md/test_cli_md.py                   md: run
-md/test_platform.py                 md: settings
-md/test_cli_md_restart.py           md: recorder restore simulation
+datasets/labelling/test_sampling.py          datasets/labelling: conformers dynamics normal_modes
+datasets/labelling/test_calculators.py       datasets/labelling: geometry
+datasets/labelling/test_workers.py           datasets/labelling: serve work
+datasets/labelling/test_cli_label.py         datasets/labelling: ledger output run stages
+dynamics/run/test_md_files.py                 dynamics: log trajectory
+dynamics/run/test_md_files.py  dynamics/run: files plot progress
+dynamics/run/test_cli_md.py                   dynamics/run: run
+dynamics/run/test_platform.py                 dynamics/run: settings
+dynamics/run/test_cli_md_restart.py           dynamics/run: recorder restore simulation
 models/test_radial.py               models: activations cutoff
 models/test_tensornet.py            models: embedding energy_head interaction skeleton
 models/test_tensornet2.py           models: charge_equilibration
 engines/test_ensemble.py            models: ensemble
 models/test_priors.py               models/priors: base coulomb d2 d3 open_pairs zbl
-test_public_paths.py                .: moved
 neighbors/test_images.py            neighbors: capacity grid
 neighbors/test_tracing.py           neighbors: operator
 neighbors/test_search.py            neighbors: reverse single_pass
@@ -81,13 +80,14 @@ report/test_write.py                report: evaluation page sections sources tab
 training/test_training_run.py       report: history
 test_damaged_files.py               runtime: damaged_file
 step/test_interrupted.py            runtime: interrupt
-md/test_md_files.py                 runtime: progress_line
+dynamics/run/test_md_files.py                 runtime: progress_line
 step/test_captured_step.py          step: atom_order change graph report results
 step/test_captured_step.py           step: buffer_storage device_memory state
 step/test_audit.py                  step: findings
 step/test_buffer_kernels.py         step: buffers
 engines/test_ensemble.py            step: spread_limit
-torchmdnet/test_reader.py           torchmdnet: archive container priors settings weights
+checkpoints/formats/torchmdnet/test_reader.py  checkpoints/formats/torchmdnet: archive container
+checkpoints/formats/torchmdnet/test_reader.py  checkpoints/formats/torchmdnet: priors settings weights
 training/test_config.py             training: config_file
 training/test_step.py               training: labelled pending_steps
 training/test_parts.py              training: ema loss epoch_means prepare schedule

@@ -1,9 +1,7 @@
 """torchmdx: molecular dynamics with neural-network potentials, as one captured GPU step."""
 
-import sys
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.runtime.cpu_memory import wait_briefly
@@ -98,15 +96,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """Keeps `torchmdx.evaluate` the function, where the import system stores the module of that name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "evaluate" and isinstance(value, ModuleType):
-            value = value.evaluate
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

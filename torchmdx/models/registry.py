@@ -89,9 +89,9 @@ def register_model(
     head: makes a module from a configuration: features [N,C] to outputs [N]. None: the default head, for which the
         configuration needs `num_channels` C, and may have `activation`, `num_head_layers` and `head`.
 
-    docs/add_a_model.md lists the requirements of the network; `torchmdx.evaluation.conformance.check` tests them. A registration
-    is valid in its process: register a model where it is defined, before its checkpoints are loaded. Raises ValueError
-    for a name that is taken, TypeError or ValueError for an unsuitable configuration.
+    docs/add_a_model.md lists the requirements of the network; `torchmdx.evaluation.conformance.check` tests them. A
+    registration is valid in its process: register a model where it is defined, before its checkpoints are loaded.
+    Raises ValueError for a name that is taken, TypeError or ValueError for an unsuitable configuration.
     """
     _require_name("model", name)
     _require_frozen(name, config)
@@ -113,9 +113,9 @@ def register_prior(config: type[PriorConfig], prior: Callable[[Any], Prior]) -> 
     prior: makes a `torchmdx.models.priors.base.Prior` from a configuration. Its forward(geometry) returns the energies
         [N] of the atoms, eV. It has no weights: tables are buffers with persistent=False.
 
-    docs/add_a_model.md lists the requirements of the prior; `torchmdx.evaluation.conformance.check` tests them. A registration is
-    valid in its process: register a prior where it is defined, before checkpoints with it are loaded. Raises ValueError
-    for a name that is taken, TypeError or ValueError for an unsuitable configuration.
+    docs/add_a_model.md lists the requirements of the prior; `torchmdx.evaluation.conformance.check` tests them. A
+    registration is valid in its process: register a prior where it is defined, before checkpoints with it are loaded.
+    Raises ValueError for a name that is taken, TypeError or ValueError for an unsuitable configuration.
     """
     if not (isinstance(config, type) and issubclass(config, PriorConfig)):
         raise TypeError(f"the config of a prior must be a class derived from PriorConfig, got {config!r}")

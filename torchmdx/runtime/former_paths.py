@@ -10,13 +10,12 @@ from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from types import ModuleType
 
+# Saved files hold these: the XML files of OpenMM pickle functions of the transports.
+# Saved files hold these: the XML files of OpenMM pickle functions of the transports.
 MOVED = {
-    "torchmdx.checkpoint": "torchmdx.checkpoints.save_load",
-    "torchmdx.openmm_parts": "torchmdx.openmm_force",
-    "torchmdx.openmm_parts.evaluator": "torchmdx.openmm_force.evaluator",
-    "torchmdx.openmm_parts.openmmml": "torchmdx.openmm_force.openmmml",
-    "torchmdx.step_report": "torchmdx.step.report",
-    "torchmdx.step_result": "torchmdx.step.results",
+    "torchmdx.openmm_force": "torchmdx.openmm",
+    "torchmdx.openmm_force.transport_python": "torchmdx.openmm.transport_python",
+    "torchmdx.openmm_force.transport_torch": "torchmdx.openmm.transport_torch",
 }
 
 

@@ -11,7 +11,7 @@ from ase import Atoms
 from ase.build import molecule
 from domains import divide
 from emulated import TileEmulator, compiled
-from test_fused_tensornet import batch_of
+from test_gpu_tensornet import batch_of
 from test_many_atoms import wire
 
 from torchmdx import Potential, System, TensorNetConfig

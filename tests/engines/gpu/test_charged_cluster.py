@@ -10,7 +10,7 @@ from ase import Atoms
 from ase.build import molecule
 from emulated import compiled
 from interpreter import DEVICE, INTERPRETED, needs_kernels
-from test_fused_tensornet import batch_of, run, virial_of
+from test_gpu_tensornet import batch_of, run, virial_of
 
 from torchmdx import Batch, CapturedStep, Potential, System, TensorNet2Config
 from torchmdx.evaluation.evaluate import evaluate

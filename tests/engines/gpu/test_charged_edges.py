@@ -6,8 +6,8 @@ import pytest
 import torch
 from charged_buffers import replanned
 from interpreter import DEVICE, needs_kernels
-from test_fused_tensornet import CUTS, batch_of
-from test_fused_tensornet2 import assert_agrees, evaluated
+from test_gpu_tensornet import CUTS, batch_of
+from test_gpu_tensornet2 import assert_agrees, evaluated
 
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.plan.launch_sizes import TwoMaps

@@ -7,7 +7,7 @@ import torch
 from charged_buffers import require_equal_bits
 from interpreter import DEVICE, needs_kernels
 from model_kinds import kinds
-from test_fused_tensornet import CUTS, batch_of, run, virial_of
+from test_gpu_tensornet import CUTS, batch_of, run, virial_of
 
 from torchmdx import System
 from torchmdx.engines.gpu.engine import kernels_for

@@ -13,7 +13,7 @@ import torch
 from charged_buffers import replanned
 from emulated import compiled
 from interpreter import INTERPRETED, needs_kernels
-from test_fused_tensornet import CUTS, batch_of, run
+from test_gpu_tensornet import CUTS, batch_of, run
 
 from torchmdx import CapturedStep, Potential, TensorNet2Config
 from torchmdx.engines.plan import Workload, machine_named

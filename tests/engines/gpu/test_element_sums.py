@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
-from test_fused_tensornet import CUTS, GATED, run
+from test_gpu_tensornet import CUTS, GATED, run
 
 from torchmdx import System, evaluate
 from torchmdx.engines.gpu.tensornet import FastTensorNet

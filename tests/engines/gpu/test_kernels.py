@@ -3,7 +3,7 @@
 import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
-from test_fused_tensornet import needs_bfloat16
+from test_gpu_tensornet import needs_bfloat16
 
 from torchmdx.models import tensors
 from torchmdx.models.activations import ACTIVATIONS

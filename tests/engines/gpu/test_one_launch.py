@@ -8,7 +8,7 @@ import torch
 from ase import Atoms
 from ase.build import bulk, molecule
 from emulated import Emulator
-from test_fused_tensornet import batch_of
+from test_gpu_tensornet import batch_of
 
 from torchmdx import Potential, TensorNetConfig
 from torchmdx.engines.gpu import one_launch

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
-from test_fused_tensornet import CUTS, batch_of, run
+from test_gpu_tensornet import CUTS, batch_of, run
 
 from torchmdx.engines.gpu.buffers import Buffers, Sizes
 from torchmdx.engines.gpu.tensornet import FastTensorNet

@@ -6,7 +6,7 @@ import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
 from model_kinds import kinds
-from test_fused_tensornet import batch_of
+from test_gpu_tensornet import batch_of
 
 from torchmdx.engines.gpu.engine import kernels_for
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2

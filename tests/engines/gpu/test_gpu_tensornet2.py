@@ -7,7 +7,7 @@ import pytest
 import torch
 from charged_buffers import replanned, require_equal_bits
 from interpreter import DEVICE, INTERPRETED, needs_kernels
-from test_fused_tensornet import CUTS, batch_of, needs_bfloat16, run, virial_of
+from test_gpu_tensornet import CUTS, batch_of, needs_bfloat16, run, virial_of
 
 from torchmdx import System
 from torchmdx.engines.gpu import charge_buffers
