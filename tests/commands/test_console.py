@@ -82,7 +82,7 @@ def test_a_closed_output_is_nobodys_file(tmp_path, closed, left):
     """The next file that is opened has its number otherwise, and what libraries print goes there."""
     lines = (
         "import os, sys",
-        "from torchmdx import cli",
+        "from torchmdx.commands import cli",
         "def run(options):",
         "    with open('file', 'w') as file:",
         "        assert file.fileno() > 2, file.fileno()",

@@ -6,7 +6,6 @@ import logging
 import numpy as np
 import pytest
 import torch
-from conftest import trained_potential
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.neighbors.capacity import CapacityError
@@ -386,9 +385,11 @@ def test_two_atoms_at_the_same_position_are_named(trained, ethanol, device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["tensornet", "tensornet2", "zbl", "coulomb"])
 @pytest.mark.parametrize("size", ["few", "periodic", "many"])
-def test_the_distance_at_which_atoms_coincide_is_that_of_evaluate(make_kind, device, dtype, kind, size, ethanol):
+def test_the_distance_at_which_atoms_coincide_is_that_of_evaluate(
+    make_kind, trained, device, dtype, kind, size, ethanol
+):
     if device == "cuda" and kind == "tensornet":
-        potential = trained_potential("cuda", dtype)  # whose network the kernels of one launch serve
+        potential = trained("cuda", dtype)  # whose network the kernels of one launch serve
     else:
         potential = copy.deepcopy(make_kind(kind, dtype)).to(device)
     atoms = ethanol

@@ -87,6 +87,7 @@ def given(make_potential):
 
 def with_charges(atoms, seed=0) -> Atoms:
     atoms.set_initial_charges(np.random.default_rng(seed).normal(size=len(atoms)))
+    atoms.info.setdefault("charge", 0)
     return atoms
 
 

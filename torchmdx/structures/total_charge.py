@@ -14,7 +14,7 @@ FORMAL = "formal_charges"  # array of a structure, [N] e
 KEYS = ("charge", "total_charge")  # of a structure's info
 ROW = "key_value_pairs"  # of a row of an ASE database, in info
 DEFAULT = "the default"
-LARGEST_ROUNDING = 1e-3  # e, in a sum of initial charges
+LARGEST_ROUNDING = 1e-2  # e, in a sum of initial charges, such as those of a force field
 
 
 def charge_of(atoms: Atoms, given: float | None = None) -> tuple[float, str]:

@@ -39,8 +39,8 @@ def pairwise_energy(
 
     Differentiable in positions [N,3], strain [S,3,3] and weights.
 
-    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.evaluate.strained`. near: pairs
-    within the cutoff of the network, where priors have longer cutoffs; None: the network gets all pairs.
+    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.evaluation.evaluate.strained`.
+    near: pairs within the cutoff of the network, where priors have longer cutoffs; None: the network gets all pairs.
     """
     dtype = potential.dtype  # positions and cell may have a wider one: differences come before rounding
     pairs = PairList.of(edges, reverse)
@@ -80,7 +80,7 @@ def _conserved(charges: Tensor, batch: Batch) -> Tensor:
 
 
 def _dipoles(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:
-    """As `torchmdx.evaluate.dipole_moments`, with sums in a fixed order."""
+    """As `torchmdx.evaluation.evaluate.dipole_moments`, with sums in a fixed order."""
     positions, numbers = positions.double(), batch.atomic_numbers.double()
     columns = torch.cat([numbers[:, None] * positions, numbers[:, None]], dim=-1)
     sums = sum_rows(columns, batch.system_index, batch.num_systems)
@@ -91,7 +91,7 @@ def _dipoles(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:
 
 
 def strained_positions(positions: Tensor, strain: Tensor, batch: Batch) -> Tensor:
-    """As `torchmdx.evaluate.strained_positions`, with a gradient that is summed in a fixed order."""
+    """As `torchmdx.evaluation.evaluate.strained_positions`, with a gradient that is summed in a fixed order."""
     of_atoms = take_rows(strain.flatten(1), batch.system_index, batch.num_systems)
     return positions + torch.einsum("ni,nij->nj", positions, of_atoms.unflatten(1, (3, 3)))
 
@@ -108,7 +108,7 @@ def differentiate_pairwise(
     create_graph: bool = True,
     near: PairList | None = None,
 ) -> Result:
-    """As `torchmdx.evaluate.differentiate`; reverse and near as in `pairwise_energy`."""
+    """As `torchmdx.evaluation.evaluate.differentiate`; reverse and near as in `pairwise_energy`."""
 
     def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
         symmetric = None if strain is None else (strain + strain.transpose(1, 2)) / 2
