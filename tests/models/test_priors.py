@@ -191,6 +191,7 @@ def test_coulomb_of_a_mixed_batch_is_that_of_each_system(charged, ethanol, catio
 
 def given_charges(atoms, charges) -> System:
     atoms.set_initial_charges(charges)
+    atoms.info["charge"] = 0
     return System.from_ase(atoms)
 
 

@@ -18,7 +18,7 @@ PACKAGE = Path(torchmdx.__file__).parent
 WATCHED = {
     str(PACKAGE / name)
     for name in (
-        "ase_calculator.py", "step/pool.py", "step/captured_step.py", "step/state.py", "step/buffer_storage.py",
+        "ase/calculator.py", "step/pool.py", "step/captured_step.py", "step/state.py", "step/buffer_storage.py",
         "step/buffers.py", "step/change.py", "step/capture_policy.py", "engines/ensemble.py", "neighbors/search.py",
         "neighbors/single_pass.py", "neighbors/backends/frame.py",
     )
@@ -177,7 +177,7 @@ def test_a_calculator_that_is_interrupted_keeps_no_results_of_other_atoms(traine
     def act(calculator):
         calculator.calculate(atoms[1], ["energy", "stress"])
 
-    for place, calculator in interruptions(prepare, act, device, {"ase_calculator.py"}):
+    for place, calculator in interruptions(prepare, act, device, {"calculator.py"}):
         for each, (energy, stress) in [*zip(atoms, wanted, strict=True)][::-1]:
             same(calculator.get_potential_energy(each), energy)
             np.testing.assert_allclose(calculator.get_stress(each), stress, atol=1e-5, err_msg=str(place))

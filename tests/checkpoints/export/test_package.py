@@ -19,7 +19,7 @@ from torchmdx.checkpoints.export.program import Program
 from torchmdx.commands.cli import main
 from torchmdx.step.results import StepError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "export" / "evaluate.cpp"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "export" / "evaluate.cpp"
 
 
 @pytest.fixture

@@ -198,9 +198,12 @@ def test_where_the_charge_comes_from():
     atoms.info["key_value_pairs"] = {"charge": -2}
     assert Geometry.from_ase(atoms).charge == -2
     atoms.info["charge"] = 3
+    with pytest.raises(ValueError, match=r"must state one total charge, got 'charge' \+3 and 'charge' -2"):
+        Geometry.from_ase(atoms)
+    del atoms.info["key_value_pairs"]
     assert Geometry.from_ase(atoms).charge == 3
     assert Geometry.from_ase(atoms, charge=0.0).charge == 0
     atoms.info = {}
     atoms.set_initial_charges([0.6, 0.3])
-    with pytest.raises(ValueError, match=r"must add up to an integer .* got 0.9 e; --charge sets the total"):
+    with pytest.raises(ValueError, match=r"must add up to an integer .* got 0.9 e; --charge, or charge=, sets the total"):
         Geometry.from_ase(atoms)

@@ -22,6 +22,7 @@ def test_groups_are_periodic_or_not_and_large_ones_come_first(potential):
     crystal, big = ase.build.bulk("C", "fcc", a=3.0), ase.build.bulk("C", "fcc", a=3.0) * 2
     charged = Atoms("C", [[0, 0, 0]])
     charged.set_initial_charges([0.5])
+    charged.info["charge"] = 0
     structures = [ase.build.molecule("H2O"), crystal, charged, big, ase.build.molecule("CH4")]
     tasks = [task_of(k, atoms, potential, FireSettings(), None) for k, atoms in enumerate(structures)]
     assert [[task.index for task in group] for group in groups_of(tasks)] == [[4, 0], [3, 1], [2]]
