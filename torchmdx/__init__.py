@@ -89,7 +89,8 @@ def __getattr__(name: str) -> Any:
         value = globals()[name] = getattr(import_module(_LAZY[name]), name)
         return value
     if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
-        import_module("torchmdx.evaluation.evaluate")  # and with it modules in folders, such as torchmdx.models.potential
+        # And with it modules in folders, such as torchmdx.models.potential.
+        import_module("torchmdx.evaluation.evaluate")
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -314,7 +314,9 @@ def test_steps_outside_of_a_recording_are_an_error(make, prefix):
     with Recording.begin(dynamics, prefix, **INTERVALS) as recording:
         recording.run(4)
         dynamics.run(6)
-        with pytest.raises(ValueError, match=r"step 8 is not recorded, but the dynamics is at step 10: during a Recording"):
+        with pytest.raises(
+            ValueError, match=r"step 8 is not recorded, but the dynamics is at step 10: during a Recording"
+        ):
             recording.run(4)
 
 

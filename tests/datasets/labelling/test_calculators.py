@@ -205,5 +205,7 @@ def test_where_the_charge_comes_from():
     assert Geometry.from_ase(atoms, charge=0.0).charge == 0
     atoms.info = {}
     atoms.set_initial_charges([0.6, 0.3])
-    with pytest.raises(ValueError, match=r"must add up to an integer .* got 0.9 e; --charge, or charge=, sets the total"):
+    with pytest.raises(
+        ValueError, match=r"must add up to an integer .* got 0.9 e; --charge, or charge=, sets the total"
+    ):
         Geometry.from_ase(atoms)
