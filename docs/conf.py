@@ -43,11 +43,17 @@ nitpick_ignore_regex = [
     # What signatures mention and nobody makes by hand; the sections of a configuration are in training.md, key by key.
     (
         r"py:.*",
-        r"torchmdx\.(torchmdnet\.report\.Report|openmm_force\.(evaluator\.ForceEvaluator|surroundings\.Surroundings))",
+        r"torchmdx\.(checkpoints\.formats\.(reading\.Report|source\.Source)|step\.audit\.Verdict)",
+    ),
+    (r"py:.*", r"torchmdx\.openmm\.(evaluator\.ForceEvaluator|surroundings\.Surroundings)"),
+    (r"py:.*", r"torchmdx\.runtime\.(output_lock\.OutputLock|interrupt\.Interrupts)"),
+    (
+        r"py:.*",
+        r"torchmdx\.datasets\.labelling\.(run\.Paths|geometry\.Geometry)",
     ),
     (
         r"py:.*",
-        r"torchmdx\.(labelling\.run\.Paths|labelling\.geometry\.Geometry|datasets\.(statistics|energy_changes)\.\w+)",
+        r"torchmdx\.datasets\.(statistics|energy_changes)\.\w+",
     ),
     (r"py:.*", r"torchmdx\.training\.(config|data_section|loss_section)\.\w*Section"),
     (

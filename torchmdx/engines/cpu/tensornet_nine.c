@@ -1,5 +1,5 @@
 /* Nine-component tensors in registers, and the adjoint of every map between them: the formulas of
-   engines/fused/kernels/nine.py. */
+   engines/gpu/triton/nine.py. */
 
 typedef struct { V v[9]; } NAME(nine);
 #undef N9

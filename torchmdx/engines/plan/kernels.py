@@ -32,7 +32,7 @@ MOST_ELEMENTS = 8  # of sums by elements
 
 @dataclass(frozen=True, kw_only=True)
 class KernelPlan:
-    """What the classes of engines/fused launch. At run time a compiler or driver may refuse kernels of CUDA C++.
+    """What the classes of engines/gpu launch. At run time a compiler or driver may refuse kernels of CUDA C++.
 
     chain: ROWS, BLOCKS or LEAN. tiles: launch sizes. precision: of products with weights.
     sent: numbers in which atoms send each other tensors. by_elements: the embedding's sums, where few functions do.
