@@ -52,7 +52,7 @@ def fast():
 def test_python_and_the_kernels_agree_on_sizes(library, fast):
     fast.allocate(9, 1, 10)
     maps = ChargedMaps(fast, {})
-    weights = maps.memory["weights"][0].numel() // THREADS
+    weights = maps.memory[0]["weights"][0].numel() // THREADS
     wanted = [weights, ctypes.sizeof(charged_maps.Maps), *SHARED_BYTES.values(), charged_maps.ROWS]
     assert [library.constant(k) for k in range(7)] == wanted
 
@@ -75,14 +75,14 @@ def test_buffers_are_those_of_the_other_kernels(library, fast, adds):
     wanted = [q.z1[0].clone(), q.z2[0].clone(), q.z3[0].clone(), q.reverse.clone()]
     for tensor in (q.z1[0], q.z2[0], q.z3[0]):
         tensor.fill_(torch.nan)
-    maps.launch(FORTH, chain)
+    maps.launch(FORTH, chain, 0)
     rows = torch.cat([torch.ones(9, dtype=torch.bool), chain.b.knot >= 0])
     for found, value in zip((q.z1[0], q.z2[0], q.z3[0], q.reverse), wanted, strict=True):
         there = rows if len(value) == len(rows) else torch.ones(len(value), dtype=torch.bool)
         torch.testing.assert_close(found[there], value[there], atol=3e-6, rtol=3e-6)
     z3, gy = wanted[2], chain.b.p.clone()
     q.z3[0].copy_(torch.where(rows[:, None, None], z3, 0.0))
-    maps.launch(MESSAGES_BACK, chain)
+    maps.launch(MESSAGES_BACK, chain, 0)
     found = [q.z3[0][rows].clone(), chain.b.p.clone(), q.pull[:, rows[9:]].clone()]
     q.z3[0].copy_(torch.where(rows[:, None, None], z3, 0.0))
     chain.b.p.copy_(gy)
@@ -92,17 +92,18 @@ def test_buffers_are_those_of_the_other_kernels(library, fast, adds):
     q.z3[0].copy_(torch.randn(q.z3[0].shape, generator=torch.Generator().manual_seed(1)))
     q.pull.copy_(torch.randn(q.pull.shape, generator=torch.Generator().manual_seed(2)))
     z1, z2 = q.z1[0].clone(), q.z2[0].clone()
-    q.charges_gradient.fill_(0.5)
-    maps.launch(BACK, chain)
-    maps.launch(CHARGES_BACK, chain, adds=adds)
-    found = [q.z1[0][rows].clone(), q.charges_gradient.clone(), g.pull[0][rows[9:]].clone()]
+    chain.pulled, pull = adds, chain.pull_on(0)
+    pull.fill_(0.5)
+    maps.launch(BACK, chain, 0)
+    maps.launch(CHARGES_BACK, chain, 0)
+    found = [q.z1[0][rows].clone(), pull.clone(), g.pull[0][rows[9:]].clone()]
     assert slopes(z1, z2, q.z3[0], fast)[rows].sub(found[0]).norm() < 1e-6 * found[0].norm()
     q.z1[0].copy_(torch.where(rows[:, None], z1, 0.0))
     q.z2[0].copy_(torch.where(rows[:, None], z2, 0.0))
-    q.charges_gradient.fill_(0.5)
+    pull.fill_(0.5)
     chain._maps_gradient(0)
-    chain._charges_gradient(0, first=True, pulled=adds)
-    again = [q.z1[0][rows], q.charges_gradient, g.pull[0][rows[9:]]]
+    chain._charges_gradient(0, first=True)
+    again = [q.z1[0][rows], pull, g.pull[0][rows[9:]]]
     for one, other in zip(found, again, strict=True):
         assert (one - other).norm() < 2e-6 * other.norm()
 

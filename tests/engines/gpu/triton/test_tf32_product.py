@@ -10,6 +10,7 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
+from torchmdx.engines.gpu.triton import tf32_product
 from torchmdx.engines.gpu.triton.tf32_product import restored
 
 
@@ -28,7 +29,8 @@ def towards_zero(x):
 
 @needs_kernels
 @pytest.mark.parametrize(("steps", "inner"), [(2, 8), (4, 8), (4, 16), (8, 16)])
-def test_what_steps_cut_off_is_made_up_for(steps, inner):
+def test_what_steps_cut_off_is_made_up_for(monkeypatch, steps, inner):
+    monkeypatch.setattr(tf32_product, "CUTS_OFF", tl.constexpr(1))  # as on a GPU
     rng = np.random.default_rng(0)
     x, w = (rng.normal(size=(count, steps * inner)).astype(np.float32).astype(np.float64) for count in (400, 64))
     total = np.zeros((400, 64), np.float32)
