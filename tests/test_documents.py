@@ -269,12 +269,13 @@ def is_example(code: str) -> bool:
 def test_examples_of_docstrings_run(name, folder):
     if "torch_sim" in name:
         pytest.importorskip("torch_sim")
+    if "openmm" in name:
+        pytest.importorskip("openmmml")  # before the module that it imports itself
     module = importlib.import_module(
         name.split(":")[0].removesuffix(".py").replace(os.sep, ".").removesuffix(".__init__")
     )
     files.copy_potential(folder / "model.safetensors")
     if "openmm" in name:
-        pytest.importorskip("openmmml")
         from openmmml import MLPotential
 
         example = dict(MLPotential=MLPotential, **openmm_names())
