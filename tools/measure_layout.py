@@ -119,7 +119,7 @@ def measure(package: Path) -> list[tuple[str, object]]:
             rooms[room_of(name)] |= {room_of(t) for t in graph[name] if t != package.name} - {room_of(name)}
     functions = [(name, *function) for name, tree in trees.items() for function in functions_of(tree)]
     long = [(name, function) for name, function, whole, _ in functions if whole > LONG_FUNCTION]
-    kernels = sum(".kernels." in name for name, _ in long)
+    kernels = sum(".kernels." in name or ".triton." in name for name, _ in long)
     top = [path for path in modules.values() if path.parent == package and path.stem != "__init__"]
     return [
         ("files", len(modules)),

@@ -62,7 +62,9 @@ def add_parser(subparsers: Any) -> None:
         "describes a checkpoint and says which kernels evaluate it, on this machine or on another.",
     )
     parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help="potential to describe: a file or a name")
-    parser.add_argument("--atoms", type=int, metavar="N", help="say what runs for so many atoms (default: 22 and 2500)")
+    parser.add_argument(
+        "--atoms", type=int, metavar="N", help="say what runs for this number of atoms (default: 22 and 2500)"
+    )
     parser.add_argument("--card", metavar="NAME", help="say what runs on this card, such as H100, or on a CPU")
     parser.set_defaults(run=run)
 

@@ -48,7 +48,7 @@ CUTS_OFF = tl.constexpr(0 if os.environ.get("TRITON_INTERPRET") == "1" else 1)
 
 @triton.jit
 def restored(total, STEPS: tl.constexpr):
-    """A sum that a tensor core made in so many steps, times a factor: see this module's text."""
+    """A sum that a tensor core made in STEPS steps, times a factor: see this module's text."""
     FACTOR: tl.constexpr = 1.0 + CUTS_OFF * ((18 * (STEPS + 1) + 50) // 100) * 1.1920928955078125e-07
     return total * FACTOR
 
