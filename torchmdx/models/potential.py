@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchmdx.models.charge_equilibration import conserved
 from torchmdx.models.model_card import Card
-from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
+from torchmdx.models.priors.base import Geometry, Lattice, Prior, PriorConfig, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.registry import ModelConfig, make_head, make_network, make_prior
 from torchmdx.models.skeleton import CONSTANTS, require_fit
@@ -92,24 +92,35 @@ class Potential(nn.Module):
         return self.shift.device
 
     def forward(
-        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None = None
+        self,
+        batch: Batch,
+        edges: Edges,
+        vectors: Tensor,
+        positions: Tensor | None = None,
+        lattice: Lattice | None = None,
     ) -> tuple[Tensor, Tensor]:
         """(energy [S], energies [N]) in eV, float64, from edge vectors [E,3] Å.
 
-        Gradients flow through `vectors` and `positions` [N,3] Å only. positions are needed by priors over all pairs of
-        systems without periodic directions; ValueError if they are missing then. energies sum to energy within a
-        system: the shift is divided equally among its atoms.
+        Gradients flow through `vectors`, `positions` [N,3] Å and `lattice` only. positions are needed by priors over
+        all pairs of systems without periodic directions; ValueError if they are missing then. lattice is needed by
+        Ewald sums if forces or stress are wanted; None: positions and cell of the batch. energies sum to energy within
+        a system: the shift is divided equally among its atoms.
         """
-        energy, energies, _ = self.outputs(batch, edges, vectors, positions)
+        energy, energies, _ = self.outputs(batch, edges, vectors, positions, lattice)
         return energy, energies
 
     def outputs(
-        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None = None
+        self,
+        batch: Batch,
+        edges: Edges,
+        vectors: Tensor,
+        positions: Tensor | None = None,
+        lattice: Lattice | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """`forward`, and the partial charges [N] of the atoms, e, float64; None where the network predicts none."""
         features, channels = self.features(batch, edges, vectors)
         energies = self.assemble(
-            self.head(features), batch, lambda: self._geometry(batch, edges, vectors, positions, channels)
+            self.head(features), batch, lambda: self._geometry(batch, edges, vectors, positions, channels, lattice)
         )
         energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
         return energy, energies, None if channels is None else self.atomic_charges(channels, batch)
@@ -143,7 +154,13 @@ class Potential(nn.Module):
         return energies
 
     def _geometry(
-        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None, channels: Tensor | None
+        self,
+        batch: Batch,
+        edges: Edges,
+        vectors: Tensor,
+        positions: Tensor | None,
+        channels: Tensor | None,
+        lattice: Lattice | None,
     ) -> Geometry:
         """The input of the priors. Raises ValueError if one of them needs positions and there are none."""
         if positions is None:
@@ -153,7 +170,8 @@ class Potential(nn.Module):
                         f"the prior {prior.config.name} sums over all pairs of atoms and needs positions, got None"
                     )
             positions = batch.positions
-        return Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), positions, channels)
+        lattice = lattice or Lattice(positions, batch.cell)
+        return Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), positions, channels, lattice)
 
     def atomic_charges(self, channels: Tensor, batch: Batch) -> Tensor:
         """Charges [N] from all channels, which sum to the charge of their system, also for a model with slack.

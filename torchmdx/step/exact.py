@@ -80,7 +80,7 @@ def _priors(potential: Potential) -> list[Prior]:
 
 def _hops(prior: Prior, periodic: bool) -> int | None:
     """How many of its cutoffs away atoms influence the energy of an atom; None: not known."""
-    if isinstance(prior, Coulomb) and (periodic or prior.config.cut_in_vacuum):
+    if isinstance(prior, Coulomb) and prior.splitting is None and (periodic or prior.config.cut_in_vacuum):
         return 1  # of given charges: potentials that predict them are evaluated as a whole
     return prior.reach
 

@@ -19,9 +19,9 @@ from torchmdx.engines.cpu.coulomb import PriorResult
 from torchmdx.engines.cpu.engine import CompiledTensorNet
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluation.evaluate import per_volume, strained, strained_positions
+from torchmdx.evaluation.evaluate import per_volume, strained, strained_cell, strained_positions
 from torchmdx.models.potential import Potential
-from torchmdx.models.priors.base import Geometry, Prior
+from torchmdx.models.priors.base import Geometry, Lattice, Prior
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.isolation import isolated
@@ -95,10 +95,12 @@ class CompiledPriorEngine:
             if stress:
                 vectors = strained(vectors, strain, edges, batch.system_index)
                 places = strained_positions(places, strain, batch.system_index)
+            lattice = Lattice(places, strained_cell(batch.cell, strain if stress else None))
             vectors, places = vectors.to(dtype), places.to(dtype)
             seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
             distance = torch.linalg.vector_norm(vectors, dim=-1)
-            energies = self.potential.prior_energies(Geometry(seen, edges, distance, places, channels), self.others)
+            geometry = Geometry(seen, edges, distance, places, channels, lattice)
+            energies = self.potential.prior_energies(geometry, self.others)
             energies = of_owned(energies, batch)
             total = energies.sum()
         slope, virial, pull = torch.zeros_like(positions), torch.zeros_like(strain), None

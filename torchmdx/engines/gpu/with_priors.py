@@ -21,9 +21,9 @@ from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.engines.plan import Plan
 from torchmdx.engines.plan.padding import padded_charges
-from torchmdx.evaluation.evaluate import per_volume
+from torchmdx.evaluation.evaluate import per_volume, strained_cell
 from torchmdx.models.potential import Potential
-from torchmdx.models.priors.base import Prior, shapes_are_fixed
+from torchmdx.models.priors.base import Lattice, Prior, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
@@ -157,9 +157,10 @@ class _Priors:
                 channels = channels.detach().requires_grad_(self.with_forces)
             dtype = potential.dtype
             vectors = pairs.vectors(positions, batch.cell, batch.system_index, symmetric).to(dtype)
-            places = (positions if symmetric is None else strained_positions(positions, symmetric, batch)).to(dtype)
-            seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
-            geometry = pair_geometry(seen, pairs, vectors, places, channels)
+            places = positions if symmetric is None else strained_positions(positions, symmetric, batch)
+            seen = replace(batch, positions=places.detach().to(dtype), cell=batch.cell.to(dtype))
+            lattice = Lattice(places, strained_cell(batch.cell, symmetric))
+            geometry = pair_geometry(seen, pairs, vectors, lattice, channels)
             energies = of_owned(potential.prior_energies(geometry, self.engine.others), batch)
             total = energies.sum()
         chain.buffers.energies.add_(energies.detach())

@@ -1,0 +1,100 @@
+"""The part of Ewald sums over the reciprocal lattice, with self energy, background and the correction of slabs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmdx.models.priors.base import shapes_are_fixed
+from torchmdx.models.priors.ewald import TWO_PI, KVectors, dual
+from torchmdx.structures.cell import volume
+from torchmdx.structures.system import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Reciprocal:
+    """One system. indices [K,3], α; dual [3,3]: rows of its reciprocal lattice without 2π; volume [], normal [3].
+
+    normal: across a slab, zero for other systems.
+    """
+
+    indices: Tensor
+    alpha: float
+    dual: Tensor
+    volume: Tensor
+    normal: Tensor
+
+    def phases(self, positions: Tensor) -> Tensor:
+        """k · r [N,K], less whole turns, of atoms at positions [N,3]."""
+        turns = (positions @ self.dual.T) @ self.indices.T.to(positions.dtype)
+        return TWO_PI * (turns - turns.detach().round())
+
+    def amplitudes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(2 A(k) [K], for k and -k, zero in unused slots; k [K,3]; k² [K], 1 in unused slots)."""
+        k = TWO_PI * (self.indices.to(self.dual.dtype) @ self.dual)
+        square = (k**2).sum(-1)
+        used = square > 0
+        square = torch.where(used, square, 1.0)
+        values = 8 * math.pi / self.volume * torch.exp(-square / (4 * self.alpha**2)) / square
+        return torch.where(used, values, 0.0), k, square
+
+    def background(self) -> Tensor:
+        """What one unit of charge adds to the potential at every atom, for the uniform background."""
+        return -math.pi / (self.volume * self.alpha**2)
+
+    def energies(self, positions: Tensor, charges: Tensor, weights: Tensor) -> Tensor:
+        """Energies [N] of charges [N,M] with weights [M], for unit strength."""
+        amplitudes, phases = self.amplitudes()[0].to(charges.dtype), self.phases(positions).to(charges.dtype)
+        cosines, sines = torch.cos(phases), torch.sin(phases)
+        real, imaginary = (amplitudes[:, None] * (wave.T @ charges) for wave in (cosines, sines))
+        potentials = cosines @ real + sines @ imaginary - 2 * self.alpha / math.sqrt(math.pi) * charges
+        potentials = potentials + self.background().to(charges.dtype) * charges.sum(0)
+        return 0.5 * ((potentials + self.across(positions, charges)) * charges) @ weights.to(charges.dtype)
+
+    def across(self, positions: Tensor, charges: Tensor) -> Tensor:
+        """Potentials [N,M] of the correction of a slab, -2π / V Σ_j q_j (z_i - z_j)²; zero for other systems."""
+        z = ((positions - positions.detach().mean(0)) @ self.normal).to(charges.dtype)[:, None]
+        total, dipole, second = (charges.sum(0), (z * charges).sum(0), (z**2 * charges).sum(0))
+        return -(2 * math.pi / self.volume).to(charges.dtype) * (z**2 * total - 2 * z * dipole + second)
+
+
+def reciprocals(vectors: KVectors, cell: Tensor) -> list[Reciprocal]:
+    """Every system of a batch with cells [S,3,3], which may require gradients."""
+    lattice = vectors.lattice(cell)
+    duals, volumes, normals = dual(lattice), volume(lattice), vectors.normals(cell)
+    alpha = vectors.splitting.alpha
+    parts = zip(vectors.indices, duals, volumes, normals, strict=True)
+    return [Reciprocal(indices, alpha, *others) for indices, *others in parts]
+
+
+def rows_of(batch: Batch) -> list[slice | Tensor]:
+    """The atoms of each system: slices, or in a capture masks [N,1] of all atoms, as the host may read nothing."""
+    if batch.num_systems == 1:
+        return [slice(None)]
+    if shapes_are_fixed(batch.positions):
+        return [(batch.system_index == s)[:, None] for s in range(batch.num_systems)]
+    ends = batch.counts().cumsum(0).tolist()
+    return [slice(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+
+
+def reciprocal_energies(
+    vectors: KVectors, batch: Batch, positions: Tensor, cell: Tensor, charges: Tensor, weights: Tensor
+) -> Tensor:
+    """Energies [N] of charges [N,M] with weights [M], for unit strength, from positions [N,3] and cells [S,3,3] Å.
+
+    They sum to the energy of their system, and are differentiable. Phases are computed in the dtype of the positions,
+    sums in that of the charges. Of systems without periodic directions they are zero.
+    """
+    periodic = batch.pbc.any(-1).index_select(0, batch.system_index)
+    energies = charges.new_zeros(batch.num_atoms)
+    for system, rows in zip(reciprocals(vectors, cell), rows_of(batch), strict=True):
+        if isinstance(rows, slice):
+            found = system.energies(positions[rows], charges[rows], weights)
+            first, last, _ = rows.indices(batch.num_atoms)
+            energies = energies + torch.nn.functional.pad(found, (first, batch.num_atoms - last))
+        else:
+            energies = energies + system.energies(positions, torch.where(rows, charges, 0.0), weights)
+    return torch.where(periodic, energies, 0.0)
