@@ -221,6 +221,14 @@ class Potential(nn.Module):
         other._modules = {**self._modules, "priors": made.train(self.training)}
         return other
 
+    def with_kept_lists(self) -> Potential:
+        """The same potential, sharing its weights, with priors of its own that keep their lists, for one engine."""
+        other = copy.copy(self)
+        other._modules = {**self._modules, "priors": copy.deepcopy(self.priors)}
+        for prior in other._priors():
+            prior.keep_lists()
+        return other
+
     def require_elements(self, atomic_numbers: Tensor) -> None:
         """Raises ValueError for elements that are not on the card, if it lists the elements of the training data.
 

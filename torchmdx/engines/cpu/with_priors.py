@@ -40,7 +40,7 @@ class CompiledPriorEngine:
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
         self.charged = potential.predicts_charges  # any prior may read them
         self.network = CompiledTensorNet(potential, batch.num_atoms, batch.num_systems, charges=self.charged)
-        self.potential = copy.deepcopy(potential).requires_grad_(False)
+        self.potential = copy.deepcopy(potential).requires_grad_(False).with_kept_lists()
         self.name, self.table_error = "compiled and priors", self.network.table.error
         self.batch, self.stress = batch, stress
         priors = [cast(Prior, prior) for prior in self.potential.priors]
@@ -77,7 +77,7 @@ class CompiledPriorEngine:
     def _priors(
         self, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool, stress: bool
     ) -> PriorResult:
-        found = [coulomb.evaluate(prior, batch, edges, channels) for prior in self.direct]
+        found = [coulomb.evaluate(prior, batch, edges, channels, forces=forces, stress=stress) for prior in self.direct]
         if self.others or not found:
             found.append(self._by_autograd(batch, edges, channels, forces=forces, stress=stress))
         return functools.reduce(operator.add, found)

@@ -121,6 +121,9 @@ class Prior(nn.Module):
         """Cutoff of the neighbour list it needs, Å, for systems with or without periodic directions."""
         return float(self.config.cutoff)
 
+    def keep_lists(self) -> None:
+        """From now on keeps what it chooses by reading the device. Engines call it for a prior that is theirs alone."""
+
     def forward(self, geometry: Geometry) -> Tensor:
         """Energies [N] of the atoms, which sum to the energy of their system."""
         raise NotImplementedError

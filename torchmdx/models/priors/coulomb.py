@@ -145,6 +145,9 @@ class Coulomb(Prior):
     def cutoff(self, periodic: bool) -> float:
         return float(self.config.cutoff) if periodic or self.config.cut_in_vacuum else 0.0
 
+    def keep_lists(self) -> None:
+        self.kept = KeptVectors()
+
     def atomic_charges(self, charges: Tensor) -> Tensor:
         """One charge for each atom [N] from all channels [N,M]: their mean, weighted as in the energy."""
         return charges @ self.weights.to(charges.dtype)
@@ -231,6 +234,11 @@ class Coulomb(Prior):
         inside = square < 1 - 1e-3  # d is below exp(-999) from there on: zero even in float64
         gap = 1 - torch.where(inside, square, 0.0)
         return torch.where(inside, 1 - torch.exp(1 - 1 / gap), 1.0)
+
+    @property
+    def alpha(self) -> float:
+        """α of an Ewald sum, 1/Å; 0 with a reaction field."""
+        return 0.0 if self.splitting is None else self.splitting.alpha
 
     @property
     def field(self) -> tuple[float, float]:

@@ -67,7 +67,7 @@ class KVectors:
     """Half of the vectors of the reciprocal lattices of S systems, as a list that keeps its shape while cells change.
 
     indices [S,K,3] float64: vectors in units of the reciprocal lattice; unused slots are zero. cell, pbc: those that
-    the list was made for. heights [S] Å: of the cells of slabs, across; thickest [S] Å: of the slabs that fit there.
+    the list was made for; periodic: numbers of the periodic systems. heights [S] Å: of the cells of slabs, across; thickest [S] Å: of the slabs that fit there.
     """
 
     splitting: Splitting
@@ -77,6 +77,8 @@ class KVectors:
     heights: Tensor
     thickest: Tensor
     margin: float
+    periodic: tuple[int, ...]
+    has_slabs: bool
 
     @classmethod
     def of(cls, batch: Batch, splitting: Splitting, charges: Tensor, margin: float = 0.0) -> KVectors:
@@ -92,13 +94,14 @@ class KVectors:
         room = thick * (1 + (SLAB_MARGIN if margin else 0.0)) + (1.0 if margin else 0.0)
         heights = torch.where(pbc.sum(-1) == 2, room + _vacuum(full, pbc, splitting), 1.0)
         lattice = _with_heights(full, pbc, heights)
-        found = [
-            _half_of(lattice[s], splitting.longest * (1 + margin)) if periodic else lattice.new_zeros(0, 3)
-            for s, periodic in enumerate(pbc.any(-1).tolist())
-        ]
+        has_slabs = bool((pbc.sum(-1) == 2).any())
+        periodic = tuple(pbc.any(-1).nonzero()[:, 0].tolist())
+        found = [lattice.new_zeros(0, 3)] * batch.num_systems
+        for s in periodic:
+            found[s] = _half_of(lattice[s], splitting.longest * (1 + margin))
         most = max((len(each) for each in found), default=0)
         indices = torch.stack([torch.nn.functional.pad(each, (0, 0, 0, most - len(each))) for each in found])
-        return cls(splitting, indices.to(device), cell.clone(), pbc.clone(), heights, room, margin)
+        return cls(splitting, indices.to(device), cell.clone(), pbc.clone(), heights, room, margin, periodic, has_slabs)
 
     @property
     def count(self) -> int:
@@ -146,7 +149,7 @@ class KeptVectors:
         self.lists: list[KVectors] = []
 
     def serve(self, batch: Batch, splitting: Splitting, charges: Tensor, overflow: Tensor) -> KVectors:
-        """The list for a batch with charges [N,M]. In a capture `overflow` [] is set at a replay that the list does not fit."""
+        """The list for a batch with charges [N,M]; `overflow` [] is set at a replay that the list does not fit."""
         if shapes_are_fixed(batch.positions):
             if not self.lists:
                 raise RuntimeError("an evaluation must have run before it is captured")
@@ -186,10 +189,10 @@ def _half_of(lattice: Tensor, longest: float) -> Tensor:
             f"{lattice.tolist()}: a longer cutoff of the prior coulomb needs fewer vectors"
         )
     ranges = [
-        torch.arange(first, number + 1, dtype=torch.float64)
-        for first, number in zip((0, *(-n for n in most[1:])), most)
+        torch.arange(first, number + 1, dtype=torch.float64, device=lattice.device)
+        for first, number in zip((0, *(-n for n in most[1:])), most, strict=False)
     ]
-    grid = torch.cartesian_prod(*ranges).to(lattice.device)
+    grid = torch.cartesian_prod(*ranges)
     square = ((grid @ (TWO_PI * dual(lattice[None])[0])) ** 2).sum(-1)
     x, y, z = grid.unbind(-1)
     half = (x > 0) | ((x == 0) & ((y > 0) | ((y == 0) & (z > 0))))

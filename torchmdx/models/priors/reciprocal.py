@@ -27,9 +27,9 @@ class Reciprocal:
     volume: Tensor
     normal: Tensor
 
-    def phases(self, positions: Tensor) -> Tensor:
-        """k · r [N,K], less whole turns, of atoms at positions [N,3]."""
-        turns = (positions @ self.dual.T) @ self.indices.T.to(positions.dtype)
+    def phases(self, positions: Tensor, part: slice = slice(None)) -> Tensor:
+        """k · r [N,K], less whole turns, of atoms at positions [N,3]. part: of the vectors."""
+        turns = (positions @ self.dual.T) @ self.indices[part].T.to(positions.dtype)
         return TWO_PI * (turns - turns.detach().round())
 
     def amplitudes(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,22 +62,21 @@ class Reciprocal:
 
 
 def reciprocals(vectors: KVectors, cell: Tensor) -> list[Reciprocal]:
-    """Every system of a batch with cells [S,3,3], which may require gradients."""
+    """Every periodic system of a batch with cells [S,3,3], which may require gradients."""
     lattice = vectors.lattice(cell)
     duals, volumes, normals = dual(lattice), volume(lattice), vectors.normals(cell)
     alpha = vectors.splitting.alpha
-    parts = zip(vectors.indices, duals, volumes, normals, strict=True)
-    return [Reciprocal(indices, alpha, *others) for indices, *others in parts]
+    return [Reciprocal(vectors.indices[s], alpha, duals[s], volumes[s], normals[s]) for s in vectors.periodic]
 
 
-def rows_of(batch: Batch) -> list[slice | Tensor]:
-    """The atoms of each system: slices, or in a capture masks [N,1] of all atoms, as the host may read nothing."""
+def rows_of(vectors: KVectors, batch: Batch) -> list[slice | Tensor]:
+    """The atoms of each periodic system: slices, or in a capture, where the host may read nothing, masks [N,1]."""
     if batch.num_systems == 1:
-        return [slice(None)]
+        return [slice(None)] * len(vectors.periodic)
     if shapes_are_fixed(batch.positions):
-        return [(batch.system_index == s)[:, None] for s in range(batch.num_systems)]
-    ends = batch.counts().cumsum(0).tolist()
-    return [slice(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+        return [(batch.system_index == s)[:, None] for s in vectors.periodic]
+    ends = [0, *batch.counts().cumsum(0).tolist()]
+    return [slice(ends[s], ends[s + 1]) for s in vectors.periodic]
 
 
 def reciprocal_energies(
@@ -88,13 +87,12 @@ def reciprocal_energies(
     They sum to the energy of their system, and are differentiable. Phases are computed in the dtype of the positions,
     sums in that of the charges. Of systems without periodic directions they are zero.
     """
-    periodic = batch.pbc.any(-1).index_select(0, batch.system_index)
     energies = charges.new_zeros(batch.num_atoms)
-    for system, rows in zip(reciprocals(vectors, cell), rows_of(batch), strict=True):
+    for system, rows in zip(reciprocals(vectors, cell), rows_of(vectors, batch), strict=True):
         if isinstance(rows, slice):
             found = system.energies(positions[rows], charges[rows], weights)
             first, last, _ = rows.indices(batch.num_atoms)
             energies = energies + torch.nn.functional.pad(found, (first, batch.num_atoms - last))
         else:
             energies = energies + system.energies(positions, torch.where(rows, charges, 0.0), weights)
-    return torch.where(periodic, energies, 0.0)
+    return energies
