@@ -11,7 +11,7 @@ from test_gpu_tensornet import batch_of
 from torchmdx.engines.gpu.engine import kernels_for
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.gpu.with_priors import PriorKernelEngine
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 
 # The interpreter takes a quarter of a minute for some; without charges all go the same way.
