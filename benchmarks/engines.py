@@ -19,9 +19,9 @@ from benchmarks import peer_model, record
 from benchmarks import step as step_benchmark
 from torchmdx import Batch, Potential
 from torchmdx.engines.engine import Engine
-from torchmdx.engines.exact import ModelEngine
-from torchmdx.engines.gpu.engine import KernelEngine
-from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.engines.exact import ExactEngine
+from torchmdx.engines.gpu.engine import GpuEngine
+from torchmdx.engines.pairs.engine import PairEngine
 from torchmdx.step import captured_step
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.graph import Graph
@@ -31,9 +31,9 @@ MOST_EXACT = 3000  # atoms; the reference network takes 1 MB and more for each
 REPEATS = 30
 Maker = Callable[[Potential, Batch], Engine]
 ENGINES: dict[str, Maker] = {
-    "exact": lambda potential, batch: ModelEngine(potential, batch, stress=False),
-    "pairs": lambda potential, batch: PairwiseEngine(potential, batch, stress=False),
-    "fused": lambda potential, batch: KernelEngine(potential, batch, stress=False, precision="float32"),
+    "exact": lambda potential, batch: ExactEngine(potential, batch, stress=False),
+    "pairs": lambda potential, batch: PairEngine(potential, batch, stress=False),
+    "fused": lambda potential, batch: GpuEngine(potential, batch, stress=False, precision="float32"),
 }
 
 

@@ -11,10 +11,10 @@ from model_kinds import d2, kinds, zbl
 from torchmdx import Batch, Ensemble, Potential, System, TensorNetConfig, evaluate
 from torchmdx.engines.choose import choose_engine, say_slower
 from torchmdx.engines.cpu.build import library, tensornet_library
-from torchmdx.engines.exact import ModelEngine
+from torchmdx.engines.exact import ExactEngine
 from torchmdx.engines.gpu.engine import kernels_for
 from torchmdx.engines.gpu.tensornet import FastTensorNet
-from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.engines.pairs.engine import PairEngine
 from torchmdx.engines.plan import Workload, machine_named, plan
 from torchmdx.engines.plan.serves import MOST_CHANNELS
 from torchmdx.neighbors.brute_force import brute_force
@@ -147,12 +147,12 @@ def test_pairs_are_right(make_kind, kind, ethanol, cation, crystal, slab, device
     batch, exact = batch_of(potential, *structures), make_kind(kind)
     wanted = evaluate(exact, batch_of(exact, *structures), stress=True)
     wanted = dataclasses.replace(wanted, **{n: v.to(device) for n, v in vars(wanted).items() if v is not None})
-    engine = PairwiseEngine(potential, batch, stress=True)
+    engine = PairEngine(potential, batch, stress=True)
     outputs = run(engine, batch, potential.search_cutoff(batch), 31)
     assert engine.name == f"pairs, {str(dtype).removeprefix('torch.')}"
     assert_as_exact(outputs, wanted, 1e-4 if dtype == torch.float32 else 1e-11)
     assert not any(x.requires_grad for x in vars(outputs).values() if x is not None)
-    engine = PairwiseEngine(potential, batch, stress=False)
+    engine = PairEngine(potential, batch, stress=False)
     assert run(engine, batch, potential.search_cutoff(batch)).stress is None
 
 
@@ -160,7 +160,7 @@ def test_a_network_that_sees_less_than_its_priors_has_a_list_of_its_own(make_kin
     potential = copy.deepcopy(make_kind("coulomb")).to(device)
     batch = batch_of(potential, ethanol, crystal)
     edges, inner = (brute_force(batch, reach) for reach in (potential.search_cutoff(batch), potential.config.cutoff))
-    engine = PairwiseEngine(potential, batch, stress=False)
+    engine = PairEngine(potential, batch, stress=False)
     engine.reserve(edges.capacity)
     wanted = engine.run(batch.positions, batch.cell, edges)
     assert int(inner.num_edges) <= engine.near.capacity < int(edges.num_edges)
@@ -178,7 +178,7 @@ def test_a_network_that_sees_less_than_its_priors_has_a_list_of_its_own(make_kin
 
 def test_a_step_grows_both_lists_of_pairs(make_kind, crystal, monkeypatch):
     def pairs(potential, batch, *, stress, precision):
-        return PairwiseEngine(potential, batch, stress=stress), "asked for"
+        return PairEngine(potential, batch, stress=stress), "asked for"
 
     monkeypatch.setattr("torchmdx.engines.choose.choose_engine", pairs)
     potential = make_kind("coulomb")
@@ -199,7 +199,7 @@ def test_a_step_grows_both_lists_of_pairs(make_kind, crystal, monkeypatch):
 def test_pairs_give_energies_alone(make_kind, ethanol, crystal, stress):
     potential = make_kind("coulomb")
     batch = batch_of(potential, ethanol, crystal)
-    engine, edges = PairwiseEngine(potential, batch, stress=stress), brute_force(batch, potential.search_cutoff(batch))
+    engine, edges = PairEngine(potential, batch, stress=stress), brute_force(batch, potential.search_cutoff(batch))
     engine.reserve(edges.capacity)
     both = engine.run(batch.positions, batch.cell, edges)
     alone = engine.run(batch.positions, batch.cell, edges, forces=False)
@@ -286,7 +286,7 @@ def test_positions_of_the_batch_are_not_those_of_the_evaluation(trained, ethanol
     """An engine takes atoms from its batch, positions and cell from its arguments."""
     potential = trained("cpu", torch.float64)
     batch = batch_of(potential, ethanol)
-    engine = ModelEngine(potential, batch, stress=False)
+    engine = ExactEngine(potential, batch, stress=False)
     ethanol.rattle(0.1, seed=4)
     moved = batch_of(potential, ethanol)
     edges = brute_force(moved, potential.cutoff)

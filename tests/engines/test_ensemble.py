@@ -18,7 +18,7 @@ from structures import STRUCTURES
 
 import torchmdx
 from torchmdx import Calculator, CapturedStep, Ensemble, StepPool, System, evaluate
-from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.engines.pairs.engine import PairEngine
 from torchmdx.step.padding import padded_size
 from torchmdx.step.results import AuditError, NonFiniteError, SpreadError
 
@@ -185,7 +185,7 @@ def test_members_on_lists_of_pairs(make_potential, crystal, monkeypatch):
     """What a GPU takes for members without kernels: each has lists of its own, which grow with the step's."""
 
     def pairs(potential, batch, *, stress, precision):
-        return PairwiseEngine(potential, batch, stress=stress), "asked for"
+        return PairEngine(potential, batch, stress=stress), "asked for"
 
     monkeypatch.setattr("torchmdx.engines.choose.choose_engine", pairs)
     members = [make_potential(torch.float64, seed, "tensornet2", [coulomb]) for seed in SEEDS]

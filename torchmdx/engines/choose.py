@@ -10,14 +10,14 @@ import functools
 import logging
 from dataclasses import replace
 
-from torchmdx.engines.cpu.engine import CompiledEngine
-from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
+from torchmdx.engines.cpu.engine import CpuEngine
+from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
-from torchmdx.engines.exact import ModelEngine
-from torchmdx.engines.gpu.engine import KernelEngine, make_kernels, workload_of
-from torchmdx.engines.gpu.with_priors import PriorKernelEngine
-from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.engines.exact import ExactEngine
+from torchmdx.engines.gpu.engine import GpuEngine, make_kernels, workload_of
+from torchmdx.engines.gpu.with_priors import GpuPriorEngine
+from torchmdx.engines.pairs.engine import PairEngine
 from torchmdx.engines.plan import Machine, Network, Plan, plan
 from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS
 from torchmdx.models.ensemble import Ensemble
@@ -70,14 +70,14 @@ def choose_engine(
 def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool) -> Engine:
     if found.engine == FUSED and potential.prior_configs:
         model = make_kernels(potential, found.precision, priors=True)
-        return PriorKernelEngine(model, potential, batch, stress=stress)
+        return GpuPriorEngine(model, potential, batch, stress=stress)
     if found.engine == FUSED:
-        return KernelEngine(potential, batch, stress=stress, precision=found.precision)
+        return GpuEngine(potential, batch, stress=stress, precision=found.precision)
     if found.engine == PAIRS:
-        return PairwiseEngine(potential, batch, stress=stress)
+        return PairEngine(potential, batch, stress=stress)
     if found.engine == COMPILED:
-        return (CompiledPriorEngine if potential.prior_configs else CompiledEngine)(potential, batch, stress=stress)
-    return ModelEngine(potential, batch, stress=stress)
+        return (CpuPriorEngine if potential.prior_configs else CpuEngine)(potential, batch, stress=stress)
+    return ExactEngine(potential, batch, stress=stress)
 
 
 @functools.cache
@@ -98,7 +98,7 @@ def planned_and_actual(engine: Engine) -> str | None:
         return "\n".join(dict.fromkeys(filter(None, map(planned_and_actual, engine.engines)))) or None
     if engine.plan is None:
         return None
-    outcomes = engine.model.outcomes if isinstance(engine, KernelEngine | PriorKernelEngine) else []
+    outcomes = engine.model.outcomes if isinstance(engine, GpuEngine | GpuPriorEngine) else []
     return "\n".join([str(engine.plan), *(f"  instead: {outcome}" for outcome in outcomes)])
 
 
@@ -106,7 +106,7 @@ def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, p
     """As `choose_engine`, for a potential or an ensemble."""
     if not isinstance(potential, Ensemble):
         engine, why = choose_engine(potential, batch, stress=stress, precision=precision)
-        if isinstance(engine, KernelEngine):
+        if isinstance(engine, GpuEngine):
             engine.alone = True
         return engine, why
     chosen = [choose_engine(member, batch, stress=stress, precision=precision) for member in potential]
@@ -119,6 +119,6 @@ def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, p
 def exact_engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool) -> Engine:
     """The exact model, of every member of an ensemble."""
     if not isinstance(potential, Ensemble):
-        return ModelEngine(potential, batch, stress=stress)
-    engines = [ModelEngine(member, batch, stress=stress) for member in potential]
+        return ExactEngine(potential, batch, stress=stress)
+    engines = [ExactEngine(member, batch, stress=stress) for member in potential]
     return EnsembleEngine(engines, batch, stress=stress)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchmdx.engines.cpu.engine import CompiledEngine
-from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
+from torchmdx.engines.cpu.engine import CpuEngine
+from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
 from torchmdx.models.ensemble import Ensemble
@@ -63,7 +63,7 @@ class StepState:
         if self.device.type != "cpu":
             return None
         engines = self.engine.engines if isinstance(self.engine, EnsembleEngine) else [self.engine]
-        if all(isinstance(engine, (CompiledEngine, CompiledPriorEngine)) for engine in engines):
+        if all(isinstance(engine, (CpuEngine, CpuPriorEngine)) for engine in engines):
             return torch.get_num_threads()  # at most: these divide their work by size themselves
         return num_threads(self.search.capacity, exact=self.precision == "float64")
 

@@ -16,7 +16,7 @@ import torchmdx
 from torchmdx import Batch, System
 from torchmdx.engines.choose import choose_engine
 from torchmdx.engines.cpu import build
-from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledEngine, CompiledTensorNet
+from torchmdx.engines.cpu.engine import INSTRUCTIONS, CpuEngine, CompiledTensorNet
 from torchmdx.engines.plan import Network, machine_named
 from torchmdx.engines.plan.decide import why_not_compiled
 from torchmdx.neighbors.brute_force import brute_force
@@ -105,7 +105,7 @@ def test_forces_are_the_slope_of_the_energy(make_potential, ethanol, group):
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 def test_every_instruction_set_gives_the_same_numbers(trained, crystal, ethanol, instructions):
     potential, batch = trained("cpu"), batch_of(crystal.repeat(2), ethanol)
-    engine = CompiledEngine(potential, batch, stress=True)
+    engine = CpuEngine(potential, batch, stress=True)
     engine.network = CompiledTensorNet(potential, batch.num_atoms, batch.num_systems, instructions)
     if engine.network.instructions != INSTRUCTIONS[instructions]:
         pytest.skip(f"this processor has no {instructions}")
@@ -142,7 +142,7 @@ def test_energies_alone(trained, ethanol, crystal):
 
 def test_buffers_are_reused_and_grow_with_the_list(trained, ethanol):
     potential, batch = trained("cpu"), batch_of(ethanol)
-    engine = CompiledEngine(potential, batch, stress=False)
+    engine = CpuEngine(potential, batch, stress=False)
     run(potential, batch, engine=engine)
     scratch = engine.network.scratch
     for _ in range(3):
@@ -160,7 +160,7 @@ def test_atoms_at_one_place_or_at_nan_give_no_finite_energy(trained, ethanol):
         atoms.positions[0] = bad
         batch = batch_of(ethanol)
         edges = brute_force(batch, potential.cutoff)
-        engine = CompiledEngine(potential, batch, stress=False)
+        engine = CpuEngine(potential, batch, stress=False)
         found = engine.run(batch_of(ethanol).positions.copy_(torch.tensor(atoms.positions)), batch.cell, edges)
         assert not torch.isfinite(found.energy).all()
 
@@ -168,7 +168,7 @@ def test_atoms_at_one_place_or_at_nan_give_no_finite_energy(trained, ethanol):
 def test_charges_and_atoms_are_those_of_the_batch_at_each_run(trained, ethanol):
     """A step that takes another structure overwrites the tensors of its batch."""
     potential, batch = trained("cpu"), batch_of(ethanol)
-    engine = CompiledEngine(potential, batch, stress=False)
+    engine = CpuEngine(potential, batch, stress=False)
     before = run(potential, batch, engine=engine)
     batch.charge.fill_(3.0)
     batch.atomic_numbers[0] = 7
@@ -204,7 +204,7 @@ def test_a_step_in_inference_mode_and_in_a_larger_crystal(trained):
 def test_memory_that_could_not_be_had_is_asked_for_again(trained, ethanol, monkeypatch):
     """The engine must not use the sizes of the larger list with the memory of the smaller one."""
     potential, batch = trained("cpu"), batch_of(ethanol)
-    engine = CompiledEngine(potential, batch, stress=False)
+    engine = CpuEngine(potential, batch, stress=False)
     wanted = run(potential, batch, engine=engine)
     empty = torch.empty
 

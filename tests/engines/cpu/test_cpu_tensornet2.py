@@ -15,8 +15,8 @@ from torchmdx import Batch, System, TensorNet2Config
 from torchmdx.engines.choose import choose_engine
 from torchmdx.engines.cpu import build
 from torchmdx.engines.cpu import engine as cpu_engine
-from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledEngine, CompiledTensorNet
-from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
+from torchmdx.engines.cpu.engine import INSTRUCTIONS, CpuEngine, CompiledTensorNet
+from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 
@@ -119,7 +119,7 @@ def test_checkpoints_of_torchmdnet(data, name, ethanol, cation):
     potential = torchmdx.load(data / name, dtype=torch.float32)
     batch = batch_of(ethanol, cation)
     engine, _ = choose_engine(potential, batch, stress=True, precision="float32")
-    assert type(engine) in (CompiledEngine, CompiledPriorEngine)
+    assert type(engine) in (CpuEngine, CpuPriorEngine)
     wanted = exact(potential, batch)
     # Random weights: forces are small sums of large terms.
     assert relative(run(potential, batch, engine=engine).forces, wanted.forces) < 1e-5
@@ -156,7 +156,7 @@ def test_priors_of_no_atoms(make_potential):
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 def test_every_instruction_set_gives_the_same_numbers(charged, crystal, ethanol, instructions):
     batch = batch_of(crystal.repeat(2), ethanol)
-    engine = CompiledEngine(charged, batch, stress=True)
+    engine = CpuEngine(charged, batch, stress=True)
     engine.network = CompiledTensorNet(charged, batch.num_atoms, batch.num_systems, instructions)
     if engine.network.instructions != INSTRUCTIONS[instructions]:
         pytest.skip(f"this processor has no {instructions}")
@@ -169,7 +169,7 @@ def test_equal_bits_for_any_number_of_threads_and_any_memory(charged, crystal, m
     for threads, most in ((1, 2**30), (2, 2**30), (3, 0), (2, 0), (1, 2**30)):
         monkeypatch.setattr(cpu_engine, "MOST_KEPT_BYTES", most)
         torch.set_num_threads(threads)
-        engine = CompiledEngine(charged, batch, stress=True)
+        engine = CpuEngine(charged, batch, stress=True)
         results.append(run(charged, batch, engine=engine))
         assert engine.network.call.keep == (most > 0)
     for other in results[1:]:
@@ -197,13 +197,13 @@ def test_atoms_at_one_place_or_at_nan_give_no_finite_energy(charged, ethanol):
         batch = batch_of(ethanol)
         edges = brute_force(batch, charged.cutoff)
         batch.positions[0] = torch.as_tensor(bad)
-        engine = CompiledEngine(charged, batch, stress=False)
+        engine = CpuEngine(charged, batch, stress=False)
         assert not torch.isfinite(engine.run(batch.positions, batch.cell, edges).energy).all()
 
 
 def test_charges_of_the_batch_at_each_run(charged, ethanol):
     batch = Batch.from_systems([System.from_ase(ethanol, dtype=torch.float32)])
-    engine = CompiledEngine(charged, batch, stress=False)
+    engine = CpuEngine(charged, batch, stress=False)
     before = run(charged, batch, engine=engine)
     batch.charge.fill_(3.0)
     after = run(charged, batch, engine=engine)
@@ -213,7 +213,7 @@ def test_charges_of_the_batch_at_each_run(charged, ethanol):
 
 def test_memory_is_that_of_the_edges_within_the_cutoff(charged, ethanol):
     batch = batch_of(ethanol)
-    engine = CompiledEngine(charged, batch, stress=True)
+    engine = CpuEngine(charged, batch, stress=True)
     first = run(charged, batch, engine=engine)
     size, spare = len(engine.network.scratch), 100_000
     wider = run(charged, batch, engine=engine, spare=spare)
@@ -225,7 +225,7 @@ def test_atoms_that_come_together_get_more_memory(charged, ethanol):
     far = ethanol.copy()
     far.positions *= 4
     batch = batch_of(far)
-    engine = CompiledEngine(charged, batch, stress=True)
+    engine = CpuEngine(charged, batch, stress=True)
     assert_exact(run(charged, batch, engine=engine), exact(charged, batch))
     few = engine.network.call.rows
     batch.positions.copy_(torch.as_tensor(ethanol.positions))

@@ -10,7 +10,7 @@ from test_gpu_tensornet import batch_of
 
 from torchmdx.engines.gpu.engine import kernels_for
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
-from torchmdx.engines.gpu.with_priors import PriorKernelEngine
+from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.evaluation.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 
@@ -25,7 +25,7 @@ def test_every_prior_stands_beside_the_kernels(make_kind, kind, ethanol, cation,
     fast = kernels_for(single)
     batch = batch_of(ethanol, cation, slab)
     exact = evaluate(make_kind(kind).to(DEVICE), batch, stress=True)
-    engine = PriorKernelEngine(fast(single, priors=True), single, batch.to(DEVICE, torch.float32), stress=True)
+    engine = GpuPriorEngine(fast(single, priors=True), single, batch.to(DEVICE, torch.float32), stress=True)
     found = brute_force(batch, single.search_cutoff(batch))
     edges = brute_force(batch, single.search_cutoff(batch), capacity=found.capacity + 7)
     engine.reserve(edges.capacity)

@@ -22,7 +22,7 @@ from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.structures.system import Batch
 
 
-class PairwiseEngine:
+class PairEngine:
     """The network that training uses, without gradients of weights: any TensorNet or TensorNet2, with any priors."""
 
     table_error = 0.0
