@@ -16,7 +16,7 @@ import torchmdx
 from torchmdx import Batch, System
 from torchmdx.engines.choose import choose_engine
 from torchmdx.engines.cpu import build
-from torchmdx.engines.cpu.engine import INSTRUCTIONS, CpuEngine, CompiledTensorNet
+from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledTensorNet, CpuEngine
 from torchmdx.engines.plan import Network, machine_named
 from torchmdx.engines.plan.decide import why_not_compiled
 from torchmdx.neighbors.brute_force import brute_force

@@ -15,7 +15,7 @@ from torchmdx import Batch, System, TensorNet2Config
 from torchmdx.engines.choose import choose_engine
 from torchmdx.engines.cpu import build
 from torchmdx.engines.cpu import engine as cpu_engine
-from torchmdx.engines.cpu.engine import INSTRUCTIONS, CpuEngine, CompiledTensorNet
+from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledTensorNet, CpuEngine
 from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
