@@ -126,8 +126,8 @@ def take_over(step: StepState, given: Batch) -> None:
 def fall_back(step: StepState, reason: str) -> None:
     """Switches to the exact model, after an audit found the fast path wrong; it has to pass an audit too."""
     step.policy.drop()
-    engine = exact_engine_for(step.potential, step.ordered, stress=step.buffers.stress_wanted)
-    engine.plan = step.engine.plan  # what was planned is still shown
+    stress = step.buffers.stress_wanted
+    engine = exact_engine_for(step.potential, step.ordered, stress=stress, instead_of=step.engine)
     step.engine, step.audit_owed, step.fell_back = engine, True, True
     step.engine_why = step.policy.why = f"exact model, launched: {reason}"
 

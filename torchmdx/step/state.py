@@ -25,6 +25,7 @@ from torchmdx.structures.system import Batch
 class StepState:
     """Structure, buffers, neighbour list, engine and graphs of a step, and the work of one evaluation.
 
+    engine_asked: the name of the engine that was asked for; None: the fastest.
     batch: the structure in the caller's order and frame. ordered: the same atoms in the order and frame of the
     buffers, which the engine sees. verdict: of the last audit. audit_owed: an audit must pass before the next result is
     returned. fell_back: the engine is the exact model, because the fast path failed an audit.
@@ -44,6 +45,7 @@ class StepState:
     search: EdgeSearch
     engine: Engine
     engine_why: str
+    engine_asked: str | None
     policy: GraphPolicy
     precision: str
     verdict: Verdict
