@@ -62,7 +62,7 @@ class PairEngine:
 
         The first run after `reserve` chooses the capacity. It reads the device and must not be captured.
         """
-        if self.near is None:
+        if self.near is None or not edges.capacity:
             return None
         if self.near.capacity is None:
             if shapes_are_fixed(batch.positions):
