@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 # Parameters that `Calculator.set` changes, and those for which a new calculator is needed.
 CHANGEABLE = ("charge", "mode", "max_force_spread", "spread_file")
-FIXED = ("potential", "dtype", "device", "devices")
+FIXED = ("potential", "dtype", "engine", "device", "devices")
 
 
 def require_changeable(names: Iterable[str]) -> None:

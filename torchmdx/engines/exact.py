@@ -15,7 +15,7 @@ from torchmdx.neighbors.edges import Edges
 from torchmdx.structures.system import Batch
 
 
-class ModelEngine:
+class ExactEngine:
     """The potential differentiated by autograd."""
 
     name, table_error = "exact", 0.0

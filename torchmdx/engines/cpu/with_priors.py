@@ -29,7 +29,7 @@ from torchmdx.structures.domain import of_owned
 from torchmdx.structures.system import Batch
 
 
-class CompiledPriorEngine:
+class CpuPriorEngine:
     """A TensorNet or TensorNet2 in C, which ignores edges beyond its own cutoff, and priors.
 
     Gradients of priors with respect to predicted charges enter the backward pass in C.

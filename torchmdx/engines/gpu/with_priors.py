@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
 
 
-class PriorKernelEngine:
+class GpuPriorEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, and priors.
 
     Gradients of priors with respect to predicted charges enter the fused backward pass.
@@ -111,7 +111,7 @@ class _Priors:
     virial: of priors differentiated by autograd, [S,3,3]
     """
 
-    def __init__(self, engine: PriorKernelEngine, batch: Batch, edges: Edges, forces: bool, stress: bool) -> None:
+    def __init__(self, engine: GpuPriorEngine, batch: Batch, edges: Edges, forces: bool, stress: bool) -> None:
         self.engine, self.batch, self.edges = engine, batch, edges
         self.with_forces, self.with_stress = forces, stress
         self.virial: Tensor | float = 0.0
