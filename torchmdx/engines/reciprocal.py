@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmdx.evaluation.evaluate import strained_cell, strained_positions
+from torchmdx.evaluation.derivatives import strained_cell, strained_positions
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.ewald import KVectors
 from torchmdx.models.priors.reciprocal import Reciprocal, reciprocal_energies, reciprocals, rows_of

@@ -24,7 +24,7 @@ from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.engines.plan import Plan
 from torchmdx.engines.plan.padding import padded_charges
 from torchmdx.engines.reciprocal import ReciprocalResult, differentiate_reciprocal
-from torchmdx.evaluation.evaluate import per_volume, strained_cell
+from torchmdx.evaluation.derivatives import per_volume, strained_cell
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Lattice, Prior, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 RECIPROCAL = 3  # the number of a branch; charged.py has others
 
 
-class PriorKernelEngine:
+class GpuPriorEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, and priors.
 
     Gradients of priors with respect to predicted charges enter the fused backward pass.
@@ -117,7 +117,7 @@ class _Priors:
     virial: of priors differentiated by autograd, and of sums over a reciprocal lattice, [S,3,3]
     """
 
-    def __init__(self, engine: PriorKernelEngine, batch: Batch, edges: Edges, forces: bool, stress: bool) -> None:
+    def __init__(self, engine: GpuPriorEngine, batch: Batch, edges: Edges, forces: bool, stress: bool) -> None:
         self.engine, self.batch, self.edges = engine, batch, edges
         self.with_forces, self.with_stress = forces, stress
         self.virial: Tensor | float = 0.0

@@ -124,6 +124,13 @@ class Prior(nn.Module):
     def keep_lists(self) -> None:
         """From now on keeps what it chooses by reading the device. Engines call it for a prior that is theirs alone."""
 
+    def doubts(self, title: str, periodic: bool) -> list[str]:
+        """What users of a potential should know about this term, in systems with or without periodic directions.
+
+        title: of the potential.
+        """
+        return []
+
     def forward(self, geometry: Geometry) -> Tensor:
         """Energies [N] of the atoms, which sum to the energy of their system."""
         raise NotImplementedError

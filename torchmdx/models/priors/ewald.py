@@ -66,8 +66,9 @@ class Splitting:
 class KVectors:
     """Half of the vectors of the reciprocal lattices of S systems, as a list that keeps its shape while cells change.
 
-    indices [S,K,3] float64: vectors in units of the reciprocal lattice; unused slots are zero. cell, pbc: those that
-    the list was made for; periodic: numbers of the periodic systems. heights [S] Å: of the cells of slabs, across; thickest [S] Å: of the slabs that fit there.
+    indices [S,K,3] float64: vectors in units of the reciprocal lattice; unused slots are zero. cell, pbc: those that the
+    list was made for; periodic: numbers of the periodic systems. heights [S] Å: of the cells of slabs, across; thickest
+    [S] Å: of the slabs that fit there.
     """
 
     splitting: Splitting
