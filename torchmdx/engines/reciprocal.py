@@ -13,7 +13,6 @@ host once the list of vectors is there.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -22,11 +21,9 @@ from torch import Tensor
 from torchmdx.evaluation.derivatives import strained_cell, strained_positions
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.ewald import KVectors
-from torchmdx.models.priors.reciprocal import Reciprocal, reciprocal_energies, reciprocals, rows_of
+from torchmdx.models.priors.reciprocal import MOST_PHASES, Reciprocal, reciprocal_energies, reciprocals, rows_of
 from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.system import Batch
-
-MOST_PHASES = 16_000_000  # at a time, N times K
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +74,7 @@ def _of_system(
     amplitudes, k, square = system.amplitudes()
     amplitudes, weighted, wide = amplitudes.to(q.dtype), q * weights, torch.float64
     total = q.sum(0)
-    potentials = system.background().to(q.dtype) * total - 2 * system.alpha / math.sqrt(math.pi) * q
+    potentials = system.background().to(q.dtype) * total - system.splitting.own_potential * q
     slope, powers = x.new_zeros(len(x), 3, dtype=wide), []
     width = max(1, MOST_PHASES // max(len(x), 1))
     for part in (slice(at, at + width) for at in range(0, len(k), width)):
@@ -93,7 +90,7 @@ def _of_system(
     energies = 0.5 * (potentials * weighted).sum(-1).to(wide)
     background = 0.5 * system.background() * (total**2 @ weights)
     power = 0.5 * torch.cat(powers).to(k.dtype) if powers else k.new_zeros(0)
-    stretch = k * (2 * power * (1 / square + 1 / (4 * system.alpha**2)))[:, None]
+    stretch = k * (2 * power * (1 / square + 1 / (4 * system.splitting.alpha**2)))[:, None]
     virial = stretch.T @ k - (power.sum() + background) * torch.eye(3, dtype=k.dtype, device=k.device)
     if not forces:
         potentials = torch.zeros_like(potentials)

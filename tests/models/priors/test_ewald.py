@@ -74,7 +74,7 @@ def test_lists_of_a_batch_share_their_shape():
     [
         ((1, 1, 1), True),
         ((1.02, 0.98, 1), True),
-        ((0.8, 0.9, 0.9), None),
+        ((0.8, 0.9, 0.9), True),
         ((1.04, 1, 1), False),
         ((1, 1.1, 0.5), False),
     ],

@@ -13,6 +13,7 @@ from ase import Atoms
 from ase.build import bulk
 
 from torchmdx import Batch, Potential, System, TensorNetConfig, evaluate
+from torchmdx.models.priors import reciprocal
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.ewald import KVectors, Splitting
 from torchmdx.models.priors.reciprocal import reciprocal_energies
@@ -180,6 +181,22 @@ def test_first_and_second_derivatives_in_positions_cell_and_charges():
     inputs = [x.clone().requires_grad_() for x in (batch.positions, batch.cell, charges)]
     assert torch.autograd.gradcheck(energies, inputs, atol=1e-7)
     assert torch.autograd.gradgradcheck(energies, inputs, atol=1e-7)
+
+
+def test_vectors_by_parts_give_the_same(monkeypatch, predicted, crystal):
+    system = System.from_ase(crystal)
+
+    def derivatives():
+        batch = Batch.of(System.from_ase(crystal))
+        batch = replace(batch, positions=batch.positions.clone().requires_grad_())
+        result = evaluate(predicted(), batch, stress=True, create_graph=True)
+        (second,) = torch.autograd.grad(result.forces.square().sum() + result.stress.square().sum(), batch.positions)
+        return result.forces.detach(), result.stress.detach(), second
+
+    whole = derivatives()
+    monkeypatch.setattr(reciprocal, "MOST_PHASES", 40 * system.num_atoms)
+    for found, wanted in zip(derivatives(), whole, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
 
 
 def test_a_batch_of_different_cells_and_none_is_that_of_each_system():

@@ -124,10 +124,10 @@ class Prior(nn.Module):
     def keep_lists(self) -> None:
         """From now on keeps what it chooses by reading the device. Engines call it for a prior that is theirs alone."""
 
-    def doubts(self, title: str, periodic: bool) -> list[str]:
+    def doubts(self, title: str, periodic: bool, charge: float = 0.0) -> list[str]:
         """What users of a potential should know about this term, in systems with or without periodic directions.
 
-        title: of the potential.
+        title: of the potential. charge: of the system, e.
         """
         return []
 

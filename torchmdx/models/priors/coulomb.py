@@ -16,6 +16,10 @@ from torchmdx.models.priors.reciprocal import reciprocal_energies
 from torchmdx.structures.system import Batch
 from torchmdx.structures.units import COULOMB
 
+BACKGROUND = (
+    "sums the Coulomb energy of a periodic system with a total charge of {charge:+g} e, which a uniform background "
+    "neutralizes: its energy, and its pressure, depend on the size of the cell"
+)
 PERIODIC = ("reaction_field", "ewald", "auto")
 MOST_ACCURATE, LEAST_ACCURATE = 1e-13, 1e-2
 
@@ -116,8 +120,8 @@ class Coulomb(Prior):
     | damping | d(r) = exp(1 - 1 / (1 - (r / damping)²)) below the damping length, 0 from there on; or the switch |
     | shape | g(r) = 1 / r, or under a cutoff c: 1 / r + (ε - 1) / (2 ε + 1) · r² / c³ - 3 ε / (2 ε + 1) / c |
 
-    In an Ewald sum every pair within the cutoff has (1 - d(r)) / r - erf(α r) / r instead, and the rest is a sum over
-    the reciprocal lattice (torchmdx.models.priors.reciprocal): damped pairs and all images interact as 1 / r.
+    In an Ewald sum every pair within the cutoff has (1 - d(r)) (1 / r - s) - erf(α r) / r instead, and the rest is a
+    sum over the reciprocal lattice (torchmdx.models.priors.reciprocal): damped pairs and all images interact as 1 / r.
 
     kept: the vectors of an engine's Ewald sums; None: chosen for every evaluation.
     """
@@ -145,14 +149,29 @@ class Coulomb(Prior):
     def cutoff(self, periodic: bool) -> float:
         return float(self.config.cutoff) if periodic or self.config.cut_in_vacuum else 0.0
 
-    def doubts(self, title: str, periodic: bool) -> list[str]:
-        if not periodic or self.config.charges == "given":
+    def doubts(self, title: str, periodic: bool, charge: float = 0.0) -> list[str]:
+        if not periodic:
+            return []
+        if self.splitting is not None:
+            return [f"{title} {BACKGROUND.format(charge=charge)}"] if charge else []
+        if self.config.charges == "given":
             return []
         return [
             f"{title} truncates the Coulomb energy of periodic systems at {self.config.cutoff:g} Å, with a reaction "
             "field: energies and forces depend on this cutoff, because the predicted charges of a molecule do not sum "
-            "to its charge; compare results at several values of coulomb_cutoff"
+            "to its charge. Coulomb forces in a box of water can be off by more than half; coulomb='ewald' (--coulomb "
+            "ewald) sums over all images"
         ]
+
+    @property
+    def sums(self) -> str | None:
+        """Its Ewald sum, in words; None with a reaction field."""
+        split = self.splitting
+        if split is None:
+            return None
+        text = f"accuracy {split.accuracy:g}: α {split.alpha:.3f} 1/Å, pairs up to {split.cutoff:g} Å, vectors up to "
+        latest = None if self.kept is None else self.kept.latest
+        return f"{text}{split.longest:.2f} 1/Å" + ("" if latest is None else f", {latest.count:,} of them")
 
     def keep_lists(self) -> None:
         self.kept = KeptVectors()
@@ -251,9 +270,9 @@ class Coulomb(Prior):
 
     @property
     def field(self) -> tuple[float, float]:
-        """(a, b) of g(r) = 1 / r + a r² - b under the cutoff; zero in an Ewald sum."""
+        """(a, b) of g(r) = 1 / r + a r² - b under the cutoff; in an Ewald sum b is its shift."""
         if self.splitting is not None:
-            return 0.0, 0.0
+            return 0.0, self.splitting.shift
         # In terms of 1/ε, so that ε may be infinite.
         inverse, cutoff = 1 / self.config.dielectric, float(self.config.cutoff)
         return (1 - inverse) / (2 + inverse) / cutoff**3, 3 / (2 + inverse) / cutoff

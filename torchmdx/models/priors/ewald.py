@@ -2,10 +2,12 @@
 
 The energy of charges q in a lattice, per set of charges, is
 
-    Σ_pairs q q' erfc(α r) / r + ½ Σ_k A(k) |S(k)|² - α / √π Σ q² - π / (2 V α²) (Σ q)²
+    Σ_pairs q q' p(r) + ½ Σ_k A(k) |S(k)|² - ½ (2 α / √π + s) Σ q² - b / 2V (Σ q)²
 
 | variable | symbol |
 |---|---|
+| pairs up to a cutoff c | p(r) = erfc(α r) / r - s, with s = erfc(α c) / c, so that no pair enters with a jump |
+| integral of p over the sphere | b, π / α² if c is long |
 | amplitude | A(k) = 4π / V · exp(-k² / 4α²) / k² |
 | structure factor | S(k) = Σ_i q_i exp(i k · r_i) |
 
@@ -26,6 +28,7 @@ from torchmdx.models.priors.base import shapes_are_fixed
 from torchmdx.structures.cell import complete
 from torchmdx.structures.system import Batch
 
+DEFAULT_CUTOFF = 9.0  # Å, of the part over pairs, where nothing else is given
 DENSITY = 0.1  # atoms per Å³, of liquids and solids; the splitting depends on its sixth root
 # By this fraction the cell may be stretched before vectors are chosen again, and by this one a slab may thicken.
 CELL_MARGIN, SLAB_MARGIN = 0.03, 0.1
@@ -61,14 +64,32 @@ class Splitting:
         """s²: what is left out is of the size of exp(-s²)."""
         return (self.alpha * self.cutoff) ** 2
 
+    @property
+    def shift(self) -> float:
+        """erfc(α c) / c, which pairs are shifted by."""
+        return math.erfc(self.alpha * self.cutoff) / self.cutoff
+
+    @property
+    def own_potential(self) -> float:
+        """What is subtracted for a unit charge in its own potential: its wave, and its share of the shift."""
+        return 2 * self.alpha / math.sqrt(math.pi) + self.shift
+
+    @property
+    def background(self) -> float:
+        """The integral over the sphere of what a pair contributes, which a uniform background cancels, Å²."""
+        a, c = self.alpha, self.cutoff
+        first = c**2 / 2 * math.erfc(a * c) + math.erf(a * c) / (4 * a**2)
+        first -= c * math.exp(-((a * c) ** 2)) / (2 * a * math.sqrt(math.pi))
+        return 4 * math.pi * (first - self.shift * c**3 / 3)
+
 
 @dataclass(frozen=True, eq=False)
 class KVectors:
     """Half of the vectors of the reciprocal lattices of S systems, as a list that keeps its shape while cells change.
 
-    indices [S,K,3] float64: vectors in units of the reciprocal lattice; unused slots are zero. cell, pbc: those that the
-    list was made for; periodic: numbers of the periodic systems. heights [S] Å: of the cells of slabs, across; thickest
-    [S] Å: of the slabs that fit there.
+    indices [S,K,3] float64: vectors in units of the reciprocal lattice; unused slots are zero. cell, pbc: those that
+    the list was made for; periodic: numbers of the periodic systems. heights [S] Å: of the cells of slabs, across;
+    thickest [S] Å: of the slabs that fit there.
     """
 
     splitting: Splitting
@@ -126,15 +147,17 @@ class KVectors:
     def fits(self, batch: Batch) -> Tensor:
         """Whether the list serves a batch, [] bool: no cell is stretched, and no slab thickened, by too much.
 
-        A cell h = h₀ F shortens no vector of the reciprocal lattice by more than the largest singular value of F, which
-        is at most (1 + |FᵀF - 1|)^½ in the Frobenius norm. Reads nothing on the host.
+        A cell h = h₀ F shortens no vector of the reciprocal lattice by more than the largest singular value of F. Its
+        square is at most m + √2 s, with the mean m and the standard deviation s of the eigenvalues of FᵀF. Reads
+        nothing on the host.
         """
         cell = batch.cell.detach().double()
         stretch = inverse(self.lattice(self.cell)) @ self.lattice(cell)
-        eye = torch.eye(3, dtype=cell.dtype, device=cell.device)
-        grown = torch.linalg.matrix_norm(stretch.transpose(1, 2) @ stretch - eye)
+        square = stretch.transpose(1, 2) @ stretch
+        mean = square.diagonal(dim1=1, dim2=2).mean(-1)
+        spread = ((square**2).sum((1, 2)) / 3 - mean**2).clamp(min=0.0).sqrt()
         # What is not a number is found elsewhere.
-        fine = ~(1 + grown > (1 + self.margin) ** 2 + 1e-9)
+        fine = ~(mean + math.sqrt(2) * spread > (1 + self.margin) ** 2 + 1e-7)
         thick = _thickness(batch, complete(cell, self.pbc))
         fine &= ~self.slabs | ~(thick > self.thickest + 1e-9)
         return (fine | ~self.pbc.any(-1)).all() & (self.pbc == batch.pbc).all()

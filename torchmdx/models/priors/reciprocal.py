@@ -7,22 +7,25 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from torchmdx.models.priors.base import shapes_are_fixed
-from torchmdx.models.priors.ewald import TWO_PI, KVectors, dual
+from torchmdx.models.priors.ewald import TWO_PI, KVectors, Splitting, dual
 from torchmdx.structures.cell import volume
 from torchmdx.structures.system import Batch
+
+MOST_PHASES = 16_000_000  # at a time, atoms times vectors
 
 
 @dataclass(frozen=True, eq=False)
 class Reciprocal:
-    """One system. indices [K,3], α; dual [3,3]: rows of its reciprocal lattice without 2π; volume [], normal [3].
+    """One system. indices [K,3], splitting; dual [3,3]: rows of its reciprocal lattice without 2π; volume [], normal [3].
 
     normal: across a slab, zero for other systems.
     """
 
     indices: Tensor
-    alpha: float
+    splitting: Splitting
     dual: Tensor
     volume: Tensor
     normal: Tensor
@@ -38,21 +41,36 @@ class Reciprocal:
         square = (k**2).sum(-1)
         used = square > 0
         square = torch.where(used, square, 1.0)
-        values = 8 * math.pi / self.volume * torch.exp(-square / (4 * self.alpha**2)) / square
+        values = 8 * math.pi / self.volume * torch.exp(-square / (4 * self.splitting.alpha**2)) / square
         return torch.where(used, values, 0.0), k, square
 
     def background(self) -> Tensor:
         """What one unit of charge adds to the potential at every atom, for the uniform background."""
-        return -math.pi / (self.volume * self.alpha**2)
+        return -self.splitting.background / self.volume
 
     def energies(self, positions: Tensor, charges: Tensor, weights: Tensor) -> Tensor:
         """Energies [N] of charges [N,M] with weights [M], for unit strength."""
-        amplitudes, phases = self.amplitudes()[0].to(charges.dtype), self.phases(positions).to(charges.dtype)
-        cosines, sines = torch.cos(phases), torch.sin(phases)
-        real, imaginary = (amplitudes[:, None] * (wave.T @ charges) for wave in (cosines, sines))
-        potentials = cosines @ real + sines @ imaginary - 2 * self.alpha / math.sqrt(math.pi) * charges
+        amplitudes = self.amplitudes()[0].to(charges.dtype)
+        potentials = -self.splitting.own_potential * charges
+        width = max(1, MOST_PHASES // max(len(positions), 1))
+        parts = [slice(first, first + width) for first in range(0, len(amplitudes), width)]
+        for part in parts:
+            # Several parts are evaluated a second time for their derivatives, and keep nothing until then.
+            given = (part, positions, charges, amplitudes)
+            if len(parts) > 1:
+                found = checkpoint(self._waves, *given, use_reentrant=False, preserve_rng_state=False)
+            else:
+                found = self._waves(*given)
+            potentials = potentials + found
         potentials = potentials + self.background().to(charges.dtype) * charges.sum(0)
         return 0.5 * ((potentials + self.across(positions, charges)) * charges) @ weights.to(charges.dtype)
+
+    def _waves(self, part: slice, positions: Tensor, charges: Tensor, amplitudes: Tensor) -> Tensor:
+        """Potentials [N,M] of a part of the vectors."""
+        phases = self.phases(positions, part).to(charges.dtype)
+        cosines, sines = torch.cos(phases), torch.sin(phases)
+        real, imaginary = (amplitudes[part, None] * (wave.T @ charges) for wave in (cosines, sines))
+        return cosines @ real + sines @ imaginary
 
     def across(self, positions: Tensor, charges: Tensor) -> Tensor:
         """Potentials [N,M] of the correction of a slab, -2π / V Σ_j q_j (z_i - z_j)²; zero for other systems."""
@@ -65,8 +83,9 @@ def reciprocals(vectors: KVectors, cell: Tensor) -> list[Reciprocal]:
     """Every periodic system of a batch with cells [S,3,3], which may require gradients."""
     lattice = vectors.lattice(cell)
     duals, volumes, normals = dual(lattice), volume(lattice), vectors.normals(cell)
-    alpha = vectors.splitting.alpha
-    return [Reciprocal(vectors.indices[s], alpha, duals[s], volumes[s], normals[s]) for s in vectors.periodic]
+    return [
+        Reciprocal(vectors.indices[s], vectors.splitting, duals[s], volumes[s], normals[s]) for s in vectors.periodic
+    ]
 
 
 def rows_of(vectors: KVectors, batch: Batch) -> list[slice | Tensor]:
