@@ -1,19 +1,19 @@
-"""Times one evaluation of released potentials, search included, and the program that each was released with, in one run.
+"""Times an evaluation of released potentials, and the program that each was released with, in one run.
 
     python -m benchmarks.released [FOLDER] [--peer] [--rows aceff-2.0/dhfr,...] [--seconds 240] [--resume]
 
 FOLDER (or $RELEASED_POTENTIALS) has the files and folders of POTENTIALS, also in folders within; organic-1 comes with
-torchmdx. float32, forces, with stress for crystals. Each row, a potential and a system, runs in a process of its own
-for at most --seconds; what it printed by then counts. released.json is written after each row. Rows of earlier runs stay
-in the record until they are measured again, with their commit and device; --resume skips those of this commit and
-device.
+torchmdx. float32: energy and forces, for crystals also stress. Each row, a potential and a system, runs in a process of
+its own for at most --seconds; what it measured by then is kept. released.json is written after each row. Rows of
+earlier runs stay in the record until they are measured again, with their commit and device; --resume skips those of
+this commit and device.
 
---peer: torchmd-net (AceFF) in the modes eager, graph and compile, or matgl (crystals) in eager and compile, if it can be
-imported. A mode that fails is a row with an error.
+--peer: torchmd-net (AceFF) in the modes eager, graph and compile, or matgl (crystals) in eager and compile, if it can
+be imported. A mode that fails is a row with an error.
 
-ms: median of replays, search and copies included (of matgl: without the search). ns_day: of these at 1 fs. wall_ms: from
-NumPy positions to NumPy forces. force_error, stress_error: relative, against the exact model in float64.
-step_memory_GB: buffers and graph of a step; memory_GB: the most that torch held. speedup: over the peer's fastest mode.
+ms: median of replays, search and copies included (of matgl: without the search). ns_day: at 1 fs. wall_ms: from NumPy
+positions to NumPy forces. force_error, stress_error: relative, against the exact model in float64. step_memory_GB:
+buffers and graph of a step. memory_GB: the most that torch held. speedup: over the peer's fastest mode.
 """
 
 from __future__ import annotations
@@ -219,7 +219,9 @@ def measure(potential: str, path: str | Path, system: str, peer: bool, seconds: 
         output.touch()
         arguments = ["--child", json.dumps([potential, str(path), system, peer, str(output)])]
         try:
-            done = subprocess.run([sys.executable, "-m", "benchmarks.released", *arguments], timeout=seconds, check=False)
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.released", *arguments], timeout=seconds, check=False
+            )
             why = f"exit status {done.returncode}" if done.returncode else ""
         except subprocess.TimeoutExpired:
             why = f"takes more than {seconds:g} s"
@@ -268,7 +270,9 @@ def main() -> None:
             wanted = not chosen or potential in chosen or f"{potential}/{system}" in chosen
             if wanted and (potential, system) not in here:
                 peer = options.peer and potential != "organic-1" and has_peer(system)
-                record.update("released", measure(potential, path, system, peer, options.seconds), ("potential", "system"))
+                record.update(
+                    "released", measure(potential, path, system, peer, options.seconds), ("potential", "system")
+                )
     return None
 
 

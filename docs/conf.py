@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py
+sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py, results.py
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torchmdx
@@ -13,7 +13,7 @@ author = "The torchmdx developers"
 copyright = author
 version = release = torchmdx.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "results"]
 exclude_patterns = ["_build"]
 root_doc = "index"
 

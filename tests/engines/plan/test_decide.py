@@ -3,12 +3,10 @@
 import subprocess
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from torch import nn
 
-import torchmdx
 from torchmdx import Potential, TensorNet2Config, TensorNetConfig
 from torchmdx.engines.plan import Network, Workload, machine_named, plan
 from torchmdx.models.priors.coulomb import CoulombConfig
@@ -185,22 +183,3 @@ print([name for name in sys.modules if name == "triton" or name.startswith("torc
 def test_a_plan_needs_no_gpu_no_triton_and_no_engine():
     done = subprocess.run([sys.executable, "-c", PURE], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-PAGE = Path(torchmdx.__file__).parents[1] / "docs" / "what_runs.md"
-
-
-def table_of(config):
-    """The table of the page: sizes and machines."""
-    cards = ("H100", "A100", "RTX 4090", "CPU")
-    lines = ["| atoms | " + " | ".join(cards) + " |", "|" + "---|" * (1 + len(cards))]
-    for atoms in (22, 49, 166, 600, 2489, 24_000):
-        plans = [plan(config, [], Workload.usual(atoms), "float32", machine_named(card)) for card in cards]
-        lines.append(f"| {atoms:,} | " + " | ".join(each.short for each in plans) + " |")
-    return "\n".join(lines)
-
-
-@pytest.mark.skipif(not PAGE.exists(), reason="needs the documentation")
-@pytest.mark.parametrize("config", [TensorNetConfig(), TensorNet2Config()], ids=["tensornet", "tensornet2"])
-def test_the_page_shows_what_runs(config):
-    assert table_of(config) in PAGE.read_text(), f"the table must be\n{table_of(config)}"
