@@ -70,6 +70,8 @@ nitpick_ignore_regex = [
 ]
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["measured.css"]
 html_title = f"torchmdx {version}"
 html_copy_source = False
 html_show_sphinx = False

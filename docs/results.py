@@ -26,6 +26,7 @@ class MarkdownDirective(SphinxDirective):
     """A directive whose result is Markdown."""
 
     required_arguments = 1
+    classes: tuple[str, ...] = ()
 
     def markdown(self) -> str:
         raise NotImplementedError
@@ -35,7 +36,7 @@ class MarkdownDirective(SphinxDirective):
             text = self.markdown()
         except ValueError as error:
             raise self.error(str(error)) from error
-        parent = nodes.container(classes=["measured"])
+        parent = nodes.container(classes=list(self.classes))
         self.state.nested_parse(StringList(text.splitlines()), self.content_offset, parent)
         return [parent]
 
@@ -44,6 +45,7 @@ class Results(MarkdownDirective):
     """A table of a record."""
 
     has_content = True
+    classes = ("measured",)
 
     def markdown(self) -> str:
         for path in (recorded.RESULTS / f"{self.arguments[0]}.json", Path(recorded.__file__)):
