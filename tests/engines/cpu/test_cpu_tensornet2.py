@@ -130,7 +130,7 @@ def test_priors_and_their_gradient_in_the_charges(make_potential, priors, ethano
     potential = make_potential(torch.float32, model="tensornet2", priors=priors)
     batch = batch_of(ethanol, crystal, slab)
     engine, why = choose_engine(potential, batch, stress=True, precision="float32")
-    assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, and priors beside it")
+    assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, priors separately")
     edges = brute_force(batch, potential.search_cutoff(batch))
     wanted = exact(potential, batch)
     found = engine.run(batch.positions, batch.cell, edges)

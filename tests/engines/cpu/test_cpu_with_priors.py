@@ -21,7 +21,7 @@ def test_the_sum_is_exact(make_potential, ethanol, crystal, slab, priors, stress
     batch = Batch.from_systems([System.from_ase(atoms, dtype=torch.float32) for atoms in (ethanol, crystal, slab)])
     wanted = evaluate(copy.deepcopy(potential).double(), batch.to(dtype=torch.float64), stress=True)
     engine, why = choose_engine(potential, batch, stress=stress, precision="float32")
-    assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, and priors beside it")
+    assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, priors separately")
     edges = brute_force(batch, potential.search_cutoff(batch))
     engine.reserve(edges.capacity)
     found = engine.run(batch.positions, batch.cell, edges)

@@ -25,12 +25,12 @@ def found(config, machine, precision="float32", priors=(), **facts):
     ("case", "engine", "why"),
     [
         (dict(machine="H100"), "fused", "fused kernels"),
-        (dict(machine="RTX 4090", priors=[ZBLConfig()]), "fused", "fused kernels, and priors beside them"),
+        (dict(machine="RTX 4090", priors=[ZBLConfig()]), "fused", "fused kernels, priors separately"),
         (dict(machine="H100", precision="float64"), "exact", "float64 takes the exact model"),
         (dict(machine="CPU", precision="float64"), "exact", "float64 takes the exact model"),
         (dict(machine="H100", triton=False), "pairs", "network of pairs: it needs triton, which is not installed"),
         (dict(machine="CPU"), "C", "one call into C on the CPU"),
-        (dict(machine="CPU", priors=[ZBLConfig()]), "C", "network in C on the CPU, and priors beside it"),
+        (dict(machine="CPU", priors=[ZBLConfig()]), "C", "network in C on the CPU, priors separately"),
         (dict(machine="CPU", compiled=False), "pairs", "network of pairs: it needs the compiled library"),
         (
             dict(machine="CPU", compiled=False, pair_kernels=False),

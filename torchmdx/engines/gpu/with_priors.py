@@ -1,4 +1,4 @@
-"""An engine for potentials with priors: the network by fused kernels, and the priors beside it.
+"""An engine for potentials with priors: the network by fused kernels, the priors separately.
 
 Coulomb energies have kernels of their own; other priors are differentiated by autograd.
 """
