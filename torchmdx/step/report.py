@@ -24,7 +24,7 @@ class StepReport:
     out and why; None before an audit, and where there is nothing to say. table_error: largest error of a tabulated
     filter or its slope, relative to the largest value; 0 without tables. members: number of members of an ensemble;
     None for a single potential. threads: of an evaluation on the CPU; None on a GPU. plan: which kernels were planned,
-    why, and what runs instead of those that could not be had.
+    why, and what runs instead of those that are not available.
     """
 
     mode: str
