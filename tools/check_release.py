@@ -1,8 +1,8 @@
 """The release checklist: tools/check_release.py runs every check and prints whether it passes.
 
 Checks that torchmdx/__init__.py, CHANGELOG.md and CITATION.cff have the same version, that the changelog has a date for
-it, that the commit has the tag vVERSION and no file is changed, that README.md shows the
-records of benchmarks/results/, that the wheel works in an empty environment and that the documentation builds.
+it, that the commit has the tag vVERSION and no file is changed, that README.md shows the records of
+benchmarks/results/, that the wheel works in an empty environment and that the documentation builds.
 --quick leaves out the last two, which take minutes.
 """
 

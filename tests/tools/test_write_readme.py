@@ -9,12 +9,18 @@ from documents.blocks import ROOT
 sys.path.append(str(ROOT / "tools"))
 
 import plot_speed
+import recorded
 import write_readme
 
 
 def test_the_readme_and_the_plot_are_those_of_the_records():
     names = [path.name for path in write_readme.outdated()]
     assert not names, f"tools/write_readme.py writes {', '.join(names)}"
+
+
+def test_a_tensornet_is_more_than_ten_times_as_fast_as_in_torchmd_net():
+    assert "A TensorNet is\n  more than ten times as fast as in torchmd-net" in (ROOT / "README.md").read_text()
+    assert min(row["speedup"] for row in recorded.record("step")["rows"] if "speedup" in row) > 10
 
 
 def test_the_readme_is_short():
