@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.engines.plan import serves
-from torchmdx.engines.plan.clusters import SHARES, AtomClusters
+from torchmdx.engines.plan.clusters import SHARES, AtomClusters, ClusterNetwork
 from torchmdx.engines.plan.launch_sizes import FEW_CHARGED, TILE_ATOMS, Tiles, launch_sizes
 from torchmdx.engines.plan.machine import Machine
 from torchmdx.engines.plan.padding import padded_charges, power_of_two
@@ -162,14 +162,12 @@ def _one_launch(config: TensorNetConfig, work: Workload, machine: Machine, prior
         return no(reason)
     if priors:
         return no("priors are evaluated between the forward and the backward pass")
-    if work.stress or not work.forces:
-        return no("one launch computes energies with forces, and no stress")
     if not work.alone or work.domain:
         return no("other work may run at the same time, and its blocks wait for each other")
     if work.slots > serves.MOST_SLOTS:
         return no(f"one launch has numbers for {serves.MOST_SLOTS:,} edges, got {work.slots:,}")
     most = machine.most_clusters(SHARES)
-    found = AtomClusters.choose(work.atoms, most) if most else None
+    found = AtomClusters.choose(work.atoms, most, ClusterNetwork.of(config), work.slots) if most else None
     if found is None:
         return no(f"one launch has no room for {work.atoms} atoms in {most} clusters")
     return True, Stage("few atoms", single, f"{found.clusters} clusters of {SHARES} blocks run together", several)
