@@ -21,6 +21,7 @@ from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
 from warning_policy import TESTS, own_modules
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
+from torchmdx.engines.registry import ENGINES
 from torchmdx.models import registry
 from torchmdx.models.registry import model_from_dict
 from torchmdx.step import capture_policy
@@ -77,8 +78,8 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture(autouse=True)
 def registries_as_they_were() -> Iterator[None]:
-    """Models and priors that a test registers are forgotten after it."""
-    kept = [(table, dict(table)) for table in (registry.MODELS, registry.PRIORS)]
+    """Models, priors and engines that a test registers are forgotten after it."""
+    kept = [(table, dict(table)) for table in (registry.MODELS, registry.PRIORS, ENGINES)]
     yield
     for table, entries in kept:
         table.clear()

@@ -7,7 +7,7 @@ from ase import Atoms
 from domains import divide
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
-from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.engines.pairs.engine import PairEngine
 from torchmdx.lammps.example import water
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.priors.coulomb import CoulombConfig
@@ -102,7 +102,7 @@ def test_messages_of_an_atoms_own_tensors_reach_one_cutoff(engine, monkeypatch):
     if engine == "pairs":  # as on a GPU
         monkeypatch.setattr(
             "torchmdx.engines.choose.choose_engine",
-            lambda potential, batch, *, stress, **_: (PairwiseEngine(potential, batch, stress=stress), "asked for"),
+            lambda potential, batch, *, stress, **_: (PairEngine(potential, batch, stress=stress), "asked for"),
         )
     if engine != "compiled":
         model = model.double()

@@ -11,7 +11,7 @@ from ase.build import molecule
 from torchmdx import CapturedStep, Dynamics, System, evaluate, relax
 from torchmdx.engines.choose import planned_and_actual
 from torchmdx.engines.gpu import one_launch
-from torchmdx.engines.gpu.engine import KernelEngine
+from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan import Workload, machine_named, plan
 from torchmdx.engines.plan.kernels import MOST_ONE_LAUNCH
@@ -39,7 +39,7 @@ needs_hopper = pytest.mark.skipif(not on_hopper(), reason=f"needs a GPU of the a
 
 def engine_of(potential, structure):
     batch = Batch.of(structure).to(potential.device)
-    return KernelEngine(potential, batch, stress=False, precision="float32")
+    return GpuEngine(potential, batch, stress=False, precision="float32")
 
 
 def on_h100(engine):

@@ -2,18 +2,16 @@
 
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from torch import nn
 
 import torchmdx
-from torchmdx import Potential, TensorNet2Config, TensorNetConfig
+from torchmdx import TensorNet2Config, TensorNetConfig
 from torchmdx.engines.plan import Network, Workload, machine_named, plan
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
-from torchmdx.models.tensornet import TensorNet
 
 ETHANOL = Workload.usual(9)
 
@@ -130,31 +128,6 @@ def test_priors_have_kernels_of_their_own_or_none():
     stages = {s.name: s.runs for s in plan(TensorNet2Config(), priors, work, "float32", cpu).stages}
     assert stages["prior coulomb"] == "torch, by autograd"
     assert "list" not in stages
-
-
-@dataclass(frozen=True)
-class OtherConfig:
-    cutoff: float = 5.0
-    max_z: int = 9
-
-
-class Derived(TensorNet):
-    pass
-
-
-def test_a_network_is_what_the_potential_has():
-    potential = Potential(TensorNetConfig(num_channels=8, head="gated"))
-    assert Network.of(potential) == Network.of_config(potential.config) == Network("TensorNet", "GatedHead")
-    assert Network.of(potential.double()).dtype == "float64"
-    potential.head = nn.Linear(8, 1)
-    assert not Network.of(potential).has_pairs
-    potential = Potential(TensorNetConfig(num_channels=8))
-    potential.network = Derived(potential.config)
-    assert (Network.of(potential).kind, Network.of(potential).is_built_in) == ("Derived", False)
-    derived = type("TensorNet", (Derived,), {})
-    potential.network = derived(potential.config)
-    assert not Network.of(potential).is_built_in  # the same name is not enough
-    assert Network.of_config(OtherConfig()).kind == "Other"
 
 
 def test_a_plan_prints_itself():

@@ -93,7 +93,7 @@ def within_of(batch: Batch) -> Tensor | None:
     return batch.within if isinstance(batch, Domain) else None
 
 
-class KernelEngine:
+class GpuEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward.
 
     alone: no other engine runs at the same time, so few atoms may take the kernel of one_launch.py, whose blocks wait
@@ -134,7 +134,7 @@ class KernelEngine:
         assert buffers is not None
         buffers.energy, buffers.energies, buffers.forces = energy, energies, forces
 
-    def share_scratch(self, other: KernelEngine) -> None:
+    def share_scratch(self, other: GpuEngine) -> None:
         """Uses the other engine's scratch where shapes agree. The two must never run at the same time."""
         own, theirs = self.model.buffers, other.model.buffers
         assert own is not None

@@ -21,7 +21,7 @@ from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.engines.plan import Plan
 from torchmdx.engines.plan.padding import padded_charges
-from torchmdx.evaluation.evaluate import per_volume
+from torchmdx.evaluation.derivatives import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Prior, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
 
 
-class PriorKernelEngine:
+class GpuPriorEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, and priors.
 
     Gradients of priors with respect to predicted charges enter the fused backward pass.
@@ -113,7 +113,7 @@ class _Priors:
     virial: of priors differentiated by autograd, [S,3,3]
     """
 
-    def __init__(self, engine: PriorKernelEngine, batch: Batch, edges: Edges, forces: bool, stress: bool) -> None:
+    def __init__(self, engine: GpuPriorEngine, batch: Batch, edges: Edges, forces: bool, stress: bool) -> None:
         self.engine, self.batch, self.edges = engine, batch, edges
         self.with_forces, self.with_stress = forces, stress
         self.virial: Tensor | float = 0.0
