@@ -91,14 +91,16 @@ def _plain(
     single, single_stage = _one_launch(config, work, machine, priors)
     tiled, tiles_stage = _atom_tiles(config, work, precision, machine, chain)
     summed, sums_stage = _sums(work, tiles, chain)
-    stages = [stage, single_stage] if chain == ROWS else [stage, tiles_stage, sums_stage, _sent(sent)]
+    # Few atoms of a network that one program per atom does not serve may still fit into one launch.
+    single = single and (chain == ROWS or precision == "float32")
+    stages = [stage, single_stage] if chain == ROWS or single else [stage, tiles_stage, sums_stage, _sent(sent)]
     return KernelPlan(
         chain=chain,
         tiles=tiles,
         precision="float32" if chain == ROWS else precision,
         sent=sent,
         by_elements=summed,
-        one_launch=single and chain == ROWS,
+        one_launch=single,
         atom_tiles=tiled,
         stages=tuple(stages),
     )
@@ -156,6 +158,8 @@ def _one_launch(config: TensorNetConfig, work: Workload, machine: Machine, prior
 
     if not machine.is_hopper:
         return no(f"one launch needs a GPU of the architecture sm_90, got {machine.name}")
+    if not machine.clusters:
+        return no(f"its blocks wait for each other, which has been measured on an H100 and H200, not on {machine.name}")
     if not 0 < work.atoms <= MOST_ONE_LAUNCH:
         return no(f"one launch is faster for 1 to {MOST_ONE_LAUNCH} atoms, got {work.atoms:,}")
     if (reason := serves.one_launch(config)) is not None:
