@@ -96,7 +96,7 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, dtype):
     elif tensornet_library() is None:
         assert (engine.name, why) == (PAIRS if library() is not None or not potential.predicts_charges else EXACT)
     elif potential.prior_configs:
-        assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, and priors beside it")
+        assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, priors separately")
     else:
         assert (engine.name, why) == COMPILED
 

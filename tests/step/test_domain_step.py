@@ -207,7 +207,7 @@ def test_evaluation_errors_leave_a_usable_step():
     step.assign(part.positions, atoms.numbers[part.atoms], part.num_owned, atoms.cell.array, num_total=len(atoms))
     wrong = part.positions.copy()
     wrong[3] = np.nan
-    with pytest.raises(NonFiniteError, match="the first of them atom 3"):
+    with pytest.raises(NonFiniteError, match="the first is atom 3"):
         step(wrong, atoms.cell.array)
     with pytest.raises(ValueError, match="positions must have shape"):
         step(part.positions[1:], atoms.cell.array)

@@ -55,12 +55,11 @@ class Calculator(AseCalculator):
     Stress has ASE's convention: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors.
     A potential that predicts partial charges also provides charges, e, and for structures that are not periodic the
     dipole, e Å, relative to the centre of nuclear charge, which matters for ions. An ensemble provides means, and the
-    standard deviations over its members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, of
-    each atom.
+    standard deviations over members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, by atom.
 
-    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all parameters. Copies and
-    pickles contain the potential and no steps. Threads that share a calculator take turns, but `results` holds the last
-    result of any thread: use one calculator per thread where results are read from there.
+    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all. Copies and pickles
+    contain the potential and no steps. Threads that share a calculator take turns, but `results` holds the last
+    result of any thread: use one per thread where results are read from there.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
@@ -98,9 +97,8 @@ class Calculator(AseCalculator):
         self._system: System | None = None  # of the last calculation; None while it may not be that of `atoms`
         self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
-        self.parameters.update(
-            dtype=dtype, engine=engine, device=str(target), devices=several, coulomb_cutoff=coulomb_cutoff
-        )
+        self.parameters.update(dtype=dtype, engine=engine, device=str(target), devices=several)
+        self.parameters["coulomb_cutoff"] = coulomb_cutoff
         self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
         self.pool = self._make_pool(stress=False)
 

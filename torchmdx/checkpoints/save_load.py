@@ -94,7 +94,7 @@ def load_ensemble(
 ) -> list[Potential]:
     """The members of an ensemble, as a list, from one file, a folder, or a list of paths, as for `load`.
 
-    Raises ValueError if there is none, or if their cutoffs or elements differ.
+    Raises ValueError for an empty list, and for members with different cutoffs or elements.
     """
     return [_ready(reading.potential, dtype, device) for reading in read_ensemble(source)]
 

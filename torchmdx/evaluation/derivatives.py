@@ -32,7 +32,7 @@ class AtomsTogether(ValueError):
 
     def __str__(self) -> str:
         first, second = self.args
-        return f"atoms must be apart, got atoms {first} and {second} at the same place (within {SAME_PLACE:g} Å)"
+        return f"atoms must not coincide, got atoms {first} and {second} at the same position (within {SAME_PLACE:g} Å)"
 
 
 @dataclass(frozen=True, eq=False)

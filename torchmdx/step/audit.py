@@ -87,10 +87,10 @@ def require_finite(flags: Any, evaluation: int, edges: Edges, buffers: StepBuffe
     """Raises NonFiniteError for results that are not finite; AtomsTogether if two atoms coincide."""
     if not flags[NOT_FINITE]:
         return
-    # The usual cause: two atoms at the same place. Engines see coordinates before rounding, too.
+    # The usual cause: two atoms at the same position. Engines see coordinates before rounding, too.
     vectors = edges.vectors(buffers.places, buffers.box, ordered.system_index)
     require_apart(edges, vectors, buffers.order)
     raise NonFiniteError(
         f"evaluation {evaluation}: positions, energy or forces of {int(flags[NOT_FINITE])} atoms are not "
-        f"finite, the first of them atom {int(flags[FIRST_BAD])}"
+        f"finite, the first is atom {int(flags[FIRST_BAD])}"
     )

@@ -25,9 +25,9 @@ class StepReport:
     out and why; None before an audit, and where there is nothing to say. table_error: largest error of a tabulated
     filter or its slope, relative to the largest value; 0 without tables. members: number of members of an ensemble;
     None for a single potential. threads: of an evaluation on the CPU; None on a GPU. plan: which kernels were planned,
-    why, and what runs instead of those that could not be had. coulomb_cutoff: Å, beyond which a reaction field replaces
-    Coulomb interactions; None where nothing is truncated. ewald: accuracy, splitting and number of vectors of an Ewald
-    sum; None where there is none.
+    why, and what runs instead of those that are not available. coulomb_cutoff: Å, beyond which a reaction field
+    replaces Coulomb interactions; None if nothing is truncated. ewald: accuracy, splitting and
+    number of vectors of an Ewald sum; None if there is none.
     """
 
     mode: str

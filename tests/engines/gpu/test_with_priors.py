@@ -1,4 +1,4 @@
-"""Fused kernels with priors beside them, against the exact model in float64."""
+"""Fused kernels with priors evaluated separately, against the exact model in float64."""
 
 import torch
 from interpreter import DEVICE, needs_kernels

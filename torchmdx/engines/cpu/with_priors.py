@@ -1,4 +1,4 @@
-"""An engine on the CPU for potentials with priors: the network in C, and the priors beside it.
+"""An engine on the CPU for potentials with priors: the network in C, the priors separately.
 
 Coulomb energies have a kernel in C; other priors are differentiated by autograd.
 """

@@ -1,4 +1,4 @@
-"""An engine for potentials with priors: the network by fused kernels, and the priors beside it.
+"""An engine for potentials with priors: the network by fused kernels, the priors separately.
 
 Coulomb energies have kernels of their own; other priors are differentiated by autograd. The sum over the reciprocal
 lattice of an Ewald sum is a branch beside these kernels.
@@ -94,8 +94,10 @@ class GpuPriorEngine:
         priors = _Priors(self, batch, edges, forces, self.stress and forces)
         virial, within = self.stress and forces, within_of(batch)
         found = self.model.run(*inputs, forces=forces, virial=virial, between=priors.evaluate, within=within)
-        stress = per_volume(found.virial + priors.virial, cell) if self.stress else None
-        return Outputs(found.energy, found.energies, found.forces, stress)
+        stress = found.stress
+        if isinstance(priors.virial, Tensor):
+            stress = per_volume(found.virial + priors.virial, cell)
+        return Outputs(found.energy, found.energies, found.forces, stress if self.stress else None)
 
     def _nearer(self, batch: Batch, edges: Edges) -> Edges:
         """The network's own list. Its capacity is chosen at the first run after `reserve`, which reads the device."""

@@ -185,7 +185,7 @@ def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
     if reason is None:
         if precision == "half" and network.kind == "TensorNet2":
             raise ValueError("precision 'half' is that of a TensorNet's messages, got a TensorNet2")
-        why = "fused kernels, and priors beside them" if priors else "fused kernels"
+        why = "fused kernels, priors separately" if priors else "fused kernels"
         kernels = plan_kernels(network.kind, config, found.work, precision, found.machine, priors=bool(priors))
         stages = (*kernels.stages, *_priors(priors, "Triton"), *_near(config, found.work))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
@@ -200,7 +200,7 @@ def _on_cpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         raise ValueError(f"precision {found.precision!r} needs a GPU, got a potential on the CPU")
     reason, machine = why_not_compiled(network, found.machine), found.machine
     if reason is None:
-        why = "network in C on the CPU, and priors beside it" if priors else "one call into C on the CPU"
+        why = "network in C on the CPU, priors separately" if priors else "one call into C on the CPU"
         stage = Stage("network", "C, one call", "float32 weights of a network that it serves", "engines/pairs")
         kernel = "C" if machine.pair_kernels else ""
         return replace(found, engine=COMPILED, why=why, stages=(stage, *_priors(priors, kernel)))

@@ -140,7 +140,7 @@ class Coulomb(Prior):
         if len(weights) not in (sets, sets * channels):
             raise ValueError(
                 f"weights of the prior coulomb must be {sets} (embedding and layers) or {sets * channels} "
-                f"(every channel of them), got {len(weights)}"
+                f"(one for each channel), got {len(weights)}"
             )
         if len(weights) == sets:
             weights = weights.repeat_interleave(channels)
