@@ -1,8 +1,9 @@
-"""The kernels of the reciprocal sum, under Triton's interpreter, against the sum in torch."""
+"""The kernels of the reciprocal sum against the sum in torch."""
 
 import numpy as np
 import pytest
 import torch
+from interpreter import DEVICE, needs_kernels
 
 from torchmdx import Batch, System
 from torchmdx.engines.reciprocal import differentiate_reciprocal
@@ -11,7 +12,7 @@ from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 kernels = pytest.importorskip("torchmdx.engines.gpu.triton.reciprocal")
 from torchmdx.engines.gpu.triton.coulomb import Found  # noqa: E402
 
-pytestmark = pytest.mark.interpreter
+pytestmark = needs_kernels
 LAYERS, COUNT, WIDE = 2, 3, 8  # charges of a layer, and with padding
 
 
@@ -21,28 +22,28 @@ def batch_of(*pbcs, atoms=37, dtype=torch.float64) -> Batch:
         cell = (6.0 + number) * np.eye(3) + draw.uniform(-0.8, 0.8, (3, 3))
         places = draw.uniform(-9, 9, (atoms + 3 * number, 3))
         systems.append(System.create(places, [8] * len(places), cell if pbc else None, pbc, dtype=dtype))
-    return Batch.from_systems(systems)
+    return Batch.from_systems(systems).to(DEVICE)
 
 
 def prior_of(**settings) -> Coulomb:
-    made = Coulomb(CoulombConfig(periodic="ewald", cutoff=5.0, accuracy=1e-3, **settings), LAYERS, COUNT)
+    made = Coulomb(CoulombConfig(periodic="ewald", cutoff=5.0, accuracy=1e-3, **settings), LAYERS, COUNT).to(DEVICE)
     made.keep_lists()
     return made
 
 
 def charges_of(batch) -> torch.Tensor:
     drawn = torch.rand(batch.num_atoms, LAYERS * COUNT, generator=torch.Generator().manual_seed(2))
-    return drawn - 0.4  # with a background
+    return (drawn - 0.4).to(DEVICE)  # with a background
 
 
 def blocks_of(charges) -> torch.Tensor:
-    found = torch.full((LAYERS, len(charges), WIDE), 7.0)
+    found = torch.full((LAYERS, len(charges), WIDE), 7.0, device=DEVICE)
     found[..., :COUNT] = charges.unflatten(1, (LAYERS, COUNT)).transpose(0, 1)
     return found
 
 
 def flag() -> torch.Tensor:
-    return torch.zeros((), dtype=torch.bool)
+    return torch.zeros((), dtype=torch.bool, device=DEVICE)
 
 
 def run(prior, batch, charges, *, forces=True):
@@ -50,7 +51,8 @@ def run(prior, batch, charges, *, forces=True):
     vectors, overflow = prior.vectors_for(batch, charges, flag()), flag()
     direct, blocks = kernels.DirectReciprocal(prior, batch, COUNT, WIDE), blocks_of(charges)
     n = batch.num_atoms
-    found = Found(torch.ones(n, dtype=torch.float64), torch.ones(n, 3), torch.ones(LAYERS, n, WIDE), None)
+    new = blocks.new_ones
+    found = Found(new(n, dtype=torch.float64), new(n, 3), new(LAYERS, n, WIDE), None)
     direct.run(vectors, batch, blocks, overflow, forces=forces)
     direct.add(batch, blocks, found)
     pull = found.pull[..., :COUNT].transpose(0, 1).flatten(1) - 1
