@@ -75,8 +75,8 @@ def add_potential(
     potential: as for `torchmdx.Calculator`; None for the default potential. atoms: the atoms that it acts on, None for
         all: indices, Atoms, Residues, names of residues, or a mask.
     charge: total charge of these atoms, e, or with a unit; "auto": the sum of their MM charges, 0 if there are none.
-    mode, precision, skin: as for CapturedStep. audit_every: evaluations between comparisons with the exact model, 0 for
-        none; an OpenMMException stops the run.
+    mode, precision, skin: as for CapturedStep. coulomb_cutoff, coulomb: as for `torchmdx.load`.
+    audit_every: evaluations between comparisons with the exact model, 0 for none; an OpenMMException stops the run.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available. devices: several that share the atoms, as
         for `torchmdx.DividedStep`; they need the transport "python".
     transport: how positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
@@ -86,7 +86,6 @@ def add_potential(
     energy_offset: kJ/mol, or with a unit, subtracted from the energy before scaling; "atoms": its reference energies.
     link_atoms, surroundings: as `create_mixed_system` makes them, hydrogens at bonds that `atoms` cut, and the fixed
         charges of all other particles, which the potential's own charges interact with.
-    coulomb_cutoff, coulomb: treatment of the Coulomb energy in a periodic box, as for `torchmdx.load`.
 
     Raises ValueError, TypeError, and ImportError for a missing transport. Warns of a force field or the same potential
     for these atoms, and at the first evaluation of `atoms` that see their own images.
