@@ -217,15 +217,18 @@ def _settings(prior: PriorConfig) -> str:
 
 def _architecture(config: ModelConfig) -> str:
     """Type and size of the network; for a registered model its name and settings."""
+    from torchmdx.models.qet import QETConfig
     from torchmdx.models.registry import model_to_dict
     from torchmdx.models.tensornet import TensorNetConfig
     from torchmdx.models.tensornet2 import TensorNet2Config
 
-    if type(config) not in (TensorNetConfig, TensorNet2Config):
+    if type(config) not in (TensorNetConfig, TensorNet2Config, QETConfig):
         settings = model_to_dict(config)
         return f"{settings.pop('model')}: " + ", ".join(f"{name} {value}" for name, value in settings.items())
     assert isinstance(config, TensorNetConfig)
     kind, charges = "TensorNet", ""
+    if isinstance(config, QETConfig):
+        kind, charges = "QET", f"charges by linear equilibration (hardness of the {config.hardness}), "
     if isinstance(config, TensorNet2Config):
         kind, charges = "TensorNet2", f"{counted(config.num_charges, 'charge')} a layer, "
     head = "" if config.head == "scalar" else f", {config.head} head"

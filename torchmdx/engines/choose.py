@@ -11,6 +11,7 @@ import logging
 from dataclasses import replace
 
 from torchmdx.engines.cpu.engine import CompiledEngine
+from torchmdx.engines.cpu.qet import CompiledQETEngine
 from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
@@ -22,6 +23,7 @@ from torchmdx.engines.plan import Machine, Network, Plan, plan
 from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.models.qet import QET
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.structures.system import Batch
 
@@ -75,6 +77,8 @@ def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool) -> En
         return KernelEngine(potential, batch, stress=stress, precision=found.precision)
     if found.engine == PAIRS:
         return PairwiseEngine(potential, batch, stress=stress)
+    if found.engine == COMPILED and isinstance(potential.network, QET):
+        return CompiledQETEngine(potential, batch, stress=stress)
     if found.engine == COMPILED:
         return (CompiledPriorEngine if potential.prior_configs else CompiledEngine)(potential, batch, stress=stress)
     return ModelEngine(potential, batch, stress=stress)

@@ -17,12 +17,14 @@ from torchmdx.engines.plan.workload import Stage, Workload
 from torchmdx.models.energy_head import HEADS
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.qet import QET, QETConfig
 from torchmdx.models.tensornet import TensorNet, TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
 
 PRECISIONS = ("float64", "float32", "half", "tf32", "bfloat16")
 ON_KERNELS = ("half", "tf32", "bfloat16")  # of the fused kernels alone
-KINDS: dict[type[Any], str] = {TensorNet: "TensorNet", TensorNet2: "TensorNet2"}
+KINDS: dict[type[Any], str] = {TensorNet: "TensorNet", TensorNet2: "TensorNet2", QET: "QET"}
+FUSED_KINDS = ("TensorNet", "TensorNet2")
 HEAD_KINDS = tuple(head.__name__ for head in HEADS.values())
 FUSED, PAIRS, COMPILED, EXACT = "fused", "pairs", "C", "exact"
 SHORT = ("launches", "few atoms", "within atoms", "network of edges", "network")  # stages of a plan in a few words
@@ -42,7 +44,7 @@ class Network:
     @classmethod
     def of_config(cls, config: Any) -> Network:
         """Of a potential made from a configuration."""
-        kinds = {TensorNetConfig: "TensorNet", TensorNet2Config: "TensorNet2"}
+        kinds = {TensorNetConfig: "TensorNet", TensorNet2Config: "TensorNet2", QETConfig: "QET"}
         head = HEADS.get(getattr(config, "head", "scalar"))
         kind = kinds.get(type(config), type(config).__name__.removesuffix("Config"))
         return cls(kind, HEAD_KINDS[0] if head is None else head.__name__)
@@ -138,6 +140,8 @@ def why_not_fused(network: Network, config: Any, machine: Machine) -> str | None
     """Why the fused kernels cannot evaluate a network; None if they can."""
     if not machine.triton:
         return "it needs triton, which is not installed"
+    if network.is_built_in and network.kind not in FUSED_KINDS:
+        return f"the charge equilibration of a {network.kind} has no fused kernels"
     if not network.is_built_in:
         wanted = "TensorNet2" if isinstance(config, TensorNet2Config) else "TensorNet"
         return f"its network must be a {wanted}, got {network.kind}"
@@ -147,7 +151,7 @@ def why_not_fused(network: Network, config: Any, machine: Machine) -> str | None
 def why_not_compiled(network: Network, machine: Machine) -> str | None:
     """Why the C code cannot evaluate a network; None if it can."""
     if not network.is_built_in:
-        return f"its network must be a TensorNet or a TensorNet2, got a {network.kind}"
+        return f"its network must be a {', a '.join(KINDS.values())}, got a {network.kind}"
     if network.head not in HEAD_KINDS:
         return f"its head must be a ScalarHead or a GatedHead, got a {network.head.rpartition('.')[2]}"
     if network.dtype != "float32":
@@ -178,6 +182,9 @@ def _on_cpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         why = "network in C on the CPU, and priors beside it" if priors else "one call into C on the CPU"
         stage = Stage("network", "C, one call", "float32 weights of a network that it serves", "engines/pairs")
         kernel = "C" if machine.pair_kernels else ""
+        if network.kind == "QET":
+            why = "features in C on the CPU, equilibration and head between the passes"
+            stage, kernel = replace(stage, runs="C, a call for each pass; the rest by autograd"), ""
         return replace(found, engine=COMPILED, why=why, stages=(stage, *_priors(priors, kernel)))
     # In plain torch the network of pairs would keep TensorNet2's filters of all edges; the exact model works in blocks.
     return _general(found, network, reason, pairs=machine.pair_kernels or network.kind != "TensorNet2")
