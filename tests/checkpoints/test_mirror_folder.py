@@ -60,9 +60,7 @@ def test_another_hash_is_refused(mirror):
 
 
 def test_a_hash_must_be_known(mirror):
-    with pytest.raises(
-        ValueError, match=r"no hash of '.*aceff_v2.0.ckpt' is known, .* list it in '.*mirror/SHA256SUMS'"
-    ):
+    with pytest.raises(ValueError, match=r"no hash of '.*aceff_v2.0.ckpt' is known, .* list it in '.*/SHA256SUMS'"):
         locate("aceff-2.0")
     assert locate("aceff-2.0", digest(mirror / "aceff-2.0" / FILE))
     (mirror / "SHA256SUMS").write_text("abc\n")
@@ -79,13 +77,13 @@ def test_a_hash_recorded_at_a_download_comes_first(mirror):
         locate("aceff-2.0")
 
 
-def test_other_places_in_a_mirror(mirror):
+def test_other_places_in_a_mirror(mirror, monkeypatch):
     other = mirror.parent / "second"
     for place in ("Acellera/AceFF-2.0", "."):
         (other / place).mkdir(parents=True, exist_ok=True)
         (mirror / "aceff-2.0" / FILE).rename(other / place / FILE)
         list_hash(other, f"{place}/{FILE}")
-        os.environ["TORCHMDX_MIRROR"] = f"{mirror}{os.pathsep}{other}"  # of the fixture
+        monkeypatch.setenv("TORCHMDX_MIRROR", f"{mirror}{os.pathsep}{other}")
         assert locate("aceff-2.0") == other / place / FILE
         (other / place / FILE).rename(mirror / "aceff-2.0" / FILE)
 
@@ -103,9 +101,7 @@ def test_a_potential_of_several_files(mirror, data):
 
 
 def test_what_is_in_no_mirror_is_asked_of_the_hub(mirror, monkeypatch):
-    with pytest.raises(
-        ImportError, match=r"needs huggingface_hub.* or put it into a mirror folder \(\$TORCHMDX_MIRROR\)"
-    ):
+    with pytest.raises(ImportError, match=r"needs huggingface_hub.* into a mirror folder \(\$TORCHMDX_MIRROR\)"):
         locate("aceff-1.1")
     monkeypatch.setenv("TORCHMDX_MIRROR", str(mirror / "missing"))
     with pytest.raises(FileNotFoundError, match=r"\$TORCHMDX_MIRROR must name folders, got '.*missing', which is none"):
