@@ -4,7 +4,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py
+sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py, results.py
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torchmdx
@@ -14,7 +14,7 @@ author = "The torchmdx developers"
 copyright = author
 version = release = torchmdx.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "results"]
 exclude_patterns = ["_build"]
 root_doc = "index"
 
@@ -65,6 +65,7 @@ nitpick_ignore_regex = [
     ),
     (r"py:.*", r"torchmdx\.report\.page\.Section"),
     (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.Frame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
+    (r"py:.*", r"(DeviceState|Motion|torchmdx\.dynamics\.integrators\.table\.Kind)"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
     (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource|Region|LinkRequest|unit\.Quantity"),
     (r"py:.*", r"torchmdx\.models\.priors\.base\.(Geometry|OpenPairPrior|Prior)|Frame"),
@@ -73,6 +74,8 @@ nitpick_ignore_regex = [
 ]
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["measured.css"]
 html_title = f"torchmdx {version}"
 html_copy_source = False
 html_show_sphinx = False

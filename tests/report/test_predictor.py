@@ -120,7 +120,7 @@ def test_atoms_at_one_place_are_named(tmp_path, potential):
     structures = molecules(3)
     structures[1].positions[2] = structures[1].positions[0]
     store = write_store(tmp_path / "s", frames_of(structures))
-    message = "frame 1 of 'data/first.xyz' can't be evaluated: atoms must be apart, got atoms 0 and 2 at the same place"
+    message = "frame 1 of 'data/first.xyz' can't be evaluated: atoms must not coincide, got atoms 0 and 2 at the same"
     with pytest.raises(ValueError, match=message):
         predict(potential, store, np.arange(3), device="cpu", dtype=torch.float64)
 

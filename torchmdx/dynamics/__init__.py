@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from torchmdx.dynamics.dynamics import Dynamics as Dynamics
     from torchmdx.dynamics.exchange import TemperatureExchange as TemperatureExchange
     from torchmdx.dynamics.integrators import Bussi as Bussi
+    from torchmdx.dynamics.integrators import DeviceStep as DeviceStep
+    from torchmdx.dynamics.integrators import HostStep as HostStep
+    from torchmdx.dynamics.integrators import Integrator as Integrator
     from torchmdx.dynamics.integrators import Langevin as Langevin
     from torchmdx.dynamics.integrators import VelocityVerlet as VelocityVerlet
+    from torchmdx.dynamics.integrators import register_integrator as register_integrator
     from torchmdx.dynamics.recording import Recording as Recording
     from torchmdx.dynamics.recording import Unstable as Unstable
     from torchmdx.dynamics.restraint_terms import RestraintError as RestraintError
@@ -33,8 +37,11 @@ else:
             "Bussi": "integrators",
             "CellError": "barostat",
             "CellRescaling": "barostat",
+            "DeviceStep": "integrators",
             "Distance": "restraints",
             "Dynamics": "dynamics",
+            "HostStep": "integrators",
+            "Integrator": "integrators",
             "Langevin": "integrators",
             "Position": "restraints",
             "Recording": "recording",
@@ -46,6 +53,7 @@ else:
             "Unstable": "recording",
             "VelocityVerlet": "integrators",
             "read_restraints": "restraints",
+            "register_integrator": "integrators",
             "reweighting": "reweighting",
         },
     )

@@ -15,14 +15,14 @@ from torchmdx.neighbors.edges import Edges
 from torchmdx.structures.system import Batch
 
 
-class ModelEngine:
+class ExactEngine:
     """The potential differentiated by autograd."""
 
     name, table_error = "exact", 0.0
     plan: Plan | None = None
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
-        self.potential, self.batch, self.stress = potential, batch, stress
+        self.potential, self.batch, self.stress = potential.with_kept_lists(), batch, stress
 
     def reserve(self, capacity: int) -> None:
         pass  # autograd allocates

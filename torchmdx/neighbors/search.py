@@ -112,8 +112,8 @@ class EdgeSearch:
         The next update searches, whatever the skin. False where the search cannot keep its buffers: they are new, as
         after `grow`. Raises ValueError for other numbers, and CapacityError for cells that can't be searched.
 
-        counts: atoms of each system, where the host knows them: then nothing is read from the device, and a bad cell
-        is not refused here but flagged by the next update, as one that is given to `update`.
+        counts: atoms of each system, if the host knows them. Then nothing is read from the device, and an invalid cell
+        is flagged by the next update, as with `update`, instead of being refused here.
         """
         old = self.batch
         if old is None:

@@ -150,5 +150,5 @@ def require_finite_positions(evaluation: int, positions: NDArray[np.float64]) ->
     bad = np.flatnonzero(~np.isfinite(positions).all(1))
     if len(bad):
         raise NonFiniteError(
-            f"evaluation {evaluation}: positions of {len(bad)} atoms are not finite, the first of them atom {bad[0]}"
+            f"evaluation {evaluation}: positions of {len(bad)} atoms are not finite, the first is atom {bad[0]}"
         )

@@ -75,7 +75,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--temperature must be > 0 K, got {options.temperature}")
     if options.seed < 0:
         raise ValueError(f"--seed must be >= 0, got {options.seed}")
-    potential = load_one(options.model, dtype=torch.float32, device=choose_device(options.device, "--device"))
+    device = choose_device(options.device, "--device")
+    potential = load_one(options.model, dtype=torch.float32, device=device, coulomb_cutoff=options.coulomb_cutoff)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     demo = Run(options, Molecule(folder / f"{NAME}.start.pdb"), potential, folder)

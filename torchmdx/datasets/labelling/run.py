@@ -187,7 +187,7 @@ def _check_smiles(smiles: Sequence[str], sampling: Sampling | None) -> None:
     if not smiles:
         return
     if sampling is None:
-        raise ValueError(f"SMILES need --sample, which makes geometries of them, got {smiles[0]!r} without")
+        raise ValueError(f"SMILES need --sample, which generates geometries, got {smiles[0]!r} without")
     require_rdkit()
     for text in smiles:
         check_smiles(text)

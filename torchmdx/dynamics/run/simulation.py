@@ -242,6 +242,7 @@ def make_system(
         audit_every=potential_settings.audit_every,
         max_force_spread=potential_settings.max_force_spread,
         spread_file=potential_settings.spread_file,
+        coulomb_cutoff=potential_settings.coulomb_cutoff,
         periodic=structure.cell is not None,
     )
     if dynamics.ensemble != "nve" and particles_of(structure).held.all():

@@ -195,7 +195,7 @@ class CompiledTensorNet:
             self.library.tensornet_run(*arguments)
 
 
-class CompiledEngine:
+class CpuEngine:
     """A TensorNet or TensorNet2 without priors, in C."""
 
     plan: Plan | None = None

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmdx.evaluation.conformance.structures import Case, difference, largest, with_positions
+from torchmdx.evaluation.check_structures import Case, difference, largest, with_positions
 from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force

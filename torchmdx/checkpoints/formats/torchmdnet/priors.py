@@ -101,11 +101,11 @@ def read_references(content: Content, state: Remaining, zeros: Tensor, total_ene
         if enabled or total_energy:
             count = min(len(values), len(energies))
             energies[:count] += values[:count]
-            state.report.read.append(f"prior {name}: reference energies" + ("" if enabled else ", enabled as asked"))
+            state.report.read.append(f"prior {name}: reference energies" + ("" if enabled else ", enabled on request"))
         else:
             state.report.ignored.append(
                 f"prior {name}: disabled in the file (remove_ref_energy), so energies are relative to free atoms; "
-                "ask for total energies to have them"
+                "request total energies to include them"
             )
     return energies
 
