@@ -202,7 +202,7 @@ class EdgeSearch:
 
     @property
     def invalid(self) -> Tensor:
-        """Whether an atom of the last search had no usable coordinates, or a cell no volume: [] bool on the device.
+        """Whether an atom of the last search had no usable coordinates, or a cell no volume, [] bool on the device.
 
         Such an atom has no neighbours: NaN, infinite, or more than a million cells away.
         """
