@@ -6,7 +6,7 @@ import sys
 import pytest
 from documents.blocks import ROOT
 
-sys.path.append(str(ROOT / "tools"))
+sys.path += [str(ROOT / name) for name in ("tools", "docs", "benchmarks")]
 
 import plot_speed
 import recorded
