@@ -25,7 +25,7 @@ SCAN_BLOCK = 1024
 ROW_SCAN_BLOCK = 4096
 # Programs that divide work among themselves: enough for the largest GPU, few enough to end quickly when idle.
 MOST_PROGRAMS = 132 * 32
-# Tiles of up to so many systems are kept: a structure in a padded step is two, of a size that recurs.
+# Tiles of up to this number of systems are kept: a structure in a padded step is two, of a size that recurs.
 MOST_KEPT = 2
 # Edges that a program of `write_edges` writes at a time, its warps, and programs that write padding.
 SLOTS, WRITE_WARPS, PADDERS = 256, 2, 64
@@ -175,7 +175,7 @@ class OnePassCellList(OnePassSearch):
 
     @staticmethod
     def _words(neighbours: float, columns: int, split: int) -> int:
-        """Words of 32 hits per lane, for a list with room for so many neighbours of an atom.
+        """Words of 32 hits per lane, for a list with room for a number of neighbours of an atom.
 
         The last of the passes along each of nine lines is part-filled. A fourth is added because density varies.
         """
