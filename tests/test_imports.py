@@ -25,7 +25,7 @@ neighbors
 models
 evaluation
 engines/plan
-engines/engine engines/filter_table engines/gpu/triton
+engines/engine engines/filter_table engines/gpu/triton engines/reciprocal
 engines/cpu
 engines/pairs
 engines/gpu

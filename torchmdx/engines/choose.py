@@ -23,6 +23,7 @@ from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS
 from torchmdx.engines.registry import ENGINES, registered
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.structures.system import Batch
 
@@ -121,6 +122,15 @@ def planned_and_actual(engine: Engine) -> str | None:
         return None
     outcomes = engine.model.outcomes if isinstance(engine, GpuEngine | GpuPriorEngine) else []
     return "\n".join([str(engine.plan), *(f"  instead: {outcome}" for outcome in outcomes)])
+
+
+def ewald_of(engine: Engine) -> str | None:
+    """The Ewald sums of an engine, in words; None if it has none. Their vectors are chosen at the first evaluation."""
+    if isinstance(engine, EnsembleEngine):
+        return "\n".join(dict.fromkeys(filter(None, map(ewald_of, engine.engines)))) or None
+    potential = getattr(engine, "potential", None)
+    priors = potential.priors if isinstance(potential, Potential) else ()
+    return "\n".join(prior.sums for prior in priors if isinstance(prior, Coulomb) and prior.sums) or None
 
 
 def engine_for(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchmdx.evaluation.blocks import bounded
 from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import Lattice
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.images import require_countable
@@ -137,11 +138,11 @@ def differentiate(
         if strain is not None:
             vectors = strained(vectors, strain, edges, batch.system_index)
         deformed = positions if strain is None else strained_positions(positions, strain, batch.system_index)
-        rounded, dtype = batch, potential.dtype
+        rounded, dtype, lattice = batch, potential.dtype, Lattice(deformed, strained_cell(batch.cell, strain))
         if vectors.dtype != dtype:
             vectors, deformed = vectors.to(dtype), deformed.to(dtype)
             rounded = replace(batch, positions=deformed.detach(), cell=batch.cell.to(dtype))
-        return potential.outputs(rounded, edges, vectors, deformed)
+        return potential.outputs(rounded, edges, vectors, deformed, lattice)
 
     with torch.set_grad_enabled(forces or stress or create_graph or torch.is_grad_enabled()):
         positions = batch.positions
@@ -213,6 +214,11 @@ def strained_positions(positions: Tensor, strain: Tensor, system_index: Tensor) 
     """Positions [N,3] of structures deformed by the symmetric part of strain [S,3,3], as `strained` does vectors."""
     symmetric = (strain + strain.transpose(1, 2)) / 2
     return positions + torch.einsum("ni,nij->nj", positions, symmetric.index_select(0, system_index))
+
+
+def strained_cell(cell: Tensor, strain: Tensor | None) -> Tensor:
+    """Cells [S,3,3] of structures deformed by the symmetric part of strain [S,3,3]; None: as they are."""
+    return cell if strain is None else cell + cell @ ((strain + strain.transpose(1, 2)) / 2).to(cell.dtype)
 
 
 def dipole_moments(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:

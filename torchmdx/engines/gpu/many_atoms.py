@@ -290,6 +290,6 @@ class Chain(Products):
         if self.sizes.num_systems:
             force_kernels.sum_systems[(self.sizes.num_systems,)](
                 self.system, out.energies, self.weights.shift,
-                out.virial if gradient is None else gradient.virials, out.energy, out.virial, self.n,
+                out.virial if gradient is None else gradient.virials, out.energy, out.virial, self.cell, out.stress, self.n,
                 VIRIAL=virial, BLOCK=SUM_BLOCK, SEARCH=SUM_BLOCK,
             )  # fmt: skip
