@@ -68,7 +68,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(DeviceState|Motion|torchmdx\.dynamics\.integrators\.table\.Kind)"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
     (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource|Region|LinkRequest|unit\.Quantity"),
-    (r"py:.*", r"torchmdx\.models\.priors\.base\.(Geometry|OpenPairPrior|Prior)|Frame"),
+    (r"py:.*", r"torchmdx\.models\.priors\.base\.(Geometry|Lattice|OpenPairPrior|Prior)|Frame"),
     (r"py:.*", r"torchmdx\.(engines\.engine\.Engine|step\.capture_policy\.GraphPolicy|step\.results\.Frame)"),
     (r"py:.*", r"(Any|Sequence|Iterable|Iterator|Mapping|Callable).*"),
 ]

@@ -37,7 +37,7 @@ def test_a_row_has_what_the_tables_show(results, monkeypatch):
 
 def test_a_row_that_takes_too_long_is_an_error(results, monkeypatch, capsys):
     (row,) = run(monkeypatch, "--rows", "organic-1/toluene", "--seconds", "0.01")["rows"]
-    assert (row["by"], row["error"]) == ("torchmdx", "takes more than 0.01 s")
+    assert (row["by"], row["atoms"], row["error"]) == ("torchmdx", 15, "takes more than 0.01 s")
     assert "organic-1, toluene: takes more than 0.01 s, after 0 rows" in capsys.readouterr().out
     assert record.current("released") == []
 

@@ -101,7 +101,7 @@ class BlockedTensorNet(nn.Module):
         return plan.run(lambda block, x: network.features(x), (x,), extent=self._extent(len(network.layers)))
 
     def _extent(self, layers: int) -> Extent:
-        """Which atoms are evaluated after so many layers, and which of these depend on the first atoms."""
+        """Which atoms are evaluated after a number of layers, and which of these depend on the first atoms."""
         if not self.within:
             return ALL
         return Extent(self.within[2 * len(self.network.layers) + 1 - layers], self.within[layers + 1])

@@ -29,7 +29,7 @@ SOON = 2.0  # s
 
 @dataclass(frozen=True)
 class Paths:
-    """An output and the files beside it."""
+    """An output and the files next to it."""
 
     output: Path
 
