@@ -13,7 +13,7 @@ from torchmdx import Potential, TensorNetConfig
 from torchmdx.engines.gpu.one_launch import OneLaunch
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan.clusters import AtomClusters, ClusterNetwork
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 
 pytest.importorskip("triton")
@@ -29,7 +29,8 @@ NETWORKS = {
     "three": dict(num_layers=3, num_channels=32, activation="ssp", group="SO(3)", num_head_layers=2),
     "three, gated": dict(num_layers=3, num_channels=48, head="gated", num_head_layers=1, readout_activation=False),
     "turned": dict(num_layers=2, num_channels=96, group="SO(3)", activation="sigmoid", charge_factor=False),
-    "one, narrow": dict(num_layers=1, num_channels=20, head="gated", group="SO(3)", activation="silu"),
+    "one, narrow": dict(num_layers=1, num_channels=20, head="gated", group="SO(3)", messages="target"),
+    "own tensors": dict(num_layers=2, num_channels=64, messages="target", head="gated", **MATGL),
 }
 
 
