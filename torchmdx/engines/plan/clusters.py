@@ -29,6 +29,7 @@ class ClusterNetwork:
     """The network that a kernel is compiled for; the usual one, unless told otherwise.
 
     channels: of the network; the kernel has CHANNELS, of which the others are zero. hidden: hidden layers of the head.
+    gathers: messages carry the tensors of neighbours, not those of the atom that receives them.
     """
 
     layers: int = 2
@@ -38,6 +39,7 @@ class ClusterNetwork:
     activation: int = 0
     reflections: bool = True
     readout_activation: bool = True
+    gathers: bool = True
 
     @classmethod
     def of(cls, config: TensorNetConfig) -> ClusterNetwork:
@@ -49,6 +51,7 @@ class ClusterNetwork:
             activation=ACTIVATIONS.index("silu" if config.activation == "swish" else config.activation),
             reflections=config.group == "O(3)",
             readout_activation=config.readout_activation,
+            gathers=config.messages == "source",
         )
 
     @property
@@ -62,6 +65,7 @@ class ClusterNetwork:
             "activation": "ACTIVATION",
             "reflections": "REFLECTIONS",
             "readout_activation": "READOUT_ACTIVATION",
+            "gathers": "GATHERS",
         }
         values = {macro: (getattr(self, name), getattr(USUAL, name)) for name, macro in names.items()}
         return {macro: int(value) for macro, (value, usual) in values.items() if value != usual}

@@ -28,8 +28,6 @@ ROW_HEAD_CHANNELS = 8  # of all hidden layers of a head for which a program of o
 
 def fused_kernels(config: TensorNetConfig) -> str | None:
     """The fused kernels in Triton."""
-    if config.messages != "source":
-        return f"messages must be 'source', got {config.messages!r}"
     if config.num_channels > MOST_CHANNELS:
         return f"num_channels must be at most {MOST_CHANNELS}, got {config.num_channels}"
     return None
@@ -42,8 +40,6 @@ def one_launch(config: TensorNetConfig) -> str | None:
         return f"{wanted}, got {config.num_layers} of {config.num_channels}"
     if 1 + config.num_head_layers > CLUSTER_HEAD_LAYERS:
         return f"it needs at most {CLUSTER_HEAD_LAYERS} hidden layers of the head, got {1 + config.num_head_layers}"
-    if config.messages != "source":
-        return f"it needs messages of 'source', got {config.messages!r}"
     return None
 
 

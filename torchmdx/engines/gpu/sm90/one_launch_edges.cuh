@@ -185,7 +185,7 @@ template <int SLOPES, int PAIRS> DEV void read_near(const Block &b, int which, N
         const int u = some ? b.first_of(a) + 2 * (share + r * lanes_of(p)) + (b.lane >> 4) : 0;
         const int knot = u < end ? b.edges[u].knot : -1;
         const bool inside = knot >= 0;
-        near.at[r] = inside ? u : -1, near.source[r] = inside ? b.edges[u].source : b.first + a;
+        near.at[r] = inside ? u : -1, near.source[r] = inside && GATHERS ? b.edges[u].source : b.first + a;
         t[r] = inside ? b.edges[u].t : 0;
         if (PAIRS) near.pair[r] = b.as_target(a)[b.col] + p.sources[(inside ? b.edges[u].element : 0) * C + b.channel];
         rows[r] = read_row(table + (long long)max(knot, 0) * INTERVAL);
@@ -288,7 +288,7 @@ DEV void messages(const Block &b, int layer, const Near &near)
                 const Edge &e = b.edges[u];
                 float f[3];
                 filters_of<0>(read_row(table + (long long)e.knot * INTERVAL), e.t, f, 0);
-                const N9 there = hear_one(b, p.y, layer, e.source);
+                const N9 there = hear_one(b, p.y, layer, GATHERS ? e.source : b.first + a);
                 add_message(m, f, there);
             }
         }
@@ -353,7 +353,7 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
                 const Edge &e = b.edges[u];
                 float f[3], slope[3];
                 filters_of<1>(read_row(table + (long long)e.knot * INTERVAL), e.t, f, slope);
-                const N9 there = hear_one(b, p.gm, layer, e.source);
+                const N9 there = hear_one(b, p.gm, layer, GATHERS ? e.source : b.first + a);
                 add_message(m, f, there);
                 along = along_edge(own, there, slope);
             }
