@@ -1,6 +1,7 @@
 """Builds the documentation: `make docs`, or sphinx-build -W -n docs build/docs."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py
@@ -24,6 +25,8 @@ highlight_language = "text"
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
+# Optional packages whose classes those of torchmdx are derived from.
+autodoc_mock_imports = [name for name in ("ipi", "torch_sim") if find_spec(name) is None]
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
@@ -53,7 +56,7 @@ nitpick_ignore_regex = [
     ),
     (
         r"py:.*",
-        r"torchmdx\.datasets\.(statistics|energy_changes)\.\w+",
+        r"torchmdx\.datasets\.(distributions|energy_changes)\.\w+",
     ),
     (r"py:.*", r"torchmdx\.training\.(config|data_section|loss_section)\.\w*Section"),
     (

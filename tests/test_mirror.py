@@ -28,7 +28,7 @@ training/test_training_run.py       commands: train
 evaluation/conformance/test_check.py           evaluation: check_structures
 evaluation/conformance/test_check.py           evaluation/conformance: contract geometry
 commands/test_data.py               datasets: blocks
-datasets/test_convert.py            datasets: checks plausible
+datasets/test_conversion.py         datasets: checks plausible
 datasets/test_readers.py            datasets: ase_files hdf5_files index_files npz_files torchmdnet_files units
 datasets/test_store.py              datasets: frames references splits
 commands/demo_run/test_demo.py                   commands/demo_run: pictures run torsions

@@ -335,7 +335,9 @@ def test_what_convert_is_asked_must_fit(capsys, data, tmp_path):
     target = tmp_path / "model.safetensors"
     plain = ["convert", data / "tensornet.ckpt", target]
     assert_refused(
-        capsys, [*plain, "--coulomb-cutoff", "9"], "--coulomb-cutoff needs a potential with a Coulomb energy"
+        capsys,
+        [*plain, "--coulomb-cutoff", "9"],
+        "coulomb_cutoff needs a potential with a Coulomb energy, got 9.0 Å for this potential, which has none",
     )
     assert_refused(capsys, [*plain, "--sha256", "0" * 64], f"must be {'0' * 64}, got")
     coulomb = ["convert", data / "tensornet2-coulomb.ckpt", target, "--coulomb-cutoff", "-1"]

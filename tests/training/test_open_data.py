@@ -17,7 +17,7 @@ from torchmdx.commands.cli import main
 from torchmdx.datasets.references import fit_references, isolated_energies
 from torchmdx.datasets.splits import read_split, remarks_on_copies
 from torchmdx.datasets.store import Store
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.training.config import OptimizerSection

@@ -16,7 +16,7 @@ from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from numpy.typing import NDArray
 
 from torchmdx.ase.atoms import changes_between, charge_results, has_only_moved, results_of, snapshot
-from torchmdx.ase.parameters import CHANGEABLE, require_changeable
+from torchmdx.ase.parameters import CHANGEABLE, DEFAULTS, require_changeable
 from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
 from torchmdx.evaluation.properties.descriptors import descriptors
 from torchmdx.evaluation.properties.hessian import hessian
@@ -50,22 +50,20 @@ class Calculator(AseCalculator):
     charge: total charge of every structure, in e; None: that of each structure, by `torchmdx.structures.total_charge`.
     max_force_spread: for an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
         spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
+    coulomb_cutoff: Å, of the Coulomb energy of periodic structures, as for `torchmdx.load`; None: the potential's.
 
     Stress has ASE's convention: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors.
     A potential that predicts partial charges also provides charges, e, and for structures that are not periodic the
     dipole, e Å, relative to the centre of nuclear charge, which matters for ions. An ensemble provides means, and the
-    standard deviations over its members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, of
-    each atom.
+    standard deviations over members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, by atom.
 
-    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all parameters. Copies and
-    pickles contain the potential and no steps. Threads that share a calculator take turns, but `results` holds the last
-    result of any thread: use one calculator per thread where results are read from there.
+    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all. Copies and pickles
+    contain the potential and no steps. Threads that share a calculator take turns, but `results` holds the last
+    result of any thread: use one per thread where results are read from there.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
-    default_parameters = dict(
-        dtype="float32", mode="auto", engine=None, devices=None, charge=None, max_force_spread=None, spread_file=None
-    )
+    default_parameters = DEFAULTS
     name = "torchmdx"
 
     def __init__(
@@ -80,6 +78,7 @@ class Calculator(AseCalculator):
         charge: float | None = None,
         max_force_spread: float | None = None,
         spread_file: str | Path | None = None,
+        coulomb_cutoff: float | None = None,
     ) -> None:
         self.lock = ThreadLock()
         # Of the last calculation: a copy that nobody else sees, and the one that has been given out as `atoms`.
@@ -89,7 +88,7 @@ class Calculator(AseCalculator):
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         target, several = chosen_devices(device, devices, mode)
-        self.potential = prepare_potential(potential, DTYPES[dtype], target)
+        self.potential = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff)
         if self.potential.predicts_charges:
             self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
         if isinstance(self.potential, Ensemble):
@@ -99,6 +98,7 @@ class Calculator(AseCalculator):
         self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
         self.parameters.update(dtype=dtype, engine=engine, device=str(target), devices=several)
+        self.parameters["coulomb_cutoff"] = coulomb_cutoff
         self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
         self.pool = self._make_pool(stress=False)
 

@@ -96,7 +96,9 @@ def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]
         fmax=options.fmax, steps=options.steps, cell=options.cell, pressure=(options.pressure or 0.0) * GPA
     )
     dtype = default_dtype(options.fmax) if options.dtype == "auto" else options.dtype
-    return prepare_potential(model_of(options), DTYPES[dtype], choose_device(options.device)), settings, dtype
+    device = choose_device(options.device)
+    potential = prepare_potential(model_of(options), DTYPES[dtype], device, options.coulomb_cutoff)
+    return potential, settings, dtype
 
 
 def _keys(records: list[Record], potential: Any, settings: Any, dtype: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.dynamics.integrators import VelocityVerlet
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.random_numbers import EXCHANGE, HALF, LOW, log_uniform, philox
 from torchmdx.dynamics.snapshot import Snapshot
@@ -85,6 +84,6 @@ def exchange_of(every: int | None, batch: Batch, motion: Motion) -> TemperatureE
     """The exchange of a run, None without an interval. Raises ValueError."""
     if every is None:
         return None
-    if isinstance(motion.integrator, VelocityVerlet):
+    if motion.integrator.constant_energy:
         raise ValueError(f"an exchange needs an integrator with constant temperature, got {motion.integrator!r}")
     return TemperatureExchange(every, batch, motion.temperatures, int(motion.seeds[0]))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchmdx.engines.engine import Outputs, marked
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluation.evaluate import differentiate
+from torchmdx.evaluation.derivatives import differentiate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
 from torchmdx.structures.system import Batch

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from torchmdx.evaluation.evaluate import Result, evaluate
+from torchmdx.evaluation.derivatives import Result, evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.structures.system import System
 

@@ -229,9 +229,15 @@ class Potential(nn.Module):
     def _largest_element(self) -> int:
         return min([self.config.max_z, *(prior.max_z for prior in self._priors())])
 
-    def doubts(self, atomic_numbers: Sequence[int], charge: float, periodic: bool = False) -> list[str]:
-        """As `Card.doubts`."""
-        return self.card.doubts(atomic_numbers, charge, periodic)
+    def doubts(
+        self, atomic_numbers: Sequence[int], charge: float, periodic: bool = False, *, region: bool = False
+    ) -> list[str]:
+        """As `Card.doubts`, and those of the priors. region: a molecule that is part of a larger, periodic system."""
+        return self.card.doubts(atomic_numbers, charge, periodic and not region) + self.prior_doubts(periodic)
+
+    def prior_doubts(self, periodic: bool) -> list[str]:
+        """What the priors say about systems with or without periodic directions, as `Prior.doubts`."""
+        return [doubt for prior in self._priors() for doubt in prior.doubts(self.card.title, periodic)]
 
     def fill(self, tensors: dict[str, Tensor], origin: str) -> None:
         """Copies tensors by name and adopts their dtype. Raises ValueError, naming `origin`, if they do not fit."""

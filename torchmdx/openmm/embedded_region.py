@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.evaluation.blocks import bounded
-from torchmdx.evaluation.evaluate import require_apart
+from torchmdx.evaluation.derivatives import require_apart
 from torchmdx.models.ensemble import frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force

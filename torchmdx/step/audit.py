@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchmdx.evaluation.evaluate import require_apart
+from torchmdx.evaluation.derivatives import require_apart
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges

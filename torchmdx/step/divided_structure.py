@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmdx.evaluation.evaluate import AtomsTogether
+from torchmdx.evaluation.derivatives import AtomsTogether
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.step.buffers import copy_checked

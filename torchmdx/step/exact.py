@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.evaluation.blocks import BlockedTensorNet, BlockedTensorNet2
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.ensemble import Ensemble, mean_of, members_of, spread_of
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry, Prior

@@ -8,7 +8,7 @@ from ase import Atoms
 from compiled_runs import batch_of, relative
 
 from torchmdx.engines.cpu import build, coulomb
-from torchmdx.evaluation.evaluate import strained, strained_positions
+from torchmdx.evaluation.derivatives import strained, strained_positions
 from torchmdx.models.priors.base import Geometry
 from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 from torchmdx.neighbors.brute_force import brute_force

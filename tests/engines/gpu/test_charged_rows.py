@@ -16,7 +16,7 @@ from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.plan import Workload
 from torchmdx.engines.plan.kernels import MOST_ROWS
 from torchmdx.engines.plan.launch_sizes import FEW_CHARGED, Tiles
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.structures.system import Batch
 

@@ -19,7 +19,7 @@ from torchmdx import CapturedStep, Potential, TensorNet2Config
 from torchmdx.engines import ops
 from torchmdx.engines.plan import Workload, machine_named
 from torchmdx.engines.plan.launch_sizes import TwoMaps
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.runtime import cuda_source
 from torchmdx.runtime.compile_cache import VARIABLE, CompileError

@@ -12,7 +12,7 @@ from interpreter import DEVICE, INTERPRETED, needs_kernels
 from torchmdx import System, TensorNetConfig, load
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan.launch_sizes import ByElements, Tiles
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.atom_order import curve_order

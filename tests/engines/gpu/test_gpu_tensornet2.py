@@ -12,7 +12,7 @@ from torchmdx import System
 from torchmdx.engines.gpu import charge_buffers
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.structures.system import Batch

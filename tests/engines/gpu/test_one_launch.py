@@ -16,7 +16,7 @@ from torchmdx.engines.gpu.one_launch import OneLaunch
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan import clusters as plans
 from torchmdx.engines.plan.clusters import AtomClusters
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 
 pytest.importorskip("triton")

@@ -13,7 +13,7 @@ from torchmdx.engines.pairs.multilinear import partial
 from torchmdx.engines.pairs.pair_list import PairList, at_ends, sum_rows, take_rows
 from torchmdx.engines.pairs.products import PartLinear, PartSums, Products, RowScale, part_sums
 from torchmdx.engines.pairs.silu import activate_rows, derivative
-from torchmdx.evaluation.evaluate import differentiate
+from torchmdx.evaluation.derivatives import differentiate
 
 CHANNELS = 3
 

@@ -15,7 +15,7 @@ from torchmdx.engines.pairs.multilinear import partial
 from torchmdx.engines.pairs.near_list import near_edges, nearer
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.plan import Network
-from torchmdx.evaluation.evaluate import differentiate
+from torchmdx.evaluation.derivatives import differentiate
 from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
 
 CHANNELS = 3

@@ -28,7 +28,7 @@ from torchmdx.dynamics.run.plot import plot_log
 from torchmdx.dynamics.run.progress import SimulationProgress, ns_per_day
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory import Trajectory, read_frames
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.report.view.run_page import write_run_page
 from torchmdx.report.view.torsions import torsion
@@ -75,7 +75,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--temperature must be > 0 K, got {options.temperature}")
     if options.seed < 0:
         raise ValueError(f"--seed must be >= 0, got {options.seed}")
-    potential = load_one(options.model, dtype=torch.float32, device=choose_device(options.device, "--device"))
+    device = choose_device(options.device, "--device")
+    potential = load_one(options.model, dtype=torch.float32, device=device, coulomb_cutoff=options.coulomb_cutoff)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     demo = Run(options, Molecule(folder / f"{NAME}.start.pdb"), potential, folder)

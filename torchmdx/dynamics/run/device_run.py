@@ -111,7 +111,9 @@ def _dynamics(
 ) -> Dynamics:
     count, precision = len(temperatures), potential_settings.precision
     device = choose_device(potential_settings.device, "--device")
-    potential = prepare_potential(potential_settings.potential, DTYPES[precision], device)
+    potential = prepare_potential(
+        potential_settings.potential, DTYPES[precision], device, potential_settings.coulomb_cutoff
+    )
     system = moving.system
     for doubt in potential.doubts(system.atomic_numbers.tolist(), system.charge, bool(system.pbc.any())):
         warnings.warn(doubt, stacklevel=2)
@@ -151,6 +153,7 @@ def _recording(
         "seed": int(dynamics.motion.seeds[0]),
         "precision": potential_settings.precision,
         "hydrogen mass in amu": chosen.hydrogen_mass,
+        "Coulomb cutoff in Å": potential_settings.coulomb_cutoff,
     }
     given: dict[str, Any] = {
         **dataclasses.asdict(schedule),

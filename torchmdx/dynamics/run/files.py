@@ -155,6 +155,7 @@ def settings_of(
         "seed": dynamics.seed,
         "steps between frames": schedule.save_every,
         "steps between log rows": schedule.log_every,
+        "Coulomb cutoff in Å": potential_settings.coulomb_cutoff,
     }
 
 

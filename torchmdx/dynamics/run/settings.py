@@ -96,6 +96,7 @@ class PotentialSettings:
     """The potential and how it is evaluated, as for `torchmdx.openmm.add_potential`; skin in Å.
 
     models: the file of a potential, or the files of an ensemble. max_force_spread: eV/Å, None for no limit.
+    coulomb_cutoff: Å, None for that of the potential.
     """
 
     models: tuple[Path, ...]
@@ -107,6 +108,7 @@ class PotentialSettings:
     audit_every: int
     max_force_spread: float | None
     spread_file: Path | None
+    coulomb_cutoff: float | None
 
     @property
     def potential(self) -> Path | list[Path]:
@@ -118,6 +120,9 @@ class PotentialSettings:
         limit: float | None = options.max_force_spread
         if limit is not None:
             limit = _number("--max-force-spread", limit, "eV/Å")
+        coulomb: float | None = options.coulomb_cutoff
+        if coulomb is not None:
+            coulomb = _number("--coulomb-cutoff", coulomb, "Å")
         if options.audit_every < 0:
             raise ValueError(f"--audit-every must be >= 0 evaluations, got {options.audit_every}")
         return cls(
@@ -130,6 +135,7 @@ class PotentialSettings:
             audit_every=options.audit_every,
             max_force_spread=limit,
             spread_file=None if limit is None else Path(options.output + UNCERTAIN),
+            coulomb_cutoff=coulomb,
         )
 
 

@@ -17,7 +17,8 @@ from torchmdx.dynamics.run.platform import make_context
 from torchmdx.dynamics.run.restore import restore
 from torchmdx.dynamics.run.settings import Dynamics, PotentialSettings
 from torchmdx.dynamics.run.structure import Structure
-from torchmdx.openmm import PotentialForce, add_potential
+from torchmdx.openmm.add import add_potential
+from torchmdx.openmm.potential_force import PotentialForce
 from torchmdx.step.results import StepError
 from torchmdx.structures.system import Batch, System
 from torchmdx.structures.units import AMU_SI, KJ_PER_MOL, NANOMETER, PICOSECOND
@@ -241,6 +242,7 @@ def make_system(
         audit_every=potential_settings.audit_every,
         max_force_spread=potential_settings.max_force_spread,
         spread_file=potential_settings.spread_file,
+        coulomb_cutoff=potential_settings.coulomb_cutoff,
         periodic=structure.cell is not None,
     )
     if dynamics.ensemble != "nve" and particles_of(structure).held.all():

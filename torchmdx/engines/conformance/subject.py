@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchmdx.engines.engine import Engine, Outputs
 from torchmdx.evaluation.check_structures import case_of
-from torchmdx.evaluation.evaluate import Result, evaluate
+from torchmdx.evaluation.derivatives import Result, evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges

@@ -17,7 +17,7 @@ from torchmdx.engines.cpu.threads import openmp
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.filter_table import RadialShares, table_of
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluation.evaluate import per_volume
+from torchmdx.evaluation.derivatives import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.c_arrays import CPU, FLOATS, address

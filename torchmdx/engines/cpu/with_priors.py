@@ -19,7 +19,7 @@ from torchmdx.engines.cpu.coulomb import PriorResult
 from torchmdx.engines.cpu.engine import CompiledTensorNet
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluation.evaluate import per_volume, strained, strained_positions
+from torchmdx.evaluation.derivatives import per_volume, strained, strained_positions
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry, Prior
 from torchmdx.models.priors.coulomb import Coulomb

@@ -12,7 +12,7 @@ from torchmdx.engines.filter_table import table_of
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.plan import Plan, Workload
-from torchmdx.evaluation.evaluate import per_volume
+from torchmdx.evaluation.derivatives import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.edges import Edges

@@ -21,7 +21,7 @@ from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.engines.plan import Plan
 from torchmdx.engines.plan.padding import padded_charges
-from torchmdx.evaluation.evaluate import per_volume
+from torchmdx.evaluation.derivatives import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Prior, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb

@@ -109,6 +109,13 @@ class Prior(nn.Module):
         """Cutoff of the neighbour list it needs, Å, for systems with or without periodic directions."""
         return float(self.config.cutoff)
 
+    def doubts(self, title: str, periodic: bool) -> list[str]:
+        """What users of a potential should know about this term, in systems with or without periodic directions.
+
+        title: of the potential.
+        """
+        return []
+
     def forward(self, geometry: Geometry) -> Tensor:
         """Energies [N] of the atoms, which sum to the energy of their system."""
         raise NotImplementedError

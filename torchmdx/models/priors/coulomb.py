@@ -96,6 +96,15 @@ class Coulomb(Prior):
     def cutoff(self, periodic: bool) -> float:
         return float(self.config.cutoff) if periodic or self.config.cut_in_vacuum else 0.0
 
+    def doubts(self, title: str, periodic: bool) -> list[str]:
+        if not periodic or self.config.charges == "given":
+            return []
+        return [
+            f"{title} truncates the Coulomb energy of periodic systems at {self.config.cutoff:g} Å, with a reaction "
+            "field: energies and forces depend on this cutoff, because the predicted charges of a molecule do not sum "
+            "to its charge; compare results at several values of coulomb_cutoff"
+        ]
+
     def atomic_charges(self, charges: Tensor) -> Tensor:
         """One charge for each atom [N] from all channels [N,M]: their mean, weighted as in the energy."""
         return charges @ self.weights.to(charges.dtype)

@@ -74,7 +74,7 @@ DEV void place_edges(Block &b)
     }
 }
 
-const double SAME_PLACE = 1e-4; // Å, that of torchmdx/evaluation/evaluate.py: the direction of shorter edges is NaN
+const double SAME_PLACE = 1e-4; // Å, that of torchmdx/evaluation/derivatives.py: the direction of shorter edges is NaN
 
 // Edge u along the vector v.
 DEV void put_edge(const Block &b, int u, const double *v, int source, int element)

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from torchmdx.datasets.distributions import statistics, text
 from torchmdx.datasets.frames import Frames
-from torchmdx.datasets.statistics import statistics, text
 from torchmdx.datasets.store import Store, StoreWriter
 
 H, O = -13.0, -2040.0
@@ -38,7 +38,7 @@ def made(tmp_path):
 
 
 def test_counts_and_spreads(made, monkeypatch):
-    monkeypatch.setattr("torchmdx.datasets.statistics.CHUNK", 7)
+    monkeypatch.setattr("torchmdx.datasets.distributions.CHUNK", 7)
     store, frames = made
     found = statistics(store)
     assert (found.num_frames, found.num_atoms, found.formulas, found.periodic) == (100, 260, 2, 1)

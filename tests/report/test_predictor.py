@@ -9,9 +9,9 @@ import torch
 from frame_sets import frames_of, molecules, write_store
 
 from torchmdx import System, evaluate
-from torchmdx.report import predict as predict_module
+from torchmdx.report import predictor as predict_module
 from torchmdx.report.evaluation import evaluate_sets
-from torchmdx.report.predict import Predictor, pack, predict
+from torchmdx.report.predictor import Predictor, pack, predict
 from torchmdx.step.results import OutOfDeviceMemory
 
 DTYPES = {torch.float64: 1e-10, torch.float32: 1e-5}

@@ -9,7 +9,7 @@ from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from torchmdx.datasets import checks
-from torchmdx.datasets.convert import convert
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store
 
