@@ -24,7 +24,7 @@ structures
 neighbors
 models
 evaluation
-engines/plan
+engines/ops engines/plan
 engines/engine engines/filter_table engines/gpu/triton engines/reciprocal
 engines/cpu
 engines/pairs
