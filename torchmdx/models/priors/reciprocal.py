@@ -19,7 +19,7 @@ MOST_PHASES = 16_000_000  # at a time, atoms times vectors
 
 @dataclass(frozen=True, eq=False)
 class Reciprocal:
-    """One system. indices [K,3], splitting; dual [3,3]: rows of its reciprocal lattice without 2π; volume [], normal [3].
+    """One system. indices [K,3]; dual [3,3]: rows of its reciprocal lattice without 2π; volume [], normal [3].
 
     normal: across a slab, zero for other systems.
     """

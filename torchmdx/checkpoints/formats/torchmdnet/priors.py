@@ -15,6 +15,7 @@ from torchmdx.checkpoints.formats.torchmdnet.settings import has_coulomb, is_sec
 from torchmdx.checkpoints.formats.torchmdnet.weights import Remaining
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.priors.ewald import DEFAULT_CUTOFF as EWALD_CUTOFF
 from torchmdx.models.priors.d2 import D2Config
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.structures.units import AVOGADRO
@@ -188,13 +189,13 @@ def _head(options: dict[str, Any], state: Remaining) -> CoulombConfig:
     report.remapped.append("Coulomb term of the output model to the prior coulomb, its strength times std")
     if cutoff is None:
         report.read.append(
-            f"Coulomb energy of all pairs; periodic structures, which the file cannot do, are cut off at "
-            f"{DEFAULT_CUTOFF} Å with a reaction field"
+            "Coulomb energy of all pairs; periodic structures, which the file cannot do, are summed over all images"
         )
     else:
         report.read.append(f"Coulomb energy cut off at {cutoff} Å with a reaction field, with or without a cell")
     return CoulombConfig(
-        cutoff=DEFAULT_CUTOFF if cutoff is None else float(cutoff),
+        cutoff=EWALD_CUTOFF if cutoff is None else float(cutoff),
+        periodic="auto" if cutoff is None else "reaction_field",
         cut_in_vacuum=cutoff is not None,
         dielectric=78.3,
         weights=weights,
