@@ -18,6 +18,8 @@ from torchmdx.step.batch_pool import BatchPool
 from torchmdx.step.capture_policy import EAGER_FIRST, require_mode
 from torchmdx.structures.system import Batch
 
+__all__ = ["TorchmdxModel"]
+
 # Of the memory that is free, for a batch: torch-sim's own states and the allocator need some.
 SHARE_OF_MEMORY = 0.6
 MEMORY_UNKNOWN = 4 * 2**30  # bytes assumed on systems that do not say how much is free

@@ -31,10 +31,10 @@ def test_info_of_a_released_potential(mirror, capsys):
         "page: https://huggingface.co/Acellera/AceFF-2.0",
         f"file: aceff_v2.0.ckpt, in the mirror {mirror}",
         "TensorNet2, 2 layers, 16 channels",
-        "periodic structures, which the file cannot do, are cut off at 10.0 Å with a reaction field",
+        "periodic structures, which the file cannot do, are summed over all images",
         "and on other machines:",
-        "  CPU       network in C on the CPU, and priors beside it",
-        "  H100      fused kernels, and priors beside them",
+        "  CPU       network in C on the CPU, priors separately",
+        "  H100      fused kernels, priors separately",
     ):
         assert words in out
 

@@ -52,8 +52,9 @@ def load(
     sha256: str | None = None,
     coulomb_cutoff: float | None = None,
 ) -> Potential | Ensemble:
-    """Loads a potential: torchmdx's own format, a torchmd-net checkpoint (`.ckpt`), a folder of matgl, or a name, as in
-    `locate`.
+    """Loads a potential from a file or folder, or by its name.
+
+    Formats: torchmdx's own, checkpoints of torchmd-net (`.ckpt`), folders of matgl. Names are those of `torchmdx info`.
 
     source: None for the default potential. A file of several potentials, a zip of checkpoints, a list of paths, or the
     folder of a training with several seeds gives an ensemble. dtype: of the network; None keeps the file's. sha256: the
@@ -94,7 +95,7 @@ def load_ensemble(
 ) -> list[Potential]:
     """The members of an ensemble, as a list, from one file, a folder, or a list of paths, as for `load`.
 
-    Raises ValueError if there is none, or if their cutoffs or elements differ.
+    Raises ValueError for an empty list, and for members with different cutoffs or elements.
     """
     return [_ready(reading.potential, dtype, device) for reading in read_ensemble(source)]
 

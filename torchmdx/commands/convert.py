@@ -106,7 +106,7 @@ def _add_card_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--periodic",
         action=argparse.BooleanOptionalAction,
-        help="trained on periodic structures too, or on none, so that they raise a warning",
+        help="trained on periodic structures too; --no-periodic: on molecules only, so crystals raise a warning",
     )
 
 

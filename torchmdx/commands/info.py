@@ -117,6 +117,7 @@ def _plans_of(potential: Potential, atoms: int | None, card: str | None) -> list
     import torch
 
     from torchmdx.engines.plan import Machine, Network, Workload, machine_named, plan
+    from torchmdx.engines.registry import registered
 
     if atoms is not None and atoms < 0:
         raise ValueError(f"--atoms must be >= 0, got {atoms}")
@@ -128,7 +129,8 @@ def _plans_of(potential: Potential, atoms: int | None, card: str | None) -> list
     found = []
     for count in USUAL_ATOMS if atoms is None else (atoms,):
         work = Workload.usual(count, potential.cutoff)
-        found.append(str(plan(potential.config, potential.prior_configs, work, "float32", machine, network)))
+        facts = (potential.config, potential.prior_configs, work, "float32", machine, network)
+        found.append(str(plan(*facts, registered=registered())))
     return found
 
 

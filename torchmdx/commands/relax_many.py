@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         output.start()
     waiting = [place for place in range(len(records)) if place not in output.done]
     atoms = sum(len(records[place].atoms) for place in waiting)
-    skipped = f", {len(output.done)} of them are done" if options.resume else ""
+    skipped = f", {len(output.done)} already done" if options.resume else ""
     print(f"{options.file}: {len(records):,} structures{skipped}; {atoms:,} atoms to relax, {dtype}", flush=True)
     start = time.perf_counter()
     from torchmdx.dynamics.relaxation.run import relax_each

@@ -23,7 +23,7 @@ UNCERTAIN = ".uncertain.xyz"  # ending of the file of frames with a large force 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Paths with a common prefix, for so many structures: PREFIX.dcd, or PREFIX.0.dcd, PREFIX.1.dcd and so on.
+    """Paths with a common prefix, for a number of structures: PREFIX.dcd, or PREFIX.0.dcd, PREFIX.1.dcd and so on.
 
     trajectory: the ending of trajectories.
 
@@ -147,7 +147,7 @@ def files_of(
 ) -> RunFiles:
     """The files of a run, which this process may then open all at once. trajectory: the ending of trajectories.
 
-    Raises ValueError for intervals below 1, OSError if so many files cannot be open.
+    Raises ValueError for intervals below 1, OSError if the files cannot all be open.
     """
     for name, value in (("save_every", save_every), ("log_every", log_every), ("checkpoint_every", checkpoint_every)):
         if value is not None and value < 1:

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torchmdx.evaluation.block_plan import ALL, Block, Extent, Plan, blocks_of
 from torchmdx.models.charge_equilibration import ChargeEquilibration, equilibrated
 from torchmdx.models.cutoff import cosine_cutoff
-from torchmdx.models.interaction import Interaction
+from torchmdx.models.embedding import geometry
+from torchmdx.models.interaction import Interaction, normalised
 from torchmdx.models.potential import Potential
 from torchmdx.models.qet import QET
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
-from torchmdx.models.tensors import from_direction, part_norms, squared_norm, to_components
+from torchmdx.models.tensors import from_direction, invariants, part_norms, to_components
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.cpu_memory import available_bytes
 from torchmdx.structures.system import Batch
@@ -111,7 +112,7 @@ class BlockedTensorNet(nn.Module):
         return plan.run(lambda block, x: network.features(x), (x,), extent=self._extent(len(network.layers)))
 
     def _extent(self, layers: int) -> Extent:
-        """Which atoms are evaluated after so many layers, and which of these depend on the first atoms."""
+        """Which atoms are evaluated after a number of layers, and which of these depend on the first atoms."""
         if not self.within:
             return ALL
         return Extent(self.within[2 * len(self.network.layers) + 1 - layers], self.within[layers + 1])
@@ -125,7 +126,7 @@ class BlockedTensorNet(nn.Module):
             (*gathered, vectors), target = of_edges, plan.target(block)
             filters = layer.filter(*radial_of(self.network, torch.linalg.vector_norm(vectors, dim=-1)))
             m = (alone * y).index_add(0, target, to_components(filters) * (gathered[0] if gathered else y[target]))
-            return layer.receive(_normalized(x), y, m, charge[block.atoms])
+            return layer.receive(normalised(x), y, m, charge[block.atoms])
 
         return work
 
@@ -150,7 +151,7 @@ class BlockedTensorNet2(nn.Module):
             charges.append(_equilibrated(plan, equilibrate, x, batch))
 
         def features(block: Block, x: Tensor) -> Tensor:
-            return network.activation(network.readout(network.norm(torch.cat(part_norms(x), dim=-1))))
+            return network.activation(network.readout(network.norm(invariants(x))))
 
         return plan.run(features, (x,)), torch.cat(charges, dim=-1)
 
@@ -166,7 +167,7 @@ class BlockedTensorNet2(nn.Module):
             at_zero, envelope = radial_of(self.network, vectors.new_zeros(1))
             alone = layer.filter(torch.cat([at_zero.expand(len(x), -1), q, q], dim=-1), envelope)
             m = (to_components(alone) * y).index_add(0, target, to_components(filters) * sent)
-            return layer.receive(_normalized(x), y, m, x.new_zeros(len(x)))
+            return layer.receive(normalised(x), y, m, x.new_zeros(len(x)))
 
         return work
 
@@ -182,10 +183,10 @@ def embed(
         own = own * network.config.self_message
 
     def work(block: Block, at_target: Tensor, own: Tensor, at_source: Tensor, vectors: Tensor) -> Tensor:
-        distance, target = torch.linalg.vector_norm(vectors, dim=-1), plan.target(block)
+        (distance, direction), target = geometry(vectors), plan.target(block)
         pair = at_target.index_select(0, target) + at_source
         weights = to_components(embedding.filter(*radial_of(network, distance)) * pair[:, None])
-        messages = weights * from_direction(vectors / distance[:, None])[:, :, None]
+        messages = weights * from_direction(direction)[:, :, None]
         x = messages.new_zeros(len(own), 9, embedding.num_channels).index_add(0, target, messages)
         return embedding.finish(x, own)
 
@@ -199,10 +200,6 @@ def radial_of(network: TensorNet | TensorNet2, distance: Tensor) -> tuple[Tensor
 
 def _sending(layer: Interaction) -> Callable[..., Tensor]:
     return lambda block, x: layer.send(x)[1]
-
-
-def _normalized(x: Tensor) -> Tensor:
-    return x / (squared_norm(x) + 1)[:, None]
 
 
 def _equilibrated(plan: Plan, equilibrate: ChargeEquilibration, x: Tensor, batch: Batch) -> Tensor:

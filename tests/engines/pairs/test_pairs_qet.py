@@ -6,7 +6,7 @@ from pair_lists import CUTOFF, listed, systems
 
 from torchmdx import Batch, Potential
 from torchmdx.engines.pairs.energy import differentiate_pairwise
-from torchmdx.evaluation.evaluate import differentiate
+from torchmdx.evaluation.derivatives import differentiate
 from torchmdx.models.qet import QETConfig
 
 CONFIGS = {

@@ -28,7 +28,7 @@ from torchmdx.dynamics.run.plot import plot_log
 from torchmdx.dynamics.run.progress import SimulationProgress, ns_per_day
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory import Trajectory, read_frames
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.report.view.run_page import write_run_page
 from torchmdx.report.view.torsions import torsion

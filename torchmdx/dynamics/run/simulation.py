@@ -17,7 +17,8 @@ from torchmdx.dynamics.run.platform import make_context
 from torchmdx.dynamics.run.restore import restore
 from torchmdx.dynamics.run.settings import Dynamics, PotentialSettings
 from torchmdx.dynamics.run.structure import Structure
-from torchmdx.openmm import PotentialForce, add_potential
+from torchmdx.openmm.add import add_potential
+from torchmdx.openmm.potential_force import PotentialForce
 from torchmdx.step.results import StepError
 from torchmdx.structures.system import Batch, System
 from torchmdx.structures.units import AMU_SI, KJ_PER_MOL, NANOMETER, PICOSECOND

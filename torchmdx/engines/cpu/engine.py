@@ -17,7 +17,7 @@ from torchmdx.engines.cpu.threads import openmp
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.filter_table import RadialShares, table_of
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluation.evaluate import per_volume
+from torchmdx.evaluation.derivatives import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.neighbors.edges import Edges
@@ -201,7 +201,7 @@ class CompiledTensorNet:
             self.library.tensornet_run(*arguments)
 
 
-class CompiledEngine:
+class CpuEngine:
     """A TensorNet or TensorNet2 without priors, in C."""
 
     plan: Plan | None = None

@@ -10,14 +10,14 @@ from dataclasses import replace
 from torch import Tensor
 
 from torchmdx.engines.cpu.engine import CompiledTensorNet
-from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
+from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry
 from torchmdx.models.qet import QET
 from torchmdx.structures.system import Batch
 
 
-class CompiledQETEngine(CompiledPriorEngine):
+class CpuQETEngine(CpuPriorEngine):
     """A QET, with any priors."""
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
@@ -25,7 +25,7 @@ class CompiledQETEngine(CompiledPriorEngine):
         inner = potential.with_network(potential.network.tensornet)
         self.charged = True  # there is a gradient in what the network returns
         self.network = CompiledTensorNet(inner, batch.num_atoms, batch.num_systems, head=False)
-        self.potential = copy.deepcopy(potential).requires_grad_(False)
+        self.potential = copy.deepcopy(potential).requires_grad_(False).with_kept_lists()
         self.name, self.table_error = "compiled and equilibration", self.network.table.error
         self.batch, self.stress = batch, stress
         self.direct, self.others = [], []

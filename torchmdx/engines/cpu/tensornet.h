@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum { SLICE = 16, NINE = 9 * SLICE, TERMS = 6, FILTER = 3 * TERMS * SLICE, MOST_BLOCK = 16 };
-#define SAME_PLACE 1e-4 /* Å, that of torchmdx/evaluation/evaluate.py: the direction of shorter edges is NaN */
+#define SAME_PLACE 1e-4 /* Å, that of torchmdx/evaluation/derivatives.py: the direction of shorter edges is NaN */
 enum { SILU, SHIFTED_SOFTPLUS, TANH, SIGMOID, MISH };
 enum { MOST_LAYERS = 65, MOST_NETWORKS = 2, MOST_PHASES = 7 * MOST_LAYERS + 8 };
 

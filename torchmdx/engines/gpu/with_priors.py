@@ -1,6 +1,7 @@
-"""An engine for potentials with priors: the network by fused kernels, and the priors beside it.
+"""An engine for potentials with priors: the network by fused kernels, the priors separately.
 
-Coulomb energies have kernels of their own; other priors are differentiated by autograd.
+Coulomb energies have kernels of their own; other priors are differentiated by autograd. The sum over the reciprocal
+lattice of an Ewald sum is a branch beside these kernels.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.engine import Outputs
+from torchmdx.engines.gpu.branches import beside
 from torchmdx.engines.gpu.engine import allocate, planned_for, within_of
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.pairs.energy import strained_positions
@@ -21,9 +23,10 @@ from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.engines.plan import Plan
 from torchmdx.engines.plan.padding import padded_charges
-from torchmdx.evaluation.evaluate import per_volume
+from torchmdx.engines.reciprocal import ReciprocalResult, differentiate_reciprocal
+from torchmdx.evaluation.derivatives import per_volume, strained_cell
 from torchmdx.models.potential import Potential
-from torchmdx.models.priors.base import Prior, shapes_are_fixed
+from torchmdx.models.priors.base import Lattice, Prior, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
@@ -35,8 +38,10 @@ from torchmdx.structures.system import Batch
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
 
+RECIPROCAL = 3  # the number of a branch; charged.py has others
 
-class PriorKernelEngine:
+
+class GpuPriorEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, and priors.
 
     Gradients of priors with respect to predicted charges enter the fused backward pass.
@@ -47,7 +52,8 @@ class PriorKernelEngine:
     def __init__(self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool) -> None:
         from torchmdx.engines.gpu.triton.near_list import NearRows
 
-        self.model, self.potential = model, copy.deepcopy(potential).requires_grad_(False)
+        self.model = model
+        self.potential = copy.deepcopy(potential).requires_grad_(False).with_kept_lists()
         self.name, self.table_error = f"kernels and priors, {model.precision}", model.table.error
         self.batch, self.stress = batch, stress
         priors = [cast(Prior, prior) for prior in self.potential.priors]
@@ -88,8 +94,10 @@ class PriorKernelEngine:
         priors = _Priors(self, batch, edges, forces, self.stress and forces)
         virial, within = self.stress and forces, within_of(batch)
         found = self.model.run(*inputs, forces=forces, virial=virial, between=priors.evaluate, within=within)
-        stress = per_volume(found.virial + priors.virial, cell) if self.stress else None
-        return Outputs(found.energy, found.energies, found.forces, stress)
+        stress = found.stress
+        if isinstance(priors.virial, Tensor):
+            stress = per_volume(found.virial + priors.virial, cell)
+        return Outputs(found.energy, found.energies, found.forces, stress if self.stress else None)
 
     def _nearer(self, batch: Batch, edges: Edges) -> Edges:
         """The network's own list. Its capacity is chosen at the first run after `reserve`, which reads the device."""
@@ -108,10 +116,10 @@ class _Priors:
     """One evaluation of the priors, between forward and backward pass of the kernels.
 
     Energies are added to those of the network. Forces and virials reach the kernels that sum them over atoms.
-    virial: of priors differentiated by autograd, [S,3,3]
+    virial: of priors differentiated by autograd, and of sums over a reciprocal lattice, [S,3,3]
     """
 
-    def __init__(self, engine: PriorKernelEngine, batch: Batch, edges: Edges, forces: bool, stress: bool) -> None:
+    def __init__(self, engine: GpuPriorEngine, batch: Batch, edges: Edges, forces: bool, stress: bool) -> None:
         self.engine, self.batch, self.edges = engine, batch, edges
         self.with_forces, self.with_stress = forces, stress
         self.virial: Tensor | float = 0.0
@@ -138,7 +146,25 @@ class _Priors:
             charges = prior.given_charges(self.batch).to(engine.potential.dtype).contiguous()[None]
             pull = torch.empty_like(charges)
         found = Found(chain.buffers.energies, engine.forces, pull, virials)
-        direct.run(self.batch, self.edges, charges, found, add=add)
+        if prior.splitting is None or not direct.periodic:
+            direct.run(self.batch, self.edges, charges, found, add=add)
+            return
+        predicted = prior.config.charges == "predicted"
+        channels = chain.channels() if predicted else charges[0][:, None]
+        far: list[ReciprocalResult] = []
+        with beside(channels.device, RECIPROCAL) as branch:
+            branch.run(lambda: far.append(self._far(prior, channels)))
+            direct.run(self.batch, self.edges, charges, found, add=add)
+        found.energies.add_(far[0].energies)
+        if self.with_forces:
+            found.forces.sub_(far[0].slope)
+            if predicted:
+                chain.take_pull(far[0].pull, add=True)
+        self.virial = self.virial + far[0].virial
+
+    def _far(self, prior: Coulomb, channels: Tensor) -> ReciprocalResult:
+        options = dict(forces=self.with_forces, stress=self.with_stress)
+        return differentiate_reciprocal(prior, self.batch, channels, self.edges.overflow, **options)
 
     def _by_autograd(self, chain: Any) -> None:
         """The other priors."""
@@ -157,9 +183,10 @@ class _Priors:
                 channels = channels.detach().requires_grad_(self.with_forces)
             dtype = potential.dtype
             vectors = pairs.vectors(positions, batch.cell, batch.system_index, symmetric).to(dtype)
-            places = (positions if symmetric is None else strained_positions(positions, symmetric, batch)).to(dtype)
-            seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
-            geometry = pair_geometry(seen, pairs, vectors, places, channels)
+            places = positions if symmetric is None else strained_positions(positions, symmetric, batch)
+            seen = replace(batch, positions=places.detach().to(dtype), cell=batch.cell.to(dtype))
+            lattice = Lattice(places, strained_cell(batch.cell, symmetric))
+            geometry = pair_geometry(seen, pairs, vectors, lattice, channels)
             energies = of_owned(potential.prior_energies(geometry, self.engine.others), batch)
             total = energies.sum()
         chain.buffers.energies.add_(energies.detach())
@@ -170,7 +197,7 @@ class _Priors:
         forces = -_or_zeros(next(found), positions)
         (self.engine.forces.add_ if direct else self.engine.forces.copy_)(forces)
         if strain is not None:
-            self.virial = _or_zeros(next(found), strain)
+            self.virial = self.virial + _or_zeros(next(found), strain)
             if not direct:
                 self.engine.virials.zero_()
         if channels is not None and (pull := next(found)) is not None:

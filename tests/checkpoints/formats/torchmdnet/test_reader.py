@@ -383,7 +383,7 @@ def test_reference_energies_that_were_removed_come_back_when_asked_for(edited, d
     references = float(REFERENCE_ENERGIES[record["numbers"]].sum()) if total else 0.0
     got = float(evaluate(reading.potential, system(record)).energy[0])
     assert got == pytest.approx(record["energy"] + references, abs=1e-5)
-    ignored = any("ask for total energies to have them" in line for line in reading.report.ignored)
+    ignored = any("request total energies to include them" in line for line in reading.report.ignored)
     assert ignored != total
 
 
