@@ -4,4 +4,4 @@
 KEY_NAMES = (
     "positions", "atomic_numbers", "cell", "charge", "energy", "forces", "stress", "virial", "charges", "dipole"
 )  # fmt: skip
-FORMAT_NAMES = ("ase", "npz", "spice", "torchmdnet-hdf5", "torchmdnet-custom")
+FORMAT_NAMES = ("ase", "npz", "spice", "torchmdnet-hdf5", "torchmdnet-custom", "deepmd")
