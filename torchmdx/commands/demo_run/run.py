@@ -76,7 +76,8 @@ def run(options: argparse.Namespace) -> int:
     if options.seed < 0:
         raise ValueError(f"--seed must be >= 0, got {options.seed}")
     device = choose_device(options.device, "--device")
-    potential = load_one(options.model, dtype=torch.float32, device=device, coulomb_cutoff=options.coulomb_cutoff)
+    treatment = dict(coulomb_cutoff=options.coulomb_cutoff, coulomb=options.coulomb)
+    potential = load_one(options.model, dtype=torch.float32, device=device, **treatment)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     demo = Run(options, Molecule(folder / f"{NAME}.start.pdb"), potential, folder)

@@ -111,9 +111,8 @@ def _dynamics(
 ) -> Dynamics:
     count, precision = len(temperatures), potential_settings.precision
     device = choose_device(potential_settings.device, "--device")
-    potential = prepare_potential(
-        potential_settings.potential, DTYPES[precision], device, potential_settings.coulomb_cutoff
-    )
+    treatment = (potential_settings.coulomb_cutoff, potential_settings.coulomb)
+    potential = prepare_potential(potential_settings.potential, DTYPES[precision], device, *treatment)
     system = moving.system
     for doubt in potential.doubts(system.atomic_numbers.tolist(), system.charge, bool(system.pbc.any())):
         warnings.warn(doubt, stacklevel=2)
@@ -154,6 +153,7 @@ def _recording(
         "precision": potential_settings.precision,
         "hydrogen mass in amu": chosen.hydrogen_mass,
         "Coulomb cutoff in Å": potential_settings.coulomb_cutoff,
+        "Coulomb energy": potential_settings.coulomb,
     }
     given: dict[str, Any] = {
         **dataclasses.asdict(schedule),

@@ -156,6 +156,7 @@ def settings_of(
         "steps between frames": schedule.save_every,
         "steps between log rows": schedule.log_every,
         "Coulomb cutoff in Å": potential_settings.coulomb_cutoff,
+        "Coulomb energy": potential_settings.coulomb,
     }
 
 

@@ -243,6 +243,7 @@ def make_system(
         max_force_spread=potential_settings.max_force_spread,
         spread_file=potential_settings.spread_file,
         coulomb_cutoff=potential_settings.coulomb_cutoff,
+        coulomb=potential_settings.coulomb,
         periodic=structure.cell is not None,
     )
     if dynamics.ensemble != "nve" and particles_of(structure).held.all():
