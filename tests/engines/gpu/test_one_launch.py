@@ -72,7 +72,15 @@ def test_python_and_the_kernel_agree_on_sizes(emulator, fast):
     sizes = [emulator.library.constant(k) for k in range(7)]
     vectors = one_launch.pack_vectors(fast.weights).shape[1]
     weights = one_launch.pack_matrices(fast.weights)[0].numel() // one_launch.THREADS
-    wanted = [plans.USUAL.room, plans.USUAL.kept, vectors, weights, ctypes.sizeof(one_launch.Params), 32, plans.PARTICLE]
+    wanted = [
+        plans.USUAL.room,
+        plans.USUAL.kept,
+        vectors,
+        weights,
+        ctypes.sizeof(one_launch.Params),
+        32,
+        plans.PARTICLE,
+    ]
     assert sizes == wanted
     assert AtomClusters(1, 1, 1, 1, False).floats == plans.USUAL.room + 16 * plans.NINE + vectors + 12
 
