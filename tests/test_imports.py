@@ -25,7 +25,7 @@ neighbors
 models
 evaluation
 engines/ops engines/plan
-engines/engine engines/filter_table engines/gpu/triton engines/reciprocal
+engines/engine engines/filter_table engines/cutoff_copies engines/gpu/triton engines/reciprocal
 engines/cpu
 engines/pairs
 engines/gpu
