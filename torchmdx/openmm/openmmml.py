@@ -34,7 +34,8 @@ class PotentialFactory(MLPotentialImplFactory):
         """What openmm-ml adds to a System.
 
         modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), a name as for `torchmdx.load`, or an
-        ensemble's file or folder; None: the default potential. Raises FileNotFoundError for a missing file or an unknown name.
+        ensemble's file or folder; None: the default potential. Raises FileNotFoundError for a missing file or an
+        unknown name.
         """
         if args:
             raise ValueError(
