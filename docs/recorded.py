@@ -173,7 +173,7 @@ def table(name: str, text: str) -> str:
         for (labels, part), line in zip(rows, cells, strict=True)
         if is_kept(name, labels, part, line)
     ]
-    keys = spec["rows"] if isinstance(spec["rows"], list) else [spec.get("corner", "")]
+    keys: list[str] = spec["rows"] if isinstance(spec["rows"], list) else [spec.get("corner", "")]
     heads = [HEADS.get(key, key) for key in keys] + [columns[k][0][0] for k in kept]
     used = list(dict.fromkeys(each["record"] for line in selections for each in line))
     printed = ["| " + " | ".join(line) + " |" for line in (heads, ["---"] * len(heads), *body)]
