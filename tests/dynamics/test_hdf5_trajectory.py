@@ -15,7 +15,7 @@ import torch
 from ase.geometry import cellpar_to_cell
 
 from torchmdx import Dynamics, System
-from torchmdx.dynamics.recording import Recording
+from torchmdx.dynamics.run.recording import Recording
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat, topology_of
 
 h5py = pytest.importorskip("h5py")

@@ -192,6 +192,7 @@ def _shape(name: str, num_atoms: int) -> tuple[int, ...]:
 
 def _turned(frame: Frame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Positions and velocities [N,3] of a frame, turned as `standard` turns its cell."""
+    assert frame.velocities is not None
     if frame.cell is None:
         return frame.positions, frame.velocities
     rotation = standard(frame.cell)[1]

@@ -43,12 +43,11 @@ def rows_of(
     snapshot: Snapshot,
     periodic: list[bool],
     *,
-    speed: float | None,
     exchange: bool,
     restrained: bool = False,
     ensemble: bool = False,
 ) -> list[Row]:
-    """A log row of each structure. speed: ns/day; exchange: whether temperatures of thermostats move.
+    """A log row of each structure, without speed. exchange: whether temperatures of thermostats move.
 
     ensemble: whether the potential is one, whose spreads the snapshot has.
     """
@@ -68,7 +67,6 @@ def rows_of(
                 temperature=float(temperature[number]),
                 volume=volume,
                 density=None if volume is None else float(total_mass[number]) / volume * GRAM_PER_CM3,
-                speed=speed,
                 spread=spreads[number] if ensemble else None,
                 pressure=float(snapshot.pressure[number]) if np.isfinite(snapshot.virial[number]) else None,
                 restraint=float(snapshot.restraint_energy[number]) if restrained else None,
@@ -76,16 +74,3 @@ def rows_of(
             )
         )
     return rows
-
-
-def lacking(step: int, every: int, written: list[int]) -> list[int]:
-    """The structures whose file lacks the entry of a step. written: entries in each file, of the steps 0, every, ...
-
-    Raises ValueError if a file lacks an earlier one.
-    """
-    if min(written) < step // every + (step % every > 0):
-        raise ValueError(
-            f"step {min(written) * every} is not recorded, but the dynamics is at step {step}: during "
-            "a Recording, only Recording.run may advance it"
-        )
-    return [number for number, count in enumerate(written) if step % every == 0 and count == step // every]
