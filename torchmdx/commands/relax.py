@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from ase import Atoms
 
-    from torchmdx.report.view.recording import Recording
+    from torchmdx.report.view.recording import ThinnedSteps
 
 SHARP = 1e-3  # eV/Å
 OPTIMIZERS = ("lbfgs", "fire", "bfgs", "mdmin")
@@ -103,9 +103,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"space group {symmetry.group}")
     # Forces in float32 are not accurate enough for a minimum as sharp as this.
     atoms.calc = make_calculator(options, len(atoms), precise=options.fmax < SHARP)
-    from torchmdx.report.view.recording import Recording
+    from torchmdx.report.view.recording import ThinnedSteps
 
-    pressure, recording = (options.pressure or 0.0) * GPA, Recording()
+    pressure, recording = (options.pressure or 0.0) * GPA, ThinnedSteps()
     with Interrupts() as interrupts:
         before = State.of(atoms, pressure, options.cell)
         outcome = _relax(atoms, options, symmetry, recording, interrupts)
@@ -165,7 +165,7 @@ def _relax(
     atoms: Atoms,
     options: argparse.Namespace,
     symmetry: FixedSymmetry | None,
-    recording: Recording,
+    recording: ThinnedSteps,
     interrupts: Interrupts,
 ) -> Outcome:
     """Moves the atoms until they converge, the steps are used up, or a signal arrives; records the steps."""
@@ -224,7 +224,7 @@ def _page_of(options: argparse.Namespace) -> Path | None:
     return None if options.no_page or page == Path(options.output) else page
 
 
-def _write_page(recording: Recording, options: argparse.Namespace) -> None:
+def _write_page(recording: ThinnedSteps, options: argparse.Namespace) -> None:
     from torchmdx.report.view.run_page import write_relaxation_page
 
     page = _page_of(options)

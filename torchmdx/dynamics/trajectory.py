@@ -29,7 +29,7 @@ LARGEST_INT = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class TrajectoryFrame:
     """Positions [N,3] Å, cell [3,3] Å or None, velocities [N,3] Å/fs, time ps, energies eV, kinetic temperature K.
 
     In the orientation of the run; the cell, if any, has three vectors. A DCD needs the first two alone.

@@ -16,7 +16,7 @@ from torchmdx.commands.md_openmm import recorder as recorder_module
 from torchmdx.commands.md_openmm.recorder import Recorder
 from torchmdx.commands.md_openmm.simulation import Simulation
 from torchmdx.dynamics import trajectory
-from torchmdx.dynamics.log import Row, read_log
+from torchmdx.dynamics.log import LogRow, read_log
 from torchmdx.dynamics.run import outputs
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import NonFiniteError
@@ -191,7 +191,7 @@ def test_a_failure_at_the_first_step_leaves_no_files(capsys, monkeypatch, model,
 def test_a_full_disk_is_explained_and_the_run_goes_on_later(capsys, monkeypatch, model, ethanol_file, unplotted, kind):
     options = ["--ensemble", "nve", *DYNAMICS, "--steps", 20, "--checkpoint-every", 4]
     assert md(ethanol_file, model, "whole", *options) == 0
-    module, name = {"dcd": (trajectory, "write_all"), "log": (Row, "text")}[kind]
+    module, name = {"dcd": (trajectory, "write_all"), "log": (LogRow, "text")}[kind]
     original, calls = getattr(module, name), []
 
     def full(*arguments):

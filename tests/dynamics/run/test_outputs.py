@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from dcd import read_dcd
 
-from torchmdx.dynamics.log import Row, columns_of, read_log
+from torchmdx.dynamics.log import LogRow, columns_of, read_log
 from torchmdx.dynamics.run import outputs as module
 from torchmdx.dynamics.run.files import RunFiles
-from torchmdx.dynamics.run.outputs import Outputs, OutputSchedule, Shape, lacking
-from torchmdx.dynamics.trajectory import Frame
+from torchmdx.dynamics.run.outputs import OutputSchedule, RunOutputs, Shape, lacking
+from torchmdx.dynamics.trajectory import TrajectoryFrame
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
 
 SCHEDULE, DCD = OutputSchedule(save_every=2, log_every=3), TrajectoryFormat("dcd")
@@ -16,11 +16,11 @@ SHAPES = [Shape(count, False, columns_of(periodic=False, ensemble=False)) for co
 
 
 def frames(step):
-    return [Frame(np.full((shape.num_atoms, 3), step + 0.5), None) for shape in SHAPES]
+    return [TrajectoryFrame(np.full((shape.num_atoms, 3), step + 0.5), None) for shape in SHAPES]
 
 
 def rows(step):
-    return [Row(step, 1e-3 * step, -number - step, 1.0, 300.0) for number in range(2)]
+    return [LogRow(step, 1e-3 * step, -number - step, 1.0, 300.0) for number in range(2)]
 
 
 def record(outputs, steps):
@@ -34,7 +34,7 @@ def files(tmp_path):
 
 
 def test_frames_and_rows_are_written_when_they_are_due(files):
-    outputs = Outputs.create(files, SHAPES, SCHEDULE, 1.0, DCD, ["", ""])
+    outputs = RunOutputs.create(files, SHAPES, SCHEDULE, 1.0, DCD, ["", ""])
     record(outputs, range(8))
     outputs.close()
     for number, shape in enumerate(SHAPES):
@@ -50,10 +50,10 @@ def test_frames_and_rows_are_written_when_they_are_due(files):
 
 
 def test_files_are_cut_to_a_step_and_continued(files):
-    outputs = Outputs.create(files, SHAPES, SCHEDULE, 1.0, DCD, ["", ""])
+    outputs = RunOutputs.create(files, SHAPES, SCHEDULE, 1.0, DCD, ["", ""])
     record(outputs, range(8))
     outputs.close()
-    outputs = Outputs.reopen(files, SHAPES, SCHEDULE, 1.0, DCD, 5)
+    outputs = RunOutputs.reopen(files, SHAPES, SCHEDULE, 1.0, DCD, 5)
     assert read_dcd(files.trajectories[0])["frames"].shape[0] == 3
     assert read_log(files.logs[1])["step"].tolist() == [0, 3]
     record(outputs, range(5, 8))
@@ -61,12 +61,12 @@ def test_files_are_cut_to_a_step_and_continued(files):
     assert read_dcd(files.trajectories[1])["frames"][:, 0, 0].tolist() == [0.5, 2.5, 4.5, 6.5]
     before = files.trajectories[0].read_bytes()
     with pytest.raises(ValueError, match="must hold the 4 rows up to step 9, got 3"):
-        Outputs.reopen(files, SHAPES, SCHEDULE, 1.0, DCD, 9)
+        RunOutputs.reopen(files, SHAPES, SCHEDULE, 1.0, DCD, 9)
     assert files.trajectories[0].read_bytes() == before
 
 
 def test_nothing_is_written_if_what_is_due_cannot_be_made(files):
-    outputs = Outputs.create(files, SHAPES, SCHEDULE, 1.0, DCD, ["", ""])
+    outputs = RunOutputs.create(files, SHAPES, SCHEDULE, 1.0, DCD, ["", ""])
 
     def fails():
         raise ArithmeticError("not finite")
@@ -80,11 +80,11 @@ def test_nothing_is_written_if_what_is_due_cannot_be_made(files):
 
 
 def test_checkpoints_are_due_by_steps_or_by_time(files, monkeypatch):
-    outputs = Outputs([], [], OutputSchedule(checkpoint_every=4), 1.0)
+    outputs = RunOutputs([], [], OutputSchedule(checkpoint_every=4), 1.0)
     assert [step for step in range(10) if outputs.checkpoint_due(step)] == [4, 8]
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    outputs = Outputs([], [], OutputSchedule(), 1.0)
+    outputs = RunOutputs([], [], OutputSchedule(), 1.0)
     assert not outputs.checkpoint_due(7)
     now[0] += 61
     assert outputs.checkpoint_due(7)

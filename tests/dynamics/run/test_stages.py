@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from torchmdx.dynamics.integrators import Langevin
-from torchmdx.dynamics.log import Log, Row, columns_of
+from torchmdx.dynamics.log import Log, LogRow, columns_of
 from torchmdx.dynamics.run import stages
 from torchmdx.dynamics.run.files import RunFiles
 from torchmdx.dynamics.run.settings import RunSettings
@@ -65,7 +65,7 @@ def test_summaries(tmp_path):
         log = Log.create(path, columns_of(periodic=False, ensemble=False))
         for step in range(3):
             speed = 2.5 if step else None
-            log.write(Row(step, 0.0, -1.0, 1.0, 300.0 + 10 * number, speed=speed))
+            log.write(LogRow(step, 0.0, -1.0, 1.0, 300.0 + 10 * number, speed=speed))
         log.close()
     expected = "frames: 5, log rows: 3; mean temperature of 300.0 to 310.0 K in 2 replicas, 2.5 ns/day; and more"
     assert stages.summary(files, 5, "; and more") == expected

@@ -7,10 +7,10 @@ from typing import Any
 
 from torchmdx.commands.md_openmm.checkpoint import Checkpoint, write_checkpoint
 from torchmdx.commands.md_openmm.simulation import Simulation
-from torchmdx.dynamics.log import Row
+from torchmdx.dynamics.log import LogRow
 from torchmdx.dynamics.run.files import RunFiles
-from torchmdx.dynamics.run.outputs import Outputs, Shape
-from torchmdx.dynamics.trajectory import Frame
+from torchmdx.dynamics.run.outputs import RunOutputs, Shape
+from torchmdx.dynamics.trajectory import TrajectoryFrame
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat, topology_of
 
 GOOD_SECONDS = 1.0  # between states kept in memory for a checkpoint after a failure
@@ -20,7 +20,7 @@ DCD = TrajectoryFormat("dcd")
 class Recorder:
     """The outputs of a simulation; checkpoints only after frames and rows are on disk."""
 
-    def __init__(self, simulation: Simulation, files: RunFiles, outputs: Outputs) -> None:
+    def __init__(self, simulation: Simulation, files: RunFiles, outputs: RunOutputs) -> None:
         self.simulation, self.files, self.outputs = simulation, files, outputs
         self.good: Checkpoint | None = None
         self.saved_step: int | None = None  # of the checkpoint files
@@ -34,7 +34,7 @@ class Recorder:
         files.write_settings(settings)
         chosen, topology = simulation.settings, topology_of(simulation.structure.atomic_numbers)
         given = ([shape_of(simulation)], chosen.schedule, chosen.timestep, DCD, [topology])
-        recorder = cls(simulation, files, Outputs.create(files, *given))
+        recorder = cls(simulation, files, RunOutputs.create(files, *given))
         recorder.record()
         recorder.save_checkpoint()
         return recorder
@@ -45,13 +45,13 @@ class Recorder:
         files.require_there()
         chosen, step = simulation.settings, simulation.current_step
         given = ([shape_of(simulation)], chosen.schedule, chosen.timestep, DCD, step)
-        recorder = cls(simulation, files, Outputs.reopen(files, *given))
+        recorder = cls(simulation, files, RunOutputs.reopen(files, *given))
         recorder._keep(simulation.checkpoint())
         recorder.saved_step = step
         return recorder
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> LogRow | None:
         """The newest one."""
         return self.outputs.rows[0] if self.outputs.rows else None
 
@@ -85,8 +85,8 @@ class Recorder:
     def close(self) -> None:
         self.outputs.close()
 
-    def _frames(self) -> list[Frame]:
-        return [Frame(*self.simulation.geometry())]
+    def _frames(self) -> list[TrajectoryFrame]:
+        return [TrajectoryFrame(*self.simulation.geometry())]
 
     def _keep(self, checkpoint: Checkpoint) -> Checkpoint:
         self.good, self._good_clock = checkpoint, time.monotonic()

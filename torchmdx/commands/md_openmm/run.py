@@ -18,7 +18,7 @@ from torchmdx.commands.md_openmm.checkpoint import read_checkpoint
 from torchmdx.commands.md_openmm.recorder import Recorder
 from torchmdx.commands.md_openmm.simulation import Simulation, SimulationError
 from torchmdx.commands.md_openmm.structure import Structure, read, require_movable, write_structure
-from torchmdx.dynamics.log import Row
+from torchmdx.dynamics.log import LogRow
 from torchmdx.dynamics.run import stages
 from torchmdx.dynamics.run.continuation import CELL, DECIMALS
 from torchmdx.dynamics.run.files import RunFiles
@@ -178,7 +178,7 @@ def _integrate(
         progress.update(step, recorder.row)
 
 
-def _newest(simulation: Simulation, recorder: Recorder) -> Row:
+def _newest(simulation: Simulation, recorder: Recorder) -> LogRow:
     """The values of the current step, which the log may lack."""
     row = recorder.row
     return row if row is not None and row.step == simulation.current_step else simulation.measure()

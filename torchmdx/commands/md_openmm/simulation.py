@@ -14,7 +14,7 @@ from torchmdx.commands.md_openmm.checkpoint import Checkpoint, restore
 from torchmdx.commands.md_openmm.platform import make_context
 from torchmdx.commands.md_openmm.structure import Structure
 from torchmdx.dynamics.integrators import Langevin, VelocityVerlet
-from torchmdx.dynamics.log import Row, columns_of
+from torchmdx.dynamics.log import LogRow, columns_of
 from torchmdx.dynamics.particles import Particles
 from torchmdx.dynamics.run.outputs import MOST_TEMPERATURE
 from torchmdx.dynamics.run.recorded import GRAM_PER_CM3
@@ -106,7 +106,7 @@ class Simulation:
         with self._guarded():
             self.context.getIntegrator().step(num_steps)
 
-    def measure(self) -> Row:
+    def measure(self) -> LogRow:
         """The log row of the current state, without speed. Raises SimulationError for an invalid state."""
         with self._guarded():
             # Requests forces, whose spread would otherwise be that of an earlier evaluation.
@@ -124,7 +124,7 @@ class Simulation:
             volume = state.getPeriodicBoxVolume().value_in_unit(unit.angstrom**3)
             density = float(self.structure.masses.sum()) / volume * GRAM_PER_CM3
         spread = self.force.spread
-        return Row(
+        return LogRow(
             step=self.current_step,
             time=state.getTime().value_in_unit(unit.picosecond),
             potential=potential,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
 from torchmdx.dynamics.dynamics import MOST_STEPS, Dynamics, default_steps_per_replay
-from torchmdx.dynamics.log import Row
+from torchmdx.dynamics.log import LogRow
 from torchmdx.dynamics.run import stages
 from torchmdx.dynamics.run.device_options import features_of, refuse_others, temperatures_of, trajectory_of
 from torchmdx.dynamics.run.files import RunFiles
@@ -146,7 +146,7 @@ def _go(recording: Recording, dynamics: Dynamics, settings: RunSettings, interru
     step, end = dynamics.num_steps, settings.num_steps
     progress = SimulationProgress(sys.stderr, step, end, settings.timestep)
 
-    def show(step: int, row: Row | None) -> None:
+    def show(step: int, row: LogRow | None) -> None:
         progress.update(step, row, last=step == end)
 
     with recording:

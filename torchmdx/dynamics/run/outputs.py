@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from torchmdx.dynamics.log import Log, Row
+from torchmdx.dynamics.log import Log, LogRow
 from torchmdx.dynamics.run.files import RunFiles
 from torchmdx.dynamics.run.progress import ns_per_day
-from torchmdx.dynamics.trajectory import Frame
+from torchmdx.dynamics.trajectory import TrajectoryFrame
 from torchmdx.dynamics.trajectory_formats import TrajectoryFile, TrajectoryFormat
 
 CHECKPOINT_SECONDS = 60.0  # between checkpoints, unless a number of steps is given
@@ -51,7 +51,7 @@ class Shape:
     columns: tuple[str, ...]
 
 
-class Outputs:
+class RunOutputs:
     """The open files. Frames and rows are written at multiples of their intervals, step 0 included.
 
     rows: the newest of each structure.
@@ -61,7 +61,7 @@ class Outputs:
         self, trajectories: list[TrajectoryFile], logs: list[Log], schedule: OutputSchedule, timestep: float
     ) -> None:
         self.trajectories, self.logs, self.schedule, self._timestep = trajectories, logs, schedule, timestep
-        self.rows: list[Row] = []
+        self.rows: list[LogRow] = []
         self._row_clock: float | None = None
         self._checkpoint_clock = time.monotonic()
 
@@ -74,7 +74,7 @@ class Outputs:
         timestep: float,
         kind: TrajectoryFormat,
         topologies: Sequence[str],
-    ) -> Outputs:
+    ) -> RunOutputs:
         """New files without frames and rows. kind: of trajectories; topologies: of `topology_of`; timestep: fs."""
         made = cls([], [], schedule, timestep)
         with closing_after_errors(made):
@@ -93,7 +93,7 @@ class Outputs:
         timestep: float,
         kind: TrajectoryFormat,
         step: int,
-    ) -> Outputs:
+    ) -> RunOutputs:
         """The files of an earlier run, cut to a step. Raises ValueError for others, before any log is cut."""
         num_bytes = [
             Log.bytes_up_to(step, path, shape.columns, schedule.log_every)
@@ -107,7 +107,7 @@ class Outputs:
                 made.logs.append(Log.reopen(files.logs[number], num_bytes[number]))
         return made
 
-    def record(self, step: int, frames: Callable[[], list[Frame]], rows: Callable[[], list[Row]]) -> None:
+    def record(self, step: int, frames: Callable[[], list[TrajectoryFrame]], rows: Callable[[], list[LogRow]]) -> None:
         """Writes what is due and not written: an interruption may end a run where it began, or a write may fail.
 
         frames, rows: make those of all structures; both are made before either is written.
@@ -138,8 +138,8 @@ class Outputs:
 
     def close(self) -> None:
         with contextlib.ExitStack() as files:  # closes all, even if one fails
-            for file in (*self.trajectories, *self.logs):
-                files.callback(file.close)
+            for close in (file.close for kind in (self.trajectories, self.logs) for file in kind):
+                files.callback(close)
 
     def _speed(self) -> float | None:
         """ns/day since the last row."""

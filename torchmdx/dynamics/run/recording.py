@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from torchmdx.dynamics.dynamics import Dynamics
-from torchmdx.dynamics.log import Row, columns_of
+from torchmdx.dynamics.log import LogRow, columns_of
 from torchmdx.dynamics.orientation import tell_of_cells
 from torchmdx.dynamics.run.continuation import CELLS, settings_of
 from torchmdx.dynamics.run.files import RunFiles, allow_open_files
-from torchmdx.dynamics.run.outputs import MOST_TEMPERATURE, Outputs, OutputSchedule, Shape, closing_after_errors
+from torchmdx.dynamics.run.outputs import MOST_TEMPERATURE, OutputSchedule, RunOutputs, Shape, closing_after_errors
 from torchmdx.dynamics.run.recorded import atoms_of, frames_of, rows_of
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFormat, topology_of
@@ -60,7 +60,7 @@ class Recording:
         self.files = RunFiles(prefix, count, trajectory.ending)
         allow_open_files(count)
         self._lock = OutputLock(prefix) if lock is None else None
-        self.outputs = Outputs([], [], schedule, dynamics.motion.timestep)  # until the files are open
+        self.outputs = RunOutputs([], [], schedule, dynamics.motion.timestep)  # until the files are open
         self.saved_step: int | None = None
         self._pbc = np.asarray(dynamics.batch.pbc)
         self._periodic: list[bool] = dynamics.batch.pbc.all(1).tolist()
@@ -101,7 +101,7 @@ class Recording:
             numbers = dynamics.batch.atomic_numbers.numpy()
             topologies = [topology_of(numbers[own], names) for own in atoms_of(motion.particles)]
             given = (recording._shapes(), schedule, motion.timestep, trajectory, topologies)
-            recording.outputs = Outputs.create(files, *given)
+            recording.outputs = RunOutputs.create(files, *given)
             recording._record(start)
             recording.save(start)
             tell_of_cells(dynamics.batch.cell.numpy(), recording._pbc, trajectory.name)
@@ -133,7 +133,7 @@ class Recording:
             files.require_there(files.restart)
             dynamics.restore(files.restart)
             given = (recording._shapes(), schedule, dynamics.motion.timestep, trajectory, dynamics.num_steps)
-            recording.outputs = Outputs.reopen(files, *given)
+            recording.outputs = RunOutputs.reopen(files, *given)
             recording.saved_step = dynamics.num_steps
             tell_of_cells(dynamics.batch.cell.numpy(), recording._pbc, trajectory.name, CELLS in not_written)
         return recording
@@ -143,7 +143,7 @@ class Recording:
         num_steps: int,
         *,
         interrupted: Callable[[], bool] = lambda: False,
-        progress: Callable[[int, Row | None], None] = lambda step, row: None,
+        progress: Callable[[int, LogRow | None], None] = lambda step, row: None,
     ) -> int:
         """Takes this many steps, fewer if `interrupted` says so; returns the step reached, which is saved.
 
@@ -215,7 +215,7 @@ class Recording:
     def _record(self, snapshot: Snapshot) -> None:
         self.outputs.record(snapshot.step, lambda: frames_of(snapshot, self._pbc), lambda: self._rows(snapshot))
 
-    def _rows(self, snapshot: Snapshot) -> list[Row]:
+    def _rows(self, snapshot: Snapshot) -> list[LogRow]:
         exchange, ensemble = self.dynamics.exchange is not None, self.dynamics.is_ensemble
         return rows_of(snapshot, self._periodic, exchange=exchange, restrained=self._restrained, ensemble=ensemble)
 
