@@ -93,6 +93,24 @@ def run(options: argparse.Namespace) -> int:
         return run_many(options)
     options.optimizer = options.optimizer or "lbfgs"
     _require_outputs(options)
+    with Interrupts() as interrupts:  # while it reads as well: the structure is then written as it is
+        outcome = _run(options, interrupts)
+    if interrupts.received is not None:
+        print(f"stopped by {interrupts.received.name}, not converged to {options.fmax} eV/Å", file=sys.stderr)
+        return interrupts.status
+    if not outcome.converged:
+        other = "fire" if options.optimizer != "fire" else "lbfgs"
+        print(
+            f"not converged to {options.fmax} eV/Å in {options.steps} steps; raise --steps or --fmax, "
+            f"or try --optimizer {other}",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+def _run(options: argparse.Namespace, interrupts: Interrupts) -> Outcome:
+    """Reads the structure, relaxes it until a signal comes, and writes it."""
     record = structure_of(options)
     atoms = record.atoms
     _require_structure(options, atoms)
@@ -106,26 +124,14 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.report.view.recording import ThinnedSteps
 
     pressure, recording = (options.pressure or 0.0) * GPA, ThinnedSteps()
-    with Interrupts() as interrupts:
-        before = State.of(atoms, pressure, options.cell)
-        outcome = _relax(atoms, options, symmetry, recording, interrupts)
-        if symmetry is not None:
-            symmetry.free(atoms)
-        _write(atoms, options.output)
+    before = State.of(atoms, pressure, options.cell)
+    outcome = _relax(atoms, options, symmetry, recording, interrupts)
+    if symmetry is not None:
+        symmetry.free(atoms)
+    _write(atoms, options.output)
     _write_page(recording, options)
     _report(before, State.of(atoms, pressure, options.cell), outcome, options)
-    if interrupts.received is not None:
-        print(f"stopped by {interrupts.received.name}, not converged to {options.fmax} eV/Å", file=sys.stderr)
-        return interrupts.status
-    if not outcome.converged:
-        other = "fire" if options.optimizer != "fire" else "lbfgs"
-        print(
-            f"not converged to {options.fmax} eV/Å in {options.steps} steps; raise --steps or --fmax, "
-            f"or try --optimizer {other}",
-            file=sys.stderr,
-        )
-        return 1
-    return 0
+    return outcome
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,9 @@ def frames(tmp_path):
     for place in range(5):
         atoms.translate([0.1, 0, 0])
         found.append(atoms.copy())
-        file.append(TrajectoryFrame(atoms.positions, atoms.cell.array, np.zeros((3, 3)), 0.01 * place, -1.0, 0.1, 300.0))
+        file.append(
+            TrajectoryFrame(atoms.positions, atoms.cell.array, np.zeros((3, 3)), 0.01 * place, -1.0, 0.1, 300.0)
+        )
     file.close()
     atoms.write(tmp_path / "run.final.xyz")
     return found
