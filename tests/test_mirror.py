@@ -25,13 +25,17 @@ report/test_cli_evaluate.py         commands: evaluate
 datasets/labelling/test_cli_label.py         commands: label
 commands/md_openmm/test_cli_md.py   commands: md
 training/test_training_run.py       commands: train
-evaluation/conformance/test_check.py           evaluation/conformance: contract geometry structures
+evaluation/conformance/test_check.py           evaluation: check_structures
+evaluation/conformance/test_check.py           evaluation/conformance: contract geometry
 commands/test_data.py               datasets: blocks
-datasets/test_convert.py            datasets: checks plausible
+datasets/test_conversion.py         datasets: checks plausible
 datasets/test_readers.py            datasets: ase_files hdf5_files index_files npz_files torchmdnet_files units
 datasets/test_store.py              datasets: frames references splits
 commands/demo_run/test_demo.py                   commands/demo_run: pictures run torsions
-engines/test_choose.py              engines: engine exact
+engines/test_choose.py              engines: engine
+engines/conformance/test_contract.py  engines: exact
+engines/conformance/test_contract.py  engines/conformance: check subject
+engines/conformance/test_contract.py  engines/cpu: with_priors
 engines/cpu/test_pair_forms.py      engines/cpu: build edge_values threads
 engines/gpu/test_gpu_tensornet.py   engines/gpu: buffers few_atoms
 engines/gpu/test_gpu_tensornet2.py  engines/gpu: charged charged_weights

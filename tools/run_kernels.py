@@ -38,6 +38,7 @@ class Case:
     constants: of engines/plan, (module, name, value), with which few atoms and edges use the kernels for many.
     hopper: kernels of CUDA C++, not only Triton's.
     coulomb: whether a TensorNet2 has Coulomb energy.
+    layers, head_layers: of a TensorNet2.
     """
 
     structure: str
@@ -45,6 +46,11 @@ class Case:
     constants: tuple[tuple[ModuleType, str, int], ...] = ()
     hopper: bool = True
     coulomb: bool = True
+    layers: int = 1
+    head_layers: int = 0
+
+    def network(self) -> TensorNet2Config:
+        return TensorNet2Config(num_layers=self.layers, num_head_layers=self.head_layers)
 
 
 MANY_EDGES = ((launch_sizes, "MANY_EDGE_ROWS", 1),)
@@ -55,6 +61,7 @@ CASES = {
     "many": Case("water200"),
     "tiles": Case("water200", constants=((kernels, "TILE_ATOMS", 1),)),
     "charged-few": Case(SMALL, charged=True),
+    "charged-layers": Case(SMALL, charged=True, layers=2, head_layers=1),
     "charged-rows": Case(SMALL, charged=True, coulomb=False),
     "charged-box": Case(BOX, charged=True),
     "charged-two-maps": Case(BOX, charged=True, constants=MANY_EDGES, hopper=False),
@@ -67,7 +74,7 @@ DYNAMICS = "dynamics"  # also a case: steps of few atoms inside one launch
 def potential_of(case: Case) -> Potential:
     """On the GPU, with random weights."""
     torch.manual_seed(0)
-    config = TensorNet2Config(num_layers=1) if case.charged else TensorNetConfig()
+    config = case.network() if case.charged else TensorNetConfig()
     priors = [CoulombConfig()] if case.charged and case.coulomb else []
     return Potential(config, priors).requires_grad_(False).cuda()
 

@@ -28,7 +28,7 @@ def test_a_complete_file_loads_back(tmp_path):
 
 def test_a_term_keeps_its_default_weight_with_other_settings():
     config = make_config({"loss": {"energy": {"function": "mae"}, "stress": {"function": "huber"}}})
-    assert (config.loss.energy.weight, config.loss.stress.weight) == (10.0, 0.0)
+    assert (config.loss.energy.weight, config.loss.stress.weight) == (10.0, None)
 
 
 def test_number_formats(tmp_path):
@@ -164,3 +164,22 @@ def test_aliases_are_read(tmp_path):
     (tmp_path / "other.yaml").write_text("data: {seed: &s 7}\ntraining: {seed: *s, epochs: 3}\n")
     assert read_config(tmp_path / "config.yaml").training.epochs == 3
     assert read_config(tmp_path / "other.yaml").training.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data: {path: x}\ndata: {path: y}\n", "a key must be given once, got 'data' in lines 1 and 2"),
+        ("data:\n  path: x\n  seed: 1\n  path: y\n", "a key must be given once, got 'path' in lines 2 and 4"),
+        ("model: {priors: [{prior: zbl, prior: coulomb}]}\n", "got 'prior' in lines 1 and 1"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(tmp_path, text, said):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        read_config(tmp_path / "c.yaml")
+
+
+def test_the_same_key_in_two_sections_is_not_twice(tmp_path):
+    (tmp_path / "c.yaml").write_text("loss: {energy: {weight: 2}, forces: {weight: 3}}\ndata: {seed: 1}\n")
+    assert read_config(tmp_path / "c.yaml").loss.forces.weight == 3.0

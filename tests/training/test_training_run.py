@@ -20,7 +20,7 @@ import torchmdx
 import torchmdx.training.run as training_run
 from torchmdx.commands.cli import main
 from torchmdx.datasets.store import Store
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.report.history import read_table
 from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.training.config import Config

@@ -34,6 +34,12 @@ def _add_convert(inner: Any) -> None:
     )
     parser.add_argument("-o", "--output", required=True, metavar="STORE", help="the directory to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="K",
+        help="processes that read large extended XYZ files (default: one for each CPU, at most 8)",
+    )
     add_reading_options(parser)
     parser.set_defaults(run=run_convert, locked=("output",))
 
@@ -86,7 +92,7 @@ def _size(word: str) -> int | float:
 
 
 def run_convert(options: argparse.Namespace) -> int:
-    from torchmdx.datasets.convert import convert
+    from torchmdx.datasets.conversion import convert
     from torchmdx.runtime.progress_line import PRINTED_EVERY, ProgressLine
 
     line = ProgressLine(sys.stdout)
@@ -103,6 +109,7 @@ def run_convert(options: argparse.Namespace) -> int:
             options.output,
             **reading_of(options),
             overwrite=options.overwrite,
+            processes=_processes(options.processes),
             log=line.message,
             progress=progress,
         )
@@ -111,10 +118,19 @@ def run_convert(options: argparse.Namespace) -> int:
     return 0
 
 
+def _processes(asked: int | None) -> int:
+    """Raises ValueError for less than one."""
+    import os
+
+    if asked is not None and asked < 1:
+        raise ValueError(f"--processes must be at least 1, got {asked}")
+    return asked or min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
 def run_stats(options: argparse.Namespace) -> int:
     import json
 
-    from torchmdx.datasets.statistics import statistics, text
+    from torchmdx.datasets.distributions import statistics, text
     from torchmdx.datasets.store import Store
 
     if options.outliers < 0:

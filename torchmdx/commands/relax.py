@@ -225,7 +225,7 @@ def _write(atoms: Atoms, path: str) -> None:
 
 
 def _page_of(options: argparse.Namespace) -> Path | None:
-    """The interactive page beside the output; None if it is not wanted, or if the output has its name."""
+    """The interactive page next to the output; None if it is not requested, or if the output has its name."""
     page = Path(options.output).with_suffix(".html")
     return None if options.no_page or page == Path(options.output) else page
 

@@ -29,10 +29,16 @@ def add_parser(subparsers: Any) -> None:
         help="train a potential on labelled structures",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="torchmdx train [--resume] [--print-config] [CONFIG.yaml] [--section.key value ...]",
+        usage="torchmdx train [--resume [--set KEY=VALUE]] [--print-config] [CONFIG.yaml] [--section.key value ...]",
         allow_abbrev=False,
     )
     parser.add_argument("--resume", action="store_true", help="continue the run in output.directory")
+    parser.add_argument(
+        "--set",
+        action="append",
+        metavar="KEY=VALUE",
+        help="with --resume: change a setting of optimizer, schedule or loss, which is recorded; may be repeated",
+    )
     parser.add_argument(
         "--print-config", action="store_true", help="print the complete configuration, with comments, and exit"
     )
@@ -48,7 +54,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    words = [word for word in options.rest if word not in ("--resume", "--print-config")]
+    words, changes = _without_changes([word for word in options.rest if word not in ("--resume", "--print-config")])
+    changes = [*(options.set or []), *changes]
     resume = options.resume or "--resume" in options.rest
     print_config = options.print_config or "--print-config" in options.rest
     file = words.pop(0) if words and not words[0].startswith("--") else None
@@ -66,7 +73,25 @@ def run(options: argparse.Namespace) -> int:
         return 0
     from torchmdx.training.run import train
 
-    return train(config, resume)
+    return train(config, resume, changes=changes)
+
+
+def _without_changes(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words without --set KEY=VALUE, and what was given to that. Raises ValueError for --set alone."""
+    kept: list[str] = []
+    changes: list[str] = []
+    waiting = iter(words)
+    for word in waiting:
+        if word == "--set":
+            change = next(waiting, None)
+            if change is None:
+                raise ValueError("--set needs KEY=VALUE, got nothing")
+            changes.append(change)
+        elif word.startswith("--set="):
+            changes.append(word.removeprefix("--set="))
+        else:
+            kept.append(word)
+    return kept, changes
 
 
 def _is(word: str, name: str) -> bool:

@@ -34,7 +34,7 @@ from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.system import Batch, System
 
-# Steps of a graph by default: at most so many, and fewer of many atoms, whose launches take less time than they run.
+# Most steps of a graph by default; fewer for many atoms, whose launches take less time than they run.
 MOST_STEPS, MOST_ATOM_STEPS = 20, 200_000
 
 
@@ -285,7 +285,7 @@ class Dynamics:
 
 
 def default_steps_per_replay(num_atoms: int) -> int:
-    """Steps of a graph for so many atoms."""
+    """Steps of a graph for this number of atoms."""
     return max(1, min(MOST_STEPS, MOST_ATOM_STEPS // max(num_atoms, 1)))
 
 

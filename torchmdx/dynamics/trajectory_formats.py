@@ -35,7 +35,7 @@ class TrajectoryFile(Protocol):
 
 @dataclass(frozen=True)
 class TrajectoryFormat:
-    """How the frames of a run are stored: "dcd", or "hdf5" in MDTraj's layout, the latter with velocities if wanted.
+    """How the frames of a run are stored: "dcd", or "hdf5" in MDTraj's layout, the latter optionally with velocities.
 
     Raises ValueError for other names, and for velocities in a DCD; ImportError without h5py.
     """

@@ -255,7 +255,7 @@ def test_an_output_is_not_replaced_unasked(capsys):
             ["a.xyz", "-o", "out.xyz", "--sample", "md", "--conformers", 2],
             "--conformers applies to SMILES, got structure files on",
         ),
-        (["--smiles", "CCO", "-o", "out.xyz"], "SMILES need --sample, which makes geometries of them, got 'CCO'"),
+        (["--smiles", "CCO", "-o", "out.xyz"], "SMILES need --sample, which generates geometries, got 'CCO'"),
         (["--smiles", "C(", "-o", "out.xyz", "--sample", "md"], "must be a SMILES that RDKit understands, got 'C('"),
         (
             ["--smiles", "C", "-o", "out.xyz", "--sample", "md", "--charge", 1],

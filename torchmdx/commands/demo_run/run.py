@@ -29,7 +29,7 @@ from torchmdx.dynamics.run.recorded import rows_of
 from torchmdx.dynamics.run.recording import Unstable
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory import Trajectory, read_frames
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.report.view.run_page import write_run_page
 from torchmdx.report.view.torsions import torsion
@@ -76,7 +76,9 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--temperature must be > 0 K, got {options.temperature}")
     if options.seed < 0:
         raise ValueError(f"--seed must be >= 0, got {options.seed}")
-    potential = load_one(options.model, dtype=torch.float32, device=choose_device(options.device, "--device"))
+    device = choose_device(options.device, "--device")
+    treatment = dict(coulomb_cutoff=options.coulomb_cutoff, coulomb=options.coulomb)
+    potential = load_one(options.model, dtype=torch.float32, device=device, **treatment)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     demo = Run(options, Molecule(folder / f"{NAME}.start.pdb"), potential, folder)

@@ -93,6 +93,8 @@ def settings_of(structure: Structure, settings: RunSettings) -> dict[str, Any]:
         "seed": settings.seed,
         "steps between frames": settings.schedule.save_every,
         "steps between log rows": settings.schedule.log_every,
+        "Coulomb cutoff in Å": settings.potential.coulomb_cutoff,
+        "Coulomb energy": settings.potential.coulomb,
     }
 
 

@@ -19,7 +19,8 @@ from torchmdx.dynamics.particles import Particles
 from torchmdx.dynamics.run.outputs import MOST_TEMPERATURE
 from torchmdx.dynamics.run.recorded import GRAM_PER_CM3
 from torchmdx.dynamics.run.settings import RunSettings
-from torchmdx.openmm import PotentialForce, add_potential
+from torchmdx.openmm.add import add_potential
+from torchmdx.openmm.potential_force import PotentialForce
 from torchmdx.step.results import StepError
 from torchmdx.structures.system import Batch, System
 from torchmdx.structures.units import KJ_PER_MOL, NANOMETER, PICOSECOND
@@ -225,6 +226,8 @@ def make_system(structure: Structure, settings: RunSettings, seed: int) -> tuple
         audit_every=chosen.audit_every,
         max_force_spread=chosen.max_force_spread,
         spread_file=chosen.spread_file,
+        coulomb_cutoff=chosen.coulomb_cutoff,
+        coulomb=chosen.coulomb,
         periodic=structure.cell is not None,
     )
     if settings.ensemble != "nve" and particles_of(structure).held.all():

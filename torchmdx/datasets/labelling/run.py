@@ -29,7 +29,7 @@ SOON = 2.0  # s
 
 @dataclass(frozen=True)
 class Paths:
-    """An output and the files beside it."""
+    """An output and the files next to it."""
 
     output: Path
 
@@ -200,7 +200,7 @@ def _check_smiles(smiles: Sequence[str], sampling: Sampling | None) -> None:
     if not smiles:
         return
     if sampling is None:
-        raise ValueError(f"SMILES need --sample, which makes geometries of them, got {smiles[0]!r} without")
+        raise ValueError(f"SMILES need --sample, which generates geometries, got {smiles[0]!r} without")
     require_rdkit()
     for text in smiles:
         check_smiles(text)

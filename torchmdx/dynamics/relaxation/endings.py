@@ -18,7 +18,7 @@ from torchmdx.dynamics.relaxation.fire import (
     FireSettings,
 )
 from torchmdx.dynamics.relaxation.tasks import RelaxationTask, Relaxed
-from torchmdx.evaluation.evaluate import SAME_PLACE, AtomsTogether
+from torchmdx.evaluation.derivatives import SAME_PLACE, AtomsTogether
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.capacity import CapacityError

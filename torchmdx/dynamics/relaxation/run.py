@@ -45,6 +45,8 @@ def relax(
     device: torch.device | str | None = None,
     mode: str = "auto",
     batch_atoms: int | None = None,
+    coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
 ) -> list[Relaxed]:
     """Relaxes structures with FIRE, in batches; returns a `Relaxed` for each, in their order.
 
@@ -59,7 +61,7 @@ def relax(
     derivative of the enthalpy with respect to strain, divided by the number of atoms, eV. steps: at most, of each.
     cell: relax cells too. pressure: external, GPa. dtype: as for `Calculator`; None takes float32, float64 for an fmax
     below 0.001 eV/Å. device, mode: as for `Calculator`. batch_atoms: atoms in a batch; None chooses by
-    device and memory.
+    device and memory. coulomb_cutoff, coulomb: as for `Calculator`.
     """
     found = relax_each(
         structures,
@@ -70,6 +72,8 @@ def relax(
         device=device,
         mode=mode,
         batch_atoms=batch_atoms,
+        coulomb_cutoff=coulomb_cutoff,
+        coulomb=coulomb,
     )
     return sorted(found, key=lambda one: one.index)
 
@@ -84,6 +88,8 @@ def relax_each(
     device: torch.device | str | None = None,
     mode: str = "auto",
     batch_atoms: int | None = None,
+    coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = log.info,
 ) -> Iterator[Relaxed]:
@@ -99,7 +105,7 @@ def relax_each(
         raise ValueError(f"batch_atoms must be >= 1, got {batch_atoms}")
     target = choose_device(device)
     require_mode(mode, target)
-    model = prepare_potential(potential, DTYPES[dtype], target)
+    model = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff, coulomb)
     return _run(list(structures), model, settings, charge, dtype, mode, batch_atoms, stop, report)
 
 

@@ -90,7 +90,8 @@ def _dynamics(
     features: dict[str, Any],
 ) -> Dynamics:
     count, chosen, schedule = len(temperatures), settings.potential, settings.schedule
-    potential = prepare_potential(chosen.potential, DTYPES[chosen.precision], choose_device(chosen.device, "--device"))
+    device, treatment = choose_device(chosen.device, "--device"), (chosen.coulomb_cutoff, chosen.coulomb)
+    potential = prepare_potential(chosen.potential, DTYPES[chosen.precision], device, *treatment)
     system = moving.system
     for doubt in potential.doubts(system.atomic_numbers.tolist(), system.charge, bool(system.pbc.any())):
         warnings.warn(doubt, stacklevel=2)
@@ -127,6 +128,8 @@ def _recording(
         "seed": int(dynamics.motion.seeds[0]),
         "precision": settings.potential.precision,
         "hydrogen mass in amu": settings.hydrogen_mass,
+        "Coulomb cutoff in Å": settings.potential.coulomb_cutoff,
+        "Coulomb energy": settings.potential.coulomb,
     }
     given: dict[str, Any] = {
         **asdict(settings.schedule),

@@ -27,7 +27,7 @@ UNCERTAIN = ".uncertain.xyz"  # ending of the file of frames with a large force 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Paths with a common prefix, for so many structures: PREFIX.dcd, or PREFIX.0.dcd, PREFIX.1.dcd and so on.
+    """Paths with a common prefix, for a number of structures: PREFIX.dcd, or PREFIX.0.dcd, PREFIX.1.dcd and so on.
 
     trajectory: the ending of trajectories. engine: one of FORMATS.
 
@@ -160,7 +160,7 @@ class RunFiles:
 
 
 def allow_open_files(num_structures: int) -> None:
-    """Lets this process open the files of so many structures at once. Raises OSError if it may not."""
+    """Lets this process open the files of all structures at once. Raises OSError if it may not."""
     needed = 2 * num_structures + SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:

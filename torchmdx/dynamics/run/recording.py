@@ -35,7 +35,7 @@ class Recording:
             recording.run(100)
 
     For each structure a trajectory and a CSV log: PREFIX.dcd and PREFIX.log, or PREFIX.0.dcd and so on for several;
-    `TrajectoryFormat("hdf5")` makes it PREFIX.h5, with energies and, if wanted, velocities.
+    `TrajectoryFormat("hdf5")` makes it PREFIX.h5, with energies and, optionally, velocities.
     PREFIX.restart.npz, replaced atomically once a minute and at the end, is what `resume` continues from, to the bit.
     A run that is killed loses at most the time since then. saved_step: of the restart file. Where an ensemble disagrees
     too much, the frame is appended to PREFIX.uncertain.xyz of its structure. One process at a time may record to a
@@ -43,7 +43,7 @@ class Recording:
 
     Both formats hold lengths and angles of cells. Frames are therefore rotated to a along x and b in the xy plane, of
     which `begin` and `resume` warn; HDF5 files also have `cell_vectors`, the cell as it is. Cells of slabs and wires
-    have vectors along all directions, so long that images along those that are not periodic are far away.
+    get vectors along all directions, long enough that images along directions without periodicity are far away.
     """
 
     def __init__(

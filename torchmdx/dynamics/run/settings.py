@@ -26,6 +26,7 @@ class PotentialSettings:
     """The potential and how it is evaluated, as for `torchmdx.openmm.add_potential`; skin in Å.
 
     models: the file of a potential, or the files of an ensemble. max_force_spread: eV/Å, None for no limit.
+    coulomb_cutoff: Å, coulomb: None for those of the potential.
     """
 
     models: tuple[Path, ...]
@@ -37,6 +38,8 @@ class PotentialSettings:
     audit_every: int
     max_force_spread: float | None
     spread_file: Path | None
+    coulomb_cutoff: float | None
+    coulomb: str | None
 
     @property
     def potential(self) -> Path | list[Path]:
@@ -56,6 +59,9 @@ class PotentialSettings:
         limit: float | None = options.max_force_spread
         if limit is not None:
             limit = _number("--max-force-spread", limit, "eV/Å")
+        cutoff: float | None = options.coulomb_cutoff
+        if cutoff is not None:
+            cutoff = _number("--coulomb-cutoff", cutoff, "Å")
         if options.audit_every < 0:
             raise ValueError(f"--audit-every must be >= 0 evaluations, got {options.audit_every}")
         return cls(
@@ -68,6 +74,8 @@ class PotentialSettings:
             audit_every=options.audit_every,
             max_force_spread=limit,
             spread_file=None if limit is None else Path(options.output + UNCERTAIN),
+            coulomb_cutoff=cutoff,
+            coulomb=options.coulomb,
         )
 
 

@@ -1,4 +1,4 @@
-"""The page that a finished run leaves beside its files."""
+"""The page that a finished run leaves next to its files."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchmdx.evaluation.evaluate import SAME_PLACE
+from torchmdx.evaluation.derivatives import SAME_PLACE
 
 CLOSEST = tl.constexpr(SAME_PLACE)
 
