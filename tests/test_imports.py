@@ -38,7 +38,7 @@ ase evaluation/conformance openmm ipi torch_sim dynamics/relaxation checkpoints/
 datasets
 report/view
 report dynamics/run
-training commands/demo_run
+training commands/demo_run commands/md_openmm
 commands
 """
 RUNGS = [line.split() for line in LADDER.strip().splitlines()]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from ase import Atoms
 
-    from torchmdx.report.view.recording import Recording
+    from torchmdx.report.view.recording import ThinnedSteps
 
 SHARP = 1e-3  # eV/Å
 OPTIMIZERS = ("lbfgs", "fire", "bfgs", "mdmin")
@@ -93,27 +93,8 @@ def run(options: argparse.Namespace) -> int:
         return run_many(options)
     options.optimizer = options.optimizer or "lbfgs"
     _require_outputs(options)
-    record = structure_of(options)
-    atoms = record.atoms
-    _require_structure(options, atoms)
-    print(f"{options.file}: {atoms.get_chemical_formula()}, {len(atoms)} atoms, {record.charge_text}")
-    symmetry = None
-    if options.fix_symmetry:
-        symmetry = fix_symmetry(atoms, options.symmetry_precision or DEFAULT_PRECISION)
-        print(f"space group {symmetry.group}")
-    # Forces in float32 are not accurate enough for a minimum as sharp as this.
-    atoms.calc = make_calculator(options, len(atoms), precise=options.fmax < SHARP)
-    from torchmdx.report.view.recording import Recording
-
-    pressure, recording = (options.pressure or 0.0) * GPA, Recording()
-    with Interrupts() as interrupts:
-        before = State.of(atoms, pressure, options.cell)
-        outcome = _relax(atoms, options, symmetry, recording, interrupts)
-        if symmetry is not None:
-            symmetry.free(atoms)
-        _write(atoms, options.output)
-    _write_page(recording, options)
-    _report(before, State.of(atoms, pressure, options.cell), outcome, options)
+    with Interrupts() as interrupts:  # while it reads as well: the structure is then written as it is
+        outcome = _run(options, interrupts)
     if interrupts.received is not None:
         print(f"stopped by {interrupts.received.name}, not converged to {options.fmax} eV/Å", file=sys.stderr)
         return interrupts.status
@@ -126,6 +107,31 @@ def run(options: argparse.Namespace) -> int:
         )
         return 1
     return 0
+
+
+def _run(options: argparse.Namespace, interrupts: Interrupts) -> Outcome:
+    """Reads the structure, relaxes it until a signal comes, and writes it."""
+    record = structure_of(options)
+    atoms = record.atoms
+    _require_structure(options, atoms)
+    print(f"{options.file}: {atoms.get_chemical_formula()}, {len(atoms)} atoms, {record.charge_text}")
+    symmetry = None
+    if options.fix_symmetry:
+        symmetry = fix_symmetry(atoms, options.symmetry_precision or DEFAULT_PRECISION)
+        print(f"space group {symmetry.group}")
+    # Forces in float32 are not accurate enough for a minimum as sharp as this.
+    atoms.calc = make_calculator(options, len(atoms), precise=options.fmax < SHARP)
+    from torchmdx.report.view.recording import ThinnedSteps
+
+    pressure, recording = (options.pressure or 0.0) * GPA, ThinnedSteps()
+    before = State.of(atoms, pressure, options.cell)
+    outcome = _relax(atoms, options, symmetry, recording, interrupts)
+    if symmetry is not None:
+        symmetry.free(atoms)
+    _write(atoms, options.output)
+    _write_page(recording, options)
+    _report(before, State.of(atoms, pressure, options.cell), outcome, options)
+    return outcome
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ def _relax(
     atoms: Atoms,
     options: argparse.Namespace,
     symmetry: FixedSymmetry | None,
-    recording: Recording,
+    recording: ThinnedSteps,
     interrupts: Interrupts,
 ) -> Outcome:
     """Moves the atoms until they converge, the steps are used up, or a signal arrives; records the steps."""
@@ -224,7 +230,7 @@ def _page_of(options: argparse.Namespace) -> Path | None:
     return None if options.no_page or page == Path(options.output) else page
 
 
-def _write_page(recording: Recording, options: argparse.Namespace) -> None:
+def _write_page(recording: ThinnedSteps, options: argparse.Namespace) -> None:
     from torchmdx.report.view.run_page import write_relaxation_page
 
     page = _page_of(options)

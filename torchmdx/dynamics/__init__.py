@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torchmdx.dynamics.integrators import Langevin as Langevin
     from torchmdx.dynamics.integrators import VelocityVerlet as VelocityVerlet
     from torchmdx.dynamics.integrators import register_integrator as register_integrator
-    from torchmdx.dynamics.recording import Recording as Recording
-    from torchmdx.dynamics.recording import Unstable as Unstable
+    from torchmdx.dynamics.run.recording import Recording as Recording
+    from torchmdx.dynamics.run.recording import Unstable as Unstable
     from torchmdx.dynamics.restraint_terms import RestraintError as RestraintError
     from torchmdx.dynamics.restraints import Angle as Angle
     from torchmdx.dynamics.restraints import Distance as Distance
@@ -44,13 +44,13 @@ else:
             "Integrator": "integrators",
             "Langevin": "integrators",
             "Position": "restraints",
-            "Recording": "recording",
+            "Recording": "run.recording",
             "RestraintError": "restraint_terms",
             "Snapshot": "snapshot",
             "TemperatureExchange": "exchange",
             "Torsion": "restraints",
             "TrajectoryFormat": "trajectory_formats",
-            "Unstable": "recording",
+            "Unstable": "run.recording",
             "VelocityVerlet": "integrators",
             "read_restraints": "restraints",
             "register_integrator": "integrators",
