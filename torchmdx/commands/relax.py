@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.fixed_symmetry import (
-    DEFAULT_PRECISION,
-    FixedSymmetry,
-    add_symmetry_options,
-    fix_symmetry,
-    require_symmetry_support,
-)
+from torchmdx.commands import fixed_symmetry
 from torchmdx.commands.options import add_model_options, make_calculator, structure_of
 from torchmdx.commands.relax_many import add_many_options, is_many, run_many
 from torchmdx.runtime.files import require_new
@@ -84,7 +78,7 @@ def _add_cell_options(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="with --cell: external pressure in GPa, positive under compression (default: 0)",
     )
-    add_symmetry_options(group)
+    fixed_symmetry.add_symmetry_options(group)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -117,7 +111,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> Outcome:
     print(f"{options.file}: {atoms.get_chemical_formula()}, {len(atoms)} atoms, {record.charge_text}")
     symmetry = None
     if options.fix_symmetry:
-        symmetry = fix_symmetry(atoms, options.symmetry_precision or DEFAULT_PRECISION)
+        symmetry = fixed_symmetry.fix_symmetry(atoms, options.symmetry_precision or fixed_symmetry.DEFAULT_PRECISION)
         print(f"space group {symmetry.group}")
     # Forces in float32 are not accurate enough for a minimum as sharp as this.
     atoms.calc = make_calculator(options, len(atoms), precise=options.fmax < SHARP)
@@ -170,7 +164,7 @@ class State:
 def _relax(
     atoms: Atoms,
     options: argparse.Namespace,
-    symmetry: FixedSymmetry | None,
+    symmetry: fixed_symmetry.FixedSymmetry | None,
     recording: ThinnedSteps,
     interrupts: Interrupts,
 ) -> Outcome:
@@ -197,7 +191,7 @@ def _relax(
     return Outcome(converged, optimizer.nsteps, float(np.linalg.norm(target.get_forces(), axis=1).max()))
 
 
-def _frame(atoms: Atoms, symmetry: FixedSymmetry | None) -> Atoms:
+def _frame(atoms: Atoms, symmetry: fixed_symmetry.FixedSymmetry | None) -> Atoms:
     """A copy with its results, without the constraint of symmetry, which readers would find anew."""
     from ase.calculators.calculator import all_properties
     from ase.calculators.singlepoint import SinglePointCalculator
@@ -279,7 +273,7 @@ def _require_structure(options: argparse.Namespace, atoms: Atoms) -> None:
     if options.pressure and not atoms.pbc.all():
         raise ValueError(f"--pressure needs a structure periodic in all directions, got pbc {atoms.pbc.tolist()}")
     if options.fix_symmetry:
-        require_symmetry_support(atoms)
+        fixed_symmetry.require_symmetry_support(atoms)
 
 
 def _require_outputs(options: argparse.Namespace) -> None:

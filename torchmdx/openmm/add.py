@@ -75,8 +75,7 @@ def add_potential(
     potential: as for `torchmdx.Calculator`; None for the default potential. atoms: the atoms that it acts on, None for
         all: indices, Atoms, Residues, names of residues, or a mask.
     charge: total charge of these atoms, e, or with a unit; "auto": the sum of their MM charges, 0 if there are none.
-    mode, precision, skin: as for CapturedStep. audit_every: evaluations between comparisons with the exact model, 0 for
-        none; an OpenMMException stops the run.
+    mode, precision, skin: as for CapturedStep. audit_every: evaluations between audits, 0: none; a failure raises.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available. devices: several that share the atoms, as
         for `torchmdx.DividedStep`; they need the transport "python".
     transport: how positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
