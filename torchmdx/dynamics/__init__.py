@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from torchmdx.dynamics.integrators import Langevin as Langevin
     from torchmdx.dynamics.integrators import VelocityVerlet as VelocityVerlet
     from torchmdx.dynamics.integrators import register_integrator as register_integrator
-    from torchmdx.dynamics.run.recording import Recording as Recording
-    from torchmdx.dynamics.run.recording import Unstable as Unstable
     from torchmdx.dynamics.restraint_terms import RestraintError as RestraintError
     from torchmdx.dynamics.restraints import Angle as Angle
     from torchmdx.dynamics.restraints import Distance as Distance
     from torchmdx.dynamics.restraints import Position as Position
     from torchmdx.dynamics.restraints import Torsion as Torsion
     from torchmdx.dynamics.restraints import read_restraints as read_restraints
+    from torchmdx.dynamics.run.recording import Recording as Recording
+    from torchmdx.dynamics.run.recording import Unstable as Unstable
     from torchmdx.dynamics.snapshot import Snapshot as Snapshot
     from torchmdx.dynamics.trajectory_formats import AtomNames as AtomNames
     from torchmdx.dynamics.trajectory_formats import TrajectoryFormat as TrajectoryFormat
