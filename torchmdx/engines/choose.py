@@ -111,7 +111,9 @@ def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, p
         return engine, why
     chosen = [choose_engine(member, batch, stress=stress, precision=precision) for member in potential]
     reasons = list(dict.fromkeys(why for _, why in chosen))
-    together = EnsembleEngine([engine for engine, _ in chosen], batch, stress=stress)
+    together = EnsembleEngine(
+        [engine for engine, _ in chosen], batch, stress=stress, spread_factors=potential.spread_factors
+    )
     order = "side by side" if together.streams else "one after the other"
     return together, f"{len(chosen)} members {order}: {' and '.join(reasons)}"
 
@@ -121,4 +123,4 @@ def exact_engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: b
     if not isinstance(potential, Ensemble):
         return ModelEngine(potential, batch, stress=stress)
     engines = [ModelEngine(member, batch, stress=stress) for member in potential]
-    return EnsembleEngine(engines, batch, stress=stress)
+    return EnsembleEngine(engines, batch, stress=stress, spread_factors=potential.spread_factors)
