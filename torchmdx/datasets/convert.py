@@ -111,8 +111,7 @@ def convert(
     with StoreWriter(out, units=_recorded(units), made_from=made_from, overwrite=overwrite) as writer:
         for file, name, unit in zip(files, formats, units, strict=True):
             before = report.num_broken
-            blocks = _blocks(Path(file), name, reading.keys, processes)
-            blocks = _with_or_without_labels(blocks) if unlabelled else blocks
+            blocks = _blocks(Path(file), name, reading.keys, processes, unlabelled)
             for frames, numbers in _gathered(sorted_out.good(str(file), blocks, unit)):
                 writer.add(frames, str(file), numbers)
             if report.num_broken > before and broken == "refuse":
@@ -127,11 +126,11 @@ def convert(
     return report
 
 
-def _blocks(file: Path, format: str, keys: Keys, processes: int) -> Blocks:
+def _blocks(file: Path, format: str, keys: Keys, processes: int, unlabelled: bool) -> Blocks:
     """The blocks of a file, a large extended XYZ file by several processes."""
-    if processes > 1 and format == "ase" and file.suffix.lower() in XYZ and file.stat().st_size > LARGE:
-        return read_parallel(file, keys, processes)
-    return READERS[format].read(file, keys)
+    several = processes > 1 and format == "ase" and file.suffix.lower() in XYZ and file.stat().st_size > LARGE
+    blocks = read_parallel(file, keys, processes) if several else READERS[format].read(file, keys)
+    return _with_or_without_labels(blocks) if unlabelled else blocks
 
 
 def _log(report: ConvertReport, plausible: Mapping[Units, Plausible], log: Callable[[str], None]) -> None:
