@@ -69,7 +69,10 @@ def test_print_config_writes_the_effective_configuration(tmp_path, capsys):
             "loss: at least one of energy, forces, stress, charges, dipole must",
         ),
         (["--loss.change_from", "0.5", "--loss.change_to", "0.2"], "change_from must be <= change_to, got 0.5 and 0.2"),
-        (["--output.loggers", "[tensorbord]"], "loggers must be any of csv, tensorboard, wandb, mlflow, got 'tensorbord'"),
+        (
+            ["--output.loggers", "[tensorbord]"],
+            "loggers must be any of csv, tensorboard, wandb, mlflow, got 'tensorbord'",
+        ),
         (["--training.batch_size", "9", "--training.devices", "2"], "multiple of devices x nodes = 2, got 9"),
         (["--training.device", "tpu"], "device must be auto, cpu, cuda or cuda:1, got 'tpu'"),
         (["--training.device", "cuda:x"], "device must be auto, cpu, cuda or cuda:1, got 'cuda:x'"),

@@ -139,8 +139,8 @@ def require_same(config: dict[str, Any], saved: dict[str, Any], declared: Collec
     ]
     if differences:
         raise ValueError(
-            f"a run must be resumed with the same settings (--set changes those of optimizer, schedule and loss): "
-            f"{'; '.join(differences)}"
+            f"a run must be resumed with the same settings: {'; '.join(differences)} (--set KEY=VALUE changes those of "
+            "optimizer, schedule and loss)"
         )
 
 
