@@ -39,7 +39,7 @@ def prepare_potential(
         return load(potential, dtype=dtype, device=device)
     if isinstance(potential, (list, tuple)):
         names = [str(part) if isinstance(part, (str, Path)) else f"member {k}" for k, part in enumerate(potential)]
-        return Ensemble([_member(part, dtype, device) for part in potential], names, potential.spread_factors)
+        return Ensemble([_member(part, dtype, device) for part in potential], names)
     raise TypeError(f"potential must be a Potential or a path, got {type(potential).__name__}")
 
 
